@@ -1,0 +1,1 @@
+"""What attention is: score, align, read, and how they are put together."""

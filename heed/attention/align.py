@@ -1,0 +1,410 @@
+"""Align: turn energies into a distribution, or a choice.    a_t = g(e_t, who is visible)
+
+First the mathematics; then the parts. Energies come in float32 or better; `ok` says who is visible
+(None: everyone). A row that sees nothing gets weights that are exactly zero.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from heed.attention.past import grown
+from heed.attention.score import linear, weights
+from heed.errors import Refused
+from heed.records import Claims
+
+
+def hidden(energy: Tensor, ok: Tensor | None) -> Tensor:
+    """Energies with -inf where a query may not look."""
+    return energy if ok is None else energy.masked_fill(~ok, -torch.inf)
+
+
+def centred(energy: Tensor, ok: Tensor | None) -> Tensor:
+    """Energies with the best of each row at zero and -inf where a query may not look."""
+    energy = hidden(energy, ok)
+    top = energy.detach().amax(-1, keepdim=True)
+    return energy - top.clamp(min=torch.finfo(energy.dtype).min)
+
+
+def softmax(energy: Tensor, ok: Tensor | None = None) -> Tensor:
+    """exp(e) over what is visible, normalised; a row that sees nothing is zero.    B H T S"""
+    if ok is None:
+        return energy.softmax(-1)
+    each = centred(energy, ok).exp()
+    return each / each.sum(-1, keepdim=True).clamp(min=1)  # the best alone counts 1
+
+
+def weighed(energy: Tensor, prior: Tensor, ok: Tensor | None) -> Tensor:
+    """Softmax with a prior: a ∝ prior · exp(e), with no underflow where e is far from its best."""
+    possible = prior > 0
+    prior = prior.clamp(min=torch.finfo(prior.dtype).tiny)
+    return softmax(energy + prior.log(), possible if ok is None else possible & ok)
+
+
+def sparsemax(energy: Tensor, ok: Tensor | None = None) -> Tensor:
+    """The nearest point of the simplex: exact zeros. Martins 2016.    B H T S"""
+    energy = centred(energy, ok)
+    with torch.no_grad():
+        ranked, rank = _ranked(energy)
+        support = energy >= _last(ranked, 1 + rank * ranked > ranked.cumsum(-1))
+    size, total = _moments(energy, support)
+    return torch.where(support, energy - (total - 1) / size, 0)
+
+
+def entmax(energy: Tensor, ok: Tensor | None = None) -> Tensor:
+    """Between softmax and sparsemax, α = 1.5. Peters 2019.    B H T S"""
+    energy = centred(energy, ok) / 2
+    with torch.no_grad():
+        ranked, rank = _ranked(energy)
+        mean = ranked.cumsum(-1) / rank
+        spread = (ranked * ranked).cumsum(-1) - rank * mean * mean
+        threshold = mean - ((1 - spread) / rank).clamp(min=0).sqrt()
+        support = energy >= _last(ranked, threshold <= ranked)
+    size, total = _moments(energy, support)
+    away = torch.where(support, energy - total / size, 0)
+    room = (1 - (away * away).sum(-1, keepdim=True)) / size
+    slack = away + room.clamp(min=torch.finfo(room.dtype).tiny).sqrt()
+    return torch.where(support, slack * slack, 0)
+
+
+def best(energy: Tensor, ok: Tensor | None, count: int = 1) -> Tensor:
+    """The places of the `count` highest energies, best first.    B H T S -> B H T count"""
+    return hidden(energy, ok).topk(min(count, energy.shape[-1]), dim=-1).indices
+
+
+def one_hot(chosen: Tensor, like: Tensor, ok: Tensor | None) -> Tensor:
+    """Equal weights on the chosen places, hidden ones left out.    B H T n -> B H T S"""
+    taken = torch.zeros_like(like).scatter(-1, chosen, 1.0)
+    taken = taken if ok is None else taken * ok
+    return taken / taken.sum(-1, keepdim=True).clamp(min=1)
+
+
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
+    """The value of `hard`, the gradient of `soft`."""
+    return hard + (soft - soft.detach())
+
+
+def gumbel_noise(like: Tensor) -> Tensor:
+    """-log(-log u), u uniform: the best of energy + noise is a draw from softmax(energy)."""
+    return -torch.empty_like(like).exponential_().log()
+
+
+def log_choice(soft: Tensor, chosen: Tensor) -> Tensor:
+    """Log-probability of drawing these places in this order, none twice.    B H T S, B H T n -> B H T
+
+    Σ_i log p_i - log(1 - Σ_{j<i} p_j); a place that cannot be drawn counts nothing.
+    """
+    tiny = torch.finfo(soft.dtype).tiny
+    chance = soft.gather(-1, chosen)
+    left = 1 - (chance.cumsum(-1) - chance)
+    drawn = (chance > 0) & (left > torch.finfo(soft.dtype).eps)
+    each = chance.clamp(min=tiny).log() - left.clamp(min=tiny).log()
+    return torch.where(drawn, each, 0).sum(-1)
+
+
+def entropy_of(soft: Tensor) -> Tensor:
+    """-Σ p log p.    ... S -> ..."""
+    return -(soft * soft.clamp(min=torch.finfo(soft.dtype).tiny).log()).sum(-1)
+
+
+def scan(keep: Tensor, gain: Tensor) -> Tensor:
+    """x_j = keep_j · x_{j-1} + gain_j along the last axis, in log2 S passes, without division."""
+    reach = 1
+    while reach < keep.shape[-1]:
+        gain = gain + keep * _shifted(gain, reach)
+        keep = keep * _shifted(keep, reach)
+        reach *= 2
+    return gain
+
+
+def monotonic_step(chance: Tensor, before: Tensor) -> Tensor:
+    """Where a left-to-right reader stops, given where it stood. Raffel 2017 eq. 8-12.
+
+    q_j = (1 - p_{j-1}) q_{j-1} + a_{t-1,j},  a_tj = p_j q_j.    B H S, B H S -> B H S
+    """
+    return chance * scan(_shifted(1 - chance, 1), before)
+
+
+def forward_step(energy: Tensor, before: Tensor, ok: Tensor | None, move: Tensor) -> Tensor:
+    """a_t(s) ∝ ((1 - u) a_{t-1}(s) + u a_{t-1}(s-1)) exp(e_t(s)). Zhang 2018 eq. 5, 10.
+
+    move u: B H 1, a half where staying and advancing are equally likely.    B H S -> B H S
+    """
+    return weighed(energy, (1 - move) * before + move * _shifted(before, 1), ok)
+
+
+def forced_step(energy: Tensor, before: Tensor, covered: Tensor, ok: Tensor | None) -> Tensor:
+    """a_t(s) ∝ exp(e_t(s)) · (1 - min(1, cov(s))) · Σ_{s'<=s} a_{t-1}(s').    B H S -> B H S
+
+    What is fully used keeps a trace (1e-6), so that the last place can be held when none is left.
+    """
+    return weighed(energy, (1 - covered).clamp(min=1e-6) * before.cumsum(-1), ok)
+
+
+def mixture(height: Tensor, sharpness: Tensor, centre: Tensor, places: Tensor) -> Tensor:
+    """Σ_k α_k exp(-β_k (κ_k - s)^2). Graves 2013 eq. 46.    B H T K (three times), S -> B H T S"""
+    away = centre[..., None, :] - places[:, None]
+    return (height[..., None, :] * (-sharpness[..., None, :] * away * away).exp()).sum(-1)
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """x_{j-by}, zero before the beginning."""
+    return torch.nn.functional.pad(x, (by, 0))[..., : x.shape[-1]]
+
+
+def _ranked(energy: Tensor) -> tuple[Tensor, Tensor]:
+    """Energies from the best down, and their ranks from 1."""
+    ranked = energy.sort(-1, descending=True).values
+    return ranked, torch.arange(1, energy.shape[-1] + 1, device=energy.device, dtype=energy.dtype)
+
+
+def _last(ranked: Tensor, inside: Tensor) -> Tensor:
+    """The lowest ranked energy that is inside; +inf for a row where none is."""
+    count = inside.sum(-1, keepdim=True)
+    last = ranked.gather(-1, (count - 1).clamp(min=0))
+    return torch.where(count > 0, last, torch.inf)
+
+
+def _moments(energy: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
+    """How many are in the support, and their sum."""
+    total = torch.where(support, energy, 0).sum(-1, keepdim=True)
+    return support.sum(-1, keepdim=True).clamp(min=1), total
+
+
+@dataclass(slots=True, eq=False)
+class Aligned:
+    """What an align gives: weights B H T S, its slot for the next step, and facts of a draw."""
+
+    weight: Tensor
+    after: Any = None
+    log_prob: Tensor | None = None  # B H T
+    entropy: Tensor | None = None  # B H T
+
+
+class Align(nn.Module):
+    """Energies to weights. `before` is this part's slot of the state, None at the first step."""
+
+    name: ClassVar[str]
+    claims: ClassVar[Claims] = Claims()
+    in_line: ClassVar[bool] = False
+    """Whether it needs the keys in a line, one column each, because it moves along them."""
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        """B H T S, who is visible, the slot, the queries B H T M"""
+        raise NotImplementedError
+
+
+class Softmax(Align):
+    """exp(e), normalised over what is visible."""
+
+    name = "softmax"
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        return Aligned(softmax(energy, ok))
+
+
+class Sparsemax(Align):
+    """The nearest distribution; far energies get exactly zero. Martins 2016."""
+
+    name = "sparsemax"
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        return Aligned(sparsemax(energy, ok))
+
+
+class Entmax(Align):
+    """α-entmax with α = 1.5: sparse, and smoother than sparsemax. Peters 2019."""
+
+    name = "entmax"
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        return Aligned(entmax(energy, ok))
+
+
+class Argmax(Align):
+    """Hard: all weight on the best place; learns straight through the softmax."""
+
+    name = "argmax"
+    claims = Claims(gradient="straight-through")
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        hard = one_hot(best(energy, ok), energy, ok)
+        return Aligned(straight_through(hard, softmax(energy, ok)))
+
+
+class Sample(Align):
+    """Hard: s ~ Categorical(a_t) in training, the best in evaluation. Xu 2015 §4.1.
+
+    count  how many places are drawn, none twice; they share the weight equally
+    soft   the chance, per row, that a training call uses the expected weights instead of a draw
+    """
+
+    name = "sample"
+    claims = Claims(gradient="score-function")
+
+    def __init__(self, *, count: int = 1, soft: float = 0.0) -> None:
+        super().__init__()
+        if count < 1:
+            raise Refused(f"sample draws at least one place; count={count}")
+        self.count, self.soft = count, soft
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        soft = softmax(energy, ok)
+        noisy = energy + gumbel_noise(energy) if self.training else energy
+        chosen = best(noisy.detach(), ok, self.count)
+        weight = one_hot(chosen, energy.detach(), ok)
+        log_prob = log_choice(soft, chosen)
+        if self.training and self.soft:
+            expect = torch.rand(len(energy), 1, 1, 1, device=energy.device) < self.soft
+            weight = torch.where(expect, soft, weight)
+            log_prob = torch.where(expect[..., 0], 0, log_prob)
+        return Aligned(weight, log_prob=log_prob, entropy=entropy_of(soft))
+
+
+class Gumbel(Align):
+    """Hard draws with the gradient of softmax((e + noise) / temperature); the best in evaluation.
+
+    Jang 2017.
+    """
+
+    name = "gumbel"
+    claims = Claims(gradient="straight-through")
+
+    def __init__(self, *, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        noisy = energy + gumbel_noise(energy) if self.training else energy
+        hard = one_hot(best(noisy, ok), energy, ok)
+        return Aligned(straight_through(hard, softmax(noisy / self.temperature, ok)))
+
+
+class Walk(Align):
+    """An align that moves along the keys: each step starts from where the last one stood."""
+
+    in_line = True
+
+    def begin(self, like: Tensor) -> Any:
+        """Before the first step, all weight is on the first place.    B H S"""
+        start = torch.zeros_like(like)
+        start[..., 0] = 1
+        return start
+
+    def grow(self, slot: Any, S: int) -> Any:
+        """The slot for a memory that has grown to S places."""
+        return grown(slot, S)
+
+    def walk(
+        self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
+    ) -> tuple[Tensor, Any]:
+        """One step: B H S, who is visible, the slot, the query B H M -> weight B H S, the slot"""
+        raise NotImplementedError
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        slot = self.begin(energy[:, :, 0]) if before is None else before
+        slot = self.grow(slot, energy.shape[-1])
+        if ok is not None:
+            ok = ok.expand_as(energy)
+        steps = []
+        for t in range(energy.shape[2]):
+            seen = None if ok is None else ok[:, :, t]
+            weight, slot = self.walk(energy[:, :, t], seen, slot, query[:, :, t])
+            steps.append(weight)
+        return Aligned(torch.stack(steps, 2), slot)
+
+
+class Forward(Walk):
+    """Stay or advance by one: a_t(s) ∝ (a_{t-1}(s) + a_{t-1}(s-1)) exp(e_t(s)). Zhang 2018.
+
+    agent  learn from the query how likely it is to advance (the transition agent)
+    """
+
+    name = "forward"
+
+    def __init__(self, *, query: int, heads: int = 1, agent: bool = False) -> None:
+        super().__init__()
+        self.agent = weights(heads, 1, query) if agent else None
+
+    def walk(
+        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        move = energy.new_tensor(0.5)
+        if self.agent is not None:
+            move = torch.sigmoid(linear(query[:, :, None], self.agent)[..., 0]).to(energy.dtype)
+        weight = forward_step(energy, before, ok, move)
+        return weight, weight
+
+
+class ForcedForward(Walk):
+    """What was aligned is hardly used again, and the alignment moves on."""
+
+    name = "forced-forward"
+
+    def begin(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        first = super().begin(like)  # its running sum opens every place
+        return first, torch.zeros_like(like)
+
+    def grow(self, slot: tuple[Tensor, Tensor], S: int) -> tuple[Tensor, Tensor]:
+        return grown(slot[0], S), grown(slot[1], S)
+
+    def walk(
+        self, energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], query: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        last, covered = before
+        weight = forced_step(energy, last, covered, ok)
+        return weight, (weight, covered + weight)
+
+
+class Monotonic(Walk):
+    """Read left to right and stop with probability σ(e): a reader that never looks back.
+
+    Training gives the expected alignment, evaluation the hard one. Rows may sum to less than one:
+    what is missing is the chance of having read past the end. Raffel 2017.
+
+    offset  the energy's first offset; negative, so that reading goes on by default
+    noise   the spread of the noise that training adds, which drives σ(e) towards 0 or 1
+    """
+
+    name = "monotonic"
+
+    def __init__(self, *, heads: int = 1, offset: float = -1.0, noise: float = 1.0) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(heads, 1, 1))
+        self.offset = nn.Parameter(torch.full((heads, 1, 1), offset))
+        self.noise = noise
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        energy = energy * self.scale.to(energy.dtype) + self.offset.to(energy.dtype)
+        if self.training and self.noise:
+            energy = energy + self.noise * torch.randn_like(energy)
+        return super().forward(energy, ok, before, query)
+
+    def walk(
+        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        chance = torch.sigmoid(energy) if self.training else (energy > 0).to(energy.dtype)
+        weight = monotonic_step(chance if ok is None else chance * ok, before)
+        return weight, weight
+
+
+class MixtureWindow(Align):
+    """A mixture of windows that can only move forward; no key is looked at. Graves 2013 §5.1."""
+
+    name = "mixture-window"
+    in_line = True
+
+    def __init__(self, *, query: int, heads: int = 1, components: int = 5) -> None:
+        super().__init__()
+        self.weight = weights(heads, 3 * components, query)
+        self.bias = nn.Parameter(torch.zeros(heads, 1, 3 * components))
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        logs = (linear(query, self.weight) + self.bias).to(energy.dtype)
+        height, sharpness, advance = logs.exp().chunk(3, -1)
+        centre = advance.cumsum(2) if before is None else before[:, :, None] + advance.cumsum(2)
+        places = torch.arange(energy.shape[-1], device=energy.device, dtype=energy.dtype)
+        weight = mixture(height, sharpness, centre, places)
+        return Aligned(weight if ok is None else weight * ok, centre[:, :, -1])

@@ -1,0 +1,239 @@
+"""Run a mechanism: ask a kernel, or compute the reference, which is the definition."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout, pad
+
+from heed.attention.align import Aligned
+from heed.attention.memory import Memory
+from heed.attention.past import grown
+from heed.attention.position import Position
+from heed.attention.reach import Reached
+from heed.kernels.choose import KERNELS, choose
+from heed.records import Attended, Call, Need, State
+from heed.visible import Causal, Mask, Places, Visible, both
+
+if TYPE_CHECKING:
+    from heed.attention.mechanism import Mechanism
+
+
+def run(
+    mechanism: Mechanism,
+    query: Tensor,
+    memory: Memory,
+    state: State | None,
+    visible: Visible | None,
+    need: Need,
+    segments: Tensor | None = None,
+    position: Position | None = None,
+) -> Attended:
+    """Queries B H T M over a memory; the context is B H T R."""
+    T, S = query.shape[2], memory.S
+    if state is None:
+        state = State(0, S - T)
+    places = Places(T, S, state.step, state.origin, query.device, segments, memory.segments)
+    if visible is not None:
+        of_keys, visible = visible.split(places)
+        memory = memory if of_keys is None else memory.hide(of_keys)
+    if T == 0 or S + memory.sinks == 0:
+        return _nothing(mechanism, query, memory, state)
+    known = both(memory.visible, visible)
+    reached = mechanism.reach(query, memory, places, known)
+    call = _call(mechanism, query, reached, places, need, position)
+    call.clean = reached.visible is known and _every_key_seen(visible, places)
+    name, refusals = choose(call)
+    if name is None:
+        return _reference(mechanism, call, query, reached, state, refusals)
+    return Attended(
+        KERNELS[name].run(call), _after(state, T, {}), kernel=name, refusals=refusals
+    )
+
+
+def _call(
+    mechanism: Mechanism,
+    query: Tensor,
+    reached: Reached,
+    places: Places,
+    need: Need,
+    position: Position | None,
+) -> Call:
+    score, memory, bias = mechanism.score, reached.memory, reached.bias
+    asked = query
+    if position is not None:
+        asked = position.turn(query, places.query)
+        felt = position.bias(places)
+        bias = bias if felt is None else pad(felt, (0, memory.sinks))
+    return Call(
+        score.family,
+        score.ask(asked),
+        memory.k,
+        memory.v,
+        score.scale,
+        score.vector,
+        reached.visible,
+        reached.gain,
+        bias,
+        places,
+        mechanism.past is not None,
+        mechanism.align.name,
+        mechanism.read.name,
+        mechanism.dropout if mechanism.training else 0.0,
+        need,
+        sinks=memory.sinks,
+    )
+
+
+def _every_key_seen(visible: Visible | None, places: Places) -> bool:
+    """Whether no key of the memory is hidden from all queries by what a call adds."""
+    if type(visible) is Causal:
+        return places.last_at_end
+    return visible is None or type(visible) is Mask  # a mask's unseen keys were cleaned already
+
+
+def _reference(
+    mechanism: Mechanism,
+    call: Call,
+    query: Tensor,
+    reached: Reached,
+    state: State,
+    refusals: tuple[tuple[str, str], ...],
+) -> Attended:
+    """The three stages in full precision: score, align, read."""
+    ok = call.dense_visible()
+    k, v = call.cleaned(ok)
+    with _full_precision(query):
+        memory = replace(reached.memory, k=_wide(k), v=_wide(v))
+        scene = _Scene(_wide(call.q), query, memory, call.places, ok, _gain(call), call.bias)
+        look = _look if mechanism.past is None else _look_step_by_step
+        aligned, energy, slots, penalty = look(mechanism, scene, state.slots)
+        used = dropout(aligned.weight, call.dropout) if call.dropout else aligned.weight
+        context = mechanism.read(used, memory.v)
+        weight = aligned.weight if reached.fold is None else reached.fold(aligned.weight)
+    return Attended(
+        None if context is None else context.to(_result_dtype(call.v)),
+        _after(state, query.shape[2], slots),
+        weight=weight if call.need != "context" or context is None else None,
+        energy=energy[..., : weight.shape[-1]] if call.need == "energy" else None,
+        log_prob=aligned.log_prob,
+        entropy=aligned.entropy,
+        penalty=penalty,
+        refusals=refusals,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Scene:
+    """All that some rows of queries look at."""
+
+    q: Tensor  # as the score compares them  B H T D
+    query: Tensor  # as they came  B H T M
+    memory: Memory
+    places: Places
+    ok: Tensor | None  # these three broadcast to B H T S
+    gain: Tensor | None
+    bias: Tensor | None
+
+    def row(self, t: int) -> _Scene:
+        """The scene of query t alone."""
+        tables = (_row(x, t) for x in (self.ok, self.gain, self.bias))
+        cut = slice(t, t + 1)
+        q, query = self.q[:, :, cut], self.query[:, :, cut]
+        return _Scene(q, query, self.memory, self.places.row(t), *tables)
+
+
+_Looked = tuple[Aligned, Tensor, dict[str, Any], Tensor | None]
+"""What was aligned, the energies, the slots of the next state, the penalty."""
+
+
+def _look(
+    mechanism: Mechanism, scene: _Scene, slots: dict[str, Any], hint: Tensor | None = None
+) -> _Looked:
+    """Score and align all the rows of a scene."""
+    energy = mechanism.score.energy(scene.q, scene.memory, scene.places, hint)
+    energy = energy if scene.bias is None else energy + scene.bias
+    aligned = mechanism.align(energy, scene.ok, slots.get("align"), scene.query)
+    if scene.gain is not None:
+        aligned.weight = aligned.weight * scene.gain
+    return aligned, energy, {} if aligned.after is None else {"align": aligned.after}, None
+
+
+def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: dict[str, Any]) -> _Looked:
+    """The same where a past makes each row wait for the weights of the one before."""
+    past = mechanism.past
+    assert past is not None
+    S = scene.memory.k.shape[2]
+    before = slots.get("past")
+    before = past.begin(scene.q[..., :1, 0], S) if before is None else grown(before, S)
+    rows: list[Aligned] = []
+    energies, penalties = [], []
+    for t in range(scene.q.shape[2]):
+        row, energy, slots, _ = _look(mechanism, scene.row(t), slots, past.hint(before))
+        rows.append(row)
+        energies.append(energy)
+        penalties.append(past.penalty(before, row.weight[:, :, 0]))
+        before = past.after(before, row.weight[:, :, 0])
+    aligned = Aligned(
+        torch.cat([row.weight for row in rows], 2),
+        log_prob=_joined([row.log_prob for row in rows]),
+        entropy=_joined([row.entropy for row in rows]),
+    )
+    penalty = _joined([None if p is None else p[..., None] for p in penalties])
+    return aligned, torch.cat(energies, 2), {**slots, "past": before}, penalty
+
+
+def _joined(rows: list[Tensor | None]) -> Tensor | None:
+    """Facts of single rows, along T.    B H 1 -> B H T"""
+    present = [row for row in rows if row is not None]
+    return torch.cat(present, 2) if present else None
+
+
+def _row(table: Tensor | None, t: int) -> Tensor | None:
+    """Row t of a table that broadcasts to B H T S."""
+    return table if table is None or table.shape[2] == 1 else table[:, :, t : t + 1]
+
+
+def _gain(call: Call) -> Tensor | None:
+    """The gain, one on the sinks.    broadcasts to B H T S"""
+    return None if call.gain is None else pad(call.gain.dense(call.places), (0, call.sinks), value=1.0)
+
+
+def _nothing(mechanism: Mechanism, query: Tensor, memory: Memory, state: State) -> Attended:
+    """No query, or nothing to look at: a context of zeros through which no gradient flows."""
+    B, H, T, _ = query.shape
+    never = torch.zeros((), dtype=torch.bool, device=query.device)
+    zero = query.sum(-1, keepdim=True).where(never, 0)
+    weight = _wide(zero).expand(B, H, T, memory.k.shape[2])
+    context = zero.expand(B, H, T, memory.v.shape[3]).to(_result_dtype(memory.v))
+    return Attended(
+        context if mechanism.claims.context else None,
+        _after(state, T, state.slots),
+        weight=weight,
+        energy=weight,
+    )
+
+
+def _after(state: State, T: int, slots: dict[str, Any]) -> State:
+    return State(state.step + T, state.origin, slots)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float32 or better."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """Autocast must not touch energies and softmax."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+def _result_dtype(v: Tensor) -> torch.dtype:
+    """What fused attention would return."""
+    kind = v.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else v.dtype

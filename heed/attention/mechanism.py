@@ -1,0 +1,150 @@
+"""A mechanism: parts put together, on queries and keys that are already split into heads."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from torch import Tensor, nn
+
+from heed.attention import apply
+from heed.attention.align import Align, Softmax
+from heed.attention.memory import Memory
+from heed.attention.past import Past
+from heed.attention.position import Position
+from heed.attention.reach import Global, Reach
+from heed.attention.read import Blend, Read
+from heed.attention.score import Score
+from heed.errors import Refused, UnknownName
+from heed.records import NEEDS, Attended, Claims, Need, State
+from heed.shapes import check, check_groups
+from heed.visible import Visible, as_visible
+
+
+class Mechanism(nn.Module):
+    """score, past, reach, align and read, put together: who compares, who may look, who gathers.
+
+    What is not given is the default: no past, `global`, `softmax`, `blend`. Works on heads:
+    queries B H T M, keys B G S K, values B G S R. `heed.Attention` and `heed.MultiHeadAttention`
+    put it to work on B T M.
+    """
+
+    def __init__(
+        self,
+        *,
+        score: Score,
+        past: Past | None = None,
+        reach: Reach | None = None,
+        align: Align | None = None,
+        read: Read | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.score = score
+        self.past = past
+        self.reach = reach or Global()
+        self.align = align or Softmax()
+        self.read = read or Blend()
+        self.dropout = dropout
+        _check_parts(self)
+
+    @property
+    def parts(self) -> tuple[Score | Past | Reach | Align | Read, ...]:
+        """The parts that are there."""
+        five = (self.score, self.past, self.reach, self.align, self.read)
+        return tuple(part for part in five if part is not None)
+
+    @property
+    def claims(self) -> Claims:
+        """What this mechanism can do: what all its parts can."""
+        return reduce(and_, (part.claims for part in self.parts))
+
+    @property
+    def in_line(self) -> bool:
+        """Whether a part needs the keys in a line, one column each."""
+        return self.score.in_line or self.past is not None or self.align.in_line
+
+    @property
+    def kept(self) -> int:
+        """The width of a kept key, D."""
+        return self.score.kept
+
+    def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        """Keys as the score compares them.    B G S K, B G S R -> B G S D"""
+        return self.score.keep(keys, values)
+
+    def remember(
+        self,
+        keys: Tensor,
+        values: Tensor | None = None,
+        visible: Visible | Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Memory:
+        """Prepare keys and values (default: the keys) once, to be asked many times.
+
+        keys: B G S K.  values: B G S R.  visible: which keys exist, for all queries alike.
+        """
+        values = keys if values is None else values
+        check(keys=(keys, "B G S K"), values=(values, "B G S R"))
+        return Memory.of(keys, values, lambda k, v, _: (self.keep(k, v), v), visible, segments)
+
+    def forward(
+        self,
+        query: Tensor | None,
+        memory: Memory,
+        state: State | None = None,
+        *,
+        visible: Visible | Tensor | None = None,
+        need: Need = "context",
+        segments: Tensor | None = None,
+        position: Position | None = None,
+    ) -> Attended:
+        """Attend: queries B H T M -> context B H T R, weight B H T S."""
+        if query is None:
+            query = self.reach.question(memory.k.shape[0])
+        self.check_call(query, memory, state, need)
+        if visible is not None:
+            visible = as_visible(visible)
+        return apply.run(self, query, memory, state, visible, need, segments, position)
+
+    def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> None:
+        """Refuse what this mechanism cannot do, before anything is computed."""
+        if need not in NEEDS:
+            raise UnknownName("need", need, NEEDS)
+        if query.ndim != 4 or query.shape[0] != memory.k.shape[0]:
+            check(query=(query, "B H T M"), keys=(memory.k, "B G S D"))
+        check_groups(query, memory.k)
+        claims = self.claims
+        if state is not None and not claims.step:
+            raise Refused("this mechanism is computed once: it has no steps and takes no state")
+        if query.shape[2] > 1 and not claims.at_once:
+            raise Refused(
+                f"this mechanism takes one query for the whole text (T=1); got T={query.shape[2]}"
+            )
+
+
+def _check_parts(mechanism: Mechanism) -> None:
+    """Refuse parts that cannot work together."""
+    score, past, reach, align = (
+        mechanism.score,
+        mechanism.past,
+        mechanism.reach,
+        mechanism.align,
+    )
+    if past is not None and past.hint_width != score.hint_width:
+        raise Refused(
+            f"the past's hint is {past.hint_width} wide; {type(score).__name__} takes "
+            f"{score.hint_width}: build it with hint={score.hint_width}"
+        )
+    if reach.regroups and mechanism.in_line:
+        culprits = [
+            type(part).__name__ for part in (score, past, align) if part and part.in_line
+        ]
+        raise Refused(
+            f"{type(reach).__name__} puts keys together; {' and '.join(culprits)} needs them "
+            "in a line, one by one"
+        )
+    if not reach.claims.step and (past is not None or align.in_line):
+        raise Refused(
+            f"{type(reach).__name__} attends once; a part that goes on from earlier steps "
+            "has nothing to go on from"
+        )

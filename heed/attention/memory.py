@@ -1,0 +1,190 @@
+"""What is attended to: keys and values, projected once, kept between steps.
+
+A Memory is immutable: `extend`, `truncate`, `select` and `repeat` give new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from heed.errors import Refused, ShapeError
+from heed.shapes import check
+from heed.visible import Keys, Places, Visible, as_visible
+
+Keep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
+"""How raw keys and values, the first of which stands at a given place, become k and v."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Keys as the score compares them, values as they are read, and which of them exist.
+
+    The last `sinks` keys are always visible and stand nowhere (learned extra keys).
+    """
+
+    k: Tensor  # B G S D
+    v: Tensor  # B G S R
+    visible: Visible | None = None  # about keys alone
+    segments: Tensor | None = None  # B S
+    sinks: int = 0
+    keep: Keep | None = None
+
+    @staticmethod
+    def of(
+        keys: Tensor,
+        values: Tensor,
+        keep: Keep,
+        visible: Visible | Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Memory:
+        """Keep raw keys and values; what is hidden is cleaned first, so it can do no harm.
+
+        Both have their place S as the last axis but one.
+        """
+        seen = as_keys(visible)
+        if seen is not None:
+            keys, values = clean(seen, keys, values)
+        k, v = keep(keys, values, 0)
+        check(k=(k, "B G S D"), v=(v, "B G S R"))
+        return Memory(k, v, seen, segments, keep=keep)
+
+    @property
+    def S(self) -> int:
+        """How many places there are to look at, sinks left out."""
+        return self.k.shape[2] - self.sinks
+
+    @property
+    def exists(self) -> Tensor:
+        """Which places are visible, as booleans.    B S"""
+        B, S, device = self.k.shape[0], self.S, self.k.device
+        if self.visible is None:
+            return torch.ones(B, S, dtype=torch.bool, device=device)
+        return key_table(self.visible, S, device).expand(B, S)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Each row's own length: one past its last visible place.    B"""
+        B, S = self.k.shape[0], self.S
+        if self.visible is None:
+            return torch.full((B,), S, device=self.k.device)
+        places = torch.arange(1, S + 1, device=self.k.device)
+        return (places * self.exists).amax(-1) if S else places.new_zeros(B)
+
+    def extend(
+        self,
+        keys: Tensor,
+        values: Tensor | None = None,
+        visible: Visible | Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Memory:
+        """A longer memory: the new keys and values (default: the keys) come after the old ones."""
+        if self.keep is None:
+            raise Refused("this memory does not know how its keys were made; use remember(...)")
+        if (segments is None) != (self.segments is None):
+            raise Refused("either all of a memory carries segments, or none of it")
+        values = keys if values is None else values
+        more = Memory.of(keys, values, lambda k, v, _: self.keep_from_here(k, v), visible)
+        check(k=(self.k, "B G S D"), new_k=(more.k, "B G N D"), new_v=(more.v, "B G N R"))
+        seen = None
+        if self.visible is not None or more.visible is not None:
+            seen = Keys(torch.cat([self.exists, more.exists], -1))
+        if segments is not None and self.segments is not None:
+            segments = torch.cat([self.segments, segments], -1)
+        return replace(
+            self,
+            k=self._insert(self.k, more.k),
+            v=self._insert(self.v, more.v),
+            visible=seen,
+            segments=segments,
+        )
+
+    def truncate(self, S: int) -> Memory:
+        """Only the first S places (and the sinks)."""
+        if not 0 <= S <= self.S:
+            raise Refused(f"cannot truncate a memory of S={self.S} places to {S}")
+        seen = None if self.visible is None else Keys(self.exists[:, :S])
+        segments = None if self.segments is None else self.segments[:, :S]
+        k, v = (
+            torch.cat([x[:, :, :S], x[:, :, self.S :]], 2) if self.sinks else x[:, :, :S]
+            for x in (self.k, self.v)
+        )
+        return replace(self, k=k, v=v, visible=seen, segments=segments)
+
+    def select(self, rows: Tensor) -> Memory:
+        """The memory of the chosen batch rows, in that order (beams)."""
+        return self._each(lambda x: x.index_select(0, rows))
+
+    def repeat(self, n: int) -> Memory:
+        """Every row n times, neighbours together (beams)."""
+        return self._each(lambda x: x.repeat_interleave(n, 0))
+
+    def hide(self, seen: Visible) -> Memory:
+        """The same memory with fewer keys visible, those cleaned too."""
+        k, v = clean(seen, self.k, self.v, self.sinks)
+        visible = seen if self.visible is None else self.visible & seen
+        return replace(self, k=k, v=v, visible=visible)
+
+    def with_sink(self, k: Tensor, v: Tensor) -> Memory:
+        """One more always-visible key and value at the end.    G D, G R"""
+        B = self.k.shape[0]
+        k = torch.cat([self.k, k.to(self.k.dtype).expand(B, *k.shape)[:, :, None]], 2)
+        v = torch.cat([self.v, v.to(self.v.dtype).expand(B, *v.shape)[:, :, None]], 2)
+        return replace(self, k=k, v=v, sinks=self.sinks + 1)
+
+    def keep_from_here(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Make k and v of raw keys and values that come after this memory's."""
+        assert self.keep is not None
+        return self.keep(keys, values, self.S)
+
+    def _insert(self, old: Tensor, new: Tensor) -> Tensor:
+        """Append along S, before the sinks."""
+        if not self.sinks:
+            return torch.cat([old, new], 2)
+        return torch.cat([old[:, :, : self.S], new, old[:, :, self.S :]], 2)
+
+    def _each(self, rows: Callable[[Tensor], Tensor]) -> Memory:
+        return replace(
+            self,
+            k=rows(self.k),
+            v=rows(self.v),
+            visible=None if self.visible is None else self.visible.rearranged(rows),
+            segments=None if self.segments is None else rows(self.segments),
+        )
+
+
+def as_keys(visible: Visible | Tensor | None) -> Visible | None:
+    """A predicate that speaks of keys alone; a bare table is read as B S."""
+    if visible is None:
+        return None
+    seen = Visible.keys(visible) if isinstance(visible, Tensor) else as_visible(visible)
+    if not seen.about_keys_alone:
+        raise Refused(
+            "a memory holds what is hidden from every query (lengths, padding); what depends on "
+            "the query, such as causal, goes with the call: attend(query, memory, visible=...)"
+        )
+    return seen
+
+
+def key_table(seen: Visible, S: int, device: torch.device) -> Tensor:
+    """Which of S keys a predicate about keys alone shows.    B|1 S"""
+    return seen.dense(Places(1, S, 0, 0, device))[:, 0, 0]
+
+
+def clean(seen: Visible, keys: Tensor, values: Tensor, sinks: int = 0) -> tuple[Tensor, Tensor]:
+    """Zero the keys and values that nobody may see: NaN in padding must not spread."""
+    S = keys.shape[-2] - sinks
+    table = key_table(seen, S, keys.device)
+    if table.shape[-1] != S or table.shape[0] not in (1, keys.shape[0]):
+        B = keys.shape[0]
+        raise ShapeError(
+            "visible and keys disagree\n"
+            f"  visible: B={table.shape[0]} S={table.shape[1]}\n  keys: B={B} S={S}"
+        )
+    if sinks:
+        table = torch.nn.functional.pad(table, (0, sinks), value=True)
+    axes = (slice(None), *(None,) * (keys.ndim - 3), slice(None), None)
+    return keys.where(table[axes], 0), values.where(table[axes], 0)

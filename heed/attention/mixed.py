@@ -1,0 +1,139 @@
+"""Mixed: two mechanisms side by side, blended by a gate.    c = g c₁ + (1 - g) c₂"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from heed.attention.mechanism import Mechanism
+from heed.attention.memory import Memory
+from heed.attention.position import Position
+from heed.attention.score import linear, weights
+from heed.errors import Refused
+from heed.records import Attended, Claims, Need, State
+from heed.visible import Visible
+
+
+class FixedGate(nn.Module):
+    """The same share for every query."""
+
+    def __init__(self, share: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= share <= 1:
+            raise Refused(f"a gate is a share between 0 and 1; got {share}")
+        self.share = share
+
+    def forward(self, query: Tensor) -> Tensor:
+        """B H T M -> a number"""
+        return query.new_tensor(self.share)
+
+
+class HeadGate(nn.Module):
+    """A learned share per head."""
+
+    def __init__(self, *, heads: int = 1) -> None:
+        super().__init__()
+        self.logit = nn.Parameter(torch.zeros(heads, 1, 1))
+
+    def forward(self, query: Tensor) -> Tensor:
+        """B H T M -> H 1 1"""
+        return torch.sigmoid(self.logit)
+
+
+class QueryGate(nn.Module):
+    """A share that each query chooses: σ(w·q_t)."""
+
+    def __init__(self, *, query: int, heads: int = 1) -> None:
+        super().__init__()
+        self.weight = weights(heads, 1, query)
+
+    def forward(self, query: Tensor) -> Tensor:
+        """B H T M -> B H T 1"""
+        return torch.sigmoid(linear(query, self.weight))
+
+
+class Mixed(Mechanism):
+    """Two mechanisms over one memory. Their projected keys lie side by side in `Memory.k`."""
+
+    def __init__(self, first: Mechanism, second: Mechanism, gate: nn.Module) -> None:
+        nn.Module.__init__(self)
+        if not (first.claims.context and second.claims.context):
+            raise Refused("mixed blends two contexts; a pointer gathers none")
+        self.first, self.second, self.gate = first, second, gate
+
+    @property
+    def lanes(self) -> tuple[Mechanism, Mechanism]:
+        """The two mechanisms."""
+        return self.first, self.second
+
+    @property
+    def claims(self) -> Claims:
+        return self.first.claims & self.second.claims
+
+    @property
+    def in_line(self) -> bool:
+        return self.first.in_line or self.second.in_line
+
+    def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        return torch.cat([lane.keep(keys, values) for lane in self.lanes], -1)
+
+    @property
+    def kept(self) -> int:
+        return self.first.kept + self.second.kept
+
+    def forward(
+        self,
+        query: Tensor | None,
+        memory: Memory,
+        state: State | None = None,
+        *,
+        visible: Visible | Tensor | None = None,
+        need: Need = "context",
+        segments: Tensor | None = None,
+        position: Position | None = None,
+    ) -> Attended:
+        """Attend with both and blend: queries B H T M -> context B H T R, weight B H T S."""
+        if query is None:
+            raise Refused("mixed needs a query")
+        self.check_call(query, memory, state, need)
+        slots = {} if state is None else state.slots
+        one, two = (
+            lane(
+                query,
+                replace(memory, k=k),
+                slots.get(name),
+                visible=visible,
+                need=need,
+                segments=segments,
+                position=position,
+            )
+            for name, lane, k in zip(
+                ("first", "second"),
+                self.lanes,
+                memory.k.split([lane.kept for lane in self.lanes], -1),
+                strict=True,
+            )
+        )
+        share = self.gate(query)
+        context = share * one.context + (1 - share) * two.context
+        both = one.replace(
+            context=context.to(one.context.dtype),
+            state=State(one.state.step, one.state.origin, {"first": one.state, "second": two.state}),
+            log_prob=_together(one.log_prob, two.log_prob),
+            entropy=_together(one.entropy, two.entropy),
+            penalty=_together(one.penalty, two.penalty),
+            kernel=f"{one.kernel} + {two.kernel}",
+            refusals=one.refusals + two.refusals,
+        )
+        if need != "context":
+            both = both.replace(weight=share * one.weight + (1 - share) * two.weight)
+        return both
+
+
+def _together(one: Tensor | None, two: Tensor | None) -> Tensor | None:
+    """Log-probabilities, entropies and penalties of independent lanes add up."""
+    if one is None or two is None:
+        return one if two is None else two
+    return one + two

@@ -1,0 +1,114 @@
+"""The name grammar: part names joined by `/`, in any order, at most one per slot.
+
+    "additive"   "local-p/general"   "sample/additive"   "coverage/additive/local-m"
+"""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+from torch import nn
+
+from heed.attention.catalogue import CATALOGUE, DEFAULTS, Slot
+from heed.attention.mechanism import Mechanism
+from heed.attention.mixed import FixedGate, HeadGate, Mixed, QueryGate
+from heed.attention.score import Blind
+from heed.errors import Refused, UnknownName
+
+SIZES = ("query", "key", "value", "heads", "groups", "hint")
+"""What a builder knows and hands to every part that asks for it; the rest are options."""
+
+
+def parse(name: str) -> dict[Slot, str]:
+    """The parts a name mentions, by slot; unknown names and two parts for one slot are refused."""
+    parts: dict[Slot, str] = {}
+    for word in name.split("/"):
+        if word not in CATALOGUE:
+            raise UnknownName("mechanism", word, CATALOGUE)
+        slot = CATALOGUE[word].slot
+        if slot in parts:
+            raise Refused(
+                f"'{name}' names two parts for the slot {slot}: {parts[slot]} and {word}"
+            )
+        parts[slot] = word
+    blind = [word for word in parts.values() if CATALOGUE[word].blind]
+    if blind and "score" in parts:
+        raise Refused(f"{blind[0]} looks at no key, so '{parts['score']}' would not be used")
+    return parts
+
+
+def build(
+    name: str,
+    *,
+    query: int,
+    key: int,
+    value: int | None = None,
+    heads: int = 1,
+    groups: int | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> Mechanism:
+    """A mechanism from its name, the widths of what it compares, and the options of its parts."""
+    parts = parse(name)
+    sizes = {
+        "query": query,
+        "key": key,
+        "value": key if value is None else value,
+        "heads": heads,
+        "groups": groups or heads,
+    }
+    known = options_of(name)
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of '{name}'", option, known or ["(it takes none)"])
+    if parts.get("reach") != "mixed":
+        return _assemble(parts, sizes, options, dropout)
+    gate = _gate(options.pop("gate", "query"), sizes)
+    first, second = (
+        _assemble({**parts, "reach": reach}, sizes, options, dropout)
+        for reach in ("global", "local-p")
+    )
+    return Mixed(first, second, gate)
+
+
+def options_of(name: str) -> list[str]:
+    """The options that the parts of a mechanism take."""
+    parts = parse(name)
+    extra = []
+    if parts.get("reach") == "mixed":
+        parts["reach"], extra = "local-p", ["gate"]
+    taken = [option for word in parts.values() for option in signature(CATALOGUE[word].part).parameters]
+    return extra + [option for option in taken if option not in SIZES]
+
+
+def _assemble(
+    parts: dict[Slot, str], sizes: dict[str, int], options: dict[str, Any], dropout: float
+) -> Mechanism:
+    """The parts by slot, what is not named by default; the score first, for the past's hint."""
+    blind = any(CATALOGUE[word].blind for word in parts.values())
+    score = Blind() if blind else _make("score", parts, sizes, options)
+    sizes = {**sizes, "hint": score.hint_width}
+    others = {slot: _make(slot, parts, sizes, options) for slot in DEFAULTS if slot != "score"}
+    return Mechanism(score=score, **others, dropout=dropout)
+
+
+def _make(
+    slot: Slot, parts: dict[Slot, str], sizes: dict[str, int], options: dict[str, Any]
+) -> Any:
+    word = parts.get(slot, DEFAULTS[slot])
+    if word is None:
+        return None
+    part: Callable[..., nn.Module] = CATALOGUE[word].part
+    takes = signature(part).parameters
+    return part(**{name: x for name, x in {**sizes, **options}.items() if name in takes})
+
+
+def _gate(gate: float | str, sizes: dict[str, int]) -> nn.Module:
+    """A share, "head" (learned per head) or "query" (chosen by each query)."""
+    if isinstance(gate, int | float):
+        return FixedGate(float(gate))
+    if gate == "head":
+        return HeadGate(heads=sizes["heads"])
+    if gate == "query":
+        return QueryGate(query=sizes["query"], heads=sizes["heads"])
+    raise UnknownName("gate", gate, ("head", "query"))

@@ -1,0 +1,85 @@
+"""Past: what earlier steps add to the energy.
+
+A past turns what it remembers into a hint for the score, and remembers each step's weights.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv1d, pad
+
+from heed.attention.score import weights
+from heed.records import Claims
+
+
+def grown(x: Tensor, S: int) -> Tensor:
+    """What was remembered of S' places, for a memory that has since grown to S.    ... S' -> ... S"""
+    return pad(x, (0, S - x.shape[-1])) if x.shape[-1] < S else x
+
+
+class Past(nn.Module):
+    """A memory of earlier weights. Its slot in the state is B H S."""
+
+    claims: ClassVar[Claims] = Claims()
+    in_line: ClassVar[bool] = True
+
+    def __init__(self, *, heads: int = 1, hint: int = 1) -> None:
+        super().__init__()
+        self.hint_width = hint
+
+    def begin(self, like: Tensor, S: int) -> Tensor:
+        """Nothing has been looked at.    B H 1 -> B H S"""
+        return torch.zeros_like(like).expand(*like.shape[:2], S)
+
+    def hint(self, before: Tensor) -> Tensor:
+        """What the past whispers to the score.    B H S -> B H 1 S hint"""
+        raise NotImplementedError
+
+    def after(self, before: Tensor, weight: Tensor) -> Tensor:
+        """What to remember after a step.    B H S, B H S -> B H S"""
+        raise NotImplementedError
+
+    def penalty(self, before: Tensor, weight: Tensor) -> Tensor | None:
+        """A loss on this step's weights.    B H S, B H S -> B H"""
+        return None
+
+
+class Coverage(Past):
+    """cov_t = Σ_{τ<t} a_τ enters the energy; loss Σ_s min(a_ts, cov_ts). See 2017 §2.3."""
+
+    def __init__(self, *, heads: int = 1, hint: int = 1) -> None:
+        super().__init__(heads=heads, hint=hint)
+        self.weight = weights(heads, hint, fan_in=max(hint, 3))
+
+    def hint(self, before: Tensor) -> Tensor:
+        return before[:, :, None, :, None] * self.weight[:, None, None].to(before.dtype)
+
+    def after(self, before: Tensor, weight: Tensor) -> Tensor:
+        return before + weight
+
+    def penalty(self, before: Tensor, weight: Tensor) -> Tensor:
+        return torch.minimum(before, weight).sum(-1)
+
+
+class LocationAware(Past):
+    """a_{t-1}, convolved, enters the energy. Chorowski 2015 §2.2."""
+
+    def __init__(
+        self, *, heads: int = 1, hint: int = 1, channels: int = 10, kernel: int = 11
+    ) -> None:
+        super().__init__(heads=heads, hint=hint)
+        if kernel % 2 == 0:
+            kernel += 1  # odd, so that it is centred
+        self.filters = weights(heads * channels, 1, kernel)
+        self.weight = weights(heads, hint, channels)
+
+    def hint(self, before: Tensor) -> Tensor:
+        B, H, S = before.shape
+        filters = self.filters.to(before.dtype)
+        found = conv1d(before, filters, padding=filters.shape[-1] // 2, groups=H)  # B H·F S
+        found = found.view(B, H, -1, S).mT  # B H S F
+        return (found @ self.weight.to(before.dtype).mT)[:, :, None]
+
+    def after(self, before: Tensor, weight: Tensor) -> Tensor:
+        return weight

@@ -1,0 +1,199 @@
+"""Reach: where a query may look, and how much what it finds there counts.
+
+A reach narrows what is visible and may give a gain, multiplied onto the weights after align. One of
+them (`expanded-window`) also regroups the memory and folds the weights back onto its members.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from heed.attention.memory import Memory
+from heed.attention.score import linear, weights
+from heed.errors import Refused
+from heed.records import Claims
+from heed.visible import Gaussian, Mask, Near, Places, Visible, Window, both
+
+
+@dataclass(slots=True, eq=False)
+class Reached:
+    """What a reach decides for one call."""
+
+    memory: Memory
+    visible: Visible | None
+    gain: Gaussian | None = None
+    bias: Tensor | None = None  # added to the energies, broadcasts to B H T S
+    fold: Callable[[Tensor], Tensor] | None = None  # weights on a regrouped memory, back on S
+
+
+class Reach(nn.Module):
+    """By default: every visible place (`global`)."""
+
+    claims: ClassVar[Claims] = Claims()
+    regroups: ClassVar[bool] = False
+    """Whether keys are put together, so that parts which need them in a line cannot follow."""
+
+    def question(self, B: int) -> Tensor:
+        """The reach's own query, where a call brings none.    -> B H 1 M"""
+        raise Refused("this mechanism needs a query; only 'static' can bring its own")
+
+    def forward(
+        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
+    ) -> Reached:
+        """Queries B H T M, the memory, who stands where, and what is visible already."""
+        return Reached(memory, visible)
+
+
+class Global(Reach):
+    """Every visible place."""
+
+
+class LocalM(Reach):
+    """A window around the query's own step: p_t = min(t, S - 1). Luong 2015 §3.2."""
+
+    def __init__(self, *, window: int = 10) -> None:
+        super().__init__()
+        self.window = _half_width(window, 0)
+
+    def forward(
+        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
+    ) -> Reached:
+        last = (memory.lengths - 1).clamp(min=0)
+        centre = torch.minimum(places.steps, last[:, None])[:, None]  # B 1 T
+        return Reached(memory, both(visible, Near(centre, self.window)))
+
+
+class LocalP(Reach):
+    """A window around a predicted place, under a Gaussian. Luong 2015 eq. 9-10.
+
+    p_t = (S - 1) σ(v·tanh(W q_t)), S each row's own length; the weights of the window are
+    multiplied by exp(-(s - p_t)² / 2σ²), σ = window / 2, and not normalised again.
+    """
+
+    def __init__(
+        self, *, query: int, heads: int = 1, window: int = 10, hidden: int | None = None
+    ) -> None:
+        super().__init__()
+        self.window = _half_width(window, 1)
+        self.weight = weights(heads, hidden or query, query)
+        self.vector = weights(heads, 1, hidden or query)
+
+    def forward(
+        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
+    ) -> Reached:
+        chosen = linear(torch.tanh(linear(query, self.weight)), self.vector)[..., 0]  # B H T
+        chosen = chosen.to(torch.promote_types(chosen.dtype, torch.float32))
+        last = (memory.lengths - 1).clamp(min=0)
+        centre = last[:, None, None] * torch.sigmoid(chosen)
+        near = Near(centre.detach(), self.window)
+        return Reached(memory, both(visible, near), Gaussian(centre, self.window / 2))
+
+
+class FixedWindow(Reach):
+    """Self-attention within ±window of one's own place."""
+
+    def __init__(self, *, window: int = 128) -> None:
+        super().__init__()
+        self.window = _half_width(window, 0)
+
+    def forward(
+        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
+    ) -> Reached:
+        return Reached(memory, both(visible, Window(self.window)))
+
+
+class ExpandedWindow(Reach):
+    """Near places one by one, far ones by the block: far context is seen coarsely.
+
+    Blocks that the window touches are seen at full resolution, whole, so that no key is lost; each
+    other block becomes one key and value, the mean over its members, with log(number of members)
+    added to its energy. A block can be looked at when all its members can: under a causal mask,
+    when it is complete and past. Its weight is reported as a/n on each of n members.
+
+    block  keys per block; by default near sqrt(S). Give it when the memory grows between steps.
+    """
+
+    regroups = True
+
+    def __init__(self, *, window: int = 128, block: int | None = None) -> None:
+        super().__init__()
+        self.window = _half_width(window, 0)
+        self.block = block
+
+    def forward(
+        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
+    ) -> Reached:
+        S = memory.S
+        size = self.block or max(1, math.isqrt(S))
+        exists = memory.exists  # B S
+        member = _blocks(exists, size)  # B N n
+        count = member.sum(-1).clamp(min=1)  # B N
+        ok = exists[:, None, None] if visible is None else visible.dense(places)
+
+        near = _touched(places, size, self.window)  # T N
+        closed = _blocks(~ok & exists[:, None, None], size).any(-1)  # B H|1 T|1 N
+        far = member.any(-1)[:, None, None] & ~closed & ~near
+        near = ok & near.repeat_interleave(size, -1)[:, :S]
+        axes = torch.broadcast_shapes(near.shape[:-1], far.shape[:-1])
+        columns = torch.cat([near.expand(*axes, -1), far.expand(*axes, -1)], -1)
+
+        def fold(weight: Tensor) -> Tensor:
+            """B H T S+N -> B H T S"""
+            share = (weight[..., S:] / count[:, None, None])[..., None] * member[:, None, None]
+            return weight[..., :S] + share.flatten(-2)[..., :S]
+
+        wider = replace(
+            memory,
+            k=torch.cat([memory.k, _means(memory.k, member, count)], 2),
+            v=torch.cat([memory.v, _means(memory.v, member, count)], 2),
+            visible=None,
+        )
+        bias = pad(count.log(), (S, 0))[:, None, None]  # B 1 1 S+N
+        return Reached(wider, Mask(columns), bias=bias, fold=fold)
+
+
+class Static(Reach):
+    """One query for the whole text: a learned vector, or one the call brings. Gives one context.
+
+    Lin 2017, Yang 2016: attention that turns a text into a vector.
+    """
+
+    claims = Claims(step=False, at_once=False, heads=False)
+
+    def __init__(self, *, query: int, heads: int = 1) -> None:
+        super().__init__()
+        self.vector = weights(heads, 1, query)
+
+    def question(self, B: int) -> Tensor:
+        return self.vector.expand(B, -1, -1, -1)
+
+
+def _half_width(window: int, least: int) -> int:
+    if window < least:
+        raise Refused(f"window is a half-width of {least} or more; got {window}")
+    return window
+
+
+def _blocks(x: Tensor, size: int) -> Tensor:
+    """Cut the last axis into blocks, the last one filled up with False or 0.    ... S -> ... N n"""
+    return pad(x, (0, -x.shape[-1] % size)).unflatten(-1, (-1, size))
+
+
+def _means(x: Tensor, member: Tensor, count: Tensor) -> Tensor:
+    """The mean of each block over its members.    B G S D, B N n, B N -> B G N D"""
+    blocks = _blocks(x.mT, member.shape[-1])  # B G D N n
+    total = (blocks * member[:, None, None]).sum(-1)
+    return (total / count[:, None, None]).mT.to(x.dtype)
+
+
+def _touched(places: Places, size: int, half: int) -> Tensor:
+    """Which blocks a query's window touches.    -> T N"""
+    block = torch.arange(-(-places.S // size), device=places.device) * size
+    query = places.query[:, None]
+    return (block <= query + half) & (block + size > query - half)
+

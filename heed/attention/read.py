@@ -1,0 +1,85 @@
+"""Read: gather the values, or hand out the distribution itself."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from heed.attention.score import per_head
+from heed.records import Claims
+
+
+def blend(weight: Tensor, v: Tensor) -> Tensor:
+    """c_t = Σ_s a_ts v_s.    B H T S, B H S R -> B H T R"""
+    return weight @ v
+
+
+def copy_mixture(
+    vocabulary: Tensor, weight: Tensor, source: Tensor, generate: Tensor, size: int
+) -> Tensor:
+    """p_gen P(w) + (1 - p_gen) Σ_{s: x_s = w} a_s, over a vocabulary extended by the source's words.
+
+    B T V, B T S, B S (numbers below size), B T 1 -> B T size.    See 2017 eq. 9.
+    """
+    mixed = torch.nn.functional.pad(vocabulary * generate, (0, size - vocabulary.shape[-1]))
+    copied = weight * (1 - generate)
+    return mixed.scatter_add(-1, source[:, None].expand_as(copied), copied.to(mixed.dtype))
+
+
+class Read(nn.Module):
+    """What becomes of the weights."""
+
+    name: ClassVar[str]
+    claims: ClassVar[Claims] = Claims()
+
+    def forward(self, weight: Tensor, v: Tensor) -> Tensor | None:
+        """B H T S, B G S R -> B H T R, or None where nothing is gathered."""
+        raise NotImplementedError
+
+
+class Blend(Read):
+    """The weighted sum of the values."""
+
+    name = "blend"
+
+    def forward(self, weight: Tensor, v: Tensor) -> Tensor:
+        return blend(weight, per_head(v, weight.shape[1]))
+
+
+class Pointer(Read):
+    """Nothing is gathered: the distribution over the input is the output. Vinyals 2015 §2.3."""
+
+    name = "pointer"
+    claims = Claims(heads=False, context=False)
+
+    def forward(self, weight: Tensor, v: Tensor) -> None:
+        return None
+
+
+class Join(nn.Module):
+    """The output stage: h̃ = f(W [c; q]), f = tanh unless told. Luong 2015 eq. 5."""
+
+    def __init__(
+        self, *, context: int, query: int, width: int, activation: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(context + query, width, bias=False)
+        self.activation = activation or nn.Tanh()
+
+    def forward(self, context: Tensor, query: Tensor) -> Tensor:
+        """B T R, B T M -> B T width"""
+        joined: Tensor = self.activation(self.linear(torch.cat([context, query], -1)))
+        return joined
+
+
+class Generate(nn.Module):
+    """p_gen = σ(w·[c; q; x]): write from the vocabulary, or copy from the source. See 2017 eq. 8."""
+
+    def __init__(self, *, context: int, query: int, embedding: int = 0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(context + query + embedding, 1)
+
+    def forward(self, *seen: Tensor) -> Tensor:
+        """context B T R, query B T M (and the word just read B T E) -> B T 1"""
+        chance: Tensor = torch.sigmoid(self.linear(torch.cat(seen, -1)))
+        return chance

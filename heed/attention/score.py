@@ -1,0 +1,307 @@
+"""Score: how alike are what I look for and what is there?    e_ts = f(q_t, k_s)
+
+First the mathematics, as functions of projected queries and keys; then modules that carry the
+weights. After projection a score is a dot product or an additive one (`relative` adds a term by
+distance; `location` looks at no key), so a few kernels serve them all.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from heed.attention.memory import Memory
+from heed.attention.position import waves
+from heed.errors import Refused
+from heed.records import Claims
+from heed.visible import Places
+
+
+def dot(q: Tensor, k: Tensor, scale: float = 1.0) -> Tensor:
+    """Energy q·k, scaled.    B H T D, B H S D -> B H T S"""
+    return q @ k.mT * scale
+
+
+def additive(q: Tensor, k: Tensor, w: Tensor, hint: Tensor | None = None) -> Tensor:
+    """Energy w·tanh(q + k + hint).    B H T D, B H S D, H D, B H T S D -> B H T S"""
+    inside = q[:, :, :, None] + k[:, :, None]
+    return (torch.tanh(inside if hint is None else inside + hint) @ w[:, None, :, None])[..., 0]
+
+
+def distance(q: Tensor, r: Tensor, places: Places) -> Tensor:
+    """Energy q_t·r_{t-s}: r holds one row per distance, furthest ahead first.
+
+    B H T D, H N D -> B H T S
+    """
+    t = torch.arange(places.T, device=q.device)
+    s = torch.arange(places.S, device=q.device)
+    row = t[:, None] - s + places.S - 1  # T S
+    return (q @ r.mT).gather(-1, row.expand(*q.shape[:2], -1, -1))
+
+
+def per_head(k: Tensor, heads: int) -> Tensor:
+    """Give every head its group's keys (or values).    B G S D -> B H S D"""
+    return k if k.shape[1] == heads else k.repeat_interleave(heads // k.shape[1], 1)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """A linear map per head.    B H T M, H D M -> B H T D"""
+    return x @ weight.mT
+
+
+def weights(*shape: int, fan_in: int | None = None) -> nn.Parameter:
+    """A matrix per head, uniform in ±sqrt(3 / fan_in) so that variances are kept.    H D M"""
+    reach = math.sqrt(3 / (fan_in or shape[-1]))
+    return nn.Parameter(torch.empty(shape).uniform_(-reach, reach))
+
+
+class Score(nn.Module):
+    """A way to compare. `ask` prepares queries, `keep` prepares keys once, `energy` compares."""
+
+    family: ClassVar[str] = "dot"
+    claims: ClassVar[Claims] = Claims()
+    in_line: ClassVar[bool] = False
+    """Whether it needs the keys in a line, one column each, because it knows their places."""
+    scale: float = 1.0
+    kept: int = 0
+    """The width D of a kept key; a score that looks at no key keeps nothing of it."""
+    hint_width: int = 1
+    """How wide a past's hint must be: D inside a tanh, 1 where it is added to the energy."""
+
+    @property
+    def vector(self) -> Tensor | None:
+        """The score vector of the additive family.    H D"""
+        return None
+
+    def ask(self, query: Tensor) -> Tensor:
+        """B H T M -> B H T D"""
+        return query
+
+    def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        """B G S K, B G S R -> B G S D"""
+        return keys[..., : self.kept]
+
+    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+        """B H T D, the memory, and what the past whispers (B H T S hint_width) -> B H T S"""
+        energy = dot(q, per_head(memory.k, q.shape[1]), self.scale)
+        return energy if hint is None else energy + hint[..., 0]
+
+
+class Dot(Score):
+    """q·k. Luong 2015 §3.1."""
+
+    def __init__(self, *, query: int, key: int) -> None:
+        super().__init__()
+        _same_width(type(self), query, key)
+        self.kept = key
+
+
+class ScaledDot(Score):
+    """q·k / sqrt(D). Vaswani 2017 eq. 1."""
+
+    def __init__(self, *, query: int, key: int) -> None:
+        super().__init__()
+        _same_width(type(self), query, key)
+        self.kept = key
+        self.scale = query**-0.5
+
+
+class General(Score):
+    """q·W k, bilinear. Luong 2015 §3.1. W joins the query, so that keys are kept as they are."""
+
+    def __init__(self, *, query: int, key: int, heads: int = 1) -> None:
+        super().__init__()
+        self.kept = key
+        self.weight = weights(heads, key, query)
+
+    def ask(self, query: Tensor) -> Tensor:
+        return linear(query, self.weight)
+
+
+class Additive(Score):
+    """w·tanh(W₁ k + W₂ q). Bahdanau 2015 A.1.2."""
+
+    family = "additive"
+
+    def __init__(
+        self, *, query: int, key: int, heads: int = 1, groups: int = 1, width: int | None = None
+    ) -> None:
+        super().__init__()
+        width = width or query
+        self.query_weight = weights(heads, width, query)
+        self.key_weight = weights(groups, width, key)
+        self.score_vector = weights(heads, width)
+        self.kept = self.hint_width = width
+
+    @property
+    def vector(self) -> Tensor:
+        return self.score_vector
+
+    def ask(self, query: Tensor) -> Tensor:
+        return linear(query, self.query_weight)
+
+    def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        return linear(keys, self.key_weight)
+
+    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+        return additive(q, per_head(memory.k, q.shape[1]), self.vector.to(q.dtype), hint)
+
+
+class Concat(Additive):
+    """w·tanh(W [q; k]). Luong 2015 §3.1.
+
+    W [q; k] = W₂ q + W₁ k, so this is `additive` with the two halves drawn as one matrix.
+    """
+
+    def __init__(
+        self, *, query: int, key: int, heads: int = 1, groups: int = 1, width: int | None = None
+    ) -> None:
+        super().__init__(query=query, key=key, heads=heads, groups=groups, width=width)
+        width = self.hint_width
+        self.query_weight = weights(heads, width, query, fan_in=query + key)
+        self.key_weight = weights(groups, width, key, fan_in=query + key)
+
+
+class ConcatIdentity(Additive):
+    """w·tanh(W q + k): the half of W that meets the key is fixed to the identity, as Luong did."""
+
+    def __init__(self, *, query: int, key: int, heads: int = 1, groups: int = 1) -> None:
+        super().__init__(query=query, key=key, heads=heads, groups=groups, width=key)
+        del self.key_weight
+
+    def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        return keys
+
+
+class Location(Score):
+    """Row s of W q: a place is chosen from the query alone. Luong 2015 §3.1."""
+
+    family = "location"
+    in_line = True
+
+    def __init__(self, *, query: int, heads: int = 1, longest: int = 100) -> None:
+        super().__init__()
+        self.longest = longest
+        self.weight = weights(heads, longest, query)
+
+    def ask(self, query: Tensor) -> Tensor:
+        return linear(query, self.weight)  # D is the place asked for
+
+    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+        if places.S > self.longest:
+            raise Refused(
+                f"location was built for at most {self.longest} places; this source has "
+                f"S={places.S}: build it with longest={places.S}"
+            )
+        energy = q[..., : places.S]
+        return energy if hint is None else energy + hint[..., 0]
+
+
+class KeyValue(Score):
+    """(α q·k + β q·v) / sqrt(D): the value takes part in the comparison, as one effective key."""
+
+    def __init__(self, *, query: int, key: int, value: int, groups: int = 1) -> None:
+        super().__init__()
+        _same_width(type(self), query, key)
+        self.kept = key
+        if value != key:
+            raise Refused(
+                f"key-value compares the query with values too: their width must be that of the "
+                f"keys; key={key}, value={value}"
+            )
+        self.scale = query**-0.5
+        self.alpha = nn.Parameter(torch.full((groups, 1, 1), 0.5))
+        self.beta = nn.Parameter(torch.full((groups, 1, 1), 0.5))
+
+    def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        return self.alpha * keys + self.beta * values
+
+
+class Cosine(Score):
+    """β cos(q, k), β > 0 learned. Graves 2014 §3.3.1."""
+
+    def __init__(self, *, query: int, key: int, heads: int = 1, sharpness: float = 5.0) -> None:
+        super().__init__()
+        _same_width(type(self), query, key)
+        self.kept = key
+        self.log_sharpness = nn.Parameter(torch.full((heads, 1, 1), math.log(sharpness)))
+
+    def ask(self, query: Tensor) -> Tensor:
+        return self.log_sharpness.exp() * normalize(query, dim=-1)
+
+    def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        return normalize(keys, dim=-1)
+
+
+class Relative(Score):
+    """[(q + u)·k + (q + w)·r_{t-s} (+ (q + z)·g)] / sqrt(D). Transformer-XL 2019 §3.3, XLNet.
+
+    r_{t-s} is a sinusoid of the distance under a learned map; g, with `segments`, is one of two
+    learned vectors: for a key of the query's own segment, and for one of another.
+    """
+
+    family = "relative"
+    in_line = True
+
+    def __init__(
+        self,
+        *,
+        query: int,
+        key: int,
+        heads: int = 1,
+        width: int | None = None,
+        segments: bool = False,
+    ) -> None:
+        super().__init__()
+        _same_width(type(self), query, key)
+        self.kept = key
+        self.scale = query**-0.5
+        self.width = width or query + query % 2
+        self.content_bias = nn.Parameter(torch.zeros(heads, 1, query))  # u
+        self.distance_bias = nn.Parameter(torch.zeros(heads, 1, query))  # w
+        self.distance_weight = weights(heads, query, self.width)
+        if segments:
+            self.segment_bias = nn.Parameter(torch.zeros(heads, 1, query))  # z
+            self.segment_vectors = weights(heads, 2, query)  # same, other
+
+    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+        first = places.origin + places.step  # where the first query stands
+        distances = torch.arange(first - places.S + 1, first + places.T, device=q.device)
+        pattern = torch.cat(waves(distances.to(q.dtype), self.width), -1)
+        r = linear(pattern, self.distance_weight.to(q.dtype))
+        k = per_head(memory.k, q.shape[1])
+        energy = dot(q + self.content_bias, k) + distance(q + self.distance_bias, r, places)
+        if hasattr(self, "segment_vectors"):
+            energy = energy + self._same_segment(q, places)
+        energy = energy * self.scale
+        return energy if hint is None else energy + hint[..., 0]
+
+    def _same_segment(self, q: Tensor, places: Places) -> Tensor:
+        if places.segment is None or places.key_segment is None:
+            raise Refused(
+                "this relative score compares segments: give them to remember(segments=...) "
+                "and to the call"
+            )
+        other = (places.segment[:, :, None] != places.key_segment[:, None]).long()  # B T S
+        energy = (q + self.segment_bias) @ self.segment_vectors.mT  # B H T 2
+        return energy.gather(-1, other[:, None].expand(-1, q.shape[1], -1, -1))
+
+
+class Blind(Score):
+    """Zero for every key: the score of an align that decides by itself (`mixture-window`)."""
+
+    family = "blind"
+
+    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+        energy = q.new_zeros(*q.shape[:3], memory.k.shape[2])
+        return energy if hint is None else energy + hint[..., 0]
+
+
+def _same_width(score: type[Score], query: int, key: int) -> None:
+    if query != key:
+        raise Refused(
+            f"{score.__name__} compares queries and keys as they are, so their widths must agree: "
+            f"query={query}, key={key}; use 'general', which learns a map between them"
+        )

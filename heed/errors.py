@@ -1,0 +1,30 @@
+"""What can go wrong, in the user's words."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class HeedError(Exception):
+    """Everything heed raises on purpose: one clear message, and the cure where there is one."""
+
+
+class ShapeError(HeedError, ValueError):
+    """Two tensors disagree on an axis, or a tensor has the wrong axes."""
+
+
+class UnknownName(HeedError, LookupError):
+    """A name that no table holds; the message lists the nearest ones."""
+
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+        known = list(known)
+        near = get_close_matches(str(name), known, n=3, cutoff=0.5)
+        cure = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+        super().__init__(f"no {kind} is called '{name}'; {cure}")
+
+
+class Refused(HeedError, ValueError):
+    """A request the mechanism or the kernel cannot honour; nothing is silently dropped."""
+
+
+class NotFormed(HeedError, RuntimeError):
+    """Something was read that the call was not asked to form."""

@@ -1,0 +1,68 @@
+"""PyTorch's fused attention, for the dot family: masks, causal, grouped heads, dropout, bias.
+
+Its twin is the reference with `dot`, `softmax` and `blend`. PyTorch's own treatment of a row that
+sees nothing differs between back ends, so such rows are opened here and zeroed afterwards.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from heed.records import Call
+from heed.visible import Causal, Visible
+
+
+def refusal(call: Call) -> str | None:
+    """Why this kernel cannot serve the call; None where it can."""
+    if call.need != "context":
+        return f"the {call.need} was asked for, and fused attention forms none"
+    if call.family != "dot":
+        return f"it computes dot products, not {call.family} scores"
+    if call.align != "softmax":
+        return f"it normalises by softmax, not {call.align}"
+    if call.gain is not None:
+        return "it cannot multiply the weights by a gain"
+    if call.past:
+        return "it cannot hand earlier weights to the next step"
+    if call.read != "blend":
+        return f"it gathers values; a {call.read} does not"
+    return None
+
+
+def run(call: Call) -> Tensor:
+    """The context.    B H T R"""
+    visible = call.visible
+    if call.bias is None:
+        if visible is None or _sees_all(visible, call):
+            return _fused(call, call.k, call.v)
+        if type(visible) is Causal and call.places.T == call.places.S and call.places.last_at_end:
+            return _fused(call, call.k, call.v, causal=True)
+    return _masked(call)
+
+
+def _sees_all(visible: Visible, call: Call) -> bool:
+    """A single causal query at the end, as in decoding, sees every key."""
+    return type(visible) is Causal and call.places.T == 1 and call.places.last_at_end
+
+
+def _masked(call: Call) -> Tensor:
+    bias, sighted = call.bias, None
+    ok = call.dense_visible()
+    k, v = call.cleaned(ok)
+    if ok is not None:
+        sighted = ok.any(-1, keepdim=True)  # B|1 H|1 T 1
+        ok = ok | ~sighted
+        bias = ok if bias is None else torch.where(ok, bias, -torch.inf)
+    if bias is not None and bias.dtype != torch.bool:
+        bias = bias.to(call.q.dtype)
+    context = _fused(call, k, v, mask=bias)
+    return context if sighted is None else context.where(sighted, 0)
+
+
+def _fused(
+    call: Call, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False
+) -> Tensor:
+    grouped = call.q.shape[1] != k.shape[1]
+    return scaled_dot_product_attention(
+        call.q, k, v, mask, call.dropout, causal, scale=call.scale, enable_gqa=grouped
+    )

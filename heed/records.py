@@ -1,0 +1,219 @@
+"""The plain records that all rooms share: Claims, State, Call, Attended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from heed.errors import NotFormed, ShapeError
+from heed.visible import Gaussian, Places, Visible
+
+Need = Literal["context", "weight", "energy"]
+"""What a call must form; each includes the ones before it."""
+
+NEEDS: tuple[Need, ...] = ("context", "weight", "energy")
+
+Gradient = Literal["exact", "straight-through", "score-function"]
+"""How a mechanism learns: by its true derivative, by that of its soft twin, or by REINFORCE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a part can do; a mechanism can do what all its parts can."""
+
+    step: bool = True  # asked again and again, the state handed on
+    at_once: bool = True  # several queries in one call
+    heads: bool = True  # inside multi-head attention
+    context: bool = True  # gathers values
+    gradient: Gradient = "exact"
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the gradient is the true derivative."""
+        return self.gradient == "exact"
+
+    def __and__(self, other: Claims) -> Claims:
+        return Claims(
+            self.step and other.step,
+            self.at_once and other.at_once,
+            self.heads and other.heads,
+            self.context and other.context,
+            other.gradient if self.gradient == "exact" else self.gradient,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the next step needs: the count of steps and one slot per part that remembers.
+
+    Immutable, like a Memory. `select` and `repeat` follow the rows of a beam.
+    """
+
+    step: int = 0
+    origin: int = 0  # the place of the first query among the keys
+    slots: dict[str, Any] = field(default_factory=dict)
+
+    def select(self, rows: Tensor) -> State:
+        """The state of the chosen batch rows, in that order."""
+        return self._each(lambda x: x.index_select(0, rows))
+
+    def repeat(self, n: int) -> State:
+        """Every row n times, neighbours together."""
+        return self._each(lambda x: x.repeat_interleave(n, 0))
+
+    def _each(self, rows: Callable[[Tensor], Tensor]) -> State:
+        return replace(self, slots={name: _map(slot, rows) for name, slot in self.slots.items()})
+
+
+def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(slot, State):
+        return slot._each(rows)
+    if isinstance(slot, tuple):
+        return tuple(_map(part, rows) for part in slot)
+    return slot if slot is None else rows(slot)
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """All a kernel is told of one attention: tensors, predicates, and the names of the parts."""
+
+    family: str  # after projection: dot, additive, relative, location or blind
+    q: Tensor  # B H T D
+    k: Tensor  # B G S D
+    v: Tensor  # B G S R
+    scale: float
+    vector: Tensor | None  # additive family: the score vector  H D
+    visible: Visible | None
+    gain: Gaussian | None
+    bias: Tensor | None  # added to the energies, broadcasts to B H T S
+    places: Places
+    past: bool
+    align: str
+    read: str
+    dropout: float
+    need: Need
+    sinks: int = 0  # the last columns are visible to all
+    clean: bool = False  # no unseen key or value holds NaN or inf
+
+    def dense_visible(self) -> Tensor | None:
+        """Who may look where, sinks included.    broadcasts to B H T S"""
+        if self.visible is None:
+            return None
+        ok = self.visible.dense(self.places)
+        B, H, T, _ = self.q.shape
+        want = (B, H, T, self.k.shape[2] - self.sinks)
+        if any(n not in (1, m) for n, m in zip(ok.shape, want, strict=True)):
+            axes = [dict(zip("BHTS", shape, strict=True)) for shape in (ok.shape, want)]
+            given, wanted = (" ".join(f"{a}={n}" for a, n in x.items()) for x in axes)
+            raise ShapeError(f"visible does not fit\n  visible: {given}\n  attention: {wanted}")
+        if self.sinks:
+            ok = pad(ok.expand(*ok.shape[:3], want[3]), (0, self.sinks), value=True)
+        return ok
+
+    def cleaned(self, ok: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keys and values with zero where no query of the row may look: NaN must not spread."""
+        if ok is None or self.clean:
+            return self.k, self.v
+        seen = ok.any(2).any(1)[:, None, :, None]
+        return self.k.where(seen, 0), self.v.where(seen, 0)
+
+
+class Attended:
+    """What every mechanism returns. Weights and energies are there when the call asked for them.
+
+    context   what was read              B T R   (B H T R from `heed.attend`)
+    weight    who was looked at          B H T S, before dropout; need="weight"
+    energy    how alike, before align    B H T S; need="energy"
+    state     for the next step
+    log_prob  of a hard choice           B H T, from `sample`; else None
+    entropy   of what it was drawn from  B H T, from `sample`; else None
+    penalty   a loss the mechanism adds  B H T, from `coverage`; else None
+    kernel    who served the call; `why` says why the others did not
+    """
+
+    __slots__ = (
+        "_context",
+        "_energy",
+        "_weight",
+        "entropy",
+        "kernel",
+        "log_prob",
+        "penalty",
+        "refusals",
+        "state",
+    )
+
+    def __init__(
+        self,
+        context: Tensor | None,
+        state: State,
+        *,
+        weight: Tensor | None = None,
+        energy: Tensor | None = None,
+        log_prob: Tensor | None = None,
+        entropy: Tensor | None = None,
+        penalty: Tensor | None = None,
+        kernel: str = "reference",
+        refusals: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self._context = context
+        self._weight = weight
+        self._energy = energy
+        self.state = state
+        self.log_prob = log_prob
+        self.entropy = entropy
+        self.penalty = penalty
+        self.kernel = kernel
+        self.refusals = refusals
+
+    @property
+    def context(self) -> Tensor:
+        """What was read."""
+        if self._context is None:
+            raise NotFormed(
+                "a pointer gathers nothing: its distribution over the input is .weight"
+            )
+        return self._context
+
+    @property
+    def weight(self) -> Tensor:
+        """Who was looked at, before dropout.    B H T S"""
+        if self._weight is None:
+            raise NotFormed(
+                'the weights were not formed; ask for them: attend(query, memory, need="weight")'
+            )
+        return self._weight
+
+    @property
+    def energy(self) -> Tensor:
+        """The energies before align, hidden places included.    B H T S"""
+        if self._energy is None:
+            raise NotFormed(
+                'the energies were not formed; ask for them: attend(query, memory, need="energy")'
+            )
+        return self._energy
+
+    @property
+    def mass(self) -> Tensor:
+        """How much each query looked in all; rows need not sum to one.    B H T"""
+        return self.weight.sum(-1)
+
+    @property
+    def why(self) -> str:
+        """Which kernel served the call, and why faster ones did not."""
+        reasons = [f"{name}: {reason}" for name, reason in self.refusals]
+        return "; ".join([f"served by {self.kernel}", *reasons])
+
+    def replace(self, **changes: Any) -> Attended:
+        """The same record with some fields changed (context, weight, energy, state, ...)."""
+        fields = {name.lstrip("_"): getattr(self, name) for name in self.__slots__}
+        return Attended(**{**fields, **changes})
+
+    def __repr__(self) -> str:
+        formed = {"context": self._context, "weight": self._weight, "energy": self._energy}
+        shapes = ", ".join(f"{n}={tuple(x.shape)}" for n, x in formed.items() if x is not None)
+        return f"Attended({shapes}, step={self.state.step}, kernel={self.kernel!r})"

@@ -1,0 +1,51 @@
+"""The axis alphabet, and the one checker of shapes.
+
+    B batch        T places that ask       D width compared     M model width (of a query)
+    H heads        S places asked about    R width read         K width of a raw key
+    G groups of heads that share one key and value; H is a multiple of G
+"""
+
+from torch import Tensor
+
+from heed.errors import ShapeError
+
+
+def check(**tensors: tuple[Tensor, str]) -> dict[str, int]:
+    """Bind the letters of every pattern, or say which tensors disagree, and on what.
+
+    check(k=(k, "B G S D"), v=(v, "B G S R"))  ->  {"B": 2, "G": 1, "S": 7, "D": 64, "R": 64}
+    """
+    sizes: dict[str, int] = {}
+    owner: dict[str, str] = {}
+    for name, (tensor, pattern) in tensors.items():
+        letters = pattern.split()
+        if tensor.ndim != len(letters):
+            raise ShapeError(
+                f"{name} must have {len(letters)} axes, {pattern}; it has {tensor.ndim}: "
+                f"{tuple(tensor.shape)}"
+            )
+        for letter, size in zip(letters, tensor.shape, strict=True):
+            if sizes.setdefault(letter, size) != size:
+                raise ShapeError(_disagreement(owner[letter], name, letter, tensors))
+            owner.setdefault(letter, name)
+    return sizes
+
+
+def check_groups(q: Tensor, k: Tensor) -> None:
+    """Heads share keys evenly: H must be a multiple of G.    B H T D, B G S D"""
+    H, G = q.shape[1], k.shape[1]
+    if G == 0 or H % G:
+        raise ShapeError(
+            f"H must be a multiple of G; the queries have H={H} heads, the keys G={G} groups"
+        )
+
+
+def _disagreement(
+    first: str, second: str, letter: str, tensors: dict[str, tuple[Tensor, str]]
+) -> str:
+    lines = [f"{first} and {second} disagree on {letter}"]
+    for name in (first, second):
+        tensor, pattern = tensors[name]
+        axes = " ".join(f"{a}={n}" for a, n in zip(pattern.split(), tensor.shape, strict=True))
+        lines.append(f"  {name}: {axes}")
+    return "\n".join(lines)

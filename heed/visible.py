@@ -1,0 +1,322 @@
+"""Who may look where: small predicates that compose with `&`, `|` and `~`. True means may look.
+
+    heed.causal() & heed.lengths(n) & heed.window(128)
+
+A predicate is a description, not a tensor: kernels read the description, and only the reference
+(and kernels that know nothing better) ask for `dense`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from heed.errors import Refused, ShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the T queries of a call and the S keys of its memory stand.
+
+    `step` queries were asked before these. `origin` is the place, among the keys, of the very
+    first query: without a state the last query stands at the last key (origin = S - T, "bottom
+    right"), and a state carries the origin on from there.
+    """
+
+    T: int
+    S: int
+    step: int
+    origin: int
+    device: torch.device
+    segment: Tensor | None = None  # of the queries  B T
+    key_segment: Tensor | None = None  # of the keys  B S
+
+    @property
+    def steps(self) -> Tensor:
+        """How many queries came before each one.    T"""
+        return torch.arange(self.step, self.step + self.T, device=self.device)
+
+    @property
+    def query(self) -> Tensor:
+        """The place of each query among the keys.    T"""
+        return self.steps + self.origin
+
+    @property
+    def key(self) -> Tensor:
+        """The place of each key.    S"""
+        return torch.arange(self.S, device=self.device)
+
+    @property
+    def last_at_end(self) -> bool:
+        """Whether the last query stands at the last key."""
+        return self.origin + self.step + self.T == self.S
+
+    def row(self, t: int) -> Places:
+        """The places of query t alone."""
+        segment = None if self.segment is None else self.segment[:, t : t + 1]
+        return replace(self, T=1, step=self.step + t, segment=segment)
+
+
+class Visible:
+    """The base of all predicates; compose them with `&`, `|`, `~`.
+
+    Made with `heed.causal()`, `heed.lengths(n)`, `heed.window(d)`, and for the rarer cases
+    `Visible.keys(mask)` (B S), `Visible.mask(mask)` (T S, B T S or B H T S) and
+    `Visible.packed(ids)` (several texts in one row see only themselves).
+    """
+
+    __slots__ = ()
+
+    about_keys_alone = False
+    """Whether the answer is the same for every query (padding), so that a memory can hold it."""
+
+    def dense(self, places: Places) -> Tensor:
+        """The answer as booleans that broadcast to B H T S."""
+        raise NotImplementedError
+
+    def split(self, places: Places) -> tuple[Visible | None, Visible | None]:
+        """What is about keys alone (so that a memory can be cleaned by it), and the rest."""
+        return (self, None) if self.about_keys_alone else (None, self)
+
+    def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
+        """The same predicate over rearranged batch rows."""
+        return self
+
+    def __and__(self, other: Visible) -> Visible:
+        return Both(self, as_visible(other))
+
+    def __or__(self, other: Visible) -> Visible:
+        return Either(self, as_visible(other))
+
+    def __invert__(self) -> Visible:
+        return Not(self)
+
+    __rand__ = __and__
+    __ror__ = __or__
+
+    @staticmethod
+    def keys(mask: Tensor) -> Visible:
+        """Which keys exist, one answer per row and key.    B S"""
+        return Keys(_boolean(mask, (2,)))
+
+    @staticmethod
+    def mask(mask: Tensor) -> Visible:
+        """Any mask: T S, B T S or B H T S; any axis but the last may be 1."""
+        return Mask(_boolean(mask, (2, 3, 4)))
+
+    @staticmethod
+    def packed(ids: Tensor, queries: Tensor | None = None) -> Visible:
+        """Several texts packed into one row: a query sees the keys that carry its own number.
+
+        ids: the number of each key's text, B S.  queries: of each query's, B T (default: ids).
+        """
+        return Packed(ids, ids if queries is None else queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Causal(Visible):
+    """Keys at the query's place or before it; the last query stands at the last key."""
+
+    def dense(self, places: Places) -> Tensor:
+        return (places.key <= places.query[:, None])[None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Visible):
+    """Keys within `half` of the query's own place: |s - t| <= half."""
+
+    half: int
+
+    def dense(self, places: Places) -> Tensor:
+        return ((places.key - places.query[:, None]).abs() <= self.half)[None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Near(Visible):
+    """Keys within `half` of a centre that each query chose: |s - p_t| <= half."""
+
+    centre: Tensor  # B|1 H|1 T
+    half: int
+
+    def dense(self, places: Places) -> Tensor:
+        return (places.key - self.centre[..., None]).abs() <= self.half
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths(Visible):
+    """The first n keys of each row."""
+
+    count: Tensor  # B
+
+    about_keys_alone = True
+
+    def dense(self, places: Places) -> Tensor:
+        return (places.key < self.count.to(places.device)[:, None])[:, None, None]
+
+    def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
+        return Lengths(rows(self.count))
+
+
+@dataclass(frozen=True, slots=True)
+class Keys(Visible):
+    """The keys that exist, as booleans."""
+
+    table: Tensor  # B S
+
+    about_keys_alone = True
+
+    def dense(self, places: Places) -> Tensor:
+        return self.table.to(places.device)[:, None, None]
+
+    def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
+        return Keys(rows(self.table))
+
+
+@dataclass(frozen=True, slots=True)
+class Mask(Visible):
+    """Any table of booleans."""
+
+    table: Tensor  # T S, B T S or B H T S
+
+    def dense(self, places: Places) -> Tensor:
+        table = self.table.to(places.device)
+        if table.ndim == 2:
+            return table[None, None]
+        return table[:, None] if table.ndim == 3 else table
+
+    def split(self, places: Places) -> tuple[Visible | None, Visible | None]:
+        return Keys(self.dense(places).any(2).any(1)), self
+
+
+@dataclass(frozen=True, slots=True)
+class Packed(Visible):
+    """Keys of the query's own text, where several texts share a row."""
+
+    key_ids: Tensor  # B S
+    query_ids: Tensor  # B T
+
+    def dense(self, places: Places) -> Tensor:
+        return (self.query_ids[:, :, None] == self.key_ids[:, None, :])[:, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Both(Visible):
+    """What two predicates both allow."""
+
+    first: Visible
+    second: Visible
+
+    @property
+    def about_keys_alone(self) -> bool:  # type: ignore[override]
+        return self.first.about_keys_alone and self.second.about_keys_alone
+
+    def dense(self, places: Places) -> Tensor:
+        return self.first.dense(places) & self.second.dense(places)
+
+    def split(self, places: Places) -> tuple[Visible | None, Visible | None]:
+        keys, rest = zip(self.first.split(places), self.second.split(places), strict=True)
+        return both(*keys), both(*rest)
+
+    def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
+        return Both(self.first.rearranged(rows), self.second.rearranged(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Either(Visible):
+    """What at least one of two predicates allows."""
+
+    first: Visible
+    second: Visible
+
+    @property
+    def about_keys_alone(self) -> bool:  # type: ignore[override]
+        return self.first.about_keys_alone and self.second.about_keys_alone
+
+    def dense(self, places: Places) -> Tensor:
+        return self.first.dense(places) | self.second.dense(places)
+
+    def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
+        return Either(self.first.rearranged(rows), self.second.rearranged(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Visible):
+    """What a predicate forbids."""
+
+    part: Visible
+
+    @property
+    def about_keys_alone(self) -> bool:  # type: ignore[override]
+        return self.part.about_keys_alone
+
+    def dense(self, places: Places) -> Tensor:
+        return ~self.part.dense(places)
+
+    def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
+        return Not(self.part.rearranged(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """A gain that fades with the distance from a centre: exp(-(s - p_t)^2 / 2 sigma^2)."""
+
+    centre: Tensor  # B|1 H|1 T
+    sigma: float
+
+    def dense(self, places: Places) -> Tensor:
+        """The gain of every query on every key.    broadcasts to B H T S"""
+        away = (places.key - self.centre[..., None]) / self.sigma
+        return torch.exp(-0.5 * away * away)
+
+
+def causal() -> Visible:
+    """Look at your own place and back. With T != S the last query stands at the last key."""
+    return Causal()
+
+
+def lengths(count: Tensor | Sequence[int]) -> Visible:
+    """Look at the first `count[b]` keys of row b; the rest is padding.    B"""
+    count = torch.as_tensor(count)
+    if count.ndim != 1 or count.is_floating_point() or count.dtype == torch.bool:
+        raise ShapeError(
+            f"lengths takes whole numbers, one per row (B); got {count.dtype} "
+            f"of shape {tuple(count.shape)}"
+        )
+    return Lengths(count)
+
+
+def window(half: int) -> Visible:
+    """Look within `half` places of your own, on both sides."""
+    if half < 0:
+        raise Refused(f"a window's half-width is 0 or more; got {half}")
+    return Window(half)
+
+
+def both(first: Visible | None, second: Visible | None) -> Visible | None:
+    """The conjunction of two predicates, either of which may be missing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return Both(first, second)
+
+
+def as_visible(given: Visible | Tensor | None) -> Visible:
+    """A predicate from a predicate or a boolean table."""
+    if isinstance(given, Visible):
+        return given
+    if isinstance(given, Tensor):
+        return Visible.mask(given)
+    raise Refused(
+        f"visible takes heed.causal(), heed.lengths(n), ... or a boolean tensor; "
+        f"got {type(given).__name__}"
+    )
+
+
+def _boolean(mask: Tensor, axes: tuple[int, ...]) -> Tensor:
+    if mask.dtype != torch.bool:
+        raise Refused(f"a mask is boolean, True = may look; got {mask.dtype}")
+    if mask.ndim not in axes:
+        raise ShapeError(f"this mask needs {' or '.join(map(str, axes))} axes; got {mask.ndim}")
+    return mask

@@ -1,0 +1,27 @@
+"""What every test relies on: a known seed, patient property tests, a GPU where one is asked for."""
+
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+import torch
+
+# The first call of a mechanism can be far slower than the next, so a deadline only finds noise.
+hypothesis.settings.register_profile("heed", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("heed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def seed() -> Iterator[None]:
+    """Each test draws the same numbers, whichever worker runs it and whatever ran before."""
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(0)
+        yield

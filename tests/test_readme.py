@@ -1,0 +1,26 @@
+"""The Python of the README runs as printed."""
+
+from pathlib import Path
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+
+
+def python_of(markdown: str) -> str:
+    """The Python blocks alone, on the lines where they stand, so that a traceback points there."""
+    inside = False
+    lines = []
+    for line in markdown.splitlines():
+        inside = inside and line != "```"
+        lines.append(line if inside else "")
+        inside = inside or line == "```python"
+    return "\n".join(lines)
+
+
+def test_blocks_keep_their_lines() -> None:
+    assert python_of("# a\n```python\nx = 1\n```\ntext").split("\n") == ["", "", "x = 1", "", ""]
+
+
+def test_the_python_of_the_readme_runs() -> None:
+    source = python_of(README.read_text("utf-8"))
+    assert "import heed" in source
+    exec(compile(source, str(README), "exec"), {"__name__": "readme"})

@@ -1,0 +1,61 @@
+"""The public names of heed, pinned: adding or removing one is a decision, never an accident."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import heed
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PUBLIC = [
+    "Attended",
+    "Attention",
+    "HeedError",
+    "Mechanism",
+    "Memory",
+    "MultiHeadAttention",
+    "State",
+    "Visible",
+    "attend",
+    "causal",
+    "kernels",
+    "lengths",
+    "watch",
+    "window",
+]
+
+
+def undocumented(root: Path) -> list[str]:
+    """The modules of heed that do not say in a docstring what they are for."""
+    return [
+        str(path.relative_to(root))
+        for path in sorted((root / "heed").rglob("*.py"))
+        if not ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    ]
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(heed.__all__) == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
+    thing = getattr(heed, name)
+    # The attribute itself: a subclass without words of its own would inherit those of nn.Module.
+    own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
+    assert own
+    assert own.strip()
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert undocumented(ROOT) == []
+
+
+def test_a_module_without_a_docstring_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "heed").mkdir()
+    (tmp_path / "heed" / "silent.py").write_text("x = 1\n", "utf-8")
+    (tmp_path / "heed" / "spoken.py").write_text('"""Words."""\n', "utf-8")
+    assert undocumented(tmp_path) == ["heed/silent.py"]
