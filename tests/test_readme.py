@@ -1,6 +1,11 @@
-"""The Python of the README runs as printed."""
+"""What the README says is so: its Python runs as printed, and its table is the catalogue."""
 
+import re
 from pathlib import Path
+
+import pytest
+
+from heed.attention.catalogue import CATALOGUE
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 
@@ -24,3 +29,11 @@ def test_the_python_of_the_readme_runs() -> None:
     source = python_of(README.read_text("utf-8"))
     assert "import heed" in source
     exec(compile(source, str(README), "exec"), {"__name__": "readme"})
+
+
+@pytest.mark.parametrize("slot", ["score", "past", "reach", "align", "read"])
+def test_the_table_names_every_part(slot: str) -> None:
+    row = re.search(rf"^\| {slot} \|(.*)\|$", README.read_text("utf-8"), re.MULTILINE)
+    assert row
+    named = re.findall(r"`([^`]+)`", row[1])
+    assert sorted(named) == sorted(name for name, entry in CATALOGUE.items() if entry.slot == slot)
