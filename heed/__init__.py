@@ -1,8 +1,8 @@
 """heed: every attention mechanism behind one interface.
 
-    attend = heed.Attention("local-p/general", query=512, key=1024, window=10)
-    memory = attend.remember(keys, values, visible=heed.lengths(n))
-    seen = attend(query, memory)
+attend = heed.Attention("local-p/general", query=512, key=1024, window=10)
+memory = attend.remember(keys, values, visible=heed.lengths(n))
+seen = attend(query, memory)
 """
 
 from heed import kernels

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -46,8 +47,7 @@ class Claims:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """What the next step needs: the count of steps and one slot per part that remembers.
 
     Immutable, like a Memory. `select` and `repeat` follow the rows of a beam.
@@ -55,7 +55,7 @@ class State:
 
     step: int = 0
     origin: int = 0  # the place of the first query among the keys
-    slots: dict[str, Any] = field(default_factory=dict)
+    slots: Mapping[str, Any] = MappingProxyType({})
 
     def select(self, rows: Tensor) -> State:
         """The state of the chosen batch rows, in that order."""
@@ -66,7 +66,7 @@ class State:
         return self._each(lambda x: x.repeat_interleave(n, 0))
 
     def _each(self, rows: Callable[[Tensor], Tensor]) -> State:
-        return replace(self, slots={name: _map(slot, rows) for name, slot in self.slots.items()})
+        return self._replace(slots={name: _map(slot, rows) for name, slot in self.slots.items()})
 
 
 def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
@@ -174,9 +174,7 @@ class Attended:
     def context(self) -> Tensor:
         """What was read."""
         if self._context is None:
-            raise NotFormed(
-                "a pointer gathers nothing: its distribution over the input is .weight"
-            )
+            raise NotFormed("a pointer gathers nothing: its distribution over the input is .weight")
         return self._context
 
     @property
@@ -193,7 +191,8 @@ class Attended:
         """The energies before align, hidden places included.    B H T S"""
         if self._energy is None:
             raise NotFormed(
-                'the energies were not formed; ask for them: attend(query, memory, need="energy")'
+                'the energies were not formed; ask for them: attend(query, memory, need="energy") '
+                "(mixed compares twice and reports none)"
             )
         return self._energy
 

@@ -1,8 +1,8 @@
 """The axis alphabet, and the one checker of shapes.
 
-    B batch        T places that ask       D width compared     M model width (of a query)
-    H heads        S places asked about    R width read         K width of a raw key
-    G groups of heads that share one key and value; H is a multiple of G
+B batch        T places that ask       D width compared     M model width (of a query)
+H heads        S places asked about    R width read         K width of a raw key
+G groups of heads that share one key and value; H is a multiple of G
 """
 
 from torch import Tensor

@@ -92,9 +92,10 @@ def gumbel_noise(like: Tensor) -> Tensor:
 
 
 def log_choice(soft: Tensor, chosen: Tensor) -> Tensor:
-    """Log-probability of drawing these places in this order, none twice.    B H T S, B H T n -> B H T
+    """Log-probability of drawing these places in this order, none twice.
 
     Σ_i log p_i - log(1 - Σ_{j<i} p_j); a place that cannot be drawn counts nothing.
+    B H T S, B H T n -> B H T
     """
     tiny = torch.finfo(soft.dtype).tiny
     chance = soft.gather(-1, chosen)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,9 +52,7 @@ def run(
     name, refusals = choose(call)
     if name is None:
         return _reference(mechanism, call, query, reached, state, refusals)
-    return Attended(
-        KERNELS[name].run(call), _after(state, T, {}), kernel=name, refusals=refusals
-    )
+    return Attended(KERNELS[name].run(call), _after(state, T), kernel=name, refusals=refusals)
 
 
 def _call(
@@ -152,7 +152,7 @@ _Looked = tuple[Aligned, Tensor, dict[str, Any], Tensor | None]
 
 
 def _look(
-    mechanism: Mechanism, scene: _Scene, slots: dict[str, Any], hint: Tensor | None = None
+    mechanism: Mechanism, scene: _Scene, slots: Mapping[str, Any], hint: Tensor | None = None
 ) -> _Looked:
     """Score and align all the rows of a scene."""
     energy = mechanism.score.energy(scene.q, scene.memory, scene.places, hint)
@@ -163,7 +163,7 @@ def _look(
     return aligned, energy, {} if aligned.after is None else {"align": aligned.after}, None
 
 
-def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: dict[str, Any]) -> _Looked:
+def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: Mapping[str, Any]) -> _Looked:
     """The same where a past makes each row wait for the weights of the one before."""
     past = mechanism.past
     assert past is not None
@@ -200,7 +200,9 @@ def _row(table: Tensor | None, t: int) -> Tensor | None:
 
 def _gain(call: Call) -> Tensor | None:
     """The gain, one on the sinks.    broadcasts to B H T S"""
-    return None if call.gain is None else pad(call.gain.dense(call.places), (0, call.sinks), value=1.0)
+    return (
+        None if call.gain is None else pad(call.gain.dense(call.places), (0, call.sinks), value=1.0)
+    )
 
 
 def _nothing(mechanism: Mechanism, query: Tensor, memory: Memory, state: State) -> Attended:
@@ -218,7 +220,7 @@ def _nothing(mechanism: Mechanism, query: Tensor, memory: Memory, state: State) 
     )
 
 
-def _after(state: State, T: int, slots: dict[str, Any]) -> State:
+def _after(state: State, T: int, slots: Mapping[str, Any] = MappingProxyType({})) -> State:
     return State(state.step + T, state.origin, slots)
 
 

@@ -1,4 +1,4 @@
-"""Every name: its slot, formula and source. The table is closed: a name can never import anything."""
+"""Every name: its slot, formula and source. A closed table: a name can never import anything."""
 
 from dataclasses import dataclass
 from typing import Literal

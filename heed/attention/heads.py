@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Self
 
 import torch
@@ -21,7 +20,7 @@ from heed.visible import Places, Visible, as_visible
 
 def split(x: Tensor, heads: int) -> Tensor:
     """B T M -> B H T D"""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def join(x: Tensor) -> Tensor:
@@ -36,7 +35,7 @@ class Attending(nn.Module):
     """
 
     mechanism: Mechanism
-    position: Position | None = None
+    position: Position | None  # set by each: a default on the class would hide the module
 
     def shape_query(self, query: Tensor) -> Tensor:
         """B T M -> B H T D"""
@@ -148,6 +147,7 @@ class Attention(Attending):
         **options: Any,
     ) -> None:
         super().__init__()
+        self.position = None
         if isinstance(mechanism, Mechanism):
             if options or dropout or (query, key, value) != (None, None, None):
                 raise Refused("a Mechanism is complete: it takes no widths, dropout or options")
@@ -186,6 +186,14 @@ class MultiHeadAttention(Attending):
     groups     how many keys and values the heads share; as many as heads unless told
     position   `Rotary()` or `ALiBi(heads=...)`, felt inside the heads
     """
+
+    in_proj_weight: Tensor | None
+    in_proj_bias: Tensor | None
+    q_proj_weight: Tensor
+    k_proj_weight: Tensor
+    v_proj_weight: Tensor
+    bias_k: Tensor | None
+    bias_v: Tensor | None
 
     def __init__(
         self,
@@ -310,8 +318,7 @@ class MultiHeadAttention(Attending):
         bias = None if self.in_proj_bias is None else self.in_proj_bias[part]
         if self.in_proj_weight is not None:
             return self.in_proj_weight[part], bias
-        weight: Tensor = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which]
-        return weight, bias
+        return (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[which], bias
 
     def _built(
         self, mechanism: str | Mechanism, dropout: float, options: dict[str, Any]
@@ -338,7 +345,9 @@ class MultiHeadAttention(Attending):
         if not built.claims.heads:
             raise Refused(f"'{name}' does not go inside heads; use heed.Attention")
         if built.in_line and (self.add_zero_attn or self.bias_k is not None):
-            raise Refused(f"'{name}' moves along the keys; it cannot have add_bias_kv or add_zero_attn")
+            raise Refused(
+                f"'{name}' moves along the keys; it cannot have add_bias_kv or add_zero_attn"
+            )
         return built
 
 
@@ -357,4 +366,6 @@ def _torch_argument(name: str) -> str:
     }
     if name in cures:
         return f"'{name}' is an argument of torch's module; here it is {cures[name]}"
-    return f"there is no argument '{name}'; a call takes query, memory, state, visible, need, segments"
+    return (
+        f"there is no argument '{name}'; a call takes query, memory, state, visible, need, segments"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import and_
+
 from torch import Tensor, nn
 
 from heed.attention import apply
@@ -28,6 +29,9 @@ class Mechanism(nn.Module):
     put it to work on B T M.
     """
 
+    claims: Claims
+    """What this mechanism can do: what all its parts can."""
+
     def __init__(
         self,
         *,
@@ -46,17 +50,13 @@ class Mechanism(nn.Module):
         self.read = read or Blend()
         self.dropout = dropout
         _check_parts(self)
+        self.claims = reduce(and_, (part.claims for part in self.parts))
 
     @property
     def parts(self) -> tuple[Score | Past | Reach | Align | Read, ...]:
         """The parts that are there."""
         five = (self.score, self.past, self.reach, self.align, self.read)
         return tuple(part for part in five if part is not None)
-
-    @property
-    def claims(self) -> Claims:
-        """What this mechanism can do: what all its parts can."""
-        return reduce(and_, (part.claims for part in self.parts))
 
     @property
     def in_line(self) -> bool:
@@ -113,10 +113,9 @@ class Mechanism(nn.Module):
         if query.ndim != 4 or query.shape[0] != memory.k.shape[0]:
             check(query=(query, "B H T M"), keys=(memory.k, "B G S D"))
         check_groups(query, memory.k)
-        claims = self.claims
-        if state is not None and not claims.step:
+        if state is not None and not self.claims.step:
             raise Refused("this mechanism is computed once: it has no steps and takes no state")
-        if query.shape[2] > 1 and not claims.at_once:
+        if not self.claims.at_once and query.shape[2] > 1:
             raise Refused(
                 f"this mechanism takes one query for the whole text (T=1); got T={query.shape[2]}"
             )
@@ -136,9 +135,7 @@ def _check_parts(mechanism: Mechanism) -> None:
             f"{score.hint_width}: build it with hint={score.hint_width}"
         )
     if reach.regroups and mechanism.in_line:
-        culprits = [
-            type(part).__name__ for part in (score, past, align) if part and part.in_line
-        ]
+        culprits = [type(part).__name__ for part in (score, past, align) if part and part.in_line]
         raise Refused(
             f"{type(reach).__name__} puts keys together; {' and '.join(culprits)} needs them "
             "in a line, one by one"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from heed.attention.memory import Memory
 from heed.attention.position import Position
 from heed.attention.score import linear, weights
 from heed.errors import Refused
-from heed.records import Attended, Claims, Need, State
+from heed.records import Attended, Need, State
 from heed.visible import Visible
 
 
@@ -62,15 +63,12 @@ class Mixed(Mechanism):
         if not (first.claims.context and second.claims.context):
             raise Refused("mixed blends two contexts; a pointer gathers none")
         self.first, self.second, self.gate = first, second, gate
+        self.claims = first.claims & second.claims
 
     @property
     def lanes(self) -> tuple[Mechanism, Mechanism]:
         """The two mechanisms."""
         return self.first, self.second
-
-    @property
-    def claims(self) -> Claims:
-        return self.first.claims & self.second.claims
 
     @property
     def in_line(self) -> bool:
@@ -98,38 +96,37 @@ class Mixed(Mechanism):
         if query is None:
             raise Refused("mixed needs a query")
         self.check_call(query, memory, state, need)
-        slots = {} if state is None else state.slots
-        one, two = (
-            lane(
-                query,
-                replace(memory, k=k),
-                slots.get(name),
-                visible=visible,
-                need=need,
-                segments=segments,
-                position=position,
-            )
-            for name, lane, k in zip(
-                ("first", "second"),
-                self.lanes,
-                memory.k.split([lane.kept for lane in self.lanes], -1),
-                strict=True,
-            )
+        asked: dict[str, Any] = {
+            "visible": visible,
+            "need": need,
+            "segments": segments,
+            "position": position,
+        }
+        kept = memory.k.split([lane.kept for lane in self.lanes], -1)
+        one: Attended = self.first(
+            query, replace(memory, k=kept[0]), _lane_state(state, "first"), **asked
+        )
+        two: Attended = self.second(
+            query, replace(memory, k=kept[1]), _lane_state(state, "second"), **asked
         )
         share = self.gate(query)
         context = share * one.context + (1 - share) * two.context
-        both = one.replace(
-            context=context.to(one.context.dtype),
-            state=State(one.state.step, one.state.origin, {"first": one.state, "second": two.state}),
+        weight = None if need == "context" else share * one.weight + (1 - share) * two.weight
+        return Attended(
+            context.to(one.context.dtype),
+            one.state._replace(slots={"first": one.state, "second": two.state}),
+            weight=weight,
             log_prob=_together(one.log_prob, two.log_prob),
             entropy=_together(one.entropy, two.entropy),
             penalty=_together(one.penalty, two.penalty),
             kernel=f"{one.kernel} + {two.kernel}",
             refusals=one.refusals + two.refusals,
         )
-        if need != "context":
-            both = both.replace(weight=share * one.weight + (1 - share) * two.weight)
-        return both
+
+
+def _lane_state(state: State | None, lane: str) -> State | None:
+    """One lane's own state; at the first step it stands where the whole does."""
+    return None if state is None else state.slots.get(lane, State(state.step, state.origin))
 
 
 def _together(one: Tensor | None, two: Tensor | None) -> Tensor | None:

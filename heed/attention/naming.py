@@ -1,6 +1,6 @@
 """The name grammar: part names joined by `/`, in any order, at most one per slot.
 
-    "additive"   "local-p/general"   "sample/additive"   "coverage/additive/local-m"
+"additive"   "local-p/general"   "sample/additive"   "coverage/additive/local-m"
 """
 
 from collections.abc import Callable
@@ -27,9 +27,7 @@ def parse(name: str) -> dict[Slot, str]:
             raise UnknownName("mechanism", word, CATALOGUE)
         slot = CATALOGUE[word].slot
         if slot in parts:
-            raise Refused(
-                f"'{name}' names two parts for the slot {slot}: {parts[slot]} and {word}"
-            )
+            raise Refused(f"'{name}' names two parts for the slot {slot}: {parts[slot]} and {word}")
         parts[slot] = word
     blind = [word for word in parts.values() if CATALOGUE[word].blind]
     if blind and "score" in parts:
@@ -77,7 +75,9 @@ def options_of(name: str) -> list[str]:
     extra = []
     if parts.get("reach") == "mixed":
         parts["reach"], extra = "local-p", ["gate"]
-    taken = [option for word in parts.values() for option in signature(CATALOGUE[word].part).parameters]
+    taken = [
+        option for word in parts.values() for option in signature(CATALOGUE[word].part).parameters
+    ]
     return extra + [option for option in taken if option not in SIZES]
 
 

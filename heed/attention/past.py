@@ -14,7 +14,7 @@ from heed.records import Claims
 
 
 def grown(x: Tensor, S: int) -> Tensor:
-    """What was remembered of S' places, for a memory that has since grown to S.    ... S' -> ... S"""
+    """What was remembered of fewer places, for a memory that has since grown.    ... -> ... S"""
     return pad(x, (0, S - x.shape[-1])) if x.shape[-1] < S else x
 
 

@@ -181,7 +181,8 @@ def _half_width(window: int, least: int) -> int:
 
 def _blocks(x: Tensor, size: int) -> Tensor:
     """Cut the last axis into blocks, the last one filled up with False or 0.    ... S -> ... N n"""
-    return pad(x, (0, -x.shape[-1] % size)).unflatten(-1, (-1, size))
+    padded = pad(x, (0, -x.shape[-1] % size))
+    return padded.reshape(*x.shape[:-1], -1, size)
 
 
 def _means(x: Tensor, member: Tensor, count: Tensor) -> Tensor:
@@ -196,4 +197,3 @@ def _touched(places: Places, size: int, half: int) -> Tensor:
     block = torch.arange(-(-places.S // size), device=places.device) * size
     query = places.query[:, None]
     return (block <= query + half) & (block + size > query - half)
-

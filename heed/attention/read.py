@@ -17,7 +17,7 @@ def blend(weight: Tensor, v: Tensor) -> Tensor:
 def copy_mixture(
     vocabulary: Tensor, weight: Tensor, source: Tensor, generate: Tensor, size: int
 ) -> Tensor:
-    """p_gen P(w) + (1 - p_gen) Σ_{s: x_s = w} a_s, over a vocabulary extended by the source's words.
+    """p_gen P(w) + (1 - p_gen) Σ_{s: x_s = w} a_s, the source's words joining the vocabulary.
 
     B T V, B T S, B S (numbers below size), B T 1 -> B T size.    See 2017 eq. 9.
     """
@@ -73,7 +73,7 @@ class Join(nn.Module):
 
 
 class Generate(nn.Module):
-    """p_gen = σ(w·[c; q; x]): write from the vocabulary, or copy from the source. See 2017 eq. 8."""
+    """p_gen = σ(w·[c; q; x]): write from the vocabulary, or copy. See 2017 eq. 8."""
 
     def __init__(self, *, context: int, query: int, embedding: int = 0) -> None:
         super().__init__()

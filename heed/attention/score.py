@@ -190,7 +190,7 @@ class Location(Score):
         return linear(query, self.weight)  # D is the place asked for
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
-        if places.S > self.longest:
+        if self.longest < places.S:
             raise Refused(
                 f"location was built for at most {self.longest} places; this source has "
                 f"S={places.S}: build it with longest={places.S}"

@@ -1,8 +1,8 @@
 """Watching: collect every record of attention while a model runs.
 
-    with heed.watch(model) as seen:
-        model(batch)
-    seen["decoder.attention"][0].weight
+with heed.watch(model) as seen:
+    model(batch)
+seen["decoder.attention"][0].weight
 """
 
 from collections.abc import Iterator

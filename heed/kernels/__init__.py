@@ -1,5 +1,5 @@
 """The same answers as the reference in `heed.attention`, faster."""
 
-from heed.kernels.choose import KERNELS, choose, off
+from heed.kernels.choose import KERNELS, off
 
-__all__ = ["KERNELS", "choose", "off"]
+__all__ = ["KERNELS", "off"]

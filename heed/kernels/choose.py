@@ -25,6 +25,11 @@ def choose(call: Call) -> tuple[str | None, tuple[tuple[str, str], ...]]:
     return None, tuple(refusals)
 
 
+def is_on(name: str) -> bool:
+    """Whether a kernel may be chosen."""
+    return name not in _off
+
+
 @contextmanager
 def off(*names: str) -> Iterator[None]:
     """Switch kernels off while the context lasts, in the whole process: `with off("sdpa"):`"""

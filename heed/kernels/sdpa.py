@@ -40,6 +40,21 @@ def run(call: Call) -> Tensor:
     return _masked(call)
 
 
+def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scaled: bool) -> Tensor | None:
+    """softmax(q·k) v of well-formed tensors, with nothing in between; None for any others."""
+    try:
+        (B, H, T, D), (Bk, G, S, Dk), (Bv, Gv, Sv, _) = q.shape, k.shape, v.shape
+        if not (B == Bk == Bv and Gv == G and Sv == S and Dk == D and T and S and H % G == 0):
+            return None
+        if causal and T != S:
+            return None
+        return scaled_dot_product_attention(
+            q, k, v, None, 0.0, causal, scale=None if scaled else 1.0, enable_gqa=G != H
+        )
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
 def _sees_all(visible: Visible, call: Call) -> bool:
     """A single causal query at the end, as in decoding, sees every key."""
     return type(visible) is Causal and call.places.T == 1 and call.places.last_at_end
