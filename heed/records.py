@@ -109,7 +109,10 @@ class Call:
         if any(n not in (1, m) for n, m in zip(ok.shape, want, strict=True)):
             axes = [dict(zip("BHTS", shape, strict=True)) for shape in (ok.shape, want)]
             given, wanted = (" ".join(f"{a}={n}" for a, n in x.items()) for x in axes)
-            raise ShapeError(f"visible does not fit\n  visible: {given}\n  attention: {wanted}")
+            raise ShapeError(
+                f"visible does not fit\n  visible: {given}\n  attention: {wanted}\n"
+                "  (a mask of keys alone, B S, is heed.Visible.keys(mask))"
+            )
         if self.sinks:
             ok = pad(ok.expand(*ok.shape[:3], want[3]), (0, self.sinks), value=True)
         return ok

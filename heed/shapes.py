@@ -31,6 +31,15 @@ def check(**tensors: tuple[Tensor, str]) -> dict[str, int]:
     return sizes
 
 
+def check_width(name: str, tensor: Tensor, built_for: int | None) -> None:
+    """The last axis must be as wide as a module was built for (None: any width).    B T M"""
+    if built_for is not None and tensor.shape[-1] != built_for:
+        raise ShapeError(
+            f"{name} are {tensor.shape[-1]} wide, {tuple(tensor.shape)}; "
+            f"this attention was built for {built_for}"
+        )
+
+
 def check_groups(q: Tensor, k: Tensor) -> None:
     """Heads share keys evenly: H must be a multiple of G.    B H T D, B G S D"""
     H, G = q.shape[1], k.shape[1]

@@ -17,7 +17,7 @@ from torch import Tensor
 from heed.errors import Refused, ShapeError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Places:
     """Where the T queries of a call and the S keys of its memory stand.
 
@@ -113,7 +113,13 @@ class Visible:
 
         ids: the number of each key's text, B S.  queries: of each query's, B T (default: ids).
         """
-        return Packed(ids, ids if queries is None else queries)
+        queries = ids if queries is None else queries
+        if ids.ndim != 2 or queries.ndim != 2 or len(ids) != len(queries):
+            raise ShapeError(
+                "packed takes the number of each key's text, B S, and of each query's, B T; got "
+                f"{tuple(ids.shape)} and {tuple(queries.shape)}"
+            )
+        return Packed(ids, queries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,7 @@ class Window(Visible):
         return ((places.key - places.query[:, None]).abs() <= self.half)[None, None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Near(Visible):
     """Keys within `half` of a centre that each query chose: |s - p_t| <= half."""
 
@@ -145,7 +151,7 @@ class Near(Visible):
         return (places.key - self.centre[..., None]).abs() <= self.half
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lengths(Visible):
     """The first n keys of each row."""
 
@@ -157,10 +163,10 @@ class Lengths(Visible):
         return (places.key < self.count.to(places.device)[:, None])[:, None, None]
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
-        return Lengths(rows(self.count))
+        return Lengths(_each_row(self.count, rows))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Keys(Visible):
     """The keys that exist, as booleans."""
 
@@ -172,10 +178,10 @@ class Keys(Visible):
         return self.table.to(places.device)[:, None, None]
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
-        return Keys(rows(self.table))
+        return Keys(_each_row(self.table, rows))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Mask(Visible):
     """Any table of booleans."""
 
@@ -191,7 +197,7 @@ class Mask(Visible):
         return Keys(self.dense(places).any(2).any(1)), self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Packed(Visible):
     """Keys of the query's own text, where several texts share a row."""
 
@@ -199,7 +205,8 @@ class Packed(Visible):
     query_ids: Tensor  # B T
 
     def dense(self, places: Places) -> Tensor:
-        return (self.query_ids[:, :, None] == self.key_ids[:, None, :])[:, None]
+        queries, keys = self.query_ids.to(places.device), self.key_ids.to(places.device)
+        return (queries[:, :, None] == keys[:, None, :])[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +221,8 @@ class Both(Visible):
         return self.first.about_keys_alone and self.second.about_keys_alone
 
     def dense(self, places: Places) -> Tensor:
-        return self.first.dense(places) & self.second.dense(places)
+        first, second = _fitting(self.first.dense(places), self.second.dense(places))
+        return first & second
 
     def split(self, places: Places) -> tuple[Visible | None, Visible | None]:
         keys, rest = zip(self.first.split(places), self.second.split(places), strict=True)
@@ -236,7 +244,8 @@ class Either(Visible):
         return self.first.about_keys_alone and self.second.about_keys_alone
 
     def dense(self, places: Places) -> Tensor:
-        return self.first.dense(places) | self.second.dense(places)
+        first, second = _fitting(self.first.dense(places), self.second.dense(places))
+        return first | second
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         return Either(self.first.rearranged(rows), self.second.rearranged(rows))
@@ -259,7 +268,7 @@ class Not(Visible):
         return Not(self.part.rearranged(rows))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Gaussian:
     """A gain that fades with the distance from a centre: exp(-(s - p_t)^2 / 2 sigma^2)."""
 
@@ -290,8 +299,8 @@ def lengths(count: Tensor | Sequence[int]) -> Visible:
 
 def window(half: int) -> Visible:
     """Look within `half` places of your own, on both sides."""
-    if half < 0:
-        raise Refused(f"a window's half-width is 0 or more; got {half}")
+    if half < 0 or half != int(half):
+        raise Refused(f"a window's half-width is a whole number, 0 or more; got {half}")
     return Window(half)
 
 
@@ -312,6 +321,22 @@ def as_visible(given: Visible | Tensor | None) -> Visible:
         f"visible takes heed.causal(), heed.lengths(n), ... or a boolean tensor; "
         f"got {type(given).__name__}"
     )
+
+
+def _each_row(table: Tensor, rows: Callable[[Tensor], Tensor]) -> Tensor:
+    """A table over rearranged rows; one row speaks for all of them, however they are arranged."""
+    return table if len(table) == 1 else rows(table)
+
+
+def _fitting(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Two tables, or the news that they cannot be laid over each other.    B|1 H|1 T|1 S|1"""
+    if any(m != n and 1 not in (m, n) for m, n in zip(first.shape, second.shape, strict=True)):
+        axes = (
+            " ".join(f"{a}={n}" for a, n in zip("BHTS", x.shape, strict=True))
+            for x in (first, second)
+        )
+        raise ShapeError("two visibles do not fit together\n  {}\n  {}".format(*axes))
+    return first, second
 
 
 def _boolean(mask: Tensor, axes: tuple[int, ...]) -> Tensor:

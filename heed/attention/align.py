@@ -150,6 +150,11 @@ def mixture(height: Tensor, sharpness: Tensor, centre: Tensor, places: Tensor) -
     return (height[..., None, :] * (-sharpness[..., None, :] * away * away).exp()).sum(-1)
 
 
+def _from_query(query: Tensor, weight: Tensor, energy: Tensor) -> Tensor:
+    """A linear map of queries, as precise as the energies.    B H T M, H D M -> B H T D"""
+    return linear(query.to(energy.dtype), weight.to(energy.dtype))
+
+
 def _shifted(x: Tensor, by: int) -> Tensor:
     """x_{j-by}, zero before the beginning."""
     return torch.nn.functional.pad(x, (by, 0))[..., : x.shape[-1]]
@@ -334,7 +339,7 @@ class Forward(Walk):
     ) -> tuple[Tensor, Tensor]:
         move = energy.new_tensor(0.5)
         if self.agent is not None:
-            move = torch.sigmoid(linear(query[:, :, None], self.agent)[..., 0]).to(energy.dtype)
+            move = torch.sigmoid(_from_query(query[:, :, None], self.agent, energy)[..., 0])
         weight = forward_step(energy, before, ok, move)
         return weight, weight
 
@@ -403,7 +408,7 @@ class MixtureWindow(Align):
         self.bias = nn.Parameter(torch.zeros(heads, 1, 3 * components))
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        logs = (linear(query, self.weight) + self.bias).to(energy.dtype)
+        logs = _from_query(query, self.weight, energy) + self.bias.to(energy.dtype)
         height, sharpness, advance = logs.exp().chunk(3, -1)
         centre = advance.cumsum(2) if before is None else before[:, :, None] + advance.cumsum(2)
         places = torch.arange(energy.shape[-1], device=energy.device, dtype=energy.dtype)

@@ -14,7 +14,7 @@ from heed.attention.naming import build
 from heed.attention.position import Position
 from heed.errors import Refused
 from heed.records import Attended, Need, State
-from heed.shapes import check
+from heed.shapes import check, check_width
 from heed.visible import Places, Visible, as_visible
 
 
@@ -36,6 +36,8 @@ class Attending(nn.Module):
 
     mechanism: Mechanism
     position: Position | None  # set by each: a default on the class would hide the module
+    widths: tuple[int | None, int | None, int | None] = (None, None, None)
+    """Of the queries, keys and values it was built for, where that is known."""
 
     def shape_query(self, query: Tensor) -> Tensor:
         """B T M -> B H T D"""
@@ -60,8 +62,8 @@ class Attending(nn.Module):
 
         keys: B S K.  values: B S R.  visible: which keys exist, `heed.lengths(n)` or booleans B S.
         """
+        check(keys=(keys, "B S K"))
         values = keys if values is None else values
-        check(keys=(keys, "B S K"), values=(values, "B S R"))
         return Memory.of(keys, values, self._keep, visible, segments)
 
     def forward(
@@ -97,7 +99,8 @@ class Attending(nn.Module):
         if memory is None:
             raise Refused("there is neither a query nor a memory")
         if query is not None:
-            check(query=(query, "B T M"))
+            check(queries=(query, "B T M"))
+            check_width("queries", query, self.widths[0])
         seen: Attended = self.mechanism(
             None if query is None else self.shape_query(query),
             memory,
@@ -112,6 +115,8 @@ class Attending(nn.Module):
         return seen.replace(context=self.shape_context(seen.context))
 
     def _keep(self, keys: Tensor, values: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        check_width("keys", keys, self.widths[1])
+        check_width("values", values, self.widths[2])
         k, v = self.shape_keys(keys, values)
         if self.position is not None:
             k = self.position.turn(k, torch.arange(start, start + k.shape[2], device=k.device))
@@ -153,12 +158,16 @@ class Attention(Attending):
                 raise Refused("a Mechanism is complete: it takes no widths, dropout or options")
             self.mechanism = mechanism
             return
+        if "heads" in options or "groups" in options:
+            raise Refused("heed.Attention has one head; use heed.MultiHeadAttention")
         key = query if key is None else key
         if key is None:
             raise Refused(f"'{mechanism}' needs the widths it compares: query=..., key=...")
+        query = key if query is None else query
+        self.widths = (query, key, value)
         self.mechanism = build(
             mechanism,
-            query=key if query is None else query,
+            query=query,
             key=key,
             value=value,
             dropout=dropout,
@@ -224,6 +233,7 @@ class MultiHeadAttention(Attending):
             raise Refused(f"num_heads={num_heads} is not a multiple of groups={self.groups}")
         self.embed_dim, self.head_dim = embed_dim, embed_dim // num_heads
         self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.widths = (embed_dim, self.kdim, self.vdim)
         self.position, self.add_zero_attn = position, add_zero_attn
         self._project(bias, add_bias_kv)
         self.mechanism = self._built(mechanism, dropout, options)

@@ -15,7 +15,7 @@ from heed.attention.position import Position
 from heed.attention.reach import Global, Reach
 from heed.attention.read import Blend, Read
 from heed.attention.score import Score
-from heed.errors import Refused, UnknownName
+from heed.errors import Refused, ShapeError, UnknownName
 from heed.records import NEEDS, Attended, Claims, Need, State
 from heed.shapes import check, check_groups
 from heed.visible import Visible, as_visible
@@ -84,7 +84,7 @@ class Mechanism(nn.Module):
         keys: B G S K.  values: B G S R.  visible: which keys exist, for all queries alike.
         """
         values = keys if values is None else values
-        check(keys=(keys, "B G S K"), values=(values, "B G S R"))
+        check(keys=(keys, "B G S K"))
         return Memory.of(keys, values, lambda k, v, _: (self.keep(k, v), v), visible, segments)
 
     def forward(
@@ -112,6 +112,11 @@ class Mechanism(nn.Module):
             raise UnknownName("need", need, NEEDS)
         if query.ndim != 4 or query.shape[0] != memory.k.shape[0]:
             check(query=(query, "B H T M"), keys=(memory.k, "B G S D"))
+        if memory.k.shape[3] != self.kept:
+            raise ShapeError(
+                f"this memory's keys are {memory.k.shape[3]} wide, {tuple(memory.k.shape)}; this "
+                f"mechanism keeps {self.kept}: a memory is asked by the attention that made it"
+            )
         check_groups(query, memory.k)
         if state is not None and not self.claims.step:
             raise Refused("this mechanism is computed once: it has no steps and takes no state")

@@ -19,7 +19,7 @@ Keep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """How raw keys and values, the first of which stands at a given place, become k and v."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """Keys as the score compares them, values as they are read, and which of them exist.
 
@@ -43,13 +43,14 @@ class Memory:
     ) -> Memory:
         """Keep raw keys and values; what is hidden is cleaned first, so it can do no harm.
 
-        Both have their place S as the last axis but one.
+        With heads or without: B G S K and B G S R, or B S K and B S R.
         """
+        axes = "B S" if keys.ndim == 3 else "B G S"
+        check(keys=(keys, f"{axes} K"), values=(values, f"{axes} R"))
         seen = as_keys(visible)
         if seen is not None:
             keys, values = clean(seen, keys, values)
         k, v = keep(keys, values, 0)
-        check(k=(k, "B G S D"), v=(v, "B G S R"))
         return Memory(k, v, seen, segments, keep=keep)
 
     @property

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad
 
 from heed.attention.score import weights
+from heed.errors import Refused
 from heed.records import Claims
 
 
@@ -70,7 +71,9 @@ class LocationAware(Past):
     ) -> None:
         super().__init__(heads=heads, hint=hint)
         if kernel % 2 == 0:
-            kernel += 1  # odd, so that it is centred
+            raise Refused(
+                f"location-aware looks equally far both ways: kernel must be odd, not {kernel}"
+            )
         self.filters = weights(heads * channels, 1, kernel)
         self.weight = weights(heads, hint, channels)
 

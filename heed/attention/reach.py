@@ -17,7 +17,7 @@ from heed.attention.memory import Memory
 from heed.attention.score import linear, weights
 from heed.errors import Refused
 from heed.records import Claims
-from heed.visible import Gaussian, Mask, Near, Places, Visible, Window, both
+from heed.visible import Both, Gaussian, Mask, Near, Places, Visible, Window, both
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +40,7 @@ class Reach(nn.Module):
 
     def question(self, B: int) -> Tensor:
         """The reach's own query, where a call brings none.    -> B H 1 M"""
-        raise Refused("this mechanism needs a query; only 'static' can bring its own")
+        raise Refused("this mechanism needs a query; only a learned 'static' brings its own")
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
@@ -128,49 +128,56 @@ class ExpandedWindow(Reach):
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
-        S = memory.S
+        S, ones = memory.S, memory.k.shape[2]  # places, and columns seen one by one
         size = self.block or max(1, math.isqrt(S))
         exists = memory.exists  # B S
         member = _blocks(exists, size)  # B N n
         count = member.sum(-1).clamp(min=1)  # B N
-        ok = exists[:, None, None] if visible is None else visible.dense(places)
+        ok = exists[:, None, None]
+        if visible is not None:
+            everyone = Mask(ok.expand(-1, -1, places.T, -1))
+            ok = Both(visible, everyone).dense(places)
 
         near = _touched(places, size, self.window)  # T N
         closed = _blocks(~ok & exists[:, None, None], size).any(-1)  # B H|1 T|1 N
         far = member.any(-1)[:, None, None] & ~closed & ~near
         near = ok & near.repeat_interleave(size, -1)[:, :S]
+        near = pad(near, (0, memory.sinks), value=True)  # the sinks stand nowhere: always near
         axes = torch.broadcast_shapes(near.shape[:-1], far.shape[:-1])
         columns = torch.cat([near.expand(*axes, -1), far.expand(*axes, -1)], -1)
 
         def fold(weight: Tensor) -> Tensor:
-            """B H T S+N -> B H T S"""
-            share = (weight[..., S:] / count[:, None, None])[..., None] * member[:, None, None]
-            return weight[..., :S] + share.flatten(-2)[..., :S]
+            """B H T ones+N -> B H T ones"""
+            share = (weight[..., ones:] / count[:, None, None])[..., None] * member[:, None, None]
+            return weight[..., :ones] + pad(share.flatten(-2)[..., :S], (0, ones - S))
 
         wider = replace(
             memory,
-            k=torch.cat([memory.k, _means(memory.k, member, count)], 2),
-            v=torch.cat([memory.v, _means(memory.v, member, count)], 2),
+            k=torch.cat([memory.k, _means(memory.k[:, :, :S], member, count)], 2),
+            v=torch.cat([memory.v, _means(memory.v[:, :, :S], member, count)], 2),
             visible=None,
+            sinks=0,
         )
-        bias = pad(count.log(), (S, 0))[:, None, None]  # B 1 1 S+N
+        wide = torch.promote_types(memory.k.dtype, torch.float32)
+        bias = pad(count.to(wide).log(), (ones, 0))[:, None, None]  # B 1 1 ones+N
         return Reached(wider, Mask(columns), bias=bias, fold=fold)
 
 
 class Static(Reach):
-    """One query for the whole text: a learned vector, or one the call brings. Gives one context.
+    """One query for the whole text, one context: a text becomes a vector. Yang 2016, Lin 2017.
 
-    Lin 2017, Yang 2016: attention that turns a text into a vector.
+    learned  the query is a learned vector, for calls without one; False where every call brings
+             its own, such as the two ends of a BiRNN joined
     """
 
     claims = Claims(step=False, at_once=False, heads=False)
 
-    def __init__(self, *, query: int, heads: int = 1) -> None:
+    def __init__(self, *, query: int, heads: int = 1, learned: bool = True) -> None:
         super().__init__()
-        self.vector = weights(heads, 1, query)
+        self.vector = weights(heads, 1, query) if learned else None
 
     def question(self, B: int) -> Tensor:
-        return self.vector.expand(B, -1, -1, -1)
+        return super().question(B) if self.vector is None else self.vector.expand(B, -1, -1, -1)
 
 
 def _half_width(window: int, least: int) -> int:

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from heed.attention.memory import Memory
 from heed.attention.position import waves
-from heed.errors import Refused
+from heed.errors import Refused, ShapeError
 from heed.records import Claims
 from heed.visible import Places
 
@@ -81,6 +81,11 @@ class Score(nn.Module):
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         """B G S K, B G S R -> B G S D"""
+        if self.kept and keys.shape[-1] != self.kept:
+            raise ShapeError(
+                f"the keys are {keys.shape[-1]} wide; {type(self).__name__} was built for "
+                f"key={self.kept}"
+            )
         return keys[..., : self.kept]
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
@@ -285,7 +290,7 @@ class Relative(Score):
                 "and to the call"
             )
         other = (places.segment[:, :, None] != places.key_segment[:, None]).long()  # B T S
-        energy = (q + self.segment_bias) @ self.segment_vectors.mT  # B H T 2
+        energy = (q + self.segment_bias) @ self.segment_vectors.mT.to(q.dtype)  # B H T 2
         return energy.gather(-1, other[:, None].expand(-1, q.shape[1], -1, -1))
 
 

@@ -36,6 +36,8 @@ def watch(model: nn.Module, need: Need = "weight") -> Iterator[Seen]:
 
     def ask_for_more(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         asked = kwargs.get("need", "context")
+        if asked not in NEEDS:
+            return args, kwargs  # the attention itself will say what is wrong
         return args, {**kwargs, "need": max(asked, need, key=NEEDS.index)}
 
     with ExitStack() as stack:

@@ -77,7 +77,7 @@ def reinforce(
     tables |= {"entropy": (entropy, "B H T")} if entropy is not None else {}
     check(**tables)
     credit = (reward.to(log_prob.dtype) - level).detach()
-    gain = log_prob * credit.view(len(credit), 1, -1)  # B H T
+    gain = log_prob.sum(1) * (credit[:, None] if credit.ndim == 1 else credit)  # B T
     if bonus and entropy is not None:
-        gain = gain + bonus * entropy
-    return -gain.sum((1, 2)).mean()
+        gain = gain + bonus * entropy.sum(1)
+    return -gain.sum(1).mean()

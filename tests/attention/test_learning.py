@@ -1,0 +1,271 @@
+"""Each mechanism learns: every name of the catalogue, on a task that suits it, in seconds.
+
+A tiny model (embeddings, the mechanism, a linear read-out) learns from batches drawn anew at every
+step until it is right on a held-out batch; then it is judged on fresh ones.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import heed
+from heed.attention.catalogue import CATALOGUE
+from heed.training.reinforce import MovingAverage, reinforce
+
+STD = 0.3
+S, ANSWERS, NUMBERS, WIDTH = 8, 10, 20, 16
+
+
+@dataclass
+class Batch:
+    """Numbers, each of which has an embedding; where there are several, these are added up."""
+
+    query: Tensor | None  # B T n
+    key: Tensor  # B S n
+    value: Tensor  # B S n
+    place: Tensor  # B T, where the answer stands
+    answer: Tensor  # B T
+
+
+Task = Callable[[int], Batch]
+
+
+def asked(query: Tensor | None, key: Tensor, place: Tensor, mark: Tensor | None = None) -> Batch:
+    """Every place holds a random answer (and a mark); the right one is at the right place."""
+    held = torch.randint(ANSWERS, key.shape[:2])
+    value = listed(held) if mark is None else torch.stack([held, mark], -1)
+    return Batch(
+        None if query is None else listed(query), listed(key), value, place, held.gather(1, place)
+    )
+
+
+def listed(x: Tensor) -> Tensor:
+    return x if x.ndim == 3 else x[..., None]
+
+
+def shuffled(B: int) -> Tensor:
+    """Each of S symbols once.    B S"""
+    return torch.rand(B, S).argsort(-1)
+
+
+def repeating(B: int) -> Tensor:
+    """Five symbols that come again and again, though any three neighbours differ.    B S"""
+    return torch.randint(1, 3, (B, S)).cumsum(-1) % 5
+
+
+def blank(B: int) -> Tensor:
+    return torch.zeros(B, S, dtype=torch.long)
+
+
+def look_up(B: int) -> Batch:
+    """Find the symbol that the query names."""
+    key, place = shuffled(B), torch.randint(S, (B, 4))
+    return asked(key.gather(1, place), key, place)
+
+
+def look_up_by_value(B: int) -> Batch:
+    """Keys come in pairs, and only a mark inside the value says which of the two is meant."""
+    symbol, place = shuffled(B), torch.randint(S, (B, 4))
+    wanted = symbol.gather(1, place)
+    query = torch.stack([wanted // 2, ANSWERS + wanted % 2], -1)
+    return asked(query, symbol // 2, place, mark=ANSWERS + symbol % 2)
+
+
+def find_the_mark(B: int) -> Batch:
+    """No query: one key is marked."""
+    place = torch.randint(S, (B, 1))
+    return asked(None, blank(B).scatter(1, place, 1), place)
+
+
+def at_a_place(B: int) -> Batch:
+    """The query says the place; keys say nothing."""
+    place = torch.randint(S, (B, 4))
+    return asked(place, blank(B), place)
+
+
+def about_a_place(B: int) -> Batch:
+    """The query says the place, the key which of three neighbours it is."""
+    place = torch.randint(S, (B, 4))
+    return asked(place, torch.arange(S).expand(B, S) % 3, place)
+
+
+def by_name_or_place(B: int) -> Batch:
+    """The query names a symbol, or a place."""
+    batch = look_up(B)
+    assert batch.query is not None
+    by_place = torch.rand(B, 4, 1) < 0.5
+    batch.query = torch.where(by_place, S + batch.place[..., None], batch.query)
+    return batch
+
+
+def beside(B: int) -> Tensor:
+    """Of S queries in a line, each asks about its own place or a neighbour.    B S"""
+    here = torch.arange(S)
+    there = here + torch.randint(-1, 2, (B, S))
+    return torch.where((there >= 0) & (there < S), there, here)
+
+
+def step_aside(B: int) -> Batch:
+    """The query says: here, left, or right."""
+    place = beside(B)
+    return asked(place - torch.arange(S) + 1, blank(B), place)
+
+
+def look_around(B: int) -> Batch:
+    """Find the symbol nearby; farther away it stands again."""
+    key, place = repeating(B), beside(B)
+    return asked(key.gather(1, place), key, place)
+
+
+def look_up_nearby(B: int) -> Batch:
+    """Find the symbol, which is nearby."""
+    key, place = shuffled(B), beside(B)
+    return asked(key.gather(1, place), key, place)
+
+
+def walk(furthest: int) -> Task:
+    """Stay or go on by at most so many places, to the symbol asked for; it stands elsewhere too."""
+
+    def task(B: int) -> Batch:
+        stride = torch.randint(furthest + 1, (B, 5))
+        place = stride.cumsum(-1).clamp(max=S - 1)
+        key = repeating(B)
+        return asked(key.gather(1, place), key, place)
+
+    return task
+
+
+def stride(B: int) -> Batch:
+    """The query says by how many places to go on."""
+    by = torch.randint(1, 3, (B, 3))
+    return asked(by, blank(B), by.cumsum(-1))
+
+
+def on_from_the_mark(B: int) -> Batch:
+    """Start at the mark, then always one further; the queries after the first are all alike."""
+    T = 4
+    start = torch.randint(S - T + 1, (B, 1))
+    query = (torch.arange(T) > 0).long().expand(B, T)
+    return asked(query, blank(B).scatter(1, start, 1), start + torch.arange(T))
+
+
+def in_turn(B: int) -> Batch:
+    """Read the marked places from left to right; all queries are alike."""
+    T = 3
+    place = torch.rand(B, S).argsort(-1)[:, :T].sort(-1).values
+    marked = blank(B).scatter(1, place, 1)
+    key = torch.stack([torch.arange(S).expand(B, S), S + marked], -1)
+    return asked(blank(B)[:, :T], key, place)
+
+
+class Model(nn.Module):
+    """Embeddings, one attention, a linear read-out. A pointer's weights are its answer."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Embedding(NUMBERS, WIDTH) for _ in range(3))
+        for table in (self.query, self.key):
+            nn.init.normal_(table.weight, std=STD)  # energies near zero: every place has a say
+        self.attend = heed.Attention(name, query=WIDTH, **options)
+        self.answer = nn.Linear(WIDTH, ANSWERS)
+        self.baseline = MovingAverage()
+
+    @property
+    def points(self) -> bool:
+        return not self.attend.mechanism.claims.context
+
+    def forward(self, batch: Batch) -> tuple[Tensor, heed.Attended]:
+        """Log-probabilities of the answers (of the places, from a pointer), and what was seen."""
+        memory = self.attend.remember(self.key(batch.key).sum(-2), self.value(batch.value).sum(-2))
+        query = None if batch.query is None else self.query(batch.query).sum(-2)
+        seen = self.attend(query, memory)
+        if self.points:
+            return seen.weight[:, 0].clamp(min=1e-20).log(), seen
+        return self.answer(seen.context).log_softmax(-1), seen
+
+    def loss(self, batch: Batch) -> Tensor:
+        says, seen = self(batch)
+        each = -says.gather(-1, self.target(batch)[..., None])[..., 0]  # B T
+        loss = each.mean()
+        if seen.log_prob is not None:
+            reward = -each.detach()
+            level = self.baseline.value
+            drawn = reinforce(seen.log_prob, reward, level, entropy=seen.entropy, bonus=0.05)
+            loss = loss + drawn / each.shape[1]
+            self.baseline.update(reward)
+        return loss
+
+    def target(self, batch: Batch) -> Tensor:
+        return batch.place if self.points else batch.answer
+
+    @torch.no_grad()
+    def accuracy(self, batch: Batch) -> float:
+        self.eval()
+        right = self(batch)[0].argmax(-1) == self.target(batch)
+        self.train()
+        return right.float().mean().item()
+
+
+@dataclass
+class Trial:
+    """A task for a mechanism, and how it is learned."""
+
+    task: Task
+    options: dict[str, Any] = field(default_factory=dict)
+    steps: int = 1000
+    rate: float = 0.02
+    reaches: float = 0.99
+
+
+def learn(name: str, trial: Trial) -> tuple[Model, int]:
+    """Train until a held-out batch is answered, or the steps are used up."""
+    model = Model(name, **trial.options)
+    optimiser = torch.optim.Adam(model.parameters(), trial.rate)
+    held_out = trial.task(256)
+    for step in range(1, trial.steps + 1):
+        optimiser.zero_grad()
+        model.loss(trial.task(64)).backward()
+        optimiser.step()
+        if step % 25 == 0 and model.accuracy(held_out) > (1 + trial.reaches) / 2:
+            break
+    return model, step
+
+
+TRIALS = {
+    "dot": Trial(look_up),
+    "scaled-dot": Trial(look_up),
+    "general": Trial(look_up),
+    "additive": Trial(look_up),
+    "concat": Trial(look_up),
+    "concat-identity": Trial(look_up),
+    "location": Trial(at_a_place, {"longest": S}),
+    "key-value": Trial(look_up_by_value),
+    "cosine": Trial(look_up),
+    "relative": Trial(step_aside),
+    "coverage": Trial(in_turn),
+    "location-aware": Trial(on_from_the_mark),
+    "global": Trial(look_up),
+    "local-m": Trial(look_around, {"window": 1}),
+    "local-p": Trial(about_a_place, {"window": 2}),
+    "fixed-window": Trial(look_around, {"window": 1}),
+    "expanded-window": Trial(look_up_nearby, {"window": 1}),
+    "mixed": Trial(by_name_or_place, {"window": 2}),
+    "static": Trial(find_the_mark),
+    "softmax": Trial(look_up),
+    "sparsemax": Trial(look_up),
+    "entmax": Trial(look_up),
+    "argmax": Trial(look_up),
+    "sample": Trial(look_up, reaches=0.95),
+    "gumbel": Trial(look_up),
+    "forward": Trial(walk(1)),
+    "forced-forward": Trial(in_turn),
+    "monotonic": Trial(walk(2)),
+    "mixture-window": Trial(stride),
+    "blend": Trial(look_up),
+    "pointer": Trial(look_up),
+}

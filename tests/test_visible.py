@@ -1,0 +1,356 @@
+"""The algebra of who may look where, against naive loops over every place."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import heed
+from heed import Visible
+from heed.errors import Refused, ShapeError
+from heed.visible import Both, Either, Gaussian, Keys, Near, Not, Places, both
+
+B, H, T, S = 2, 3, 4, 6
+COUNT = torch.tensor([6, 0])
+KEYS = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 0, 0, 1, 1, 0]], dtype=torch.bool)
+TEXTS = torch.tensor([[0, 0, 0, 1, 1, 2], [3, 3, 3, 3, 3, 3]])
+ASKING = torch.tensor([[0, 1, 1, 2], [3, 0, 3, 3]])
+TABLES = torch.rand(B, H, T, S, generator=torch.Generator().manual_seed(0)) > 0.5
+
+Rule = Callable[[int, int, int, int], bool]  # b h t s -> may look; t and s are places
+
+# The place of query t: with T < S the last query stands at the last key.
+AT = S - T
+
+PREDICATES: dict[str, tuple[Callable[[], Visible], Rule]] = {
+    "causal": (heed.causal, lambda b, h, t, s: s <= t + AT),
+    "window 0": (lambda: heed.window(0), lambda b, h, t, s: s == t + AT),
+    "window 2": (lambda: heed.window(2), lambda b, h, t, s: abs(s - t - AT) <= 2),
+    "lengths": (lambda: heed.lengths(COUNT), lambda b, h, t, s: s < COUNT[b]),
+    "lengths from a list": (lambda: heed.lengths([6, 0]), lambda b, h, t, s: s < COUNT[b]),
+    "keys": (lambda: Visible.keys(KEYS), lambda b, h, t, s: bool(KEYS[b, s])),
+    "mask T S": (
+        lambda: Visible.mask(TABLES[0, 0]),
+        lambda b, h, t, s: bool(TABLES[0, 0, t, s]),
+    ),
+    "mask 1 S": (
+        lambda: Visible.mask(TABLES[0, 0, :1]),
+        lambda b, h, t, s: bool(TABLES[0, 0, 0, s]),
+    ),
+    "mask B T S": (lambda: Visible.mask(TABLES[:, 0]), lambda b, h, t, s: bool(TABLES[b, 0, t, s])),
+    "mask B H T S": (lambda: Visible.mask(TABLES), lambda b, h, t, s: bool(TABLES[b, h, t, s])),
+    "mask 1 H 1 S": (
+        lambda: Visible.mask(TABLES[:1, :, :1]),
+        lambda b, h, t, s: bool(TABLES[0, h, 0, s]),
+    ),
+    "packed": (
+        lambda: Visible.packed(TEXTS, ASKING),
+        lambda b, h, t, s: bool(TEXTS[b, s] == ASKING[b, t]),
+    ),
+}
+
+
+def places(T: int = T, S: int = S, step: int = 0, origin: int | None = None) -> Places:
+    return Places(T, S, step, S - T if origin is None else origin, torch.device("cpu"))
+
+
+def dense(visible: Visible) -> Tensor:
+    return visible.dense(places()).expand(B, H, T, S)
+
+
+def naive(rule: Rule) -> Tensor:
+    ranges = (range(B), range(H), range(T), range(S))
+    table = [[[[rule(b, h, t, s) for s in ranges[3]] for t in ranges[2]] for h in ranges[1]]
+             for b in ranges[0]]  # fmt: skip
+    return torch.tensor(table, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("name", PREDICATES)
+def test_a_predicate_says_what_a_loop_says(name: str) -> None:
+    make, rule = PREDICATES[name]
+    assert torch.equal(dense(make()), naive(rule))
+
+
+@pytest.mark.parametrize("one", PREDICATES)
+@pytest.mark.parametrize("two", PREDICATES)
+def test_any_two_predicates_compose(one: str, two: str) -> None:
+    (f, f_rule), (g, g_rule) = PREDICATES[one], PREDICATES[two]
+    first, second = naive(f_rule), naive(g_rule)
+    assert torch.equal(dense(f() & g()), first & second)
+    assert torch.equal(dense(f() | g()), first | second)
+    assert torch.equal(dense(~f() & g()), ~first & second)
+    assert torch.equal(dense(~(f() | ~g())), ~first & second)
+
+
+def test_not_binds_before_and_before_or() -> None:
+    a, b, c = heed.causal(), heed.lengths(COUNT), heed.window(1)
+    x, y, z = dense(a), dense(b), dense(c)
+    assert torch.equal(dense(a | b & ~c), x | (y & ~z))
+    assert torch.equal(dense((a | b) & ~c), (x | y) & ~z)
+    assert not torch.equal(dense(a | b & ~c), dense((a | b) & ~c))
+
+
+@pytest.mark.parametrize("table", [TABLES[0, 0], TABLES[:, 0], TABLES], ids=["TS", "BTS", "BHTS"])
+def test_a_raw_table_stands_on_either_side(table: Tensor) -> None:
+    seen, causal = dense(Visible.mask(table)), dense(heed.causal())
+    for made, want in (
+        (heed.causal() & table, seen & causal),
+        (table & heed.causal(), seen & causal),
+        (heed.causal() | table, seen | causal),
+        (table | heed.causal(), seen | causal),
+    ):
+        assert torch.equal(dense(made), want)
+
+
+@pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 5), (3, 5), (5, 5), (5, 3)])
+def test_the_last_query_stands_at_the_last_key(T: int, S: int) -> None:
+    """Bottom right: with T > S the first queries stand before every key and see none."""
+    seen = heed.causal().dense(places(T, S))[0, 0]
+    assert torch.equal(seen, torch.ones(T, S, dtype=torch.bool).tril(S - T))
+    assert seen[-1].all()
+    assert torch.equal(seen.sum(-1), (torch.arange(T) + S - T + 1).clamp(0, S))
+
+
+def test_steps_taken_move_the_queries_on() -> None:
+    whole = (heed.causal() & heed.window(1)).dense(places())
+    for t in range(T):
+        row = (heed.causal() & heed.window(1)).dense(places(1, step=t, origin=S - T))
+        assert torch.equal(row, whole[:, :, t : t + 1])
+
+
+def test_places_count_queries_and_keys() -> None:
+    here = places(3, 7, step=2, origin=1)
+    assert here.steps.tolist() == [2, 3, 4]
+    assert here.query.tolist() == [3, 4, 5]
+    assert here.key.tolist() == list(range(7))
+    assert not here.last_at_end
+    assert places().last_at_end
+    assert here.row(1).query.tolist() == [4]
+
+
+def test_a_row_of_places_takes_its_segment_along() -> None:
+    segment = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    here = Places(3, 4, 0, 1, torch.device("cpu"), segment)
+    row = here.row(2)
+    assert row.segment is not None
+    assert row.segment.tolist() == [[2], [5]]
+    assert row.T == 1
+
+
+def test_near_and_gaussian_follow_a_centre() -> None:
+    centre = torch.tensor([[[0.0, 2.6, 5.0, 9.0]]])
+    near = Near(centre, 1).dense(places())
+    gain = Gaussian(centre, 0.5).dense(places())
+    for t, c in enumerate(centre[0, 0].tolist()):
+        for s in range(S):
+            assert bool(near[0, 0, t, s]) == (abs(s - c) <= 1)
+            want = torch.tensor(-((s - c) ** 2) / (2 * 0.25)).exp()
+            torch.testing.assert_close(gain[0, 0, t, s], want)
+
+
+@pytest.mark.parametrize(
+    ("visible", "alone"),
+    [
+        (heed.causal(), False),
+        (heed.window(1), False),
+        (heed.lengths(COUNT), True),
+        (Visible.keys(KEYS), True),
+        (Visible.mask(TABLES), False),
+        (Visible.packed(TEXTS, ASKING), False),
+        (heed.lengths(COUNT) & Visible.keys(KEYS), True),
+        (heed.lengths(COUNT) | ~Visible.keys(KEYS), True),
+        (heed.lengths(COUNT) & heed.causal(), False),
+        (heed.lengths(COUNT) | heed.causal(), False),
+        (~heed.lengths(COUNT), True),
+        (~heed.causal(), False),
+    ],
+)
+def test_what_is_about_keys_alone_is_known(visible: Visible, alone: bool) -> None:
+    assert visible.about_keys_alone is alone
+    table = dense(visible)
+    if alone:  # and then every query of a row is told the same
+        assert (table == table[:, :1, :1]).all()
+
+
+SPLITS = {
+    **{name: make() for name, (make, _) in PREDICATES.items()},
+    "causal & lengths": heed.causal() & heed.lengths(COUNT),
+    "lengths & (keys & window)": heed.lengths(COUNT) & (Visible.keys(KEYS) & heed.window(1)),
+    "mask & keys": Visible.mask(TABLES) & Visible.keys(KEYS),
+    "lengths | causal": heed.lengths(COUNT) | heed.causal(),
+    "~lengths & ~causal": ~heed.lengths(COUNT) & ~heed.causal(),
+    "~(lengths & causal)": ~(heed.lengths(COUNT) & heed.causal()),
+}
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_the_two_halves_of_a_split_make_the_whole(name: str) -> None:
+    visible = SPLITS[name]
+    keys, rest = visible.split(places())
+    whole = both(keys, rest)
+    assert whole is not None
+    assert torch.equal(dense(whole), dense(visible))
+    if keys is not None:
+        assert keys.about_keys_alone
+        # No key that some query sees may be lost to the half that cleans the memory.
+        assert (keys.dense(places()).expand(B, 1, 1, S) | ~dense(visible)).all()
+
+
+def test_a_split_takes_padding_out_of_a_composition() -> None:
+    keys, rest = (heed.causal() & heed.lengths(COUNT)).split(places())
+    assert keys is not None
+    assert torch.equal(dense(keys), dense(heed.lengths(COUNT)))
+    assert rest == heed.causal()
+
+
+def test_a_masks_unseen_keys_are_its_half_about_keys() -> None:
+    table = TABLES[:, 0].clone()
+    table[0, :, 2] = False
+    keys, rest = Visible.mask(table).split(places())
+    assert isinstance(keys, Keys)
+    assert torch.equal(keys.table, table.any(1))
+    assert rest is not None
+    assert torch.equal(dense(rest), table[:, None].expand(B, H, T, S))
+
+
+def test_both_of_what_may_be_missing() -> None:
+    assert both(None, None) is None
+    assert both(heed.causal(), None) == heed.causal()
+    assert both(None, heed.causal()) == heed.causal()
+    assert both(heed.causal(), heed.window(1)) == Both(heed.causal(), heed.window(1))
+
+
+def test_rows_rearranged() -> None:
+    order = torch.tensor([1, 0, 1])
+    count, table = heed.lengths(COUNT), Visible.keys(KEYS)
+    for visible in (
+        count,
+        table,
+        Not(count),
+        Both(count, table),
+        Either(count, Not(table)),
+        Both(heed.causal(), count),
+    ):
+        moved = visible.rearranged(lambda x: x.index_select(0, order))
+        want = visible.dense(places()).index_select(0, order)
+        assert torch.equal(moved.dense(places()), want)
+
+
+def test_one_row_that_speaks_for_all_stays_so() -> None:
+    order = torch.tensor([2, 0])
+    for visible in (heed.lengths([2]), Visible.keys(KEYS[:1])):
+        moved = visible.rearranged(lambda x: x.index_select(0, order))
+        assert torch.equal(moved.dense(places()), visible.dense(places()))
+
+
+def test_a_description_prints_itself() -> None:
+    assert repr(heed.causal() & heed.window(2)) == "Both(first=Causal(), second=Window(half=2))"
+
+
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([[1, 2]]),
+        torch.tensor(3),
+        torch.tensor([True, False]),
+        [1.5, 2.0],
+        [],
+    ],
+)
+def test_lengths_are_whole_numbers_one_per_row(count: Tensor | list[int]) -> None:
+    with pytest.raises(ShapeError, match=r"whole numbers, one per row \(B\); got"):
+        heed.lengths(count)
+
+
+@pytest.mark.parametrize("half", [-1, -7, 1.5])
+def test_a_window_is_not_negative_nor_broken(half: int) -> None:
+    with pytest.raises(Refused, match=f"whole number, 0 or more; got {half}"):
+        heed.window(half)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
+def test_a_mask_is_boolean(dtype: torch.dtype) -> None:
+    for use in (
+        lambda x: Visible.mask(x),
+        lambda x: Visible.keys(x),
+        lambda x: heed.causal() & x,
+        lambda x: heed.causal() | x,
+    ):
+        with pytest.raises(Refused, match=f"True = may look; got {dtype}"):
+            use(torch.ones(T, S, dtype=dtype))
+
+
+@pytest.mark.parametrize("axes", [0, 1, 5])
+def test_a_mask_has_two_to_four_axes(axes: int) -> None:
+    with pytest.raises(ShapeError, match=f"2 or 3 or 4 axes; got {axes}"):
+        Visible.mask(torch.ones((2,) * axes, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_a_table_of_keys_has_two_axes(axes: int) -> None:
+    with pytest.raises(ShapeError, match=f"needs 2 axes; got {axes}"):
+        Visible.keys(torch.ones((2,) * axes, dtype=torch.bool))
+
+
+def test_packed_texts_are_numbered_row_by_row() -> None:
+    with pytest.raises(ShapeError, match=r"B S.*B T; got \(6,\) and \(6,\)"):
+        Visible.packed(TEXTS[0])
+    with pytest.raises(ShapeError, match=r"got \(2, 6\) and \(1, 4\)"):
+        Visible.packed(TEXTS, ASKING[:1])
+
+
+@pytest.mark.parametrize("other", [None, "causal", 3, [[True]]])
+def test_what_is_no_predicate_is_refused(other: object) -> None:
+    with pytest.raises(Refused, match=f"got {type(other).__name__}"):
+        heed.causal() & other  # type: ignore[operator]
+
+
+def test_the_base_predicate_answers_nothing() -> None:
+    with pytest.raises(NotImplementedError):
+        Visible().dense(places())
+
+
+def ones(*shape: int) -> Tensor:
+    return torch.ones(shape, dtype=torch.bool)
+
+
+MISFITS = {
+    "mask T": (ones(5, S), "T=5"),
+    "mask S": (ones(T, S + 1), f"S={S + 1}"),
+    "mask B": (ones(3, T, S), "B=3"),
+    "mask H": (ones(B, 2, T, S), "H=2"),
+    "not mask": (~Visible.mask(ones(5, S)), "T=5"),
+    "lengths": (heed.lengths([1, 2, 3]), "B=3"),
+    "keys": (Visible.keys(ones(B, S - 1)), f"S={S - 1}"),
+    "keys B": (Visible.keys(ones(3, S)), "B=3"),
+    "packed T": (Visible.packed(torch.zeros(B, S)), f"T={S}"),
+    "causal & mask": (heed.causal() & ones(5, S), "T=5"),
+    "mask | causal": (ones(5, S) | heed.causal(), "T=5"),
+    "lengths & lengths": (heed.lengths([1, 2, 3]) & heed.lengths([1, 2]), "B=3"),
+    "lengths | causal": (heed.lengths([1, 2, 3]) | heed.causal(), "B=3"),
+    "packed & causal": (Visible.packed(torch.zeros(B, S)) & heed.causal(), f"T={S}"),
+}
+
+
+@pytest.mark.parametrize("mechanism", ["scaled-dot", "entmax", "local-m", "expanded-window"])
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_shape_that_does_not_fit_is_named_with_what_it_meets(name: str, mechanism: str) -> None:
+    visible, wrong = MISFITS[name]
+    q, k = torch.randn(B, H, T, 5), torch.randn(B, H, S, 5)
+    with pytest.raises(ShapeError) as told:
+        heed.attend(q, k, k, mechanism, visible=visible)
+    _, given, met, *_ = str(told.value).split("\n")
+    axis = wrong.split("=")[0]
+    assert f"{axis}=" in given
+    assert f"{axis}=" in met
+    assert (wrong in given) != (wrong in met)
+
+
+def test_a_memory_names_both_shapes_too() -> None:
+    attend = heed.Attention("dot", query=5)
+    with pytest.raises(ShapeError, match=r"(?s)visible: B=3 S=6.*keys: B=2 S=6"):
+        attend.remember(torch.randn(B, S, 5), visible=heed.lengths([1, 2, 3]))
