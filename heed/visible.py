@@ -311,6 +311,13 @@ def both(first: Visible | None, second: Visible | None) -> Visible | None:
     return Both(first, second)
 
 
+def conjuncts(visible: Visible | None) -> list[Visible]:
+    """The predicates that a conjunction joins."""
+    if isinstance(visible, Both):
+        return conjuncts(visible.first) + conjuncts(visible.second)
+    return [] if visible is None else [visible]
+
+
 def as_visible(given: Visible | Tensor | None) -> Visible:
     """A predicate from a predicate or a boolean table."""
     if isinstance(given, Visible):

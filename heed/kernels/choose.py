@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from heed.errors import UnknownName
-from heed.kernels import sdpa
+from heed.kernels import banded, sdpa
 from heed.records import Call
 
-KERNELS: dict[str, ModuleType] = {"sdpa": sdpa}
+KERNELS: dict[str, ModuleType] = {"banded": banded, "sdpa": sdpa}
 """Every kernel, fastest first: `refusal(call)` gives None or a reason, `run(call)` the context."""
 
 _off: frozenset[str] = frozenset()

@@ -31,13 +31,15 @@ def refusal(call: Call) -> str | None:
 
 def run(call: Call) -> Tensor:
     """The context.    B H T R"""
-    visible = call.visible
+    visible, places = call.visible, call.places
     if call.bias is None:
         if visible is None or _sees_all(visible, call):
-            return _fused(call, call.k, call.v)
-        if type(visible) is Causal and call.places.T == call.places.S and call.places.last_at_end:
-            return _fused(call, call.k, call.v, causal=True)
-    return _masked(call)
+            return _fused(call, call.q, call.k, call.v)
+        square = call.k.shape[2] == places.T and places.last_at_end
+        if type(visible) is Causal and square:
+            return _fused(call, call.q, call.k, call.v, causal=True)
+    ok = call.dense_visible()
+    return masked(call, call.q, *call.cleaned(ok), ok, call.bias)
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scaled: bool) -> Tensor | None:
@@ -55,29 +57,36 @@ def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scaled: bool) -> Tensor
         return None
 
 
+def masked(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, ok: Tensor | None, bias: Tensor | None
+) -> Tensor:
+    """Fused attention under any table; a row that sees nothing is opened, and zeroed after."""
+    sighted = None
+    if bias is not None:  # float32 where q is narrower: rounding it would move the energies
+        bias = bias.to(torch.promote_types(q.dtype, torch.float32))
+    if ok is not None:
+        sighted = ok.any(-1, keepdim=True)  # B|1 H|1 T 1
+        ok = ok | ~sighted
+        bias = ok if bias is None else torch.where(ok, bias, -torch.inf)
+    context = _fused(call, q, k, v, mask=bias)
+    return context if sighted is None else context.where(sighted, 0)
+
+
 def _sees_all(visible: Visible, call: Call) -> bool:
     """A single causal query at the end, as in decoding, sees every key."""
     return type(visible) is Causal and call.places.T == 1 and call.places.last_at_end
 
 
-def _masked(call: Call) -> Tensor:
-    bias, sighted = call.bias, None
-    ok = call.dense_visible()
-    k, v = call.cleaned(ok)
-    if ok is not None:
-        sighted = ok.any(-1, keepdim=True)  # B|1 H|1 T 1
-        ok = ok | ~sighted
-        bias = ok if bias is None else torch.where(ok, bias, -torch.inf)
-    if bias is not None and bias.dtype != torch.bool:
-        bias = bias.to(call.q.dtype)
-    context = _fused(call, k, v, mask=bias)
-    return context if sighted is None else context.where(sighted, 0)
-
-
 def _fused(
-    call: Call, k: Tensor, v: Tensor, *, mask: Tensor | None = None, causal: bool = False
+    call: Call,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
 ) -> Tensor:
-    grouped = call.q.shape[1] != k.shape[1]
+    grouped = q.shape[1] != k.shape[1]
     return scaled_dot_product_attention(
-        call.q, k, v, mask, call.dropout, causal, scale=call.scale, enable_gqa=grouped
+        q, k, v, mask, call.dropout, causal, scale=call.scale, enable_gqa=grouped
     )
