@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heed.errors import ShapeError
-from heed.shapes import check, check_groups
+from heed.shapes import check, check_groups, check_width
 
 
 def test_letters_are_bound() -> None:
@@ -56,3 +56,11 @@ def test_heads_share_groups_evenly(H: int, G: int) -> None:
 def test_heads_that_cannot_share_evenly_are_refused(H: int, G: int) -> None:
     with pytest.raises(ShapeError, match=f"H={H} heads, the keys G={G} groups"):
         check_groups(torch.zeros(2, H, 3, 5), torch.zeros(2, G, 3, 5))
+
+
+def test_a_width_is_checked_where_it_is_known() -> None:
+    check_width("keys", torch.zeros(2, 3, 5), 5)
+    check_width("keys", torch.zeros(2, 3, 5), None)
+    with pytest.raises(ShapeError) as told:
+        check_width("keys", torch.zeros(2, 3, 5), 4)
+    assert str(told.value) == "keys are 5 wide, (2, 3, 5); this attention was built for 4"

@@ -4,6 +4,7 @@ First the mathematics; then the parts. Energies come in float32 or better; `ok` 
 (None: everyone). A row that sees nothing gets weights that are exactly zero.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -404,11 +405,15 @@ class MixtureWindow(Align):
 
     def __init__(self, *, query: int, heads: int = 1, components: int = 5) -> None:
         super().__init__()
-        self.weight = weights(heads, 3 * components, query)
+        # Small, since exp would scatter the first windows; each row's first mass is about one:
+        # a window of sharpness one covers α √π.
+        self.weight = weights(heads, 3 * components, query, fan_in=10 * query)
         self.bias = nn.Parameter(torch.zeros(heads, 1, 3 * components))
+        nn.init.constant_(self.bias[..., :components], -math.log(components * math.sqrt(math.pi)))
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         logs = _from_query(query, self.weight, energy) + self.bias.to(energy.dtype)
+        logs = logs.clamp(max=15)  # e^15 places: beyond any text, and nothing overflows to NaN
         height, sharpness, advance = logs.exp().chunk(3, -1)
         centre = advance.cumsum(2) if before is None else before[:, :, None] + advance.cumsum(2)
         places = torch.arange(energy.shape[-1], device=energy.device, dtype=energy.dtype)

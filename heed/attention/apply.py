@@ -68,7 +68,9 @@ def _call(
     if position is not None:
         asked = position.turn(query, places.query)
         felt = position.bias(places)
-        bias = bias if felt is None else pad(felt, (0, memory.sinks))
+        if felt is not None:
+            felt = reached.widen(felt) if reached.widen else pad(felt, (0, memory.sinks))
+            bias = felt if bias is None else bias + felt
     return Call(
         score.family,
         score.ask(asked),

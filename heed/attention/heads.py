@@ -20,7 +20,7 @@ from heed.visible import Places, Visible, as_visible
 
 def split(x: Tensor, heads: int) -> Tensor:
     """B T M -> B H T D"""
-    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
+    return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(1, 2)
 
 
 def join(x: Tensor) -> Tensor:

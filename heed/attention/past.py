@@ -51,7 +51,9 @@ class Coverage(Past):
 
     def __init__(self, *, heads: int = 1, hint: int = 1) -> None:
         super().__init__(heads=heads, hint=hint)
-        self.weight = weights(heads, hint, fan_in=max(hint, 3))
+        self.weight = weights(heads, hint)
+        if hint == 1:  # added to the energy: from a positive start, learning goes the wrong way
+            nn.init.constant_(self.weight, -1.0)
 
     def hint(self, before: Tensor) -> Tensor:
         return before[:, :, None, :, None] * self.weight[:, None, None].to(before.dtype)
@@ -81,7 +83,7 @@ class LocationAware(Past):
         B, H, S = before.shape
         filters = self.filters.to(before.dtype)
         found = conv1d(before, filters, padding=filters.shape[-1] // 2, groups=H)  # B H·F S
-        found = found.view(B, H, -1, S).mT  # B H S F
+        found = found.view(B, H, len(filters) // H, S).mT  # B H S F
         return (found @ self.weight.to(before.dtype).mT)[:, :, None]
 
     def after(self, before: Tensor, weight: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ class Reached:
     gain: Gaussian | None = None
     bias: Tensor | None = None  # added to the energies, broadcasts to B H T S
     fold: Callable[[Tensor], Tensor] | None = None  # weights on a regrouped memory, back on S
+    widen: Callable[[Tensor], Tensor] | None = None  # a bias over S, for a regrouped memory
 
 
 class Reach(nn.Module):
@@ -151,6 +152,11 @@ class ExpandedWindow(Reach):
             share = (weight[..., ones:] / count[:, None, None])[..., None] * member[:, None, None]
             return weight[..., :ones] + pad(share.flatten(-2)[..., :S], (0, ones - S))
 
+        def widen(felt: Tensor) -> Tensor:
+            """What places add to the energies; a block feels the mean.    T S -> B H T ones+N"""
+            felt = felt.expand(len(exists), query.shape[1], places.T, S)
+            return torch.cat([pad(felt, (0, ones - S)), _means(felt.mT, member, count).mT], -1)
+
         wider = replace(
             memory,
             k=torch.cat([memory.k, _means(memory.k[:, :, :S], member, count)], 2),
@@ -160,7 +166,7 @@ class ExpandedWindow(Reach):
         )
         wide = torch.promote_types(memory.k.dtype, torch.float32)
         bias = pad(count.to(wide).log(), (ones, 0))[:, None, None]  # B 1 1 ones+N
-        return Reached(wider, Mask(columns), bias=bias, fold=fold)
+        return Reached(wider, Mask(columns), bias=bias, fold=fold, widen=widen)
 
 
 class Static(Reach):
@@ -189,7 +195,7 @@ def _half_width(window: int, least: int) -> int:
 def _blocks(x: Tensor, size: int) -> Tensor:
     """Cut the last axis into blocks, the last one filled up with False or 0.    ... S -> ... N n"""
     padded = pad(x, (0, -x.shape[-1] % size))
-    return padded.reshape(*x.shape[:-1], -1, size)
+    return padded.reshape(*x.shape[:-1], padded.shape[-1] // size, size)
 
 
 def _means(x: Tensor, member: Tensor, count: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Every mechanism to be tested: all names of the catalogue, and compositions across its slots."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -73,6 +73,7 @@ class Case:
     name: str
     heads: int = 0
     groups: int = 0
+    tied: bool = False  # queries, keys and values of one width, as in self-attention
 
     def __str__(self) -> str:
         return f"{self.name}-{self.heads}x{self.groups}" if self.heads else self.name
@@ -112,6 +113,8 @@ class Case:
     @property
     def widths(self) -> tuple[int, int, int]:
         """Of queries, keys and values."""
+        if self.tied:
+            return (3 * self.heads or 4,) * 3
         if self.heads:
             return 3 * self.heads, 5, 4
         score = self.parts["score"]
@@ -158,6 +161,7 @@ def claims(name: str) -> Claims:
 ALONE = [Case(name) for name in NAMES]
 INSIDE = [Case(name, 4, 2) for name in NAMES if claims(name).heads]
 CASES = ALONE + INSIDE
+TIED = [replace(case, tied=True) for case in CASES]
 
 
 def every(cases: list[Case], **must: Any) -> pytest.MarkDecorator:

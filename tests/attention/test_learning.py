@@ -89,15 +89,16 @@ def at_a_place(B: int) -> Batch:
 
 
 def about_a_place(B: int) -> Batch:
-    """The query says the place, the key which of three neighbours it is."""
+    """The query says the place; each key has a twin, half the length away."""
     place = torch.randint(S, (B, 4))
-    return asked(place, torch.arange(S).expand(B, S) % 3, place)
+    return asked(place, torch.arange(S).expand(B, S) % (S // 2), place)
 
 
 def by_name_or_place(B: int) -> Batch:
-    """The query names a symbol, or a place."""
-    batch = look_up(B)
+    """The query says a symbol, or a place; the key is a symbol and what a twin has too."""
+    batch, near = look_up(B), about_a_place(B)
     assert batch.query is not None
+    batch.key = torch.cat([batch.key, S + near.key], -1)
     by_place = torch.rand(B, 4, 1) < 0.5
     batch.query = torch.where(by_place, S + batch.place[..., None], batch.query)
     return batch
@@ -154,13 +155,18 @@ def on_from_the_mark(B: int) -> Batch:
     return asked(query, blank(B).scatter(1, start, 1), start + torch.arange(T))
 
 
-def in_turn(B: int) -> Batch:
-    """Read the marked places from left to right; all queries are alike."""
+def in_turn(B: int, forward: bool = False) -> Batch:
+    """Three places are numbered: read them in turn; all queries are alike."""
     T = 3
-    place = torch.rand(B, S).argsort(-1)[:, :T].sort(-1).values
-    marked = blank(B).scatter(1, place, 1)
-    key = torch.stack([torch.arange(S).expand(B, S), S + marked], -1)
+    place = shuffled(B)[:, :T]
+    place = place.sort(-1).values if forward else place
+    key = blank(B).scatter(1, place, 1 + torch.arange(T).expand(B, T))
     return asked(blank(B)[:, :T], key, place)
+
+
+def in_turn_forward(B: int) -> Batch:
+    """The same, numbered from left to right."""
+    return in_turn(B, forward=True)
 
 
 class Model(nn.Module):
@@ -198,6 +204,8 @@ class Model(nn.Module):
             drawn = reinforce(seen.log_prob, reward, level, entropy=seen.entropy, bonus=0.05)
             loss = loss + drawn / each.shape[1]
             self.baseline.update(reward)
+        if seen.penalty is not None:
+            loss = loss + seen.penalty.mean()
         return loss
 
     def target(self, batch: Batch) -> Tensor:
@@ -263,9 +271,17 @@ TRIALS = {
     "sample": Trial(look_up, reaches=0.95),
     "gumbel": Trial(look_up),
     "forward": Trial(walk(1)),
-    "forced-forward": Trial(in_turn),
+    "forced-forward": Trial(in_turn_forward),
     "monotonic": Trial(walk(2)),
     "mixture-window": Trial(stride),
     "blend": Trial(look_up),
     "pointer": Trial(look_up),
+    "coverage/additive": Trial(in_turn),
+    "coverage/general": Trial(in_turn),
+    "local-p": Trial(about_a_place, {"window": 4}),
+    "local-p/general": Trial(about_a_place, {"window": 4}),
+    "local-p/additive": Trial(about_a_place, {"window": 4}),
+    "mixed": Trial(by_name_or_place, {"window": 4}),
+    "mixed/additive": Trial(by_name_or_place, {"window": 4}),
+    "mixed/general": Trial(by_name_or_place, {"window": 4}),
 }

@@ -1,0 +1,69 @@
+"""The command `heed`: one verb per file, each an ordinary typed function.
+
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from heed.cli import demo
+from heed.cli import list as listing
+from heed.errors import HeedError
+
+app = typer.Typer(
+    name="heed",
+    help="Attention in neural networks: every mechanism behind one interface.",
+    epilog=demo.EXAMPLES + "\n\n" + listing.EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo", epilog=demo.EXAMPLES)(demo.run)
+app.command("list", epilog=listing.EXAMPLES)(listing.run)
+
+
+@app.callback(invoke_without_command=True)
+def about(
+    context: typer.Context,
+    show: Annotated[bool, typer.Option("--version", help="Say which heed this is.")] = False,
+) -> None:
+    """Without a verb: the version, or the help."""
+    if show:
+        print(f"heed {version('heed-attention')}")
+    elif context.invoked_subcommand is None:
+        context.get_help()
+
+
+def main() -> None:
+    """The command's door: what goes wrong becomes one line and an exit code."""
+    sys.exit(_status())
+
+
+def _status() -> int:
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except HeedError as error:
+        return _complain(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:  # whoever read the output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        # A misspelt option and the like: typer's own errors, whichever click they come from.
+        if not hasattr(error, "format_message"):
+            raise
+        return _complain(error.format_message())
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str) -> int:
+    print(f"heed: {message}", file=sys.stderr)
+    return 2

@@ -1,0 +1,1 @@
+"""Wires a model, a loop and pictures together."""

@@ -1,0 +1,1 @@
+"""From weights to something a person sees. Views take plain panels and know no model."""

@@ -1,0 +1,44 @@
+"""The one plain record between a model and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from heed.errors import Refused, ShapeError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panel:
+    """Weights with a name for every row (who looks) and every column (who is looked at)."""
+
+    title: str
+    weight: NDArray[np.float64]  # rows × columns
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, title: str, weight: ArrayLike, rows: Iterable[str], columns: Iterable[str]
+    ) -> Panel:
+        """A panel of anything numpy can read: an array, a tensor on the CPU, nested lists."""
+        return cls(title, np.asarray(weight, np.float64), tuple(rows), tuple(columns))
+
+    def __post_init__(self) -> None:
+        named = (len(self.rows), len(self.columns))
+        if self.weight.shape != named:
+            raise ShapeError(
+                "weights and labels disagree\n"
+                f"  weight: {' × '.join(map(str, self.weight.shape))}\n"
+                f"  labels: {named[0]} rows, {named[1]} columns"
+            )
+        broken = np.argwhere(~np.isfinite(self.weight))
+        if len(broken):
+            row, column = broken[0]
+            raise Refused(
+                f"'{self.title}' has a weight that is {self.weight[row, column]}: row {row} "
+                f"('{self.rows[row]}'), column {column} ('{self.columns[column]}')"
+            )

@@ -1,0 +1,238 @@
+"""Heat maps for the terminal: source across, target down.
+
+    rich.print(HeatMap(panel))
+
+On a colour terminal each cell is a patch of colour, ground and all, so that it reads the same on a
+dark and on a light background. Elsewhere it is a number, or a block where numbers do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.cells import cell_len, set_cell_size
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.text import Text
+
+from heed.viewing.panels import Panel
+
+# Viridis: even steps to the eye, in grey and to the colour-blind too.
+SCALE = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+TALLEST = 12  # lines that upright column labels may take
+WIDEST = 8  # cells that a level column label may take
+
+
+class HeatMap:
+    """A panel as a heat map, fitted to the console it is printed on; what was cut is said."""
+
+    def __init__(self, panel: Panel) -> None:
+        self.panel = panel
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        panel = self.panel
+        colour = console.is_terminal and console.color_system in ("256", "truecolor", "windows")
+        layout = _fit(panel, options.max_width, _paints(panel, colour, options.ascii_only))
+        yield Text(panel.title, style="bold")
+        yield from layout.header(panel)
+        for label, weights in zip(panel.rows, panel.weight, strict=True):
+            yield layout.line(label, weights[: layout.columns].tolist())
+        yield Text()
+        yield _indented(layout, layout.paint.legend())
+        yield _indented(layout, Text("source across, target down", style="dim"))
+        for note in layout.notes(panel):
+            yield _indented(layout, Text(note, style="dim"))
+
+
+class Paint(Protocol):
+    """How a weight looks."""
+
+    least: int  # cells it needs
+
+    def cell(self, weight: float, width: int) -> Text:
+        """One weight, `width` cells wide."""
+
+    def legend(self) -> Text:
+        """What the looks mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The lowest weight of a panel (or zero) and the highest."""
+
+    low: float
+    high: float
+
+    def share(self, weight: float) -> float:
+        """Where a weight lies between them, 0 to 1."""
+        return (weight - self.low) / (self.high - self.low) if self.high > self.low else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Colours:
+    """A patch of colour."""
+
+    range: Range
+    least: int = 1
+
+    def cell(self, weight: float, width: int) -> Text:
+        return Text(" " * width, Style(bgcolor=_colour(self.range.share(weight))))
+
+    def legend(self) -> Text:
+        bar = Text.assemble(f"{self.range.low:.2g} ")
+        for step in range(24):
+            bar.append(" ", Style(bgcolor=_colour(step / 23)))
+        return bar.append(f" {self.range.high:.2f}")
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Hundredths."""
+
+    dot: str = "·"
+    least: int = 4
+
+    def cell(self, weight: float, width: int) -> Text:
+        hundredths = round(100 * weight)
+        return Text(f"{hundredths or self.dot:>{(width + 1) // 2}}".ljust(width))
+
+    def legend(self) -> Text:
+        return Text(f"weights in hundredths; {self.dot} is less than half of one")
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A shade of grey."""
+
+    range: Range
+    shades: str = " ░▒▓█"
+    least: int = 1
+
+    def cell(self, weight: float, width: int) -> Text:
+        shade = round(self.range.share(weight) * (len(self.shades) - 1))
+        return Text(self.shades[shade] * width)
+
+    def legend(self) -> Text:
+        bar = "".join(shade * 4 for shade in self.shades)
+        return Text(f"{self.range.low:.2g} |{bar}| {self.range.high:.2f}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What fits: how wide a cell and the row labels are, how many columns, labels upright or not."""
+
+    paint: Paint
+    cell: int
+    margin: int
+    columns: int
+    upright: bool
+
+    def header(self, panel: Panel) -> Iterator[Text]:
+        """The column labels."""
+        labels = [[shown(label)] for label in panel.columns[: self.columns]]
+        if self.upright:
+            letters = [_letters(label) for (label,) in labels]
+            height = min(TALLEST, max(map(len, letters), default=0))
+            labels = [_stacked(each, height) for each in letters]
+        for line in zip(*labels, strict=True):
+            text = "".join(_centred(piece, self.cell) for piece in line)
+            yield Text(" " * (self.margin + 1) + text.rstrip(), style="bold")
+
+    def line(self, label: str, weights: list[float]) -> Text:
+        """A row label and its cells."""
+        label = _cut(shown(label), self.margin)
+        line = Text(" " * (self.margin - cell_len(label)) + label + " ", style="bold")
+        cells = Text()
+        for weight in weights:
+            cells.append_text(self.paint.cell(weight, self.cell))
+        if not any(span.style for span in cells.spans):
+            cells.rstrip()
+        return Text.assemble(line, cells, no_wrap=True)
+
+    def notes(self, panel: Panel) -> Iterator[str]:
+        """What was left out."""
+        every = len(panel.columns)
+        if self.columns < every:
+            yield f"columns {self.columns + 1} to {every} of {every} do not fit this width"
+        tall = self.upright and any(
+            len(_letters(shown(label))) > TALLEST for label in panel.columns[: self.columns]
+        )
+        if tall or any(cell_len(shown(label)) > self.margin for label in panel.rows):
+            yield "long labels are cut at …"
+
+
+def shown(label: str) -> str:
+    """A label that can be seen and cannot steer the terminal: newlines, blanks, escape codes."""
+    if not label.strip(" "):
+        return "␣" * len(label)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in label)
+
+
+def _paints(panel: Panel, colour: bool, ascii_only: bool) -> list[Paint]:
+    """The looks to try, best first; the last always fits."""
+    low = min(0.0, float(panel.weight.min(initial=0.0)))
+    range = Range(low, float(panel.weight.max(initial=low)))
+    if colour:
+        return [Colours(range)]
+    blocks = Blocks(range, " .:+#") if ascii_only else Blocks(range)
+    sayable = low == 0 and range.high < 9.995
+    return [Numbers("." if ascii_only else "·"), blocks] if sayable else [blocks]
+
+
+def _fit(panel: Panel, width: int, paints: list[Paint]) -> Layout:
+    """The widest cells that show every column; else the narrowest, and as many as fit."""
+    margin = max((cell_len(shown(label)) for label in panel.rows), default=0)
+    margin = min(margin, max(3, width // 3))
+    longest = max((cell_len(shown(label)) for label in panel.columns), default=1)
+    glyph = max((cell_len(c) for label in panel.columns for c in _letters(shown(label))), default=1)
+    level = [(longest + 2, False), (longest + 1, False)] if longest <= WIDEST else []
+    room = max(1, width - margin - 1)
+    for paint in paints:
+        cells = [*level, (glyph + 2, True), (glyph + 1, True), (glyph, True)]
+        for cell, upright in cells:
+            cell = max(cell, paint.least)
+            if cell * len(panel.columns) <= room:
+                return Layout(paint, cell, margin, len(panel.columns), upright)
+    return Layout(paints[-1], glyph, margin, max(1, room // glyph), True)
+
+
+def _colour(share: float) -> Color:
+    """A colour of the scale."""
+    place = min(max(share, 0.0), 1.0) * (len(SCALE) - 1)
+    first = min(int(place), len(SCALE) - 2)
+    pairs = zip(SCALE[first], SCALE[first + 1], strict=True)
+    return Color.from_rgb(*(round(a + (b - a) * (place - first)) for a, b in pairs))
+
+
+def _letters(label: str) -> list[str]:
+    """The characters of a label, each with the marks that combine with it."""
+    letters: list[str] = []
+    for character in label:
+        if letters and cell_len(character) == 0:
+            letters[-1] += character
+        else:
+            letters.append(character)
+    return letters
+
+
+def _stacked(letters: list[str], height: int) -> list[str]:
+    """Letters from top to bottom, standing on the cells below."""
+    if len(letters) > height:
+        letters = [*letters[: height - 1], "⋮"]
+    return [""] * (height - len(letters)) + letters
+
+
+def _cut(label: str, width: int) -> str:
+    return label if cell_len(label) <= width else set_cell_size(label, width - 1).rstrip() + "…"
+
+
+def _centred(piece: str, width: int) -> str:
+    """A piece in the middle of a cell."""
+    return set_cell_size(" " * ((width - cell_len(piece)) // 2) + piece, width)
+
+
+def _indented(layout: Layout, text: Text) -> Text:
+    return Text.assemble(" " * (layout.margin + 1), text)

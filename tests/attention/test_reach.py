@@ -1,0 +1,296 @@
+"""Reaches against numbers worked out by hand, finite differences and naive loops."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import heed
+from heed.attention.reach import LocalP
+from heed.errors import Refused
+
+TIGHT = {"atol": 1e-12, "rtol": 1e-12}
+
+
+def flat(
+    reach: str, S: int, T: int, n: list[int] | None = None, **options: object
+) -> heed.Attended:
+    """Weights where every energy is zero, so that only the reach speaks."""
+    attend = heed.Attention(f"dot/{reach}", query=2, **options).double()
+    B = 1 if n is None else len(n)
+    memory = attend.remember(
+        torch.zeros(B, S, 2).double(), visible=None if n is None else heed.lengths(n)
+    )
+    return attend(torch.randn(B, T, 2).double(), memory, heed.State(), need="weight")
+
+
+def test_local_m_by_hand() -> None:
+    third, half = 1 / 3, 1 / 2
+    expected = [
+        [half, half, 0, 0],
+        [third, third, third, 0],
+        [0, third, third, third],
+        [0, 0, half, half],  # p = S − 1 from here on
+        [0, 0, half, half],
+    ]
+    weight = flat("local-m", S=4, T=5, window=1).weight[0, 0]
+    torch.testing.assert_close(weight, torch.tensor(expected).double())
+
+
+def test_local_m_keeps_to_each_rows_own_length() -> None:
+    weight = flat("local-m", S=4, T=4, n=[4, 2], window=0).weight[:, 0]
+    assert weight[0].tolist() == torch.eye(4).tolist()
+    assert weight[1].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0]]
+
+
+def test_fixed_window_by_hand() -> None:
+    attend = heed.Attention("dot/fixed-window", query=2, window=1).double()
+    x = torch.zeros(1, 4, 2).double()
+    third, half = 1 / 3, 1 / 2
+    expected = [[half, half, 0, 0], [third] * 3 + [0], [0] + [third] * 3, [0, 0, half, half]]
+    weight = attend(x, x, need="weight").weight[0, 0]
+    torch.testing.assert_close(weight, torch.tensor(expected).double())
+    # Two queries at the end of four keys: the last query stands at the last key.
+    late = attend(x[:, :2], x, need="weight").weight[0, 0]
+    torch.testing.assert_close(late, torch.tensor(expected[2:]).double())
+
+
+def local_p(window: int = 2, M: int = 2) -> heed.Attention:
+    return heed.Attention("dot/local-p", query=M, window=window).double()
+
+
+def place(attend: heed.Attention, logit: float) -> None:
+    """Make every query choose the place (S − 1)·σ(logit)."""
+    reach = attend.mechanism.reach
+    assert isinstance(reach, LocalP)
+    with torch.no_grad():
+        reach.weight.zero_()
+        reach.weight[..., 0, 0] = 1.0  # tanh(q_0), with q_0 = 50: exactly one
+        reach.vector.zero_()
+        reach.vector[..., 0] = logit
+
+
+def test_local_p_by_hand() -> None:
+    """p = 4·σ(0) = 2 of S = 5, d = 2, σ = 1, every energy zero: softmax 1/5 under the Gaussian."""
+    attend = local_p()
+    place(attend, 0.0)
+    seen = attend(
+        torch.tensor([[[50.0, 0.0]]]).double(),
+        attend.remember(torch.zeros(1, 5, 2).double()),
+        need="weight",
+    )
+    bell = [math.exp(-2), math.exp(-0.5), 1, math.exp(-0.5), math.exp(-2)]
+    assert seen.weight.flatten().tolist() == pytest.approx([x / 5 for x in bell])
+    assert seen.mass.item() == pytest.approx(sum(bell) / 5)  # not normalised again
+
+
+def test_local_p_off_centre_with_energies_and_padding() -> None:
+    """p = 4·σ(log ½) = 4/3 in a row of five; 2·σ(log ½) = 2/3 in a row of three."""
+    attend = local_p()
+    place(attend, math.log(0.5))
+    keys = torch.tensor([0.0, 0.01, 0.02, 0.03, 0.04, 9.0]).double()
+    keys = torch.stack([keys, torch.zeros(6).double()], -1).expand(2, 6, 2)
+    memory = attend.remember(keys, visible=heed.lengths([5, 3]))
+    seen = attend(torch.tensor([[[50.0, 7.0]]]).double().expand(2, 1, 2), memory, need="weight")
+    for row, n, inside in ((0, 5, [0, 1, 2, 3]), (1, 3, [0, 1, 2])):  # |s − p| ≤ 2
+        p = (n - 1) / 3
+        total = sum(math.exp(0.5 * s) for s in inside)
+        expected = [
+            math.exp(0.5 * s) / total * math.exp(-((s - p) ** 2) / 2) if s in inside else 0.0
+            for s in range(6)
+        ]
+        assert seen.weight[row, 0, 0].tolist() == pytest.approx(expected)
+
+
+def test_local_p_predicts_as_luong_writes_it() -> None:
+    attend = heed.Attention("general/local-p", query=3, key=4, window=3, hidden=5).double()
+    reach = attend.mechanism.reach
+    q, keys, n = torch.randn(2, 4, 3).double(), torch.randn(2, 7, 4).double(), [7, 4]
+    seen = attend(q, attend.remember(keys, visible=heed.lengths(n)), need="energy")
+    for b in range(2):
+        for t in range(4):
+            hidden = [
+                math.tanh(sum(w * x for w, x in zip(row, q[b, t].tolist(), strict=True)))
+                for row in reach.weight[0].tolist()
+            ]
+            chosen = sum(v * h for v, h in zip(reach.vector[0, 0].tolist(), hidden, strict=True))
+            p = (n[b] - 1) / (1 + math.exp(-chosen))
+            inside = [s for s in range(n[b]) if abs(s - p) <= 3]
+            energy = seen.energy[b, 0, t].tolist()
+            total = sum(math.exp(energy[s]) for s in inside)
+            for s in range(7):
+                expected = 0.0
+                if s in inside:
+                    softmax = math.exp(energy[s]) / total
+                    expected = softmax * math.exp(-((s - p) ** 2) / (2 * 1.5**2))
+                assert seen.weight[b, 0, t, s].item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_gradient_reaches_the_place_through_the_gaussian() -> None:
+    """Finite differences over W_p and v_p agree: the window's edge moves nothing in between."""
+    attend = local_p(window=2, M=3)
+    reach = attend.mechanism.reach
+    q, keys, values = (torch.randn(2, n, 3).double() for n in (4, 9, 9))
+    probe = torch.randn(2, 4, 3).double()
+
+    def loss() -> Tensor:
+        return (attend(q, attend.remember(keys, values)).context * probe).sum()
+
+    exact = torch.autograd.grad(loss(), [reach.weight, reach.vector])
+    for parameter, back in zip([reach.weight, reach.vector], exact, strict=True):
+        assert back.abs().max() > 1e-3
+        for i in range(parameter.numel()):
+            nudge = torch.zeros_like(parameter).flatten()
+            nudge[i] = 1e-6
+            nudge = nudge.view_as(parameter)
+            with torch.no_grad():
+                parameter += nudge
+                up = loss().item()
+                parameter -= 2 * nudge
+                down = loss().item()
+                parameter += nudge
+            assert back.flatten()[i].item() == pytest.approx((up - down) / 2e-6, abs=1e-6)
+
+
+def test_the_gradient_of_the_place_by_hand() -> None:
+    """∂a_s/∂p = a_s (s − p)/σ² where the energies do not depend on what chooses the place."""
+    attend = local_p(window=2)
+    place(attend, 0.3)
+    reach = attend.mechanism.reach
+    memory = attend.remember(torch.zeros(1, 6, 2).double())
+    weight = attend(torch.tensor([[[50.0, 0.0]]]).double(), memory, need="weight").weight[0, 0, 0]
+    share = 1 / (1 + math.exp(-0.3))
+    p = 5 * share
+    probe = torch.randn(6).double()
+    (back,) = torch.autograd.grad(weight @ probe, reach.vector)
+    by_place = sum(weight[s].item() * (s - p) * probe[s].item() for s in range(6))  # σ = 1
+    assert back[0, 0, 0].item() == pytest.approx(by_place * 5 * share * (1 - share))
+
+
+@pytest.mark.parametrize("name", ["local-m", "local-p", "fixed-window", "expanded-window"])
+def test_a_window_is_a_half_width(name: str) -> None:
+    with pytest.raises(Refused, match="half-width"):
+        heed.Attention(name, query=4, window=-1)
+
+
+def naive_expanded(
+    q: Tensor, k: Tensor, v: Tensor, exists: list[bool], half: int, size: int, causal: bool
+) -> tuple[list[list[float]], list[list[float]]]:
+    """One row of a batch: contexts and weights, block by block, in Python numbers."""
+    T, S = len(q), len(k)
+    contexts, weights = [], []
+    for t in range(T):
+        stand = t + S - T
+        columns: list[tuple[list[int], float]] = []  # members, energy
+        for begin in range(0, S, size):
+            members = [s for s in range(begin, min(begin + size, S)) if exists[s]]
+            touched = begin <= stand + half and begin + size > stand - half
+            if touched:
+                singles = [[s] for s in members if not causal or s <= stand]
+            else:
+                past = all(s <= stand for s in members)
+                singles = [members] if members and (past or not causal) else []
+            for group in singles:
+                key = sum(k[s] for s in group) / len(group)
+                energy = (q[t] @ key).item() / math.sqrt(q.shape[1]) + math.log(len(group))
+                columns.append((group, energy))
+        total = sum(math.exp(energy) for _, energy in columns)
+        weight, context = [0.0] * S, torch.zeros(v.shape[1]).double()
+        for group, energy in columns:
+            a = math.exp(energy) / total
+            context += a * sum(v[s] for s in group) / len(group)
+            for s in group:
+                weight[s] = a / len(group)
+        weights.append(weight)
+        contexts.append(context.tolist())
+    return contexts, weights
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["open", "causal"])
+@pytest.mark.parametrize("padding", ["none", "end", "inside"])
+@pytest.mark.parametrize(
+    ("T", "S", "half", "size"), [(11, 11, 2, 3), (4, 12, 1, 4), (12, 12, 0, 1), (10, 10, 1, None)]
+)
+def test_expanded_window_by_a_loop(
+    T: int, S: int, half: int, size: int | None, padding: str, causal: bool
+) -> None:
+    attend = heed.Attention("expanded-window", query=4, value=3, window=half, block=size).double()
+    q, k, v = (torch.randn(2, n, d).double() for n, d in ((T, 4), (S, 4), (S, 3)))
+    exists = torch.ones(2, S, dtype=torch.bool)
+    if padding == "end":
+        exists[1, S - 4 :] = False
+    if padding == "inside":
+        exists[1, 3:6] = False
+        exists[0, 1] = False
+    memory = attend.remember(k, v, visible=None if padding == "none" else exists)
+    visible = heed.causal() if causal else None
+    seen = attend(q, memory, visible=visible, need="weight")
+    for b in range(2):
+        context, weight = naive_expanded(
+            q[b], k[b], v[b], exists[b].tolist(), half, size or math.isqrt(S), causal
+        )
+        torch.testing.assert_close(
+            seen.weight[b, 0], torch.tensor(weight, dtype=torch.float64), **TIGHT
+        )
+        torch.testing.assert_close(
+            seen.context[b], torch.tensor(context, dtype=torch.float64), **TIGHT
+        )
+    torch.testing.assert_close(seen.weight[:, 0] @ v, seen.context)
+    fused = attend(q, memory, visible=visible)
+    assert fused.kernel == "sdpa"
+    torch.testing.assert_close(fused.context, seen.context)
+
+
+def test_expanded_window_sees_only_complete_past_blocks() -> None:
+    """Blocks of four; the query stands at 6 with d = 0: its own block one by one, up to itself."""
+    attend = heed.Attention("dot/expanded-window", query=2, window=0, block=4)
+    keys = torch.zeros(1, 12, 2)
+    state = heed.State(step=6)
+    seen = attend(
+        torch.randn(1, 1, 2), attend.remember(keys), state, visible=heed.causal(), need="weight"
+    )
+    # The block of four weighs 4, places 4, 5 and 6 one each; nothing ahead is seen.
+    assert seen.weight.flatten().tolist() == pytest.approx([1 / 7] * 7 + [0] * 5)
+    apart = torch.zeros(1, 12, 2)
+    apart[:, :4] = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    again = attend(
+        torch.tensor([[[1.0, 0.0]]]),
+        attend.remember(apart),
+        state,
+        visible=heed.causal(),
+        need="weight",
+    )
+    torch.testing.assert_close(again.weight, seen.weight)  # far off, only the mean is felt
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["open", "causal"])
+def test_an_expanded_window_that_reaches_everything_is_global(causal: bool) -> None:
+    x = torch.randn(2, 9, 4).double()
+    visible = heed.causal() if causal else None
+    wide = heed.Attention("expanded-window", query=4, window=9, block=4).double()
+    plain = heed.Attention("scaled-dot", query=4).double()
+    n = heed.lengths([9, 5])
+    one, two = (
+        a(x, a.remember(x, visible=n), visible=visible, need="weight") for a in (wide, plain)
+    )
+    torch.testing.assert_close(one.context, two.context)
+    torch.testing.assert_close(one.weight, two.weight)
+
+
+@pytest.mark.parametrize("extra", [{"add_bias_kv": True}, {"add_zero_attn": True}], ids=str)
+def test_expanded_window_leaves_the_extra_keys_alone(extra: dict[str, bool]) -> None:
+    heads = {"embed_dim": 8, "num_heads": 2, "dtype": torch.float64, **extra}
+    narrow = heed.MultiHeadAttention(mechanism="expanded-window", window=1, block=3, **heads)
+    wide = heed.MultiHeadAttention(mechanism="expanded-window", window=9, block=3, **heads)
+    plain = heed.MultiHeadAttention(**heads)
+    for other in (wide, plain):
+        other.load_state_dict(narrow.state_dict())
+    x = torch.randn(2, 8, 8).double()
+    torch.testing.assert_close(wide(x).context, plain(x).context)
+    seen = narrow(x, need="weight")
+    torch.testing.assert_close(narrow(x).context, seen.context)
+    memory = narrow.remember(x)
+    by_weight = narrow.shape_context(seen.weight @ memory.v)
+    torch.testing.assert_close(by_weight, seen.context)
+    assert (seen.weight[..., -1] > 0).all()

@@ -1,0 +1,206 @@
+"""What PyTorch does to a module: compile, export, autocast, cast, save, copy, make deterministic."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import heed
+from tests.attention.cases import (
+    ALONE,
+    CASES,
+    FIRST,
+    Case,
+    answers,
+    close,
+    every,
+    main,
+    same_record,
+)
+
+LENGTHS = torch.tensor([6, 0, 4])
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+class Asked(nn.Module):
+    """Tensors in, tensors out: the whole of a call, as a graph sees it."""
+
+    def __init__(self, case: Case, attend: Any) -> None:
+        super().__init__()
+        self.attend, self.first = attend, case.first
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, n: Tensor) -> dict[str, Tensor]:
+        memory = self.attend.remember(k, v, heed.lengths(n))
+        return dict(answers(self.attend(q, memory, self.first, need="weight")))
+
+
+def same_numbers(case: Case, got: Any, want: Any, tolerance: float) -> None:
+    """Of outputs and of gradients."""
+    q, k, v = case.inputs(dtype=torch.float32, grad=True)
+    results = []
+    for module in (got, want):
+        out = module(q, k, v, LENGTHS)
+        total = sum((x * torch.linspace(0, 1, x.numel()).view_as(x)).sum() for x in out.values())
+        results.append((out, torch.autograd.grad(total, (q, k, v), materialize_grads=True)))
+    (out, slopes), (wanted, wanted_slopes) = results
+    assert out.keys() == wanted.keys()
+    for name, x in out.items():
+        close(x, wanted[name], tolerance)
+    for x, y in zip(slopes, wanted_slopes, strict=True):
+        close(x, y, 10 * tolerance)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@every([*ALONE, Case("scaled-dot", 4, 2), Case("location-aware/additive", 4, 2)])
+def test_compiles_as_one_graph(case: Case) -> None:
+    asked = Asked(case, case.build(torch.float32))
+    compiled = torch.compile(asked, backend="aot_eager", fullgraph=True)
+    same_numbers(case, compiled, asked, 1e-6)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@every([Case("coverage/monotonic/additive"), Case("mixed/general"), Case("forced-forward", 4, 2)])
+def test_a_compiled_step_hands_its_state_on(case: Case) -> None:
+    attend = case.build(torch.float32)
+    q, k, v = case.inputs(dtype=torch.float32)
+    memory = attend.remember(k, v)
+    step = torch.compile(attend, backend="aot_eager", fullgraph=True)
+    state, eager = FIRST, FIRST
+    for t in range(3):
+        got, want = step(q[:, t : t + 1], memory, state), attend(q[:, t : t + 1], memory, eager)
+        state, eager = got.state, want.state
+        same_record(got, want, 1e-6)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@every([Case(x) for x in ("additive", "coverage/sparsemax")] + [Case("local-p/general", 4, 2)])
+def test_compiles_with_inductor(case: Case) -> None:
+    asked = Asked(case, case.build(torch.float32))
+    same_numbers(case, torch.compile(asked, fullgraph=True), asked, 1e-5)
+
+
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_the_function_compiles(backend: str) -> None:
+    q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8)
+
+    def both(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        plain = heed.attend(q, k, k, "local-m/dot")
+        return plain.context, heed.attend(q, k, k, visible=heed.causal()).context
+
+    compiled = torch.compile(both, backend=backend, fullgraph=True)
+    for x, y in zip(compiled(q, k), both(q, k), strict=True):
+        close(x, y, 1e-5)
+
+
+@every(
+    [Case(x) for x in ("dot", "additive", "local-p/general", "forward/additive", "static")]
+    + [Case("pointer/additive"), Case("scaled-dot", 4, 2), Case("coverage/entmax", 4, 2)]
+)
+def test_exports(case: Case) -> None:
+    asked = Asked(case, case.build(torch.float32).eval())
+    q, k, v = case.inputs(dtype=torch.float32)
+    program = torch.export.export(asked, (q, k, v, LENGTHS))
+    q, k, v = case.inputs(dtype=torch.float32)
+    want = asked(q, k, v, LENGTHS)
+    for name, x in program.module()(q, k, v, LENGTHS).items():
+        close(x, want[name], 1e-6)
+
+
+@every(CASES)
+def test_autocast_keeps_energies_and_weights_in_full_precision(case: Case) -> None:
+    attend = case.build(torch.float32)
+    q, k, v = case.inputs(dtype=torch.float32, grad=True)
+    need = "weight" if "mixed" in case.words else "energy"  # two energies: it reports none
+    with torch.autocast("cpu", torch.bfloat16):
+        memory = attend.remember(k, v, heed.lengths(LENGTHS))
+        seen = attend(q, memory, case.first, need=need)
+        plain = attend(q, memory, case.first)
+        main(plain).float().sum().backward()
+    assert all(x.dtype == torch.float32 for name, x in answers(seen) if name != "context")
+    assert not seen.weight[1].any()
+    if case.claims.context:
+        assert plain.context.dtype == seen.context.dtype == torch.bfloat16
+        close(plain.context.float(), seen.context.float(), 0.05)
+    assert q.grad is None or q.grad.isfinite().all()
+    exact = attend(q, attend.remember(k, v, heed.lengths(LENGTHS)), case.first, need="weight")
+    if case.claims.differentiable and not case.words & {"monotonic", "local-p", "local-m"}:
+        close(seen.weight, exact.weight, 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@every(CASES)
+def test_half_precision_modules(case: Case, dtype: torch.dtype) -> None:
+    attend = case.build().to(dtype)
+    q, k, v = case.inputs(dtype=dtype)
+    memory = attend.remember(k, v, heed.lengths(LENGTHS))
+    seen = attend(q, memory, case.first, need="weight")
+    assert seen.weight.dtype == torch.float32
+    assert main(seen).isfinite().all()
+    if case.claims.context:
+        assert attend(q, memory, case.first).context.dtype == seen.context.dtype == dtype
+        close(attend(q, memory, case.first).context.float(), seen.context.float(), 0.05)
+
+
+@every(CASES)
+def test_a_state_dict_goes_there_and_back(case: Case, tmp_path: Path) -> None:
+    attend, other = case.build(), case.build()
+    q, k, v = case.inputs()
+    want = attend(q, attend.remember(k, v), case.first, need="weight")
+    save_file(attend.state_dict(), tmp_path / "model.safetensors")
+    for state in (attend.state_dict(), load_file(tmp_path / "model.safetensors")):
+        made = copy.deepcopy(other)
+        made.load_state_dict(state, strict=True)
+        same_record(made(q, made.remember(k, v), case.first, need="weight"), want, 0)
+    twin = copy.deepcopy(attend)
+    same_record(twin(q, twin.remember(k, v), case.first, need="weight"), want, 0)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.fill_(0.1)
+    same_record(attend(q, attend.remember(k, v), case.first, need="weight"), want, 0)
+
+
+@every(CASES, step=True)
+def test_a_state_can_be_copied(case: Case) -> None:
+    attend = case.build()
+    q, k, v = case.inputs()
+    memory = attend.remember(k, v)
+    state = attend(q[:, :1], memory, copy.deepcopy(FIRST)).state
+    want = attend(q[:, 1:2], memory, state, need="weight")
+    same_record(attend(q[:, 1:2], memory, copy.deepcopy(state), need="weight"), want, 0)
+    same_record(attend(q[:, 1:2], memory, state, need="weight"), want, 0)  # nothing was left behind
+
+
+@pytest.mark.usefixtures("deterministic")
+@every(CASES)
+def test_is_deterministic(case: Case) -> None:
+    attend = case.build(torch.float32)
+    q, k, v = case.inputs(dtype=torch.float32, grad=True)
+    runs = []
+    for _ in range(2):
+        seen = attend(q, attend.remember(k, v, heed.lengths(LENGTHS)), case.first)
+        of = [q, k, v, *attend.parameters()]
+        out = main(seen)
+        grads = (
+            torch.autograd.grad(out.sum(), of, materialize_grads=True) if out.requires_grad else ()
+        )
+        runs.append([out, *grads])
+    assert all(torch.equal(x, y) for x, y in zip(*runs, strict=True))

@@ -1,0 +1,263 @@
+"""Watching collects every record during a forward pass, and leaves nothing behind."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import heed
+from heed.attention.watching import attentions
+from heed.errors import NotFormed, Refused, UnknownName
+
+
+class Block(nn.Module):
+    def __init__(self, mechanism: str = "scaled-dot") -> None:
+        super().__init__()
+        self.heads = heed.MultiHeadAttention(8, 2, mechanism=mechanism)
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen: heed.Attended = self.heads(x, visible=heed.causal())
+        return self.linear(x + seen.context)
+
+
+class Net(nn.Module):
+    """Two blocks, and a decoder that attends once per step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block("mixed")])
+        self.decoder = nn.ModuleDict({"attention": heed.Attention("additive", query=8)})
+
+    def forward(self, x: Tensor, steps: int = 3) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        attend = self.decoder["attention"]
+        memory, state, out = attend.remember(x), None, []
+        for t in range(steps):
+            seen = attend(x[:, t : t + 1], memory, state)
+            state = seen.state
+            out.append(seen.context)
+        return torch.cat(out, 1)
+
+
+PATHS = ["blocks.0.heads", "blocks.1.heads", "decoder.attention"]
+
+
+@pytest.fixture
+def net() -> Net:
+    return Net().eval()
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(2, 5, 8)
+
+
+def hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+
+def test_records_come_by_path_in_the_order_of_the_calls(net: Net, x: Tensor) -> None:
+    with heed.watch(net) as seen:
+        net(x)
+    assert list(seen) == PATHS
+    assert [len(seen[path]) for path in PATHS] == [1, 1, 3]
+    assert [r.state.step for r in seen["decoder.attention"]] == [1, 2, 3]
+    assert seen["blocks.0.heads"][0].weight.shape == (2, 2, 5, 5)
+    assert seen["decoder.attention"][2].weight.shape == (2, 1, 1, 5)
+
+
+def test_the_weights_are_those_of_the_call(net: Net, x: Tensor) -> None:
+    with heed.watch(net) as seen:
+        net(x)
+    want = net.blocks[0].heads(x, visible=heed.causal(), need="weight")
+    torch.testing.assert_close(seen["blocks.0.heads"][0].weight, want.weight)
+    assert (seen["blocks.0.heads"][0].weight.triu(1) == 0).all()
+
+
+def test_several_passes_are_collected_one_after_the_other(net: Net, x: Tensor) -> None:
+    with heed.watch(net) as seen:
+        net(x)
+        net(x[:, :4])
+    assert [r.weight.shape[-1] for r in seen["blocks.1.heads"]] == [5, 4]
+    assert len(seen["decoder.attention"]) == 6
+
+
+def test_what_was_seen_stays_after_the_watch(net: Net, x: Tensor) -> None:
+    with heed.watch(net) as seen:
+        net(x)
+    net(x)
+    assert [len(seen[path]) for path in PATHS] == [1, 1, 3]
+
+
+def test_watching_changes_no_answer(net: Net, x: Tensor) -> None:
+    before = net(x)
+    for need in ("context", "weight", "energy"):
+        with heed.watch(net, need):
+            during = net(x)
+        torch.testing.assert_close(during, before, rtol=1e-5, atol=1e-6)
+    assert torch.equal(net(x), before)
+
+
+def test_watching_changes_no_gradient(net: Net, x: Tensor) -> None:
+    x.requires_grad_()
+    (want,) = torch.autograd.grad(net(x).square().sum(), x)
+    with heed.watch(net) as seen:
+        out = net(x)
+    (got,) = torch.autograd.grad(out.square().sum(), x)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+    assert seen["blocks.0.heads"][0].weight.requires_grad
+
+
+def test_nothing_is_left_on_the_model(net: Net, x: Tensor) -> None:
+    keys = {name: set(vars(module)) for name, module in net.named_modules()}
+    with heed.watch(net):
+        assert hooks(net) == 2 * len(PATHS)
+        net(x)
+    assert hooks(net) == 0
+    assert keys == {name: set(vars(module)) for name, module in net.named_modules()}
+
+
+def test_nothing_is_left_after_an_exception(net: Net, x: Tensor) -> None:
+    with pytest.raises(RuntimeError, match="on purpose"), heed.watch(net) as seen:
+        net(x)
+        raise RuntimeError("on purpose")
+    assert hooks(net) == 0
+    assert len(seen["decoder.attention"]) == 3
+    with pytest.raises(NotFormed):
+        _ = net.blocks[0].heads(x).weight
+
+
+def test_nothing_is_left_after_a_bad_call(net: Net) -> None:
+    with pytest.raises(heed.HeedError), heed.watch(net):
+        net(torch.randn(2, 5, 7))
+    assert hooks(net) == 0
+
+
+def test_watches_nest(net: Net, x: Tensor) -> None:
+    with heed.watch(net) as outer:
+        net(x)
+        with heed.watch(net.blocks[0], "energy") as inner:
+            net(x)
+        net(x)
+    assert list(inner) == ["heads"]
+    assert len(inner["heads"]) == 1
+    assert len(outer["blocks.0.heads"]) == 3
+    assert inner["heads"][0].energy.shape == (2, 2, 5, 5)
+    with pytest.raises(NotFormed):
+        _ = outer["blocks.0.heads"][2].energy
+    assert hooks(net) == 0
+
+
+def test_a_watch_asks_for_no_less_than_the_model_does(x: Tensor) -> None:
+    attend = heed.Attention("dot", query=8)
+    with heed.watch(attend, "context") as seen:
+        assert attend(x, need="energy").energy.shape == (2, 1, 5, 5)
+        attend(x)
+    assert seen[""][0].energy.shape == (2, 1, 5, 5)
+    with pytest.raises(NotFormed):
+        _ = seen[""][1].weight
+    assert seen[""][1].kernel == "sdpa"
+
+
+def test_an_attention_itself_can_be_watched(x: Tensor) -> None:
+    attend = heed.Attention("coverage", query=8)
+    with heed.watch(attend) as seen:
+        attend(x)
+    assert list(seen) == [""]
+    assert seen[""][0].weight.shape == (2, 1, 5, 5)
+
+
+def test_a_bare_mechanism_can_be_watched(x: Tensor) -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = heed.Attention("general", query=8).mechanism
+
+        def forward(self, x: Tensor) -> Tensor:
+            memory = self.inside.remember(x[:, None])
+            seen: heed.Attended = self.inside(x[:, None], memory)
+            return seen.context
+
+    model = Bare()
+    with heed.watch(model) as seen:
+        model(x)
+    assert [path for path, _ in attentions(model)] == ["inside"]
+    assert seen["inside"][0].weight.shape == (2, 1, 5, 5)
+
+
+def test_only_the_outermost_is_watched() -> None:
+    """`mixed` holds two mechanisms, and heads hold one; their records are parts of one."""
+    model = nn.ModuleDict(
+        {
+            "a": heed.MultiHeadAttention(8, 2, mechanism="mixed"),
+            "ab": heed.Attention("dot", query=8),  # a path that begins like another
+        }
+    )
+    assert [path for path, _ in attentions(model)] == ["a", "ab"]
+
+
+def test_a_shared_module_has_one_path_and_all_its_calls(x: Tensor) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = self.second = heed.Attention("dot", query=8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            once: Tensor = self.first(x).context
+            seen: heed.Attended = self.second(once)
+            return seen.context
+
+    model = Twice()
+    with heed.watch(model) as seen:
+        model(x)
+    assert list(seen) == ["first"]
+    assert len(seen["first"]) == 2
+
+
+def test_a_model_without_attention_is_refused() -> None:
+    with pytest.raises(Refused, match="no heed attention inside this model"):
+        with heed.watch(nn.Linear(2, 2)):
+            pass
+    with pytest.raises(Refused), heed.watch(nn.MultiheadAttention(4, 2)):
+        pass
+
+
+def test_an_unknown_need_gets_the_nearest(net: Net, x: Tensor) -> None:
+    with pytest.raises(UnknownName, match="did you mean weight"):
+        with heed.watch(net, "weights"):  # type: ignore[arg-type]
+            pass
+    attend = heed.Attention("dot", query=8)
+    with pytest.raises(UnknownName, match="did you mean energy"), heed.watch(attend):
+        attend(x, need="enrgy")
+
+
+def test_a_compiled_model_runs_eagerly_while_watched(x: Tensor) -> None:
+    torch._dynamo.reset()
+    net = Block().eval()
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
+        def run(*args: object) -> object:
+            graphs.append(graph)
+            return graph(*args)
+
+        return run
+
+    fast = torch.compile(net, backend=backend, fullgraph=True)
+    before = fast(x)
+    assert len(graphs) == 1
+    with heed.watch(fast) as seen:
+        during = fast(x)
+    assert len(graphs) == 1  # no graph ran
+    assert list(seen) == ["_orig_mod.heads"]
+    assert seen["_orig_mod.heads"][0].weight.shape == (2, 2, 5, 5)
+    with heed.watch(net) as seen:  # by way of the model that was compiled
+        fast(x)
+    assert len(seen["heads"]) == 1
+    after = fast(x)
+    assert len(graphs) == 2
+    assert graphs[0] is graphs[1]  # the same graph as before, not compiled again
+    torch.testing.assert_close(during, before, rtol=1e-5, atol=1e-6)
+    assert torch.equal(after, before)
+    torch._dynamo.reset()

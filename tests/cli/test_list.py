@@ -1,0 +1,69 @@
+"""heed list mechanisms: the whole catalogue, and honest about kernels."""
+
+import json
+
+import pytest
+
+import heed
+from heed.attention.catalogue import CATALOGUE
+from heed.cli.list import kernels_of
+
+
+@pytest.fixture
+def listed(command) -> dict[str, dict]:
+    done = command("list", "mechanisms", "--json")
+    assert (done.code, done.err) == (0, "")
+    return {each["name"]: each for each in json.loads(done.out)}
+
+
+def test_json_has_every_name_and_every_field(listed) -> None:
+    assert list(listed) == list(CATALOGUE)
+    for name, each in listed.items():
+        entry = CATALOGUE[name]
+        assert [each[x] for x in ("slot", "formula", "source", "about")] == [
+            entry.slot,
+            entry.formula,
+            entry.source,
+            entry.about,
+        ]
+        assert set(each["claims"]) == {"step", "at_once", "heads", "context", "gradient"}
+
+
+def test_what_is_special_is_said(listed) -> None:
+    assert listed["sample"]["claims"]["gradient"] == "score-function"
+    assert listed["pointer"]["claims"]["context"] is False
+    assert listed["static"]["claims"]["at_once"] is False
+    assert listed["local-p"]["options"] == ["window", "hidden"]
+    assert listed["dot"]["options"] == []
+
+
+def test_kernels_are_those_that_serve(listed) -> None:
+    assert listed["scaled-dot"]["kernels"] == ["sdpa", "reference"]
+    assert listed["additive"]["kernels"] == ["reference"]
+    assert listed["local-p"]["kernels"] == ["reference"]
+
+
+def test_kernels_are_asked_and_not_assumed() -> None:
+    with heed.kernels.off("sdpa"):
+        assert kernels_of("scaled-dot") == ["reference"]
+
+
+def test_the_table_says_it_in_a_line_each(command) -> None:
+    done = command("list", "mechanisms")
+    assert done.code == 0
+    assert "\x1b" not in done.out
+    lines = {line.split()[0]: line for line in done.out.splitlines() if line.startswith("  ")}
+    assert set(lines) >= set(CATALOGUE)
+    for name, entry in CATALOGUE.items():
+        assert entry.formula in lines[name]
+        assert entry.source in lines[name]
+    assert lines["pointer"].split()[-6:] == ["s", "a", "·", "·", "∂", "reference"]
+    assert " R " in lines["sample"]
+
+
+@pytest.mark.parametrize("wrong", ["mechanism", "models"])
+def test_another_collection_is_refused(command, wrong: str) -> None:
+    done = command("list", wrong)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"heed: no collection is called '{wrong}'")
+    assert "mechanisms" in done.err
