@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -47,6 +46,10 @@ class Claims:
         )
 
 
+EMPTY: Mapping[str, Any] = {}
+"""The slots of a mechanism that remembers nothing."""
+
+
 class State(NamedTuple):
     """What the next step needs: the count of steps and one slot per part that remembers.
 
@@ -55,7 +58,7 @@ class State(NamedTuple):
 
     step: int = 0
     origin: int = 0  # the place of the first query among the keys
-    slots: Mapping[str, Any] = MappingProxyType({})
+    slots: Mapping[str, Any] = EMPTY
 
     def select(self, rows: Tensor) -> State:
         """The state of the chosen batch rows, in that order."""

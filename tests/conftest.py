@@ -11,6 +11,15 @@ hypothesis.settings.register_profile("heed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("heed")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="where tests put what they make: cpu or cuda")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--device") != "cpu":
+        torch.set_default_device(config.getoption("--device"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return

@@ -15,8 +15,6 @@ def record(**more: object) -> Attended:
     return Attended(torch.ones(2, 3, 4), State(3, 2), **more)  # type: ignore[arg-type]
 
 
-
-
 @pytest.mark.parametrize(("field", "cure"), [("weight", "weight"), ("energy", "energy")])
 def test_what_was_not_formed_says_how_to_ask_for_it(field: str, cure: str) -> None:
     with pytest.raises(NotFormed, match=f'not formed; ask for them: .*need="{cure}"'):
@@ -93,8 +91,6 @@ def test_why_names_the_kernel_and_each_refusal() -> None:
     assert seen.why == "served by reference; sdpa: it is switched off; additive: no GPU"
 
 
-
-
 def nested() -> State:
     rows = torch.arange(3.0)[:, None, None].expand(3, 2, 4)
     inner = State(2, 1, {"align": (rows, rows + 10)})
@@ -147,8 +143,6 @@ def test_a_selected_state_goes_on_as_its_rows_did(name: str) -> None:
     torch.testing.assert_close(wide.weight, whole.weight.repeat_interleave(2, 0))
 
 
-
-
 def test_a_mechanism_can_do_what_all_its_parts_can() -> None:
     together = Claims(step=False) & Claims(heads=False) & Claims(gradient="straight-through")
     assert together == Claims(step=False, heads=False, gradient="straight-through")
@@ -165,8 +159,6 @@ def test_the_first_gradient_that_is_not_exact_wins() -> None:
 
 def test_needs_go_from_less_to_more() -> None:
     assert NEEDS == ("context", "weight", "energy")
-
-
 
 
 def call(visible: heed.Visible | None, sinks: int = 0, k: Tensor | None = None) -> Call:

@@ -248,8 +248,6 @@ def test_a_description_prints_itself() -> None:
     assert repr(heed.causal() & heed.window(2)) == "Both(first=Causal(), second=Window(half=2))"
 
 
-
-
 @pytest.mark.parametrize(
     "count",
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,7 @@ from heed.attention.past import grown
 from heed.attention.position import Position
 from heed.attention.reach import Reached
 from heed.kernels.choose import KERNELS, choose
-from heed.records import Attended, Call, Need, State
+from heed.records import EMPTY, Attended, Call, Need, State
 from heed.visible import Causal, Mask, Places, Visible, both
 
 if TYPE_CHECKING:
@@ -222,7 +221,7 @@ def _nothing(mechanism: Mechanism, query: Tensor, memory: Memory, state: State) 
     )
 
 
-def _after(state: State, T: int, slots: Mapping[str, Any] = MappingProxyType({})) -> State:
+def _after(state: State, T: int, slots: Mapping[str, Any] = EMPTY) -> State:
     return State(state.step + T, state.origin, slots)
 
 

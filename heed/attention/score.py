@@ -41,6 +41,12 @@ def distance(q: Tensor, r: Tensor, places: Places) -> Tensor:
     return (q @ r.mT).gather(-1, row.expand(*q.shape[:2], -1, -1))
 
 
+def direction(x: Tensor) -> Tensor:
+    """x / |x|, and zero for zero, which half precision alone would make 0 / 0.    ... D -> ... D"""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return normalize(x.to(wide), dim=-1).to(x.dtype)
+
+
 def per_head(k: Tensor, heads: int) -> Tensor:
     """Give every head its group's keys (or values).    B G S D -> B H S D"""
     return k if k.shape[1] == heads else k.repeat_interleave(heads // k.shape[1], 1)
@@ -234,10 +240,10 @@ class Cosine(Score):
         self.log_sharpness = nn.Parameter(torch.full((heads, 1, 1), math.log(sharpness)))
 
     def ask(self, query: Tensor) -> Tensor:
-        return self.log_sharpness.exp() * normalize(query, dim=-1)
+        return self.log_sharpness.exp() * direction(query)
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
-        return normalize(keys, dim=-1)
+        return direction(keys)
 
 
 class Relative(Score):

@@ -37,7 +37,7 @@ def about(
     if show:
         print(f"heed {version('heed-attention')}")
     elif context.invoked_subcommand is None:
-        context.get_help()
+        typer.echo(context.get_help(), nl=False)
 
 
 def main() -> None:

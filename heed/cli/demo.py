@@ -26,13 +26,13 @@ def run(
     steps: Annotated[int, typer.Option(min=1, help="How long to train.")] = STEPS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train a tiny network to reverse words, in seconds, and draw what it attends to."""
+    """Train a tiny network to reverse words, and draw what it looks at."""
     torch.set_num_threads(1)  # for tensors this small a second thread costs more than it brings
     demo = Demo(attention, seed=seed, steps=steps)
     console = Console(highlight=False)
     if not as_json:
         why = f" ({demo.task.why})" if demo.task.why else ""
-        console.print(f"[bold]{attention}[/] learns to {demo.task.name} words{why}")
+        console.print(f"[bold]{attention}[/] learns to {demo.task.name} words{why}", soft_wrap=True)
     follow(demo.learn(), Console(stderr=True))
     report = demo.report()
     if as_json:

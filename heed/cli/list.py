@@ -34,7 +34,7 @@ def run(
     collection: Annotated[str, typer.Argument(help="What to list: mechanisms.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List the parts that mechanisms are made of: formula, source, and which kernels serve them."""
+    """List the parts of every mechanism: formula, source, kernels."""
     if collection != "mechanisms":
         raise UnknownName("collection", collection, ["mechanisms"])
     found = [as_data(entry) for entry in CATALOGUE.values()]

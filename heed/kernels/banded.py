@@ -47,7 +47,8 @@ def run(call: Call) -> Tensor:
     exists = _slices(_exists(others, call.places, B), rows, half, ahead)[..., 0]  # B·N 1 columns
     ok = (away.abs() <= half) & (away <= ahead) & exists[:, :, None]
     context = sdpa.masked(call, q, k, v, ok, None)
-    return context.unflatten(0, (B, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :T]
+    context = context.view(B, blocks, H, rows, -1).transpose(1, 2)  # B H N rows R
+    return context.flatten(2, 3)[:, :, :T]
 
 
 def _sorted(visible: Visible | None) -> tuple[list[Window], list[Visible]]:

@@ -173,9 +173,11 @@ class Demo:
 
     def look(self, word: str) -> Panel:
         """Where the network looked while it wrote one word."""
+        n = len(word)
         spelt = self.network(numbers(word), need="weight")
-        written = [ALPHABET[letter] for letter in spelt.logits[0].argmax(-1).tolist()]
-        return Panel.of(f"{self.mechanism} · {word}", spelt.joined("weight")[0, 0], written, word)
+        written = [ALPHABET[letter] for letter in spelt.logits[0, :n].argmax(-1).tolist()]
+        weight = spelt.joined("weight")[0, 0, :n, :n]
+        return Panel.of(f"{self.mechanism} · {word}", weight, written, word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,5 +288,5 @@ def backwards(words: Tensor) -> Tensor:
 
 
 def numbers(word: str) -> Tensor:
-    """One word as letters.    -> 1 S"""
-    return torch.tensor([[ALPHABET.index(letter) for letter in word]])
+    """One word, filled up with blanks.    -> 1 LONGEST"""
+    return torch.tensor([[ALPHABET.index(letter) for letter in word.ljust(LONGEST, "_")]])

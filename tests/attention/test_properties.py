@@ -101,7 +101,11 @@ class Example:
         """Queries, keys and values, each in its layout."""
         torch.manual_seed(self.seed + 1)
         M, K, R = self.widths
-        shapes = (self.B, self.H, self.T, M), (self.B, self.G, self.S, K), (self.B, self.G, self.S, R)
+        shapes = (
+            (self.B, self.H, self.T, M),
+            (self.B, self.G, self.S, K),
+            (self.B, self.G, self.S, R),
+        )
         q, k, v = (
             LAYOUTS[layout](shape, self.dtype)
             for layout, shape in zip(self.layouts, shapes, strict=True)

@@ -1,5 +1,7 @@
 """Watching collects every record during a forward pass, and leaves nothing behind."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -119,9 +121,12 @@ def test_nothing_is_left_on_the_model(net: Net, x: Tensor) -> None:
 
 
 def test_nothing_is_left_after_an_exception(net: Net, x: Tensor) -> None:
-    with pytest.raises(RuntimeError, match="on purpose"), heed.watch(net) as seen:
+    def fail() -> None:
         net(x)
         raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"), heed.watch(net) as seen:
+        fail()
     assert hooks(net) == 0
     assert len(seen["decoder.attention"]) == 3
     with pytest.raises(NotFormed):
@@ -216,17 +221,15 @@ def test_a_shared_module_has_one_path_and_all_its_calls(x: Tensor) -> None:
 
 
 def test_a_model_without_attention_is_refused() -> None:
-    with pytest.raises(Refused, match="no heed attention inside this model"):
-        with heed.watch(nn.Linear(2, 2)):
+    for model in (nn.Linear(2, 2), nn.MultiheadAttention(4, 2)):
+        with pytest.raises(Refused, match="no heed attention inside this model"), heed.watch(model):
             pass
-    with pytest.raises(Refused), heed.watch(nn.MultiheadAttention(4, 2)):
-        pass
 
 
 def test_an_unknown_need_gets_the_nearest(net: Net, x: Tensor) -> None:
-    with pytest.raises(UnknownName, match="did you mean weight"):
-        with heed.watch(net, "weights"):  # type: ignore[arg-type]
-            pass
+    typo: Any = "weights"
+    with pytest.raises(UnknownName, match="did you mean weight"), heed.watch(net, typo):
+        pass
     attend = heed.Attention("dot", query=8)
     with pytest.raises(UnknownName, match="did you mean energy"), heed.watch(attend):
         attend(x, need="enrgy")

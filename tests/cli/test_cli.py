@@ -40,8 +40,8 @@ def test_help_ends_with_two_lines_to_paste(command, verb: str) -> None:
     ("words", "says"),
     [
         (["demo", "--atention", "dot"], "--attention"),
-        (["demo", "--seed", "seven"], "seven"),
-        (["demo", "--steps", "0"], "0"),
+        (["demo", "--seed", "seven"], "--seed"),
+        (["demo", "--steps", "0"], "--steps"),
         (["dmeo"], "demo"),
         (["list"], "collection"),
     ],

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from heed.cli.demo import EXAMPLES
 from heed.running.demo import Demo
@@ -69,7 +70,7 @@ def test_a_wrong_mechanism_is_one_line_and_two(command, name: str, says: str) ->
 
 
 def test_an_interrupt_is_130(command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(self: Demo) -> None:
+    def interrupted(self: Demo, words: torch.Tensor) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Demo, "loss", interrupted)

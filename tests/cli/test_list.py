@@ -52,7 +52,7 @@ def test_the_table_says_it_in_a_line_each(command) -> None:
     done = command("list", "mechanisms")
     assert done.code == 0
     assert "\x1b" not in done.out
-    lines = {line.split()[0]: line for line in done.out.splitlines() if line.startswith("  ")}
+    lines = {line.split()[0]: line for line in done.out.splitlines() if line.strip()}
     assert set(lines) >= set(CATALOGUE)
     for name, entry in CATALOGUE.items():
         assert entry.formula in lines[name]

@@ -124,9 +124,9 @@ def test_off_takes_every_kernel() -> None:
 
 
 def test_an_unknown_kernel_gets_the_nearest_name() -> None:
-    with pytest.raises(UnknownName, match="no kernel is called 'spda'; did you mean sdpa"):
-        with heed.kernels.off("spda"):
-            pass
+    told = "no kernel is called 'spda'; did you mean sdpa"
+    with pytest.raises(UnknownName, match=told), heed.kernels.off("spda"):
+        pass
     with pytest.raises(UnknownName), heed.kernels.off("sdpa", "flash"):
         pass
     assert choose.is_on("sdpa")

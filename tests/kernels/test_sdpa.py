@@ -7,7 +7,6 @@ dtype with a float32 softmax, or a few epsilons at that magnitude, whichever is 
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -189,18 +188,24 @@ def test_poison_in_padding_changes_no_bit(
             assert not grad.masked_select(unseen).any()
 
 
-def biased(name: str, dtype: torch.dtype, H: int) -> Callable[..., heed.Attended]:
+def biased(
+    name: str, dtype: torch.dtype, H: int, visible: Visible | Tensor | None = None
+) -> Callable[[Tensor, Tensor, Tensor], heed.Attended]:
     """Attention whose energies have something added to them."""
     window = {"window": 1, "block": 3} if name == "expanded-window" else {}
     mechanism = build("scaled-dot" if name == "alibi" else name, query=D, key=D, value=R, **window)
     position = ALiBi(heads=H).to(dtype) if name == "alibi" else None
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, visible: Any) -> heed.Attended:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> heed.Attended:
         memory = mechanism.remember(k, v)
         seen: heed.Attended = mechanism(q, memory, visible=visible, position=position)
         return seen
 
     return attend
+
+
+def context_of(attend: Callable[..., heed.Attended]) -> Callable[..., Tensor]:
+    return lambda q, k, v: attend(q, k, v).context
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -211,14 +216,12 @@ def test_the_twins_agree_under_a_bias(name: str, table: str, dtype: torch.dtype)
         visible, ok = TABLES[table](H, T, S)
         inputs = random_inputs(H, G, T, S, dtype)
         loss = torch.randn(B, H, T, R, dtype=DOUBLE).to(dtype)
-        narrow, wide = biased(name, dtype, H), biased(name, DOUBLE, H)
+        attend, wide = (biased(name, x, H, visible) for x in (dtype, DOUBLE))
         with off():
-            exact = with_gradients(
-                lambda q, k, v: wide(q, k, v, visible).context, [x.double() for x in inputs], loss
-            )
-            slow = with_gradients(lambda q, k, v: narrow(q, k, v, visible).context, inputs, loss)
-        assert narrow(*inputs, visible).kernel == "sdpa"
-        fast = with_gradients(lambda q, k, v: narrow(q, k, v, visible).context, inputs, loss)
+            exact = with_gradients(context_of(wide), [x.double() for x in inputs], loss)
+            slow = with_gradients(context_of(attend), inputs, loss)
+        assert attend(*inputs).kernel == "sdpa"
+        fast = with_gradients(context_of(attend), inputs, loss)
         assert_near(fast, slow, exact)
         assert not fast[0][~ok.any(-1)].any()
 
@@ -229,9 +232,9 @@ def test_a_bias_over_long_distances_is_not_rounded(dtype: torch.dtype) -> None:
     T, S, H = 2, 1025, 4
     inputs = random_inputs(H, H, T, S, dtype)
     with off():
-        exact = biased("alibi", DOUBLE, H)(*(x.double() for x in inputs), None).context
-        slow = biased("alibi", dtype, H)(*inputs, None).context
-    fast = biased("alibi", dtype, H)(*inputs, None)
+        exact = biased("alibi", DOUBLE, H)(*(x.double() for x in inputs)).context
+        slow = biased("alibi", dtype, H)(*inputs).context
+    fast = biased("alibi", dtype, H)(*inputs)
     assert fast.kernel == "sdpa"
     assert_near([fast.context], [slow], [exact])
 
