@@ -69,7 +69,8 @@ class State(NamedTuple):
         return self._each(lambda x: x.repeat_interleave(n, 0))
 
     def _each(self, rows: Callable[[Tensor], Tensor]) -> State:
-        return self._replace(slots={name: _map(slot, rows) for name, slot in self.slots.items()})
+        slots = {name: _map(slot, rows) for name, slot in self.slots.items()}
+        return State(self.step, self.origin, slots)
 
 
 def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:

@@ -77,8 +77,8 @@ class Visible:
         """The answer as booleans that broadcast to B H T S."""
         raise NotImplementedError
 
-    def split(self, places: Places) -> tuple[Visible | None, Visible | None]:
-        """What is about keys alone (so that a memory can be cleaned by it), and the rest."""
+    def split(self) -> tuple[Visible | None, Visible | None]:
+        """What is about keys alone, so that a memory can hold it, and the rest."""
         return (self, None) if self.about_keys_alone else (None, self)
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
@@ -193,8 +193,10 @@ class Mask(Visible):
             return table[None, None]
         return table[:, None] if table.ndim == 3 else table
 
-    def split(self, places: Places) -> tuple[Visible | None, Visible | None]:
-        return Keys(self.dense(places).any(2).any(1)), self
+    def anyone(self) -> Visible:
+        """The keys that at least one query may look at."""
+        table = self.table if self.table.ndim < 4 else self.table.any(1)
+        return Keys(table[None].any(1) if table.ndim == 2 else table.any(1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,8 +226,8 @@ class Both(Visible):
         first, second = _fitting(self.first.dense(places), self.second.dense(places))
         return first & second
 
-    def split(self, places: Places) -> tuple[Visible | None, Visible | None]:
-        keys, rest = zip(self.first.split(places), self.second.split(places), strict=True)
+    def split(self) -> tuple[Visible | None, Visible | None]:
+        keys, rest = zip(self.first.split(), self.second.split(), strict=True)
         return both(*keys), both(*rest)
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:

@@ -123,8 +123,6 @@ def test_a_state_is_never_changed() -> None:
     assert rows_of(before) == [[0, 1, 2], [0, 1, 2], [10, 11, 12]]
     with pytest.raises(AttributeError):
         before.step = 4  # type: ignore[misc]
-    with pytest.raises(TypeError):
-        State().slots["past"] = 1  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ COUNT = torch.tensor([6, 0])
 KEYS = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 0, 0, 1, 1, 0]], dtype=torch.bool)
 TEXTS = torch.tensor([[0, 0, 0, 1, 1, 2], [3, 3, 3, 3, 3, 3]])
 ASKING = torch.tensor([[0, 1, 1, 2], [3, 0, 3, 3]])
-TABLES = torch.rand(B, H, T, S, generator=torch.Generator().manual_seed(0)) > 0.5
+DEVICE = torch.get_default_device()
+TABLES = torch.rand(B, H, T, S, generator=torch.Generator(DEVICE).manual_seed(0)) > 0.5
 
 Rule = Callable[[int, int, int, int], bool]  # b h t s -> may look; t and s are places
 
@@ -52,7 +53,7 @@ PREDICATES: dict[str, tuple[Callable[[], Visible], Rule]] = {
 
 
 def places(T: int = T, S: int = S, step: int = 0, origin: int | None = None) -> Places:
-    return Places(T, S, step, S - T if origin is None else origin, torch.device("cpu"))
+    return Places(T, S, step, S - T if origin is None else origin, DEVICE)
 
 
 def dense(visible: Visible) -> Tensor:
@@ -131,7 +132,7 @@ def test_places_count_queries_and_keys() -> None:
 
 def test_a_row_of_places_takes_its_segment_along() -> None:
     segment = torch.tensor([[0, 1, 2], [3, 4, 5]])
-    here = Places(3, 4, 0, 1, torch.device("cpu"), segment)
+    here = Places(3, 4, 0, 1, DEVICE, segment)
     row = here.row(2)
     assert row.segment is not None
     assert row.segment.tolist() == [[2], [5]]

@@ -18,7 +18,7 @@ from heed.attention.position import Position
 from heed.attention.reach import Reached
 from heed.kernels.choose import KERNELS, choose
 from heed.records import EMPTY, Attended, Call, Need, State
-from heed.visible import Causal, Mask, Places, Visible, both
+from heed.visible import Causal, Places, Visible, both
 
 if TYPE_CHECKING:
     from heed.attention.mechanism import Mechanism
@@ -40,7 +40,7 @@ def run(
         state = State(0, S - T)
     places = Places(T, S, state.step, state.origin, query.device, segments, memory.segments)
     if visible is not None:
-        of_keys, visible = visible.split(places)
+        of_keys, visible = visible.split()
         memory = memory if of_keys is None else memory.hide(of_keys)
     if T == 0 or S + memory.sinks == 0:
         return _nothing(mechanism, query, memory, state)
@@ -92,9 +92,7 @@ def _call(
 
 def _every_key_seen(visible: Visible | None, places: Places) -> bool:
     """Whether no key of the memory is hidden from all queries by what a call adds."""
-    if type(visible) is Causal:
-        return places.last_at_end
-    return visible is None or type(visible) is Mask  # a mask's unseen keys were cleaned already
+    return visible is None or (type(visible) is Causal and places.last_at_end)
 
 
 def _reference(

@@ -1,18 +1,20 @@
 """Attention as a function, for mechanisms that have no weights of their own."""
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
-from heed.attention.catalogue import DEFAULTS
 from heed.attention.mechanism import Mechanism
-from heed.attention.naming import build, parse
+from heed.attention.naming import build
 from heed.errors import Refused
 from heed.kernels import choose, sdpa
 from heed.records import Attended, Need, State
 from heed.shapes import check, check_groups
 from heed.visible import Causal, Visible
+
+SCALED = {"scaled-dot": True, "dot": False}
+"""The names of a plain dot product, and whether it is scaled."""
+
+_built: dict[tuple[str, int, int, int], Mechanism] = {}
 
 
 def attend(
@@ -50,33 +52,29 @@ def _plain(
 
     None where the call is not that plain, or where something is wrong and must be explained.
     """
-    score = _plain_score(mechanism) if type(mechanism) is str else None
-    if score is None or not choose.is_on("sdpa"):
+    scaled = SCALED.get(mechanism) if type(mechanism) is str else None
+    if scaled is None or not choose.is_on("sdpa"):
         return None
-    context = sdpa.plain(q, k, v, causal, scaled=score == "scaled-dot")
+    context = sdpa.plain(q, k, v, causal, scaled)
     if context is None:
         return None
     T, S = q.shape[2], k.shape[2]
     return Attended(context, State(T, S - T), kernel="sdpa")
 
 
-@lru_cache(maxsize=256)
-def _plain_score(name: str) -> str | None:
-    """The score of a name that is a plain dot product in every other slot."""
-    parts = {**DEFAULTS, **parse(name)}
-    score = parts.pop("score")
-    plain = all(parts[slot] == DEFAULTS[slot] for slot in parts)
-    return score if plain and score in ("dot", "scaled-dot") else None
-
-
-@lru_cache(maxsize=256)
 def _weightless(name: str, query: int, key: int, value: int) -> Mechanism:
-    mechanism = build(name, query=query, key=key, value=value).eval()
-    if any(True for _ in mechanism.parameters()):
-        raise Refused(
-            f"'{name}' has weights to learn: build it once, heed.Attention('{name}', ...), "
-            "or pass a Mechanism"
-        )
+    """The mechanism of a name, built once for these widths."""
+    widths = (name, query, key, value)
+    mechanism = _built.get(widths)
+    if mechanism is None:
+        mechanism = build(name, query=query, key=key, value=value).eval()
+        if any(True for _ in mechanism.parameters()):
+            raise Refused(
+                f"'{name}' has weights to learn: build it once, heed.Attention('{name}', ...), "
+                "or pass a Mechanism"
+            )
+        if not torch.compiler.is_compiling():  # a traced module must not outlive its trace
+            _built[widths] = mechanism
     return mechanism
 
 

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from heed.attention.mechanism import Mechanism
-from heed.attention.memory import Memory
+from heed.attention.memory import Memory, clean
 from heed.attention.naming import build
 from heed.attention.position import Position
 from heed.errors import Refused
 from heed.records import Attended, Need, State
 from heed.shapes import check, check_width
-from heed.visible import Places, Visible, as_visible
+from heed.visible import Mask, Visible, as_visible, conjuncts
 
 
 def split(x: Tensor, heads: int) -> Tensor:
@@ -95,7 +95,7 @@ class Attending(nn.Module):
         if memory is None:
             memory = query
         if isinstance(memory, Tensor):
-            memory = self._remember_for(query, memory, visible, segments)
+            memory = self._remember_for(memory, visible, segments)
         if memory is None:
             raise Refused("there is neither a query nor a memory")
         if query is not None:
@@ -123,13 +123,15 @@ class Attending(nn.Module):
         return self.mechanism.keep(k, v), v
 
     def _remember_for(
-        self, query: Tensor | None, keys: Tensor, visible: Visible | None, segments: Tensor | None
+        self, keys: Tensor, visible: Visible | None, segments: Tensor | None
     ) -> Memory:
         """A memory for this call alone: what the call hides from every query is cleaned first."""
-        if visible is not None:
-            T, S = 1 if query is None else query.shape[1], keys.shape[1]
-            visible, _ = visible.split(Places(T, S, 0, S - T, keys.device))
-        return self.remember(keys, None, visible, segments)
+        values = keys
+        for part in conjuncts(visible):
+            if isinstance(part, Mask):
+                keys, values = clean(part.anyone(), keys, values)
+        exists = None if visible is None else visible.split()[0]
+        return self.remember(keys, values, exists, segments)
 
 
 class Attention(Attending):

@@ -50,6 +50,8 @@ class Memory:
         seen = as_keys(visible)
         if seen is not None:
             keys, values = clean(seen, keys, values)
+        if segments is not None:
+            check(keys=(keys, f"{axes} K"), segments=(segments, "B S"))
         k, v = keep(keys, values, 0)
         return Memory(k, v, seen, segments, keep=keep)
 
@@ -88,8 +90,9 @@ class Memory:
         if (segments is None) != (self.segments is None):
             raise Refused("either all of a memory carries segments, or none of it")
         values = keys if values is None else values
-        more = Memory.of(keys, values, lambda k, v, _: self.keep_from_here(k, v), visible)
-        check(k=(self.k, "B G S D"), new_k=(more.k, "B G N D"), new_v=(more.v, "B G N R"))
+        more = Memory.of(keys, values, lambda k, v, _: self.keep_from_here(k, v), visible, segments)
+        check(k=(self.k, "B G S D"), new_k=(more.k, "B G N D"))
+        check(v=(self.v, "B G S R"), new_v=(more.v, "B G N R"))
         seen = None
         if self.visible is not None or more.visible is not None:
             seen = Keys(torch.cat([self.exists, more.exists], -1))

@@ -114,7 +114,7 @@ class Mixed(Mechanism):
         weight = None if need == "context" else share * one.weight + (1 - share) * two.weight
         return Attended(
             context.to(one.context.dtype),
-            one.state._replace(slots={"first": one.state, "second": two.state}),
+            State(one.state.step, one.state.origin, {"first": one.state, "second": two.state}),
             weight=weight,
             log_prob=_together(one.log_prob, two.log_prob),
             entropy=_together(one.entropy, two.entropy),

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 from torch import nn
@@ -76,7 +76,10 @@ def options_of(name: str) -> list[str]:
     if parts.get("reach") == "mixed":
         parts["reach"], extra = "local-p", ["gate"]
     taken = [
-        option for word in parts.values() for option in signature(CATALOGUE[word].part).parameters
+        option
+        for word in parts.values()
+        for option, how in signature(CATALOGUE[word].part).parameters.items()
+        if how.kind is Parameter.KEYWORD_ONLY  # a part without options has nn.Module's *args
     ]
     return extra + [option for option in taken if option not in SIZES]
 

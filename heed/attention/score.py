@@ -54,7 +54,10 @@ def per_head(k: Tensor, heads: int) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """A linear map per head.    B H T M, H D M -> B H T D"""
-    return x @ weight.mT
+    if x.ndim < 4:
+        return x @ weight.mT
+    rows = x.transpose(0, 1).flatten(1, 2)  # one product per head, not one per row of the batch
+    return (rows @ weight.mT).unflatten(1, (x.shape[0], x.shape[2])).transpose(0, 1)
 
 
 def weights(*shape: int, fan_in: int | None = None) -> nn.Parameter:

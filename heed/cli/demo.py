@@ -43,7 +43,12 @@ def run(
 
 def follow(moments: Iterator[Moment], console: Console) -> None:
     """A bar with the time left on a terminal, ten plain lines elsewhere."""
-    looks = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn(), TextColumn("left"))
+    looks = (
+        BarColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
     bar = Progress(*looks, console=console, transient=True, disable=not console.is_terminal)
     with bar:
         task = bar.add_task("starting", total=None)

@@ -64,7 +64,9 @@ def tell(found: list[dict[str, Any]], console: Console) -> None:
             )
     console.print(table)
     console.print("\ncan: " + ", ".join(f"[bold]{sign}[/] {what}" for sign, what in CAN.items()))
-    console.print("A name joins parts with /, at most one per slot: local-p/general, coverage/additive")
+    console.print(
+        "A name joins parts with /, at most one per slot: local-p/general, coverage/additive"
+    )
 
 
 def letters(claims: Claims) -> str:

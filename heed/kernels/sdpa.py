@@ -43,7 +43,10 @@ def run(call: Call) -> Tensor:
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scaled: bool) -> Tensor | None:
-    """softmax(q·k) v of well-formed tensors, with nothing in between; None for any others."""
+    """softmax(q·k) v of well-formed tensors, with nothing in between.
+
+    None for any others: the general road will serve them, or say what is wrong with them.
+    """
     try:
         (B, H, T, D), (Bk, G, S, Dk), (Bv, Gv, Sv, _) = q.shape, k.shape, v.shape
         if not (B == Bk == Bv and Gv == G and Sv == S and Dk == D and T and S and H % G == 0):
@@ -56,7 +59,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scaled: bool) -> Tensor
         return scaled_dot_product_attention(
             q, k, v, None, 0.0, causal, scale=None if scaled else 1.0, enable_gqa=G != H
         )
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, RuntimeError):
         return None
 
 

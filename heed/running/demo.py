@@ -75,7 +75,7 @@ class Moment:
 
     step: int
     steps: int
-    loss: float
+    loss: float  # nats per letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,26 +120,26 @@ class Demo:
         started = time.perf_counter()
         self.network.train()
         for step in range(1, self.steps + 1):
-            loss = self.loss(draw(BATCH))
+            surprise, loss = self.losses(draw(BATCH))
             optimiser.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
             optimiser.step()
             schedule.step()
             self.seconds = time.perf_counter() - started
-            yield Moment(step, self.steps, loss.item())
+            yield Moment(step, self.steps, surprise.item())
 
-    def loss(self, words: Tensor) -> Tensor:
-        """How surprising the right letters are, and what the attention itself asks for."""
+    def losses(self, words: Tensor) -> tuple[Tensor, Tensor]:
+        """How surprising the right letters are, alone and with what the attention asks for."""
         answer, there = self.answer(words), words != BLANK
         spelt = self.network(words, answer)
-        surprise = cross_entropy(spelt.logits.mT, answer, reduction="none") * there  # B T
-        loss = surprise.sum() / there.sum()
+        each = cross_entropy(spelt.logits.mT, answer, reduction="none") * there  # B T
+        surprise = loss = each.sum() / there.sum()
         if spelt.seen[0].penalty is not None:
             loss = loss + spelt.joined("penalty").mean()
         if spelt.seen[0].log_prob is not None:
-            loss = loss + self._chance(spelt, there, -surprise.detach())
-        return loss
+            loss = loss + self._chance(spelt, there, -each.detach())
+        return surprise, loss
 
     def _chance(self, spelt: Spelt, there: Tensor, reward: Tensor) -> Tensor:
         """REINFORCE, for an attention that draws: a look earns what its letter does."""

@@ -50,7 +50,9 @@ class HeatMap:
 class Paint(Protocol):
     """How a weight looks."""
 
-    least: int  # cells it needs
+    @property
+    def least(self) -> int:
+        """How many cells it needs."""
 
     def cell(self, weight: float, width: int) -> Text:
         """One weight, `width` cells wide."""
@@ -122,7 +124,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What fits: how wide a cell and the row labels are, how many columns, labels upright or not."""
+    """What fits: the width of a cell and of the row labels, and how many columns."""
 
     paint: Paint
     cell: int

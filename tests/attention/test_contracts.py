@@ -25,7 +25,9 @@ from tests.attention.cases import (
 LENGTHS = torch.tensor([6, 0, 4])  # a full row, one that sees nothing, a padded one
 EXISTS = torch.arange(S) < LENGTHS[:, None]
 ROADS = pytest.mark.parametrize(
-    ("need", "off"), [("context", ()), ("context", ("sdpa",)), ("weight", ())], ids=str
+    ("need", "off"),
+    [("context", ()), ("context", tuple(heed.kernels.KERNELS)), ("weight", ())],
+    ids=["kernel", "reference", "weight"],
 )
 
 

@@ -212,6 +212,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def accuracy(self, batch: Batch) -> float:
+        """In evaluation, where `monotonic` reads hard, and `sample` and `gumbel` take the best."""
         self.eval()
         right = self(batch)[0].argmax(-1) == self.target(batch)
         self.train()
@@ -299,7 +300,7 @@ COMPOSITIONS = {
     "sample/additive": Trial(look_up, reaches=0.95),
     "sample/general": Trial(look_up, {"soft": 0.5}, reaches=0.95),
     "sample/local-m": Trial(look_around, {"window": 1}, reaches=0.95),
-    "sparsemax/additive": Trial(look_up),
+    "sparsemax/general": Trial(look_up),
     "entmax/additive": Trial(look_up),
     "argmax/concat": Trial(look_up),
     "gumbel/general": Trial(look_up),

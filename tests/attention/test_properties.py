@@ -122,7 +122,9 @@ class Example:
         if visible is None:
             return torch.ones(shape, dtype=torch.bool)
         begin = self.S - self.T if origin is None else origin
-        return visible.dense(Places(self.T, self.S, 0, begin, torch.device("cpu"))).expand(shape)
+        return visible.dense(Places(self.T, self.S, 0, begin, torch.get_default_device())).expand(
+            shape
+        )
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, **more: Any) -> heed.Attended:
         memory = self.mechanism.remember(k, v)
@@ -211,7 +213,7 @@ def masks(draw: st.DrawFn, B: int, H: int, T: int, S: int, depth: int = 2) -> Ma
     if kind == "lengths":
         count = torch.tensor(draw(st.lists(st.integers(0, S), min_size=B, max_size=B)))
         return Mask(f"lengths {count.tolist()}", lambda t, o: heed.lengths(o(count)))
-    noise = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    noise = torch.Generator(torch.get_default_device()).manual_seed(draw(st.integers(0, 99)))
     if kind == "packed":
         ids = torch.randint(3, (B, S), generator=noise)
         asking = torch.randint(3, (B, T), generator=noise)

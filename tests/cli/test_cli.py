@@ -65,7 +65,10 @@ def test_a_bug_is_not_hidden(command, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_interrupt_ends_with_130_and_no_traceback() -> None:
     process = subprocess.Popen(
-        [*HEED, "demo", "--steps", "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*HEED, "demo", "--steps", "1000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout
     assert "reverse" in process.stdout.readline()  # the training begins

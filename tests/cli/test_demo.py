@@ -73,7 +73,7 @@ def test_an_interrupt_is_130(command, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Demo, words: torch.Tensor) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Demo, "loss", interrupted)
+    monkeypatch.setattr(Demo, "losses", interrupted)
     done = command("demo")
     assert (done.code, done.err) == (130, "")
 

@@ -60,7 +60,9 @@ def test_static_is_refused() -> None:
         Demo("static/additive")
 
 
-@pytest.mark.parametrize("name", [*NAMES, "coverage/additive", "sample/additive", "pointer/local-m"])
+@pytest.mark.parametrize(
+    "name", [*NAMES, "coverage/additive", "sample/additive", "pointer/local-m"]
+)
 def test_every_mechanism_trains_and_reports(name: str) -> None:
     demo = Demo(name, steps=2)
     before = [p.clone() for p in demo.network.attend.parameters()]

@@ -1,0 +1,330 @@
+"""Every name of the catalogue: what it claims it can do it does, and the rest it refuses.
+
+A new entry is walked by all the tests here and beside; it fails the first of them until what is
+expected of it is written down below.
+"""
+
+import inspect
+import itertools
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import pytest
+import torch
+
+import heed
+from heed.attention.catalogue import CATALOGUE, DEFAULTS, Slot
+from heed.attention.naming import options_of, parse
+from heed.errors import NotFormed, Refused, UnknownName
+from heed.records import Claims
+from tests.attention.cases import ALONE, CASES, FIRST, INSIDE, Case, S, close, every, main
+
+
+SOFT, HARD = Claims(), Claims(gradient="straight-through")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is known of a name beforehand, from the literature and not from the code."""
+
+    slot: Slot
+    claims: Claims = SOFT
+    kernel: str = "reference"  # who serves it alone, all else by default
+    mass: str = "one"  # of a row: one, at most one, or any
+    options: tuple[str, ...] = ()
+    weights: bool = False  # something to learn
+    past: bool = False  # its state holds more than the step
+
+
+EXPECTED = {
+    "dot": Expected("score", kernel="sdpa"),
+    "scaled-dot": Expected("score", kernel="sdpa"),
+    "general": Expected("score", kernel="sdpa", weights=True),
+    "additive": Expected("score", options=("width",), weights=True),
+    "concat": Expected("score", options=("width",), weights=True),
+    "concat-identity": Expected("score", weights=True),
+    "location": Expected("score", options=("longest",), weights=True),
+    "key-value": Expected("score", kernel="sdpa", weights=True),
+    "cosine": Expected("score", kernel="sdpa", options=("sharpness",), weights=True),
+    "relative": Expected("score", options=("width", "segments"), weights=True),
+    "coverage": Expected("past", weights=True, past=True),
+    "location-aware": Expected("past", options=("channels", "kernel"), weights=True, past=True),
+    "global": Expected("reach", kernel="sdpa"),
+    "local-m": Expected("reach", kernel="sdpa", options=("window",)),
+    "local-p": Expected("reach", mass="at most one", options=("window", "hidden"), weights=True),
+    "fixed-window": Expected("reach", kernel="sdpa", options=("window",)),
+    "expanded-window": Expected("reach", kernel="sdpa", options=("window", "block")),
+    "mixed": Expected(
+        "reach",
+        kernel="sdpa + reference",
+        mass="at most one",
+        options=("gate", "window", "hidden"),
+        weights=True,
+        past=True,
+    ),
+    "static": Expected(
+        "reach",
+        Claims(step=False, at_once=False, heads=False),
+        kernel="sdpa",
+        options=("learned",),
+        weights=True,
+    ),
+    "softmax": Expected("align", kernel="sdpa"),
+    "sparsemax": Expected("align"),
+    "entmax": Expected("align"),
+    "argmax": Expected("align", HARD),
+    "sample": Expected("align", Claims(gradient="score-function"), options=("count", "soft")),
+    "gumbel": Expected("align", HARD, options=("temperature",)),
+    "forward": Expected("align", options=("agent",), past=True),
+    "forced-forward": Expected("align", past=True),
+    "monotonic": Expected(
+        "align", mass="at most one", options=("offset", "noise"), weights=True, past=True
+    ),
+    "mixture-window": Expected(
+        "align", mass="any", options=("components",), weights=True, past=True
+    ),
+    "blend": Expected("read", kernel="sdpa"),
+    "pointer": Expected("read", Claims(heads=False, context=False)),
+}
+
+each_entry = pytest.mark.parametrize("name", CATALOGUE)
+
+
+def plain(name: str, **options: Any) -> heed.Attention:
+    """Widths that suit every name, nothing else said."""
+    return heed.Attention(name, query=4, key=4, value=4, **options)
+
+
+def test_every_name_is_expected_and_every_expectation_has_a_name() -> None:
+    assert set(CATALOGUE) == set(EXPECTED)
+    assert {word for case in CASES for word in case.words} == set(CATALOGUE)
+    for slot in get_args(Slot):  # each slot is composed with the others, not only used alone
+        composed = [c for c in ALONE if len(c.words) > 1 and slot in parse(c.name)]
+        assert composed, slot
+
+
+@each_entry
+def test_an_entry_says_what_it_is(name: str) -> None:
+    entry, expected = CATALOGUE[name], EXPECTED[name]
+    assert entry.name == name
+    assert entry.slot == expected.slot
+    assert entry.claims == expected.claims
+    assert all((entry.formula, entry.source, entry.about, inspect.getdoc(entry.part)))
+    assert sorted(options_of(name)) == sorted(expected.options)
+
+
+@each_entry
+def test_an_entry_alone_does_what_is_expected(name: str) -> None:
+    expected, case = EXPECTED[name], Case(name)
+    attend = plain(name)
+    assert any(True for _ in attend.parameters()) == expected.weights
+    assert attend.mechanism.claims == expected.claims
+    q, k, v = (torch.randn(2, n, 4) for n in (case.T, S, S))
+    seen = attend(q, attend.remember(k, v))
+    assert seen.kernel == expected.kernel
+    assert seen.why.startswith(f"served by {expected.kernel}")
+    assert bool(seen.state.slots) == expected.past
+
+
+@every(CASES)
+def test_the_mass_of_a_row(case: Case) -> None:
+    attend = case.build()
+    q, k, v = case.inputs()
+    seen = attend(q, attend.remember(k, v), case.first, need="weight")
+    assert (seen.weight >= 0).all()
+    kinds = {EXPECTED[word].mass for word in case.words}
+    if kinds == {"one"}:
+        close(seen.mass, torch.ones_like(seen.mass))
+    elif "any" not in kinds:
+        assert seen.mass.max() <= 1 + 1e-12
+        assert seen.mass.min() < 1 - 1e-6
+
+
+@every(CASES)
+def test_a_composition_claims_what_all_its_parts_claim(case: Case) -> None:
+    assert case.build().mechanism.claims == case.claims
+
+
+@every([c for c in ALONE if not c.claims.heads])
+def test_outside_heads(case: Case) -> None:
+    with pytest.raises(Refused, match=f"'{case.name}' does not go inside heads; use heed.Att"):
+        heed.MultiHeadAttention(8, 2, mechanism=case.name)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@every([c for c in INSIDE if len(c.words) == 1])
+def test_inside_heads_that_share_keys(case: Case, groups: int) -> None:
+    case = Case(case.name, 4, groups)
+    attend = case.build()
+    q, k, v = case.inputs()
+    memory = attend.remember(k, v)
+    seen = attend(q, memory, FIRST, need="weight")
+    assert seen.weight.shape == (3, 4, 4, S)
+    assert seen.context.shape == q.shape
+    assert memory.v.shape == (3, groups, S, 3)
+
+
+@every(ALONE, step=False)
+def test_a_mechanism_without_steps_takes_no_state(case: Case) -> None:
+    attend = case.build()
+    q, k, v = case.inputs()
+    with pytest.raises(Refused, match="computed once: it has no steps and takes no state"):
+        attend(q, attend.remember(k, v), FIRST)
+
+
+@every(ALONE, at_once=False)
+def test_a_mechanism_of_one_query_takes_one(case: Case) -> None:
+    attend = case.build()
+    q, k, v = case.inputs(T=2)
+    with pytest.raises(Refused, match=r"one query for the whole text \(T=1\); got T=2"):
+        attend(q, attend.remember(k, v))
+    own = attend(None, attend.remember(k, v))
+    given = attend.mechanism.reach.vector[:, 0].expand(3, -1, -1)
+    close(main(own), main(attend(given, attend.remember(k, v))))
+
+
+@every([c for c in ALONE if "static" not in c.words])
+def test_only_static_brings_its_own_query(case: Case) -> None:
+    attend = case.build()
+    _, k, v = case.inputs()
+    with pytest.raises(Refused, match="needs a query"):
+        attend(None, attend.remember(k, v))
+
+
+@every(ALONE, context=False)
+def test_a_mechanism_without_a_context_says_where_the_answer_is(case: Case) -> None:
+    attend = case.build()
+    q, k, v = case.inputs()
+    seen = attend(q, attend.remember(k, v))
+    close(seen.mass, torch.ones_like(seen.mass))
+    with pytest.raises(NotFormed, match=r"a pointer gathers nothing: .* is \.weight"):
+        _ = seen.context
+
+
+@every(CASES, context=True)
+def test_what_was_not_asked_for_is_not_there(case: Case) -> None:
+    attend = case.build()
+    q, k, v = case.inputs()
+    seen = attend(q, attend.remember(k, v), case.first)
+    with pytest.raises(NotFormed, match='need="weight"'):
+        _ = seen.weight
+    with pytest.raises(NotFormed, match='need="energy"'):
+        _ = seen.energy
+    with pytest.raises(UnknownName, match="no need is called 'weights'; did you mean weight"):
+        attend(q, attend.remember(k, v), need="weights")
+
+
+@pytest.mark.parametrize("case", [c for c in ALONE if len(c.words) > 1], ids=str)
+def test_the_order_of_the_parts_does_not_matter(case: Case) -> None:
+    first = case.build()
+    q, k, v = case.inputs()
+    want = first(q, first.remember(k, v), case.first, need="weight")
+    for order in itertools.permutations(case.name.split("/")):
+        other = Case("/".join(order)).build()
+        other.load_state_dict(first.state_dict())
+        close(other(q, other.remember(k, v), case.first, need="weight").weight, want.weight, 0)
+
+
+@each_entry
+def test_a_default_may_be_said(name: str) -> None:
+    words = [w for slot, w in DEFAULTS.items() if w and slot != EXPECTED[name].slot]
+    if CATALOGUE[name].blind:
+        words.remove("scaled-dot")
+    case, said = Case(name), Case("/".join([*words, name]))
+    first, other = case.build(), said.build()
+    other.load_state_dict(first.state_dict())
+    q, k, v = case.inputs()
+    close(
+        main(other(q, other.remember(k, v), case.first)),
+        main(first(q, first.remember(k, v), case.first)),
+        0,
+    )
+
+
+two_of_a_slot = [
+    (a, b)
+    for a, b in itertools.combinations(CATALOGUE, 2)
+    if CATALOGUE[a].slot == CATALOGUE[b].slot
+]
+
+
+@pytest.mark.parametrize(("first", "second"), two_of_a_slot)
+def test_two_parts_for_one_slot_are_refused(first: str, second: str) -> None:
+    slot = CATALOGUE[first].slot
+    with pytest.raises(Refused, match=f"two parts for the slot {slot}: {second} and {first}$"):
+        plain(f"{second}/{first}")
+
+
+@pytest.mark.parametrize("score", [n for n, e in EXPECTED.items() if e.slot == "score"])
+def test_a_score_that_would_not_be_used_is_refused(score: str) -> None:
+    with pytest.raises(Refused, match=f"looks at no key, so '{score}' would not be used"):
+        plain(f"{score}/mixture-window")
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("aditive", "additive"),
+        ("Additive", "additive"),
+        ("local_p", "local-p"),
+        ("scaled dot", "scaled-dot"),
+        ("monotone", "monotonic"),
+        ("dot/sparse-max", "sparsemax"),
+        (" dot", "dot"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest(given: str, near: str) -> None:
+    word = given.split("/")[-1]
+    with pytest.raises(UnknownName, match=f"no mechanism is called '{word}'; did you.*{near}"):
+        plain(given)
+
+
+@pytest.mark.parametrize("given", ["", "/", "dot/", "/dot", "dot//softmax", "os", "__import__"])
+def test_what_is_no_name_gets_all_of_them(given: str) -> None:
+    with pytest.raises(UnknownName, match=r"no mechanism is called '.*'; (known: dot, |did you)"):
+        plain(given)
+
+
+@each_entry
+def test_an_unknown_option_is_refused(name: str) -> None:
+    with pytest.raises(UnknownName, match=f"no option of '{name}' is called 'xyzzy'; known: "):
+        plain(name, xyzzy=3)
+    for option in EXPECTED[name].options:
+        with pytest.raises(UnknownName, match=f"did you mean .*{option}"):
+            plain(name, **{option[:-1]: 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("mixed/pointer", "mixed blends two contexts; a pointer gathers none"),
+        ("static/forward", "Static attends once; a part that goes on"),
+        ("static/coverage", "Static attends once; a part that goes on"),
+        ("expanded-window/relative", "ExpandedWindow puts keys together; Relative needs them"),
+        ("expanded-window/monotonic/coverage", "Coverage and Monotonic needs them in a line"),
+        ("expanded-window/location", "Location needs them"),
+    ],
+)
+def test_parts_that_cannot_work_together_are_refused(name: str, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        plain(name)
+
+
+@pytest.mark.parametrize("name", ["dot", "scaled-dot", "key-value", "cosine", "relative"])
+def test_widths_that_cannot_be_compared_are_refused(name: str) -> None:
+    with pytest.raises(Refused, match="query=4, key=6; use 'general'"):
+        heed.Attention(name, query=4, key=6)
+
+
+def test_one_head_takes_no_heads() -> None:
+    with pytest.raises(Refused, match=r"one head; use heed\.MultiHeadAttention"):
+        heed.Attention("additive", query=4, heads=2)
+    with pytest.raises(Refused, match="needs the widths it compares"):
+        heed.Attention("additive")
+
+
+def test_location_ends_where_it_was_built_to_end() -> None:
+    attend = plain("location", longest=5)
+    keys = torch.randn(1, 6, 4)
+    with pytest.raises(Refused, match="at most 5 places; this source has S=6"):
+        attend(keys[:, :1], attend.remember(keys))
