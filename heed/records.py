@@ -158,7 +158,6 @@ class Attended:
         self,
         context: Tensor | None,
         state: State,
-        *,
         weight: Tensor | None = None,
         energy: Tensor | None = None,
         log_prob: Tensor | None = None,

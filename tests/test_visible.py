@@ -9,7 +9,7 @@ from torch import Tensor
 import heed
 from heed import Visible
 from heed.errors import Refused, ShapeError
-from heed.visible import Both, Either, Gaussian, Keys, Near, Not, Places, both
+from heed.visible import Both, Either, Gaussian, Keys, Mask, Near, Not, Places, both
 
 B, H, T, S = 2, 3, 4, 6
 COUNT = torch.tensor([6, 0])
@@ -188,7 +188,7 @@ SPLITS = {
 @pytest.mark.parametrize("name", SPLITS)
 def test_the_two_halves_of_a_split_make_the_whole(name: str) -> None:
     visible = SPLITS[name]
-    keys, rest = visible.split(places())
+    keys, rest = visible.split()
     whole = both(keys, rest)
     assert whole is not None
     assert torch.equal(dense(whole), dense(visible))
@@ -199,20 +199,22 @@ def test_the_two_halves_of_a_split_make_the_whole(name: str) -> None:
 
 
 def test_a_split_takes_padding_out_of_a_composition() -> None:
-    keys, rest = (heed.causal() & heed.lengths(COUNT)).split(places())
+    keys, rest = (heed.causal() & heed.lengths(COUNT)).split()
     assert keys is not None
     assert torch.equal(dense(keys), dense(heed.lengths(COUNT)))
     assert rest == heed.causal()
 
 
-def test_a_masks_unseen_keys_are_its_half_about_keys() -> None:
-    table = TABLES[:, 0].clone()
-    table[0, :, 2] = False
-    keys, rest = Visible.mask(table).split(places())
-    assert isinstance(keys, Keys)
-    assert torch.equal(keys.table, table.any(1))
-    assert rest is not None
-    assert torch.equal(dense(rest), table[:, None].expand(B, H, T, S))
+def test_a_mask_knows_which_keys_anyone_sees_but_speaks_of_queries() -> None:
+    table = TABLES.clone()
+    table[0, :, :, 2] = False
+    for mask in (table, table[:, 0], table[0, 0]):
+        visible = Visible.mask(mask)
+        assert visible.split() == (None, visible)
+        assert isinstance(visible, Mask)
+        anyone = visible.anyone()
+        assert isinstance(anyone, Keys)
+        assert torch.equal(anyone.table.expand(B, S), dense(visible).any(2).any(1))
 
 
 def test_both_of_what_may_be_missing() -> None:

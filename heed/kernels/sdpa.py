@@ -42,8 +42,10 @@ def run(call: Call) -> Tensor:
     return masked(call, call.q, *call.cleaned(ok), ok, call.bias)
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scaled: bool) -> Tensor | None:
-    """softmax(q·k) v of well-formed tensors, with nothing in between.
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scaled: bool
+) -> tuple[Tensor, int, int] | None:
+    """softmax(q·k) v of well-formed tensors, with nothing in between; and T and S.
 
     None for any others: the general road will serve them, or say what is wrong with them.
     """
@@ -55,10 +57,12 @@ def plain(q: Tensor, k: Tensor, v: Tensor, causal: bool, scaled: bool) -> Tensor
             return None
         if scaled and G == H:  # every further argument would cost a good part of a microsecond
             attend = scaled_dot_product_attention
-            return attend(q, k, v, is_causal=True) if causal else attend(q, k, v)
-        return scaled_dot_product_attention(
-            q, k, v, None, 0.0, causal, scale=None if scaled else 1.0, enable_gqa=G != H
+            return attend(q, k, v, is_causal=True) if causal else attend(q, k, v), T, S
+        scale = None if scaled else 1.0
+        attended = scaled_dot_product_attention(
+            q, k, v, None, 0.0, causal, scale=scale, enable_gqa=G != H
         )
+        return attended, T, S
     except (ValueError, ZeroDivisionError, RuntimeError):
         return None
 

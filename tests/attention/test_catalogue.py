@@ -19,7 +19,6 @@ from heed.errors import NotFormed, Refused, UnknownName
 from heed.records import Claims
 from tests.attention.cases import ALONE, CASES, FIRST, INSIDE, Case, S, close, every, main
 
-
 SOFT, HARD = Claims(), Claims(gradient="straight-through")
 
 

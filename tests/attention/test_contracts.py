@@ -56,10 +56,18 @@ def gradients(out: Tensor, *of: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(total, of, retain_graph=True, materialize_grads=True))
 
 
-@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
 @every(CASES, step=True, at_once=True)
-def test_any_cut_of_the_queries_gives_the_same(case: Case, train: bool) -> None:
-    attend = case.build().train(train and not case.draws)
+def test_any_cut_of_the_queries_gives_the_same(case: Case) -> None:
+    check_cuts(case, case.build())
+
+
+@every([c for c in CASES if "monotonic" in c.words])
+def test_any_cut_of_a_hard_alignment_gives_the_same(case: Case) -> None:
+    check_cuts(case, case.build().eval())
+
+
+def check_cuts(case: Case, attend: Any) -> None:
+    """One by one, at random places, with an empty piece, and all at once."""
     q, k, v = case.inputs(T=7)
     memory = attend.remember(k, v, EXISTS)
     whole = attend(q, memory, FIRST, need="weight")

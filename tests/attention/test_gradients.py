@@ -32,7 +32,8 @@ def test_the_gradient_is_the_derivative(case: Case) -> None:
         found = (seen._context, seen.weight, seen.penalty)
         return tuple(x for x in found if x is not None and x.requires_grad)
 
-    assert gradcheck(outputs, inputs, fast_mode=bool(case.heads))
+    # Entry by entry for the names themselves, along random directions for what is made of them.
+    assert gradcheck(outputs, inputs, fast_mode=case.heads > 0 or len(case.words) > 1)
 
 
 @every([c for c in CASES if "blend" in c.parts.values()], gradient="exact")
