@@ -54,10 +54,9 @@ def per_head(k: Tensor, heads: int) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """A linear map per head.    B H T M, H D M -> B H T D"""
-    if x.ndim < 4:
-        return x @ weight.mT
-    rows = x.transpose(0, 1).flatten(1, 2)  # one product per head, not one per row of the batch
-    return (rows @ weight.mT).unflatten(1, (x.shape[0], x.shape[2])).transpose(0, 1)
+    B, H, T, M = x.shape
+    rows = x.transpose(0, 1).reshape(H, B * T, M)  # one product per head, not one per batch row
+    return (rows @ weight.mT).view(H, B, T, weight.shape[1]).transpose(0, 1)
 
 
 def weights(*shape: int, fan_in: int | None = None) -> nn.Parameter:
@@ -284,7 +283,7 @@ class Relative(Score):
         first = places.origin + places.step  # where the first query stands
         distances = torch.arange(first - places.S + 1, first + places.T, device=q.device)
         pattern = torch.cat(waves(distances.to(q.dtype), self.width), -1)
-        r = linear(pattern, self.distance_weight.to(q.dtype))
+        r = pattern @ self.distance_weight.to(q.dtype).mT  # H N D
         k = per_head(memory.k, q.shape[1])
         energy = dot(q + self.content_bias, k) + distance(q + self.distance_bias, r, places)
         if hasattr(self, "segment_vectors"):

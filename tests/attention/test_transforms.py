@@ -55,7 +55,8 @@ class Asked(nn.Module):
 
 def same_numbers(case: Case, got: Any, want: Any, tolerance: float, slopes: bool) -> None:
     """Of outputs, and of gradients."""
-    tensors = case.inputs(T=min(case.T, 2), dtype=torch.float32, grad=slopes)
+    steps = 2 if len(case.words) == 1 else 1  # a past unrolls its steps
+    tensors = case.inputs(T=min(case.T, steps), dtype=torch.float32, grad=slopes)
     results = []
     for module in (got, want):
         out = module(*tensors, LENGTHS)

@@ -7,6 +7,7 @@ dtype with a float32 softmax, or a few epsilons at that magnitude, whichever is 
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ import heed
 from heed import Visible
 from heed.attention.naming import build
 from heed.attention.position import ALiBi
-from heed.kernels import KERNELS
+from heed.kernels import KERNELS, sdpa
 
 DOUBLE = torch.float64
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, DOUBLE)
@@ -237,6 +238,43 @@ def test_a_bias_over_long_distances_is_not_rounded(dtype: torch.dtype) -> None:
     fast = biased("alibi", dtype, H)(*inputs)
     assert fast.kernel == "sdpa"
     assert_near([fast.context], [slow], [exact])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("table", ["everything", "causal_and_padded"])
+def test_the_bias_is_handed_on_in_full_precision(
+    table: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounded to bfloat16, log 3 would be off by a quarter of a percent."""
+    handed = []
+
+    def spy(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *more: Any, **named: Any) -> Tensor:
+        handed.append(mask)
+        return fused(q, k, v, mask, *more, **named)
+
+    fused = sdpa.scaled_dot_product_attention
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", spy)
+    inputs = random_inputs(3, 1, 7, 7, dtype)
+    biased("expanded-window", dtype, 3, TABLES[table](3, 7, 7)[0])(*inputs)
+    (mask,) = handed
+    assert mask.dtype == torch.promote_types(dtype, torch.float32)
+    assert (mask == torch.tensor(3.0, dtype=mask.dtype).log()).any()
+
+
+@pytest.mark.parametrize("origin", [-2, -1, 0, 1, 3])
+@pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 4), (4, 4), (3, 4)])
+def test_queries_that_do_not_stand_at_the_end(T: int, S: int, origin: int) -> None:
+    """As many queries as keys, but elsewhere: the square mask of PyTorch would be wrong."""
+    q, k, v = random_inputs(2, 2, T, S, DOUBLE)
+    for state in (heed.State(0, origin), heed.State(2, origin - 2)):
+        table = torch.arange(S) <= torch.arange(T)[:, None] + origin
+        exact = plain(q, k, v, table.expand(B, 2, T, S))
+        got = heed.attend(q, k, v, visible=heed.causal(), state=state)
+        assert got.kernel == "sdpa"
+        torch.testing.assert_close(got.context, exact)
+        with off():
+            slow = heed.attend(q, k, v, visible=heed.causal(), state=state)
+        torch.testing.assert_close(slow.context, exact)
 
 
 @pytest.mark.parametrize("T", [1, 2, 5])
