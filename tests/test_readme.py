@@ -1,4 +1,4 @@
-"""What the README says is so: its Python runs as printed, and its table is the catalogue."""
+"""What README and docs say is so: their Python runs as printed, the table is the catalogue."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,9 @@ import pytest
 
 from heed.attention.catalogue import CATALOGUE
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
 
 
 def python_of(markdown: str) -> str:
@@ -25,10 +27,11 @@ def test_blocks_keep_their_lines() -> None:
     assert python_of("# a\n```python\nx = 1\n```\ntext").split("\n") == ["", "", "x = 1", "", ""]
 
 
-def test_the_python_of_the_readme_runs() -> None:
-    source = python_of(README.read_text("utf-8"))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs(page: Path) -> None:
+    source = python_of(page.read_text("utf-8"))
     assert "import heed" in source
-    exec(compile(source, str(README), "exec"), {"__name__": "readme"})
+    exec(compile(source, str(page), "exec"), {"__name__": "page"})
 
 
 @pytest.mark.parametrize("slot", ["score", "past", "reach", "align", "read"])
