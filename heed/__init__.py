@@ -6,8 +6,9 @@ seen = attend(query, memory)
 """
 
 from heed import kernels
+from heed.attention.attending import Attention
 from heed.attention.functional import attend
-from heed.attention.heads import Attention, MultiHeadAttention
+from heed.attention.heads import MultiHeadAttention
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.watching import watch

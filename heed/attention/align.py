@@ -4,15 +4,12 @@ First the mathematics; then the parts. Energies come in float32 or better; `ok` 
 (None: everyone). A row that sees nothing gets weights that are exactly zero.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from heed.attention.past import grown
-from heed.attention.score import linear, weights
 from heed.errors import Refused
 from heed.records import Claims
 
@@ -109,56 +106,6 @@ def log_choice(soft: Tensor, chosen: Tensor) -> Tensor:
 def entropy_of(soft: Tensor) -> Tensor:
     """-Σ p log p.    ... S -> ..."""
     return -(soft * soft.clamp(min=torch.finfo(soft.dtype).tiny).log()).sum(-1)
-
-
-def scan(keep: Tensor, gain: Tensor) -> Tensor:
-    """x_j = keep_j · x_{j-1} + gain_j along the last axis, in log2 S passes, without division."""
-    reach = 1
-    while reach < keep.shape[-1]:
-        gain = gain + keep * _shifted(gain, reach)
-        keep = keep * _shifted(keep, reach)
-        reach *= 2
-    return gain
-
-
-def monotonic_step(chance: Tensor, before: Tensor) -> Tensor:
-    """Where a left-to-right reader stops, given where it stood. Raffel 2017 eq. 8-12.
-
-    q_j = (1 - p_{j-1}) q_{j-1} + a_{t-1,j},  a_tj = p_j q_j.    B H S, B H S -> B H S
-    """
-    return chance * scan(_shifted(1 - chance, 1), before)
-
-
-def forward_step(energy: Tensor, before: Tensor, ok: Tensor | None, move: Tensor) -> Tensor:
-    """a_t(s) ∝ ((1 - u) a_{t-1}(s) + u a_{t-1}(s-1)) exp(e_t(s)). Zhang 2018 eq. 5, 10.
-
-    move u: B H 1, a half where staying and advancing are equally likely.    B H S -> B H S
-    """
-    return weighed(energy, (1 - move) * before + move * _shifted(before, 1), ok)
-
-
-def forced_step(energy: Tensor, before: Tensor, covered: Tensor, ok: Tensor | None) -> Tensor:
-    """a_t(s) ∝ exp(e_t(s)) · (1 - min(1, cov(s))) · Σ_{s'<=s} a_{t-1}(s').    B H S -> B H S
-
-    What is fully used keeps a trace (1e-6), so that the last place can be held when none is left.
-    """
-    return weighed(energy, (1 - covered).clamp(min=1e-6) * before.cumsum(-1), ok)
-
-
-def mixture(height: Tensor, sharpness: Tensor, centre: Tensor, places: Tensor) -> Tensor:
-    """Σ_k α_k exp(-β_k (κ_k - s)^2). Graves 2013 eq. 46.    B H T K (three times), S -> B H T S"""
-    away = centre[..., None, :] - places[:, None]
-    return (height[..., None, :] * (-sharpness[..., None, :] * away * away).exp()).sum(-1)
-
-
-def _from_query(query: Tensor, weight: Tensor, energy: Tensor) -> Tensor:
-    """A linear map of queries, as precise as the energies.    B H T M, H D M -> B H T D"""
-    return linear(query.to(energy.dtype), weight.to(energy.dtype))
-
-
-def _shifted(x: Tensor, by: int) -> Tensor:
-    """x_{j-by}, zero before the beginning."""
-    return torch.nn.functional.pad(x, (by, 0))[..., : x.shape[-1]]
 
 
 def _ranked(energy: Tensor) -> tuple[Tensor, Tensor]:
@@ -287,135 +234,3 @@ class Gumbel(Align):
         noisy = energy + gumbel_noise(energy) if self.training else energy
         hard = one_hot(best(noisy, ok), energy, ok)
         return Aligned(straight_through(hard, softmax(noisy / self.temperature, ok)))
-
-
-class Walk(Align):
-    """An align that moves along the keys: each step starts from where the last one stood."""
-
-    in_line = True
-
-    def begin(self, like: Tensor) -> Any:
-        """Before the first step, all weight is on the first place.    B H S"""
-        start = torch.zeros_like(like)
-        start[..., 0] = 1
-        return start
-
-    def grow(self, slot: Any, S: int) -> Any:
-        """The slot for a memory that has grown to S places."""
-        return grown(slot, S)
-
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
-    ) -> tuple[Tensor, Any]:
-        """One step: B H S, who is visible, the slot, the query B H M -> weight B H S, the slot"""
-        raise NotImplementedError
-
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        slot = self.begin(energy[:, :, 0]) if before is None else before
-        slot = self.grow(slot, energy.shape[-1])
-        if ok is not None:
-            ok = ok.expand_as(energy)
-        steps = []
-        for t in range(energy.shape[2]):
-            seen = None if ok is None else ok[:, :, t]
-            weight, slot = self.walk(energy[:, :, t], seen, slot, query[:, :, t])
-            steps.append(weight)
-        return Aligned(torch.stack(steps, 2), slot)
-
-
-class Forward(Walk):
-    """Stay or advance by one: a_t(s) ∝ (a_{t-1}(s) + a_{t-1}(s-1)) exp(e_t(s)). Zhang 2018.
-
-    agent  learn from the query how likely it is to advance (the transition agent)
-    """
-
-    name = "forward"
-
-    def __init__(self, *, query: int, heads: int = 1, agent: bool = False) -> None:
-        super().__init__()
-        self.agent = weights(heads, 1, query) if agent else None
-
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        move = energy.new_tensor(0.5)
-        if self.agent is not None:
-            move = torch.sigmoid(_from_query(query[:, :, None], self.agent, energy)[..., 0])
-        weight = forward_step(energy, before, ok, move)
-        return weight, weight
-
-
-class ForcedForward(Walk):
-    """What was aligned is hardly used again, and the alignment moves on."""
-
-    name = "forced-forward"
-
-    def begin(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        first = super().begin(like)  # its running sum opens every place
-        return first, torch.zeros_like(like)
-
-    def grow(self, slot: tuple[Tensor, Tensor], S: int) -> tuple[Tensor, Tensor]:
-        return grown(slot[0], S), grown(slot[1], S)
-
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], query: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        last, covered = before
-        weight = forced_step(energy, last, covered, ok)
-        return weight, (weight, covered + weight)
-
-
-class Monotonic(Walk):
-    """Read left to right and stop with probability σ(e): a reader that never looks back.
-
-    Training gives the expected alignment, evaluation the hard one. Rows may sum to less than one:
-    what is missing is the chance of having read past the end. Raffel 2017.
-
-    offset  the energy's first offset; negative, so that reading goes on by default
-    noise   the spread of the noise that training adds, which drives σ(e) towards 0 or 1
-    """
-
-    name = "monotonic"
-
-    def __init__(self, *, heads: int = 1, offset: float = -1.0, noise: float = 1.0) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(heads, 1, 1))
-        self.offset = nn.Parameter(torch.full((heads, 1, 1), offset))
-        self.noise = noise
-
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        energy = energy * self.scale.to(energy.dtype) + self.offset.to(energy.dtype)
-        if self.training and self.noise:
-            energy = energy + self.noise * torch.randn_like(energy)
-        return super().forward(energy, ok, before, query)
-
-    def walk(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        chance = torch.sigmoid(energy) if self.training else (energy > 0).to(energy.dtype)
-        weight = monotonic_step(chance if ok is None else chance * ok, before)
-        return weight, weight
-
-
-class MixtureWindow(Align):
-    """A mixture of windows that can only move forward; no key is looked at. Graves 2013 §5.1."""
-
-    name = "mixture-window"
-    in_line = True
-
-    def __init__(self, *, query: int, heads: int = 1, components: int = 5) -> None:
-        super().__init__()
-        # Small, since exp would scatter the first windows; each row's first mass is about one:
-        # a window of sharpness one covers α √π.
-        self.weight = weights(heads, 3 * components, query, fan_in=10 * query)
-        self.bias = nn.Parameter(torch.zeros(heads, 1, 3 * components))
-        nn.init.constant_(self.bias[..., :components], -math.log(components * math.sqrt(math.pi)))
-
-    def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        logs = _from_query(query, self.weight, energy) + self.bias.to(energy.dtype)
-        logs = logs.clamp(max=15)  # e^15 places: beyond any text, and nothing overflows to NaN
-        height, sharpness, advance = logs.exp().chunk(3, -1)
-        centre = advance.cumsum(2) if before is None else before[:, :, None] + advance.cumsum(2)
-        places = torch.arange(energy.shape[-1], device=energy.device, dtype=energy.dtype)
-        weight = mixture(height, sharpness, centre, places)
-        return Aligned(weight if ok is None else weight * ok, centre[:, :, -1])

@@ -13,11 +13,11 @@ from torch.nn.functional import dropout, pad
 
 from heed.attention.align import Aligned
 from heed.attention.memory import Memory
-from heed.attention.past import grown
+from heed.attention.past import fitted
 from heed.attention.position import Position
 from heed.attention.reach import Reached
 from heed.kernels.choose import KERNELS, choose
-from heed.records import EMPTY, Attended, Call, Need, State
+from heed.records import Attended, Call, Need, State
 from heed.visible import Causal, Places, Visible, both
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def run(
         of_keys, visible = visible.split()
         memory = memory if of_keys is None else memory.hide(of_keys)
     if T == 0 or S + memory.sinks == 0:
-        return _nothing(mechanism, query, memory, state)
+        return _nothing(mechanism, query, memory, state, need)
     known = both(memory.visible, visible)
     reached = mechanism.reach(query, memory, places, known)
     call = _call(mechanism, query, reached, places, need, position)
@@ -51,7 +51,7 @@ def run(
     name, refusals = choose(call)
     if name is None:
         return _reference(mechanism, call, query, reached, state, refusals)
-    return Attended(KERNELS[name].run(call), _after(state, T), kernel=name, refusals=refusals)
+    return Attended(KERNELS[name].run(call), _after(state, T, {}), kernel=name, refusals=refusals)
 
 
 def _call(
@@ -168,21 +168,22 @@ def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: Mapping[str, 
     assert past is not None
     S = scene.memory.k.shape[2]
     before = slots.get("past")
-    before = past.begin(scene.q[..., :1, 0], S) if before is None else grown(before, S)
+    before = past.begin(scene.q[..., :1, 0], S) if before is None else fitted(before, S)
     rows: list[Aligned] = []
     energies, penalties = [], []
     for t in range(scene.q.shape[2]):
         row, energy, slots, _ = _look(mechanism, scene.row(t), slots, past.hint(before))
         rows.append(row)
         energies.append(energy)
-        penalties.append(past.penalty(before, row.weight[:, :, 0]))
+        if past.charges:
+            penalties.append(past.penalty(before, row.weight[:, :, 0])[..., None])
         before = past.after(before, row.weight[:, :, 0])
     aligned = Aligned(
         torch.cat([row.weight for row in rows], 2),
         log_prob=_joined([row.log_prob for row in rows]),
         entropy=_joined([row.entropy for row in rows]),
     )
-    penalty = _joined([None if p is None else p[..., None] for p in penalties])
+    penalty = torch.cat(penalties, 2) if penalties else None
     return aligned, torch.cat(energies, 2), {**slots, "past": before}, penalty
 
 
@@ -199,27 +200,34 @@ def _row(table: Tensor | None, t: int) -> Tensor | None:
 
 def _gain(call: Call) -> Tensor | None:
     """The gain, one on the sinks.    broadcasts to B H T S"""
-    return (
-        None if call.gain is None else pad(call.gain.dense(call.places), (0, call.sinks), value=1.0)
-    )
+    if call.gain is None:
+        return None
+    return pad(call.gain.dense(call.places), (0, call.sinks), value=1.0)
 
 
-def _nothing(mechanism: Mechanism, query: Tensor, memory: Memory, state: State) -> Attended:
+def _nothing(
+    mechanism: Mechanism, query: Tensor, memory: Memory, state: State, need: Need
+) -> Attended:
     """No query, or nothing to look at: a context of zeros through which no gradient flows."""
     B, H, T, _ = query.shape
     never = torch.zeros((), dtype=torch.bool, device=query.device)
     zero = query.sum(-1, keepdim=True).where(never, 0)
     weight = _wide(zero).expand(B, H, T, memory.k.shape[2])
     context = zero.expand(B, H, T, memory.v.shape[3]).to(_result_dtype(memory.v))
+    gathers, draws = mechanism.claims.context, mechanism.claims.gradient == "score-function"
+    fact = weight.sum(-1)  # B H T
     return Attended(
-        context if mechanism.claims.context else None,
+        context if gathers else None,
         _after(state, T, state.slots),
-        weight=weight,
-        energy=weight,
+        weight=weight if need != "context" or not gathers else None,
+        energy=weight if need == "energy" else None,
+        log_prob=fact if draws else None,
+        entropy=fact if draws else None,
+        penalty=fact if mechanism.past is not None and mechanism.past.charges else None,
     )
 
 
-def _after(state: State, T: int, slots: Mapping[str, Any] = EMPTY) -> State:
+def _after(state: State, T: int, slots: Mapping[str, Any]) -> State:
     return State(state.step + T, state.origin, slots)
 
 

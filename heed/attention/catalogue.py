@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from heed.attention import align, past, reach, read, score
+from heed.attention import align, moving, past, reach, read, score
 from heed.attention.mixed import Mixed
 from heed.records import Claims
 
@@ -213,7 +213,7 @@ _ENTRIES = (
     Entry(
         "forward",
         "align",
-        align.Forward,
+        moving.Forward,
         "a_t(s) ∝ (a_{t−1}(s) + a_{t−1}(s−1)) exp(e)",
         "Zhang 2018 §3",
         "stays or advances by one",
@@ -221,7 +221,7 @@ _ENTRIES = (
     Entry(
         "forced-forward",
         "align",
-        align.ForcedForward,
+        moving.ForcedForward,
         "a_t(s) ∝ exp(e) (1 − min(1, cov)) Σ_{s'≤s} a_{t−1}(s')",
         "after Zhang 2018 and See 2017",
         "hardly uses a place again, and moves on",
@@ -229,7 +229,7 @@ _ENTRIES = (
     Entry(
         "monotonic",
         "align",
-        align.Monotonic,
+        moving.Monotonic,
         "q_j = (1 − p_{j−1}) q_{j−1} + a_{t−1,j}, a_j = p_j q_j",
         "Raffel 2017",
         "reads left to right, never back; rows may sum to less than one",
@@ -237,7 +237,7 @@ _ENTRIES = (
     Entry(
         "mixture-window",
         "align",
-        align.MixtureWindow,
+        moving.MixtureWindow,
         "Σ_k α_k exp(−β_k (κ_k − s)²), κ only grows",
         "Graves 2013 §5.1",
         "soft windows that move forward; looks at no key",

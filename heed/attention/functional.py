@@ -40,7 +40,7 @@ def attend(
         plain = sdpa.plain(q, k, v, causal, scaled) if choose.is_on("sdpa") else None
         if plain is not None:
             context, T, S = plain
-            return Attended(context, State(T, S - T), kernel="sdpa")
+            return Attended(context, State(T, S - T, {}), kernel="sdpa")
     _check(q, k, v)
     if isinstance(mechanism, str):
         mechanism = _weightless(mechanism, q.shape[-1], k.shape[-1], v.shape[-1])

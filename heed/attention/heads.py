@@ -1,4 +1,4 @@
-"""Attention on B T M: one head as it is, or project, split into heads, attend, join."""
+"""Heads: project, split, attend, join, project out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from heed.attention.attending import Attending
 from heed.attention.mechanism import Mechanism
-from heed.attention.memory import Memory, clean
+from heed.attention.memory import Memory
 from heed.attention.naming import build
 from heed.attention.position import Position
 from heed.errors import Refused
-from heed.records import Attended, Need, State
-from heed.shapes import check, check_width
-from heed.visible import Mask, Visible, as_visible, conjuncts
+from heed.visible import Visible
 
 
 def split(x: Tensor, heads: int) -> Tensor:
@@ -26,164 +25,6 @@ def split(x: Tensor, heads: int) -> Tensor:
 def join(x: Tensor) -> Tensor:
     """B H T D -> B T M"""
     return x.transpose(1, 2).flatten(2)
-
-
-class Attending(nn.Module):
-    """What `Attention` and `MultiHeadAttention` share: remember once, then ask.
-
-    `shape_query` and `shape_keys` bring B T M into heads, `shape_context` brings the answer back.
-    """
-
-    mechanism: Mechanism
-    position: Position | None  # set by each: a default on the class would hide the module
-    widths: tuple[int | None, int | None, int | None] = (None, None, None)
-    """Of the queries, keys and values it was built for, where that is known."""
-
-    def shape_query(self, query: Tensor) -> Tensor:
-        """B T M -> B H T D"""
-        raise NotImplementedError
-
-    def shape_keys(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """B S K, B S R -> B G S D, B G S D"""
-        raise NotImplementedError
-
-    def shape_context(self, context: Tensor) -> Tensor:
-        """B H T R -> B T R"""
-        raise NotImplementedError
-
-    def remember(
-        self,
-        keys: Tensor,
-        values: Tensor | None = None,
-        visible: Visible | Tensor | None = None,
-        segments: Tensor | None = None,
-    ) -> Memory:
-        """Project keys and values (default: the keys) once, to be asked many times.
-
-        keys: B S K.  values: B S R.  visible: which keys exist, `heed.lengths(n)` or booleans B S.
-        """
-        check(keys=(keys, "B S K"))
-        values = keys if values is None else values
-        return Memory.of(keys, values, self._keep, visible, segments)
-
-    def forward(
-        self,
-        query: Tensor | None,
-        memory: Memory | Tensor | None = None,
-        state: State | None = None,
-        *,
-        visible: Visible | Tensor | None = None,
-        need: Need = "context",
-        segments: Tensor | None = None,
-        **torch_arguments: Any,
-    ) -> Attended:
-        """Attend: queries B T M -> context B T R, weight B H T S.
-
-        memory: what `remember` gave; or keys that serve as values too (B S K); or nothing, for
-        self-attention. state: what the last step's record carries. visible: who may look where,
-        beyond what the memory hides.
-        """
-        if torch_arguments:
-            raise Refused(_torch_argument(next(iter(torch_arguments))))
-        if state is not None and not isinstance(state, State):
-            raise Refused(
-                "the third argument is the state; keys and values go into a memory: "
-                "attend(query, attend.remember(keys, values))"
-            )
-        if visible is not None:
-            visible = as_visible(visible)
-        if memory is None:
-            memory = query
-        if isinstance(memory, Tensor):
-            memory = self._remember_for(memory, visible, segments)
-        if memory is None:
-            raise Refused("there is neither a query nor a memory")
-        if query is not None:
-            check(queries=(query, "B T M"))
-            check_width("queries", query, self.widths[0])
-        seen: Attended = self.mechanism(
-            None if query is None else self.shape_query(query),
-            memory,
-            state,
-            visible=visible,
-            need=need,
-            segments=segments,
-            position=self.position,
-        )
-        if not self.mechanism.claims.context:
-            return seen
-        return seen.replace(context=self.shape_context(seen.context))
-
-    def _keep(self, keys: Tensor, values: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        check_width("keys", keys, self.widths[1])
-        check_width("values", values, self.widths[2])
-        k, v = self.shape_keys(keys, values)
-        if self.position is not None:
-            k = self.position.turn(k, torch.arange(start, start + k.shape[2], device=k.device))
-        return self.mechanism.keep(k, v), v
-
-    def _remember_for(
-        self, keys: Tensor, visible: Visible | None, segments: Tensor | None
-    ) -> Memory:
-        """A memory for this call alone: what the call hides from every query is cleaned first."""
-        values = keys
-        for part in conjuncts(visible):
-            if isinstance(part, Mask):
-                keys, values = clean(part.anyone(), keys, values)
-        exists = None if visible is None else visible.split()[0]
-        return self.remember(keys, values, exists, segments)
-
-
-class Attention(Attending):
-    """One attention by name or from a Mechanism, on queries B T M and keys B S K.
-
-    heed.Attention("local-p/general", query=512, key=1024, window=10)
-
-    Nothing is projected but what the score itself projects; values are read as they are. Without
-    `query` (the name `static`) the query is a learned vector.
-    """
-
-    def __init__(
-        self,
-        mechanism: str | Mechanism = "scaled-dot",
-        *,
-        query: int | None = None,
-        key: int | None = None,
-        value: int | None = None,
-        dropout: float = 0.0,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        self.position = None
-        if isinstance(mechanism, Mechanism):
-            if options or dropout or (query, key, value) != (None, None, None):
-                raise Refused("a Mechanism is complete: it takes no widths, dropout or options")
-            self.mechanism = mechanism
-            return
-        if "heads" in options or "groups" in options:
-            raise Refused("heed.Attention has one head; use heed.MultiHeadAttention")
-        key = query if key is None else key
-        if key is None:
-            raise Refused(f"'{mechanism}' needs the widths it compares: query=..., key=...")
-        query = key if query is None else query
-        self.widths = (query, key, value)
-        self.mechanism = build(
-            mechanism,
-            query=query,
-            key=key,
-            value=value,
-            dropout=dropout,
-            **options,
-        )
-
-    def shape_query(self, query: Tensor) -> Tensor:
-        return query.unsqueeze(1)
-
-    def shape_keys(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        return keys.unsqueeze(1), values.unsqueeze(1)
-
-    def shape_context(self, context: Tensor) -> Tensor:
-        return context.squeeze(1)
 
 
 class MultiHeadAttention(Attending):
@@ -361,23 +202,3 @@ class MultiHeadAttention(Attending):
                 f"'{name}' moves along the keys; it cannot have add_bias_kv or add_zero_attn"
             )
         return built
-
-
-def _torch_argument(name: str) -> str:
-    """What to say to someone who calls this as torch.nn.MultiheadAttention."""
-    if name in ("attn_mask", "key_padding_mask"):
-        where = "remember(visible=~mask), or visible=heed.Visible.keys(~mask)"
-        cure = "visible=~mask" if name == "attn_mask" else where
-        return f"'{name}' hides where it is True; heed's visible shows where it is True: {cure}"
-    cures = {
-        "need_weights": 'need="weight"',
-        "average_attn_weights": 'need="weight" and .weight.mean(1)',
-        "is_causal": "visible=heed.causal()",
-        "key": "attend(query, attend.remember(keys, values))",
-        "value": "attend(query, attend.remember(keys, values))",
-    }
-    if name in cures:
-        return f"'{name}' is an argument of torch's module; here it is {cures[name]}"
-    return (
-        f"there is no argument '{name}'; a call takes query, memory, state, visible, need, segments"
-    )

@@ -43,6 +43,8 @@ class Mechanism(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if not 0 <= dropout <= 1:
+            raise Refused(f"dropout is a share between 0 and 1; got {dropout}")
         self.score = score
         self.past = past
         self.reach = reach or Global()

@@ -14,9 +14,9 @@ from heed.errors import Refused
 from heed.records import Claims
 
 
-def grown(x: Tensor, S: int) -> Tensor:
-    """What was remembered of fewer places, for a memory that has since grown.    ... -> ... S"""
-    return pad(x, (0, S - x.shape[-1])) if x.shape[-1] < S else x
+def fitted(x: Tensor, S: int) -> Tensor:
+    """What was remembered of a memory that has since grown, or was cut, to S.    ... -> ... S"""
+    return pad(x, (0, S - x.shape[-1]))
 
 
 class Past(nn.Module):
@@ -24,6 +24,8 @@ class Past(nn.Module):
 
     claims: ClassVar[Claims] = Claims()
     in_line: ClassVar[bool] = True
+    charges: ClassVar[bool] = False
+    """Whether there is a penalty."""
 
     def __init__(self, *, heads: int = 1, hint: int = 1) -> None:
         super().__init__()
@@ -41,13 +43,15 @@ class Past(nn.Module):
         """What to remember after a step.    B H S, B H S -> B H S"""
         raise NotImplementedError
 
-    def penalty(self, before: Tensor, weight: Tensor) -> Tensor | None:
-        """A loss on this step's weights.    B H S, B H S -> B H"""
-        return None
+    def penalty(self, before: Tensor, weight: Tensor) -> Tensor:
+        """A loss on this step's weights, where it charges one.    B H S, B H S -> B H"""
+        raise NotImplementedError
 
 
 class Coverage(Past):
     """cov_t = Σ_{τ<t} a_τ enters the energy; loss Σ_s min(a_ts, cov_ts). See 2017 §2.3."""
+
+    charges = True
 
     def __init__(self, *, heads: int = 1, hint: int = 1) -> None:
         super().__init__(heads=heads, hint=hint)

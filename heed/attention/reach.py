@@ -116,7 +116,8 @@ class ExpandedWindow(Reach):
     added to its energy. A block can be looked at when all its members can: under a causal mask,
     when it is complete and past. Its weight is reported as a/n on each of n members.
 
-    block  keys per block; by default near sqrt(S). Give it when the memory grows between steps.
+    block  keys per block; by default near sqrt(S). Give it where S changes and the answer must not:
+           for a memory that grows between steps, or a text that comes in batches of other lengths.
     """
 
     regroups = True

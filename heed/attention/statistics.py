@@ -27,6 +27,8 @@ class Statistics:
 
 def statistics(weight: Tensor) -> Statistics:
     """B H T S -> Statistics"""
+    if weight.shape[-1] == 0:
+        raise Refused("there are no keys, S=0, and so nothing to say of the weights on them")
     mass = weight.sum(-1)
     share = weight / mass[..., None].clamp(min=torch.finfo(weight.dtype).tiny)
     places = torch.arange(weight.shape[-1], device=weight.device, dtype=weight.dtype)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from heed.attention.heads import Attending
+from heed.attention.attending import Attending
 from heed.attention.mechanism import Mechanism
 from heed.errors import Refused, UnknownName
 from heed.records import NEEDS, Attended, Need

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -273,9 +274,11 @@ def gradients(of: Tensor, example: Example, inputs: list[Tensor]) -> list[Tensor
     return list(found)
 
 
-@many(150)
-@given(examples())
-def test_weights_are_weights(example: Example) -> None:
+@pytest.mark.parametrize("name", NAMES)
+@many(5)
+@given(st.data())
+def test_weights_are_weights(name: str, data: st.DataObject) -> None:
+    example = data.draw(examples((name,)), "example")
     q, k, v = example.inputs
     seen = example.run(q, k, v, need="weight")
     weight, ok = seen.weight, example.table()
@@ -298,7 +301,8 @@ def test_weights_are_weights(example: Example) -> None:
 def sums(example: Example, seen: heed.Attended, ok: Tensor) -> None:
     """Rows sum to one, or to what the parts claim."""
     align = next(iter(example.words & ALIGNS), "softmax")
-    narrow = example.words & {"local-m", "local-p", "fixed-window"}
+    # Far blocks are seen whole or not at all.
+    narrow = example.words & {"local-m", "local-p", "fixed-window", "expanded-window"}
     mass, near = seen.mass, 1e-5
     if align == "mixture-window":
         return
@@ -365,6 +369,8 @@ def test_a_kernel_answers_as_the_reference_does(example: Example) -> None:
         exact = answer(wide, [x.detach().double().requires_grad_() for x in example.inputs])
     for i, (x, y, z) in enumerate(zip(fast, slow, exact, strict=True)):
         times, epsilons = (2, 4) if i == 0 else (3, 16)
+        if example.dtype == DOUBLE:  # nothing wider to measure by: both twins round
+            epsilons *= 8
         floor = epsilons * torch.finfo(example.dtype).eps * max(1.0, z.abs().max().item())
         allowed = max(times * (y.double() - z).abs().max().item(), floor)
         assert (x.double() - z).abs().max().item() <= allowed
@@ -395,15 +401,15 @@ def same_gradients(example: Example, awkward: tuple[Tensor, ...], plain: list[Te
         example.close(got, want, 16)
 
 
-@many(100)
-@given(examples(steady=True), st.data())
-def test_cut_anywhere_the_answer_is_that_of_all_at_once(
-    example: Example, data: st.DataObject
-) -> None:
-    if not example.steps:
-        return
+@pytest.mark.parametrize("name", [name for name in NAMES if claims(name).step])
+@many(5)
+@given(st.data())
+def test_cut_anywhere_the_answer_is_that_of_all_at_once(name: str, data: st.DataObject) -> None:
+    example = data.draw(examples((name,), steady=True), "example")
     q, k, v = example.inputs
-    cuts = data.draw(st.lists(st.integers(0, example.T), max_size=3).map(sorted), "cuts")
+    cuts = data.draw(
+        st.lists(st.integers(0, example.T), min_size=1, max_size=3).map(sorted), "cuts"
+    )
     whole = example.run(q, k, v, state=FIRST, need="weight")
     state, contexts, weights = FIRST, [], []
     for begin, end in zip([0, *cuts], [*cuts, example.T], strict=True):

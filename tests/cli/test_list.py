@@ -1,12 +1,15 @@
 """heed list mechanisms: the whole catalogue, and honest about kernels."""
 
+import io
 import json
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
 import heed
 from heed.attention.catalogue import CATALOGUE
-from heed.cli.list import kernels_of
+from heed.cli.list import as_data, kernels_of, tell
 
 
 @pytest.fixture
@@ -41,6 +44,7 @@ def test_kernels_are_those_that_serve(listed) -> None:
     assert listed["scaled-dot"]["kernels"] == ["sdpa", "reference"]
     assert listed["additive"]["kernels"] == ["reference"]
     assert listed["local-p"]["kernels"] == ["reference"]
+    assert listed["mixed"]["kernels"] == ["sdpa + reference", "reference"]
 
 
 def test_kernels_are_asked_and_not_assumed() -> None:
@@ -57,8 +61,9 @@ def test_the_table_says_it_in_a_line_each(command) -> None:
     for name, entry in CATALOGUE.items():
         assert entry.formula in lines[name]
         assert entry.source in lines[name]
-    assert lines["pointer"].split()[-6:] == ["s", "a", "·", "·", "∂", "reference"]
-    assert " R " in lines["sample"]
+    assert lines["pointer"].split()[-2:] == ["sa··∂", "reference"]
+    assert lines["sample"].split()[-2:] == ["sahcR", "reference"]
+    assert lines["dot"].split()[-2:] == ["sahc∂", "sdpa"]
 
 
 @pytest.mark.parametrize("wrong", ["mechanism", "models"])
@@ -67,3 +72,13 @@ def test_another_collection_is_refused(command, wrong: str) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"heed: no collection is called '{wrong}'")
     assert "mechanisms" in done.err
+
+
+def test_nothing_is_lost_on_a_narrow_terminal() -> None:
+    console = Console(width=80, force_terminal=True, color_system=None, file=io.StringIO())
+    tell([as_data(CATALOGUE[name]) for name in CATALOGUE], console)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert max(map(cell_len, text.splitlines())) <= 80
+    for word in ("Categorical", "tanh", "9-10"):
+        assert word in "".join(text.split())
