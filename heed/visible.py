@@ -212,8 +212,8 @@ class Packed(Visible):
 
 
 @dataclass(frozen=True, slots=True)
-class Both(Visible):
-    """What two predicates both allow."""
+class Pair(Visible):
+    """Two predicates, joined one way or another."""
 
     first: Visible
     second: Visible
@@ -222,35 +222,43 @@ class Both(Visible):
     def about_keys_alone(self) -> bool:  # type: ignore[override]
         return self.first.about_keys_alone and self.second.about_keys_alone
 
+    def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
+        return type(self)(self.first.rearranged(rows), self.second.rearranged(rows))
+
+    def tables(self, places: Places) -> tuple[Tensor, Tensor]:
+        """Both answers, or the news that they cannot be laid over each other."""
+        first, second = self.first.dense(places), self.second.dense(places)
+        if any(m != n and 1 not in (m, n) for m, n in zip(first.shape, second.shape, strict=True)):
+            axes = (
+                " ".join(f"{a}={n}" for a, n in zip("BHTS", x.shape, strict=True))
+                for x in (first, second)
+            )
+            raise ShapeError("two visibles do not fit together\n  {}\n  {}".format(*axes))
+        return first, second
+
+
+class Both(Pair):
+    """What two predicates both allow."""
+
+    __slots__ = ()
+
     def dense(self, places: Places) -> Tensor:
-        first, second = _fitting(self.first.dense(places), self.second.dense(places))
+        first, second = self.tables(places)
         return first & second
 
     def split(self) -> tuple[Visible | None, Visible | None]:
         keys, rest = zip(self.first.split(), self.second.split(), strict=True)
         return both(*keys), both(*rest)
 
-    def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
-        return Both(self.first.rearranged(rows), self.second.rearranged(rows))
 
-
-@dataclass(frozen=True, slots=True)
-class Either(Visible):
+class Either(Pair):
     """What at least one of two predicates allows."""
 
-    first: Visible
-    second: Visible
-
-    @property
-    def about_keys_alone(self) -> bool:  # type: ignore[override]
-        return self.first.about_keys_alone and self.second.about_keys_alone
+    __slots__ = ()
 
     def dense(self, places: Places) -> Tensor:
-        first, second = _fitting(self.first.dense(places), self.second.dense(places))
+        first, second = self.tables(places)
         return first | second
-
-    def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
-        return Either(self.first.rearranged(rows), self.second.rearranged(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,17 +343,6 @@ def as_visible(given: Visible | Tensor | None) -> Visible:
 def _each_row(table: Tensor, rows: Callable[[Tensor], Tensor]) -> Tensor:
     """A table over rearranged rows; one row speaks for all of them, however they are arranged."""
     return table if len(table) == 1 else rows(table)
-
-
-def _fitting(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Two tables, or the news that they cannot be laid over each other.    B|1 H|1 T|1 S|1"""
-    if any(m != n and 1 not in (m, n) for m, n in zip(first.shape, second.shape, strict=True)):
-        axes = (
-            " ".join(f"{a}={n}" for a, n in zip("BHTS", x.shape, strict=True))
-            for x in (first, second)
-        )
-        raise ShapeError("two visibles do not fit together\n  {}\n  {}".format(*axes))
-    return first, second
 
 
 def _boolean(mask: Tensor, axes: tuple[int, ...]) -> Tensor:

@@ -40,6 +40,10 @@ class Attending(nn.Module):
         """B H T R -> B T R"""
         raise NotImplementedError
 
+    def sinks(self) -> list[tuple[Tensor, Tensor]]:
+        """Extra keys and values that every query may look at.    G D, G D"""
+        return []
+
     def remember(
         self,
         keys: Tensor,
@@ -53,7 +57,11 @@ class Attending(nn.Module):
         """
         check(keys=(keys, "B S K"))
         values = keys if values is None else values
-        return Memory.of(keys, values, self._keep, visible, segments)
+        memory = Memory.of(keys, values, self._keep, visible, segments)
+        for k, v in self.sinks():
+            k = self.mechanism.keep(k[None, :, None], v[None, :, None])[0, :, 0]
+            memory = memory.with_sink(k, v)
+        return memory
 
     def forward(
         self,

@@ -10,11 +10,9 @@ from torch.nn.functional import linear
 
 from heed.attention.attending import Attending
 from heed.attention.mechanism import Mechanism
-from heed.attention.memory import Memory
 from heed.attention.naming import build
 from heed.attention.position import Position
 from heed.errors import Refused
-from heed.visible import Visible
 
 
 def split(x: Tensor, heads: int) -> Tensor:
@@ -114,21 +112,7 @@ class MultiHeadAttention(Attending):
         out: Tensor = self.out_proj(join(context))
         return out
 
-    def remember(
-        self,
-        keys: Tensor,
-        values: Tensor | None = None,
-        visible: Visible | Tensor | None = None,
-        segments: Tensor | None = None,
-    ) -> Memory:
-        memory = super().remember(keys, values, visible, segments)
-        for k, v in self._sinks():
-            k = self.mechanism.keep(k[None, :, None], v[None, :, None])[0, :, 0]
-            memory = memory.with_sink(k, v)
-        return memory
-
-    def _sinks(self) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values that every query may look at.    G D, G D"""
+    def sinks(self) -> list[tuple[Tensor, Tensor]]:
         sinks = []
         if self.bias_k is not None and self.bias_v is not None:
             sinks.append((self.bias_k.view(self.groups, -1), self.bias_v.view(self.groups, -1)))

@@ -63,8 +63,13 @@ def tell(report: Report, console: Console) -> None:
     """The score, some words, and the picture."""
     console.print(
         f"{report.right} of {report.words} held-out words right "
-        f"([bold]{report.accuracy:.1%}[/]), after {report.steps} steps in {report.seconds:.1f} s\n"
+        f"([bold]{report.accuracy:.1%}[/]), after {report.steps} steps in {report.seconds:.1f} s"
     )
+    if report.accuracy < 0.95:
+        console.print(
+            "Learnt only in part: more --steps may help, or another score (gumbel/additive)."
+        )
+    console.print()
     table = Table.grid(padding=(0, 1))
     for word, written in report.samples.items():
         right = written == report.task.answer(word)

@@ -11,30 +11,12 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-import heed
 from heed.attention import align
 from heed.attention.catalogue import CATALOGUE
+from tests.attention.aligning import WIDTH, made, queries, table
 
 WALKS = ("forward", "forced-forward", "monotonic")
 ALIGNS = [name for name, entry in CATALOGUE.items() if entry.slot == "align"]
-WIDTH = 3
-
-
-def made(name: str, **options: object) -> align.Align:
-    """The align that goes by a name, in double precision."""
-    built = heed.Attention(name, query=WIDTH, key=WIDTH, **options)
-    return built.mechanism.align.double()
-
-
-def queries(B: int, H: int, T: int) -> Tensor:
-    return torch.randn(B, H, T, WIDTH, dtype=torch.float64)
-
-
-def table(*shape: int, chance: float = 0.7) -> Tensor:
-    """Who is visible; every row sees its first place."""
-    ok = torch.rand(shape) < chance
-    ok[..., 0] = True
-    return ok
 
 
 def test_softmax_is_torchs() -> None:

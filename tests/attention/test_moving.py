@@ -9,27 +9,9 @@ from torch import Tensor
 
 import heed
 from heed.attention import moving
-from heed.attention.align import Align
+from tests.attention.aligning import WIDTH, made, queries, table
 
 WALKS = ("forward", "forced-forward", "monotonic")
-WIDTH = 3
-
-
-def made(name: str, **options: object) -> Align:
-    """The align that goes by a name, in double precision."""
-    built = heed.Attention(name, query=WIDTH, key=WIDTH, **options)
-    return built.mechanism.align.double()
-
-
-def queries(B: int, H: int, T: int) -> Tensor:
-    return torch.randn(B, H, T, WIDTH, dtype=torch.float64)
-
-
-def table(*shape: int, chance: float = 0.7) -> Tensor:
-    """Who is visible; every row sees its first place."""
-    ok = torch.rand(shape) < chance
-    ok[..., 0] = True
-    return ok
 
 
 def naive_soft_monotonic(chance: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ def test_a_person_sees_score_words_and_picture(command) -> None:
     assert done.code == 0
     assert done.out.startswith("additive learns to reverse words\n")
     assert "of 1000 held-out words right" in done.out
+    assert "Learnt only in part" in done.out
     assert "attention →" in done.out
     assert "wrong: noitnetta" in done.out  # two steps teach nothing
     assert "   a   t   t   e   n   t   i   o   n" in done.out
