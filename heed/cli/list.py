@@ -94,15 +94,23 @@ def as_data(entry: Entry) -> dict[str, Any]:
 
 @torch.no_grad()
 def kernels_of(name: str) -> list[str]:
-    """Who serves a small call with this name, fastest first: asked, not assumed."""
+    """Who serves this name, fastest first: asked, not assumed."""
     attend = heed.Attention(name, query=4, key=4).eval()
-    memory = attend.remember(torch.randn(1, 3, 4))
-    served: list[str] = []
+    served: dict[str, None] = {}
+    if attend.mechanism.claims.at_once and not attend.mechanism.in_line:
+        served |= _served(attend, torch.randn(1, 600, 4), 600)  # a long text, by itself
+    served |= _served(attend, torch.randn(1, 3, 4), 1)  # a step
+    return sorted(served, key="reference".__eq__)
+
+
+def _served(attend: heed.Attention, keys: torch.Tensor, T: int) -> dict[str, None]:
+    """The kernel of a call, and what serves it when that is switched off, to the reference."""
+    served: dict[str, None] = {}
     fast: set[str] = set()
     while "reference" not in served:
         with heed.kernels.off(*fast):
-            seen = attend(torch.randn(1, 1, 4), memory)
+            seen = attend(keys[:, :T], attend.remember(keys))
         lanes = dict.fromkeys(seen.kernel.split(" + "))  # two where mechanisms are mixed
-        served.append(" + ".join(lanes))
+        served[" + ".join(lanes)] = None
         fast |= lanes.keys() - {"reference"}
     return served
