@@ -60,6 +60,11 @@ class State(NamedTuple):
     origin: int = 0  # the place of the first query among the keys
     slots: Mapping[str, Any] = EMPTY
 
+    @property
+    def rows(self) -> int | None:
+        """How many batch rows it remembers; None where it remembers nothing.    B"""
+        return next((n for n in map(_rows, self.slots.values()) if n is not None), None)
+
     def select(self, rows: Tensor) -> State:
         """The state of the chosen batch rows, in that order."""
         return self._each(lambda x: x.index_select(0, rows))
@@ -73,19 +78,25 @@ class State(NamedTuple):
         return State(self.step, self.origin, slots)
 
 
+def _rows(slot: Any) -> int | None:
+    if isinstance(slot, State):
+        return slot.rows
+    return _rows(slot[0]) if isinstance(slot, tuple) else len(slot)
+
+
 def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(slot, State):
         return slot._each(rows)
     if isinstance(slot, tuple):
         return tuple(_map(part, rows) for part in slot)
-    return slot if slot is None else rows(slot)
+    return rows(slot)
 
 
 @dataclass(slots=True, eq=False)
 class Call:
     """All a kernel is told of one attention: tensors, predicates, and the names of the parts."""
 
-    family: str  # after projection: dot, additive, relative, location or blind
+    family: str  # after projection: dot, additive, relative, location, blind, or a score's own
     q: Tensor  # B H T D
     k: Tensor  # B G S D
     v: Tensor  # B G S R

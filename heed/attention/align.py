@@ -5,11 +5,13 @@ First the mathematics; then the parts. Energies come in float32 or better; `ok` 
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from heed.attention.part import Part
+from heed.attention.statistics import entropy
 from heed.errors import Refused
 from heed.records import Claims
 
@@ -103,11 +105,6 @@ def log_choice(soft: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(drawn, each, 0).sum(-1)
 
 
-def entropy_of(soft: Tensor) -> Tensor:
-    """-Σ p log p.    ... S -> ..."""
-    return -(soft * soft.clamp(min=torch.finfo(soft.dtype).tiny).log()).sum(-1)
-
-
 def _ranked(energy: Tensor) -> tuple[Tensor, Tensor]:
     """Energies from the best down, and their ranks from 1."""
     ranked = energy.sort(-1, descending=True).values
@@ -137,13 +134,8 @@ class Aligned:
     entropy: Tensor | None = None  # B H T
 
 
-class Align(nn.Module):
+class Align(Part):
     """Energies to weights. `before` is this part's slot of the state, None at the first step."""
-
-    name: ClassVar[str]
-    claims: ClassVar[Claims] = Claims()
-    in_line: ClassVar[bool] = False
-    """Whether it needs the keys in a line, one column each, because it moves along them."""
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         """B H T S, who is visible, the slot, the queries B H T M"""
@@ -153,16 +145,12 @@ class Align(nn.Module):
 class Softmax(Align):
     """exp(e), normalised over what is visible."""
 
-    name = "softmax"
-
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         return Aligned(softmax(energy, ok))
 
 
 class Sparsemax(Align):
     """The nearest distribution; far energies get exactly zero. Martins 2016."""
-
-    name = "sparsemax"
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         return Aligned(sparsemax(energy, ok))
@@ -171,8 +159,6 @@ class Sparsemax(Align):
 class Entmax(Align):
     """α-entmax with α = 1.5: sparse, and smoother than sparsemax. Peters 2019."""
 
-    name = "entmax"
-
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         return Aligned(entmax(energy, ok))
 
@@ -180,7 +166,6 @@ class Entmax(Align):
 class Argmax(Align):
     """Hard: all weight on the best place; learns straight through the softmax."""
 
-    name = "argmax"
     claims = Claims(gradient="straight-through")
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
@@ -195,7 +180,6 @@ class Sample(Align):
     soft   the chance, per row, that a training call uses the expected weights instead of a draw
     """
 
-    name = "sample"
     claims = Claims(gradient="score-function")
 
     def __init__(self, *, count: int = 1, soft: float = 0.0) -> None:
@@ -214,7 +198,7 @@ class Sample(Align):
             expect = torch.rand(len(energy), 1, 1, 1, device=energy.device) < self.soft
             weight = torch.where(expect, soft, weight)
             log_prob = torch.where(expect[..., 0], 0, log_prob)
-        return Aligned(weight, log_prob=log_prob, entropy=entropy_of(soft))
+        return Aligned(weight, log_prob=log_prob, entropy=entropy(soft))
 
 
 class Gumbel(Align):
@@ -223,7 +207,6 @@ class Gumbel(Align):
     Jang 2017.
     """
 
-    name = "gumbel"
     claims = Claims(gradient="straight-through")
 
     def __init__(self, *, temperature: float = 1.0) -> None:

@@ -16,6 +16,7 @@ from heed.attention.memory import Memory
 from heed.attention.past import fitted
 from heed.attention.position import Position
 from heed.attention.reach import Reached
+from heed.errors import ShapeError
 from heed.kernels.choose import KERNELS, choose
 from heed.records import Attended, Call, Need, State
 from heed.visible import Causal, Places, Visible, both
@@ -155,6 +156,11 @@ def _look(
 ) -> _Looked:
     """Score and align all the rows of a scene."""
     energy = mechanism.score.energy(scene.q, scene.memory, scene.places, hint)
+    if energy.shape != (*scene.q.shape[:3], scene.memory.k.shape[2]):
+        raise ShapeError(
+            f"{mechanism.score.name} must give energies B H T S, "
+            f"{(*scene.q.shape[:3], scene.memory.k.shape[2])}; it gave {tuple(energy.shape)}"
+        )
     energy = energy if scene.bias is None else energy + scene.bias
     aligned = mechanism.align(energy, scene.ok, slots.get("align"), scene.query)
     if scene.gain is not None:

@@ -33,7 +33,7 @@ class Attending(nn.Module):
         raise NotImplementedError
 
     def shape_keys(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """B S K, B S R -> B G S D, B G S D"""
+        """B S K, B S R -> B G S D, B G S R"""
         raise NotImplementedError
 
     def shape_context(self, context: Tensor) -> Tensor:
@@ -76,9 +76,15 @@ class Attending(nn.Module):
     ) -> Attended:
         """Attend: queries B T M -> context B T R, weight B H T S.
 
-        memory: what `remember` gave; or keys that serve as values too (B S K); or nothing, for
-        self-attention. state: what the last step's record carries. visible: who may look where,
-        beyond what the memory hides.
+        memory    what `remember` gave; or keys that serve as values too (B S K); or nothing, for
+                  self-attention
+        state     what the last step's record carries. A loop over steps begins with `heed.State()`,
+                  whose first query stands at the first key; without a state the last query of the
+                  call stands at the last key
+        visible   who may look where, beyond what the memory hides; a boolean tensor is T S, B T S
+                  or B H T S (keys alone, B S, are `heed.Visible.keys(mask)`)
+        need      "context"; "weight" forms the weights too, "energy" also the energies
+        segments  which segment each query is in, B T, for a `relative` score that compares them
         """
         if torch_arguments:
             raise Refused(_torch_argument(next(iter(torch_arguments))))
@@ -138,6 +144,11 @@ class Attention(Attending):
 
     Nothing is projected but what the score itself projects; values are read as they are. Without
     `query` (the name `static`) the query is a learned vector.
+
+    mechanism  a name, or a Mechanism put together from parts
+    query, key, value  the widths of what is compared and read
+    dropout    on the weights, in training
+    options    of the parts named, such as window=10; `heed list mechanisms` shows them
     """
 
     def __init__(
@@ -160,6 +171,11 @@ class Attention(Attending):
         if "heads" in options or "groups" in options:
             raise Refused("heed.Attention has one head; use heed.MultiHeadAttention")
         key = query if key is None else key
+        if not isinstance(mechanism, str):
+            raise Refused(
+                f"a mechanism is a name or a heed.Mechanism, not {type(mechanism).__name__}; "
+                "parts are put together by heed.Mechanism(score=..., ...)"
+            )
         if key is None:
             raise Refused(f"'{mechanism}' needs the widths it compares: query=..., key=...")
         query = key if query is None else query

@@ -82,7 +82,12 @@ class MultiHeadAttention(Attending):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **choices: Any) -> Self:
-        """The same weights, and in eval the same numbers; `mechanism=...` may exchange the rest."""
+        """The same weights, and in eval the same numbers; `mechanism=...` may exchange the rest.
+
+        Calls are batch first from now on, whatever the module's own `batch_first` was.
+        """
+        if choices.get("groups", module.num_heads) != module.num_heads:
+            raise Refused("torch's module has as many keys as heads; it cannot be given groups")
         made = cls(
             module.embed_dim,
             module.num_heads,
@@ -111,6 +116,10 @@ class MultiHeadAttention(Attending):
     def shape_context(self, context: Tensor) -> Tensor:
         out: Tensor = self.out_proj(join(context))
         return out
+
+    def extra_repr(self) -> str:
+        shared = "" if self.groups == self.num_heads else f", groups={self.groups}"
+        return f"{self.embed_dim}, {self.num_heads}{shared}"
 
     def sinks(self) -> list[tuple[Tensor, Tensor]]:
         sinks = []
@@ -178,11 +187,11 @@ class MultiHeadAttention(Attending):
                 dropout=dropout,
                 **options,
             )
-        name = mechanism if isinstance(mechanism, str) else "this mechanism"
+        name = f"'{mechanism}'" if isinstance(mechanism, str) else "this mechanism"
         if not built.claims.heads:
-            raise Refused(f"'{name}' does not go inside heads; use heed.Attention")
+            raise Refused(f"{name} does not go inside heads; use heed.Attention")
         if built.in_line and (self.add_zero_attn or self.bias_k is not None):
             raise Refused(
-                f"'{name}' moves along the keys; it cannot have add_bias_kv or add_zero_attn"
+                f"{name} needs its keys in a line; add_bias_kv and add_zero_attn stand in none"
             )
         return built

@@ -51,6 +51,7 @@ class Mechanism(nn.Module):
         self.align = align or Softmax()
         self.read = read or Blend()
         self.dropout = dropout
+        _check_kinds(self)
         _check_parts(self)
         self.claims = reduce(and_, (part.claims for part in self.parts))
 
@@ -66,9 +67,15 @@ class Mechanism(nn.Module):
         return self.score.in_line or self.past is not None or self.align.in_line
 
     @property
-    def kept(self) -> int:
+    def slots(self) -> set[str]:
+        """The parts that remember, and so have a slot in the state."""
+        past, moves = self.past is not None, self.align.in_line
+        return {slot for slot, has in (("past", past), ("align", moves)) if has}
+
+    @property
+    def kept_width(self) -> int | None:
         """The width of a kept key, D."""
-        return self.score.kept
+        return self.score.kept_width
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         """Keys as the score compares them.    B G S K, B G S R -> B G S D"""
@@ -112,43 +119,72 @@ class Mechanism(nn.Module):
         """Refuse what this mechanism cannot do, before anything is computed."""
         if need not in NEEDS:
             raise UnknownName("need", need, NEEDS)
+        if not isinstance(memory, Memory):
+            raise Refused(
+                f"a memory is asked, not {type(memory).__name__}: remember(keys, values) makes it"
+            )
         if query.ndim != 4 or query.shape[0] != memory.k.shape[0]:
             check(query=(query, "B H T M"), keys=(memory.k, "B G S D"))
-        if memory.k.shape[3] != self.kept:
+        width, kept = memory.k.shape[3], self.kept_width
+        if kept is not None and width != kept:
             raise ShapeError(
-                f"this memory's keys are {memory.k.shape[3]} wide, {tuple(memory.k.shape)}; this "
-                f"mechanism keeps {self.kept}: a memory is asked by the attention that made it"
+                f"this memory's keys are {width} wide, {tuple(memory.k.shape)}; this mechanism "
+                f"keeps {kept}: a memory is asked by the attention that made it"
             )
         check_groups(query, memory.k)
-        if state is not None and not self.claims.step:
-            raise Refused("this mechanism is computed once: it has no steps and takes no state")
         if not self.claims.at_once and query.shape[2] > 1:
             raise Refused(
                 f"this mechanism takes one query for the whole text (T=1); got T={query.shape[2]}"
+            )
+        if state is not None:
+            self._check_state(query, state)
+
+    def _check_state(self, query: Tensor, state: State) -> None:
+        if not isinstance(state, State):
+            raise Refused(f"a state is what a record carries, .state; got {type(state).__name__}")
+        if not self.claims.step:
+            raise Refused("this mechanism is computed once: it has no steps and takes no state")
+        if not self.slots.issuperset(state.slots):
+            strange = ", ".join(sorted(set(state.slots) - self.slots))
+            raise Refused(f"this state remembers {strange}: it was made by another mechanism")
+        rows = state.rows
+        if rows is not None and rows != query.shape[0]:
+            raise ShapeError(
+                f"the state has B={rows} rows, the query B={query.shape[0]}; a state follows its "
+                "beams by state.select(rows) or state.repeat(n)"
+            )
+
+
+_KINDS = {"score": Score, "past": Past, "reach": Reach, "align": Align, "read": Read}
+
+
+def _check_kinds(mechanism: Mechanism) -> None:
+    """Refuse what is not a part at all, such as a name."""
+    for slot, kind in _KINDS.items():
+        part = getattr(mechanism, slot)
+        if not isinstance(part, kind) and not (slot == "past" and part is None):
+            raise Refused(
+                f"{slot} takes a {kind.__name__}, not {part!r}; by name, a mechanism is made with "
+                "heed.Attention('additive', ...)"
             )
 
 
 def _check_parts(mechanism: Mechanism) -> None:
     """Refuse parts that cannot work together."""
-    score, past, reach, align = (
-        mechanism.score,
-        mechanism.past,
-        mechanism.reach,
-        mechanism.align,
-    )
+    score, past, reach, align = mechanism.score, mechanism.past, mechanism.reach, mechanism.align
     if past is not None and past.hint_width != score.hint_width:
         raise Refused(
-            f"the past's hint is {past.hint_width} wide; {type(score).__name__} takes "
-            f"{score.hint_width}: build it with hint={score.hint_width}"
+            f"the hint of {past.name} is {past.hint_width} wide; {score.name} takes "
+            f"{score.hint_width}: build it with hint_width={score.hint_width}"
         )
     if reach.regroups and mechanism.in_line:
-        culprits = [type(part).__name__ for part in (score, past, align) if part and part.in_line]
+        others = [part.name for part in (score, past, align) if part is not None and part.in_line]
         raise Refused(
-            f"{type(reach).__name__} puts keys together; {' and '.join(culprits)} needs them "
-            "in a line, one by one"
+            f"{reach.name} puts keys together; with {' and '.join(others)} they must stay in a "
+            "line, one by one"
         )
     if not reach.claims.step and (past is not None or align.in_line):
+        later = past.name if past is not None else align.name
         raise Refused(
-            f"{type(reach).__name__} attends once; a part that goes on from earlier steps "
-            "has nothing to go on from"
+            f"{reach.name} attends once; {later} goes on from earlier steps, and there are none"
         )

@@ -45,6 +45,8 @@ class Memory:
 
         With heads or without: B G S K and B G S R, or B S K and B S R.
         """
+        if not isinstance(values, Tensor):
+            raise Refused(f"values are a tensor, not {type(values).__name__}; name it: visible=...")
         axes = "B S" if keys.ndim == 3 else "B G S"
         check(keys=(keys, f"{axes} K"), values=(values, f"{axes} R"))
         seen = as_keys(visible)
@@ -54,6 +56,10 @@ class Memory:
             check(keys=(keys, f"{axes} K"), segments=(segments, "B S"))
         k, v = keep(keys, values, 0)
         return Memory(k, v, seen, segments, keep=keep)
+
+    def __repr__(self) -> str:
+        hidden = "" if self.visible is None else ", some hidden"
+        return f"Memory(k={tuple(self.k.shape)}, v={tuple(self.v.shape)}{hidden})"
 
     @property
     def S(self) -> int:

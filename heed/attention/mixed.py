@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.position import Position
-from heed.attention.score import linear, weights
+from heed.attention.score import linear, parameter
 from heed.errors import Refused
 from heed.records import Attended, Need, State
 from heed.visible import Visible
@@ -48,7 +48,7 @@ class QueryGate(nn.Module):
 
     def __init__(self, *, query: int, heads: int = 1) -> None:
         super().__init__()
-        self.weight = weights(heads, 1, query)
+        self.weight = parameter(heads, 1, query)
 
     def forward(self, query: Tensor) -> Tensor:
         """B H T M -> B H T 1"""
@@ -62,7 +62,10 @@ class Mixed(Mechanism):
         nn.Module.__init__(self)
         if not (first.claims.context and second.claims.context):
             raise Refused("mixed blends two contexts; a pointer gathers none")
+        if first.kept_width is None or second.kept_width is None:
+            raise Refused("mixed lays keys side by side: each score must say its kept_width")
         self.first, self.second, self.gate = first, second, gate
+        self.widths = [first.kept_width, second.kept_width]
         self.claims = first.claims & second.claims
 
     @property
@@ -78,8 +81,12 @@ class Mixed(Mechanism):
         return torch.cat([lane.keep(keys, values) for lane in self.lanes], -1)
 
     @property
-    def kept(self) -> int:
-        return self.first.kept + self.second.kept
+    def slots(self) -> set[str]:
+        return {"first", "second"}
+
+    @property
+    def kept_width(self) -> int:
+        return sum(self.widths)
 
     def forward(
         self,
@@ -102,7 +109,7 @@ class Mixed(Mechanism):
             "segments": segments,
             "position": position,
         }
-        kept = memory.k.split([lane.kept for lane in self.lanes], -1)
+        kept = memory.k.split(self.widths, -1)
         one: Attended = self.first(
             query, replace(memory, k=kept[0]), _lane_state(state, "first"), **asked
         )

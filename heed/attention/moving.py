@@ -12,17 +12,17 @@ from torch.nn.functional import pad
 
 from heed.attention.align import Align, Aligned, weighed
 from heed.attention.past import fitted
-from heed.attention.score import linear, weights
+from heed.attention.score import linear, parameter
 
 
-def scan(keep: Tensor, gain: Tensor) -> Tensor:
-    """x_j = keep_j · x_{j-1} + gain_j along the last axis, in log2 S passes, without division."""
-    reach = 1
-    while reach < keep.shape[-1]:
-        gain = gain + keep * _shifted(gain, reach)
-        keep = keep * _shifted(keep, reach)
-        reach *= 2
-    return gain
+def scan(factor: Tensor, term: Tensor) -> Tensor:
+    """x_j = factor_j · x_{j-1} + term_j along the last axis, in log2 S passes, no division."""
+    span = 1
+    while span < factor.shape[-1]:
+        term = term + factor * _shifted(term, span)
+        factor = factor * _shifted(factor, span)
+        span *= 2
+    return term
 
 
 def monotonic_step(chance: Tensor, before: Tensor) -> Tensor:
@@ -110,11 +110,9 @@ class Forward(Walk):
     agent  learn from the query how likely it is to advance (the transition agent)
     """
 
-    name = "forward"
-
     def __init__(self, *, query: int, heads: int = 1, agent: bool = False) -> None:
         super().__init__()
-        self.agent = weights(heads, 1, query) if agent else None
+        self.agent = parameter(heads, 1, query) if agent else None
 
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
@@ -128,8 +126,6 @@ class Forward(Walk):
 
 class ForcedForward(Walk):
     """What was aligned is hardly used again, and the alignment moves on."""
-
-    name = "forced-forward"
 
     def begin(self, like: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
         first = super().begin(like, ok)  # its running sum opens every place from there
@@ -156,8 +152,6 @@ class Monotonic(Walk):
     noise   the spread of the noise that training adds, which drives σ(e) towards 0 or 1
     """
 
-    name = "monotonic"
-
     def __init__(self, *, heads: int = 1, offset: float = -1.0, noise: float = 1.0) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(heads, 1, 1))
@@ -181,14 +175,13 @@ class Monotonic(Walk):
 class MixtureWindow(Align):
     """A mixture of windows that can only move forward; no key is looked at. Graves 2013 §5.1."""
 
-    name = "mixture-window"
     in_line = True
 
     def __init__(self, *, query: int, heads: int = 1, components: int = 5) -> None:
         super().__init__()
         # Small, since exp would scatter the first windows; each row's first mass is about one:
         # a window of sharpness one covers α √π.
-        self.weight = weights(heads, 3 * components, query, fan_in=10 * query)
+        self.weight = parameter(heads, 3 * components, query, fan_in=10 * query)
         self.bias = nn.Parameter(torch.zeros(heads, 1, 3 * components))
         nn.init.constant_(self.bias[..., :components], -math.log(components * math.sqrt(math.pi)))
 
@@ -196,6 +189,8 @@ class MixtureWindow(Align):
         logs = _from_query(query, self.weight, energy) + self.bias.to(energy.dtype)
         logs = logs.clamp(max=15)  # e^15 places: beyond any text, and nothing overflows to NaN
         height, sharpness, advance = logs.exp().chunk(3, -1)
+        if ok is not None:  # a step that sees nothing goes nowhere
+            advance = advance * ok.any(-1, keepdim=True)
         centre = advance.cumsum(2) if before is None else before[:, :, None] + advance.cumsum(2)
         places = torch.arange(energy.shape[-1], device=energy.device, dtype=energy.dtype)
         weight = mixture(height, sharpness, centre, places)

@@ -15,7 +15,7 @@ from heed.attention.mixed import FixedGate, HeadGate, Mixed, QueryGate
 from heed.attention.score import Blind
 from heed.errors import Refused, UnknownName
 
-SIZES = ("query", "key", "value", "heads", "groups", "hint")
+SIZES = ("query", "key", "value", "heads", "groups", "hint_width")
 """What a builder knows and hands to every part that asks for it; the rest are options."""
 
 
@@ -23,6 +23,8 @@ def parse(name: str) -> dict[Slot, str]:
     """The parts a name mentions, by slot; unknown names and two parts for one slot are refused."""
     parts: dict[Slot, str] = {}
     for word in name.split("/"):
+        if not word:
+            raise Refused(f"there is an empty part in '{name}'; a name is like local-p/general")
         if word not in CATALOGUE:
             raise UnknownName("mechanism", word, CATALOGUE)
         slot = CATALOGUE[word].slot
@@ -90,7 +92,7 @@ def _assemble(
     """The parts by slot, what is not named by default; the score first, for the past's hint."""
     blind = any(CATALOGUE[word].blind for word in parts.values())
     score = Blind() if blind else _make("score", parts, sizes, options)
-    sizes = {**sizes, "hint": score.hint_width}
+    sizes = {**sizes, "hint_width": score.hint_width}
     others = {slot: _make(slot, parts, sizes, options) for slot in DEFAULTS if slot != "score"}
     return Mechanism(score=score, **others, dropout=dropout)
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad
 
-from heed.attention.score import weights
+from heed.attention.part import Part
+from heed.attention.score import parameter
 from heed.errors import Refused
-from heed.records import Claims
 
 
 def fitted(x: Tensor, S: int) -> Tensor:
@@ -19,17 +19,16 @@ def fitted(x: Tensor, S: int) -> Tensor:
     return pad(x, (0, S - x.shape[-1]))
 
 
-class Past(nn.Module):
+class Past(Part):
     """A memory of earlier weights. Its slot in the state is B H S."""
 
-    claims: ClassVar[Claims] = Claims()
-    in_line: ClassVar[bool] = True
+    in_line = True
     charges: ClassVar[bool] = False
     """Whether there is a penalty."""
 
-    def __init__(self, *, heads: int = 1, hint: int = 1) -> None:
+    def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
         super().__init__()
-        self.hint_width = hint
+        self.hint_width = hint_width
 
     def begin(self, like: Tensor, S: int) -> Tensor:
         """Nothing has been looked at.    B H 1 -> B H S"""
@@ -53,10 +52,12 @@ class Coverage(Past):
 
     charges = True
 
-    def __init__(self, *, heads: int = 1, hint: int = 1) -> None:
-        super().__init__(heads=heads, hint=hint)
-        self.weight = weights(heads, hint)
-        if hint == 1:  # added to the energy: from a positive start, learning goes the wrong way
+    def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
+        super().__init__(heads=heads, hint_width=hint_width)
+        self.weight = parameter(heads, hint_width)
+        if (
+            hint_width == 1
+        ):  # added to the energy: from a positive start, learning goes the wrong way
             nn.init.constant_(self.weight, -1.0)
 
     def hint(self, before: Tensor) -> Tensor:
@@ -73,15 +74,15 @@ class LocationAware(Past):
     """a_{t-1}, convolved, enters the energy. Chorowski 2015 §2.2."""
 
     def __init__(
-        self, *, heads: int = 1, hint: int = 1, channels: int = 10, kernel: int = 11
+        self, *, heads: int = 1, hint_width: int = 1, channels: int = 10, kernel: int = 11
     ) -> None:
-        super().__init__(heads=heads, hint=hint)
+        super().__init__(heads=heads, hint_width=hint_width)
         if kernel % 2 == 0:
             raise Refused(
                 f"location-aware looks equally far both ways: kernel must be odd, not {kernel}"
             )
-        self.filters = weights(heads * channels, 1, kernel)
-        self.weight = weights(heads, hint, channels)
+        self.filters = parameter(heads * channels, 1, kernel)
+        self.weight = parameter(heads, hint_width, channels)
 
     def hint(self, before: Tensor) -> Tensor:
         B, H, S = before.shape

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from heed.attention.memory import Memory
-from heed.attention.score import linear, weights
+from heed.attention.part import Part
+from heed.attention.score import linear, parameter
 from heed.errors import Refused
 from heed.records import Claims
 from heed.visible import Both, Gaussian, Mask, Near, Places, Visible, Window, both
@@ -32,12 +33,15 @@ class Reached:
     widen: Callable[[Tensor], Tensor] | None = None  # a bias over S, for a regrouped memory
 
 
-class Reach(nn.Module):
+class Reach(Part):
     """By default: every visible place (`global`)."""
 
-    claims: ClassVar[Claims] = Claims()
+    window: int  # the half-width, where there is one
     regroups: ClassVar[bool] = False
     """Whether keys are put together, so that parts which need them in a line cannot follow."""
+
+    def extra_repr(self) -> str:
+        return f"window={self.window}" if hasattr(self, "window") else ""
 
     def question(self, B: int) -> Tensor:
         """The reach's own query, where a call brings none.    -> B H 1 M"""
@@ -81,8 +85,8 @@ class LocalP(Reach):
     ) -> None:
         super().__init__()
         self.window = _half_width(window, 1)
-        self.weight = weights(heads, hidden or query, query)
-        self.vector = weights(heads, 1, hidden or query)
+        self.weight = parameter(heads, hidden or query, query)
+        self.vector = parameter(heads, 1, hidden or query)
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
@@ -125,49 +129,86 @@ class ExpandedWindow(Reach):
     def __init__(self, *, window: int = 128, block: int | None = None) -> None:
         super().__init__()
         self.window = _half_width(window, 0)
+        if block is not None and (block < 1 or block != int(block)):
+            raise Refused(f"block is a whole number of keys, 1 or more; got {block}")
         self.block = block
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
-        S, ones = memory.S, memory.k.shape[2]  # places, and columns seen one by one
-        size = self.block or max(1, math.isqrt(S))
-        exists = memory.exists  # B S
-        member = _blocks(exists, size)  # B N n
-        count = member.sum(-1).clamp(min=1)  # B N
-        ok = exists[:, None, None]
+        ok = memory.exists[:, None, None]  # B 1 1 S
         if visible is not None:
-            everyone = Mask(ok.expand(-1, -1, places.T, -1))
-            ok = Both(visible, everyone).dense(places)
-
-        near = _touched(places, size, self.window)  # T N
-        closed = _blocks(~ok & exists[:, None, None], size).any(-1)  # B H|1 T|1 N
-        far = member.any(-1)[:, None, None] & ~closed & ~near
-        near = ok & near.repeat_interleave(size, -1)[:, :S]
+            ok = Both(visible, Mask(ok.expand(-1, -1, places.T, -1))).dense(places)
+        blocks = Blocks(memory.exists, self.block or max(1, math.isqrt(memory.S)), memory.sinks)
+        touched = blocks.touched(places, self.window)  # T N
+        near = ok & touched.repeat_interleave(blocks.size, -1)[:, : memory.S]
         near = pad(near, (0, memory.sinks), value=True)  # the sinks stand nowhere: always near
+        far = blocks.open(ok) & ~touched
         axes = torch.broadcast_shapes(near.shape[:-1], far.shape[:-1])
-        columns = torch.cat([near.expand(*axes, -1), far.expand(*axes, -1)], -1)
-
-        def fold(weight: Tensor) -> Tensor:
-            """B H T ones+N -> B H T ones"""
-            share = (weight[..., ones:] / count[:, None, None])[..., None] * member[:, None, None]
-            return weight[..., :ones] + pad(share.flatten(-2)[..., :S], (0, ones - S))
-
-        def widen(felt: Tensor) -> Tensor:
-            """What places add to the energies; a block feels the mean.    T S -> B H T ones+N"""
-            felt = felt.expand(len(exists), query.shape[1], places.T, S)
-            return torch.cat([pad(felt, (0, ones - S)), _means(felt.mT, member, count).mT], -1)
-
         wider = replace(
             memory,
-            k=torch.cat([memory.k, _means(memory.k[:, :, :S], member, count)], 2),
-            v=torch.cat([memory.v, _means(memory.v[:, :, :S], member, count)], 2),
+            k=blocks.joined(memory.k),
+            v=blocks.joined(memory.v),
             visible=None,
             sinks=0,
         )
-        wide = torch.promote_types(memory.k.dtype, torch.float32)
-        bias = pad(count.to(wide).log(), (ones, 0))[:, None, None]  # B 1 1 ones+N
-        return Reached(wider, Mask(columns), bias=bias, fold=fold, widen=widen)
+        return Reached(
+            wider,
+            Mask(torch.cat([near.expand(*axes, -1), far.expand(*axes, -1)], -1)),
+            bias=blocks.log_counts(memory.k.dtype),
+            fold=blocks.fold,
+            widen=lambda felt: blocks.widen(felt.expand(*query.shape[:2], places.T, memory.S)),
+        )
+
+
+class Blocks:
+    """S keys, one column each (sinks after them), and N blocks of them, one column more each."""
+
+    def __init__(self, exists: Tensor, size: int, sinks: int) -> None:
+        self.S, self.size, self.sinks = exists.shape[-1], size, sinks
+        self.member = self.cut(exists)  # B N n
+        self.count = self.member.sum(-1).clamp(min=1)  # B N
+
+    def cut(self, x: Tensor) -> Tensor:
+        """Into blocks, the last one filled up with False or 0.    ... S -> ... N n"""
+        padded = pad(x, (0, -self.S % self.size))
+        return padded.reshape(*x.shape[:-1], padded.shape[-1] // self.size, self.size)
+
+    def means(self, x: Tensor) -> Tensor:
+        """Of each block's members.    B G D S -> B G D N"""
+        total = (self.cut(x) * self.member[:, None, None]).sum(-1)
+        return (total / self.count[:, None, None]).to(x.dtype)
+
+    def joined(self, x: Tensor) -> Tensor:
+        """Keys or values, one by one and then by the block.    B G S D -> B G S+N D"""
+        return torch.cat([x, self.means(x[:, :, : self.S].mT).mT], 2)
+
+    def touched(self, places: Places, half: int) -> Tensor:
+        """Which blocks each query's window touches.    -> T N"""
+        first = torch.arange(self.member.shape[1], device=places.device) * self.size
+        query = places.query[:, None]
+        return (first <= query + half) & (first + self.size > query - half)
+
+    def open(self, ok: Tensor) -> Tensor:
+        """Which blocks have members, all of them visible.    B H|1 T|1 S -> B H|1 T|1 N"""
+        member = self.member[:, None, None]
+        return (self.cut(ok) | ~member).all(-1) & member.any(-1)
+
+    def log_counts(self, dtype: torch.dtype) -> Tensor:
+        """What a block's energy gains for its members; nothing for single keys.    -> B 1 1 S+N"""
+        logs = self.count.to(torch.promote_types(dtype, torch.float32)).log()
+        return pad(logs, (self.S + self.sinks, 0))[:, None, None]
+
+    def fold(self, weight: Tensor) -> Tensor:
+        """A block's weight, shared among its members.    B H T S+N -> B H T S"""
+        columns = self.S + self.sinks
+        single, far = weight[..., :columns], weight[..., columns:]
+        share = (far / self.count[:, None, None])[..., None] * self.member[:, None, None]
+        return single + pad(share.flatten(-2)[..., : self.S], (0, self.sinks))
+
+    def widen(self, felt: Tensor) -> Tensor:
+        """A bias by place; a block feels the mean.    B H T S -> B H T S+N"""
+        return torch.cat([pad(felt, (0, self.sinks)), self.means(felt)], -1)
 
 
 class Static(Reach):
@@ -181,33 +222,13 @@ class Static(Reach):
 
     def __init__(self, *, query: int, heads: int = 1, learned: bool = True) -> None:
         super().__init__()
-        self.vector = weights(heads, 1, query) if learned else None
+        self.vector = parameter(heads, 1, query) if learned else None
 
     def question(self, B: int) -> Tensor:
         return super().question(B) if self.vector is None else self.vector.expand(B, -1, -1, -1)
 
 
 def _half_width(window: int, least: int) -> int:
-    if window < least:
-        raise Refused(f"window is a half-width of {least} or more; got {window}")
+    if window < least or window != int(window):
+        raise Refused(f"window is a half-width: a whole number, {least} or more; got {window}")
     return window
-
-
-def _blocks(x: Tensor, size: int) -> Tensor:
-    """Cut the last axis into blocks, the last one filled up with False or 0.    ... S -> ... N n"""
-    padded = pad(x, (0, -x.shape[-1] % size))
-    return padded.reshape(*x.shape[:-1], padded.shape[-1] // size, size)
-
-
-def _means(x: Tensor, member: Tensor, count: Tensor) -> Tensor:
-    """The mean of each block over its members.    B G S D, B N n, B N -> B G N D"""
-    blocks = _blocks(x.mT, member.shape[-1])  # B G D N n
-    total = (blocks * member[:, None, None]).sum(-1)
-    return (total / count[:, None, None]).mT.to(x.dtype)
-
-
-def _touched(places: Places, size: int, half: int) -> Tensor:
-    """Which blocks a query's window touches.    -> T N"""
-    block = torch.arange(-(-places.S // size), device=places.device) * size
-    query = places.query[:, None]
-    return (block <= query + half) & (block + size > query - half)

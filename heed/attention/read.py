@@ -1,10 +1,9 @@
 """Read: gather the values, or hand out the distribution itself."""
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
+from heed.attention.part import Part
 from heed.attention.score import per_head
 from heed.records import Claims
 
@@ -26,11 +25,8 @@ def copy_mixture(
     return mixed.scatter_add(-1, source[:, None].expand_as(copied), copied.to(mixed.dtype))
 
 
-class Read(nn.Module):
+class Read(Part):
     """What becomes of the weights."""
-
-    name: ClassVar[str]
-    claims: ClassVar[Claims] = Claims()
 
     def forward(self, weight: Tensor, v: Tensor) -> Tensor | None:
         """B H T S, B G S R -> B H T R, or None where nothing is gathered."""
@@ -40,8 +36,6 @@ class Read(nn.Module):
 class Blend(Read):
     """The weighted sum of the values."""
 
-    name = "blend"
-
     def forward(self, weight: Tensor, v: Tensor) -> Tensor:
         return blend(weight, per_head(v, weight.shape[1]))
 
@@ -49,7 +43,6 @@ class Blend(Read):
 class Pointer(Read):
     """Nothing is gathered: the distribution over the input is the output. Vinyals 2015 §2.3."""
 
-    name = "pointer"
     claims = Claims(heads=False, context=False)
 
     def forward(self, weight: Tensor, v: Tensor) -> None:

@@ -6,16 +6,16 @@ distance; `location` looks at no key), so a few kernels serve them all.
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from heed.attention.memory import Memory
+from heed.attention.part import Part
 from heed.attention.position import waves
 from heed.errors import Refused, ShapeError
-from heed.records import Claims
 from heed.visible import Places
 
 
@@ -59,24 +59,27 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     return (rows @ weight.mT).view(H, B, T, weight.shape[1]).transpose(0, 1)
 
 
-def weights(*shape: int, fan_in: int | None = None) -> nn.Parameter:
+def parameter(*shape: int, fan_in: int | None = None) -> nn.Parameter:
     """A matrix per head, uniform in ±sqrt(3 / fan_in) so that variances are kept.    H D M"""
-    reach = math.sqrt(3 / (fan_in or shape[-1]))
-    return nn.Parameter(torch.empty(shape).uniform_(-reach, reach))
+    bound = math.sqrt(3 / (fan_in or shape[-1]))
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
 
 
-class Score(nn.Module):
+class Score(Part):
     """A way to compare. `ask` prepares queries, `keep` prepares keys once, `energy` compares."""
 
     family: ClassVar[str] = "dot"
-    claims: ClassVar[Claims] = Claims()
-    in_line: ClassVar[bool] = False
-    """Whether it needs the keys in a line, one column each, because it knows their places."""
+    """What kernels know it by, after projection; one that compares in its own way has its own."""
     scale: float = 1.0
-    kept: int = 0
-    """The width D of a kept key; a score that looks at no key keeps nothing of it."""
+    kept_width: int | None = None
+    """The width D of a kept key, where it is known; 0 for a score that looks at no key."""
     hint_width: int = 1
     """How wide a past's hint must be: D inside a tanh, 1 where it is added to the energy."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "energy" in vars(cls) and "family" not in vars(cls):
+            cls.family = cls.name
 
     @property
     def vector(self) -> Tensor | None:
@@ -89,12 +92,12 @@ class Score(nn.Module):
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         """B G S K, B G S R -> B G S D"""
-        if self.kept and keys.shape[-1] != self.kept:
+        if self.kept_width and keys.shape[-1] != self.kept_width:
             raise ShapeError(
-                f"the keys are {keys.shape[-1]} wide; {type(self).__name__} was built for "
-                f"key={self.kept}"
+                f"the keys are {keys.shape[-1]} wide; {self.name} was built for "
+                f"key={self.kept_width}"
             )
-        return keys[..., : self.kept]
+        return keys if self.kept_width is None else keys[..., : self.kept_width]
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
         """B H T D, the memory, and what the past whispers (B H T S hint_width) -> B H T S"""
@@ -107,8 +110,8 @@ class Dot(Score):
 
     def __init__(self, *, query: int, key: int) -> None:
         super().__init__()
-        _same_width(type(self), query, key)
-        self.kept = key
+        _same_width(self, query, key)
+        self.kept_width = key
 
 
 class ScaledDot(Score):
@@ -116,8 +119,8 @@ class ScaledDot(Score):
 
     def __init__(self, *, query: int, key: int) -> None:
         super().__init__()
-        _same_width(type(self), query, key)
-        self.kept = key
+        _same_width(self, query, key)
+        self.kept_width = key
         self.scale = query**-0.5
 
 
@@ -126,8 +129,8 @@ class General(Score):
 
     def __init__(self, *, query: int, key: int, heads: int = 1) -> None:
         super().__init__()
-        self.kept = key
-        self.weight = weights(heads, key, query)
+        self.kept_width = key
+        self.weight = parameter(heads, key, query)
 
     def ask(self, query: Tensor) -> Tensor:
         return linear(query, self.weight)
@@ -143,10 +146,10 @@ class Additive(Score):
     ) -> None:
         super().__init__()
         width = width or query
-        self.query_weight = weights(heads, width, query)
-        self.key_weight = weights(groups, width, key)
-        self.score_vector = weights(heads, width)
-        self.kept = self.hint_width = width
+        self.query_weight = parameter(heads, width, query)
+        self.key_weight = parameter(groups, width, key)
+        self.score_vector = parameter(heads, width)
+        self.kept_width = self.hint_width = width
 
     @property
     def vector(self) -> Tensor:
@@ -173,8 +176,8 @@ class Concat(Additive):
     ) -> None:
         super().__init__(query=query, key=key, heads=heads, groups=groups, width=width)
         width = self.hint_width
-        self.query_weight = weights(heads, width, query, fan_in=query + key)
-        self.key_weight = weights(groups, width, key, fan_in=query + key)
+        self.query_weight = parameter(heads, width, query, fan_in=query + key)
+        self.key_weight = parameter(groups, width, key, fan_in=query + key)
 
 
 class ConcatIdentity(Additive):
@@ -193,11 +196,12 @@ class Location(Score):
 
     family = "location"
     in_line = True
+    kept_width = 0
 
     def __init__(self, *, query: int, heads: int = 1, longest: int = 100) -> None:
         super().__init__()
         self.longest = longest
-        self.weight = weights(heads, longest, query)
+        self.weight = parameter(heads, longest, query)
 
     def ask(self, query: Tensor) -> Tensor:
         return linear(query, self.weight)  # D is the place asked for
@@ -217,8 +221,8 @@ class KeyValue(Score):
 
     def __init__(self, *, query: int, key: int, value: int, groups: int = 1) -> None:
         super().__init__()
-        _same_width(type(self), query, key)
-        self.kept = key
+        _same_width(self, query, key)
+        self.kept_width = key
         if value != key:
             raise Refused(
                 f"key-value compares the query with values too: their width must be that of the "
@@ -237,8 +241,8 @@ class Cosine(Score):
 
     def __init__(self, *, query: int, key: int, heads: int = 1, sharpness: float = 5.0) -> None:
         super().__init__()
-        _same_width(type(self), query, key)
-        self.kept = key
+        _same_width(self, query, key)
+        self.kept_width = key
         self.log_sharpness = nn.Parameter(torch.full((heads, 1, 1), math.log(sharpness)))
 
     def ask(self, query: Tensor) -> Tensor:
@@ -268,16 +272,16 @@ class Relative(Score):
         segments: bool = False,
     ) -> None:
         super().__init__()
-        _same_width(type(self), query, key)
-        self.kept = key
+        _same_width(self, query, key)
+        self.kept_width = key
         self.scale = query**-0.5
         self.width = width or query + query % 2
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, query))  # u
         self.distance_bias = nn.Parameter(torch.zeros(heads, 1, query))  # w
-        self.distance_weight = weights(heads, query, self.width)
+        self.distance_weight = parameter(heads, query, self.width)
         if segments:
             self.segment_bias = nn.Parameter(torch.zeros(heads, 1, query))  # z
-            self.segment_vectors = weights(heads, 2, query)  # same, other
+            self.segment_vectors = parameter(heads, 2, query)  # same, other
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
         first = places.origin + places.step  # where the first query stands
@@ -306,15 +310,16 @@ class Blind(Score):
     """Zero for every key: the score of an align that decides by itself (`mixture-window`)."""
 
     family = "blind"
+    kept_width = 0
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
         energy = q.new_zeros(*q.shape[:3], memory.k.shape[2])
         return energy if hint is None else energy + hint[..., 0]
 
 
-def _same_width(score: type[Score], query: int, key: int) -> None:
+def _same_width(score: Score, query: int, key: int) -> None:
     if query != key:
         raise Refused(
-            f"{score.__name__} compares queries and keys as they are, so their widths must agree: "
+            f"{score.name} compares queries and keys as they are, so their widths must agree: "
             f"query={query}, key={key}; use 'general', which learns a map between them"
         )

@@ -1,4 +1,4 @@
-"""Statistics of weights: the definition that a kernel imitates.
+"""Statistics of weights, defined: whatever computes them faster must agree.
 
 Rows need not sum to one (`local-p`, `monotonic`, `mixture-window`): all but the mass and what a key
 receives are taken of the normalised row. A row that looks at nothing has entropy 0 and place 0.

@@ -63,6 +63,8 @@ def plain(
             q, k, v, None, 0.0, causal, scale=scale, enable_gqa=G != H
         )
         return attended, T, S
+    except torch.OutOfMemoryError:
+        raise
     except (ValueError, ZeroDivisionError, RuntimeError):
         return None
 

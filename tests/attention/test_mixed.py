@@ -71,7 +71,7 @@ def test_mixed_by_parts_hands_on_both_states(cuts: list[int]) -> None:
     attend = heed.Attention(mixed)
     q, k, v = inputs()
     memory = attend.remember(k, v, heed.lengths([S, 5]))
-    assert memory.k.shape[-1] == first.kept + second.kept == 5 + M
+    assert memory.k.shape[-1] == first.kept_width + second.kept_width == 5 + M
     state: heed.State | None = heed.State()
     rows, penalties = [], []
     for part in q.split(cuts, 1):

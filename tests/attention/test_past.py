@@ -162,5 +162,5 @@ def test_gradients_flow_through_the_steps() -> None:
 
 def test_a_hint_of_the_wrong_width_is_refused() -> None:
     score = heed.Attention("additive", query=M, width=5).mechanism.score
-    with pytest.raises(Refused, match=r"1 wide; Additive takes 5.*hint=5"):
+    with pytest.raises(Refused, match=r"1 wide; additive takes 5.*hint_width=5"):
         heed.Mechanism(score=score, past=Coverage())
