@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils._pytree import register_pytree_node
 
 from heed.errors import NotFormed, ShapeError
 from heed.visible import Gaussian, Places, Visible
@@ -81,7 +82,9 @@ class State(NamedTuple):
 def _rows(slot: Any) -> int | None:
     if isinstance(slot, State):
         return slot.rows
-    return _rows(slot[0]) if isinstance(slot, tuple) else len(slot)
+    if isinstance(slot, tuple):
+        return next((n for n in map(_rows, slot) if n is not None), None)
+    return None if slot is None else len(slot)
 
 
 def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
@@ -89,7 +92,7 @@ def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
         return slot._each(rows)
     if isinstance(slot, tuple):
         return tuple(_map(part, rows) for part in slot)
-    return rows(slot)
+    return None if slot is None else rows(slot)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,7 +124,8 @@ class Call:
         ok = self.visible.dense(self.places)
         B, H, T, _ = self.q.shape
         want = (B, H, T, self.k.shape[2] - self.sinks)
-        if any(n not in (1, m) for n, m in zip(ok.shape, want, strict=True)):
+        fits = all(n in (1, m) for n, m in zip(ok.shape, want, strict=True))
+        if not fits or ok.shape[3] != want[3]:
             axes = [dict(zip("BHTS", shape, strict=True)) for shape in (ok.shape, want)]
             given, wanted = (" ".join(f"{a}={n}" for a, n in x.items()) for x in axes)
             raise ShapeError(
@@ -140,6 +144,7 @@ class Call:
         return self.k.where(seen, 0), self.v.where(seen, 0)
 
 
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Attended:
     """What every mechanism returns. Weights and energies are there when the call asked for them.
 
@@ -153,17 +158,15 @@ class Attended:
     kernel    who served the call; `why` says why the others did not
     """
 
-    __slots__ = (
-        "_context",
-        "_energy",
-        "_weight",
-        "entropy",
-        "kernel",
-        "log_prob",
-        "penalty",
-        "refusals",
-        "state",
-    )
+    _context: Tensor | None
+    _weight: Tensor | None
+    _energy: Tensor | None
+    state: State
+    log_prob: Tensor | None
+    entropy: Tensor | None
+    penalty: Tensor | None
+    kernel: str
+    refusals: tuple[tuple[str, str], ...]
 
     def __init__(
         self,
@@ -226,10 +229,35 @@ class Attended:
 
     def replace(self, **changes: Any) -> Attended:
         """The same record with some fields changed (context, weight, energy, state, ...)."""
-        fields = {name.lstrip("_"): getattr(self, name) for name in self.__slots__}
-        return Attended(**{**fields, **changes})
+        kept = {
+            "context": self._context,
+            "state": self.state,
+            "weight": self._weight,
+            "energy": self._energy,
+            "log_prob": self.log_prob,
+            "entropy": self.entropy,
+            "penalty": self.penalty,
+            "kernel": self.kernel,
+            "refusals": self.refusals,
+        }
+        return Attended(**{**kept, **changes})
 
     def __repr__(self) -> str:
         formed = {"context": self._context, "weight": self._weight, "energy": self._energy}
         shapes = ", ".join(f"{n}={tuple(x.shape)}" for n, x in formed.items() if x is not None)
         return f"Attended({shapes}, step={self.state.step}, kernel={self.kernel!r})"
+
+
+def _flatten(seen: Attended) -> tuple[list[Any], tuple[str, tuple[tuple[str, str], ...]]]:
+    tensors = [seen._context, seen._weight, seen._energy]
+    facts = [seen.log_prob, seen.entropy, seen.penalty]
+    return [*tensors, seen.state, *facts], (seen.kernel, seen.refusals)
+
+
+def _unflatten(leaves: Iterable[Any], told: tuple[str, tuple[tuple[str, str], ...]]) -> Attended:
+    context, weight, energy, state, log_prob, entropy, penalty = leaves
+    return Attended(context, state, weight, energy, log_prob, entropy, penalty, *told)
+
+
+# So that torch.export and whatever else walks through a module's output find the tensors inside.
+register_pytree_node(Attended, _flatten, _unflatten, serialized_type_name="heed.Attended")

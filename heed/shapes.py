@@ -18,6 +18,8 @@ def check(**tensors: tuple[Tensor, str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     owner: dict[str, str] = {}
     for name, (tensor, pattern) in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise ShapeError(f"{name} must be a tensor, {pattern}; got {type(tensor).__name__}")
         letters = pattern.split()
         if tensor.ndim != len(letters):
             raise ShapeError(

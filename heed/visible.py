@@ -94,6 +94,9 @@ class Visible:
     def __invert__(self) -> Visible:
         return Not(self)
 
+    def __bool__(self) -> bool:
+        raise Refused("predicates join with &, | and ~; and, or, not would drop one of them")
+
     __rand__ = __and__
     __ror__ = __or__
 
@@ -114,6 +117,8 @@ class Visible:
         ids: the number of each key's text, B S.  queries: of each query's, B T (default: ids).
         """
         queries = ids if queries is None else queries
+        if not (isinstance(ids, Tensor) and isinstance(queries, Tensor)):
+            raise Refused("packed takes tensors: the number of each key's text, and each query's")
         if ids.ndim != 2 or queries.ndim != 2 or len(ids) != len(queries):
             raise ShapeError(
                 "packed takes the number of each key's text, B S, and of each query's, B T; got "
@@ -192,11 +197,6 @@ class Mask(Visible):
         if table.ndim == 2:
             return table[None, None]
         return table[:, None] if table.ndim == 3 else table
-
-    def anyone(self) -> Visible:
-        """The keys that at least one query may look at."""
-        table = self.table if self.table.ndim < 4 else self.table.any(1)
-        return Keys(table[None].any(1) if table.ndim == 2 else table.any(1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,7 +298,10 @@ def causal() -> Visible:
 
 def lengths(count: Tensor | Sequence[int]) -> Visible:
     """Look at the first `count[b]` keys of row b; the rest is padding.    B"""
-    count = torch.as_tensor(count)
+    try:
+        count = torch.as_tensor(count)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise Refused(f"lengths takes whole numbers, one per row (B); got {count!r}") from error
     if count.ndim != 1 or count.is_floating_point() or count.dtype == torch.bool:
         raise ShapeError(
             f"lengths takes whole numbers, one per row (B); got {count.dtype} "
@@ -309,7 +312,7 @@ def lengths(count: Tensor | Sequence[int]) -> Visible:
 
 def window(half: int) -> Visible:
     """Look within `half` places of your own, on both sides."""
-    if half < 0 or half != int(half):
+    if not isinstance(half, int) or half < 0:
         raise Refused(f"a window's half-width is a whole number, 0 or more; got {half}")
     return Window(half)
 
@@ -346,6 +349,8 @@ def _each_row(table: Tensor, rows: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def _boolean(mask: Tensor, axes: tuple[int, ...]) -> Tensor:
+    if not isinstance(mask, Tensor):
+        raise Refused(f"a mask is a boolean tensor, True = may look; got {type(mask).__name__}")
     if mask.dtype != torch.bool:
         raise Refused(f"a mask is boolean, True = may look; got {mask.dtype}")
     if mask.ndim not in axes:

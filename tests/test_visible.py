@@ -9,7 +9,7 @@ from torch import Tensor
 import heed
 from heed import Visible
 from heed.errors import Refused, ShapeError
-from heed.visible import Both, Either, Gaussian, Keys, Mask, Near, Not, Places, both
+from heed.visible import Both, Either, Gaussian, Near, Not, Places, both
 
 B, H, T, S = 2, 3, 4, 6
 COUNT = torch.tensor([6, 0])
@@ -205,16 +205,10 @@ def test_a_split_takes_padding_out_of_a_composition() -> None:
     assert rest == heed.causal()
 
 
-def test_a_mask_knows_which_keys_anyone_sees_but_speaks_of_queries() -> None:
-    table = TABLES.clone()
-    table[0, :, :, 2] = False
-    for mask in (table, table[:, 0], table[0, 0]):
-        visible = Visible.mask(mask)
-        assert visible.split() == (None, visible)
-        assert isinstance(visible, Mask)
-        anyone = visible.anyone()
-        assert isinstance(anyone, Keys)
-        assert torch.equal(anyone.table.expand(B, S), dense(visible).any(2).any(1))
+def test_predicates_have_no_truth() -> None:
+    for wrong in (lambda: heed.causal() and heed.window(1), lambda: not heed.causal()):
+        with pytest.raises(Refused, match="join with &"):
+            wrong()
 
 
 def test_both_of_what_may_be_missing() -> None:

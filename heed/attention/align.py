@@ -5,14 +5,13 @@ First the mathematics; then the parts. Energies come in float32 or better; `ok` 
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from heed.attention.part import Part
+from heed.attention.part import Part, real, whole
 from heed.attention.statistics import entropy
-from heed.errors import Refused
 from heed.records import Claims
 
 
@@ -91,18 +90,20 @@ def gumbel_noise(like: Tensor) -> Tensor:
     return -torch.empty_like(like).exponential_().log()
 
 
-def log_choice(soft: Tensor, chosen: Tensor) -> Tensor:
+def log_choice(energy: Tensor, ok: Tensor | None, chosen: Tensor) -> Tensor:
     """Log-probability of drawing these places in this order, none twice.
 
-    Σ_i log p_i - log(1 - Σ_{j<i} p_j); a place that cannot be drawn counts nothing.
+    Σ_i e_i - log Σ exp(what is left before draw i); a place that cannot be drawn counts nothing.
     B H T S, B H T n -> B H T
     """
-    tiny = torch.finfo(soft.dtype).tiny
-    chance = soft.gather(-1, chosen)
-    left = 1 - (chance.cumsum(-1) - chance)
-    drawn = (chance > 0) & (left > torch.finfo(soft.dtype).eps)
-    each = chance.clamp(min=tiny).log() - left.clamp(min=tiny).log()
-    return torch.where(drawn, each, 0).sum(-1)
+    left, total = centred(energy, ok), energy.new_zeros(chosen.shape[:-1])
+    for place in chosen.unbind(-1):
+        energy = left.gather(-1, place[..., None])[..., 0]
+        drawn = energy > -torch.inf
+        rest = torch.where(drawn[..., None], left, 0).logsumexp(-1)
+        total = total + torch.where(drawn, energy - rest, 0)
+        left = left.scatter(-1, place[..., None], -torch.inf)
+    return total
 
 
 def _ranked(energy: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,6 +137,9 @@ class Aligned:
 
 class Align(Part):
     """Energies to weights. `before` is this part's slot of the state, None at the first step."""
+
+    draws: ClassVar[bool] = False
+    """Whether training differs from evaluation by a draw."""
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         """B H T S, who is visible, the slot, the queries B H T M"""
@@ -181,19 +185,18 @@ class Sample(Align):
     """
 
     claims = Claims(gradient="score-function")
+    draws = True
 
     def __init__(self, *, count: int = 1, soft: float = 0.0) -> None:
         super().__init__()
-        if count < 1:
-            raise Refused(f"sample draws at least one place; count={count}")
-        self.count, self.soft = count, soft
+        self.count, self.soft = whole("count", count, 1), real("soft", soft, 0, 1)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         soft = softmax(energy, ok)
         noisy = energy + gumbel_noise(energy) if self.training else energy
         chosen = best(noisy.detach(), ok, self.count)
         weight = one_hot(chosen, energy.detach(), ok)
-        log_prob = log_choice(soft, chosen)
+        log_prob = log_choice(energy, ok, chosen)
         if self.training and self.soft:
             expect = torch.rand(len(energy), 1, 1, 1, device=energy.device) < self.soft
             weight = torch.where(expect, soft, weight)
@@ -208,10 +211,11 @@ class Gumbel(Align):
     """
 
     claims = Claims(gradient="straight-through")
+    draws = True
 
     def __init__(self, *, temperature: float = 1.0) -> None:
         super().__init__()
-        self.temperature = temperature
+        self.temperature = real("temperature", temperature, 1e-6)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         noisy = energy + gumbel_noise(energy) if self.training else energy

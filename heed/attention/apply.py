@@ -109,7 +109,8 @@ def _reference(
     k, v = call.cleaned(ok)
     with _full_precision(query):
         memory = replace(reached.memory, k=_wide(k), v=_wide(v))
-        scene = _Scene(_wide(call.q), query, memory, call.places, ok, _gain(call), call.bias)
+        q = call.q if ok is None else call.q.where(ok.any(-1, keepdim=True), 0)
+        scene = _Scene(_wide(q), query, memory, call.places, ok, _gain(call), call.bias)
         look = _look if mechanism.past is None else _look_step_by_step
         aligned, energy, slots, penalty = look(mechanism, scene, state.slots)
         used = dropout(aligned.weight, call.dropout) if call.dropout else aligned.weight
@@ -162,10 +163,15 @@ def _look(
             f"{(*scene.q.shape[:3], scene.memory.k.shape[2])}; it gave {tuple(energy.shape)}"
         )
     energy = energy if scene.bias is None else energy + scene.bias
-    aligned = mechanism.align(energy, scene.ok, slots.get("align"), scene.query)
+    aligned = mechanism.align(energy, scene.ok, slots.get(mechanism.align.name), scene.query)
     if scene.gain is not None:
         aligned.weight = aligned.weight * scene.gain
-    return aligned, energy, {} if aligned.after is None else {"align": aligned.after}, None
+    return (
+        aligned,
+        energy,
+        {} if aligned.after is None else {mechanism.align.name: aligned.after},
+        None,
+    )
 
 
 def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: Mapping[str, Any]) -> _Looked:
@@ -173,7 +179,7 @@ def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: Mapping[str, 
     past = mechanism.past
     assert past is not None
     S = scene.memory.k.shape[2]
-    before = slots.get("past")
+    before = slots.get(past.name)
     before = past.begin(scene.q[..., :1, 0], S) if before is None else fitted(before, S)
     rows: list[Aligned] = []
     energies, penalties = [], []
@@ -190,7 +196,7 @@ def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: Mapping[str, 
         entropy=_joined([row.entropy for row in rows]),
     )
     penalty = torch.cat(penalties, 2) if penalties else None
-    return aligned, torch.cat(energies, 2), {**slots, "past": before}, penalty
+    return aligned, torch.cat(energies, 2), {**slots, past.name: before}, penalty
 
 
 def _joined(rows: list[Tensor | None]) -> Tensor | None:
@@ -251,4 +257,5 @@ def _full_precision(x: Tensor) -> AbstractContextManager[object]:
 def _result_dtype(v: Tensor) -> torch.dtype:
     """What fused attention would return."""
     kind = v.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else v.dtype
+    lowered = torch.is_autocast_enabled(kind) and v.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if lowered else v.dtype

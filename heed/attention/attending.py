@@ -14,7 +14,7 @@ from heed.attention.position import Position
 from heed.errors import Refused
 from heed.records import Attended, Need, State
 from heed.shapes import check, check_width
-from heed.visible import Mask, Visible, as_visible, conjuncts
+from heed.visible import Causal, Keys, Places, Visible, as_visible
 
 
 class Attending(nn.Module):
@@ -57,7 +57,7 @@ class Attending(nn.Module):
         """
         check(keys=(keys, "B S K"))
         values = keys if values is None else values
-        memory = Memory.of(keys, values, self._keep, visible, segments)
+        memory = Memory.of(keys, values, self._keep, visible, segments, self.mechanism)
         for k, v in self.sinks():
             k = self.mechanism.keep(k[None, :, None], v[None, :, None])[0, :, 0]
             memory = memory.with_sink(k, v)
@@ -82,12 +82,13 @@ class Attending(nn.Module):
                   whose first query stands at the first key; without a state the last query of the
                   call stands at the last key
         visible   who may look where, beyond what the memory hides; a boolean tensor is T S, B T S
-                  or B H T S (keys alone, B S, are `heed.Visible.keys(mask)`)
+                  or B H T S (keys alone, B S, are `heed.Visible.keys(mask)`). Padding belongs to
+                  the memory, which cleans it before anything is projected
         need      "context"; "weight" forms the weights too, "energy" also the energies
         segments  which segment each query is in, B T, for a `relative` score that compares them
         """
         if torch_arguments:
-            raise Refused(_torch_argument(next(iter(torch_arguments))))
+            raise Refused(torch_argument(next(iter(torch_arguments))))
         if state is not None and not isinstance(state, State):
             raise Refused(
                 "the third argument is the state; keys and values go into a memory: "
@@ -98,7 +99,7 @@ class Attending(nn.Module):
         if memory is None:
             memory = query
         if isinstance(memory, Tensor):
-            memory = self._remember_for(memory, visible, segments)
+            memory = self._remember_for(query, memory, state, visible, segments)
         if memory is None:
             raise Refused("there is neither a query nor a memory")
         if query is not None:
@@ -126,14 +127,21 @@ class Attending(nn.Module):
         return self.mechanism.keep(k, v), v
 
     def _remember_for(
-        self, keys: Tensor, visible: Visible | None, segments: Tensor | None
+        self,
+        query: Tensor | None,
+        keys: Tensor,
+        state: State | None,
+        visible: Visible | None,
+        segments: Tensor | None,
     ) -> Memory:
         """A memory for this call alone: what the call hides from every query is cleaned first."""
+        exists, rest = (None, None) if visible is None else visible.split()
         values = keys
-        for part in conjuncts(visible):
-            if isinstance(part, Mask):
-                keys, values = clean(part.anyone(), keys, values)
-        exists = None if visible is None else visible.split()[0]
+        if query is not None and rest is not None and type(rest) is not Causal:
+            T, S = query.shape[1], keys.shape[1]
+            step, origin = (0, S - T) if state is None else (state.step, state.origin)
+            table = rest.dense(Places(T, S, step, origin, keys.device)).any(2).any(1)
+            keys, values = clean(Keys(table), keys, keys)
         return self.remember(keys, values, exists, segments)
 
 
@@ -199,7 +207,7 @@ class Attention(Attending):
         return context.squeeze(1)
 
 
-def _torch_argument(name: str) -> str:
+def torch_argument(name: str) -> str:
     """What to say to someone who calls this as torch.nn.MultiheadAttention."""
     if name in ("attn_mask", "key_padding_mask"):
         where = "remember(visible=~mask), or visible=heed.Visible.keys(~mask)"

@@ -1,8 +1,11 @@
 """Attention as a function, for mechanisms that have no weights of their own."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from heed.attention.attending import torch_argument
 from heed.attention.mechanism import Mechanism
 from heed.attention.naming import build
 from heed.errors import Refused
@@ -26,6 +29,7 @@ def attend(
     state: State | None = None,
     *,
     need: Need = "context",
+    **torch_arguments: Any,
 ) -> Attended:
     """Queries B H T D over keys B G S D and values B G S R -> context B H T R.
 
@@ -38,10 +42,17 @@ def attend(
     if scaled is not None and need == "context" and state is None and (causal or visible is None):
         # The commonest call takes the shortest road: a few microseconds over PyTorch's own.
         plain = sdpa.plain(q, k, v, causal, scaled) if choose.is_on("sdpa") else None
-        if plain is not None:
+        if plain is not None and not torch_arguments:
             context, T, S = plain
             return Attended(context, State(T, S - T, {}), kernel="sdpa")
+    if torch_arguments:
+        raise Refused(torch_argument(next(iter(torch_arguments))))
     _check(q, k, v)
+    if not isinstance(mechanism, str | Mechanism):
+        raise Refused(
+            f"the fourth argument is a mechanism, by name or built; got {type(mechanism).__name__}"
+            " (who may look where is visible=...)"
+        )
     if isinstance(mechanism, str):
         mechanism = _weightless(mechanism, q.shape[-1], k.shape[-1], v.shape[-1])
     seen = mechanism(q, mechanism.remember(k, v), state, visible=visible, need=need)
@@ -59,6 +70,11 @@ def _weightless(name: str, query: int, key: int, value: int) -> Mechanism:
             raise Refused(
                 f"'{name}' has weights to learn: build it once, heed.Attention('{name}', ...), "
                 "or pass a Mechanism"
+            )
+        if mechanism.align.draws:
+            raise Refused(
+                f"'{name}' draws in training and takes the best in evaluation, and a function "
+                "knows neither: build heed.Attention or a Mechanism"
             )
         if not torch.compiler.is_compiling():  # a traced module must not outlive its trace
             _built[widths] = mechanism

@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from heed.attention.attending import Attending
 from heed.attention.mechanism import Mechanism
 from heed.attention.naming import build
+from heed.attention.part import whole
 from heed.attention.position import Position
 from heed.errors import Refused
 
@@ -67,14 +68,22 @@ class MultiHeadAttention(Attending):
         super().__init__()
         if not batch_first:
             raise Refused("heed keeps the batch first: give queries as B T M")
-        if num_heads < 1 or embed_dim % num_heads:
+        whole("embed_dim", embed_dim, 1)
+        if whole("num_heads", num_heads, 1) and embed_dim % num_heads:
             raise Refused(f"embed_dim={embed_dim} does not split into num_heads={num_heads} heads")
-        self.num_heads, self.groups = num_heads, groups or num_heads
+        self.num_heads = num_heads
+        self.groups = num_heads if groups is None else whole("groups", groups, 1)
         if num_heads % self.groups:
             raise Refused(f"num_heads={num_heads} is not a multiple of groups={self.groups}")
         self.embed_dim, self.head_dim = embed_dim, embed_dim // num_heads
-        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.kdim, self.vdim = (
+            whole("kdim, vdim", embed_dim if x is None else x, 1) for x in (kdim, vdim)
+        )
         self.widths = (embed_dim, self.kdim, self.vdim)
+        if position is not None:
+            if not isinstance(position, Position):
+                raise Refused(f"position takes Rotary() or ALiBi(heads=...), not {position!r}")
+            position.check(num_heads, self.head_dim)
         self.position, self.add_zero_attn = position, add_zero_attn
         self._project(bias, add_bias_kv)
         self.mechanism = self._built(mechanism, dropout, options)

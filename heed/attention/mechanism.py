@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import reduce
 from operator import and_
 
+import torch
 from torch import Tensor, nn
 
 from heed.attention import apply
 from heed.attention.align import Align, Softmax
 from heed.attention.memory import Memory
+from heed.attention.part import real
 from heed.attention.past import Past
 from heed.attention.position import Position
 from heed.attention.reach import Global, Reach
@@ -43,14 +45,12 @@ class Mechanism(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if not 0 <= dropout <= 1:
-            raise Refused(f"dropout is a share between 0 and 1; got {dropout}")
         self.score = score
         self.past = past
         self.reach = reach or Global()
         self.align = align or Softmax()
         self.read = read or Blend()
-        self.dropout = dropout
+        self.dropout = real("dropout", dropout, 0, 1)
         _check_kinds(self)
         _check_parts(self)
         self.claims = reduce(and_, (part.claims for part in self.parts))
@@ -69,8 +69,7 @@ class Mechanism(nn.Module):
     @property
     def slots(self) -> set[str]:
         """The parts that remember, and so have a slot in the state."""
-        past, moves = self.past is not None, self.align.in_line
-        return {slot for slot, has in (("past", past), ("align", moves)) if has}
+        return {part.name for part in (self.past, self.align) if part is not None and part.in_line}
 
     @property
     def kept_width(self) -> int | None:
@@ -94,7 +93,9 @@ class Mechanism(nn.Module):
         """
         values = keys if values is None else values
         check(keys=(keys, "B G S K"))
-        return Memory.of(keys, values, lambda k, v, _: (self.keep(k, v), v), visible, segments)
+        return Memory.of(
+            keys, values, lambda k, v, _: (self.keep(k, v), v), visible, segments, owner=self
+        )
 
     def forward(
         self,
@@ -119,12 +120,21 @@ class Mechanism(nn.Module):
         """Refuse what this mechanism cannot do, before anything is computed."""
         if need not in NEEDS:
             raise UnknownName("need", need, NEEDS)
+        if not isinstance(query, Tensor) or not query.is_floating_point():
+            raise Refused(f"queries are a tensor of real numbers; got {_kind(query)}")
         if not isinstance(memory, Memory):
             raise Refused(
                 f"a memory is asked, not {type(memory).__name__}: remember(keys, values) makes it"
             )
         if query.ndim != 4 or query.shape[0] != memory.k.shape[0]:
             check(query=(query, "B H T M"), keys=(memory.k, "B G S D"))
+        if memory.owner is not None and memory.owner is not self:
+            raise Refused("this memory was made by another attention: each remembers its own way")
+        if query.dtype != memory.v.dtype and not torch.is_autocast_enabled(query.device.type):
+            raise Refused(
+                f"queries and memory must share a dtype; they are {query.dtype} and "
+                f"{memory.v.dtype}"
+            )
         width, kept = memory.k.shape[3], self.kept_width
         if kept is not None and width != kept:
             raise ShapeError(
@@ -153,6 +163,10 @@ class Mechanism(nn.Module):
                 f"the state has B={rows} rows, the query B={query.shape[0]}; a state follows its "
                 "beams by state.select(rows) or state.repeat(n)"
             )
+
+
+def _kind(x: object) -> str:
+    return str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
 
 
 _KINDS = {"score": Score, "past": Past, "reach": Reach, "align": Align, "read": Read}

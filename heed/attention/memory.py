@@ -32,6 +32,7 @@ class Memory:
     segments: Tensor | None = None  # B S
     sinks: int = 0
     keep: Keep | None = None
+    owner: object = None  # the mechanism that prepared it, and may be asked about it
 
     @staticmethod
     def of(
@@ -40,6 +41,7 @@ class Memory:
         keep: Keep,
         visible: Visible | Tensor | None = None,
         segments: Tensor | None = None,
+        owner: object = None,
     ) -> Memory:
         """Keep raw keys and values; what is hidden is cleaned first, so it can do no harm.
 
@@ -55,7 +57,7 @@ class Memory:
         if segments is not None:
             check(keys=(keys, f"{axes} K"), segments=(segments, "B S"))
         k, v = keep(keys, values, 0)
-        return Memory(k, v, seen, segments, keep=keep)
+        return Memory(k, v, seen, segments, keep=keep, owner=owner)
 
     def __repr__(self) -> str:
         hidden = "" if self.visible is None else ", some hidden"

@@ -110,12 +110,11 @@ class Mixed(Mechanism):
             "position": position,
         }
         kept = memory.k.split(self.widths, -1)
-        one: Attended = self.first(
-            query, replace(memory, k=kept[0]), _lane_state(state, "first"), **asked
-        )
-        two: Attended = self.second(
-            query, replace(memory, k=kept[1]), _lane_state(state, "second"), **asked
-        )
+        memories = [
+            replace(memory, k=k, owner=lane) for k, lane in zip(kept, self.lanes, strict=True)
+        ]
+        one: Attended = self.first(query, memories[0], _lane_state(state, "first"), **asked)
+        two: Attended = self.second(query, memories[1], _lane_state(state, "second"), **asked)
         share = self.gate(query)
         context = share * one.context + (1 - share) * two.context
         weight = None if need == "context" else share * one.weight + (1 - share) * two.weight

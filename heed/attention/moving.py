@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from heed.attention.align import Align, Aligned, weighed
+from heed.attention.part import real, whole
 from heed.attention.past import fitted
 from heed.attention.score import linear, parameter
 
@@ -36,9 +37,14 @@ def monotonic_step(chance: Tensor, before: Tensor) -> Tensor:
 def forward_step(energy: Tensor, before: Tensor, ok: Tensor | None, move: Tensor) -> Tensor:
     """a_t(s) ∝ ((1 - u) a_{t-1}(s) + u a_{t-1}(s-1)) exp(e_t(s)). Zhang 2018 eq. 5, 10.
 
-    move u: B H 1, a half where staying and advancing are equally likely.    B H S -> B H S
+    s - 1 is the place before s; what stands on places that are hidden counts as standing there too,
+    so that gaps are crossed. move u: B H 1, a half where staying and advancing are equally likely.
+    B H S -> B H S
     """
-    return weighed(energy, (1 - move) * before + move * _shifted(before, 1), ok)
+    arriving = _shifted(before, 1)
+    if ok is not None:
+        arriving = scan(_shifted((~ok).to(before.dtype), 1), arriving)
+    return weighed(energy, (1 - move) * before + move * arriving, ok)
 
 
 def forced_step(energy: Tensor, before: Tensor, covered: Tensor, ok: Tensor | None) -> Tensor:
@@ -97,6 +103,11 @@ class Walk(Align):
         return Aligned(torch.stack(steps, 2), slot)
 
 
+def _unless_lost(weight: Tensor, before: Tensor) -> Tensor:
+    """Where all that is visible lies behind, the alignment waits where it stood.    B H S"""
+    return torch.where(weight.sum(-1, keepdim=True) > 0, weight, before)
+
+
 def _unless_blind(seen: Tensor, after: Any, before: Any) -> Any:
     """A step that sees nothing goes nowhere: its slot stays as it was.    B H S"""
     if isinstance(after, tuple):
@@ -121,7 +132,7 @@ class Forward(Walk):
         if self.agent is not None:
             move = torch.sigmoid(_from_query(query[:, :, None], self.agent, energy)[..., 0])
         weight = forward_step(energy, before, ok, move)
-        return weight, weight
+        return weight, _unless_lost(weight, before)
 
 
 class ForcedForward(Walk):
@@ -139,7 +150,7 @@ class ForcedForward(Walk):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         last, covered = before
         weight = forced_step(energy, last, covered, ok)
-        return weight, (weight, covered + weight)
+        return weight, (_unless_lost(weight, last), covered + weight)
 
 
 class Monotonic(Walk):
@@ -156,7 +167,7 @@ class Monotonic(Walk):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(heads, 1, 1))
         self.offset = nn.Parameter(torch.full((heads, 1, 1), offset))
-        self.noise = noise
+        self.noise = real("noise", noise, 0)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         energy = energy * self.scale.to(energy.dtype) + self.offset.to(energy.dtype)
@@ -179,6 +190,7 @@ class MixtureWindow(Align):
 
     def __init__(self, *, query: int, heads: int = 1, components: int = 5) -> None:
         super().__init__()
+        whole("components", components, 1)
         # Small, since exp would scatter the first windows; each row's first mass is about one:
         # a window of sharpness one covers α √π.
         self.weight = parameter(heads, 3 * components, query, fan_in=10 * query)
@@ -191,7 +203,8 @@ class MixtureWindow(Align):
         height, sharpness, advance = logs.exp().chunk(3, -1)
         if ok is not None:  # a step that sees nothing goes nowhere
             advance = advance * ok.any(-1, keepdim=True)
-        centre = advance.cumsum(2) if before is None else before[:, :, None] + advance.cumsum(2)
+        start = -1 if before is None else before[:, :, None]  # Graves counts places from 1
+        centre = start + advance.cumsum(2)
         places = torch.arange(energy.shape[-1], device=energy.device, dtype=energy.dtype)
         weight = mixture(height, sharpness, centre, places)
         return Aligned(weight if ok is None else weight * ok, centre[:, :, -1])

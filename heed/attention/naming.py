@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from heed.attention.catalogue import CATALOGUE, DEFAULTS, Slot
 from heed.attention.mechanism import Mechanism
 from heed.attention.mixed import FixedGate, HeadGate, Mixed, QueryGate
+from heed.attention.part import whole
 from heed.attention.score import Blind
 from heed.errors import Refused, UnknownName
 
@@ -50,17 +51,19 @@ def build(
 ) -> Mechanism:
     """A mechanism from its name, the widths of what it compares, and the options of its parts."""
     parts = parse(name)
+    for size in (query, key, heads):
+        whole("a width or a number of heads", size, 1)
     sizes = {
         "query": query,
         "key": key,
         "value": key if value is None else value,
         "heads": heads,
-        "groups": groups or heads,
+        "groups": heads if groups is None else groups,
     }
     known = options_of(name)
     for option in options:
         if option not in known:
-            raise UnknownName(f"option of '{name}'", option, known or ["(it takes none)"])
+            raise UnknownName(f"option of '{name}'", option, list(known) or ["(it takes none)"])
     if parts.get("reach") != "mixed":
         return _assemble(parts, sizes, options, dropout)
     gate = _gate(options.pop("gate", "query"), sizes)
@@ -71,19 +74,16 @@ def build(
     return Mixed(first, second, gate)
 
 
-def options_of(name: str) -> list[str]:
-    """The options that the parts of a mechanism take."""
+def options_of(name: str) -> dict[str, Any]:
+    """The options that the parts of a mechanism take, with their defaults."""
     parts = parse(name)
-    extra = []
+    found: dict[str, Any] = {}
     if parts.get("reach") == "mixed":
-        parts["reach"], extra = "local-p", ["gate"]
-    taken = [
-        option
-        for word in parts.values()
-        for option, how in signature(CATALOGUE[word].part).parameters.items()
-        if how.kind is Parameter.KEYWORD_ONLY  # a part without options has nn.Module's *args
-    ]
-    return extra + [option for option in taken if option not in SIZES]
+        parts["reach"], found["gate"] = "local-p", "query"
+    for word in parts.values():
+        takes = signature(CATALOGUE[word].part).parameters.values()
+        found |= {x.name: x.default for x in takes if x.kind == x.KEYWORD_ONLY}
+    return {option: default for option, default in found.items() if option not in SIZES}
 
 
 def _assemble(

@@ -1,11 +1,28 @@
 """What all parts of a mechanism share: a name, and what they can do."""
 
+import math
 import re
 from typing import Any, ClassVar
 
 from torch import nn
 
+from heed.errors import Refused
 from heed.records import Claims
+
+
+def whole(name: str, value: int, least: int) -> int:
+    """An option that is a whole number, `least` or more."""
+    if not isinstance(value, int) or value < least:
+        raise Refused(f"{name} is a whole number, {least} or more; got {value!r}")
+    return value
+
+
+def real(name: str, value: float, low: float, high: float = math.inf) -> float:
+    """An option that is a number between low and high; infinity is none."""
+    if not isinstance(value, int | float) or not low <= value <= high or math.isinf(value):
+        most = "" if math.isinf(high) else f" and at most {high}"
+        raise Refused(f"{name} is a number of at least {low}{most}; got {value!r}")
+    return value
 
 
 class Part(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad
 
-from heed.attention.part import Part
+from heed.attention.part import Part, whole
 from heed.attention.score import parameter
 from heed.errors import Refused
 
@@ -77,7 +77,8 @@ class LocationAware(Past):
         self, *, heads: int = 1, hint_width: int = 1, channels: int = 10, kernel: int = 11
     ) -> None:
         super().__init__(heads=heads, hint_width=hint_width)
-        if kernel % 2 == 0:
+        whole("channels", channels, 1)
+        if whole("kernel", kernel, 1) % 2 == 0:
             raise Refused(
                 f"location-aware looks equally far both ways: kernel must be odd, not {kernel}"
             )

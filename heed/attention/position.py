@@ -8,6 +8,7 @@ Distances inside a score are the score `relative`.
 import torch
 from torch import Tensor, nn
 
+from heed.attention.part import whole
 from heed.errors import Refused
 from heed.visible import Places
 
@@ -46,6 +47,9 @@ def alibi_slopes(heads: int) -> Tensor:
 class Position(nn.Module):
     """A position felt inside the heads; by default it does nothing."""
 
+    def check(self, heads: int, width: int) -> None:
+        """Refuse heads that it does not suit."""
+
     def turn(self, x: Tensor, places: Tensor) -> Tensor:
         """Change queries or keys by where they stand.    B H T D, T -> B H T D"""
         return x
@@ -62,6 +66,10 @@ class Rotary(Position):
         super().__init__()
         self.base = base
 
+    def check(self, heads: int, width: int) -> None:
+        if width % 2:
+            raise Refused(f"Rotary turns pairs of features: heads {width} wide cannot be paired")
+
     def turn(self, x: Tensor, places: Tensor) -> Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)  # angles lose digits in half precision
         sine, cosine = waves(places.to(wide), x.shape[-1], self.base)
@@ -71,15 +79,18 @@ class Rotary(Position):
 class ALiBi(Position):
     """-m_h |t - s| is added to the energies. Press 2022."""
 
-    slopes: Tensor
-
     def __init__(self, *, heads: int) -> None:
         super().__init__()
-        self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
+        self.heads = whole("heads", heads, 1)
+
+    def check(self, heads: int, width: int) -> None:
+        if heads != self.heads:
+            raise Refused(f"ALiBi was built for {self.heads} heads; there are {heads}")
 
     def bias(self, places: Places) -> Tensor:
         away = (places.query[:, None] - places.key).abs()
-        return -self.slopes[:, None, None] * away
+        slopes = alibi_slopes(self.heads).to(places.device)  # float32, whatever the module became
+        return -slopes[:, None, None] * away
 
 
 class Sinusoidal(nn.Module):

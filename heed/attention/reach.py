@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heed.attention.memory import Memory
-from heed.attention.part import Part
+from heed.attention.part import Part, whole
 from heed.attention.score import linear, parameter
 from heed.errors import Refused
 from heed.records import Claims
@@ -63,7 +63,7 @@ class LocalM(Reach):
 
     def __init__(self, *, window: int = 10) -> None:
         super().__init__()
-        self.window = _half_width(window, 0)
+        self.window = whole("window", window, 0)
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
@@ -84,9 +84,10 @@ class LocalP(Reach):
         self, *, query: int, heads: int = 1, window: int = 10, hidden: int | None = None
     ) -> None:
         super().__init__()
-        self.window = _half_width(window, 1)
-        self.weight = parameter(heads, hidden or query, query)
-        self.vector = parameter(heads, 1, hidden or query)
+        self.window = whole("window", window, 1)
+        hidden = whole("hidden", query if hidden is None else hidden, 1)
+        self.weight = parameter(heads, hidden, query)
+        self.vector = parameter(heads, 1, hidden)
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
@@ -104,7 +105,7 @@ class FixedWindow(Reach):
 
     def __init__(self, *, window: int = 128) -> None:
         super().__init__()
-        self.window = _half_width(window, 0)
+        self.window = whole("window", window, 0)
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
@@ -128,10 +129,8 @@ class ExpandedWindow(Reach):
 
     def __init__(self, *, window: int = 128, block: int | None = None) -> None:
         super().__init__()
-        self.window = _half_width(window, 0)
-        if block is not None and (block < 1 or block != int(block)):
-            raise Refused(f"block is a whole number of keys, 1 or more; got {block}")
-        self.block = block
+        self.window = whole("window", window, 0)
+        self.block = None if block is None else whole("block", block, 1)
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
@@ -226,9 +225,3 @@ class Static(Reach):
 
     def question(self, B: int) -> Tensor:
         return super().question(B) if self.vector is None else self.vector.expand(B, -1, -1, -1)
-
-
-def _half_width(window: int, least: int) -> int:
-    if window < least or window != int(window):
-        raise Refused(f"window is a half-width: a whole number, {least} or more; got {window}")
-    return window

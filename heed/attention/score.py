@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from heed.attention.memory import Memory
-from heed.attention.part import Part
+from heed.attention.part import Part, real, whole
 from heed.attention.position import waves
 from heed.errors import Refused, ShapeError
 from heed.visible import Places
@@ -145,7 +145,7 @@ class Additive(Score):
         self, *, query: int, key: int, heads: int = 1, groups: int = 1, width: int | None = None
     ) -> None:
         super().__init__()
-        width = width or query
+        width = whole("width", query if width is None else width, 1)
         self.query_weight = parameter(heads, width, query)
         self.key_weight = parameter(groups, width, key)
         self.score_vector = parameter(heads, width)
@@ -200,7 +200,7 @@ class Location(Score):
 
     def __init__(self, *, query: int, heads: int = 1, longest: int = 100) -> None:
         super().__init__()
-        self.longest = longest
+        self.longest = whole("longest", longest, 1)
         self.weight = parameter(heads, longest, query)
 
     def ask(self, query: Tensor) -> Tensor:
@@ -243,7 +243,9 @@ class Cosine(Score):
         super().__init__()
         _same_width(self, query, key)
         self.kept_width = key
-        self.log_sharpness = nn.Parameter(torch.full((heads, 1, 1), math.log(sharpness)))
+        self.log_sharpness = nn.Parameter(
+            torch.full((heads, 1, 1), math.log(real("sharpness", sharpness, 1e-6)))
+        )
 
     def ask(self, query: Tensor) -> Tensor:
         return self.log_sharpness.exp() * direction(query)
@@ -275,7 +277,7 @@ class Relative(Score):
         _same_width(self, query, key)
         self.kept_width = key
         self.scale = query**-0.5
-        self.width = width or query + query % 2
+        self.width = whole("width", query + query % 2 if width is None else width, 2)
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, query))  # u
         self.distance_bias = nn.Parameter(torch.zeros(heads, 1, query))  # w
         self.distance_weight = parameter(heads, query, self.width)

@@ -22,11 +22,13 @@ def run(
     attention: Annotated[
         str, typer.Option(help="A mechanism by name; `heed list mechanisms` shows the parts.")
     ] = "additive",
-    seed: Annotated[int, typer.Option(help="Another seed gives another run.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Another seed gives another run.")
+    ] = 0,
     steps: Annotated[int, typer.Option(min=1, help="How long to train.")] = STEPS,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train a tiny network to reverse words, and draw what it looks at."""
+    """Train a tiny network to reverse words (or copy them), and draw what it looks at."""
     torch.set_num_threads(1)  # for tensors this small a second thread costs more than it brings
     demo = Demo(attention, seed=seed, steps=steps)
     console = Console(highlight=False)
@@ -66,9 +68,7 @@ def tell(report: Report, console: Console) -> None:
         f"([bold]{report.accuracy:.1%}[/]), after {report.steps} steps in {report.seconds:.1f} s"
     )
     if report.accuracy < 0.95:
-        console.print(
-            "Learnt only in part: more --steps may help, or another score (gumbel/additive)."
-        )
+        console.print("Learnt only in part: more --steps may help, or another mechanism.")
     console.print()
     table = Table.grid(padding=(0, 1))
     for word, written in report.samples.items():

@@ -20,14 +20,17 @@ from heed.records import Claims
 
 EXAMPLES = "heed list mechanisms\n\nheed list mechanisms --json"
 
-CAN = {
-    "s": "goes step by step",
-    "a": "takes many queries at once",
-    "h": "inside heads",
-    "c": "gives a context",
-    "∂": "learns by its exact gradient (≈ straight through, R by REINFORCE)",
+LIMITS = {
+    "step": "no steps",
+    "at_once": "one query",
+    "heads": "not in heads",
+    "context": "no context",
 }
-GRADIENTS = {"exact": "∂", "straight-through": "≈", "score-function": "R"}
+LEARNS = {
+    "exact": "",
+    "straight-through": "learns straight through",
+    "score-function": "learns by REINFORCE",
+}
 
 
 def run(
@@ -47,34 +50,42 @@ def run(
 def tell(found: list[dict[str, Any]], console: Console) -> None:
     """A table, one section per slot."""
     if not console.is_terminal:
-        console.width = 160  # a line each, for grep
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("name", "formula", "source", "can", "kernel"):
-        table.add_column(name, no_wrap=name in ("name", "can"), overflow="fold")
+        console.width = 240  # a line each, for grep
+    wide = console.width >= 160
+    columns = ("name", "formula", "options", "but", "source", "kernel") if wide else ("name", "")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=wide)
+    for name in columns:
+        table.add_column(name, no_wrap=name == "name", overflow="fold")
     for slot, entries in groupby(found, lambda each: each["slot"]):
         default = DEFAULTS[slot]
         table.add_row(f"\n[bold magenta]{slot}[/]", f"\n[dim]default: {default or 'none'}[/]")
         for each in entries:
-            table.add_row(
-                f"  [bold]{each['name']}[/]",
-                escape(each["formula"]),
-                escape(each["source"]),
-                letters(Claims(**each["claims"])),
-                each["kernels"][0],
-            )
+            formula, *facts = cells(each)
+            if not wide:
+                facts, formula = [], f"{formula}\n[dim]{' · '.join(filter(None, facts))}[/]"
+            table.add_row(f"  [bold]{each['name']}[/]", formula, *facts)
     console.print(table)
-    can = ", ".join(f"[bold]{sign}[/] {what}" for sign, what in CAN.items())
     console.print(
-        f"\n[dim]can:[/] {can}\n"
-        "[dim]kernel:[/] the fastest that serves it; the reference serves everything\n"
-        "[dim]names:[/] parts joined by /, at most one per slot: local-p/general, coverage/additive"
+        "\n[dim]names:[/] parts joined by /, at most one per slot: local-p/general, "
+        "coverage/additive\n"
+        "[dim]options:[/] with their defaults: heed.Attention('local-p', query=512, window=5); "
+        "None is chosen from the widths\n"
+        "[dim]kernel:[/] the fastest that serves it; the reference serves everything"
     )
 
 
-def letters(claims: Claims) -> str:
-    """What a mechanism can do, in one letter each."""
-    yes = zip("sahc", (claims.step, claims.at_once, claims.heads, claims.context), strict=True)
-    return "".join([sign if can else "·" for sign, can in yes] + [GRADIENTS[claims.gradient]])
+def cells(each: dict[str, Any]) -> list[str]:
+    """Formula, options, limits, source and kernel of one entry."""
+    options = " ".join(f"{name}={value}" for name, value in each["options"].items())
+    source, kernel = each["source"], each["kernels"][0]
+    said = (each["formula"], options, ", ".join(limits(each["claims"])), source, kernel)
+    return [escape(words) for words in said]
+
+
+def limits(claims: dict[str, Any]) -> list[str]:
+    """What a part cannot do, and how it learns if not by its exact gradient."""
+    learns = LEARNS[claims["gradient"]]
+    return [words for claim, words in LIMITS.items() if not claims[claim]] + [learns] * bool(learns)
 
 
 def as_data(entry: Entry) -> dict[str, Any]:

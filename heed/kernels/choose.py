@@ -1,7 +1,9 @@
 """Which kernel serves a call, and in words why another does not."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from types import ModuleType
 
 from heed.errors import UnknownName
@@ -12,6 +14,8 @@ KERNELS: dict[str, ModuleType] = {"banded": banded, "sdpa": sdpa}
 """Every kernel, fastest first: `refusal(call)` gives None or a reason, `run(call)` the context."""
 
 _off: frozenset[str] = frozenset()
+_times_off: Counter[str] = Counter()  # contexts may overlap, in threads too
+_switch = Lock()
 
 
 def choose(call: Call) -> tuple[str | None, tuple[tuple[str, str], ...]]:
@@ -33,13 +37,19 @@ def is_on(name: str) -> bool:
 @contextmanager
 def off(*names: str) -> Iterator[None]:
     """Switch kernels off while the context lasts, in the whole process: `with off("sdpa"):`"""
-    global _off
     for name in names:
         if name not in KERNELS:
             raise UnknownName("kernel", name, KERNELS)
-    before = _off
-    _off = before | frozenset(names)
+    _turn(names, 1)
     try:
         yield
     finally:
-        _off = before
+        _turn(names, -1)
+
+
+def _turn(names: tuple[str, ...], by: int) -> None:
+    global _off
+    with _switch:
+        for name in names:
+            _times_off[name] += by
+        _off = frozenset(name for name, times in _times_off.items() if times)

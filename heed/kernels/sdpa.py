@@ -78,7 +78,7 @@ def masked(
         bias = bias.to(torch.promote_types(q.dtype, torch.float32))
     if ok is not None:
         sighted = ok.any(-1, keepdim=True)  # B|1 H|1 T 1
-        ok = ok | ~sighted
+        ok, q = ok | ~sighted, q.where(sighted, 0)
         bias = ok if bias is None else torch.where(ok, bias, -torch.inf)
     context = _fused(call, q, k, v, mask=bias)
     return context if sighted is None else context.where(sighted, 0)

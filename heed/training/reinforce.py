@@ -44,6 +44,8 @@ class MovingAverage(nn.Module):
     @torch.no_grad()
     def update(self, reward: Tensor) -> None:
         """Take in the rewards of a batch, of any shape."""
+        if reward.numel() == 0:
+            return
         self.total.mul_(self.decay).add_(reward.float().mean())
         self.count.mul_(self.decay).add_(1)
 

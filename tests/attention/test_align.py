@@ -147,20 +147,34 @@ def test_sample_mixes_in_the_expected_weights_by_row() -> None:
 
 
 def test_log_choice_by_hand() -> None:
-    soft = torch.tensor([[0.5, 0.3, 0.2]]).double().requires_grad_()
-    chosen = torch.tensor([[1, 0]])
+    energy = torch.tensor([[0.5, 0.3, 0.2]]).double().log().requires_grad_()
     expected = math.log(0.3) + math.log(0.5 / 0.7)
-    choice = align.log_choice(soft, chosen)
+    choice = align.log_choice(energy, None, torch.tensor([[1, 0]]))
     assert choice.item() == pytest.approx(expected)
-    (back,) = torch.autograd.grad(choice.sum(), soft)
-    assert back[0].tolist() == pytest.approx([1 / 0.5, 1 / 0.3 + 1 / 0.7, 0])
-    every = [align.log_choice(soft, torch.tensor([o])).exp() for o in permutations(range(3), 2)]
-    assert sum(every).item() == pytest.approx(1)
+    (back,) = torch.autograd.grad(choice.sum(), energy)
+    assert back[0].tolist() == pytest.approx([-0.5 + 1 - 5 / 7, 1 - 0.3, -0.2 - 2 / 7])
+    orders = (torch.tensor([o]) for o in permutations(range(3), 2))
+    assert sum(align.log_choice(energy, None, o).exp() for o in orders).item() == pytest.approx(1)
     # The last of all is drawn for certain; a place that cannot be drawn counts nothing.
-    whole = align.log_choice(soft, torch.tensor([[1, 0, 2]]))
+    whole = align.log_choice(energy, None, torch.tensor([[1, 0, 2]]))
     assert whole.item() == pytest.approx(expected)
-    certain = torch.tensor([[1.0, 0.0]]).double()
-    assert align.log_choice(certain, torch.tensor([[0, 1]])).item() == 0
+    hidden = torch.tensor([[True, False, True]])
+    assert align.log_choice(energy, hidden, torch.tensor([[0, 2, 1]])).item() == pytest.approx(
+        math.log(5 / 7)
+    )
+
+
+@pytest.mark.parametrize("far", [14.0, 17.0, 1000.0])
+def test_log_choice_keeps_its_digits_where_one_place_has_all(far: float) -> None:
+    """What is left after the first draw has a probability that float32 cannot tell from zero."""
+    energy = torch.tensor([[0.0, -far, -far - 1, -far - 2]], requires_grad=True)
+    choice = align.log_choice(energy, None, torch.tensor([[0, 1, 2]]))
+    rest = [1, math.exp(-1), math.exp(-2)]
+    expected = math.log(rest[0] / sum(rest)) + math.log(rest[1] / sum(rest[1:]))
+    assert choice.item() == pytest.approx(expected, abs=2e-4)
+    (back,) = torch.autograd.grad(choice.sum(), energy)
+    assert back[0, 1].item() == pytest.approx(1 - rest[0] / sum(rest), abs=1e-5)
+    assert back.isfinite().all()
 
 
 def test_gumbel_draws_from_the_softmax_and_learns_from_its_soft_twin() -> None:

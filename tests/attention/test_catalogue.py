@@ -278,7 +278,13 @@ def test_an_unknown_name_gets_the_nearest(given: str, near: str) -> None:
         plain(given)
 
 
-@pytest.mark.parametrize("given", ["", "/", "dot/", "/dot", "dot//softmax", "os", "__import__"])
+@pytest.mark.parametrize("given", ["", "/", "dot/", "/dot", "dot//softmax"])
+def test_an_empty_part_is_refused(given: str) -> None:
+    with pytest.raises(Refused, match=f"an empty part in '{given}'"):
+        plain(given)
+
+
+@pytest.mark.parametrize("given", ["os", "__import__", " dot", "DOT", "dot/os.system"])
 def test_what_is_no_name_gets_all_of_them(given: str) -> None:
     with pytest.raises(UnknownName, match=r"no mechanism is called '.*'; (known: dot, |did you)"):
         plain(given)
@@ -297,11 +303,14 @@ def test_an_unknown_option_is_refused(name: str) -> None:
     ("name", "why"),
     [
         ("mixed/pointer", "mixed blends two contexts; a pointer gathers none"),
-        ("static/forward", "Static attends once; a part that goes on"),
-        ("static/coverage", "Static attends once; a part that goes on"),
-        ("expanded-window/relative", "ExpandedWindow puts keys together; Relative needs them"),
-        ("expanded-window/monotonic/coverage", "Coverage and Monotonic needs them in a line"),
-        ("expanded-window/location", "Location needs them"),
+        ("static/forward", "static attends once; "),
+        ("static/coverage", "static attends once; "),
+        ("expanded-window/relative", "expanded-window puts keys together; with relative they"),
+        (
+            "expanded-window/monotonic/coverage",
+            "with coverage and monotonic they",
+        ),
+        ("expanded-window/location", "with location they"),
     ],
 )
 def test_parts_that_cannot_work_together_are_refused(name: str, why: str) -> None:

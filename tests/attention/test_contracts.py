@@ -149,7 +149,10 @@ def test_what_stands_in_the_padding_changes_no_bit(case: Case, given: str) -> No
         out = main(attend(q, memory, case.first, need=need, visible=later))
         # Only `remember` can clean what it projects: a mask that comes later keeps the answer and
         # the queries' gradient clean, not that of a projection which has met the poison already.
-        return [out, *gradients(out, *((q,) if later else (q, k, v, *attend.parameters())))]
+        return [
+            out,
+            *gradients(out, *((q,) if later is not None else (q, k, v, *attend.parameters()))),
+        ]
 
     for need in ("context", "weight"):
         bad = run(poisoned(k, EXISTS), poisoned(v, EXISTS), need)
@@ -301,7 +304,7 @@ def test_any_shape(case: Case, n: int, t: int, s: int) -> None:
         assert seen.weight.shape == (n, max(case.heads, 1), q.shape[1], s)
         assert seen.weight.isfinite().all()
         assert main(seen).isfinite().all()
-        if visible:
+        if visible is not None:
             ahead = torch.ones(q.shape[1], s).triu(s - q.shape[1] + 1).bool()
             assert not seen.weight[..., ahead].any()
         close(main(attend(q, attend.remember(k, v), visible=visible)), main(seen))

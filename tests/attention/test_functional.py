@@ -22,14 +22,13 @@ WEIGHTLESS = (
     "sparsemax",
     "entmax",
     "argmax",
-    "sample",
-    "gumbel",
     "forward",
     "forced-forward",
     "blend",
     "pointer",
 )
-WEIGHTED = tuple(name for name in CATALOGUE if name not in WEIGHTLESS)
+DRAWN = ("sample", "gumbel")
+WEIGHTED = tuple(name for name in CATALOGUE if name not in (*WEIGHTLESS, *DRAWN))
 
 
 def qkv(
@@ -132,10 +131,22 @@ def test_a_mechanism_with_weights_is_taken() -> None:
     torch.testing.assert_close(seen.context, want.context)
 
 
-def test_nothing_drops_out_of_a_function() -> None:
+@pytest.mark.parametrize("name", ["sample", "gumbel/dot"])
+def test_a_function_does_not_draw(name: str) -> None:
+    with pytest.raises(Refused, match="draws in training and takes the best in evaluation"):
+        heed.attend(*qkv(), name)
+    mechanism = build(name, query=5, key=5, value=3).eval()  # the cure
+    assert heed.attend(*qkv(), mechanism).context.shape == (2, 4, 4, 3)
+
+
+def test_arguments_in_torchs_order_or_by_torchs_names_are_refused() -> None:
     q, k, v = qkv()
-    one, two = (heed.attend(q, k, v, "sample", need="weight").weight for _ in range(2))
-    assert torch.equal(one, two)  # in evaluation the best, not a draw
+    with pytest.raises(Refused, match=r"fourth argument is a mechanism.*visible="):
+        heed.attend(q, k, v, heed.causal())  # type: ignore[arg-type]
+    with pytest.raises(Refused, match=r"visible=heed\.causal\(\)"):
+        heed.attend(q, k, v, is_causal=True)
+    with pytest.raises(Refused, match="visible=~mask"):
+        heed.attend(q, k, v, attn_mask=torch.ones(4, 6, dtype=torch.bool))
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:

@@ -204,7 +204,7 @@ def test_what_cannot_be_built_is_refused() -> None:
         heed.MultiHeadAttention(12, 4, groups=3)
     with pytest.raises(Refused, match="does not go inside heads"):
         heed.MultiHeadAttention(M, H, mechanism="static")
-    with pytest.raises(Refused, match="add_bias_kv or add_zero_attn"):
+    with pytest.raises(Refused, match="add_bias_kv and add_zero_attn"):
         heed.MultiHeadAttention(M, H, mechanism="forward", add_zero_attn=True)
 
 

@@ -142,7 +142,7 @@ def walk(furthest: int) -> Task:
 def stride(B: int) -> Batch:
     """The query says by how many places to go on."""
     by = torch.randint(1, 3, (B, 3))
-    return asked(by, blank(B), by.cumsum(-1))
+    return asked(by, blank(B), by.cumsum(-1) - 1)
 
 
 def on_from_the_mark(B: int) -> Batch:

@@ -84,11 +84,13 @@ def test_mixed_by_parts_hands_on_both_states(cuts: list[int]) -> None:
     torch.testing.assert_close(torch.cat(penalties, 2), one.penalty)
     assert state is not None
     assert state.step == T
-    torch.testing.assert_close(state.slots["first"].slots["past"], one.state.slots["past"])
-    torch.testing.assert_close(state.slots["second"].slots["align"], two.weight[:, :, -1])
+    torch.testing.assert_close(state.slots["first"].slots["coverage"], one.state.slots["coverage"])
+    torch.testing.assert_close(state.slots["second"].slots["forward"], two.weight[:, :, -1])
 
     turned = state.select(torch.tensor([1, 0]))
-    torch.testing.assert_close(turned.slots["first"].slots["past"], one.state.slots["past"].flip(0))
+    torch.testing.assert_close(
+        turned.slots["first"].slots["coverage"], one.state.slots["coverage"].flip(0)
+    )
 
 
 def test_mixed_inside_heads_gates_each_head() -> None:

@@ -156,9 +156,9 @@ def test_mixture_window_is_graves_window() -> None:
             numbers = (part.weight[0] @ query[b, 0, t] + part.bias[0, 0]).tolist()
             alpha, beta, step = ([math.exp(x) for x in numbers[i : i + 2]] for i in (0, 2, 4))
             kappa = [k + x for k, x in zip(kappa, step, strict=True)]
-            for s in range(S):
-                expected[b, 0, t, s] = sum(
-                    a * math.exp(-w * (k - s) ** 2)
+            for u in range(1, S + 1):  # as Graves counts the places
+                expected[b, 0, t, u - 1] = sum(
+                    a * math.exp(-w * (k - u) ** 2)
                     for a, w, k in zip(alpha, beta, kappa, strict=True)
                 )
     energy = torch.zeros(B, 1, T, S).double()
@@ -261,3 +261,25 @@ def test_a_state_outlives_a_truncated_memory(name: str) -> None:
     seen = attend(torch.randn(2, 1, WIDTH), memory.truncate(4), state, need="weight")
     assert seen.weight.shape == (2, 1, 1, 4)
     assert seen.weight.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["forward", "forced-forward"])
+def test_an_alignment_waits_where_all_that_is_visible_lies_behind(name: str) -> None:
+    part = made(name).eval()
+    ok = torch.ones(1, 1, 4, 6, dtype=torch.bool)
+    ok[:, :, 0, :3] = False  # begins at the fourth place,
+    ok[:, :, 1:3, 3:] = False  # sees only what lies behind it,
+    weight = part(torch.zeros(1, 1, 4, 6).double(), ok, None, queries(1, 1, 4)).weight[0, 0]
+    assert weight[0, :3].sum() == 0
+    assert weight[1:3].sum() == 0
+    assert weight[3].sum() == pytest.approx(1)  # and goes on when the way is open again
+    assert weight[3, :3].sum() == 0
+
+
+def test_forward_crosses_hidden_places() -> None:
+    part = made("forward").eval()
+    ok = torch.ones(1, 1, 20, 6, dtype=torch.bool)
+    ok[..., 3] = False
+    weight = part(torch.zeros(1, 1, 20, 6).double(), ok, None, queries(1, 1, 20)).weight[0, 0]
+    without = part(torch.zeros(1, 1, 20, 5).double(), None, None, queries(1, 1, 20)).weight[0, 0]
+    torch.testing.assert_close(weight[:, [0, 1, 2, 4, 5]], without)

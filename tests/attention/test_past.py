@@ -65,7 +65,7 @@ def test_coverage_and_its_loss_by_a_loop(score: str, cuts: list[int]) -> None:
             loss = sum(min(now, before) for now, before in pairs)
             assert penalty[b, 0, t].item() == pytest.approx(loss)
             covered = covered + a
-        torch.testing.assert_close(records[-1].state.slots["past"][b, 0, : n[b]], covered)
+        torch.testing.assert_close(records[-1].state.slots["coverage"][b, 0, : n[b]], covered)
     assert (penalty[:, :, 0] == 0).all()
 
 
@@ -114,7 +114,8 @@ def test_a_memory_that_grows_is_remembered_as_unseen(name: str) -> None:
     whole = attend(q, attend.remember(k, v), heed.State(), visible=late, need="weight")
     torch.testing.assert_close(then.weight, whole.weight[:, :, 2:])
     torch.testing.assert_close(then.context, whole.context[:, 2:])
-    torch.testing.assert_close(then.state.slots["past"], whole.state.slots["past"])
+    past = name.split("/")[0]
+    torch.testing.assert_close(then.state.slots[past], whole.state.slots[past])
 
 
 def test_the_state_follows_its_beams() -> None:
@@ -138,7 +139,7 @@ def test_coverage_remembers_the_weights_that_were_read() -> None:
     attend = heed.Attention("coverage/dot/local-p", query=M, window=2).double()
     q, k, v = inputs()
     seen = attend(q, attend.remember(k, v), need="weight")
-    torch.testing.assert_close(seen.state.slots["past"], seen.weight.sum(2))
+    torch.testing.assert_close(seen.state.slots["coverage"], seen.weight.sum(2))
 
 
 def test_gradients_flow_through_the_steps() -> None:

@@ -169,8 +169,8 @@ def test_the_gradient_of_the_place_by_hand() -> None:
 
 
 @pytest.mark.parametrize("name", ["local-m", "local-p", "fixed-window", "expanded-window"])
-def test_a_window_is_a_half_width(name: str) -> None:
-    with pytest.raises(Refused, match="half-width"):
+def test_a_window_is_a_whole_number(name: str) -> None:
+    with pytest.raises(Refused, match="window is a whole number"):
         heed.Attention(name, query=4, window=-1)
 
 

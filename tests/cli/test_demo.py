@@ -59,7 +59,7 @@ def test_the_seed_decides(command) -> None:
         ("local-p/genral", "did you mean general"),
         ("dot/additive", "two parts for the slot score"),
         ("static", "asks one question of a whole text"),
-        ("", "known: "),
+        ("", "empty part"),
     ],
 )
 def test_a_wrong_mechanism_is_one_line_and_two(command, name: str, says: str) -> None:

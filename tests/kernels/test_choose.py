@@ -162,3 +162,14 @@ def test_switching_off_reaches_a_compiled_model() -> None:
     torch.testing.assert_close(slow.context, net(x).context)
     assert fast(x).kernel == "sdpa"
     torch._dynamo.reset()
+
+
+def test_contexts_may_overlap() -> None:
+    q = torch.randn(1, 1, 3, 4)
+    one, two = heed.kernels.off("sdpa"), heed.kernels.off("banded", "sdpa")
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    assert heed.attend(q, q, q).kernel == "reference"
+    two.__exit__(None, None, None)
+    assert heed.attend(q, q, q).kernel == "sdpa"

@@ -38,7 +38,7 @@ def test_one_choice_in_expectation(baseline: Tensor | float) -> None:
     energy = energies(1, 1, 1)
     p = energy.softmax(-1)[0, 0, 0]
     each = [
-        estimate(energy, reinforce(log_choice(energy.softmax(-1), s), REWARD[s].view(1), baseline))
+        estimate(energy, reinforce(log_choice(energy, None, s), REWARD[s].view(1), baseline))
         for s in torch.arange(4).view(4, 1, 1, 1, 1)
     ]
     exact = -estimate(energy, p @ REWARD).flatten()
@@ -54,7 +54,7 @@ def test_several_places_in_expectation(baseline: Tensor | float) -> None:
     chance, each, expected = [], [], torch.zeros((), dtype=torch.float64)
     for i, j in permutations(range(4), 2):
         reward = REWARD[i] * 2 - REWARD[j] ** 2  # order matters
-        log_prob = log_choice(energy.softmax(-1), torch.tensor([[[[i, j]]]]))
+        log_prob = log_choice(energy, None, torch.tensor([[[[i, j]]]]))
         chance.append(p[i] * p[j] / (1 - p[i]))
         each.append(estimate(energy, reinforce(log_prob, reward.view(1), baseline)))
         expected = expected + chance[-1] * reward
@@ -73,7 +73,7 @@ def test_all_choices_of_a_row_earn_its_reward(baseline: Tensor | float) -> None:
     for choice in product(range(4), repeat=4):
         chosen = torch.tensor(choice).view(1, 2, 2, 1)
         chance.append(p.gather(-1, chosen).prod())
-        loss = reinforce(log_choice(p, chosen), worth[choice].view(1), baseline)
+        loss = reinforce(log_choice(energy, None, chosen), worth[choice].view(1), baseline)
         each.append(estimate(energy, loss))
         expected = expected + chance[-1] * worth[choice]
     exact = -estimate(energy, expected).flatten()
@@ -88,7 +88,7 @@ def test_rewards_by_the_step_are_unbiased_as_what_is_still_to_come() -> None:
     chance, by_row, by_step, expected = [], [], [], torch.zeros((), dtype=torch.float64)
     for i, j in product(range(4), repeat=2):
         chosen = torch.tensor([i, j]).view(1, 1, 2, 1)
-        log_prob = log_choice(p, chosen)
+        log_prob = log_choice(energy, None, chosen)
         reward = torch.stack([REWARD[i], worth[i, j]])[None]
         to_come = reward.flip(1).cumsum(1).flip(1)
         chance.append(p.gather(-1, chosen).prod())
@@ -131,7 +131,7 @@ def test_the_baseline_lowers_the_variance() -> None:
     spread = []
     for level in (torch.zeros(()), baseline.value):
         each = [
-            estimate(energy, reinforce(log_choice(p, s), REWARD[s].view(1), level))
+            estimate(energy, reinforce(log_choice(energy, None, s), REWARD[s].view(1), level))
             for s in torch.arange(4).view(4, 1, 1, 1, 1)
         ]
         spread.append(moments(list(p[0, 0, 0]), each)[1].sum())

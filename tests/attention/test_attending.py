@@ -1,0 +1,182 @@
+"""Attention on B T M: what belongs to whom, and slips that a user makes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import heed
+from heed.attention.position import ALiBi, Rotary
+from heed.errors import HeedError, Refused, ShapeError
+
+M = 8
+NAN = float("nan")
+
+
+def test_a_memory_is_asked_by_the_attention_that_made_it() -> None:
+    x = torch.randn(2, 5, M)
+    one, two = (heed.MultiHeadAttention(M, 2) for _ in range(2))
+    assert one(x, one.remember(x).extend(x).select(torch.tensor([1, 0]))).context.shape == x.shape
+    for other in (two, heed.Attention("scaled-dot", query=M)):
+        with pytest.raises(Refused, match="made by another attention"):
+            other(x, one.remember(x))
+
+
+def test_a_state_goes_on_with_the_mechanism_that_made_it() -> None:
+    x = torch.randn(2, 5, M)
+    coverage, forward, mixture = (
+        heed.Attention(name, query=M) for name in ("coverage/additive", "forward", "mixture-window")
+    )
+    state = forward(x[:, :1], forward.remember(x)).state
+    for other in (coverage, mixture):
+        with pytest.raises(Refused, match="remembers forward: it was made by another mechanism"):
+            other(x[:, :1], other.remember(x), state)
+    with pytest.raises(ShapeError, match=r"B=2 rows, the query B=4; .*state\.repeat"):
+        forward(x[:, :1].repeat(2, 1, 1), forward.remember(x.repeat(2, 1, 1)), state)
+    with pytest.raises(ShapeError, match="B=2 rows, the query B=1"):
+        forward(x[:1, :1], forward.remember(x[:1]), state)
+
+
+HIDDEN = torch.tensor([[False] * 6, [False] * 4 + [True] * 2])  # B S
+WAYS: dict[str, heed.Visible] = {
+    "packed": heed.Visible.packed(HIDDEN.long(), torch.zeros(2, 5).long()),
+    "not a mask": ~heed.Visible.mask(HIDDEN[:, None].expand(2, 5, 6)),
+    "masks": heed.Visible.mask(~HIDDEN[:, None].expand(2, 5, 6))
+    | heed.Visible.mask(~HIDDEN[:, None, None].expand(2, 1, 5, 6)),
+    "lengths": heed.lengths([6, 4]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_poison_that_a_call_hides_spoils_no_gradient(way: str) -> None:
+    layer, x, keys = heed.MultiHeadAttention(M, 2), torch.randn(2, 5, M), torch.randn(2, 6, M)
+    keys[HIDDEN] = NAN
+    layer(x, keys, visible=WAYS[way]).context.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("need", ["context", "weight"])
+def test_a_query_that_sees_nothing_may_hold_nan(need: Any) -> None:
+    q, k, v = (torch.randn(1, 1, 4, M) for _ in range(3))
+    q[0, 0, 1] = NAN
+    ok = torch.ones(4, 4, dtype=torch.bool)
+    ok[1] = False
+    tensors = [x.requires_grad_() for x in (q, k, v)]
+    seen = heed.attend(*tensors, visible=ok, need=need)
+    assert seen.context[0, 0, 1].eq(0).all()
+    seen.context.sum().backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in tensors)
+
+
+class Top(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.linear = heed.MultiHeadAttention(M, 2), nn.Linear(M, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.attend(x).context).sum()
+
+
+def test_what_walks_through_outputs_finds_the_tensors() -> None:
+    seen = heed.Attention("coverage/additive", query=M)(torch.randn(2, 3, M), need="energy")
+    leaves = [x for x in tree_leaves(seen) if isinstance(x, torch.Tensor)]
+    assert any(x is seen.context for x in leaves)
+    assert any(x is seen.state.slots["coverage"] for x in leaves)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # of views, which a Linear gives too
+def test_fully_sharded() -> None:
+    """FSDP2 hooks the tensors of every module's output: it must find them in the record."""
+    from torch.distributed import destroy_process_group, init_process_group
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        plain = Top()
+        torch.manual_seed(0)
+        sharded = Top()
+        mesh = init_device_mesh("cpu", (1,))
+        fully_shard(sharded.attend, mesh=mesh)
+        fully_shard(sharded, mesh=mesh)
+        x = torch.randn(2, 5, M)
+        for model in (plain, sharded):
+            model(x).backward()
+        for theirs, ours in zip(plain.parameters(), sharded.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
+    finally:
+        destroy_process_group()
+
+
+X, L = torch.randn(2, 5, M), heed.MultiHeadAttention(M, 2)
+DOT = heed.Attention("dot", query=M)
+SLIPS: dict[str, Callable[[], Any]] = {
+    "lengths as values": lambda: L.remember(X, heed.lengths([5, 3])),  # type: ignore[arg-type]
+    "a predicate as memory": lambda: L(X, heed.causal()),  # type: ignore[arg-type]
+    "a list of keys": lambda: L.remember(X.tolist()),  # type: ignore[arg-type]
+    "a list of queries": lambda: L(X.tolist(), L.remember(X)),  # type: ignore[arg-type]
+    "whole numbers": lambda: heed.attend(*[X[:, None].long()] * 3),
+    "memory and query swapped": lambda: L(L.remember(X), X),  # type: ignore[arg-type]
+    "another precision": lambda: heed.Attention("dot", query=M)(
+        X.double(), heed.Attention("dot", query=M).remember(X)
+    ),
+    "lengths of nothing": lambda: heed.lengths(None),  # type: ignore[arg-type]
+    "a ragged list": lambda: heed.lengths([[1], [1, 2]]),  # type: ignore[list-item]
+    "a mask as a list": lambda: heed.Visible.keys([[True]]),  # type: ignore[arg-type]
+    "a window of 2.0": lambda: heed.window(2.0),  # type: ignore[arg-type]
+    "no name": lambda: heed.Attention(None, query=M),  # type: ignore[arg-type]
+    "a rotary class": lambda: heed.MultiHeadAttention(M, 2, position=Rotary),  # type: ignore[arg-type]
+    "rotary and an odd width": lambda: heed.MultiHeadAttention(6, 2, position=Rotary()),
+    "other heads of ALiBi": lambda: heed.MultiHeadAttention(M, 2, position=ALiBi(heads=4)),
+    "groups from torch": lambda: heed.MultiHeadAttention.from_torch(
+        nn.MultiheadAttention(M, 2), groups=1
+    ),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_is_told_in_words(slip: str) -> None:
+    with pytest.raises(HeedError):
+        SLIPS[slip]()
+
+
+WRONG = {
+    "gumbel": {"temperature": 0.0},
+    "cosine": {"sharpness": 0.0},
+    "local-p": {"window": 2.5},
+    "local-m": {"window": None},
+    "fixed-window": {"window": NAN},
+    "expanded-window": {"block": 0},
+    "additive": {"width": 0},
+    "relative": {"width": -2},
+    "location": {"longest": 0},
+    "location-aware": {"kernel": -1},
+    "sample": {"soft": 2.0},
+    "monotonic": {"noise": -1.0},
+    "mixture-window": {"components": 0},
+    "dot": {"dropout": 1.5},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_option_out_of_range_is_refused_by_name(name: str) -> None:
+    (option,) = WRONG[name]
+    with pytest.raises(Refused, match=option):
+        heed.Attention(name, query=M, **WRONG[name])
+
+
+def test_alibi_keeps_its_distances_in_half_precision() -> None:
+    layer = heed.MultiHeadAttention(M, 2, position=ALiBi(heads=2)).bfloat16()
+    x = torch.zeros(1, 700, M, dtype=torch.bfloat16)
+    weight = layer(x, visible=heed.causal(), need="weight").weight
+    assert len(weight[0, 1, -1].unique()) > 500  # one for each distance, but for those near zero
+
+
+def test_autocast_leaves_double_precision_alone() -> None:
+    q = torch.randn(1, 1, 3, 4).double()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert heed.attend(q, q, q, need="weight").context.dtype == torch.float64

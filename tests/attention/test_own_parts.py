@@ -1,0 +1,100 @@
+"""Parts of a user's own: never mistaken for the ones they derive from, and checked."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import heed
+from heed.attention.align import Aligned, Softmax, softmax
+from heed.attention.catalogue import CATALOGUE
+from heed.attention.memory import Memory
+from heed.attention.mixed import FixedGate, Mixed
+from heed.attention.past import Coverage
+from heed.attention.read import Blend
+from heed.attention.score import Dot, ScaledDot, Score
+from heed.errors import Refused, ShapeError
+from heed.visible import Places
+
+M = 8
+
+
+class Sharp(Softmax):
+    def forward(self, energy: Tensor, ok: Tensor | None, before: object, query: Tensor) -> Aligned:
+        return Aligned(softmax(energy * 10, ok))
+
+
+class Double(Blend):
+    def forward(self, weight: Tensor, v: Tensor) -> Tensor:
+        return 2 * super().forward(weight, v)
+
+
+class Opposite(ScaledDot):
+    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+        return -super().energy(q, memory, places, hint)
+
+
+class Turned(Score):
+    """A dot product after all: it only prepares its keys."""
+
+    def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        return keys.flip(-1)
+
+
+class Flat(Score):
+    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+        return (q @ memory.k.mT).sum(-1)
+
+
+OWN = {
+    "align": heed.Mechanism(score=ScaledDot(query=M, key=M), align=Sharp()),
+    "read": heed.Mechanism(score=ScaledDot(query=M, key=M), read=Double()),
+    "score": heed.Mechanism(score=Opposite(query=M, key=M)),
+}
+
+
+@pytest.mark.parametrize("mechanism", OWN.values(), ids=OWN)
+def test_asking_for_weights_changes_nothing(mechanism: heed.Mechanism) -> None:
+    attend, x = heed.Attention(mechanism), torch.randn(2, 9, M)
+    assert attend(x).kernel == "reference"
+    torch.testing.assert_close(attend(x).context, attend(x, need="weight").context)
+
+
+def test_a_score_that_only_prepares_is_served_by_the_fused_kernel() -> None:
+    attend, x = heed.Attention(heed.Mechanism(score=Turned())), torch.randn(2, 5, M)
+    seen = attend(x)
+    assert seen.kernel == "sdpa"
+    torch.testing.assert_close(seen.context, (x @ x.flip(-1).mT).softmax(-1) @ x)
+
+
+def test_names_follow_from_classes() -> None:
+    for name, entry in CATALOGUE.items():
+        if name != "mixed":
+            assert entry.part.name == name
+    assert (Sharp.name, Opposite.name, Opposite.family, Turned.family) == (
+        "sharp",
+        "opposite",
+        "opposite",
+        "dot",
+    )
+
+
+def test_energies_of_the_wrong_shape_are_refused() -> None:
+    attend, x = heed.Attention(heed.Mechanism(score=Flat())), torch.randn(2, 5, M)
+    with pytest.raises(ShapeError, match=r"flat must give energies B H T S, \(2, 1, 5, 5\)"):
+        attend(x)
+
+
+def test_what_is_no_part_is_refused() -> None:
+    with pytest.raises(Refused, match="score takes a Score, not 'dot'"):
+        heed.Mechanism(score="dot")  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="score takes a Score"):
+        heed.Mechanism(score=Softmax())  # type: ignore[arg-type]
+    with pytest.raises(Refused, match=r"heed\.Mechanism"):
+        heed.Attention(Dot(query=M, key=M))  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="hint_width=8"):
+        heed.Mechanism(score=heed.Attention("additive", query=M).mechanism.score, past=Coverage())
+
+
+def test_mixed_needs_to_know_how_wide_keys_are() -> None:
+    with pytest.raises(Refused, match="kept_width"):
+        Mixed(heed.Mechanism(score=Turned()), heed.Mechanism(score=Turned()), FixedGate())
