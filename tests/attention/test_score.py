@@ -194,7 +194,7 @@ def xlnet() -> XLNetRelativeAttention:
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.normal_(std=0.4)
-    return theirs
+    return theirs.to(torch.get_default_device())
 
 
 def same_weights(theirs: XLNetRelativeAttention, segments: bool = True) -> heed.MultiHeadAttention:
@@ -246,7 +246,7 @@ def their_answer(
         None,
         None if hide is None else hide.permute(1, 2, 0)[..., None].double(),
         None,
-        their_distances(T, S, B) if r is None else r,
+        their_distances(T, S, B) if r is None else r.to(x.device),
         seg_mat,
         mems=None if old is None else old.transpose(0, 1),
         output_attentions=True,
