@@ -1,6 +1,7 @@
 """Attention on B T M: what belongs to whom, and slips that a user makes."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -96,14 +97,12 @@ def test_fully_sharded() -> None:
 
     init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
-        torch.manual_seed(0)
-        plain = Top()
-        torch.manual_seed(0)
-        sharded = Top()
+        with torch.device("cpu"):
+            plain, x = Top(), torch.randn(2, 5, M)
+        sharded = deepcopy(plain)
         mesh = init_device_mesh("cpu", (1,))
         fully_shard(sharded.attend, mesh=mesh)
         fully_shard(sharded, mesh=mesh)
-        x = torch.randn(2, 5, M)
         for model in (plain, sharded):
             model(x).backward()
         for theirs, ours in zip(plain.parameters(), sharded.parameters(), strict=True):
