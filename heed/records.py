@@ -84,7 +84,7 @@ def _rows(slot: Any) -> int | None:
         return slot.rows
     if isinstance(slot, tuple):
         return next((n for n in map(_rows, slot) if n is not None), None)
-    return None if slot is None else len(slot)
+    return len(slot) if isinstance(slot, Tensor) and slot.ndim else None
 
 
 def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
@@ -92,7 +92,7 @@ def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
         return slot._each(rows)
     if isinstance(slot, tuple):
         return tuple(_map(part, rows) for part in slot)
-    return None if slot is None else rows(slot)
+    return rows(slot) if isinstance(slot, Tensor) and slot.ndim else slot
 
 
 @dataclass(slots=True, eq=False)
@@ -170,8 +170,8 @@ class Attended:
 
     def __init__(
         self,
-        context: Tensor | None,
-        state: State,
+        context: Tensor | None = None,
+        state: State = State(),  # noqa: B008
         weight: Tensor | None = None,
         energy: Tensor | None = None,
         log_prob: Tensor | None = None,
@@ -179,10 +179,14 @@ class Attended:
         penalty: Tensor | None = None,
         kernel: str = "reference",
         refusals: tuple[tuple[str, str], ...] = (),
+        *,
+        _context: Tensor | None = None,  # these three as dataclasses.replace gives them
+        _weight: Tensor | None = None,
+        _energy: Tensor | None = None,
     ) -> None:
-        self._context = context
-        self._weight = weight
-        self._energy = energy
+        self._context = _context if context is None else context
+        self._weight = _weight if weight is None else weight
+        self._energy = _energy if energy is None else energy
         self.state = state
         self.log_prob = log_prob
         self.entropy = entropy

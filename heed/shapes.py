@@ -1,13 +1,16 @@
-"""The axis alphabet, and the one checker of shapes.
+"""The axis alphabet, and the one checker of shapes and sizes.
 
 B batch        T places that ask       D width compared     M model width (of a query)
 H heads        S places asked about    R width read         K width of a raw key
 G groups of heads that share one key and value; H is a multiple of G
 """
 
+import math
+from numbers import Integral, Real
+
 from torch import Tensor
 
-from heed.errors import ShapeError
+from heed.errors import Refused, ShapeError
 
 
 def check(**tensors: tuple[Tensor, str]) -> dict[str, int]:
@@ -49,6 +52,22 @@ def check_groups(q: Tensor, k: Tensor) -> None:
         raise ShapeError(
             f"H must be a multiple of G; the queries have H={H} heads, the keys G={G} groups"
         )
+
+
+def whole(name: str, value: object, least: int) -> int:
+    """An option that is a whole number, `least` or more."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise Refused(f"{name} is a whole number, {least} or more; got {value!r}")
+    return int(value)
+
+
+def real(name: str, value: object, low: float, high: float = math.inf) -> float:
+    """An option that is a number between low and high; infinity is none."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not low <= value <= high or math.isinf(value):  # type: ignore[operator,arg-type]
+        most = "" if math.isinf(high) else f" and at most {high}"
+        raise Refused(f"{name} is a number of at least {low}{most}; got {value!r}")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _disagreement(

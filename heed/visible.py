@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import Refused, ShapeError
+from heed.shapes import whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -312,9 +313,7 @@ def lengths(count: Tensor | Sequence[int]) -> Visible:
 
 def window(half: int) -> Visible:
     """Look within `half` places of your own, on both sides."""
-    if not isinstance(half, int) or half < 0:
-        raise Refused(f"a window's half-width is a whole number, 0 or more; got {half}")
-    return Window(half)
+    return Window(whole("a window's half-width", half, 0))
 
 
 def both(first: Visible | None, second: Visible | None) -> Visible | None:

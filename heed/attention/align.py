@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from heed.attention.part import Part, real, whole
+from heed.attention.part import Part
 from heed.attention.statistics import entropy
 from heed.records import Claims
+from heed.shapes import real, whole
 
 
 def hidden(energy: Tensor, ok: Tensor | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,10 +24,15 @@ class Attending(nn.Module):
     `shape_query` and `shape_keys` bring B T M into heads, `shape_context` brings the answer back.
     """
 
+    token: object  # marks the memories that it made
     mechanism: Mechanism
     position: Position | None  # set by each: a default on the class would hide the module
     widths: tuple[int | None, int | None, int | None] = (None, None, None)
     """Of the queries, keys and values it was built for, where that is known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = object()
 
     def shape_query(self, query: Tensor) -> Tensor:
         """B T M -> B H T D"""
@@ -57,7 +63,7 @@ class Attending(nn.Module):
         """
         check(keys=(keys, "B S K"))
         values = keys if values is None else values
-        memory = Memory.of(keys, values, self._keep, visible, segments, self.mechanism)
+        memory = Memory.of(keys, values, self._keep, visible, segments, self.token)
         for k, v in self.sinks():
             k = self.mechanism.keep(k[None, :, None], v[None, :, None])[0, :, 0]
             memory = memory.with_sink(k, v)
@@ -102,6 +108,12 @@ class Attending(nn.Module):
             memory = self._remember_for(query, memory, state, visible, segments)
         if memory is None:
             raise Refused("there is neither a query nor a memory")
+        if isinstance(memory, Memory) and memory.owner is not None:
+            if memory.owner is not self.token:
+                raise Refused(
+                    "this memory was made by another attention: each remembers in its own way"
+                )
+            memory = replace(memory, owner=self.mechanism.token)
         if query is not None:
             check(queries=(query, "B T M"))
             check_width("queries", query, self.widths[0])
@@ -137,11 +149,13 @@ class Attending(nn.Module):
         """A memory for this call alone: what the call hides from every query is cleaned first."""
         exists, rest = (None, None) if visible is None else visible.split()
         values = keys
-        if query is not None and rest is not None and type(rest) is not Causal:
+        if query is not None and rest is not None:
             T, S = query.shape[1], keys.shape[1]
             step, origin = (0, S - T) if state is None else (state.step, state.origin)
-            table = rest.dense(Places(T, S, step, origin, keys.device)).any(2).any(1)
-            keys, values = clean(Keys(table), keys, keys)
+            places = Places(T, S, step, origin, keys.device)
+            if not (type(rest) is Causal and places.last_at_end):
+                seen = Keys(rest.dense(places).any(2).any(1))
+                keys, values = clean(seen, keys, keys)
         return self.remember(keys, values, exists, segments)
 
 

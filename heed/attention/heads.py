@@ -11,9 +11,9 @@ from torch.nn.functional import linear
 from heed.attention.attending import Attending
 from heed.attention.mechanism import Mechanism
 from heed.attention.naming import build
-from heed.attention.part import whole
 from heed.attention.position import Position
 from heed.errors import Refused
+from heed.shapes import whole
 
 
 def split(x: Tensor, heads: int) -> Tensor:

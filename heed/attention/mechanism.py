@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from heed.attention import apply
 from heed.attention.align import Align, Softmax
 from heed.attention.memory import Memory
-from heed.attention.part import real
 from heed.attention.past import Past
 from heed.attention.position import Position
 from heed.attention.reach import Global, Reach
@@ -19,7 +18,7 @@ from heed.attention.read import Blend, Read
 from heed.attention.score import Score
 from heed.errors import Refused, ShapeError, UnknownName
 from heed.records import NEEDS, Attended, Claims, Need, State
-from heed.shapes import check, check_groups
+from heed.shapes import check, check_groups, real
 from heed.visible import Visible, as_visible
 
 
@@ -34,6 +33,9 @@ class Mechanism(nn.Module):
     claims: Claims
     """What this mechanism can do: what all its parts can."""
 
+    token: object
+    """Marks the memories that it made."""
+
     def __init__(
         self,
         *,
@@ -45,6 +47,7 @@ class Mechanism(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.token = object()
         self.score = score
         self.past = past
         self.reach = reach or Global()
@@ -68,8 +71,8 @@ class Mechanism(nn.Module):
 
     @property
     def slots(self) -> set[str]:
-        """The parts that remember, and so have a slot in the state."""
-        return {part.name for part in (self.past, self.align) if part is not None and part.in_line}
+        """The parts that may have a slot in the state."""
+        return {part.name for part in (self.past, self.align) if part is not None}
 
     @property
     def kept_width(self) -> int | None:
@@ -94,7 +97,7 @@ class Mechanism(nn.Module):
         values = keys if values is None else values
         check(keys=(keys, "B G S K"))
         return Memory.of(
-            keys, values, lambda k, v, _: (self.keep(k, v), v), visible, segments, owner=self
+            keys, values, lambda k, v, _: (self.keep(k, v), v), visible, segments, owner=self.token
         )
 
     def forward(
@@ -128,7 +131,7 @@ class Mechanism(nn.Module):
             )
         if query.ndim != 4 or query.shape[0] != memory.k.shape[0]:
             check(query=(query, "B H T M"), keys=(memory.k, "B G S D"))
-        if memory.owner is not None and memory.owner is not self:
+        if memory.owner is not None and memory.owner is not self.token:
             raise Refused("this memory was made by another attention: each remembers its own way")
         if query.dtype != memory.v.dtype and not torch.is_autocast_enabled(query.device.type):
             raise Refused(
@@ -139,7 +142,7 @@ class Mechanism(nn.Module):
         if kept is not None and width != kept:
             raise ShapeError(
                 f"this memory's keys are {width} wide, {tuple(memory.k.shape)}; this mechanism "
-                f"keeps {kept}: a memory is asked by the attention that made it"
+                f"keeps {kept} (its score's kept_width)"
             )
         check_groups(query, memory.k)
         if not self.claims.at_once and query.shape[2] > 1:

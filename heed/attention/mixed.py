@@ -60,6 +60,7 @@ class Mixed(Mechanism):
 
     def __init__(self, first: Mechanism, second: Mechanism, gate: nn.Module) -> None:
         nn.Module.__init__(self)
+        self.token = object()
         if not (first.claims.context and second.claims.context):
             raise Refused("mixed blends two contexts; a pointer gathers none")
         if first.kept_width is None or second.kept_width is None:
@@ -111,7 +112,7 @@ class Mixed(Mechanism):
         }
         kept = memory.k.split(self.widths, -1)
         memories = [
-            replace(memory, k=k, owner=lane) for k, lane in zip(kept, self.lanes, strict=True)
+            replace(memory, k=k, owner=lane.token) for k, lane in zip(kept, self.lanes, strict=True)
         ]
         one: Attended = self.first(query, memories[0], _lane_state(state, "first"), **asked)
         two: Attended = self.second(query, memories[1], _lane_state(state, "second"), **asked)

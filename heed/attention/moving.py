@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from heed.attention.align import Align, Aligned, weighed
-from heed.attention.part import real, whole
 from heed.attention.past import fitted
 from heed.attention.score import linear, parameter
+from heed.shapes import real, whole
 
 
 def scan(factor: Tensor, term: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class Monotonic(Walk):
     def __init__(self, *, heads: int = 1, offset: float = -1.0, noise: float = 1.0) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(heads, 1, 1))
-        self.offset = nn.Parameter(torch.full((heads, 1, 1), offset))
+        self.offset = nn.Parameter(torch.full((heads, 1, 1), real("offset", offset, -1e6, 1e6)))
         self.noise = real("noise", noise, 0)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:

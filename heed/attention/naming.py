@@ -12,9 +12,9 @@ from torch import nn
 from heed.attention.catalogue import CATALOGUE, DEFAULTS, Slot
 from heed.attention.mechanism import Mechanism
 from heed.attention.mixed import FixedGate, HeadGate, Mixed, QueryGate
-from heed.attention.part import whole
 from heed.attention.score import Blind
 from heed.errors import Refused, UnknownName
+from heed.shapes import whole
 
 SIZES = ("query", "key", "value", "heads", "groups", "hint_width")
 """What a builder knows and hands to every part that asks for it; the rest are options."""

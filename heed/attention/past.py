@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv1d, pad
 
-from heed.attention.part import Part, whole
+from heed.attention.part import Part
 from heed.attention.score import parameter
 from heed.errors import Refused
+from heed.shapes import whole
 
 
 def fitted(x: Tensor, S: int) -> Tensor:

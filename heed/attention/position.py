@@ -8,8 +8,8 @@ Distances inside a score are the score `relative`.
 import torch
 from torch import Tensor, nn
 
-from heed.attention.part import whole
 from heed.errors import Refused
+from heed.shapes import whole
 from heed.visible import Places
 
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heed.attention.memory import Memory
-from heed.attention.part import Part, whole
+from heed.attention.part import Part
 from heed.attention.score import linear, parameter
 from heed.errors import Refused
 from heed.records import Claims
+from heed.shapes import whole
 from heed.visible import Both, Gaussian, Mask, Near, Places, Visible, Window, both
 
 

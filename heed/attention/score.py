@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from heed.attention.memory import Memory
-from heed.attention.part import Part, real, whole
+from heed.attention.part import Part
 from heed.attention.position import waves
 from heed.errors import Refused, ShapeError
+from heed.shapes import real, whole
 from heed.visible import Places
 
 
@@ -78,8 +79,10 @@ class Score(Part):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "energy" in vars(cls) and "family" not in vars(cls):
-            cls.family = cls.name
+        compares = next(base for base in cls.__mro__ if "energy" in vars(base))
+        if "family" not in vars(cls):
+            own = compares is cls or not issubclass(compares, Score)
+            cls.family = cls.name if own else str(vars(compares)["family"])
 
     @property
     def vector(self) -> Tensor | None:
@@ -278,6 +281,8 @@ class Relative(Score):
         self.kept_width = key
         self.scale = query**-0.5
         self.width = whole("width", query + query % 2 if width is None else width, 2)
+        if self.width % 2:
+            raise Refused(f"width={self.width} must be even: it holds sines and cosines")
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, query))  # u
         self.distance_bias = nn.Parameter(torch.zeros(heads, 1, query))  # w
         self.distance_weight = parameter(heads, query, self.width)

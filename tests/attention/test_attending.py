@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,9 +23,48 @@ def test_a_memory_is_asked_by_the_attention_that_made_it() -> None:
     x = torch.randn(2, 5, M)
     one, two = (heed.MultiHeadAttention(M, 2) for _ in range(2))
     assert one(x, one.remember(x).extend(x).select(torch.tensor([1, 0]))).context.shape == x.shape
-    for other in (two, heed.Attention("scaled-dot", query=M)):
+    shared = heed.MultiHeadAttention(M, 2, mechanism=one.mechanism)
+    for other in (two, shared, heed.Attention("scaled-dot", query=M)):
         with pytest.raises(Refused, match="made by another attention"):
             other(x, one.remember(x))
+
+
+@torch.no_grad()
+def test_a_wrapped_mechanism_knows_its_memories() -> None:
+    x = torch.randn(2, 5, M)
+    for name in ("additive", "mixed"):
+        attend = heed.Attention(name, query=M)
+        expected = attend(x, attend.remember(x)).context
+        attend.mechanism = torch.compile(attend.mechanism, backend="eager")
+        torch.testing.assert_close(attend(x, attend.remember(x)).context, expected)
+    copied = deepcopy(heed.Attention("additive", query=M))
+    assert copied(x, copied.remember(x)).context.shape == x.shape
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    three = np.int64(3)
+    assert heed.Attention("local-m", query=M, window=three).mechanism.reach.window == 3
+    assert heed.MultiHeadAttention(np.int64(M), 2, dropout=np.float32(0.5)).head_dim == 4
+    assert heed.window(three) == heed.window(3)
+    for wrong in (True, 2.0, "3"):
+        with pytest.raises(Refused, match="whole number"):
+            heed.Attention("local-m", query=M, window=wrong)
+
+
+def test_a_record_can_be_replaced_as_any_dataclass() -> None:
+    seen = heed.Attention("additive", query=M)(torch.randn(2, 3, M), need="weight")
+    again = replace(seen, kernel="copied")
+    assert again.context is seen.context
+    assert again.weight is seen.weight
+    assert again.kernel == "copied"
+
+
+def test_keys_after_the_last_query_may_hold_nan() -> None:
+    layer, keys = heed.MultiHeadAttention(M, 2), torch.randn(2, 6, M)
+    keys[:, 4:] = NAN
+    seen = layer(torch.randn(2, 4, M), keys, heed.State(), visible=heed.causal())
+    seen.context.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
 def test_a_state_goes_on_with_the_mechanism_that_made_it() -> None:

@@ -45,10 +45,30 @@ class Flat(Score):
         return (q @ memory.k.mT).sum(-1)
 
 
+class Far:
+    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+        return -torch.cdist(q, memory.k)
+
+
+class Mixin(Far, ScaledDot):
+    """A comparison that comes from beside."""
+
+
+def named(name: str, base: type, **methods: object) -> type:
+    """A class of a user's own that bears the name of one of heed's."""
+    return type(name, (base,), methods)
+
+
 OWN = {
     "align": heed.Mechanism(score=ScaledDot(query=M, key=M), align=Sharp()),
     "read": heed.Mechanism(score=ScaledDot(query=M, key=M), read=Double()),
     "score": heed.Mechanism(score=Opposite(query=M, key=M)),
+    "mixin": heed.Mechanism(score=Mixin(query=M, key=M)),
+    "another Softmax": heed.Mechanism(
+        score=ScaledDot(query=M, key=M), align=named("Softmax", Sharp)()
+    ),
+    "another Blend": heed.Mechanism(score=ScaledDot(query=M, key=M), read=named("Blend", Double)()),
+    "another Dot": heed.Mechanism(score=named("Dot", Score, energy=Far.energy)()),
 }
 
 
@@ -70,17 +90,31 @@ def test_names_follow_from_classes() -> None:
     for name, entry in CATALOGUE.items():
         if name != "mixed":
             assert entry.part.name == name
-    assert (Sharp.name, Opposite.name, Opposite.family, Turned.family) == (
-        "sharp",
-        "opposite",
-        "opposite",
-        "dot",
-    )
+    assert Sharp.name.endswith("test_own_parts.Sharp")
+    assert Opposite.family == Opposite.name != "opposite"
+    assert Turned.family == "dot"
+
+
+class Momentum(Softmax):
+    """Remembers, though it knows no places."""
+
+    def forward(self, energy: Tensor, ok: Tensor | None, before: object, query: Tensor) -> Aligned:
+        weight = softmax(energy, ok)
+        return Aligned(weight, after=(weight[:, :, -1], 3))
+
+
+def test_an_align_of_your_own_may_remember() -> None:
+    attend = heed.Attention(heed.Mechanism(score=Dot(query=M, key=M), align=Momentum()))
+    x = torch.randn(2, 5, M)
+    memory = attend.remember(x)
+    state = attend(x[:, :1], memory, heed.State()).state
+    state = attend(x[:, 1:2], memory, state.select(torch.tensor([1, 0]))).state
+    assert state.rows == 2
 
 
 def test_energies_of_the_wrong_shape_are_refused() -> None:
     attend, x = heed.Attention(heed.Mechanism(score=Flat())), torch.randn(2, 5, M)
-    with pytest.raises(ShapeError, match=r"flat must give energies B H T S, \(2, 1, 5, 5\)"):
+    with pytest.raises(ShapeError, match=r"Flat must give energies B H T S, \(2, 1, 5, 5\)"):
         attend(x)
 
 
