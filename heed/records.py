@@ -179,20 +179,22 @@ class Attended:
         penalty: Tensor | None = None,
         kernel: str = "reference",
         refusals: tuple[tuple[str, str], ...] = (),
-        *,
-        _context: Tensor | None = None,  # these three as dataclasses.replace gives them
-        _weight: Tensor | None = None,
-        _energy: Tensor | None = None,
+        **fields: Tensor | None,
     ) -> None:
-        self._context = _context if context is None else context
-        self._weight = _weight if weight is None else weight
-        self._energy = _energy if energy is None else energy
+        self._context = context
+        self._weight = weight
+        self._energy = energy
         self.state = state
         self.log_prob = log_prob
         self.entropy = entropy
         self.penalty = penalty
         self.kernel = kernel
         self.refusals = refusals
+        if fields:  # as dataclasses.replace gives them
+            for name in ("_context", "_weight", "_energy"):
+                setattr(self, name, fields.pop(name, None))
+            if fields:
+                raise TypeError(f"an Attended has no {', '.join(fields)}")
 
     @property
     def context(self) -> Tensor:
