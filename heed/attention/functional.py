@@ -37,16 +37,16 @@ def attend(
     visible: who may look where. With `heed.causal()` and T != S the last query stands at the last
     key. Heads share keys and values where H is a multiple of G.
     """
+    if torch_arguments:
+        raise Refused(torch_argument(next(iter(torch_arguments))))
     scaled = SCALED.get(mechanism) if type(mechanism) is str else None
     causal = type(visible) is Causal
     if scaled is not None and need == "context" and state is None and (causal or visible is None):
         # The commonest call takes the shortest road: a few microseconds over PyTorch's own.
         plain = sdpa.plain(q, k, v, causal, scaled) if choose.is_on("sdpa") else None
-        if plain is not None and not torch_arguments:
+        if plain is not None:
             context, T, S = plain
             return Attended(context, State(T, S - T, {}), kernel="sdpa")
-    if torch_arguments:
-        raise Refused(torch_argument(next(iter(torch_arguments))))
     _check(q, k, v)
     if not isinstance(mechanism, str | Mechanism):
         raise Refused(
