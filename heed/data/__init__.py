@@ -1,0 +1,1 @@
+"""Files to batches: text, pairs, tokenisers, the cache; and the built-in corpus."""

@@ -1,0 +1,139 @@
+"""Batches by token count, rows of like length together, the same from the same seed everywhere.
+
+Nothing is remembered between batches: an epoch's plan follows from (seed, epoch) alone, so a run
+goes on in the middle of an epoch with `epoch(number, start)`, in any process.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heed.data.cache import Corpus
+from heed.data.plan import Ints, Plan, by_length, on_grid, permutation
+from heed.errors import Refused
+
+FILLER = -1
+"""The row number of a row that is none: all padding, of length 1; nothing may be learnt from it."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows padded with 0.    tokens: B L for each column, lengths: B for each column, rows: B
+
+    `rows` says which rows of the corpus these are; FILLER marks those that are none. Count symbols
+    by `tokens != 0`, not by lengths, and they drop out by themselves.
+    """
+
+    tokens: dict[str, Tensor]
+    lengths: dict[str, Tensor]
+    rows: Tensor
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same on another device; from pinned memory without waiting."""
+
+        def move(x: Tensor) -> Tensor:
+            return x.to(device, non_blocking=x.device.type == "cpu")
+
+        tokens = {name: move(x) for name, x in self.tokens.items()}
+        lengths = {name: move(x) for name, x in self.lengths.items()}
+        return Batch(tokens, lengths, move(self.rows))
+
+    @property
+    def shape(self) -> tuple[tuple[int, ...], ...]:
+        """Equal for batches that can take each other's place."""
+        return tuple(tuple(x.shape) for x in self.tokens.values())
+
+    def clone(self) -> "Batch":
+        """The same in memory of its own."""
+        tokens = {name: x.clone() for name, x in self.tokens.items()}
+        return Batch(tokens, {n: x.clone() for n, x in self.lengths.items()}, self.rows.clone())
+
+    def copy_(self, other: "Batch") -> "Batch":
+        """Take over what is in another of the same shape."""
+        for name, x in self.tokens.items():
+            x.copy_(other.tokens[name], non_blocking=True)
+            self.lengths[name].copy_(other.lengths[name], non_blocking=True)
+        self.rows.copy_(other.rows, non_blocking=True)
+        return self
+
+    def pin_memory(self) -> "Batch":
+        """The same in page-locked memory, which a GPU reads while the host goes on."""
+        tokens = {name: x.pin_memory() for name, x in self.tokens.items()}
+        lengths = {name: x.pin_memory() for name, x in self.lengths.items()}
+        return Batch(tokens, lengths, self.rows.pin_memory())
+
+
+class Batches:
+    """A corpus cut into batches of at most `tokens` places, padding counted.
+
+    tokens   rows × the longest row of any column; a row longer than that is a batch of its own
+    shuffle  False: the same batches every time, rows of one length in the order of the corpus
+    shard    (rank, world): this process's part of each batch. The plan is the same for any world,
+             so what two processes see together is what one sees alone; a rank for which a batch
+             has no row left gets one filler row
+    fixed    few shapes, for CUDA graphs: lengths on a grid, rows filled up with fillers
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        tokens: int,
+        seed: int,
+        shuffle: bool = True,
+        shard: tuple[int, int] = (0, 1),
+        fixed: bool = False,
+    ) -> None:
+        if tokens < 1 or seed < 0 or not 0 <= shard[0] < shard[1]:
+            raise Refused(f"no batches of {tokens} tokens with seed {seed} and shard {shard}")
+        self.corpus, self.tokens, self.seed = corpus, tokens, seed
+        self.shuffle, self.shard, self.fixed = shuffle, shard, fixed
+        self._lengths = np.stack(list(corpus.lengths.values()), 1)  # N C
+        self._plan = lru_cache(maxsize=2)(self._planned)
+
+    def count(self, number: int) -> int:
+        """How many batches this epoch has, the same on every rank."""
+        return len(self._plan(number if self.shuffle else 0))
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from batch `start` on. Every row comes exactly once."""
+        plan = self._plan(number if self.shuffle else 0)
+        for i in range(start, len(plan)):
+            shape = None if plan.shapes is None else plan.shapes[i]
+            yield self._batch(plan.order[plan.starts[i] : plan.ends[i]], shape)
+
+    def _planned(self, number: int) -> Plan:
+        # Philox's stream is fixed for good, unlike what numpy's Generator draws from it (NEP 19).
+        draw = np.random.Philox(np.random.SeedSequence([self.seed, number]))
+        N = len(self._lengths)
+        order = permutation(draw, N) if self.shuffle else np.arange(N)
+        plan = (on_grid if self.fixed else by_length)(order, self._lengths, self.tokens)
+        return plan.shuffled(draw) if self.shuffle else plan
+
+    def _batch(self, rows: Ints, shape: Ints | None) -> Batch:
+        rank, world = self.shard
+        rows = rows[rank::world]
+        size = 1 if shape is None else -(-int(shape[0]) // world)
+        rows = np.concatenate([rows, np.full(max(0, size - len(rows)), FILLER)])
+        tokens, lengths = {}, {}
+        for i, column in enumerate(self.corpus.tokens):
+            width = 0 if shape is None else int(shape[1 + i])
+            tokens[column], lengths[column] = _padded(self.corpus, column, rows, width)
+        return Batch(tokens, lengths, torch.from_numpy(rows))
+
+
+def _padded(corpus: Corpus, column: str, rows: Ints, width: int) -> tuple[Tensor, Tensor]:
+    """The rows' tokens, at least `width` wide, and how long each is.    B -> B L, B"""
+    real = np.where(rows == FILLER, 0, corpus.lengths[column][rows])
+    place = np.arange(max(width, 1, int(real.max(initial=0))))
+    inside = place < real[:, None]
+    flat = corpus.tokens[column]
+    at = np.minimum(corpus.offsets[column][rows, None] + place, max(0, len(flat) - 1))
+    tokens = flat.take(at).astype(np.int64) if len(flat) else np.zeros(at.shape, np.int64)
+    tokens *= inside
+    lengths = np.where(rows == FILLER, 1, real)
+    return torch.from_numpy(tokens), torch.from_numpy(lengths)

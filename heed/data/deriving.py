@@ -1,0 +1,238 @@
+"""Growing derivations of a synchronous grammar to a wished length, and writing their two sides.
+
+A chart says with what weight each symbol fills n words (the inside weights of Baker 1979, by length
+instead of by words), so a sentence of n words is drawn from top to bottom without ever failing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import NamedTuple, TypeAlias, TypeVar
+
+Form: TypeAlias = tuple[tuple[str, bool], ...]
+"""The English words of one form, and whether each has a counterpart."""
+
+
+class Entry(NamedTuple):
+    """A word of the lexicon with its English forms; an article in them has no counterpart."""
+
+    word: str
+    forms: Mapping[str, Form]
+    measure: str = ""
+
+
+class Word(NamedTuple):
+    """An English word of a rule and the Chinese word of the rule that it stands for, or -1.
+
+    forms: of a helping verb, told apart by the form that was asked of the rule.
+    """
+
+    text: str
+    link: int
+    forms: Mapping[str, str] | None = None
+
+
+class Slot(NamedTuple):
+    """Where a child goes in English, and in which form; None hands on the rule's own."""
+
+    child: int
+    form: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """Two right-hand sides with the same children.
+
+    source: a word, the place i of a child, or ~i for the measure word of child i.
+    """
+
+    weight: float  # its probability among the rules of its symbol
+    children: tuple[str, ...]
+    source: tuple[str | int, ...]
+    target: tuple[Word | Slot, ...]
+    words: int  # of Chinese, besides the children
+
+
+class Grammar(NamedTuple):
+    """What each symbol may become: by rules, or a word of the lexicon."""
+
+    rules: Mapping[str, list[Rule]]
+    entries: Mapping[str, list[Entry]]
+
+
+class Chart:
+    """With what weight each symbol fills n Chinese words; filled as far as it is asked.
+
+    counting: every rule and every word weighs one, so that the weight is a number of derivations.
+    """
+
+    def __init__(self, grammar: Grammar, counting: bool = False) -> None:
+        self.grammar = grammar
+        self.counting = counting
+        self._filled = 0
+        self._totals: dict[tuple[str, int], float] = {}
+        self._rests: dict[tuple[Rule, int, int], float] = {}
+        self._choices: dict[tuple[str, int], tuple[list[Rule], list[float]]] = {}
+        self._spans: dict[tuple[Rule, int, int], tuple[list[int], list[float]]] = {}
+
+    def total(self, symbol: str, n: int) -> float:
+        """The weight with which the symbol fills n words; an exact integer when counting."""
+        while self._filled < n:  # short before long, so that nothing recurses deeply
+            self._filled += 1
+            for name in self.grammar.rules:
+                self._total(name, self._filled)
+        return self._total(symbol, n)
+
+    def _total(self, symbol: str, n: int) -> float:
+        if entries := self.grammar.entries.get(symbol):
+            return (len(entries) if self.counting else 1) if n == 1 else 0
+        key = symbol, n
+        if key not in self._totals:
+            rules = self.grammar.rules.get(symbol, ())
+            self._totals[key] = sum(self._weigh(rule, n) for rule in rules)
+        return self._totals[key]
+
+    def _weigh(self, rule: Rule, n: int) -> float:
+        rest = self._rest(rule, 0, n - rule.words)
+        return rest if self.counting else rule.weight * rest
+
+    def _rest(self, rule: Rule, i: int, n: int) -> float:
+        """The weight with which the children of a rule from the i-th on fill n words."""
+        if i == len(rule.children) or n <= 0:
+            return int(i == len(rule.children) and n == 0)
+        key = rule, i, n
+        if key not in self._rests:
+            self._rests[key] = sum(self._fill(rule, i, n, k) for k in self._lengths(rule, i, n))
+        return self._rests[key]
+
+    def _fill(self, rule: Rule, i: int, n: int, k: int) -> float:
+        """The same, where child i takes k of the words."""
+        rest = self._rest(rule, i + 1, n - k)
+        return rest and rest * self._total(rule.children[i], k)
+
+    def _lengths(self, rule: Rule, i: int, n: int) -> Iterable[int]:
+        if rule.children[i] in self.grammar.entries:
+            return (1,)
+        return (n,) if i + 1 == len(rule.children) else range(1, n)
+
+    def rule(self, symbol: str, n: int, rng: Random) -> Rule:
+        """A rule for the symbol, drawn by the weight with which it fills n words."""
+        key = symbol, n
+        if key not in self._choices:
+            self._choices[key] = _heaped((r, self._weigh(r, n)) for r in self.grammar.rules[symbol])
+        return _pick(self._choices[key], rng)
+
+    def span(self, rule: Rule, i: int, n: int, rng: Random) -> int:
+        """How many of the n words that are left child i takes, drawn by weight."""
+        key = rule, i, n
+        if key not in self._spans:
+            lengths = self._lengths(rule, i, n)
+            self._spans[key] = _heaped((k, self._fill(rule, i, n, k)) for k in lengths)
+        return _pick(self._spans[key], rng)
+
+
+T = TypeVar("T")
+
+
+def _heaped(weighed: Iterable[tuple[T, float]]) -> tuple[list[T], list[float]]:
+    """What has weight, with the running sums that `_pick` looks into."""
+    kept = [(item, weight) for item, weight in weighed if weight]
+    return [item for item, _ in kept], list(accumulate(weight for _, weight in kept))
+
+
+def _pick(heap: tuple[list[T], list[float]], rng: Random) -> T:
+    items, sums = heap
+    if len(items) == 1:
+        return items[0]
+    return items[bisect(sums, rng.random() * sums[-1], hi=len(items) - 1)]
+
+
+class Tree:
+    """A derivation. `at`: where its own Chinese words stand once the source is written."""
+
+    __slots__ = ("at", "branches", "node")
+
+    def __init__(self, node: Rule | Entry, branches: list[Tree]) -> None:
+        self.node = node
+        self.branches = branches
+        self.at: list[int] = []
+
+
+def grow(chart: Chart, symbol: str, n: int, rng: Random) -> Tree:
+    """A derivation of the symbol whose Chinese side has exactly n words."""
+    words = chart.grammar.entries
+    if entries := words.get(symbol):
+        return Tree(entries[int(rng.random() * len(entries))], [])
+    rule = chart.rule(symbol, n, rng)
+    left, branches = n - rule.words, []
+    last = len(rule.children) - 1
+    for i, child in enumerate(rule.children):
+        k = 1 if child in words else left if i == last else chart.span(rule, i, left, rng)
+        branches.append(grow(chart, child, k, rng))
+        left -= k
+    return Tree(rule, branches)
+
+
+def _write_source(tree: Tree, words: list[str]) -> None:
+    node = tree.node
+    if isinstance(node, Entry):
+        tree.at = [len(words)]
+        words.append(node.word)
+        return
+    tree.at = []
+    for item in node.source:
+        tree.at.append(len(words))
+        if isinstance(item, str):
+            words.append(item)
+        elif item >= 0:
+            _write_source(tree.branches[item], words)
+        else:
+            words.append(_measure(tree.branches[~item]))
+
+
+def _measure(tree: Tree) -> str:
+    """The measure word of the noun in which a phrase ends."""
+    while tree.branches:
+        tree = tree.branches[-1]
+    assert isinstance(tree.node, Entry)
+    return tree.node.measure
+
+
+def _write_target(tree: Tree, form: str, words: list[str], links: list[tuple[int, int]]) -> None:
+    node = tree.node
+    if isinstance(node, Entry):
+        for word, linked in node.forms[form]:
+            if linked:
+                links.append((tree.at[0], len(words)))
+            words.append(word)
+        return
+    for item in node.target:
+        if isinstance(item, Slot):
+            inner = form if item.form is None else item.form
+            _write_target(tree.branches[item.child], inner, words, links)
+            continue
+        if item.link >= 0:
+            links.append((tree.at[item.link], len(words)))
+        words.append(item.forms[form] if item.forms else item.text)
+
+
+def source_of(tree: Tree) -> list[str]:
+    """The Chinese words; the tree now knows where they stand."""
+    words: list[str] = []
+    _write_source(tree, words)
+    return words
+
+
+def target_of(tree: Tree) -> tuple[list[str], list[tuple[int, int]]]:
+    """The English words and the links, once the source is written."""
+    words: list[str] = []
+    links: list[tuple[int, int]] = []
+    _write_target(tree, "", words, links)
+    for j, word in enumerate(words):
+        if word == "a" and words[j + 1][0] in "aeiou":
+            words[j] = "an"
+    return words, links

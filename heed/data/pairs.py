@@ -1,0 +1,246 @@
+"""Pairs of texts out of a TSV file, two aligned files or JSON lines, counted as they are read."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, NamedTuple, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from heed.data.text import read_lines
+from heed.errors import Refused
+
+Column = Annotated[int, Field(ge=0, le=1000)]
+Link = tuple[int, int]
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Pair(NamedTuple):
+    """What is given and what is asked for."""
+
+    source: str
+    target: str
+
+
+class Links(NamedTuple):
+    """The gold alignment of one pair: (source word, target word), both from 0.
+
+    Possible links are no error where they are missing (Och and Ney 2003); sure ones are possible.
+    """
+
+    sure: frozenset[Link]
+    possible: frozenset[Link]
+
+
+class Files(BaseModel):
+    """Where pairs are: `tsv`, or `source` and `target`, or `jsonl`; each plain or gzip."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tsv: Path | None = None
+    source: Path | None = None
+    target: Path | None = None
+    jsonl: Path | None = None
+    columns: tuple[Column, Column] | None = Field(
+        default=None, description="of the TSV file, from 0; needed where it has more than two"
+    )
+    keys: tuple[str, str] = Field(default=("source", "target"), description="of the JSON objects")
+    reverse: bool = Field(default=False, description="exchange source and target")
+    alignments: Path | None = Field(
+        default=None, description="gold word alignments in Pharaoh format, one line a pair"
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        places = [self.tsv is not None, self.jsonl is not None]
+        places.append(self.source is not None or self.target is not None)
+        if sum(places) != 1:
+            raise ValueError("give one of: tsv; jsonl; source and target")
+        if (self.source is None) != (self.target is None):
+            raise ValueError("source and target belong together: two files, aligned line by line")
+        if self.columns and not self.tsv:
+            raise ValueError("columns are those of a tsv file, and none is given")
+        return self
+
+    @property
+    def paths(self) -> list[Path]:
+        """Every file named, in a fixed order."""
+        named = [self.tsv, self.source, self.target, self.jsonl, self.alignments]
+        return [path for path in named if path is not None]
+
+    def under(self, folder: Path) -> Self:
+        """The same files, looked for in a folder unless their paths are absolute."""
+        named = ("tsv", "source", "target", "jsonl", "alignments")
+        found = {name: getattr(self, name) for name in named}
+        moved = {name: folder / path for name, path in found.items() if path is not None}
+        return self.model_copy(update=moved)
+
+    def __str__(self) -> str:
+        return " and ".join(str(path) for path in self.paths if path != self.alignments)
+
+
+@dataclass
+class Report:
+    """What became of the pairs: read = kept + dropped, at every moment."""
+
+    read: int = 0
+    kept: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str) -> None:
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def drop_kept(self, reason: str) -> None:
+        """Drop one after all that had been kept."""
+        self.kept -= 1
+        self.drop(reason)
+
+    def __str__(self) -> str:
+        lost = sum(self.dropped.values())
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.dropped.items()))
+        kept = f"{self.read:,} pairs read = {self.kept:,} kept + {lost:,} dropped"
+        return f"{kept} ({reasons})" if lost else kept
+
+
+def read_pairs(
+    files: Files, *, longest_characters: int = 2000, report: Report | None = None
+) -> Iterator[Pair]:
+    """The pairs worth keeping, streamed; `report` counts along. None at all is refused."""
+    report = Report() if report is None else report
+    for pair in _rows(files):
+        if _keep(pair, longest_characters, report):
+            yield pair
+    _some(files, report)
+
+
+def read_linked(
+    files: Files, *, longest_characters: int = 2000, report: Report | None = None
+) -> Iterator[tuple[Pair, Links]]:
+    """The same pairs with their gold alignments: a dropped pair takes its line with it."""
+    if files.alignments is None:
+        raise Refused(f"no alignments are given for {files}; name a Pharaoh file in `alignments`")
+    report = Report() if report is None else report
+    links = read_alignments(files.alignments)
+    names = (str(files), str(files.alignments))
+    for pair, linked in _together(_rows(files), links, names, "pairs"):
+        if _keep(pair, longest_characters, report):
+            if files.reverse:
+                linked = Links(*(frozenset((j, i) for i, j in some) for some in linked))
+            yield pair, linked
+    _some(files, report)
+
+
+def read_alignments(path: Path) -> Iterator[Links]:
+    """One line a pair, links in between spaces: "0-0 1-2" are sure, "2?1" is possible."""
+    for number, line in read_lines(path):
+        sure: set[Link] = set()
+        possible: set[Link] = set()
+        for link in line.split():
+            mark = "?" if "?" in link else "-"
+            i, _, j = link.partition(mark)
+            if not (i.isdecimal() and j.isdecimal() and len(link) < 20):
+                raise Refused(f"{path}:{number}: '{link[:20]}' is no link such as 0-0 or 0?0")
+            (sure if mark == "-" else possible).add((int(i), int(j)))
+        yield Links(frozenset(sure), frozenset(sure | possible))
+
+
+def _keep(pair: Pair, longest: int, report: Report) -> bool:
+    report.read += 1
+    if not pair.source or pair.source.isspace():
+        report.drop("blank source")
+    elif not pair.target or pair.target.isspace():
+        report.drop("blank target")
+    elif max(len(pair.source), len(pair.target)) > longest:
+        report.drop("too long")
+    else:
+        report.kept += 1
+        return True
+    return False
+
+
+def _some(files: Files, report: Report) -> None:
+    if not report.kept:
+        raise Refused(f"nothing to learn from in {files}: {report}")
+
+
+def _rows(files: Files) -> Iterator[Pair]:
+    if files.tsv is not None:
+        pairs = _tsv(files.tsv, files.columns)
+    elif files.jsonl is not None:
+        pairs = _json(files.jsonl, files.keys)
+    else:
+        pairs = _aligned(files)
+    return (Pair(b, a) for a, b in pairs) if files.reverse else pairs
+
+
+def _tsv(path: Path, columns: tuple[int, int] | None) -> Iterator[Pair]:
+    first, second = columns or (0, 1)
+    for number, line in read_lines(path):
+        cells = line.split("\t")
+        if not line:  # an empty line is an empty pair, counted as such
+            yield Pair("", "")
+        elif columns is None and len(cells) != 2:
+            cure = "; choose two with `columns`" if len(cells) > 2 else ""
+            raise Refused(f"{path}:{number}: {_count(len(cells))} where two are expected{cure}")
+        elif len(cells) <= max(first, second):
+            raise Refused(
+                f"{path}:{number}: {_count(len(cells))}, and `columns` asks for number "
+                f"{max(first, second)}, counted from 0"
+            )
+        else:
+            yield Pair(cells[first], cells[second])
+
+
+def _count(n: int) -> str:
+    return f"{n} column{'s' * (n != 1)}"
+
+
+def _json(path: Path, keys: tuple[str, str]) -> Iterator[Pair]:
+    for number, line in read_lines(path):
+        if not line.strip():
+            yield Pair("", "")
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Refused(f"{path}:{number}: not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise Refused(f"{path}:{number}: not a JSON object with the keys {' and '.join(keys)}")
+        for key in keys:
+            if not isinstance(row.get(key), str):
+                what = "is no text" if key in row else "is missing"
+                raise Refused(f"{path}:{number}: the key '{key}' {what}")
+        try:  # JSON can spell half a surrogate pair, which no UTF-8 text holds
+            "".join(row[key] for key in keys).encode()
+        except UnicodeEncodeError:
+            raise Refused(f"{path}:{number}: holds half a surrogate pair") from None
+        yield Pair(row[keys[0]], row[keys[1]])
+
+
+def _aligned(files: Files) -> Iterator[Pair]:
+    assert files.source is not None
+    assert files.target is not None
+    sides = read_lines(files.source), read_lines(files.target)
+    names = (str(files.source), str(files.target))
+    for (_, source), (_, target) in _together(*sides, names, "lines"):
+        yield Pair(source, target)
+
+
+def _together(
+    left: Iterator[A], right: Iterator[B], names: tuple[str, str], what: str
+) -> Iterator[tuple[A, B]]:
+    """Both to their ends: a difference is told with both counts, not with the shorter one."""
+    counts = [0, 0]
+    for a, b in zip_longest(left, right):
+        counts[0] += a is not None
+        counts[1] += b is not None
+        if a is not None and b is not None:
+            yield a, b
+    if counts[0] != counts[1]:
+        raise Refused(
+            f"{names[0]} has {counts[0]:,} {what} and {names[1]} has {counts[1]:,} lines: "
+            "they must be aligned line by line"
+        )

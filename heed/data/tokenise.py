@@ -1,0 +1,147 @@
+"""Text to numbers and back, over the `tokenizers` library; kept as one tokenizer.json."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from heed.data import vocabulary
+from heed.data.vocabulary import BOS, EOS, KINDS, PAD, SPACE, SPECIALS, UNK, WHITE, Kind
+from heed.errors import Refused, UnknownName
+
+__all__ = ["BOS", "EOS", "KINDS", "PAD", "SPECIALS", "UNK", "Kind", "Tokeniser"]
+
+LARGEST = 1 << 28
+"""Bytes of a tokenizer.json; vocabularies of a million pieces are far below."""
+IS_WHITE = re.compile(WHITE)
+
+
+class Tokeniser:
+    """A vocabulary and how text is cut into it. `train` or `load` makes one."""
+
+    def __init__(self, tokenizer: Tokenizer, kind: Kind) -> None:
+        self.kind = kind
+        tokenizer.encode_special_tokens = True  # a special symbol in a text is ordinary text
+        self._tokenizer = tokenizer
+        size = tokenizer.get_vocab_size()
+        self._pieces = [tokenizer.id_to_token(i) or "" for i in range(size)]
+        # Where a whole word is unknown, the space before it is inside what is not known.
+        self._unknown = (SPACE if kind in ("word", "wordpiece") else "") + SPECIALS[UNK]
+
+    @classmethod
+    def train(
+        cls,
+        kind: Kind,
+        texts: Iterable[str],
+        size: int = 8000,
+        lowercase: bool = False,
+        split_unspaced: bool | None = None,
+        least: int = 1,
+    ) -> "Tokeniser":
+        """A vocabulary of at most `size` pieces, the four special symbols among them.
+
+        split_unspaced  each character of an unspaced script stands alone. None: yes, but for
+                        "word" only if the texts do not part such words by spaces themselves.
+        least           how often a word, a character or a merge must occur to get a number.
+
+        The same texts give the same file, in any process and with any number of threads.
+        """
+        if kind not in KINDS:
+            raise UnknownName("tokeniser", kind, KINDS)
+        if size <= len(SPECIALS) + 1:
+            raise Refused(f"a vocabulary of {size} has no room beside the {len(SPECIALS)} symbols")
+        tokenizer = vocabulary.train(kind, iter(texts), size, lowercase, split_unspaced, least)
+        return cls(tokenizer, kind)
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, special symbols included."""
+        return len(self._pieces)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same vocabulary and rules, and for no others."""
+        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's numbers, </s> at the end and no <s>; a blank text is </s> alone."""
+        return [coded.ids for coded in self._tokenizer.encode_batch_fast(list(texts))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text up to </s>, spaces as they were; an unknown piece is shown as <unk>."""
+        text = "".join(self._surface(i) for i in _before_end(ids) if i not in (PAD, BOS))
+        return text.replace(SPACE, " ").removeprefix(" ")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """A label for each number, for pictures; no marks for spaces."""
+        return [self._pieces[i].replace(SPACE, "") or SPACE for i in ids]
+
+    def words(self, given: str | Iterable[int]) -> list[int]:
+        """For each piece of a text or of its numbers, which word it belongs to, from 0.
+
+        Words are what stands between spaces; special symbols belong to none: -1.
+        """
+        return self._words_of_text(given) if isinstance(given, str) else self._words_of_ids(given)
+
+    def _words_of_text(self, text: str) -> list[int]:
+        at, word, inside = [], -1, False  # the word each character is in, or the one that follows
+        for character in text:
+            white = IS_WHITE.match(character) is not None
+            word += not white and not inside
+            inside = not white
+            at.append(word + white)
+        coded = self._tokenizer.encode(text)
+        places = zip(coded.special_tokens_mask, coded.offsets, strict=True)
+        return [-1 if special else at[end - 1] for special, (_, end) in places]
+
+    def _words_of_ids(self, ids: Iterable[int]) -> list[int]:
+        words, word, outside = [], -1, True
+        for i in ids:
+            surface = self._surface(i)
+            outside = outside or surface.startswith(SPACE)
+            if i in (PAD, BOS, EOS):
+                words.append(-1)
+            elif surface.strip(SPACE):
+                word += outside
+                outside = False
+                words.append(word)
+            else:  # a space alone goes with the word that it opens
+                words.append(word + 1)
+        return words
+
+    def _surface(self, i: int) -> str:
+        return self._unknown if i == UNK else self._pieces[i]
+
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json, whole or not at all."""
+        path = Path(path)
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(self._tokenizer.to_str(pretty=True))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokeniser":
+        """What `save` wrote. Rules other than heed's own are refused: a file is only data."""
+        try:
+            if os.path.getsize(path) > LARGEST:
+                raise Refused(f"{path}: too large for a tokeniser")
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise Refused(f"cannot read {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise Refused(f"{path}: not a tokeniser (not UTF-8)") from None
+        tokenizer, kind = vocabulary.parse(text, path)
+        return cls(tokenizer, kind)
+
+
+def _before_end(ids: Iterable[int]) -> Iterator[int]:
+    for i in ids:
+        if i == EOS:
+            return
+        yield int(i)

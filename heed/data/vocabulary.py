@@ -1,0 +1,263 @@
+"""How text is cut, and how the five kinds of vocabulary are learnt from it.
+
+Before a vocabulary is consulted every text is brought into one form (NFC; every kind of white
+space a plain space, none at the ends; lower case if wanted) and its spaces are written "▁", one
+more in front, so that "▁" opens each word and decoding knows every space. Then it is cut into
+stretches that no piece may cross: a mark or a symbol stands alone, and so does each character of a
+script written without spaces, which is how Chinese works without a segmenter:
+
+    bpe     "我爱中国, ok"       ▁我 爱 中 国 , ▁ok
+    word    "我 爱 中国 , ok"    ▁我 ▁爱 ▁中国 ▁, ▁ok      words were already told apart by spaces
+
+Since "<" and ">" stand alone, "</s>" in a text can never become the symbol </s>.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import chain, product
+from os import PathLike
+from typing import Any, Literal, get_args
+
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from heed.errors import Refused
+
+PAD, UNK, BOS, EOS = range(4)
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+SPACE = "▁"
+
+Kind = Literal["character", "word", "bpe", "wordpiece", "unigram"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+# The characters themselves, since the two regex engines that read this spell them differently.
+WHITE = "[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+MARKS = rf"\p{{P}}\p{{S}}&&[^{SPACE}]"
+# The same scripts for Python's `re`, which knows no script names; only to look for spaces.
+UNSPACED_RUN = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
+)
+ENOUGH = 10_000  # texts of unspaced scripts, to tell whether spaces part their words
+MANY = 1_000_000  # words counted before they are cut: bounds the memory
+
+
+def train(
+    kind: Kind,
+    texts: Iterator[str],
+    size: int,
+    lowercase: bool,
+    split_unspaced: bool | None,
+    least: int,
+) -> Tokenizer:
+    """See `Tokeniser.train`."""
+    counts: Counter[str] = Counter()
+    if kind == "word" and split_unspaced is None:
+        held: list[str] = []
+        counts = _count(frame(kind, lowercase, True), _hold_back(texts, held))
+        split_unspaced = not spaced(held)
+        texts = chain(held, texts)
+    tokenizer = frame(kind, lowercase, split_unspaced is not False)
+    if kind in ("word", "character"):
+        _number(tokenizer, kind, counts + _count(tokenizer, texts), size, least)
+    else:
+        _learn(tokenizer, kind, texts, size, max(least, 2))
+    return tokenizer
+
+
+def _hold_back(texts: Iterator[str], held: list[str]) -> Iterator[str]:
+    """Texts without unspaced scripts at once; the others are kept until there are enough."""
+    for text in texts:
+        if not UNSPACED_RUN.search(text):
+            yield text
+            continue
+        held.append(text)
+        if len(held) == ENOUGH:
+            return
+
+
+def spaced(texts: Iterable[str]) -> bool:
+    """Whether spaces part the words of unspaced scripts: most such words are short, as in
+    我 爱 中国. A text that is one short word says nothing."""
+    short = long = 0
+    for text in texts:
+        lengths = [len("".join(UNSPACED_RUN.findall(word))) for word in text.split()]
+        lengths = [n for n in lengths if n]
+        if len(lengths) > 1 or max(lengths, default=0) > 4:
+            short += sum(n <= 4 for n in lengths)
+            long += sum(n > 4 for n in lengths)
+    return short > long
+
+
+def _count(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
+    """How often each stretch occurs. Words are counted first, since most come often."""
+    counts: Counter[str] = Counter()
+    words: Counter[str] = Counter()
+    form = tokenizer.normalizer.normalize_str
+    for text in texts:
+        words.update(re.findall(f"{SPACE}[^{SPACE}]*", form(text)))
+        if len(words) > MANY:
+            _cut(tokenizer, words, counts)
+    _cut(tokenizer, words, counts)
+    return counts
+
+
+def _cut(tokenizer: Tokenizer, words: Counter[str], counts: Counter[str]) -> None:
+    for word, n in words.items():
+        for stretch, _ in tokenizer.pre_tokenizer.pre_tokenize_str(word):
+            counts[stretch] += n
+    words.clear()
+
+
+def _number(tokenizer: Tokenizer, kind: Kind, counts: Counter[str], size: int, least: int) -> None:
+    """The most frequent get a number; those as frequent in the order of their characters."""
+    counts.pop(SPACE, None)
+    ranked = sorted(counts, key=lambda stretch: (-counts[stretch], stretch))
+    common = [stretch for stretch in ranked if counts[stretch] >= least]
+    pieces = [*SPECIALS, SPACE, *common][:size]
+    numbers = {piece: i for i, piece in enumerate(pieces)}
+    unknown = SPECIALS[UNK]
+    tokenizer.model = (
+        models.WordLevel(numbers, unknown)
+        if kind == "word"
+        else models.BPE(numbers, [], unk_token=unknown)
+    )
+
+
+def _learn(tokenizer: Tokenizer, kind: Kind, texts: Iterator[str], size: int, least: int) -> None:
+    """Sennrich et al. 2016 (bpe), Schuster and Nakajima 2012 (wordpiece), Kudo 2018 (unigram)."""
+    same: dict[str, Any] = {
+        "vocab_size": size,
+        "special_tokens": list(SPECIALS),
+        "initial_alphabet": [SPACE],
+        "show_progress": False,
+    }
+    merging = same | {"min_frequency": least, "limit_alphabet": size - len(SPECIALS)}
+    trainer: Any = {
+        "bpe": lambda: trainers.BpeTrainer(**merging),
+        "wordpiece": lambda: trainers.WordPieceTrainer(**merging, continuing_subword_prefix=""),
+        "unigram": lambda: trainers.UnigramTrainer(**same, unk_token=SPECIALS[UNK]),
+    }[kind]()
+    try:
+        tokenizer.train_from_iterator(texts, trainer)
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(f"no {kind} vocabulary of {size} pieces can be trained: {error}") from None
+    if kind == "unigram":
+        _settle(tokenizer)
+
+
+def _settle(tokenizer: Tokenizer) -> None:
+    """Scores to four places, pieces in the order of scores and characters: the last digits of the
+    trainer's sums depend on its threads, and the same texts must give the same file."""
+    vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"][len(SPECIALS) :]
+    ranked = sorted(((piece, round(score, 4)) for piece, score in vocabulary), key=_by_score)
+    tokenizer.model = models.Unigram([*((symbol, 0.0) for symbol in SPECIALS), *ranked], UNK)
+
+
+def _by_score(piece: tuple[str, float]) -> tuple[float, str]:
+    return -piece[1], piece[0]
+
+
+def parse(text: str, path: str | PathLike[str]) -> tuple[Tokenizer, Kind]:
+    """A tokeniser whose rules are among heed's own; anything else is refused."""
+    try:
+        numbered = _numbered(json.loads(text))
+        tokenizer = Tokenizer.from_str(text) if numbered else None
+        outline = _outline(tokenizer) if tokenizer else ""
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # the library's own panics are no Exception
+        raise Refused(f"{path}: not a tokeniser, or a broken one") from None
+    if tokenizer is None:
+        raise Refused(f"{path}: the pieces are not numbered from {' '.join(SPECIALS)} on")
+    if (kind := _outlines().get(outline)) is None:
+        raise Refused(f"{path}: not a tokeniser that heed wrote; train one from the data")
+    return tokenizer, kind
+
+
+def _numbered(rules: Any) -> bool:
+    """Whether the pieces have the numbers from 0 on, each once. Asked before the library reads the
+    file, which a number in the millions would keep busy for minutes."""
+    pieces = rules["model"]["vocab"]
+    if isinstance(pieces, list):
+        pieces = {piece: i for i, (piece, _) in enumerate(pieces)}
+    added = {token["content"]: token["id"] for token in rules["added_tokens"]}
+    specials = {symbol: i for i, symbol in enumerate(SPECIALS)}
+    within = all(pieces.get(symbol) == i for symbol, i in specials.items())
+    return added == specials and within and set(pieces.values()) == set(range(len(pieces)))
+
+
+@cache
+def _outlines() -> dict[str, Kind]:
+    ways = product(KINDS, (False, True), (False, True))
+    return {_outline(frame(kind, lower, split)): kind for kind, lower, split in ways}
+
+
+def _outline(tokenizer: Tokenizer) -> str:
+    """All that a tokenizer.json says, without the pieces."""
+    rules = json.loads(tokenizer.to_str())
+    rules["model"] = {k: v for k, v in rules["model"].items() if k not in ("vocab", "merges")}
+    return json.dumps(rules, sort_keys=True)
+
+
+def frame(kind: Kind, lowercase: bool, split_unspaced: bool) -> Tokenizer:
+    """The rules without a vocabulary."""
+    unknown = SPECIALS[UNK]
+    model: Any = {
+        "character": lambda: models.BPE(unk_token=unknown),
+        "word": lambda: models.WordLevel(unk_token=unknown),
+        "bpe": lambda: models.BPE(unk_token=unknown),
+        # "▁" already tells where words begin, so pieces that continue one need no "##".
+        "wordpiece": lambda: models.WordPiece(
+            unk_token=unknown, continuing_subword_prefix="", max_input_chars_per_word=1000
+        ),
+        "unigram": lambda: models.Unigram([(symbol, 0.0) for symbol in SPECIALS], UNK),
+    }[kind]()
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = _one_form(lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(_stretch(kind, split_unspaced), "isolated")
+    end = SPECIALS[EOS]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", special_tokens=[(end, EOS)]
+    )
+    tokenizer.decoder = decoders.Metaspace(SPACE, "always")
+    tokenizer.add_special_tokens(list(SPECIALS))
+    return tokenizer
+
+
+def _one_form(lowercase: bool) -> Any:
+    steps: list[Any] = [normalizers.Lowercase()] if lowercase else []
+    steps += [
+        normalizers.NFC(),  # after lower case, which takes some characters apart
+        normalizers.Replace(Regex(WHITE), " "),
+        normalizers.Strip(),
+        normalizers.Replace(SPACE, "_"),  # a "▁" of the text's own would be read as a space
+        normalizers.Prepend(SPACE),
+        normalizers.Replace(" ", SPACE),
+    ]
+    return normalizers.Sequence(steps)
+
+
+def _stretch(kind: Kind, split_unspaced: bool) -> Regex:
+    """What no piece crosses. The last "▁" is the second of two spaces in a row."""
+    if kind == "character":
+        return Regex(r"[^\n]")
+    mark = rf"{SPACE}?[{MARKS}]"
+    if not split_unspaced:
+        return Regex(rf"{mark}|{SPACE}?[^{SPACE}\p{{P}}\p{{S}}]+|{SPACE}")
+    alone = rf"{SPACE}?[{UNSPACED}]\p{{M}}*"
+    return Regex(rf"{mark}|{alone}|{SPACE}?[^{SPACE}{UNSPACED}\p{{P}}\p{{S}}]+|{SPACE}")

@@ -1,0 +1,176 @@
+"""Pairs from each kind of file; every one accounted for; what is wrong is told with its place."""
+
+import gzip
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from heed.data.pairs import Files, Links, Pair, Report, read_alignments, read_linked, read_pairs
+from heed.errors import Refused
+
+PAIRS = [Pair("我 爱 中国", "i love china"), Pair("a\u2028b", "c\x85d")]
+
+
+def lines(path, *texts):
+    path.write_bytes("".join(f"{text}\n" for text in texts).encode())
+    return path
+
+
+def refusal(files, reader=read_pairs):
+    with pytest.raises(Refused) as error:
+        list(reader(files))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "gzip"])
+def pack(request):
+    def packed(path):
+        if request.param:
+            path.write_bytes(gzip.compress(path.read_bytes()))
+        return path
+
+    return packed
+
+
+def test_three_kinds_of_files_say_the_same(tmp_path, pack):
+    tsv = pack(lines(tmp_path / "t", *("\t".join(pair) for pair in PAIRS)))
+    source = pack(lines(tmp_path / "a", *(pair.source for pair in PAIRS)))
+    target = pack(lines(tmp_path / "b", *(pair.target for pair in PAIRS)))
+    rows = [json.dumps({"zh": a, "en": b, "other": 1}) for a, b in PAIRS]
+    jsonl = pack(lines(tmp_path / "j", *rows))
+    for files in (
+        Files(tsv=tsv),
+        Files(source=source, target=target),
+        Files(jsonl=jsonl, keys=("zh", "en")),
+    ):
+        assert list(read_pairs(files)) == PAIRS
+        back = files.model_copy(update={"reverse": True})
+        assert list(read_pairs(back)) == [(b, a) for a, b in PAIRS]
+
+
+@pytest.mark.parametrize("by", [-2, -1, 1, 2])
+def test_a_difference_in_lines_is_told_with_both_counts(tmp_path, by):
+    source = lines(tmp_path / "a", *["x"] * 1005)
+    target = lines(tmp_path / "b", *["y"] * (1005 + by))
+    told = refusal(Files(source=source, target=target))
+    assert f"{source} has 1,005 lines and {target} has {1005 + by:,} lines" in told
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("alone", "x:3: 1 column where two"),
+        ("a\tb\tc", "x:3: 3 columns where two are expected; ch"),
+    ],
+)
+def test_columns_are_counted(tmp_path, line, told):
+    assert told in refusal(Files(tsv=lines(tmp_path / "x", "a\tb", "", line)))
+
+
+def test_columns_are_chosen(tmp_path):
+    path = lines(tmp_path / "x", "id\ta\tb\tc", "id\ta\tb")
+    assert list(read_pairs(Files(tsv=path, columns=(2, 1)))) == [("b", "a")] * 2
+    assert "x:2: 3 columns, and `columns` asks for number 3" in refusal(
+        Files(tsv=path, columns=(0, 3))
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[1]", "not a JSON object with the keys source and target"),
+        ('{"source": "a"}', "the key 'target' is missing"),
+        ('{"source": "a", "target": 3}', "the key 'target' is no text"),
+        ('{"source": "a", "target": "\\ud800"}', "holds half a surrogate"),
+    ],
+)
+def test_bad_json_names_its_line(tmp_path, line, told):
+    path = lines(tmp_path / "x", '{"source": "a", "target": "b"}', line)
+    assert f"{path}:2: {told}" in refusal(Files(jsonl=path))
+
+
+def test_a_corpus_of_nothing_is_refused(tmp_path):
+    assert "0 pairs read = 0 kept" in refusal(Files(tsv=lines(tmp_path / "x")))
+    told = refusal(Files(tsv=lines(tmp_path / "x", "\t", "a\t ", "\tb")))
+    assert "3 pairs read = 0 kept + 3 dropped (2 blank source, 1 blank target)" in told
+
+
+cell = st.text(st.sampled_from(["a", " ", "\u3000", "\r", "\x85"]), max_size=6)
+
+
+@given(st.lists(st.tuples(cell, cell)))
+def test_read_is_kept_and_dropped_at_every_moment(tmp_path_factory, pairs):
+    path = lines(tmp_path_factory.mktemp("p") / "x", "a\tb", *("\t".join(p) + "." for p in pairs))
+    report, kept = Report(), []
+    for pair in read_pairs(Files(tsv=path), longest_characters=4, report=report):
+        kept.append(pair)
+        assert report.read == report.kept + sum(report.dropped.values())
+    fit = [(a, b + ".") for a, b in pairs if a.strip() and len(a) <= 4 and len(b) < 4]
+    assert kept == [("a", "b"), *fit]
+    assert (report.read, report.kept) == (len(pairs) + 1, len(kept))
+    assert report.dropped.get("blank source", 0) == sum(not a.strip() for a, _ in pairs)
+    assert report.read == report.kept + sum(report.dropped.values())
+
+
+def test_the_report_reads_well():
+    report = Report(29000, 28990, {"too long": 2, "blank source": 8})
+    assert str(report) == (
+        "29,000 pairs read = 28,990 kept + 10 dropped (8 blank source, 2 too long)"
+    )
+    assert str(Report(3, 3)) == "3 pairs read = 3 kept + 0 dropped"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tsv": "a", "jsonl": "b"},
+        {"source": "a"},
+        {"source": "a", "target": "b", "tsv": "c"},
+        {"tsv": "a", "colums": [0, 1]},
+        {"jsonl": "a", "columns": [0, 1]},
+        {"tsv": "a", "columns": [0, -1]},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings):
+    with pytest.raises(ValidationError):
+        Files(**settings)
+
+
+def test_alignments_in_pharaoh_format(tmp_path):
+    path = lines(tmp_path / "x", "0-0 1-2 2?1", "")
+    sure = {(0, 0), (1, 2)}
+    assert list(read_alignments(path)) == [
+        Links(frozenset(sure), frozenset(sure | {(2, 1)})),
+        Links(frozenset(), frozenset()),
+    ]
+
+
+@pytest.mark.parametrize(
+    "bad", ["1", "1-", "-1-2", "a-b", "1--2", "1?2-3", "1-2-3", "9" * 30 + "-1"]
+)
+def test_a_bad_link_names_its_line(tmp_path, bad):
+    path = lines(tmp_path / "x", "0-0", f"1-1 {bad}")
+    with pytest.raises(Refused, match=rf"{path}:2: '.*' is no link"):
+        list(read_alignments(path))
+
+
+def test_alignments_stay_with_their_pairs(tmp_path):
+    pairs = lines(tmp_path / "x", "a b\tc d", "\tlost", "e\tf")
+    links = lines(tmp_path / "y", "0-1", "0-0 5-5", "0-0")
+    files = Files(tsv=pairs, alignments=links)
+    assert [(p.source, set(l.sure)) for p, l in read_linked(files)] == [
+        ("a b", {(0, 1)}),
+        ("e", {(0, 0)}),
+    ]
+    back = list(read_linked(files.model_copy(update={"reverse": True})))
+    assert back[0][1].sure == {(1, 0)}
+    lines(links, "0-0", "0-0")
+    assert "has 3 pairs and" in refusal(files, read_linked)
+    assert "no alignments are given" in refusal(Files(tsv=pairs), read_linked)
