@@ -1,0 +1,190 @@
+"""Beam-5 translation on the CPU: heed against Hugging Face `generate`, on the same weights.
+
+    python benchmarks/decoding.py [--size tiny|small|base] [--threads 2] [--json]
+
+A Transformer of heed is copied into a MarianMTModel, parameter by parameter. Neither ever ends by
+itself, so that both write the same number of symbols. In float64 both must find the same five
+translations of every sentence, and each score must be that of the translation read again; then
+both are timed in float32, in turns, and each figure is the best of its rounds. The target is twice
+the speed.
+"""
+
+import argparse
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import MarianConfig, MarianMTModel
+
+import heed
+from heed.decoding import Hypothesis, beam
+from heed.models.transformer import EncoderDecoder, Layer, TransformerSettings, build
+
+PAD, END = 0, 3
+SYMBOLS = {"tiny": 10_000, "small": 16_000, "base": 32_000}
+SOURCE, TARGET, WIDTH = 24, 30, 5
+
+
+def make(size: str) -> EncoderDecoder:
+    """A network with random weights that never ends a sentence."""
+    settings = TransformerSettings(size=size, norm="post", dropout=0.0)
+    V = SYMBOLS[size]
+    network = build(settings, source=V, target=V, shared=True, longest=SOURCE).eval()
+    with torch.no_grad():
+        # The last feature is always 1 where logits are formed, and only the end hears it.
+        last = network.decoder.stack.layers[-1].around_feed.norm
+        last.weight[-1], last.bias[-1] = 0, 1
+        table = network.decoder.words.table.weight
+        table[:, -1] = 0
+        table[END], table[END, -1] = 0, -30
+    return network
+
+
+def marian(network: EncoderDecoder) -> MarianMTModel:
+    """The same network, as Hugging Face has it."""
+    layers, (V, M) = network.decoder.stack.layers, network.decoder.words.table.weight.shape
+    sizes = {
+        f"{end}_{name}": value
+        for end in ("encoder", "decoder")
+        for name, value in {
+            "layers": len(layers),
+            "attention_heads": layers[0].attention.num_heads,
+            "ffn_dim": layers[0].feed[0].out_features,
+        }.items()
+    }
+    config = MarianConfig(
+        vocab_size=V, d_model=M, **sizes, activation_function="relu", scale_embedding=True,
+        max_position_embeddings=256, pad_token_id=PAD, eos_token_id=END, forced_eos_token_id=None,
+        decoder_start_token_id=PAD, attn_implementation="sdpa", dropout=0.0,
+    )  # fmt: skip
+    model = MarianMTModel(config).eval()
+    with torch.no_grad():
+        model.model.shared.weight.copy_(network.decoder.words.table.weight)
+        for end in ("encoder", "decoder"):
+            theirs, ours = getattr(model.model, end), getattr(network, end)
+            places = network.decoder.words.position(torch.zeros(1, 256, M))[0]
+            theirs.embed_positions.weight.copy_(places)
+            for layer, other in zip(ours.stack.layers, theirs.layers, strict=True):
+                copy_layer(layer, other)
+    return model
+
+
+def copy_layer(ours: Layer, theirs: nn.Module) -> None:
+    """Attention, cross-attention where there is one, feed-forward."""
+    copy_attention(ours.attention, theirs.self_attn)
+    copy(ours.around_attention.norm, theirs.self_attn_layer_norm)
+    if ours.cross is not None and ours.around_cross is not None:
+        copy_attention(ours.cross, theirs.encoder_attn)
+        copy(ours.around_cross.norm, theirs.encoder_attn_layer_norm)
+    copy(ours.feed[0], theirs.fc1)
+    copy(ours.feed[3], theirs.fc2)
+    copy(ours.around_feed.norm, theirs.final_layer_norm)
+
+
+def copy_attention(ours: heed.MultiHeadAttention, theirs: nn.Module) -> None:
+    weights, biases = ours.in_proj_weight.chunk(3), ours.in_proj_bias.chunk(3)
+    for name, weight, bias in zip("qkv", weights, biases, strict=True):
+        part = getattr(theirs, f"{name}_proj")
+        part.weight.copy_(weight)
+        part.bias.copy_(bias)
+    copy(ours.out_proj, theirs.out_proj)
+
+
+def copy(ours: nn.Module, theirs: nn.Module) -> None:
+    theirs.load_state_dict(ours.state_dict())
+
+
+def sentences(count: int, V: int) -> tuple[Tensor, Tensor]:
+    """Sources of several lengths.    -> B S, B"""
+    lengths = torch.randint(SOURCE // 2, SOURCE + 1, (count,))
+    lengths[0] = SOURCE
+    source = torch.randint(4, V, (count, SOURCE))
+    return source.masked_fill(torch.arange(SOURCE) >= lengths[:, None], PAD), lengths
+
+
+@torch.inference_mode()
+def ours(
+    network: EncoderDecoder, source: Tensor, lengths: Tensor, best: int = 1
+) -> list[list[Hypothesis]]:
+    carry = network.begin(source, lengths)
+    return beam(
+        network, carry, len(source), begin=PAD, end=END, longest=TARGET, width=WIDTH, best=best,
+        lengths=lengths,
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def theirs(model: MarianMTModel, source: Tensor, lengths: Tensor, best: int = 1) -> Tensor:
+    mask = torch.arange(SOURCE) < lengths[:, None]
+    written = model.generate(
+        input_ids=source, attention_mask=mask.long(), num_beams=WIDTH, max_new_tokens=TARGET,
+        use_cache=True, do_sample=False, num_return_sequences=best,
+    )  # fmt: skip
+    return written[:, 1:].unflatten(0, (len(source), best))
+
+
+def check(network: EncoderDecoder, model: MarianMTModel, V: int) -> None:
+    """Say nothing of speed before both agree, in float64, and with a teacher-forced pass."""
+    source, lengths = sentences(6, V)
+    found = ours(network, source, lengths, best=WIDTH)
+    wanted = theirs(model, source, lengths, best=WIDTH)
+    for b, hypotheses in enumerate(found):
+        if {tuple(h.symbols) for h in hypotheses} != {tuple(x) for x in wanted[b].tolist()}:
+            sys.exit(f"sentence {b}: the translations differ, so no time is reported")
+        text = torch.tensor([[PAD, *h.symbols, END] for h in hypotheses])
+        rows = [source[b].expand(WIDTH, -1), lengths[b].expand(WIDTH)]
+        with torch.inference_mode():
+            log_prob = network(*rows, text[:, :-1]).logits.log_softmax(-1)
+        again = log_prob.gather(-1, text[:, 1:, None]).sum((1, 2))
+        torch.testing.assert_close(torch.tensor([h.log_prob for h in hypotheses]).double(), again)
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def compare(size: str, batches: list[int], rounds: int) -> list[dict[str, object]]:
+    """One row per batch size: symbols per second of both, and the ratio."""
+    network = make(size)
+    model, V = marian(network), SYMBOLS[size]
+    check(network.double(), model.double(), V)
+    network.float(), model.float()
+    rows: list[dict[str, object]] = []
+    for count in batches:
+        source, lengths = sentences(count, V)
+        calls = (partial(ours, network, source, lengths), partial(theirs, model, source, lengths))
+        turns = [[seconds(call) for call in calls] for _ in range(rounds)]
+        our_speed, their_speed = (count * TARGET / min(x) for x in zip(*turns, strict=True))
+        rows.append({
+            "size": size, "sentences": count, "heed symbols/s": round(our_speed),
+            "generate symbols/s": round(their_speed), "ratio": round(our_speed / their_speed, 2),
+        })  # fmt: skip
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=SYMBOLS, action="append")
+    parser.add_argument("--batch", type=int, action="append")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    torch.set_num_threads(asked.threads)
+    torch.manual_seed(0)
+    for size in asked.size or SYMBOLS:
+        for row in compare(size, asked.batch or [1, 8, 32], asked.rounds):
+            line = "  ".join(f"{name} {value}" for name, value in row.items())
+            print(json.dumps(row) if asked.json else line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Beam search: the best few hypotheses of each sentence, side by side.
+
+Each sentence has `width` live hypotheses, best first. A step takes the 2·width best continuations
+of them all: no more than `width` of these can be endings, so `width` are left to go on. An ending
+among the first `width` is finished: it leaves the beam, is ranked by its score, and waits.
+
+    score(Y) = log p(Y) / n^α + β Σ_s log min(Σ_t a_ts, 1)
+
+with n symbols, the end counted; α is `length_penalty` and β `coverage_penalty` (Wu 2016 eq. 14,
+whose ((5 + n) / 6)^α is replaced by the plain n^α that most systems use; at α = 1 the score is the
+mean log-probability of a symbol).
+
+When is a sentence done? log p only falls, the coverage term is never positive and n is at most
+longest + 1, so no future of a live hypothesis scores above log p / (longest + 1)^α. Once the worst
+of the `best` finished ones reaches that, nothing can change. With α > 0 this comes late, and what
+is found late is seldom better: so a sentence is also done when `patience`·width hypotheses have
+finished (Kasai 2022; 1 is what most systems do). patience=None waits for the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from heed.decoding import ranking
+from heed.decoding.ranking import NEVER, Plan
+from heed.decoding.stepping import (
+    Carry,
+    Ending,
+    Hypothesis,
+    Rules,
+    Stepper,
+    Trail,
+    no_distribution,
+)
+
+
+@torch.no_grad()
+def beam(
+    stepper: Stepper[Carry],
+    carry: Carry,
+    count: int,
+    *,
+    begin: int,
+    end: int,
+    longest: int | Tensor,
+    width: int = 5,
+    best: int = 1,
+    length_penalty: float = 1.0,
+    coverage_penalty: float = 0.0,
+    patience: float | None = 1.0,
+    forbid: Iterable[int] = (),
+    lengths: Tensor | None = None,
+    device: torch.device | str | None = None,
+) -> list[list[Hypothesis]]:
+    """The `best` hypotheses of each sentence by score, best first; fewer where there are fewer.
+
+    carry    of `count` sentences, one row each, as the model's `begin` gives it
+    longest  how many symbols may be written, the end not counted: a number, or one per sentence
+             (B). Then the end is written, whatever its probability
+    width, best, length_penalty, coverage_penalty, patience    see the head of this page
+    forbid   symbols that are never written
+    lengths  of the sources (B): the weights returned are cut to them, and the coverage penalty
+             leaves out what lies beyond
+    device   of the model; by default that of `lengths`, or else torch's default
+
+    Of equal continuations the better-ranked hypothesis goes first, then the lowest id; of equal
+    scores, what finished first. Width 1 is greedy search.
+    """
+    rules = Rules.of(count, begin, end, longest, forbid, lengths, device)
+    plan = Plan.of(width, best, length_penalty, coverage_penalty, patience)
+    if not count:
+        return []
+    trail, endings = Trail(), []
+    alive = list(range(count))
+    beams = ranking.begin(rules, plan)
+    symbols = rules.first()
+    for t in range(max(rules.limits) + 1):
+        step = stepper.step(carry, symbols)
+        trail.look(step.weight)
+        log_prob = rules.log_prob(step.logits).unflatten(0, beams.live.shape)
+        if any(stop := [rules.limits[b] <= t for b in alive]):
+            _only(log_prob, rules.end, stop)
+        beams = ranking.look(beams, plan, step.weight)
+        # One synchronisation a step; a second where two continuations are exactly equal.
+        for careful in (False, True):
+            move = ranking.advance(beams, plan, log_prob, rules.end, t, careful)
+            *done, tied, broken = move.told.tolist()
+            if broken:
+                raise no_distribution(t)
+            if not tied:
+                break
+        R = log_prob.shape[1]
+        keep = [i for i, over in enumerate(done) if not over and not stop[i]]
+        endings.append(_Ended(t, alive, R, move.ended, keep))
+        alive = [alive[i] for i in keep]
+        if not alive:
+            break
+        beams, rows, symbols = ranking.follow(move, keep, R, rules.device)
+        carry = stepper.select(step.carry, rows, same=width == R and len(keep) == len(done))
+        trail.write(symbols, rows)
+    return _answer(trail, endings, rules, best)
+
+
+class _Ended(NamedTuple):
+    """The endings of a step, as they will be read in the end."""
+
+    step: int
+    alive: list[int]
+    R: int
+    table: Tensor  # 3 B W
+    keep: list[int]
+
+
+def _only(log_prob: Tensor, end: int, stop: list[bool]) -> None:
+    """Let nothing but the end be written, in place, where a sentence must stop.    B R V"""
+    rows = torch.tensor(stop, device=log_prob.device).nonzero()[:, 0]
+    last = log_prob[rows, :, end]
+    log_prob[rows] = NEVER
+    log_prob[rows, :, end] = last
+
+
+def _answer(trail: Trail, endings: list[_Ended], rules: Rules, best: int) -> list[list[Hypothesis]]:
+    """The best endings of each sentence, with what was written before them."""
+    found: list[list[Ending]] = [[] for _ in rules.limits]
+    tables = torch.cat([table.flatten(1) for _, _, _, table, _ in endings], 1).cpu()
+    parts = tables.split([ended.table[0].numel() for ended in endings], 1)
+    for (t, alive, R, table, keep), part in zip(endings, parts, strict=True):
+        W = table.shape[-1]
+        for i in (part[0] > NEVER).nonzero()[:, 0].tolist():
+            score, log_prob, row = part[:, i].tolist()
+            b = alive[i // W]
+            found[b].append(Ending(t, i // W * R + int(row), log_prob, score, b))
+        for i in set(range(len(alive))).difference(keep):
+            if not found[alive[i]]:  # nothing may be written, and the end may not either
+                found[alive[i]].append(Ending(t, i * R, NEVER, NEVER, alive[i]))
+    ranked = [sorted(each, key=lambda ending: -ending.score)[:best] for each in found]
+    every = iter(trail.read([ending for each in ranked for ending in each], rules.lengths))
+    return [[next(every) for _ in each] for each in ranked]

@@ -1,0 +1,93 @@
+"""Greedy search: always the likeliest symbol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from heed.decoding.stepping import (
+    Carry,
+    Ending,
+    Hypothesis,
+    Rules,
+    Stepper,
+    Trail,
+    no_distribution,
+)
+
+Choose = Callable[[Tensor], Tensor]
+"""From the log-probabilities of the next symbol to the symbol.    N V -> N"""
+
+
+@torch.no_grad()
+def greedy(
+    stepper: Stepper[Carry],
+    carry: Carry,
+    count: int,
+    *,
+    begin: int,
+    end: int,
+    longest: int | Tensor,
+    forbid: Iterable[int] = (),
+    lengths: Tensor | None = None,
+    device: torch.device | str | None = None,
+) -> list[Hypothesis]:
+    """The likeliest symbol at each step; of equals, the one with the lowest id.
+
+    carry    of `count` sentences, one row each, as the model's `begin` gives it
+    longest  how many symbols may be written, the end not counted: a number, or one per sentence
+             (B). Then the end is written, whatever its probability
+    forbid   symbols that are never written
+    lengths  of the sources (B): the weights returned are cut to them
+    device   of the model; by default that of `lengths`, or else torch's default
+    """
+    rules = Rules.of(count, begin, end, longest, forbid, lengths, device)
+    return follow(stepper, carry, rules, lambda log_prob: log_prob.argmax(-1))
+
+
+def follow(stepper: Stepper[Carry], carry: Carry, rules: Rules, choose: Choose) -> list[Hypothesis]:
+    """One hypothesis per sentence, by any way of choosing; who has ended leaves the batch."""
+    trail, endings = Trail(), []
+    alive = list(range(len(rules.limits)))
+    symbols = rules.first()
+    total = torch.zeros(len(alive), device=rules.device)
+    t = 0
+    while alive:
+        step = stepper.step(carry, symbols)
+        carry = step.carry
+        trail.look(step.weight)
+        symbols, gain = _next(rules, step.logits, choose, [rules.limits[b] <= t for b in alive])
+        total = total + gain
+        # The one synchronisation of the step. Where nothing may be written, a sentence ends.
+        over = (symbols == rules.end) | (gain == -torch.inf)
+        ended, totals = torch.stack([over.to(total.dtype), total]).tolist()
+        if any(x != x for x in totals):
+            raise no_distribution(t)
+        for row, b in enumerate(alive):
+            if ended[row]:
+                endings.append(Ending(t, row, totals[row], totals[row], b))
+        if any(ended):
+            keep = [row for row, x in enumerate(ended) if not x]
+            rows = torch.tensor(keep, dtype=torch.long, device=rules.device)
+            alive = [alive[row] for row in keep]
+            symbols, total = symbols[rows], total[rows]
+            carry = stepper.select(carry, rows) if keep else carry
+        else:
+            rows = torch.arange(len(alive), device=rules.device)
+        trail.write(symbols, rows)
+        t += 1
+    endings.sort(key=lambda ending: ending.sentence)
+    return trail.read(endings, rules.lengths)
+
+
+def _next(rules: Rules, logits: Tensor, choose: Choose, last: list[bool]) -> tuple[Tensor, Tensor]:
+    """The next symbol of each row and its log-probability; the end, where it is due.    N, N"""
+    log_prob = rules.log_prob(logits)
+    symbols = choose(log_prob)
+    if any(last):
+        symbols = symbols.masked_fill(torch.tensor(last, device=rules.device), rules.end)
+    ending = log_prob[:, rules.end]  # never forbidden: NaN if the row is
+    gain = log_prob.gather(-1, symbols[:, None])[:, 0]
+    return symbols, gain.where(~ending.isnan(), ending)

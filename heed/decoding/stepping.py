@@ -1,0 +1,214 @@
+"""What the searches share: the protocol of a model that writes, and the trail of what it wrote.
+
+A model is seen as two functions on rows; each row is a hypothesis, and at the start a sentence:
+
+    step(carry, symbols)        read one symbol per row, tell what may come next
+    select(carry, rows, same)   go on with these rows, in this order
+
+The carry belongs to the model: no search looks inside. B sentences, N rows, V symbols, S places of
+the source, T symbols written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from heed.errors import HeedError, Refused, ShapeError
+
+Carry = TypeVar("Carry")
+Carried = TypeVar("Carried", covariant=True)
+
+
+class Step(Protocol[Carried]):
+    """What a model tells after reading one symbol per row."""
+
+    @property
+    def logits(self) -> Tensor:
+        """Of the next symbol.    N V"""
+
+    @property
+    def carry(self) -> Carried:
+        """For the next step."""
+
+    @property
+    def weight(self) -> Tensor | None:
+        """Where it looked to give these logits.    N S"""
+
+
+class Stepper(Protocol[Carry]):
+    """A model that writes one symbol after the other."""
+
+    def step(self, carry: Carry, symbols: Tensor) -> Step[Carry]:
+        """Read one symbol per row.    N"""
+
+    def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
+        """The carry of the chosen rows: fewer, more, or in another order.
+
+        same=True promises that each row goes on with a hypothesis of the sentence that stood in
+        its place before, so that what was kept of the source may stay as it is.
+        """
+
+
+class Hypothesis(NamedTuple):
+    """One finished answer.
+
+    symbols   what was written, without the symbols of beginning and end
+    log_prob  under the model: of all the symbols and of the end
+    score     what it was ranked by: `log_prob` after the penalties of a beam
+    weight    where the model looked when it chose each symbol, the end left out.    T S
+    """
+
+    symbols: list[int]
+    log_prob: float
+    score: float
+    weight: Tensor | None
+
+
+class Ending(NamedTuple):
+    """Where a hypothesis stopped: it had written `step` symbols and stood in `row`."""
+
+    step: int
+    row: int
+    log_prob: float
+    score: float
+    sentence: int
+
+
+class Trail:
+    """What was written and looked at, step by step, with pointers back to the row before.
+
+    Nothing stored is ever put in a new order: who survived is known at the end, and read backwards
+    then. Memory grows by one row of S weights per live hypothesis and step.
+    """
+
+    def __init__(self) -> None:
+        self.symbols: list[Tensor] = []  # each N', of the rows after the step
+        self.parents: list[Tensor] = []  # each N', rows before it
+        self.weights: list[Tensor] = []  # each N S, of the rows before it
+
+    def look(self, weight: Tensor | None) -> None:
+        """Keep where the rows look before they choose.    N S"""
+        if weight is not None:
+            self.weights.append(weight.detach())
+
+    def write(self, symbols: Tensor, parents: Tensor) -> None:
+        """Keep what the rows of the next step have written, and which rows they come from."""
+        self.symbols.append(symbols)
+        self.parents.append(parents)
+
+    def read(self, endings: Sequence[Ending], lengths: list[int] | None) -> list[Hypothesis]:
+        """The hypotheses that ended there, each with its own past."""
+        symbols, parents = (_to_lists(x) for x in (self.symbols, self.parents))
+        paths = [_path(ending, parents) for ending in endings]
+        weights = self._gather(paths) if self.weights else [None] * len(paths)
+        return [
+            Hypothesis(
+                [symbols[t][row] for t, row in enumerate(path[1:])],
+                ending.log_prob,
+                ending.score,
+                weight
+                if weight is None or lengths is None
+                else weight[:, : lengths[ending.sentence]],
+            )
+            for ending, path, weight in zip(endings, paths, weights, strict=True)
+        ]
+
+    def _gather(self, paths: list[list[int]]) -> Sequence[Tensor | None]:
+        """The weights along each path, all in one gather.    T S each"""
+        starts = [0]
+        for weight in self.weights:
+            starts.append(starts[-1] + len(weight))
+        places = [starts[t] + row for path in paths for t, row in enumerate(path[:-1])]
+        every = torch.cat(self.weights)
+        seen = every.index_select(0, torch.tensor(places, dtype=torch.long, device=every.device))
+        return torch.split(seen, [len(path) - 1 for path in paths])
+
+
+def _to_lists(steps: list[Tensor]) -> list[list[int]]:
+    """One transfer for all."""
+    if not steps:
+        return []
+    flat = torch.cat(steps).tolist()
+    ends = [0]
+    for step in steps:
+        ends.append(ends[-1] + len(step))
+    return [flat[start:end] for start, end in pairwise(ends)]
+
+
+def _path(ending: Ending, parents: list[list[int]]) -> list[int]:
+    """The rows a hypothesis stood in, from the first step to its last."""
+    path = [ending.row]
+    for t in range(ending.step - 1, -1, -1):
+        path.append(parents[t][path[-1]])
+    return path[::-1]
+
+
+class Rules(NamedTuple):
+    """What all searches are told, checked: the same words mean the same everywhere."""
+
+    begin: int
+    end: int
+    limits: list[int]  # of each sentence
+    forbid: Tensor
+    lengths: list[int] | None
+    device: torch.device
+
+    @staticmethod
+    def of(
+        count: int,
+        begin: int,
+        end: int,
+        longest: int | Tensor,
+        forbid: Iterable[int],
+        lengths: Tensor | None,
+        device: torch.device | str | None,
+    ) -> Rules:
+        forbidden = sorted(set(forbid))
+        if end in forbidden:
+            raise Refused(f"the symbol {end} ends a sentence: it cannot be forbidden")
+        where = lengths.device if device is None and lengths is not None else device
+        where = torch.get_default_device() if where is None else torch.device(where)
+        own = None if lengths is None else _each("lengths", lengths, count)
+        never = torch.tensor(forbidden, dtype=torch.long, device=where)
+        return Rules(begin, end, _each("longest", longest, count), never, own, where)
+
+    def first(self) -> Tensor:
+        """The symbol that every sentence begins with.    B"""
+        return torch.full((len(self.limits),), self.begin, dtype=torch.long, device=self.device)
+
+    def log_prob(self, logits: Tensor) -> Tensor:
+        """What may be written next; half precision is widened first.    N V
+
+        What is forbidden gets -inf, and its share goes to nobody: the rest stays as the model
+        said, so that a score can be compared with that of a teacher-forced pass.
+        """
+        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        log_prob = logits.log_softmax(-1, dtype=wide)
+        if len(self.forbid):
+            log_prob.index_fill_(-1, self.forbid, float("-inf"))
+        return log_prob
+
+
+def _each(name: str, given: int | Tensor, count: int) -> list[int]:
+    """One number per sentence, as the host sees it."""
+    numbers = given.tolist() if isinstance(given, Tensor) else given
+    if isinstance(numbers, int):
+        numbers = [numbers] * count
+    if len(numbers) != count:
+        raise ShapeError(f"{name} has {len(numbers)} numbers for {count} sentences")
+    if min(numbers, default=0) < 0:
+        raise Refused(f"{name} counts symbols, from 0; got {min(numbers)}")
+    return [int(n) for n in numbers]
+
+
+def no_distribution(t: int) -> HeedError:
+    """The error for logits that are NaN, or -inf throughout."""
+    return HeedError(
+        f"the model says nothing about symbol {t + 1}: its logits are NaN, or -inf throughout; "
+        "has training diverged?"
+    )

@@ -1,0 +1,111 @@
+"""Sampling against exact probabilities."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from heed.decoding import Hypothesis, greedy, sample
+from heed.decoding.sampling import truncate
+from heed.errors import HeedError, Refused
+from tests.decoding.toys import BEGIN, END, Table, Toy
+
+WORDS = {"begin": BEGIN, "end": END, "forbid": (BEGIN,)}
+LOGITS = [9.0, -0.5, 1.0, 2.0, 0.3, -1.0]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator(torch.get_default_device()).manual_seed(seed)
+
+
+def first_symbols(count: int = 20000, **how) -> Counter[int]:
+    """What is written first by a model whose first distribution is known."""
+    table = Table(LOGITS, [0.0, 90.0, 0.0, 0.0, 0.0, 0.0])
+    found = sample(
+        table, table.begin(count), count, longest=1, generator=generator(), **WORDS, **how
+    )
+    return Counter(h.symbols[0] if h.symbols else END for h in found)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+@pytest.mark.parametrize("top_k", [None, 3, 99])
+def test_as_often_as_they_are_likely(temperature: float, top_k: int | None) -> None:
+    counts = first_symbols(temperature=temperature, top_k=top_k)
+    logits = {i: x / temperature for i, x in enumerate(LOGITS) if i != BEGIN}
+    inside = sorted(logits, key=lambda i: -logits[i])[:top_k]
+    total = sum(math.exp(logits[i]) for i in inside)
+    assert set(counts) <= set(inside)
+    wanted = [20000 * math.exp(logits[i]) / total for i in inside]
+    assert chisquare([counts[i] for i in inside], wanted).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("share", "inside"),
+    # The shares are .577 .212 .105 .047 .029 (symbols 3 2 4 1 5).
+    [(0.01, {3}), (0.57, {3}), (0.7, {3, 2}), (0.85, {3, 2, 4}), (1.0, {3, 2, 4, 1, 5})],
+)
+def test_the_smallest_set_that_holds_the_share(share: float, inside: set[int]) -> None:
+    assert set(first_symbols(top_p=share)) == inside
+
+
+def test_truncation_by_hand() -> None:
+    logits = torch.tensor([[0.5, 0.3, 0.1, 0.1]]).log()
+    torch.testing.assert_close(truncate(logits, 2, None), torch.tensor([[0.625, 0.375]]))
+    torch.testing.assert_close(truncate(logits, None, 0.6), torch.tensor([[0.5, 0.3, 0, 0]]))
+    # After top-k the first holds .625: enough for .6.
+    torch.testing.assert_close(truncate(logits, 2, 0.6), torch.tensor([[0.625, 0.0]]))
+
+
+def drawn(seed: int, **how) -> list[Hypothesis]:
+    toy = Toy(V=9, seed=4)
+    limits = torch.tensor([7, 2, 0, 9])
+    return sample(
+        toy, toy.begin([0, 1, 2, 3]), 4, longest=limits, generator=generator(seed), **WORDS, **how
+    )
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    once, again, other = (drawn(seed) for seed in (1, 1, 2))
+    assert [h[:3] for h in once] == [h[:3] for h in again]
+    assert [h.symbols for h in once] != [h.symbols for h in other]
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.3, "top_k": 4, "top_p": 0.8}])
+def test_the_log_prob_is_the_models_own(how: dict) -> None:
+    toy = Toy(V=9, seed=4)
+    for b, h in enumerate(drawn(5, **how)):
+        log_prob, weight = toy.rescore(b, h.symbols)
+        assert h.log_prob == h.score == pytest.approx(log_prob, rel=1e-6)
+        torch.testing.assert_close(h.weight, weight[:-1])
+
+
+@pytest.mark.parametrize("how", [{"temperature": 1e-6}, {"temperature": 1e-42}, {"top_k": 1}])
+def test_cold_enough_it_is_greedy(how: dict) -> None:
+    toy = Toy(V=9, seed=4)
+    limits = torch.tensor([7, 2, 0, 9])
+    wanted = greedy(toy, toy.begin([0, 1, 2, 3]), 4, longest=limits, **WORDS)
+    assert [h.symbols for h in drawn(3, **how)] == [h.symbols for h in wanted]
+
+
+@pytest.mark.parametrize("how", [{}, {"top_k": 2}, {"top_p": 0.5}])
+def test_logits_that_say_nothing_are_an_error(how: dict) -> None:
+    table = Table([math.nan] * 4)
+    with pytest.raises(HeedError, match="says nothing"):
+        sample(table, table.begin(1), 1, longest=3, generator=generator(), **WORDS, **how)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"temperature": 0.0}, "the limit at 0 is greedy"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"top_k": 0}, "at least one"),
+        ({"top_p": 0.0}, "a share"),
+        ({"top_p": 1.5}, "a share"),
+    ],
+)
+def test_what_is_refused(how: dict, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        drawn(0, **how)
