@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._pytree import register_pytree_node
@@ -248,10 +249,34 @@ class Attended:
         }
         return Attended(**{**kept, **changes})
 
+    @classmethod
+    def join(cls, records: Sequence[Attended]) -> Attended:
+        """The records of consecutive steps as one, along T; the state is the last one's."""
+        first = records[0]
+        if len(records) == 1:
+            return first
+        return cls(
+            _along([each._context for each in records], -2),
+            records[-1].state,
+            _along([each._weight for each in records], -2),
+            _along([each._energy for each in records], -2),
+            _along([each.log_prob for each in records], -1),
+            _along([each.entropy for each in records], -1),
+            _along([each.penalty for each in records], -1),
+            first.kernel,
+            first.refusals,
+        )
+
     def __repr__(self) -> str:
         formed = {"context": self._context, "weight": self._weight, "energy": self._energy}
         shapes = ", ".join(f"{n}={tuple(x.shape)}" for n, x in formed.items() if x is not None)
         return f"Attended({shapes}, step={self.state.step}, kernel={self.kernel!r})"
+
+
+def _along(parts: list[Tensor | None], axis: int) -> Tensor | None:
+    """What every step formed, as one tensor; None where a step did not."""
+    formed = [part for part in parts if part is not None]
+    return torch.cat(formed, axis) if len(formed) == len(parts) else None
 
 
 def _flatten(seen: Attended) -> tuple[list[Any], tuple[str, tuple[tuple[str, str], ...]]]:

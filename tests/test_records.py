@@ -74,6 +74,34 @@ def test_replace_refuses_a_field_that_is_not_there() -> None:
         record().replace(wieght=torch.ones(1))
 
 
+@pytest.mark.parametrize("name", ["additive", "coverage/additive", "sample/dot", "mixed"])
+def test_the_records_of_single_steps_join_into_that_of_one_call(name: str) -> None:
+    torch.manual_seed(0)
+    attend, query, keys = (
+        heed.Attention(name, query=4).eval(),
+        torch.randn(2, 3, 4),
+        torch.randn(2, 5, 4),
+    )
+    memory, state, records = attend.remember(keys), State(), []
+    for t in range(3):
+        records.append(attend(query[:, t : t + 1], memory, state, need="weight"))
+        state = records[-1].state
+    joined, whole = Attended.join(records), attend(query, memory, State(), need="weight")
+    torch.testing.assert_close(joined.context, whole.context)
+    torch.testing.assert_close(joined.weight, whole.weight)
+    for fact in ("log_prob", "entropy", "penalty"):
+        torch.testing.assert_close(getattr(joined, fact), getattr(whole, fact))
+    assert joined.state is records[-1].state
+    assert joined.why == records[0].why
+    with pytest.raises(NotFormed):
+        _ = joined.energy
+
+
+def test_one_record_is_its_own_join() -> None:
+    one = record()
+    assert Attended.join([one]) is one
+
+
 def test_a_record_takes_no_new_attributes() -> None:
     with pytest.raises(AttributeError):
         record().wieght = 1  # type: ignore[attr-defined]

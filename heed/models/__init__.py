@@ -1,0 +1,1 @@
+"""Networks assembled from parts; one architecture per file, no attention computed here."""

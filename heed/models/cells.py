@@ -1,0 +1,226 @@
+"""Recurrent cells and layers: over whole rows at once, or one step at a time, the same weights.
+
+A step is given the input's part of its gates: a decoder projects the embeddings of all steps in one
+product before its loop, and only what depends on the step before is left inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, linear
+
+from heed.errors import UnknownName
+
+Hidden = tuple[Tensor, ...]
+"""The state of one layer: (h,), and for an LSTM (h, c), each B H."""
+
+
+def tanh_cell(x: Tensor, hidden: Hidden, weight: Tensor, bias: Tensor) -> Hidden:
+    """h' = tanh(x + W h + b). Elman 1990.    x: the input's part, B H"""
+    return (torch.tanh(x + linear(hidden[0], weight, bias)),)
+
+
+def gru_cell(x: Tensor, hidden: Hidden, weight: Tensor, bias: Tensor) -> Hidden:
+    """h' = (1 - z) n + z h, n = tanh(x_n + r (W_n h + b_n)). Cho 2014.    x: B 3H"""
+    (h,) = hidden
+    H = h.shape[-1]
+    x_gates, x_new = x.split((2 * H, H), -1)
+    # Nobody else holds the product, so its gates are turned where they stand: less to keep.
+    gates, h_new = linear(h, weight, bias).unsafe_split_with_sizes((2 * H, H), -1)
+    r, z = gates.add_(x_gates).sigmoid_().chunk(2, -1)
+    new = torch.addcmul(x_new, r, h_new).tanh_()
+    return (torch.lerp(new, h.to(new.dtype), z),)
+
+
+def lstm_cell(x: Tensor, hidden: Hidden, weight: Tensor, bias: Tensor) -> Hidden:
+    """c' = f c + i g, h' = o tanh(c'). Hochreiter 1997, with a forget gate.    x: B 4H"""
+    h, c = hidden
+    H = h.shape[-1]
+    gates = x + linear(h, weight, bias)
+    i, f = torch.sigmoid(gates[:, : 2 * H]).chunk(2, -1)
+    c = torch.addcmul(i * torch.tanh(gates[:, 2 * H : 3 * H]), f, c.to(gates.dtype))
+    return torch.sigmoid(gates[:, 3 * H :]) * torch.tanh(c), c
+
+
+class Cell(NamedTuple):
+    """A kind of cell: PyTorch's module over a whole row, and one step of the same."""
+
+    module: Callable[..., nn.RNNBase]
+    step: Callable[[Tensor, Hidden, Tensor, Tensor], Hidden]
+    slots: int  # how many tensors its state has
+
+
+CELLS = {
+    "tanh": Cell(nn.RNN, tanh_cell, 1),
+    "gru": Cell(nn.GRU, gru_cell, 1),
+    "lstm": Cell(nn.LSTM, lstm_cell, 2),
+}
+
+
+class Dropout(nn.Module):
+    """Dropout on rows of states; variational: the same units at every step. Gal 2016."""
+
+    def __init__(self, p: float = 0.0, *, variational: bool = False) -> None:
+        super().__init__()
+        self.p, self.variational = p, variational
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is dropped now."""
+        return self.training and self.p > 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """B T M -> B T M"""
+        if not self.active:
+            return x
+        return x * self.noise(x, *x.shape) if self.variational else dropout(x, self.p)
+
+    def noise(self, like: Tensor, B: int, T: int, M: int) -> Tensor:
+        """The factors for all steps, drawn at once.    -> B T M"""
+        drawn = dropout(like.new_ones(B, 1 if self.variational else T, M), self.p)
+        return drawn.expand(B, T, M)
+
+
+class Layer(nn.Module):
+    """One layer in one direction: over a whole row, or a step at a time with the same weights."""
+
+    def __init__(self, cell: str, inputs: int, hidden: int) -> None:
+        super().__init__()
+        if cell not in CELLS:
+            raise UnknownName("cell", cell, CELLS)
+        self.cell = CELLS[cell]
+        self.rnn = self.cell.module(inputs, hidden, batch_first=True)
+        if cell == "lstm":  # a cell that remembers by default. Jozefowicz 2015 §2.2
+            nn.init.ones_(self._weight("bias_ih")[hidden : 2 * hidden])
+
+    def _weight(self, name: str) -> Tensor:
+        return cast(Tensor, getattr(self.rnn, f"{name}_l0"))
+
+    def forward(self, x: Tensor, hidden: Hidden | None = None) -> Tensor:
+        """B T X -> B T H, from zero unless a state is given"""
+        with _row_precision(x):
+            x = x if x.device.type != "cpu" else x.to(self._weight("weight_ih").dtype)
+            if hidden is None:
+                states: Tensor = self.rnn(x)[0]
+            else:
+                first = tuple(h.to(x.dtype)[None] for h in hidden)
+                states = self.rnn(x, first if len(first) > 1 else first[0])[0]
+        return states
+
+    def project(self, x: Tensor) -> Tensor:
+        """The part of the gates that the first columns of the input bring.    ... X -> ... G"""
+        return linear(x, self._weight("weight_ih")[:, : x.shape[-1]], self._weight("bias_ih"))
+
+    def feeding(self, width: int) -> Tensor:
+        """The weights of the last columns of the input, which a loop feeds back.    width G"""
+        return self._weight("weight_ih")[:, -width:].t()
+
+    def zero(self, rows: int) -> Hidden:
+        """The state before anything was read.    B H"""
+        weight = self._weight("weight_hh")
+        return tuple(weight.new_zeros(rows, weight.shape[1]) for _ in range(self.cell.slots))
+
+    def step(self, x: Tensor, hidden: Hidden) -> Hidden:
+        """One step, the input's part of the gates given.    B G -> the next state"""
+        return self.cell.step(x, hidden, self._weight("weight_hh"), self._weight("bias_hh"))
+
+
+def _row_precision(x: Tensor) -> AbstractContextManager[object]:
+    """On the CPU, whole rows are not for autocast: not every processor has an LSTM in bfloat16."""
+    lowered = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    return torch.autocast("cpu", enabled=False) if lowered else nullcontext()
+
+
+class Stack(nn.Module):
+    """Layers on top of each other, in one direction, with dropout between them."""
+
+    def __init__(
+        self, cell: str, inputs: int, hidden: int, layers: int, dropout: Dropout | None = None
+    ) -> None:
+        super().__init__()
+        widths = [inputs, *[hidden] * (layers - 1)]
+        self.layers = nn.ModuleList(Layer(cell, width, hidden) for width in widths)
+        self.dropout = dropout or Dropout()
+        self.hidden = hidden
+
+    @property
+    def each(self) -> list[Layer]:
+        """The layers, from the input up."""
+        return cast(list[Layer], list(self.layers))
+
+    def forward(self, x: Tensor, hidden: tuple[Hidden, ...]) -> Tensor:
+        """Whole rows, no loop over T.    B T X -> B T H"""
+        for i, (layer, first) in enumerate(zip(self.each, hidden, strict=True)):
+            x = layer(self.dropout(x) if i else x, first)
+        return x
+
+    def noise(self, like: Tensor, T: int) -> list[tuple[Tensor, ...]]:
+        """The dropout between the layers for each of T steps, drawn at once.    T tuples of B H"""
+        if not self.dropout.active:
+            return [()] * T
+        B, between = len(like), range(len(self.layers) - 1)
+        drawn = [self.dropout.noise(like, B, T, self.hidden).unbind(1) for _ in between]
+        return list(zip(*drawn, strict=True)) or [()] * T
+
+    def step(
+        self, x: Tensor, hidden: tuple[Hidden, ...], noise: tuple[Tensor, ...] = ()
+    ) -> tuple[Hidden, ...]:
+        """One step: x is the input's part of the first layer's gates.    B G -> the next state"""
+        after: list[Hidden] = []
+        for i, (layer, before) in enumerate(zip(self.each, hidden, strict=True)):
+            if i:
+                below = after[-1][0]
+                x = layer.project(below * noise[i - 1] if noise else below)
+            after.append(layer.step(x, before))
+        return tuple(after)
+
+
+class First(nn.Module):
+    """The first state of a stack from a vector: tanh(W v). Bahdanau 2015 A.2.2."""
+
+    def __init__(self, vector: int, *, cell: str, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.layers, self.slots = layers, CELLS[cell].slots
+        self.linear = nn.Linear(vector, layers * self.slots * hidden)
+
+    def forward(self, vector: Tensor) -> tuple[Hidden, ...]:
+        """B K -> a state for every layer"""
+        parts = torch.tanh(self.linear(vector)).chunk(self.layers * self.slots, -1)
+        return tuple(parts[i : i + self.slots] for i in range(0, len(parts), self.slots))
+
+
+def select(hidden: tuple[Hidden, ...], rows: Tensor) -> tuple[Hidden, ...]:
+    """The states of the chosen rows, in that order."""
+    return tuple(tuple(h.index_select(0, rows) for h in layer) for layer in hidden)
+
+
+class Maxout(nn.Module):
+    """The larger of each two. Goodfellow 2013.    ... 2M -> ... M"""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, 2)).amax(-1)
+
+
+READOUTS: dict[str, tuple[int, type[nn.Module]]] = {"tanh": (1, nn.Tanh), "maxout": (2, Maxout)}
+
+
+class Readout(nn.Module):
+    """A deep output: f(W [all that is known]). Pascanu 2014; Bahdanau 2015 A.2.2."""
+
+    def __init__(self, kind: str, *, parts: int, width: int) -> None:
+        super().__init__()
+        if kind not in READOUTS:
+            raise UnknownName("readout", kind, READOUTS)
+        factor, activation = READOUTS[kind]
+        self.linear = nn.Linear(parts, factor * width)
+        self.activation = activation()
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        """... M, ... R, ... E -> ... width"""
+        known: Tensor = self.activation(self.linear(torch.cat(parts, -1)))
+        return known

@@ -1,0 +1,189 @@
+"""Recurrent networks without attention: padding, directions, and the shapes N→N, N→1, 1→N."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from heed.errors import Refused
+from heed.models.cells import CELLS, Dropout
+from heed.models.sequence import Classifier, Encoder, Generator, Labeller, Turn, turned
+
+B, S, X, M, V = 5, 6, 4, 8, 11
+LENGTHS = torch.tensor([6, 1, 3, 5, 1])
+
+
+def encoder(cell: str = "gru", **settings: object) -> Encoder:
+    torch.manual_seed(0)
+    embed = nn.Embedding(V, X)
+    return Encoder(embed, inputs=X, hidden=M, cell=cell, **settings).double()  # type: ignore[arg-type]
+
+
+def symbols(T: int = S) -> Tensor:
+    torch.manual_seed(1)
+    return torch.randint(V, (B, T))
+
+
+def packed(ours: Encoder, x: Tensor, cell: str, bidirectional: bool, layers: int) -> nn.RNNBase:
+    """PyTorch's own stack with our weights, over packed rows."""
+    own = M // 2 if bidirectional else M
+    theirs = (
+        CELLS[cell].module(X, own, layers, batch_first=True, bidirectional=bidirectional).double()
+    )
+    for i in range(layers):
+        for ends, layer in (("", ours.ahead), ("_reverse", ours.back)):
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh") if len(layer) else ():
+                to = theirs.get_parameter(f"{name}_l{i}{ends}")
+                to.data.copy_(layer[i].rnn.get_parameter(f"{name}_l0"))
+    return theirs
+
+
+@pytest.mark.parametrize("cell", list(CELLS))
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_padded_rows_are_read_as_packed_ones(cell: str, bidirectional: bool, layers: int) -> None:
+    ours = encoder(cell, bidirectional=bidirectional, layers=layers)
+    x = symbols()
+    theirs = packed(ours, x, cell, bidirectional, layers)
+    rows = pack_padded_sequence(ours.embed(x), LENGTHS, batch_first=True, enforce_sorted=False)
+    states, last = theirs(rows)
+    states, _ = pad_packed_sequence(states, batch_first=True, total_length=S)
+    last = last[0] if cell == "lstm" else last  # layers·directions B H
+    last = torch.cat([last[-2], last[-1]], -1) if bidirectional else last[-1]
+    read = ours(x, LENGTHS)
+    torch.testing.assert_close(read.states, states)
+    torch.testing.assert_close(read.last, last)
+    seen = torch.randn_like(states)
+    (got,) = torch.autograd.grad((read.states * seen).sum(), ours.embed.weight)
+    (want,) = torch.autograd.grad((states * seen).sum(), ours.embed.weight)
+    torch.testing.assert_close(got, want)
+
+
+def test_without_lengths_rows_are_full() -> None:
+    read, x = encoder(layers=2), symbols()
+    torch.testing.assert_close(read(x).states, read(x, torch.full((B,), S)).states)
+
+
+def test_turning_round_is_its_own_inverse_and_so_is_its_gradient() -> None:
+    place = turned(LENGTHS, S)
+    x = torch.randn(B, S, 2, dtype=torch.double, requires_grad=True)
+    once = Turn.apply(x, place)
+    for row, n in enumerate(LENGTHS.tolist()):
+        torch.testing.assert_close(once[row, :n], x[row, :n].flip(0))
+        torch.testing.assert_close(once[row, n:], x[row, n:])
+    torch.testing.assert_close(Turn.apply(once, place), x)
+    assert torch.autograd.gradcheck(lambda x: Turn.apply(x, place), x)
+    assert torch.autograd.gradgradcheck(lambda x: Turn.apply(x, place), x)
+
+
+def test_poison_in_the_padding_of_numbers_reaches_no_gradient() -> None:
+    torch.manual_seed(0)
+    read = Encoder(nn.Linear(3, X), inputs=X, hidden=M, layers=2)
+    x = torch.randn(B, S, 3)
+    clean = read(x, LENGTHS)
+    poisoned = x.where(torch.arange(S)[:, None] < LENGTHS[:, None, None], torch.nan)
+    got = read(poisoned, LENGTHS)
+    assert torch.equal(got.states, clean.states)
+    got.states.sum().backward()
+    assert all(weight.grad.isfinite().all() for weight in read.parameters())
+
+
+def test_a_row_of_no_length_is_all_zero() -> None:
+    read = encoder()(symbols(), torch.tensor([6, 0, 3, 5, 1]))
+    assert not read.states[1].any()
+    assert not read.last[1].any()
+    assert not read.summary("mean")[1].any()
+
+
+def test_the_mean_is_of_what_is_there() -> None:
+    read = encoder()(symbols(), LENGTHS)
+    for row, n in enumerate(LENGTHS.tolist()):
+        torch.testing.assert_close(read.summary("mean")[row], read.states[row, :n].mean(0))
+
+
+def test_a_label_for_every_place() -> None:
+    tagger = Labeller(encoder(), 3).double()
+    assert tagger(symbols(), LENGTHS).shape == (B, S, 3)
+    with pytest.raises(Refused, match="backwards"):
+        tagger.begin(B)
+
+
+@pytest.mark.parametrize("cell", list(CELLS))
+def test_a_language_model_steps_as_it_reads(cell: str) -> None:
+    model = Labeller(encoder(cell, bidirectional=False, layers=2), V).double().eval()
+    text = symbols()
+    whole, carry = model(text), model.begin(B)
+    for t in range(S):
+        step = model.step(carry, text[:, t])
+        torch.testing.assert_close(step.logits, whole[:, t])
+        carry = step.carry
+    rows = torch.tensor([3, 3, 0])
+    again = model.step(model.select(carry, rows), text[rows, 0]).logits
+    torch.testing.assert_close(again, model.step(carry, text[:, 0]).logits[rows])
+
+
+@pytest.mark.parametrize("summary", ["last", "mean"])
+def test_one_answer_for_a_row_whatever_stands_beside_it(summary: str) -> None:
+    model = Classifier(encoder(layers=2), 3, summary=summary).double()  # type: ignore[arg-type]
+    whole = model(symbols(), LENGTHS)
+    assert whole.shape == (B, 3)
+    for row, n in enumerate(LENGTHS.tolist()):
+        torch.testing.assert_close(model(symbols()[row : row + 1, :n])[0], whole[row])
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("cell", list(CELLS))
+def test_a_vector_becomes_a_sequence(every: bool, cell: str) -> None:
+    torch.manual_seed(0)
+    model = Generator(
+        nn.Embedding(V, X), inputs=X, vector=3, hidden=M, out=nn.Linear(M, V), layers=2, cell=cell,
+        every=every, readout="maxout",
+    ).double().eval()  # fmt: skip
+    told, text = torch.randn(B, 3).double(), symbols()
+    whole, carry = model(told, text).logits, model.begin(told)
+    for t in range(S):
+        step = model.step(carry, text[:, t])
+        torch.testing.assert_close(step.logits, whole[:, t])
+        carry = step.carry
+    rows = torch.tensor([4, 0])
+    again = model.step(model.select(carry, rows), text[rows, 0]).logits
+    torch.testing.assert_close(again, model.step(carry, text[:, 0]).logits[rows])
+
+
+def test_numbers_go_in_and_numbers_come_out() -> None:
+    torch.manual_seed(0)
+    model = Generator(nn.Linear(1, X), inputs=X, vector=3, hidden=M, out=nn.Linear(M, 1))
+    assert model(torch.randn(B, 3), torch.randn(B, S, 1)).logits.shape == (B, S, 1)
+
+
+def test_a_language_model_learns_to_count() -> None:
+    torch.manual_seed(0)
+    read = Encoder(nn.Embedding(5, 8), inputs=8, hidden=16, bidirectional=False)
+    model = Labeller(read, 5)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
+    text = (torch.arange(12) + torch.arange(5)[:, None]) % 5
+    for _ in range(40):
+        loss = nn.functional.cross_entropy(model(text[:, :-1]).mT, text[:, 1:])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.1
+    carry, symbol = model.begin(1), torch.tensor([2])
+    written = []
+    for _ in range(6):
+        step = model.step(carry, symbol)
+        carry, symbol = step.carry, step.logits.argmax(-1)
+        written.append(int(symbol))
+    assert written == [3, 4, 0, 1, 2, 3]
+
+
+def test_variational_dropout_takes_the_same_units_at_every_step() -> None:
+    torch.manual_seed(0)
+    ones = torch.ones(3, 7, 50)
+    same, plain = Dropout(0.4, variational=True)(ones), Dropout(0.4)(ones)
+    assert torch.equal(same, same[:, :1].expand_as(same))
+    assert not torch.equal(plain, plain[:, :1].expand_as(plain))
+    for dropped in (same, plain):
+        assert 0.2 < (dropped == 0).float().mean() < 0.6
+        torch.testing.assert_close(dropped[dropped != 0].unique(), torch.tensor([1 / 0.6]))
+    assert Dropout(0.4).eval()(ones) is ones

@@ -1,0 +1,398 @@
+"""The Transformer: torch's numbers, no look ahead, and step by step the same as at once."""
+
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import heed
+from heed.errors import HeedError, Refused, UnknownName
+from heed.models.transformer import (
+    SIZES,
+    EncoderDecoder,
+    TransformerSettings,
+    build,
+    build_decoder,
+    head_groups,
+    regroup,
+)
+
+SYMBOLS, B, S, T = 20, 3, 9, 7
+MECHANISMS = [
+    "scaled-dot",
+    "additive",
+    "local-p/general",
+    "local-m/dot",
+    "location",
+    "relative",
+    "mixed",
+    "entmax",
+    "monotonic/additive",
+    "forward",
+    "forced-forward",
+    "mixture-window",
+    "coverage/additive",
+    "location-aware/additive",
+    "coverage/monotonic/additive",
+    "2*additive + 2*scaled-dot",
+    "1*monotonic + 1*coverage/additive + 1*location + 1*local-m",
+]
+
+
+def network(shared: bool = True, **choices: Any) -> EncoderDecoder:
+    small = {"encoder_layers": 2, "decoder_layers": 2, "width": 16, "feed": 32, "heads": 4}
+    settings = TransformerSettings(**{**small, **choices})
+    made = build(settings, source=SYMBOLS, target=SYMBOLS, shared=shared, longest=S)
+    return made.double().eval()
+
+
+def texts() -> tuple[Tensor, Tensor, Tensor]:
+    source, inputs = (torch.randint(4, SYMBOLS, (B, n)) for n in (S, T))
+    return source, torch.tensor([S, 5, 7]), inputs
+
+
+def stepped(net: EncoderDecoder, rows: Tensor, texts: Tensor, carry: Any) -> tuple[Tensor, Tensor]:
+    """Logits and weights of hypotheses written symbol by symbol, every pair swapped in between."""
+    swap = torch.arange(len(rows)).view(-1, 2).flip(1).flatten()
+    order = torch.arange(len(rows))  # who stands where
+    logits, weights = [], []
+    for t in range(texts.shape[1]):
+        step = net.step(carry, texts[order, t])
+        back = order.argsort()
+        logits.append(step.logits[back])
+        weights.append(step.weight[back])
+        order, carry = order[swap], net.select(step.carry, swap, same=True)
+    return torch.stack(logits, 1), torch.stack(weights, 1)
+
+
+def agree_step_by_step(net: EncoderDecoder) -> None:
+    """Two hypotheses per sentence, of different symbols, swapped after each step."""
+    source, lengths, _ = texts()
+    rows = torch.arange(B).repeat_interleave(2)
+    inputs = torch.randint(4, SYMBOLS, (2 * B, T))
+    at_once = net(source[rows], lengths[rows], inputs, need="weight")
+    carry = net.select(net.begin(source, lengths, need="weight"), rows)
+    logits, weight = stepped(net, rows, inputs, carry)
+    torch.testing.assert_close(logits, at_once.logits)
+    torch.testing.assert_close(weight, net.alignment(at_once.seen))
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@torch.no_grad()
+def test_step_by_step_agrees_with_at_once(norm: str, position: str) -> None:
+    agree_step_by_step(network(norm=norm, position=position))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@torch.no_grad()
+def test_any_mechanism_reads_the_source_step_by_step(mechanism: str) -> None:
+    agree_step_by_step(network(cross_attention=mechanism, options={}))
+
+
+@pytest.mark.parametrize(
+    "mechanism", [m for m in MECHANISMS if m not in ("local-p/general", "mixed")]
+)
+@torch.no_grad()
+def test_any_mechanism_looks_back_step_by_step_and_not_ahead(mechanism: str) -> None:
+    net = network(decoder_attention=mechanism)
+    agree_step_by_step(net)
+    blind_to_the_future(net)
+
+
+def test_gradients_flow_through_steps() -> None:
+    net = network()
+    source, lengths, inputs = texts()
+    carry, logits = net.begin(source, lengths), []
+    for t in range(T):
+        step = net.step(carry, inputs[:, t])
+        carry = step.carry
+        logits.append(step.logits)
+    by_step = torch.autograd.grad(torch.stack(logits, 1).square().sum(), list(net.parameters()))
+    loss = net(source, lengths, inputs).logits.square().sum()
+    at_once = torch.autograd.grad(loss, list(net.parameters()))
+    torch.testing.assert_close(by_step, at_once)
+
+
+def blind_to_the_future(net: EncoderDecoder) -> None:
+    source, lengths, inputs = texts()
+    other = inputs.clone()
+    other[:, 4:] = torch.randint(4, SYMBOLS, (B, T - 4))
+    one, two = (net(source, lengths, x).logits for x in (inputs, other))
+    torch.testing.assert_close(one[:, :4], two[:, :4], rtol=0, atol=1e-12)
+    assert not torch.allclose(one[:, 4:], two[:, 4:])
+
+
+@torch.no_grad()
+def test_a_later_symbol_changes_nothing_before_it() -> None:
+    blind_to_the_future(network())
+
+
+@pytest.mark.parametrize("mechanism", ["scaled-dot", "local-p", "mixed", "additive", "monotonic"])
+@torch.no_grad()
+def test_a_padded_row_reads_as_if_alone(mechanism: str) -> None:
+    net = network(encoder_attention=mechanism, cross_attention=mechanism)
+    source, lengths, inputs = texts()
+    together = net(source, lengths, inputs, need="weight")
+    alone = net(source[1:2, :5], lengths[1:2], inputs[1:2], need="weight")
+    torch.testing.assert_close(alone.logits, together.logits[1:2])
+    weight = net.alignment(together.seen)[1]
+    torch.testing.assert_close(net.alignment(alone.seen)[0], weight[:, :5])
+    assert weight[:, 5:].eq(0).all()
+
+
+def torch_twin(net: EncoderDecoder, norm: str, layers: int) -> nn.Transformer:
+    """torch's own module with the same weights; the paper's post-norm has no last norm."""
+    makers = {
+        "encoder": (nn.TransformerEncoderLayer, nn.TransformerEncoder),
+        "decoder": (nn.TransformerDecoderLayer, nn.TransformerDecoder),
+    }
+    halves = {}
+    for end, (layer, stack) in makers.items():
+        first = layer(16, 4, 32, 0.0, batch_first=True, norm_first=norm == "pre")
+        more = {"enable_nested_tensor": False} if end == "encoder" else {}
+        halves[end] = stack(first, layers, nn.LayerNorm(16) if norm == "pre" else None, **more)
+    theirs = nn.Transformer(
+        16, 4, batch_first=True, custom_encoder=halves["encoder"], custom_decoder=halves["decoder"]
+    ).double()  # before the weights come, which float32 would round
+    for end in makers:
+        ours, twin = getattr(net, end).stack, getattr(theirs, end)
+        for mine, other in zip(ours.layers, twin.layers, strict=True):
+            pairs = [
+                (mine.attention, other.self_attn),
+                (mine.around_attention.norm, other.norm1),
+                (mine.feed[0], other.linear1),
+                (mine.feed[3], other.linear2),
+                (mine.around_feed.norm, other.norm2 if end == "encoder" else other.norm3),
+            ]
+            if end == "decoder":
+                pairs += [(mine.cross, other.multihead_attn), (mine.around_cross.norm, other.norm2)]
+            for one, two in pairs:
+                two.load_state_dict(one.state_dict())
+        if norm == "pre":
+            twin.norm.load_state_dict(ours.norm.state_dict())
+    return theirs.eval()
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_torch_gives_the_same_numbers_and_gradients(norm: str) -> None:
+    net = network(norm=norm)
+    for parameter in net.parameters():  # biases and norms that begin at 0 and 1 would hide a swap
+        nn.init.normal_(parameter, std=0.3)
+    theirs = torch_twin(net, norm, layers=2)
+    source, lengths, inputs = texts()
+    hidden = torch.arange(S) >= lengths[:, None]
+    words = net.decoder.words
+    y = theirs(
+        words(source),
+        words(inputs),
+        tgt_mask=torch.ones(T, T, dtype=torch.bool).triu(1),
+        src_key_padding_mask=hidden,
+        memory_key_padding_mask=hidden,
+    )
+    expected = y @ words.table.weight.T
+    logits = net(source, lengths, inputs).logits
+    torch.testing.assert_close(logits, expected)
+    table = words.table.weight
+    ours, twin = (torch.autograd.grad(x.square().sum(), table)[0] for x in (logits, expected))
+    torch.testing.assert_close(ours, twin)
+
+
+class NoLookAtNumbers(TorchDispatchMode):
+    """Refuses whatever would bring a number, or a size that depends on one, back to the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        stops = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal")
+        assert name not in stops, name
+        assert "unique" not in name, name
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mechanism", ["scaled-dot", "additive", "local-p", "monotonic/additive"])
+def test_training_never_waits_for_the_device(mechanism: str) -> None:
+    net = network(cross_attention=mechanism, position="rotary", attention_dropout=0.1).train()
+    batch = texts()
+    with NoLookAtNumbers():
+        net(*batch).logits.square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+    with pytest.raises(AssertionError, match="_local_scalar_dense"), NoLookAtNumbers():
+        batch[1].sum().item()
+
+
+@torch.no_grad()
+def test_hypotheses_may_grow_shrink_and_reorder() -> None:
+    for mechanism in ("scaled-dot", "coverage/additive"):
+        net = network(cross_attention=mechanism)
+        source, lengths, _ = texts()
+        carry = net.begin(source, lengths, need="weight")
+        written = torch.zeros(B, 0, dtype=torch.long)
+        owner = torch.arange(B)
+        for rows in ([0, 0, 1, 1, 2, 2], [1, 0, 2, 3, 4, 5], [4, 4, 5, 0, 1], [2, 3, 1], [1]):
+            rows = torch.tensor(rows)
+            carry, owner = net.select(carry, rows), owner[rows]
+            written = torch.cat([written[rows], torch.randint(4, SYMBOLS, (len(rows), 1))], 1)
+            step = net.step(carry, written[:, -1])
+            carry = step.carry
+            expected = net(source[owner], lengths[owner], written, need="weight")
+            torch.testing.assert_close(step.logits, expected.logits[:, -1])
+            torch.testing.assert_close(step.weight, net.alignment(expected.seen)[:, -1])
+
+
+@torch.no_grad()
+def test_hypotheses_of_a_sentence_share_its_memory() -> None:
+    net = network(cross_attention=["scaled-dot", "forward"])
+    source, lengths, inputs = texts()
+    carry = net.select(net.begin(source, lengths), torch.arange(B).repeat_interleave(5))
+    rows = [kept.source.k.shape[0] for kept in carry.layers]
+    assert rows == [B, 5 * B]  # one that goes on from earlier steps needs a row for each
+    after = net.select(net.step(carry, inputs[:, 0].repeat(5)).carry, torch.arange(15), same=True)
+    for one, two in zip(carry.layers, after.layers, strict=True):
+        assert one.source is two.source
+
+
+def test_runs_of_one_length_are_grouped() -> None:
+    kept, sentence = regroup(torch.tensor([2, 2, 0, 0]))
+    assert (kept.tolist(), sentence.tolist()) == ([2, 0], [0, 0, 1, 1])
+    kept, sentence = regroup(torch.tensor([2, 2, 0]))
+    assert (kept.tolist(), sentence.tolist()) == ([2, 2, 0], [0, 1, 2])
+
+
+@torch.no_grad()
+def test_a_decoder_alone_is_a_language_model() -> None:
+    settings = TransformerSettings(width=16, feed=32, heads=4, decoder_layers=2)
+    model = build_decoder(settings, symbols=SYMBOLS, longest=S).double().eval()
+    _, _, inputs = texts()
+    logits = model(inputs).logits
+    carry = model.begin(inputs[:, :3])  # a prompt, read at once
+    for t in range(3, T):
+        step = model.step(carry, inputs[:, t])
+        carry = step.carry
+        torch.testing.assert_close(step.logits, logits[:, t])
+    assert step.weight is None
+
+
+def test_embeddings_are_tied_once() -> None:
+    shared, apart, untied = network(), network(shared=False), network(tied=False)
+    tables = [
+        [n for n, p in x.named_parameters() if len(p) == SYMBOLS] for x in (shared, apart, untied)
+    ]
+    assert tables == [
+        ["decoder.words.table.weight"],
+        ["encoder.words.table.weight", "decoder.words.table.weight"],
+        ["encoder.words.table.weight", "decoder.words.table.weight", "decoder.output.weight"],
+    ]
+    for net in (shared, apart, untied):
+        pointers = [x.data_ptr() for x in net.state_dict().values()]
+        assert len(set(pointers)) == len(pointers)
+
+
+def test_sizes_count_as_the_literature_says() -> None:
+    """65 M of base: Vaswani 2017 table 3, with 37,000 shared symbols."""
+    assert SIZES["tiny"] == (4, 128, 256, 4)
+    with torch.device("meta"):
+        base = build(
+            TransformerSettings(size="base", norm="post"),
+            source=37_000,
+            target=37_000,
+            shared=True,
+            longest=100,
+        )
+    assert sum(p.numel() for p in base.parameters()) == pytest.approx(63.1e6, rel=0.01)
+
+
+def test_every_attention_is_seen_and_watched() -> None:
+    net = network(cross_attention="coverage/additive")
+    written = net(*texts())
+    ends = ["encoder.0.self", "encoder.1.self", "decoder.0.self", "decoder.0.cross"]
+    assert list(written.seen)[:4] == ends
+    assert written.seen["decoder.1.cross"].penalty.shape == (B, 4, T)
+    with heed.watch(net) as seen:
+        net(*texts())
+    assert seen["decoder.stack.layers.0.cross"][0].weight.shape == (B, 4, T, S)
+
+
+@torch.no_grad()
+def test_each_head_does_as_it_would_among_its_own_kind() -> None:
+    """Heads do not touch each other: beside additive ones, dot heads see what dot heads see."""
+    x = torch.randn(B, S, 16, dtype=torch.double)
+    alike = network(encoder_attention="scaled-dot").encoder.stack.layers[0].attention
+    kinds = ["scaled-dot", "scaled-dot", "additive", "local-m"]
+    grouped = network(encoder_attention=[kinds, kinds], options={"window": 1})
+    among = grouped.encoder.stack.layers[0].attention
+    among.load_state_dict(alike.state_dict(), strict=False)
+    one, two = (a(x, visible=heed.causal(), need="weight") for a in (alike, among))
+    torch.testing.assert_close(two.weight[:, :2], one.weight[:, :2])
+    assert not torch.allclose(two.weight[:, 2], one.weight[:, 2])
+    assert not torch.allclose(two.weight[:, 3], one.weight[:, 3])
+
+
+def test_heads_are_counted() -> None:
+    assert head_groups("additive", 4) == [("additive", 4)]
+    assert head_groups("2*additive + 2*dot", 4) == [("additive", 2), ("dot", 2)]
+    assert head_groups(["dot", "dot", "additive"], 3) == [("dot", 2), ("additive", 1)]
+    for wrong in (
+        "3*additive + 2*dot",
+        "additive + dot",
+        ["dot"],
+        "x*dot",
+        "0*dot + 4*dot",
+        "-1*dot",
+    ):
+        with pytest.raises(Refused, match="heads"):
+            head_groups(wrong, 4)
+
+
+REFUSALS = [
+    ({"encoder_attention": "pointer"}, "'pointer' does not go inside the heads"),
+    ({"cross_attention": "static"}, "'static' does not go inside the heads"),
+    ({"decoder_attention": "local-p"}, "the text's length"),
+    ({"cross_attention": "fixed-window"}, "within one text"),
+    ({"encoder_attention": "expanded-window"}, "block"),
+    ({"cross_attention": "aditive"}, "did you mean additive"),
+    ({"cross_attention": ["additive"] * 3}, "2 layers, and 3 mechanisms"),
+    ({"options": {"windw": 3}, "cross_attention": "local-m"}, "did you mean window"),
+    ({"width": 18}, "width=18 does not split"),
+    ({"alignment_layer": 2}, "the layers are 0 to 1"),
+]
+
+
+@pytest.mark.parametrize(("choices", "says"), REFUSALS)
+def test_what_cannot_be_is_refused_in_words(choices: dict[str, Any], says: str) -> None:
+    with pytest.raises(HeedError, match=says):
+        network(**choices)
+
+
+def test_settings_are_closed_and_bounded() -> None:
+    for wrong in (
+        {"widht": 3},
+        {"width": 10**9},
+        {"dropout": 1.0},
+        {"size": "huge"},
+        {"options": {"window": 10**9}},
+    ):
+        with pytest.raises(ValidationError):
+            TransformerSettings(**wrong)
+    with pytest.raises(UnknownName):
+        network(options={"window": 3})  # nothing here has a window
+    reach = network(options={"window": 3}, cross_attention="local-m").decoder.stack.layers[0].cross
+    assert reach.mechanism.reach.window == 3
+
+
+def test_it_learns_to_copy() -> None:
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "width": 32, "feed": 64}
+    net = network(dropout=0.0, **sizes).float().train()
+    optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+    lengths = torch.full((32,), 5)
+    for _ in range(130):
+        source = torch.randint(4, SYMBOLS, (32, 5))
+        inputs = torch.cat([torch.full((32, 1), 2), source[:, :-1]], 1)
+        logits = net(source, lengths, inputs).logits
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), source.flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.7  # chance is log 16 = 2.8
