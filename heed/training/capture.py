@@ -1,0 +1,91 @@
+"""CUDA graphs: forward and backward of a batch as one launch.
+
+A small model leaves a GPU idle: its kernels take less time than Python needs to launch them. A
+graph is captured once for each shape of batch and replayed from then on. Batches of few distinct
+shapes (`Batches(..., fixed=True)`) make that pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+WARM = 2  # eager rounds before a capture, in which libraries choose algorithms and allocate
+
+
+class Fixed(Protocol):
+    """A batch whose tensors can stay where they are while their contents change."""
+
+    @property
+    def shape(self) -> Hashable:
+        """Equal for batches that can take each other's place."""
+
+    def clone(self) -> Self:
+        """The same, in memory of its own."""
+
+    def copy_(self, other: Self) -> object:
+        """Take over the contents of another."""
+
+
+Backward = Callable[[Any, Tensor], dict[str, Tensor]]
+"""Adds the gradients of a batch, times a factor, to the weights; gives figures to report."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    batch: Any
+    factor: Tensor
+    graph: torch.cuda.CUDAGraph
+    figures: dict[str, Tensor]
+
+
+class Captured:
+    """The same as `backward`, replayed from a graph once a shape has been met.
+
+    Gradients must stay in place: zero them, never set them to None.
+    """
+
+    def __init__(self, backward: Backward, model: nn.Module) -> None:
+        self.backward, self.model = backward, model
+        self.recorded: dict[Hashable, _Recorded] = {}
+        self.pool: Any = None
+
+    def __call__(self, batch: Any, factor: Tensor) -> dict[str, Tensor]:
+        """As `backward`: figures that the next call will not overwrite."""
+        found = self.recorded.get(batch.shape)
+        if found is None:
+            found = self.recorded[batch.shape] = self._record(batch, factor)
+        found.batch.copy_(batch)
+        found.factor.copy_(factor)
+        found.graph.replay()
+        return {name: figure.clone() for name, figure in found.figures.items()}
+
+    def _record(self, batch: Any, factor: Tensor) -> _Recorded:
+        batch, factor = batch.clone(), factor.clone()
+        kept = self._gradients()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM):
+                self.backward(batch, factor)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            figures = self.backward(batch, factor)
+        self.pool = graph.pool()
+        self._restore(kept)  # the rounds above were rehearsals
+        return _Recorded(batch, factor, graph, figures)
+
+    def _gradients(self) -> list[Tensor]:
+        for weight in self.model.parameters():
+            if weight.grad is None and weight.requires_grad:
+                weight.grad = torch.zeros_like(weight)
+        return [w.grad.clone() for w in self.model.parameters() if w.grad is not None]
+
+    def _restore(self, kept: list[Tensor]) -> None:
+        there = [w.grad for w in self.model.parameters() if w.grad is not None]
+        torch._foreach_copy_(there, kept)

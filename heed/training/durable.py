@@ -1,0 +1,223 @@
+"""Files that a crash, a kill or a full disk leaves as they were, or whole; never half.
+
+What is written goes to a temporary name beside its place, is synced, and then renamed, which a
+file system does at once or not at all. Nothing here is pickled, and no link is followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from heed.errors import HeedError, Refused
+
+LIMIT = 10 * 2**20
+"""Bytes of JSON that are read at most."""
+
+DEPTH = 64
+"""How deep JSON may be nested."""
+
+# Large enough for few calls, small enough that what was hashed is still cached when written.
+CHUNK = 2**20
+
+TEMPORARY = re.compile(r".+\.tmp-[0-9a-f]{8}")
+
+
+class Damaged(HeedError):
+    """A file that is not what was written: truncated, changed, missing, or a link elsewhere."""
+
+
+class Digest(NamedTuple):
+    """What tells a file from its damaged copies."""
+
+    size: int
+    sha256: str
+
+
+def aside(path: Path, mark: str = "tmp") -> Path:
+    """A fresh name beside a path. Not from `random`, whose state belongs to the training."""
+    return path.with_name(f"{path.name}.{mark}-{secrets.token_hex(4)}")
+
+
+def write(path: Path, parts: Iterable[bytes | memoryview]) -> Digest:
+    """Write a new file, one part after the other, and sync it; hashed in the same pass."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    file = os.open(path, flags, 0o666)
+    digest, size = hashlib.sha256(), 0
+    try:
+        for part in parts:
+            for piece in _pieces(memoryview(part)):
+                digest.update(piece)
+                size += len(piece)
+                write_all(file, piece)
+        os.fsync(file)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # "no space left" should say where
+        raise
+    finally:
+        os.close(file)
+    return Digest(size, digest.hexdigest())
+
+
+def _pieces(part: memoryview) -> Iterable[memoryview]:
+    return (part[start : start + CHUNK] for start in range(0, len(part), CHUNK))
+
+
+def write_all(file: int, piece: memoryview) -> None:
+    """Write to a descriptor until nothing is left: a call may take only a part."""
+    while piece:
+        piece = piece[os.write(file, piece) :]
+
+
+def replace(path: Path, parts: Iterable[bytes | memoryview]) -> Digest:
+    """Write a file, or put another in its place, at once."""
+    draft = aside(path)
+    try:
+        digest = write(draft, parts)
+        os.replace(draft, path)
+    except BaseException:
+        remove(draft)
+        raise
+    sync(path.parent)
+    return digest
+
+
+def sync(folder: Path) -> None:
+    """Make the names in a folder as lasting as what they name."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, where there is none."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    try:
+        os.mkdir(path)
+    except FileExistsError as error:
+        if not path.is_dir():
+            raise Refused(f"{path} is in the way: a folder is needed there") from error
+    sync(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder as far as that goes; what stays is swept later."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def sweep(folder: Path) -> None:
+    """Remove what was left half-written in a folder. Only for who alone writes there."""
+    if folder.is_dir():
+        for name in os.listdir(folder):
+            if TEMPORARY.fullmatch(name):
+                remove(folder / name)
+
+
+def open_plain(path: Path) -> FileIO:
+    """Open a plain file for reading, unbuffered; a link, a folder or a pipe is refused."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise Damaged(f"{path} is not a plain file")
+        return FileIO(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read: {error.strerror}") from error
+
+
+def digest_of(path: Path) -> Digest:
+    """Size and hash of a file."""
+    with open_plain(path) as file:
+        try:
+            size = os.fstat(file.fileno()).st_size
+            return Digest(size, hashlib.file_digest(file, "sha256").hexdigest())
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_bytes(path: Path, limit: int = LIMIT) -> bytes:
+    """All of a file that has at most `limit` bytes."""
+    with open_plain(path) as file:
+        try:
+            data = file.read(limit + 1)
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > limit:
+        raise Damaged(f"{path} is larger than {limit:,} bytes: that is not what heed writes there")
+    return data
+
+
+def read_json(path: Path, limit: int = LIMIT) -> Any:
+    """What a JSON file says; too large, too deep or with a name twice is refused."""
+    return parse_json(read_bytes(path, limit), path)
+
+
+def parse_json(data: bytes, where: Path) -> Any:
+    """What JSON says, in whichever file it stands."""
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else error
+        raise Damaged(f"{where} is not sound JSON: {reason}") from error
+    if not _within(value, DEPTH):
+        raise Damaged(f"{where} is not sound JSON: it is nested deeper than {DEPTH}")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A name given twice means two things to two readers, so it means nothing."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the name {name!r} is given twice")
+        found[name] = value
+    return found
+
+
+def _within(value: Any, levels: int) -> bool:
+    return levels >= 0 and all(_within(part, levels - 1) for part in _inner(value))
+
+
+def dump_json(value: Any, where: Path) -> bytes:
+    """JSON to read back: what would come back as something else is refused."""
+    try:
+        if not _within(value, DEPTH):
+            raise TypeError(f"nested deeper than {DEPTH}")
+        _check_names(value)
+        data = json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8")
+    except (TypeError, ValueError) as error:
+        raise Refused(f"{where} cannot be written as JSON: {error}") from error
+    if len(data) >= LIMIT:
+        raise Refused(f"{where} would be larger than {LIMIT:,} bytes")
+    return data + b"\n"
+
+
+def _check_names(value: Any) -> None:
+    for name in value if isinstance(value, dict) else ():
+        if not isinstance(name, str):  # 1 would come back as "1"
+            raise TypeError(f"the name {name!r} is no text")
+    for part in _inner(value):
+        _check_names(part)
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list | tuple) else ()

@@ -1,0 +1,183 @@
+"""The loop, a generator: it moves weights and tells; the caller logs, saves, validates, stops.
+
+    for moment in fit(model, batches, objective, optimiser, schedule, ...):
+        if due(settings.log_every, moment):
+            print(moment.step, float(moment.loss))       # reading is what waits for the GPU
+
+Whatever the caller does between two moments, `progress` stands exactly after the last one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from heed.errors import HeedError, Refused
+from heed.training.distributed import Distributed
+from heed.training.objective import Objective
+from heed.training.optimise import Schedule
+from heed.training.progress import Progress
+from heed.training.settings import Training
+from heed.training.step import Batch, Stepper
+
+SPOILT = 20
+"""So many steps in a row without a finite gradient, and training gives up."""
+
+
+class Source(Protocol):
+    """Batches of an epoch, the same however often it is asked; each process has its own part."""
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from place `start` on."""
+
+    def count(self, number: int) -> int:
+        """How many batches that epoch has: as many at every process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a step did. Tensors are on the device still: to read one is to wait for it."""
+
+    step: int  # from 1
+    epoch: int  # from 0
+    place: int  # batches of the epoch behind us
+    loss: Tensor  # mean per symbol, over all processes
+    parts: dict[str, Tensor]  # what it is made of, likewise
+    tokens: int  # symbols that counted, over all processes
+    rate: float
+    norm: Tensor  # of the gradient, before clipping
+    skipped: Tensor  # whether loss or gradient was not finite, and so nothing moved
+    rows: Tensor  # of the samples that this process saw
+    at_epoch_end: bool
+
+
+def due(every: int | None, moment: Moment) -> bool:
+    """Whether something that happens every so many steps, or epochs (None), happens now."""
+    return moment.at_epoch_end if every is None else moment.step % every == 0
+
+
+def planned(settings: Training, batches: Source) -> int:
+    """How many steps there will be in all, if every epoch has as many batches as the first."""
+    each = -(-batches.count(0) // settings.accumulate)
+    whole = None if settings.epochs is None else settings.epochs * each
+    return min(n for n in (whole, settings.steps) if n is not None)
+
+
+def fit(
+    model: nn.Module,
+    batches: Source,
+    objective: Objective,
+    optimiser: Optimizer,
+    schedule: Schedule,
+    *,
+    settings: Training,
+    progress: Progress,
+    device: torch.device | str,
+    distributed: Distributed | None = None,
+) -> Iterator[Moment]:
+    """Train from where `progress` stands until the settings' epochs or steps are over.
+
+    The model is the bare one, on the device already; it is wrapped for several processes here.
+    """
+    crew = distributed or Distributed()
+    device = torch.device(device)
+    begun = time.perf_counter() - progress.seconds
+    with reproducible(settings.deterministic):
+        rehearsal = next(batches.epoch(0, 0), None)
+        step = Stepper(model, objective, optimiser, settings, device, crew, rehearsal)
+        for share in _shares(batches, settings, progress, crew):
+            rate = schedule(progress.step + 1)
+            done = step(share.batches, rate)
+            progress.note(done.skipped)
+            _advance(progress, share, done.tokens)
+            progress.seconds = time.perf_counter() - begun
+            # Asking waits for the GPU; so there it is asked now and then, on the CPU always.
+            if device.type == "cpu" or progress.step % SPOILT == 0:
+                _give_up(progress)
+            yield Moment(
+                step=progress.step,
+                epoch=share.epoch,
+                place=share.place,
+                loss=done.figures.pop("loss"),
+                parts=done.figures,
+                tokens=done.tokens,
+                rate=rate,
+                norm=done.norm,
+                skipped=done.skipped,
+                rows=share.rows,
+                at_epoch_end=share.last,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """The batches of this process for one step, and where the epoch stands after it."""
+
+    batches: list[Batch]
+    epoch: int
+    place: int
+    last: bool
+
+    @property
+    def rows(self) -> Tensor:
+        rows = torch.cat([batch.rows for batch in self.batches])
+        return rows[rows >= 0]  # a row to fill up with has no number
+
+
+def _shares(
+    batches: Source, settings: Training, progress: Progress, crew: Distributed
+) -> Iterator[_Share]:
+    """Batches by the step, from where progress stands."""
+    while not _over(settings, progress):
+        epoch, count = progress.epoch, batches.count(progress.epoch)
+        if crew.greatest(count) != -crew.greatest(-count) or count < 1:
+            raise Refused(f"epoch {epoch + 1} has no batches, or not as many at every process")
+        ahead = batches.epoch(epoch, progress.place)
+        while progress.epoch == epoch and not _over(settings, progress):
+            place = min(progress.place + settings.accumulate, count)
+            yield _Share(list(islice(ahead, settings.accumulate)), epoch, place, place == count)
+
+
+def _over(settings: Training, progress: Progress) -> bool:
+    reached = settings.steps is not None and progress.step >= settings.steps
+    return reached or (settings.epochs is not None and progress.epoch >= settings.epochs)
+
+
+def _advance(progress: Progress, share: _Share, tokens: int) -> None:
+    progress.step += 1
+    progress.tokens += tokens
+    progress.epoch, progress.place = share.epoch, share.place
+    if share.last:
+        progress.epoch, progress.place = share.epoch + 1, 0
+
+
+def _give_up(progress: Progress) -> None:
+    if progress.spoilt >= SPOILT:
+        raise HeedError(
+            f"loss or gradient was not finite at the last {progress.spoilt} steps, up to step "
+            f"{progress.step}; the weights are those from before. Lower rate, or raise warmup"
+        )
+
+
+@contextmanager
+def reproducible(asked: bool) -> Iterator[None]:
+    """Only algorithms that repeat themselves exactly, while this lasts."""
+    if not asked:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS chooses as it likes
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,0 +1,240 @@
+"""The folder of a run: everything that one training leaves behind, and nothing else is needed.
+
+    config.json  model.safetensors  tokenizer.json      what Hugging Face users expect
+    recipe.yaml                                         all settings, resolved
+    metrics.jsonl  events.*                             scores over time (see journal.py)
+    samples/  examples/                                 what it said and where it looked; the inputs
+    checkpoints/step-N/                                 to go on from (see checkpoint.py)
+    cache/                                              the data, tokenised
+
+Files are replaced at once or not at all. Only what lies in the folder is read: a link that leads
+out of it is refused, so that a run from a stranger can be opened.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heed.errors import Refused
+from heed.training import checkpoint, durable, tensors
+from heed.training.durable import LIMIT, Damaged
+from heed.training.tensors import header
+
+__all__ = ["Damaged", "RunFolder", "header"]
+
+LOCK = ".heed.lock"
+FILES = {
+    "config": "config.json",
+    "recipe": "recipe.yaml",
+    "tokenizer": "tokenizer.json",
+    "target_tokenizer": "target_tokenizer.json",
+    "scores": "scores.json",
+    "model": "model.safetensors",
+    "metrics": "metrics.jsonl",
+    "examples": "examples",
+    "samples": "samples",
+    "checkpoints": "checkpoints",
+    "cache": "cache",
+}
+# What begins anew with a run, the config first: what a kill then leaves behind is no run.
+WRITTEN = (*FILES.values(), "scores.json", "*tokenizer.json", "events.*")
+
+
+class RunFolder:
+    """A run's folder: where each thing is, written at once, read with care.
+
+    `RunFolder.create(path)` for a new run, `RunFolder.open(path)` for one that is there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> RunFolder:
+        """An empty run's folder; what holds a run already, or anything else, is refused.
+
+        A start that was killed before it wrote its config.json left no run, and can be repeated.
+        """
+        run = cls(path)
+        durable.make_folder(run.path)
+        ours = (run.path / LOCK).exists() or (run.config.exists() and run.recipe.exists())
+        if os.listdir(run.path) and not ours:
+            raise Refused(f"{run.path} holds other files and is not a run; name a new folder")
+        if (
+            any(path.exists() for path in (run.config, run.model, run.checkpoints))
+            and not overwrite
+        ):
+            raise Refused(
+                f"{run.path} already holds a run; go on with it: --resume, or begin anew: "
+                "--overwrite"
+            )
+        with run.lock():
+            run._clear()
+        return run
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """A run that is there; anything else is refused."""
+        run = cls(path)
+        if not run.path.is_dir():
+            raise Refused(f"there is no run {run.path}: no such folder")
+        if not run.config.exists():
+            raise Refused(f"{run.path} is not a run: it has no {run.config.name}")
+        return run
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @property
+    def config(self) -> Path:
+        """What the model is, as JSON."""
+        return self.path / FILES["config"]
+
+    @property
+    def recipe(self) -> Path:
+        """All settings of the training, resolved, as YAML."""
+        return self.path / FILES["recipe"]
+
+    @property
+    def tokenizer(self) -> Path:
+        """The tokeniser, in the format of `tokenizers`."""
+        return self.path / FILES["tokenizer"]
+
+    @property
+    def target_tokenizer(self) -> Path:
+        """That of the target, where it has one of its own."""
+        return self.path / FILES["target_tokenizer"]
+
+    @property
+    def scores(self) -> Path:
+        """How good the model turned out, as JSON."""
+        return self.path / FILES["scores"]
+
+    @property
+    def model(self) -> Path:
+        """The weights to use."""
+        return self.path / FILES["model"]
+
+    @property
+    def metrics(self) -> Path:
+        """Scores over time, JSON lines."""
+        return self.path / FILES["metrics"]
+
+    @property
+    def examples(self) -> Path:
+        """A folder: inputs to show and to judge when none are given."""
+        return self.path / FILES["examples"]
+
+    @property
+    def samples(self) -> Path:
+        """A folder: what the model said at each validation."""
+        return self.path / FILES["samples"]
+
+    @property
+    def checkpoints(self) -> Path:
+        """A folder: where to go on from."""
+        return self.path / FILES["checkpoints"]
+
+    @property
+    def cache(self) -> Path:
+        """A folder: the data, tokenised."""
+        return self.path / FILES["cache"]
+
+    def inside(self, name: str | Path) -> Path:
+        """The path of a name in the folder; what lies or leads outside is refused."""
+        path = Path(name) if Path(name).is_relative_to(self.path) else self.path / name
+        try:
+            resolved = path.resolve()
+        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
+            raise Refused(f"{path} is no usable name: {error}") from error
+        if not resolved.is_relative_to(self.path.resolve()):
+            raise Refused(f"{path} leads out of the run's folder {self.path}")
+        return path
+
+    def write_bytes(self, name: str | Path, data: bytes) -> Path:
+        """Write a file, at once, and the folder for it."""
+        path = self.inside(name)
+        durable.make_folder(path.parent)
+        durable.replace(path, [data])
+        return path
+
+    def write_text(self, name: str | Path, text: str) -> Path:
+        """Write a file of text as UTF-8, at once."""
+        return self.write_bytes(name, text.encode())
+
+    def write_json(self, name: str | Path, value: Any) -> Path:
+        """Write a JSON file, at once."""
+        return self.write_bytes(name, durable.dump_json(value, self.inside(name)))
+
+    def read_bytes(self, name: str | Path, limit: int = LIMIT) -> bytes:
+        """All of a file of at most `limit` bytes."""
+        return durable.read_bytes(self.inside(name), limit)
+
+    def read_text(self, name: str | Path, limit: int = LIMIT) -> str:
+        """A file of UTF-8 text of at most `limit` bytes."""
+        try:
+            return self.read_bytes(name, limit).decode()
+        except UnicodeDecodeError as error:
+            raise Damaged(f"{self.inside(name)} is not UTF-8: {error}") from error
+
+    def read_json(self, name: str | Path, limit: int = LIMIT) -> Any:
+        """What a JSON file of at most `limit` bytes says."""
+        return durable.read_json(self.inside(name), limit)
+
+    def save_model(self, named: Mapping[str, Tensor]) -> Path:
+        """Write model.safetensors, at once; tied tensors once."""
+        durable.replace(self.inside(self.model), tensors.parts(named))
+        return self.model
+
+    def load_model(self) -> dict[str, Tensor]:
+        """The tensors of model.safetensors, in main memory."""
+        return tensors.read(self.inside(self.model))
+
+    def model_header(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """dtype and shape of each tensor in model.safetensors, before anything is allocated."""
+        return header(self.inside(self.model))
+
+    def newest(self, say: Callable[[str], None]) -> Path | None:
+        """The newest good checkpoint; each damaged one on the way is passed over with a line."""
+        return checkpoint.newest(self.inside(self.checkpoints), say)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only one who writes here, and tidy up what a killed run left half-written.
+
+        The system lets go of the lock when its process ends, however that was.
+        """
+        import fcntl  # not on Windows, where runs can still be read
+
+        file = os.open(self.inside(LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(file, 32, 0).decode(errors="replace").strip()
+                who = f"process {holder}" if holder.isdigit() else "another process"
+                raise Refused(f"{self.path} is being written by {who}; wait or stop it") from error
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+            self._sweep()
+            yield
+        finally:
+            os.close(file)
+
+    def _sweep(self) -> None:
+        durable.sweep(self.path)
+        durable.sweep(self.inside(self.samples))
+        checkpoint.sweep(self.inside(self.checkpoints))
+
+    def _clear(self) -> None:
+        """Remove what a run writes, and nothing else."""
+        for pattern in WRITTEN:
+            for path in self.path.glob(pattern):
+                durable.remove(path)

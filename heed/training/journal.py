@@ -1,0 +1,158 @@
+"""Scores over time: a line of JSON for each moment, and TensorBoard's events beside it.
+
+    {"step": 200, "time": 1700000000.0, "loss": 2.31, "entropy/decoder": 1.07}
+
+The lines are the record; the events are for looking at. A resumed run first rewinds to the step of
+its checkpoint, so that no step is told twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from heed.training import durable
+
+Scores = Mapping[str, Any]
+"""Numbers by name, and names within names."""
+
+EVENTS_SECONDS = 10
+"""How long TensorBoard's events may wait in memory: only they are lost by a kill."""
+
+
+def flatten(scores: Scores, prefix: str = "") -> dict[str, float | int | str | bool | None]:
+    """{"a": {"b": 1}} -> {"a/b": 1}; numbers of any library become Python's; NaN and inf null."""
+    flat: dict[str, float | int | str | bool | None] = {}
+    for name, value in scores.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{name}/")
+        else:
+            flat[f"{prefix}{name}"] = _plain(value)
+    return flat
+
+
+def _plain(value: Any) -> float | int | str | bool | None:
+    if hasattr(value, "item"):  # a tensor or a NumPy number
+        value = value.item()
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    return float(value) if math.isfinite(value) else None
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a journal; one that a kill or a full disk left in pieces is left out."""
+    if not path.exists():
+        return
+    with BufferedReader(durable.open_plain(path)) as file:
+        for line in file:
+            entry = _entry(line)
+            if entry is not None:
+                yield entry
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line) if line.endswith(b"\n") else None
+    except (ValueError, RecursionError):
+        return None
+    sound = isinstance(entry, dict) and type(entry.get("step")) is int
+    return entry if sound else None
+
+
+class Journal:
+    """Writes scores down as they come.
+
+    path     metrics.jsonl; TensorBoard's files stand beside it
+    events   whether to write those too; without `tensorboard`, `say` is told once
+    """
+
+    def __init__(
+        self, path: Path, *, events: bool = True, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.path = path
+        self._say = say
+        self._wanted = events
+        self._events: Any = None
+        self._purge: int | None = None
+        self._file: int | None = None
+
+    def write(self, step: int, scores: Scores) -> None:
+        """Add a line, on its way to the disk when this returns."""
+        flat = flatten(scores)
+        entry = {"step": step, "time": round(time.time(), 3), **flat}
+        self._append((json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        writer = self._writer()
+        for name, value in flat.items() if writer else ():
+            if isinstance(value, int | float):
+                writer.add_scalar(name, value, step)
+
+    def rewind(self, step: int) -> None:
+        """Forget what came after a step, and a line left in pieces."""
+        self.close()
+        self._purge = step + 1
+        if self.path.exists():
+            lines = self.path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if (e := _entry(line)) and e["step"] <= step]
+            if kept != lines:
+                durable.replace(self.path, [b"".join(kept)])
+
+    def close(self) -> None:
+        """Write down what still waits; a later `write` opens the journal again."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _append(self, line: bytes) -> None:
+        """All of a line or nothing: half of one would spoil the next."""
+        file = self._open() if self._file is None else self._file
+        before = os.fstat(file).st_size
+        try:
+            durable.write_all(file, memoryview(line))
+        except BaseException:
+            os.ftruncate(file, before)
+            raise
+
+    def _open(self) -> int:
+        """Open for appending, after the last whole line."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        file = self._file = os.open(self.path, flags, 0o666)
+        end = os.fstat(file).st_size
+        while end and os.pread(file, 1, end - 1) != b"\n":
+            end -= 1
+        os.ftruncate(file, end)
+        return file
+
+    def _writer(self) -> Any:
+        if self._wanted and self._events is None:
+            self._events = _summary_writer(self.path.parent, self._purge)
+            if self._events is None:
+                self._wanted = False
+                self._say("no TensorBoard events: pip install tensorboard to have them")
+        return self._events
+
+
+def _summary_writer(folder: Path, purge: int | None) -> Any:
+    """TensorBoard's writer; None where it is not installed. What came before `purge` stays."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its imports warn of each other's future
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+    return SummaryWriter(str(folder), purge_step=purge, flush_secs=EVENTS_SECONDS)

@@ -1,0 +1,126 @@
+"""What is made small: cross entropy over symbols, and what an attention asks for beside it.
+
+Everything is a SUM over the real symbols of a batch; the loop divides by the count of a whole
+step, so that accumulation and several processes change nothing. Nothing here waits for a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from heed.records import Attended
+from heed.shapes import check
+from heed.training.reinforce import MovingAverage, reinforce
+
+PAD = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Sums over the real symbols of a batch: the total, and what it is made of (detached)."""
+
+    total: Tensor
+    parts: dict[str, Tensor]
+
+
+class Objective(Protocol):
+    """What a task gives the loop. One with buffers is an nn.Module, and they are saved."""
+
+    def count(self, batch: Any) -> int:
+        """How many symbols the sum runs over, on the batch as it comes from the data."""
+
+    def __call__(self, model: nn.Module, batch: Any) -> Loss:
+        """The sum over the symbols of the batch."""
+
+
+def surprise(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Cross entropy of every symbol, smoothed and not; zero at padding.    B T V, B T -> B T, B T
+
+    Smoothing gives every symbol an equal part of the target, Szegedy 2016 §7:
+    (1 - ε)·(-log p(label)) + ε/V·Σ_v -log p(v). One table of log p serves both.
+    """
+    V = logits.shape[-1]
+    log_p = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+    each = F.nll_loss(log_p.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="none")
+    nll = each.view_as(labels)
+    if not smoothing:
+        return nll, nll
+    every = log_p.sum(-1) * (labels != PAD)
+    return (1 - smoothing) * nll - smoothing / V * every, nll
+
+
+def sequence_loss(
+    logits: Tensor,
+    labels: Tensor,
+    seen: Mapping[str, Attended],
+    *,
+    smoothing: float = 0.0,
+    coverage: float = 1.0,
+    reinforced: float = 1.0,
+    entropy_bonus: float = 0.0,
+    baseline: MovingAverage | None = None,
+    elsewhere: Mapping[str, tuple[Attended, Tensor]] | None = None,
+) -> Loss:
+    """The loss of symbols that were written under teacher forcing.    B T V, B T
+
+    labels     the right symbols, 0 where there is none
+    seen       the attentions that were asked once per symbol, their fields B H T
+    elsewhere  attentions that other places asked (an encoder's, B H S), each with its real
+               places, B S
+    baseline   of the rewards, where attention draws; learns from them while it is in training
+    """
+    check(logits=(logits, "B T V"), labels=(labels, "B T"))
+    smooth, nll = surprise(logits, labels, smoothing)
+    there, reward = labels != PAD, -nll.detach()
+    count = there.sum(1)
+    asked = [_Asked(record, there, reward) for record in seen.values()]
+    for record, real in (elsewhere or {}).values():
+        mean = reward.sum(1) / count.clamp(min=1)  # of the row, which such a look serves as a whole
+        asked.append(_Asked(record, real, mean[:, None].expand(real.shape)))
+    total, parts = smooth.sum(), {"nll": nll.detach().sum()}
+    if penalties := [each.penalty() for each in asked if each.record.penalty is not None]:
+        penalty = torch.stack(penalties).sum()
+        total, parts["penalty"] = total + coverage * penalty, penalty.detach()
+    drew = [each for each in asked if each.record.log_prob is not None]
+    if drew and torch.is_grad_enabled():
+        level = 0.0 if baseline is None else baseline.value
+        chance = torch.stack([each.reinforce(level, entropy_bonus) for each in drew]).sum()
+        total = total + reinforced * chance
+        if baseline is not None and baseline.training:
+            _learn(baseline, reward.sum() / count.sum().clamp(min=1))
+    return Loss(total, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An attention, which of the places that asked it are real, and what each of them earned."""
+
+    record: Attended  # its fields B H T
+    real: Tensor  # B T
+    reward: Tensor  # B T
+
+    def penalty(self) -> Tensor:
+        """The penalty at real places, the mean over heads."""
+        assert self.record.penalty is not None
+        check(penalty=(self.record.penalty, "B H T"), labels=(self.real, "B T"))
+        return (self.record.penalty.mean(1) * self.real).sum()
+
+    def reinforce(self, level: Tensor | float, bonus: float) -> Tensor:
+        """REINFORCE as a sum: a look earns the log-probability of its word."""
+        record, real = self.record, self.real[:, None]
+        assert record.log_prob is not None
+        check(log_prob=(record.log_prob, "B H T"), labels=(self.real, "B T"))
+        entropy = None if record.entropy is None else record.entropy * real
+        mean = reinforce(record.log_prob * real, self.reward, level, entropy=entropy, bonus=bonus)
+        return mean * len(real)  # `reinforce` is the mean over rows
+
+
+def _learn(baseline: MovingAverage, reward: Tensor) -> None:
+    """Take in the mean reward, unless it is no number: the loop skips such a step too."""
+    baseline.update(torch.where(reward.isfinite(), reward, baseline.value))

@@ -1,0 +1,242 @@
+"""All that is needed to go on exactly: JSON and named tensors, nothing else.
+
+    tensors, facts = gather(progress, model, optimiser, schedule, objective)
+    restore(tensors, facts, progress, model, optimiser, schedule, objective)
+
+Groups of tensors: "model", "optimiser" (by parameter name), "random" (the generators of each
+process), "objective" (its buffers, of each process). Loading is strict: what is missing, misshapen
+or too much is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from heed.errors import HeedError
+from heed.training.distributed import Distributed
+from heed.training.objective import Objective
+from heed.training.optimise import Schedule
+
+Tensors = dict[str, dict[str, Tensor]]
+
+
+class Progress(BaseModel):
+    """How far a run has come. The loop writes it; `judge` is told of validations."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    step: int = Field(0, ge=0)
+    epoch: int = Field(0, ge=0)
+    place: int = Field(0, ge=0)  # batches of the epoch that each process has behind it
+    tokens: int = Field(0, ge=0)
+    seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
+    best: float | None = Field(None, allow_inf_nan=False)  # score; the lower, the better
+    best_step: int = Field(0, ge=0)
+    bad: int = Field(0, ge=0)  # validations since the best
+
+    _skips: Tensor = PrivateAttr(default_factory=lambda: torch.zeros(2, dtype=torch.int64))
+
+    @property
+    def skipped(self) -> int:
+        """Steps that moved nothing, in all. To read it is to wait for the GPU."""
+        return int(self._skips[0])
+
+    @property
+    def spoilt(self) -> int:
+        """Steps that moved nothing, the last ones in a row."""
+        return int(self._skips[1])
+
+    def note(self, skipped: Tensor) -> None:
+        """Count a step that was skipped, or was not, without asking which."""
+        total, row = self._skips.to(skipped.device, non_blocking=True).unbind()
+        self._skips = torch.stack([total + skipped, (row + 1) * skipped])
+
+    def judge(self, score: float) -> bool:
+        """Hear the score of a validation, the lower the better. Is it the best so far?"""
+        if math.isfinite(score) and (self.best is None or score < self.best):
+            self.best, self.best_step, self.bad = score, self.step, 0
+            return True
+        self.bad += 1
+        return False
+
+    def tired(self, patience: int | None) -> bool:
+        """Whether `patience` validations in a row brought nothing better."""
+        return patience is not None and self.bad >= patience
+
+
+def gather(
+    progress: Progress,
+    model: nn.Module,
+    optimiser: Optimizer,
+    schedule: Schedule,
+    objective: Objective,
+    distributed: Distributed | None = None,
+) -> tuple[Tensors, dict[str, Any]]:
+    """What to save: tensors by group and name, and facts. Every process must call it.
+
+    The tensors are no copies: save them before the next step.
+    """
+    crew = distributed or Distributed()
+    moments = _moments(model, optimiser)
+    tensors = {
+        "model": model.state_dict(),
+        "optimiser": {f"{name}.{kind}": x for name, s in moments.items() for kind, x in s.items()},
+        "random": _by_rank(crew, _generators(_device(model))),
+        "objective": _by_rank(crew, _buffers(objective)),
+    }
+    facts = {
+        "progress": progress.model_dump(),
+        "skips": [progress.skipped, progress.spoilt],
+        "schedule": schedule.facts(),
+        "optimiser": {"kind": type(optimiser).__name__, "moved": sorted(moments)},
+        "world": crew.world,
+    }
+    return tensors, facts
+
+
+def restore(
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    facts: Mapping[str, Any],
+    progress: Progress,
+    model: nn.Module,
+    optimiser: Optimizer,
+    schedule: Schedule,
+    objective: Objective,
+    distributed: Distributed | None = None,
+) -> None:
+    """Put everything back as `gather` found it, or raise and say what does not fit."""
+    crew = distributed or Distributed()
+    world = _get(facts, "world")
+    if world != crew.world:
+        raise HeedError(
+            f"the checkpoint was saved by {world} processes and there are {crew.world}; "
+            f"go on with torchrun --nproc-per-node {world}"
+        )
+    load_weights(model, _get(tensors, "model"))
+    _load_moments(model, optimiser, _get(tensors, "optimiser"), _get(facts, "optimiser"))
+    schedule.restore(_get(facts, "schedule"))
+    _load_buffers(objective, _of_rank(crew, _get(tensors, "objective")))
+    _load_progress(progress, facts)
+    _load_generators(_device(model), _of_rank(crew, _get(tensors, "random")))
+
+
+@torch.no_grad()
+def load_weights(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Copy saved parameters and buffers into the model; names, shapes and types must agree."""
+    mine = model.state_dict()
+    _fits("weights", mine, saved)
+    for name, tensor in mine.items():
+        tensor.copy_(saved[name])
+
+
+def _moments(model: nn.Module, optimiser: Optimizer) -> dict[str, dict[str, Tensor]]:
+    """What the optimiser keeps of each parameter that has moved, by name."""
+    state = {name: optimiser.state.get(p, {}) for name, p in model.named_parameters()}
+    return {name: kept for name, kept in state.items() if kept}
+
+
+@torch.no_grad()
+def _load_moments(
+    model: nn.Module, optimiser: Optimizer, saved: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> None:
+    kind, moved = _get(facts, "kind"), _get(facts, "moved")
+    if kind != type(optimiser).__name__:
+        raise HeedError(f"the checkpoint holds the state of {kind}, not {type(optimiser).__name__}")
+    named = dict(model.named_parameters())
+    if not isinstance(moved, list) or not all(name in named for name in moved):
+        raise HeedError(f"the checkpoint says that other parameters moved than there are: {moved}")
+    expected: dict[str, Tensor] = {}
+    for name, p in named.items():
+        if name in moved:
+            step = torch.zeros((), dtype=torch.float32, device=p.device)
+            fresh = {
+                "step": step,
+                "exp_avg": torch.zeros_like(p),
+                "exp_avg_sq": torch.zeros_like(p),
+            }
+            expected |= {f"{name}.{kind}": x for kind, x in fresh.items()}
+            optimiser.state[p] = fresh
+    _fits("the optimiser's state", expected, saved)
+    for name, tensor in expected.items():
+        tensor.copy_(saved[name])
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _generators(device: torch.device) -> dict[str, Tensor]:
+    """The state of the random numbers of the CPU and of our GPU."""
+    cuda = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    return {"cpu": torch.get_rng_state(), **cuda}
+
+
+def _load_generators(device: torch.device, saved: Mapping[str, Tensor]) -> None:
+    _fits("random numbers", _generators(device), saved)
+    torch.set_rng_state(saved["cpu"].cpu())
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(saved["cuda"].cpu(), device)
+
+
+def _buffers(objective: Objective) -> dict[str, Tensor]:
+    return objective.state_dict() if isinstance(objective, nn.Module) else {}
+
+
+def _load_buffers(objective: Objective, saved: Mapping[str, Tensor]) -> None:
+    _fits("the objective's buffers", _buffers(objective), saved)
+    if isinstance(objective, nn.Module):
+        objective.load_state_dict(dict(saved))
+
+
+def _load_progress(progress: Progress, facts: Mapping[str, Any]) -> None:
+    try:
+        saved = Progress.model_validate(_get(facts, "progress"))
+        total, row = (int(n) for n in _get(facts, "skips"))
+    except (ValidationError, TypeError, ValueError) as wrong:
+        first = str(wrong).splitlines()[0]
+        raise HeedError(f"the checkpoint does not say how far the run had come: {first}") from wrong
+    for name in Progress.model_fields:
+        setattr(progress, name, getattr(saved, name))
+    progress._skips = torch.tensor([total, row])
+
+
+def _by_rank(crew: Distributed, mine: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What each process has of its own, as "rank.name"."""
+    every = {name: crew.collect(tensor) for name, tensor in mine.items()}
+    return {f"{rank}.{name}": x for name, them in every.items() for rank, x in enumerate(them)}
+
+
+def _of_rank(crew: Distributed, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{crew.rank}."
+    return {n.removeprefix(prefix): x for n, x in saved.items() if n.startswith(prefix)}
+
+
+def _get(saved: Mapping[str, Any], name: str) -> Any:
+    if not isinstance(saved, Mapping) or name not in saved:
+        raise HeedError(f"the checkpoint lacks '{name}'; it cannot be gone on from")
+    return saved[name]
+
+
+def _fits(what: str, mine: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """The same names, shapes and types, or an error that names the first that differ."""
+    missing, extra = sorted(mine.keys() - saved.keys()), sorted(saved.keys() - mine.keys())
+    if missing or extra:
+        lacks = f" lack {missing[0]} ({len(missing)} missing)" if missing else ""
+        holds = f" hold {extra[0]}, which is not wanted ({len(extra)} such)" if extra else ""
+        raise HeedError(
+            f"{what} in the checkpoint{lacks}{' and' if lacks and holds else ''}{holds}"
+        )
+    for name, tensor in mine.items():
+        there = saved[name]
+        if there.shape != tensor.shape or there.dtype != tensor.dtype:
+            raise HeedError(
+                f"{what} in the checkpoint do not fit at {name}: {tuple(there.shape)} "
+                f"{there.dtype}, wanted {tuple(tensor.shape)} {tensor.dtype}"
+            )

@@ -1,0 +1,147 @@
+"""The loop goes on exactly, sees each sample once, and never takes a spoilt step."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heed.errors import HeedError
+from heed.training import checkpoint
+from heed.training.fit import SPOILT, due, planned
+from heed.training.settings import Training
+from tests.training.fitting import Batches, Run, Spoilt, same
+
+EXACT: dict[str, Any] = {
+    "steps": 20,
+    "accumulate": 3,
+    "warmup": 5,
+    "rate": 0.05,
+    "weight_decay": 0.1,
+    "deterministic": True,
+}
+
+
+@pytest.mark.parametrize("schedule", ["inverse-sqrt", "cosine", "plateau", "constant"])
+@pytest.mark.parametrize("optimiser", ["adam", "adamw"])
+def test_a_resumed_run_is_the_run_that_never_stopped(
+    optimiser: str, schedule: str, tmp_path: Path
+) -> None:
+    settings = Training.model_validate(
+        {**EXACT, "optimiser": optimiser, "schedule": schedule, "plateau_patience": 1}
+    )
+    straight = Run(settings)
+    whole = straight.go()
+
+    first = Run(settings)
+    before = first.go(until=7)
+    checkpoint.save(tmp_path / "step-7", *first.save())
+    del first
+    second = Run(settings, seed=999)
+    torch.rand(12345)  # other numbers were drawn since
+    second.load(*checkpoint.load(tmp_path / "step-7"))
+    after = second.go()
+
+    assert [m.step for m in before + after] == list(range(1, 21))
+    assert [m.rate for m in before + after] == [m.rate for m in whole]
+    assert [float(m.loss) for m in before + after] == [float(m.loss) for m in whole]
+    assert all(torch.equal(a.rows, b.rows) for a, b in zip(before + after, whole, strict=True))
+    assert same(second.save()[0], straight.save()[0])
+    facts = [run.save()[1] for run in (second, straight)]
+    for each in facts:
+        each["progress"].pop("seconds")
+    assert facts[0] == facts[1]
+
+
+@pytest.mark.parametrize("left_out", ["optimiser", "random", "objective", "schedule", "place"])
+def test_each_thing_saved_is_needed(left_out: str) -> None:
+    """The test above would notice if any of them were forgotten."""
+    settings = Training.model_validate({**EXACT, "schedule": "plateau", "plateau_patience": 1})
+    straight, first, second = Run(settings), Run(settings), Run(settings)
+    straight.go()
+    first.go(until=8)
+    tensors, facts = first.save()
+    other, told = Run(settings, seed=4).save()
+    if left_out == "optimiser":
+        tensors["optimiser"] = {n: x * 0 for n, x in tensors["optimiser"].items()}
+    elif left_out == "schedule":
+        facts["schedule"] = told["schedule"]
+    elif left_out == "place":
+        facts["progress"]["place"] = 0
+    else:
+        tensors[left_out] = other[left_out]
+    second.load(tensors, facts)
+    second.go()
+    assert not same({"model": second.save()[0]["model"]}, {"model": straight.save()[0]["model"]})
+
+
+def test_each_sample_is_seen_once_in_an_epoch_whatever_stops_the_run() -> None:
+    settings = Training(epochs=3, accumulate=3, log_every=None)
+    seen: list[Counter[int]] = [Counter(), Counter(), Counter()]
+    saved, ends = Run(settings).save(), []
+    for stop in (2, 3, 4, 7, 11, None):  # in the middle of an epoch, at its end, just after
+        run = Run(settings, seed=77)
+        run.load(*saved)
+        for moment in run.go(until=stop):
+            seen[moment.epoch].update(moment.rows.tolist())
+            ends += [moment.step] * moment.at_epoch_end
+        saved = run.save()
+    assert all(epoch == Counter(range(37)) for epoch in seen)
+    assert ends == [4, 8, 12] == [planned(settings, Batches()) // 3 * n for n in (1, 2, 3)]
+    facts = saved[1]["progress"]
+    assert (facts["epoch"], facts["place"], facts["step"]) == (3, 0, 12)
+    assert facts["tokens"] == 3 * int((Batches().source > 0).sum())
+    assert run.go() == []  # it is over
+
+
+def test_it_learns() -> None:
+    settings = Training(epochs=40, rate=0.03, schedule="cosine", steps=200, warmup=20)
+    moments = Run(settings, chance=False).go()
+    assert float(moments[0].parts["nll"]) > 2
+    assert float(moments[-1].parts["nll"]) < 0.2
+
+
+def test_too_many_spoilt_steps_end_it_in_one_line() -> None:
+    run = Run(Training(steps=100, warmup=0))
+    run.goal = Spoilt(set(range(3, 1000)))
+    with pytest.raises(HeedError, match=r"not finite at the last 20 steps, up to step 22.*rate"):
+        run.go()
+    assert all(p.isfinite().all() for p in run.model.parameters())
+    assert run.progress.spoilt == SPOILT
+
+
+def test_an_empty_source_is_refused() -> None:
+    run = Run(Training(steps=4))
+    run.batches = Batches(rows=0)
+    with pytest.raises(HeedError, match="epoch 1 has no batches"):
+        run.go()
+
+
+def test_determinism_lasts_as_long_as_the_loop() -> None:
+    run = Run(Training(steps=2, deterministic=True))
+    assert not torch.are_deterministic_algorithms_enabled()
+    run.go()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_what_is_due() -> None:
+    moments = Run(Training(epochs=2, accumulate=4)).go()
+    assert [m.step for m in moments if due(2, m)] == [2, 4, 6]
+    assert [m.step for m in moments if due(None, m)] == [3, 6]
+
+
+def test_facts_are_json() -> None:
+    run = Run(Training(steps=3, schedule="plateau"))
+    run.go()
+    facts = run.save()[1]
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+
+
+def test_the_first_step_is_step_one() -> None:
+    moments = Run(Training(steps=4, rate=0.3, warmup=3, schedule="constant")).go()
+    assert [m.step for m in moments] == [1, 2, 3, 4]
+    assert [m.rate for m in moments] == pytest.approx([0.1, 0.2, 0.3, 0.3])

@@ -1,0 +1,250 @@
+"""The run folder: refuses what is not a run, keeps others out, and never leaves itself."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from heed.errors import HeedError, Refused
+from heed.training import checkpoint
+from heed.training.folder import FILES, Damaged, RunFolder, header
+
+
+def make_run(path: Path) -> RunFolder:
+    run = RunFolder.create(path)
+    run.write_json("config.json", {"task": "translate"})
+    run.write_text("recipe.yaml", "task: translate\n")
+    return run
+
+
+def test_a_new_run_is_made_and_opened(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "one")
+    run = RunFolder.open(tmp_path / "runs" / "one")
+    assert run.read_json("config.json") == run.read_json(run.config) == {"task": "translate"}
+    assert run.read_text("recipe.yaml") == "task: translate\n"
+    assert {name: getattr(run, name).name for name in FILES} == FILES
+    assert repr(run) == f"RunFolder('{tmp_path}/runs/one')"
+
+
+def test_a_relative_path_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = make_run(Path("one"))
+    assert run.write_text(run.samples / "a.txt", "我") == Path("one/samples/a.txt")
+    assert run.read_text("samples/a.txt") == run.read_text(run.samples / "a.txt") == "我"
+
+
+def test_an_empty_folder_is_taken_and_another_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    make_run(tmp_path / "empty")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("x")
+    for overwrite in (False, True):
+        with pytest.raises(Refused, match="home holds other files and is not a run"):
+            RunFolder.create(tmp_path / "home", overwrite=overwrite)
+    assert os.listdir(tmp_path / "home") == ["thesis.tex"]
+    with pytest.raises(Refused, match="in the way"):
+        RunFolder.create(tmp_path / "home" / "thesis.tex")
+
+
+def test_somebody_elses_model_is_not_overwritten(tmp_path: Path) -> None:
+    """A Hugging Face model has a config.json too."""
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(Refused, match="not a run"):
+        RunFolder.create(tmp_path, overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["config.json", "model.safetensors"]
+
+
+def test_a_run_is_overwritten_only_on_request(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    run.save_model({"a": torch.zeros(2)})
+    for name in ("events.out.tfevents.1", "scores.json", "target_tokenizer.json"):
+        run.write_text(name, "x")
+    run.write_text("notes.txt", "mine")
+    run.write_text("samples/a.txt", "x")
+    checkpoint.save(run.checkpoints / "step-1", {}, {})
+    with pytest.raises(Refused, match="already holds a run; go on with it: --resume"):
+        RunFolder.create(run.path)
+    assert run.read_json("config.json") == {"task": "translate"}
+    RunFolder.create(run.path, overwrite=True)
+    assert sorted(os.listdir(run.path)) == [".heed.lock", "notes.txt"]
+
+
+def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "one")
+    run.write_text("cache/train.bin", "x")
+    (run.path / "config.json.tmp-01234567").write_text("{")
+    RunFolder.create(run.path)
+    assert os.listdir(run.path) == [".heed.lock"]
+
+
+def test_a_run_that_lost_its_config_is_not_begun_anew(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    checkpoint.save(run.checkpoints / "step-1", {}, {})
+    run.config.unlink()
+    with pytest.raises(Refused, match="already holds a run"):
+        RunFolder.create(run.path)
+    assert run.newest(print) == run.checkpoints / "step-1"
+
+
+def test_what_is_not_a_run_is_not_opened(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"there is no run .*nowhere"):
+        RunFolder.open(tmp_path / "nowhere")
+    with pytest.raises(Refused, match=r"is not a run: it has no config\.json"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Refused, match="there is no run"):
+        RunFolder.open(tmp_path / "file")
+
+
+READERS: dict[str, Callable[[RunFolder, str], object]] = {
+    "bytes": RunFolder.read_bytes,
+    "text": RunFolder.read_text,
+    "json": RunFolder.read_json,
+    "writing": lambda run, name: run.write_text(name, "x"),
+}
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_no_path_leads_out(tmp_path: Path, way: str) -> None:
+    run = make_run(tmp_path / "one")
+    (tmp_path / "outside").mkdir()
+    secret = tmp_path / "outside" / "secret.json"
+    secret.write_text('"secret"')
+    (run.path / "link.json").symlink_to(secret)
+    (run.path / "samples").symlink_to(secret.parent)
+    (run.path / "circle").symlink_to(run.path / "circle")
+    for name in ["../outside/secret.json", str(secret), "link.json", "samples/secret.json"]:
+        with pytest.raises(Refused, match="leads out of the run's folder"):
+            READERS[way](run, name)
+    for name in ["circle", "a\0b"]:
+        with pytest.raises(HeedError):
+            READERS[way](run, name)
+    assert secret.read_text() == '"secret"'
+
+
+def test_links_to_a_model_or_checkpoints_elsewhere_are_refused(tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other")
+    other.save_model({"a": torch.zeros(2)})
+    checkpoint.save(other.checkpoints / "step-1", {}, {})
+    run = make_run(tmp_path / "one")
+    run.model.symlink_to(other.model)
+    run.checkpoints.symlink_to(other.checkpoints)
+    for look in (run.load_model, run.model_header, lambda: run.newest(print)):
+        with pytest.raises(Refused, match="leads out"):
+            look()
+    with pytest.raises(Refused, match="leads out"):
+        RunFolder.create(run.path, overwrite=True)
+    assert other.newest(print) == other.checkpoints / "step-1"
+
+
+def test_a_run_may_stand_behind_a_link(tmp_path: Path) -> None:
+    make_run(tmp_path / "disk" / "one")
+    (tmp_path / "runs").symlink_to(tmp_path / "disk")
+    run = RunFolder.open(tmp_path / "runs" / "one")
+    assert run.read_json("config.json") == {"task": "translate"}
+
+
+def test_broken_files_are_told_in_one_line(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    run.write_bytes("bad.json", b'{"a": 1, "a": 2}')
+    run.write_bytes("bad.txt", b"\xff\xfe")
+    with pytest.raises(Damaged, match=r"bad\.json is not sound JSON: the name 'a' is given twice"):
+        run.read_json("bad.json")
+    with pytest.raises(Damaged, match=r"bad\.txt is not UTF-8"):
+        run.read_text("bad.txt")
+    with pytest.raises(Damaged, match="larger than 5 bytes"):
+        run.read_json("config.json", limit=5)
+    with pytest.raises(Damaged, match=r"none\.json cannot be read: No such file"):
+        run.read_json("none.json")
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "one")
+    run.save_model({"a": torch.ones(2, device="cpu")})
+
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for attempt in (
+            lambda: run.write_json("config.json", {}),
+            lambda: run.save_model({"a": torch.zeros(2)}),
+        ):
+            with pytest.raises(OSError, match="No space left"):
+                attempt()
+    assert run.read_json("config.json") == {"task": "translate"}
+    assert run.load_model()["a"].tolist() == [1, 1]
+    assert not list(run.path.glob("*.tmp-*"))
+
+
+def test_the_model_is_described_before_it_is_read(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    weight = torch.randn(3, 2, device="cpu")
+    run.save_model({"a": weight, "tied": weight, "b": torch.zeros(4, dtype=torch.bfloat16)})
+    expected = {
+        "a": (torch.float32, (3, 2)),
+        "tied": (torch.float32, (3, 2)),
+        "b": (torch.bfloat16, (4,)),
+    }
+    assert run.model_header() == header(run.model) == expected
+    assert torch.equal(run.load_model()["tied"], weight)
+    assert torch.equal(safetensors.torch.load_file(run.model)["a"], weight)
+
+
+def test_two_never_write_to_one_folder(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    with run.lock():
+        told = pytest.raises(Refused, match=f"being written by process {os.getpid()}")
+        with told, RunFolder.open(run.path).lock():
+            pass
+        with pytest.raises(Refused, match="being written by"):
+            RunFolder.create(run.path, overwrite=True)
+        assert run.read_json("config.json") == {"task": "translate"}
+    with run.lock():
+        pass
+
+
+HOLD = """
+import sys, time
+from heed.training.folder import RunFolder
+with RunFolder(sys.argv[1]).lock():
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    command = [sys.executable, "-c", HOLD, str(run.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(Refused, match=f"process {holder.pid}"), run.lock():
+            pass
+        holder.send_signal(signal.SIGKILL)
+    with run.lock():
+        pass
+
+
+def test_taking_the_lock_tidies_up(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    checkpoint.save(run.checkpoints / "step-1", {}, {"step": 1})
+    (run.checkpoints / "step-2.tmp-01234567").mkdir()
+    (run.checkpoints / "step-1").rename(run.checkpoints / "step-1.was-01234567")
+    (run.path / "model.safetensors.tmp-01234567").write_text("x")
+    run.write_text("samples/a.txt", "x")
+    (run.samples / "b.txt.tmp-01234567").write_text("x")
+    with run.lock():
+        assert os.listdir(run.checkpoints) == ["step-1"]
+        assert checkpoint.load(run.checkpoints / "step-1").facts == {"step": 1}
+        assert os.listdir(run.samples) == ["a.txt"]
+        assert not list(run.path.glob("*.tmp-*"))

@@ -1,0 +1,164 @@
+"""The loss against its formula, written out in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from heed.errors import ShapeError
+from heed.records import Attended
+from heed.training.objective import sequence_loss, surprise
+from heed.training.reinforce import MovingAverage
+
+B, T, V = 3, 5, 7
+
+
+def drawn(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    logits = torch.randn(B, T, V, dtype=dtype) * 3
+    labels = torch.randint(1, V, (B, T))
+    labels[0, 2:] = 0
+    labels[2] = 0  # a row without a symbol
+    return logits.requires_grad_(), labels
+
+
+def written_out(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[float, float]:
+    total = nll = 0.0
+    for row, right in zip(logits.tolist(), labels.tolist(), strict=True):
+        for energies, label in zip(row, right, strict=True):
+            if label == 0:
+                continue
+            norm = math.log(sum(math.exp(e) for e in energies))
+            target = [smoothing / V + (1 - smoothing) * (v == label) for v in range(V)]
+            total -= sum(t * (e - norm) for t, e in zip(target, energies, strict=True))
+            nll -= energies[label] - norm
+    return total, nll
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+def test_the_sum_is_the_formula(smoothing: float) -> None:
+    logits, labels = drawn()
+    loss = sequence_loss(logits, labels, {}, smoothing=smoothing)
+    total, nll = written_out(logits.detach(), labels, smoothing)
+    assert loss.total.item() == pytest.approx(total, abs=1e-10)
+    assert float(loss.parts["nll"]) == pytest.approx(nll, abs=1e-10)
+    assert not loss.parts["nll"].requires_grad
+
+    theirs = F.cross_entropy(
+        logits.flatten(0, 1),
+        labels.flatten(),
+        ignore_index=0,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+    mine, other = (torch.autograd.grad(x, logits)[0] for x in (loss.total, theirs))
+    torch.testing.assert_close(mine, other, rtol=0, atol=1e-12)
+    assert (mine[labels == 0] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_loss_is_float32_whatever_the_logits(dtype: torch.dtype) -> None:
+    logits, labels = drawn(dtype)
+    smooth, nll = surprise(logits, labels, 0.1)
+    exact = written_out(logits.detach().double(), labels, 0.1)
+    assert smooth.dtype == nll.dtype == torch.float32
+    assert smooth.sum().item() == pytest.approx(exact[0], rel=1e-5)
+    smooth.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.dtype == dtype
+
+
+def test_a_penalty_counts_at_real_symbols_only() -> None:
+    logits, labels = drawn()
+    penalty = torch.rand(B, 2, T, dtype=torch.float64, requires_grad=True)
+    seen = {"a": Attended(penalty=penalty), "b": Attended()}
+    plain = sequence_loss(logits, labels, {})
+    loss = sequence_loss(logits, labels, seen, coverage=0.5)
+    expected = sum(
+        penalty[b, :, t].mean().item() for b in range(B) for t in range(T) if labels[b, t]
+    )
+    assert float(loss.parts["penalty"]) == pytest.approx(expected)
+    assert (loss.total - plain.total).item() == pytest.approx(0.5 * expected)
+
+
+def chances() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    logits, labels = drawn()
+    energy = torch.randn(B, 2, T, 4, dtype=torch.float64, requires_grad=True)
+    choice = torch.randint(4, (B, 2, T, 1))
+    return logits, labels, energy, energy.log_softmax(-1).gather(-1, choice)[..., 0]
+
+
+def test_a_look_earns_the_log_probability_of_its_word() -> None:
+    logits, labels, energy, log_prob = chances()
+    entropy = -(energy.softmax(-1) * energy.log_softmax(-1)).sum(-1)
+    baseline = MovingAverage().double()
+    baseline.update(torch.tensor(-1.5, dtype=torch.float64))
+    seen = {"look": Attended(log_prob=log_prob, entropy=entropy)}
+    loss = sequence_loss(logits, labels, seen, reinforced=4.0, entropy_bonus=0.3, baseline=baseline)
+    log_p = logits.detach().log_softmax(-1)
+    expected = torch.zeros((), dtype=torch.float64)
+    for b, t in (labels > 0).nonzero().tolist():
+        reward = log_p[b, t, labels[b, t]]
+        for h in range(2):
+            expected = expected - 4 * ((reward + 1.5) * log_prob[b, h, t] + 0.3 * entropy[b, h, t])
+    mine, other = (
+        torch.autograd.grad(x, energy, retain_graph=True)[0] for x in (loss.total, expected)
+    )
+    torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)  # the baseline is kept in float32
+    assert mine.abs().max() > 0.1
+
+
+def test_the_baseline_learns_in_training_alone() -> None:
+    logits, labels, _, log_prob = chances()
+    seen, baseline = {"look": Attended(log_prob=log_prob)}, MovingAverage()
+    sequence_loss(logits, labels, seen, baseline=baseline.eval())
+    assert float(baseline.count) == 0
+    with torch.no_grad():
+        loss = sequence_loss(logits, labels, seen, baseline=baseline.train())
+    assert float(baseline.count) == 0
+    assert loss.total.item() == pytest.approx(float(loss.parts["nll"]))
+    loss = sequence_loss(logits, labels, seen, baseline=baseline)
+    mean = -float(loss.parts["nll"]) / int((labels > 0).sum())
+    assert float(baseline.value) == pytest.approx(mean)
+    sequence_loss(logits * float("nan"), labels, seen, baseline=baseline)
+    assert float(baseline.value) == pytest.approx(mean)  # no poison
+
+
+def test_a_look_from_elsewhere_earns_the_mean_of_its_row() -> None:
+    logits, labels = drawn()
+    log_prob = torch.randn(B, 1, 4, dtype=torch.float64, requires_grad=True)
+    real = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=torch.bool)
+    loss = sequence_loss(
+        logits, labels, {}, elsewhere={"encoder": (Attended(log_prob=log_prob), real)}
+    )
+    (gradient,) = torch.autograd.grad(loss.total, log_prob)
+    log_p = logits.detach().log_softmax(-1).gather(-1, labels[..., None])[..., 0]
+    for b in range(B):
+        there = labels[b] > 0
+        reward = float(log_p[b][there].mean()) if there.any() else 0.0
+        assert gradient[b, 0].tolist() == pytest.approx((-reward * real[b]).tolist())
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    logits, labels = drawn()
+    with pytest.raises(ShapeError, match="disagree on T"):
+        sequence_loss(logits, labels[:, 1:], {})
+    with pytest.raises(ShapeError, match="disagree on T"):
+        sequence_loss(logits, labels, {"a": Attended(log_prob=torch.zeros(B, 1, T + 1))})
+    with pytest.raises(ShapeError, match="disagree on T"):
+        sequence_loss(logits, labels, {"a": Attended(penalty=torch.zeros(B, 1, T + 1))})
+
+
+def test_nothing_is_read_on_the_host() -> None:
+    """On `meta` there are no numbers: whoever asks for one fails."""
+    logits = torch.zeros(B, T, V, device="meta", requires_grad=True)
+    labels = torch.zeros(B, T, dtype=torch.int64, device="meta")
+    log_prob = torch.zeros(B, 1, T, device="meta", requires_grad=True)
+    seen = {"a": Attended(log_prob=log_prob, entropy=log_prob, penalty=log_prob)}
+    baseline = MovingAverage().to("meta")
+    loss = sequence_loss(logits, labels, seen, smoothing=0.1, entropy_bonus=0.1, baseline=baseline)
+    loss.total.backward()
+    assert logits.grad is not None
