@@ -42,3 +42,9 @@ class Panel:
                 f"'{self.title}' has a weight that is {self.weight[row, column]}: row {row} "
                 f"('{self.rows[row]}'), column {column} ('{self.columns[column]}')"
             )
+
+    def _repr_html_(self) -> str:
+        """A notebook shows the picture."""
+        from heed.viewing.image import svg  # which draws panels, and so knows them first
+
+        return svg(self)

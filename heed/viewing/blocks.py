@@ -1,0 +1,245 @@
+"""What a page is made of. Every block is a plain record that can say itself in HTML.
+
+Whatever text a block holds is shown as it is: no markup in it is ever obeyed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from heed.errors import ShapeError
+from heed.viewing import chart
+from heed.viewing.drawing import number, shares, span, written
+from heed.viewing.panels import Panel
+from heed.viewing.terminal import shown
+
+BROAD = 11  # source or target words from which a heat map takes the whole width
+
+Value = str | float | int | None
+
+
+class Block(Protocol):
+    """A part of a page."""
+
+    def html(self) -> str:
+        """Markup, with all text escaped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading within the page."""
+
+    text: str
+    level: Literal[2, 3] = 2
+
+    def html(self) -> str:
+        return f"<h{self.level}>{written(self.text)}</h{self.level}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Running text; a blank line begins a new paragraph."""
+
+    text: str
+
+    def html(self) -> str:
+        return "".join(f"<p>{written(part)}</p>" for part in self.text.split("\n\n"))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values, large: what a reader wants to know first."""
+
+    facts: Sequence[tuple[str, Value]]
+
+    def html(self) -> str:
+        each = (
+            f"<div><dt>{written(name)}</dt><dd>{written(said(value))}</dd></div>"
+            for name, value in self.facts
+        )
+        return f'<dl class="facts">{"".join(each)}</dl>'
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: how its numbers are written, and which of them is the best."""
+
+    name: str
+    form: str = ""  # as for format(): ".1f"
+    best: Literal["high", "low"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows to compare. Columns can be sorted; the best of each column is marked."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Value]]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        for n, row in enumerate(self.rows, 1):
+            if len(row) != len(self.columns):
+                raise ShapeError(
+                    f"row {n} of the table has {len(row)} values for {len(self.columns)} columns"
+                )
+
+    def html(self) -> str:
+        numeric = [self._numeric(place) for place in range(len(self.columns))]
+        best = [self._best(place) for place in range(len(self.columns))]
+        heads = "".join(map(_head, self.columns, numeric))
+        body = "".join(
+            f"<tr>{''.join(map(_cell, row, self.columns, numeric, best))}</tr>" for row in self.rows
+        )
+        caption = f"<caption>{written(self.title)}</caption>" if self.title else ""
+        return (
+            f'<div class="scroll"><table class="sortable">{caption}'
+            f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+    def _numeric(self, place: int) -> bool:
+        return all(isinstance(row[place], int | float | None) for row in self.rows)
+
+    def _best(self, place: int) -> str | None:
+        """How the best value is written; all that are written so are marked."""
+        column = self.columns[place]
+        values = [row[place] for row in self.rows]
+        numbers = [v for v in values if isinstance(v, int | float) and math.isfinite(v)]
+        if column.best is None or len(numbers) < 2:
+            return None
+        return said(max(numbers) if column.best == "high" else min(numbers), column.form)
+
+
+def _head(column: Column, numeric: bool) -> str:
+    look = ' class="number"' if numeric else ""
+    first = ' data-first="down"' if column.best == "high" else ""
+    name = written(column.name)
+    return f'<th scope="col"{look}{first}><button type="button">{name}</button></th>'
+
+
+def _cell(value: Value, column: Column, numeric: bool, best: str | None) -> str:
+    text = said(value, column.form)
+    if not numeric:
+        return f"<td>{written(text)}</td>"
+    sort = repr(float(value)) if isinstance(value, int | float) and math.isfinite(value) else ""
+    if sort and text == best:
+        inside = f'<span title="best">{written(text)}</span>'
+        return f'<td class="number best" data-value="{sort}">{inside}</td>'
+    return f'<td class="number" data-value="{sort}">{written(text)}</td>'
+
+
+def said(value: Value, form: str = "") -> str:
+    """A value as a reader expects it; nothing is a dash."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, str):
+        return value
+    return format(value, form) if form else number(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Charts:
+    """Charts side by side where there is room."""
+
+    charts: Sequence[chart.Chart]
+
+    def html(self) -> str:
+        each = (f'<figure class="chart">{one.svg(style=False)}</figure>' for one in self.charts)
+        return f'<div class="charts">{"".join(each)}</div>'
+
+
+@dataclass(frozen=True, slots=True)
+class Maps:
+    """Heat maps that answer the pointer: every panel one of its own."""
+
+    panels: Sequence[Panel]
+
+    def html(self) -> str:
+        look = "maps wide" if any(map(_broad, self.panels)) else "maps"
+        return f'<div class="{look}">{"".join(_map([panel]) for panel in self.panels)}</div>'
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A sentence, what was made of it, and what was looked at: one panel, or several to choose."""
+
+    source: str
+    translation: str
+    reference: str = ""
+    panels: Sequence[Panel] = ()
+    note: str = ""
+
+    def html(self) -> str:
+        texts = {"Source": self.source, "Translation": self.translation}
+        texts |= {"Reference": self.reference} if self.reference else {}
+        sentences = "".join(
+            f"<dt>{name}</dt><dd{_ANSWER if name == 'Translation' else ''} dir=auto>"
+            f"{written(text)}</dd>"
+            for name, text in texts.items()
+        )
+        note = f'<p class="note">{written(self.note)}</p>' if self.note else ""
+        look = "example wide" if any(map(_broad, self.panels)) else "example"
+        picture = _map(self.panels) if self.panels else ""
+        return f'<li class="{look}"><dl class="sentences">{sentences}</dl>{note}{picture}</li>'
+
+
+_ANSWER = ' class="answer"'
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Examples one after another."""
+
+    examples: Sequence[Example]
+
+    def html(self) -> str:
+        return f'<ol class="examples">{"".join(each.html() for each in self.examples)}</ol>'
+
+
+def _broad(panel: Panel) -> bool:
+    return max(len(panel.rows), len(panel.columns)) >= BROAD
+
+
+def _map(panels: Sequence[Panel]) -> str:
+    """A heat map to be drawn: the page's script finds the numbers inside."""
+    rows = max(len(panel.rows) for panel in panels)
+    return (
+        f'<figure class="map" data-rows="{rows}">'
+        f'<script type="application/json">{embedded(packed(panels))}</script></figure>'
+    )
+
+
+def packed(panels: Sequence[Panel]) -> dict[str, Any]:
+    """Panels in little room: each list of labels once, each weight in a byte.
+
+    A byte tells 256 weights apart, which is finer than the two digits that a page shows.
+    """
+    labels: dict[tuple[str, ...], int] = {}
+    each = []
+    for panel in panels:
+        range = span(panel)
+        weight = np.rint(255 * shares(panel)).astype(np.uint8).tobytes()
+        each.append(
+            {
+                "title": shown(panel.title),
+                "rows": labels.setdefault(panel.rows, len(labels)),
+                "columns": labels.setdefault(panel.columns, len(labels)),
+                "low": range.low,
+                "high": range.high,
+                "weight": base64.b64encode(weight).decode(),
+            }
+        )
+    return {"labels": [[shown(name) for name in names] for names in labels], "panels": each}
+
+
+def embedded(data: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,144 @@
+"""What all drawings share: colours, safe text, an SVG around a body, a file written whole."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from html import escape
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.cells import cell_len, set_cell_size
+
+from heed.errors import Refused
+from heed.viewing.panels import Panel
+from heed.viewing.terminal import SCALE, Range, shown
+
+LONGEST = 22  # letters of a label in a picture; all of it is in its tooltip
+FONTS = (
+    "'Helvetica Neue','Segoe UI',Roboto,'Noto Sans',Arial,'PingFang SC','Microsoft YaHei',"
+    "'Noto Sans CJK SC','WenQuanYi Micro Hei',sans-serif"
+)
+FILLS = {"ground": "#ffffff", "ink": "#1d1d24", "soft": "#666672"}
+# Rules without variables, which not every reader of SVG knows; a printed page is a light one.
+STYLE = f"""
+.heed-drawing text {{ font-family: {FONTS}; font-variant-numeric: tabular-nums; }}
+@media screen and (prefers-color-scheme: dark) {{
+  .heed-ground {{ fill: #17171d; }}
+  .heed-ink {{ fill: #ececf1; }}
+  .heed-soft {{ fill: #a3a3b0; }}
+  .heed-rule {{ stroke: #35353f; }}
+}}
+"""
+
+
+def written(text: str) -> str:
+    """Any text, safe inside HTML and XML: no markup, and no character that steers."""
+    joiners = "\u200c\u200d"  # Persian, the scripts of India and emoji are written with these
+    safe = (
+        c if c.isprintable() or c in joiners else " " if c.isspace() else shown(c) for c in text
+    )
+    return escape("".join(safe))
+
+
+def shortened(label: str, longest: int = LONGEST) -> str:
+    """A label that fits a picture."""
+    label = shown(label)
+    return label if cell_len(label) <= longest else set_cell_size(label, longest - 1).rstrip() + "…"
+
+
+def extent(text: str, size: float) -> float:
+    """About how wide a text is, without a font to ask."""
+    return 0.56 * size * cell_len(text)
+
+
+def span(panel: Panel) -> Range:
+    """From zero, or the lowest weight where that is less, to the highest."""
+    low = min(0.0, float(panel.weight.min(initial=0.0)))
+    return Range(low, float(panel.weight.max(initial=low)))
+
+
+def shares(panel: Panel) -> NDArray[np.float64]:
+    """Where each weight lies between the lowest and the highest, 0 to 1."""
+    range = span(panel)
+    return (panel.weight - range.low) / ((range.high - range.low) or 1.0)
+
+
+def colours(share: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Shares of the scale as red, green and blue.    ... -> ... 3"""
+    stops = np.linspace(0, 1, len(SCALE))
+    channels = [np.interp(share, stops, channel) for channel in zip(*SCALE, strict=True)]
+    return np.stack(channels, -1).round().astype(np.uint8)
+
+
+def figure(weight: float) -> str:
+    """.93, as short as a cell is small."""
+    return f"{weight:.2f}".replace("0.", ".", 1) if abs(weight) < 0.995 else f"{weight:.3g}"
+
+
+def steps(low: float, high: float, about: int) -> list[float]:
+    """Round numbers, about so many, from at most `low` to at least `high`."""
+    rough = (high - low) / max(1, about - 1)
+    power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [n * step for n in range(first, max(last, first + 1) + 1)]
+
+
+def number(value: float) -> str:
+    """As short as it can be said: 12,000; 27.4; 0.031."""
+    if not math.isfinite(value):
+        return "–"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def lettered(
+    at: tuple[float, float],
+    text: str,
+    size: float,
+    look: str = "ink",
+    anchor: str = "start",
+    longest: int = LONGEST,
+    more: str = "",
+) -> str:
+    """A line of text, with the whole of it as tooltip where it is cut."""
+    cut = shortened(text, longest)
+    tip = f"<title>{written(text)}</title>" if cut != shown(text) else ""
+    return (
+        f'<text class="heed-{look}" x="{at[0]:.5g}" y="{at[1]:.5g}" font-size="{size:.3g}" '
+        f'fill="{FILLS[look]}" text-anchor="{anchor}"{more}>{written(cut)}{tip}</text>'
+    )
+
+
+def drawing(width: float, height: float, about: str, body: str, style: str = STYLE) -> str:
+    """An SVG of some size around a body; `about` is for those who cannot see it."""
+    width, height = math.ceil(width), math.ceil(height)
+    rules = f"<style>{style}</style>" if style else ""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="heed-drawing" role="img" '
+        f'aria-label="{written(about)}" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" font-family="{FONTS}">{rules}'
+        f'<rect class="heed-ground" width="{width}" height="{height}" fill="{FILLS["ground"]}"/>'
+        f"{body}</svg>\n"
+    )
+
+
+def write(path: str | Path, content: bytes) -> None:
+    """All of a file or nothing: whoever reads it never sees a half."""
+    path = Path(path)
+    partial = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".heed-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(partial, 0o644)  # mkstemp makes a file that only its owner may read
+        os.replace(partial, path)
+    except OSError as error:
+        if partial:
+            os.unlink(partial)
+        raise Refused(f"cannot write '{path}': {error.strerror}") from error

@@ -1,0 +1,294 @@
+"""Panels as pictures: SVG by hand, PNG by matplotlib; source across, target down.
+
+    image.save(panel, "love.svg")
+    image.save([head_0, head_1, head_2], "heads.png", columns=3)
+
+An SVG carries its own light and dark colours and needs nothing to be shown.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.cells import cell_len
+
+from heed.errors import Refused
+from heed.viewing import drawing as draw
+from heed.viewing.panels import Panel
+from heed.viewing.terminal import SCALE, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TOLD = 1600  # cells up to which each has a tooltip; beyond, the file would be mostly tooltips
+GAP = 28.0  # around and between panels
+# Fonts that have Chinese, Japanese and Korean, as matplotlib calls them.
+CJK = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "PingFang SC"),
+    *("PingFang HK", "Hiragino Sans GB", "Heiti SC", "Heiti TC", "STHeiti", "Microsoft YaHei"),
+    *("SimHei", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "Droid Sans Fallback"),
+    *("AR PL UMing CN", "Arial Unicode MS", "Unifont"),
+)
+
+
+def save(panels: Panel | Sequence[Panel], path: str | Path, columns: int | None = None) -> None:
+    """Write panels as the kind of picture that the file's ending names."""
+    kinds = {".svg": lambda: svg(panels, columns).encode(), ".png": lambda: png(panels, columns)}
+    ending = Path(path).suffix.lower()
+    if ending not in kinds:
+        raise Refused(f"'{path}' is no picture heed can write; end its name in .svg or .png")
+    draw.write(path, kinds[ending]())
+
+
+def svg(panels: Panel | Sequence[Panel], columns: int | None = None) -> str:
+    """One panel, or several in a grid, as the text of an SVG file."""
+    plots = [Plot(panel) for panel in _listed(panels)]
+    across = min(columns or 3, len(plots))
+    rows = [plots[i : i + across] for i in range(0, len(plots), across)]
+    body, y = "", GAP
+    for row in rows:
+        x = GAP
+        for plot in row:
+            body += f'<g transform="translate({x:.5g} {y:.5g})">{plot.body()}</g>'
+            x += plot.width + GAP
+        y += max(plot.height for plot in row) + GAP
+    width = max(sum(plot.width + GAP for plot in row) for row in rows) + GAP
+    about = "; ".join(plot.about for plot in plots)
+    return draw.drawing(width, y, about, SCALE_BAR + body)
+
+
+def _listed(panels: Panel | Sequence[Panel]) -> list[Panel]:
+    panels = [panels] if isinstance(panels, Panel) else list(panels)
+    if not panels:
+        raise Refused("there is nothing to draw: no panel was given")
+    return panels
+
+
+_STOPS = "".join(
+    f'<stop offset="{place:.2f}" stop-color="rgb{colour}"/>'
+    for place, colour in zip(np.linspace(0, 1, len(SCALE)), SCALE, strict=True)
+)
+SCALE_BAR = f'<defs><linearGradient id="heed-scale">{_STOPS}</linearGradient></defs>'
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Where everything of one panel lies: title, labels above and beside, cells, colour bar."""
+
+    panel: Panel
+
+    @cached_property
+    def about(self) -> str:
+        rows, columns = self.panel.weight.shape
+        return f"{self.panel.title}: heat map, {rows} target rows, {columns} source columns"
+
+    @cached_property
+    def cell(self) -> int:
+        """The side of a cell: large where there are few."""
+        return min(44, max(10, 640 // max(1, len(self.panel.rows), len(self.panel.columns))))
+
+    @cached_property
+    def font(self) -> float:
+        return min(14.0, max(8.0, self.cell * 0.62))
+
+    @cached_property
+    def left(self) -> float:
+        """The room for the row labels."""
+        labels = map(draw.shortened, self.panel.rows)
+        return max((draw.extent(label, self.font) for label in labels), default=0.0) + 8
+
+    @cached_property
+    def level(self) -> bool:
+        """Whether every column label fits above its cell without being turned."""
+        return all(draw.extent(label, self.font) <= self.cell - 3 for label in self.panel.columns)
+
+    @cached_property
+    def top(self) -> float:
+        """The room for the title and the column labels."""
+        if self.level:
+            return 32 + self.font + 6
+        labels = map(draw.shortened, self.panel.columns)
+        return 32 + max((self._standing(label) for label in labels), default=0.0) + 6
+
+    @cached_property
+    def width(self) -> float:
+        title = draw.extent(draw.shortened(self.panel.title, 48), 15)
+        cells = self.left + self.cell * len(self.panel.columns)
+        return max(title, cells, self.left + 150)
+
+    @cached_property
+    def height(self) -> float:
+        return self.top + self.cell * len(self.panel.rows) + 48
+
+    def body(self) -> str:
+        """All of it, from a corner at zero."""
+        title = draw.lettered((0, 15), self.panel.title, 15, longest=48, more=' font-weight="600"')
+        return title + self._columns() + self._rows() + self._cells() + self._legend()
+
+    def _standing(self, label: str) -> float:
+        """How tall a label is that does not lie level."""
+        return self.font * 1.05 * len(label) if wide(label) else draw.extent(label, self.font)
+
+    def _columns(self) -> str:
+        """Level where they fit; else Chinese from top to bottom, the rest on its side."""
+        parts = []
+        for place, label in enumerate(self.panel.columns):
+            x, y = self.left + self.cell * (place + 0.5), self.top - 6
+            if self.level:
+                parts.append(draw.lettered((x, y), label, self.font, anchor="middle"))
+            elif wide(draw.shortened(label)):
+                parts.append(self._stacked(x, y, label))
+            else:
+                x += self.font * 0.35
+                turn = f' transform="rotate(-90 {x:.5g} {y:.5g})"'
+                parts.append(draw.lettered((x, y), label, self.font, more=turn))
+        return "".join(parts)
+
+    def _stacked(self, x: float, y: float, label: str) -> str:
+        letters = draw.shortened(label)
+        lines = [
+            draw.lettered((x, y - self.font * 1.05 * above), letter, self.font, anchor="middle")
+            for above, letter in enumerate(reversed(letters))
+        ]
+        return f"<g>{''.join(lines)}<title>{draw.written(label)}</title></g>"
+
+    def _rows(self) -> str:
+        place = (self.left - 8, self.top + self.cell / 2 + self.font * 0.35)
+        return "".join(
+            draw.lettered((place[0], place[1] + self.cell * row), label, self.font, anchor="end")
+            for row, label in enumerate(self.panel.rows)
+        )
+
+    def _cells(self) -> str:
+        """Squares of colour; numbers in them where there is room, and where not too many a tip."""
+        share = draw.shares(self.panel)
+        colour = draw.colours(share)
+        told = share.size <= TOLD
+        side = self.cell - (self.cell >= 12)
+        parts = ['<g shape-rendering="crispEdges">']
+        for (row, column), weight in np.ndenumerate(self.panel.weight):
+            x, y = self.left + self.cell * column, self.top + self.cell * row
+            red, green, blue = colour[row, column]
+            tip = f"<title>{self._told(row, column)}</title>" if told else ""
+            parts.append(
+                f'<path d="M{x:.5g} {y:.5g}h{side}v{side}h-{side}z" '
+                f'fill="#{red:02x}{green:02x}{blue:02x}"' + (f">{tip}</path>" if tip else "/>")
+            )
+            if self.cell >= 34 and share[row, column] >= 0.05:
+                ink = "#1d1d24" if share[row, column] > 0.6 else "#ffffff"
+                parts.append(
+                    f'<text x="{x + side / 2:.5g}" y="{y + side / 2 + 4:.5g}" font-size="11" '
+                    f'text-anchor="middle" pointer-events="none" fill="{ink}">'
+                    f"{draw.figure(weight)}</text>"
+                )
+        return "".join([*parts, "</g>"])
+
+    def _told(self, row: int, column: int) -> str:
+        target, source = shown(self.panel.rows[row]), shown(self.panel.columns[column])
+        return draw.written(f"{target} ← {source}  {self.panel.weight[row, column]:.3f}")
+
+    def _legend(self) -> str:
+        range, y = draw.span(self.panel), self.height - 30
+        low, high = f"{range.low:.2g}", f"{range.high:.2f}"
+        start = self.left + draw.extent(low, 11) + 4
+        return (
+            draw.lettered((self.left, y + 9), low, 11, "soft")
+            + f'<rect x="{start:.5g}" y="{y:.5g}" width="100" height="10" '
+            + 'fill="url(#heed-scale)"/>'
+            + draw.lettered((start + 104, y + 9), high, 11, "soft")
+            + draw.lettered(
+                (self.left, y + 26), "source across, target down", 11, "soft", longest=30
+            )
+        )
+
+
+def wide(label: str) -> bool:
+    """Whether a label is all Chinese or the like, which reads from top to bottom as well."""
+    return bool(label) and cell_len(label) == 2 * len(label)
+
+
+def png(panels: Panel | Sequence[Panel], columns: int | None = None, dpi: int = 160) -> bytes:
+    """One panel, or several in a grid, as the bytes of a PNG file."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise Refused("a PNG needs matplotlib: pip install heed-attention[plot]") from error
+    panels = _listed(panels)
+    across = min(columns or 3, len(panels))
+    down = math.ceil(len(panels) / across)
+    plots = [Plot(panel) for panel in panels]
+    widths = [max(plot.width for plot in plots[i::across]) + 2 * GAP for i in range(across)]
+    heights = [max(p.height for p in plots[i * across :][:across]) + GAP for i in range(down)]
+    figure = Figure((sum(widths) / 72, sum(heights) / 72), layout="constrained")
+    grid = figure.add_gridspec(down, across, width_ratios=widths, height_ratios=heights)
+    for place, plot in enumerate(plots):
+        _paint(figure.add_subplot(grid[divmod(place, across)]), plot)
+    return _rendered(figure, dpi)
+
+
+def _paint(axes: Axes, plot: Plot) -> None:
+    """One panel on matplotlib's axes."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    panel, range = plot.panel, draw.span(plot.panel)
+    scale = LinearSegmentedColormap.from_list("heed", [np.divide(stop, 255) for stop in SCALE])
+    top = range.high if range.high > range.low else range.low + 1
+    rows, columns = max(1, len(panel.rows)), max(1, len(panel.columns))
+    image = axes.imshow(
+        panel.weight if panel.weight.size else np.full((1, 1), range.low),
+        scale,
+        vmin=range.low,
+        vmax=top,
+        interpolation="nearest",
+        extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
+    )
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    axes.set_anchor("NW")
+    _name(axes, plot)
+    beside = 1 / (plot.cell * columns)
+    place = axes.inset_axes((1 + 10 * beside, 0, 8 * beside, 1))
+    bar = axes.figure.colorbar(image, cax=place)
+    bar.outline.set_visible(False)
+    place.tick_params(labelsize=9)
+
+
+def _name(axes: Axes, plot: Plot) -> None:
+    """The title, the labels above and beside. A dollar sign is no mathematics here."""
+    look: dict[str, Any] = {"fontfamily": _fonts(), "parse_math": False}
+    columns = [draw.shortened(label) for label in plot.panel.columns]
+    rows = [draw.shortened(label) for label in plot.panel.rows]
+    if not plot.level:
+        columns = ["\n".join(label) if wide(label) else label for label in columns]
+    axes.set_xticks(range(len(columns)), columns, fontsize=plot.font, **look)
+    axes.set_yticks(range(len(rows)), rows, fontsize=plot.font, **look)
+    for label, text in zip(axes.get_xticklabels(), columns, strict=True):
+        label.set_rotation(0 if plot.level or "\n" in text or wide(text) else 90)
+    title = draw.shortened(plot.panel.title, 48)
+    axes.set_title(title, loc="left", fontsize=13, pad=14, **look)
+
+
+def _fonts() -> list[str]:
+    """matplotlib's own letters, then a font with Chinese if the machine has one."""
+    from matplotlib.font_manager import fontManager
+
+    known = {font.name for font in fontManager.ttflist}
+    return ["DejaVu Sans", *[name for name in CJK if name in known][:1]]
+
+
+def _rendered(figure: Figure, dpi: int) -> bytes:
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        # A glyph that no font has is drawn as a box: the user sees it, and need not be told.
+        warnings.filterwarnings("ignore", message="Glyph")
+        figure.savefig(file, format="png", dpi=dpi, bbox_inches="tight", pad_inches=0.25)
+    return file.getvalue()

@@ -1,0 +1,112 @@
+"""One self-contained HTML file: no network, no other file, as good from a disk as from a server.
+
+    Page("Translate", [Facts([("BLEU", 97.4)]), Examples([...])]).write("report.html")
+
+Its policy lets only its own script run and its own style apply, both known by their hash, so that
+no text shown on it could act even if it were to slip through the escaping.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from heed.viewing import chart, drawing
+from heed.viewing.blocks import (
+    Block,
+    Charts,
+    Column,
+    Example,
+    Examples,
+    Facts,
+    Heading,
+    Maps,
+    Paragraph,
+    Table,
+)
+from heed.viewing.terminal import SCALE
+
+__all__ = [
+    "Block",
+    "Charts",
+    "Column",
+    "Example",
+    "Examples",
+    "Facts",
+    "Heading",
+    "Maps",
+    "Page",
+    "Paragraph",
+    "Table",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A title and blocks below it."""
+
+    title: str
+    blocks: Sequence[Block]
+    language: str = "en"
+
+    def html(self) -> str:
+        """All of the file."""
+        title = drawing.written(self.title)
+        scale = " ".join(",".join(map(str, colour)) for colour in SCALE)
+        body = "\n".join(block.html() for block in self.blocks)
+        return (
+            f'<!doctype html>\n<html lang="{escape(self.language)}" data-scale="{scale}">\n'
+            f'<head>\n<meta charset="utf-8">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f"<title>{title}</title>\n<style>{style()}</style>\n</head>\n"
+            f"<body>\n<main>\n<h1>{title}</h1>\n{body}\n</main>\n{_WITHOUT}\n"
+            f"<script>{script()}</script>\n</body>\n</html>\n"
+        )
+
+    def write(self, path: str | Path) -> None:
+        """Write the file, all of it or nothing."""
+        drawing.write(path, self.html().encode())
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, so that a notebook's style and its do not mix."""
+        return (
+            f'<iframe srcdoc="{escape(self.html())}" sandbox="allow-scripts" width="100%" '
+            f'height="640" style="border:0" title="{drawing.written(self.title)}"></iframe>'
+        )
+
+
+_WITHOUT = "<noscript><p>The heat maps of this page are drawn by a script.</p></noscript>"
+
+
+@cache
+def style() -> str:
+    """The page's style, with that of the charts on it."""
+    return drawing.STYLE + chart.STYLE + _asset("page.css")
+
+
+@cache
+def script() -> str:
+    """What draws the heat maps and sorts the tables."""
+    parts = "".join(_asset(f"{name}.js") for name in ("draw", "map", "lines", "figure", "page"))
+    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+
+
+@cache
+def policy() -> str:
+    """Nothing is loaded; only this script runs and only this style applies."""
+    return f"default-src 'none'; script-src {_hash(script())}; style-src {_hash(style())}"
+
+
+def _asset(name: str) -> str:
+    return files("heed.viewing").joinpath("assets", name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,172 @@
+"""Pictures of panels: every cell in its colour, every label readable, hostile ones inert."""
+
+import io
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from heed.errors import Refused
+from heed.viewing import image
+from heed.viewing.panels import Panel
+from heed.viewing.terminal import SCALE
+
+SVG = "{http://www.w3.org/2000/svg}"
+LOVE = Panel.of(
+    "additive",
+    [[0.9, 0.1, 0.0], [0.0, 1.0, 0.0], [0.0, 0.5, 0.5]],
+    ["i", "love", "china"],
+    ["我", "爱", "中国"],
+)
+HOSTILE = '</text><script>alert("1")</script>&\x1b'
+
+
+def parsed(text: str) -> ElementTree.Element:
+    return ElementTree.fromstring(text)
+
+
+def texts(tree: ElementTree.Element) -> list[str]:
+    return [node.text or "" for node in tree.iter(f"{SVG}text")]
+
+
+def cells(tree: ElementTree.Element) -> list[str]:
+    return [node.attrib["fill"] for node in tree.iter(f"{SVG}path")]
+
+
+def test_every_cell_has_its_colour() -> None:
+    low, middle, high = (f"#{r:02x}{g:02x}{b:02x}" for r, g, b in SCALE[::2])
+    fills = cells(parsed(image.svg(LOVE)))
+    assert [fills[i] for i in (2, 3, 5, 6)] == [low] * 4
+    assert [fills[i] for i in (7, 8)] == [middle] * 2
+    assert fills[4] == high
+    assert len(fills) == 9
+
+
+def test_cells_stand_under_their_column_and_beside_their_row() -> None:
+    tree = parsed(image.svg(LOVE))
+    places = {node.text: node.attrib for node in tree.iter(f"{SVG}text")}
+    corners = [
+        tuple(map(float, re.findall(r"[\d.]+", node.attrib["d"])[:3]))
+        for node in tree.iter(f"{SVG}path")
+    ]
+    x, y, side = corners[5]  # love, china
+    assert x < float(places["中国"]["x"]) < x + side
+    assert y < float(places["love"]["y"]) < y + side
+    assert float(places["中国"]["y"]) < corners[0][1]
+
+
+def test_small_maps_carry_numbers_and_all_carry_tooltips() -> None:
+    tree = parsed(image.svg(LOVE))
+    assert {".90", ".10", "1", ".50"} <= set(texts(tree))
+    titles = [node.text for node in tree.iter(f"{SVG}title")]
+    assert "i ← 我  0.900" in titles
+    assert len(titles) == 9
+
+
+@pytest.mark.parametrize("size", [1, 3, 10, 30, 80])
+@pytest.mark.parametrize("word", ["a", "我", "transformation", "图书馆"])
+def test_all_sizes_lie_within_the_picture(size: int, word: str) -> None:
+    panel = Panel.of("t", np.eye(size), [word] * size, [word] * size)
+    text = image.svg(panel)
+    tree = parsed(text)
+    width, height = float(tree.attrib["width"]), float(tree.attrib["height"])
+    assert max(width, height) < 1250
+    plot = image.Plot(panel)
+    assert plot.left + plot.cell * size <= width - image.GAP
+    assert plot.top + plot.cell * size <= height - image.GAP
+    assert len(cells(tree)) == size * size
+    assert len(text) < 500_000
+
+
+def test_long_labels_are_cut_and_told() -> None:
+    word = "Donaudampfschifffahrtsgesellschaft"
+    tree = parsed(image.svg(Panel.of("t", [[1.0]], [word], ["b"])))
+    assert "Donaudampfschifffahrt…" in texts(tree)
+    assert word not in texts(tree)
+    assert word in [node.text for node in tree.iter(f"{SVG}title")]
+
+
+def test_words_turn_and_chinese_stands() -> None:
+    panel = Panel.of("t", np.eye(30), ["a"] * 30, ["standards", "委员会"] * 15)
+    tree = parsed(image.svg(panel))
+    words = [node for node in tree.iter(f"{SVG}text") if node.text == "standards"]
+    assert len(words) == 15
+    assert all("rotate(-90" in word.attrib["transform"] for word in words)
+    stacked = [float(node.attrib["y"]) for node in tree.iter(f"{SVG}text") if node.text in "委员会"]
+    assert stacked[:3] == sorted(stacked[:3], reverse=True)
+    assert texts(tree).count("委") == 15
+
+
+def test_hostile_labels_are_text() -> None:
+    tree = parsed(image.svg(Panel.of(HOSTILE, [[1.0]], [HOSTILE], [HOSTILE])))
+    assert not list(tree.iter(f"{SVG}script"))
+    assert HOSTILE[:-1] + "\\x1b" in "".join(texts(tree)) + "".join(tree.itertext())
+    assert "script" in tree.attrib["aria-label"]
+
+
+def test_panels_in_a_grid() -> None:
+    def size(**given: int) -> tuple[float, float]:
+        tree = parsed(image.svg([LOVE] * 6, **given))
+        assert len(cells(tree)) == 54
+        return float(tree.attrib["width"]), float(tree.attrib["height"])
+
+    wide, high = size(columns=3), size(columns=1)
+    assert wide == size()
+    assert wide[0] > 2 * high[0]
+    assert high[1] > 2 * wide[1]
+
+
+@pytest.mark.parametrize("weight", [[[0.0, 0.0]], [[-1.0, 2.0]], [[3.0, 30.0]]])
+def test_weights_that_are_no_distribution(weight: list[list[float]]) -> None:
+    tree = parsed(image.svg(Panel.of("t", weight, "a", "bc")))
+    assert f"{max(weight[0]):.2f}" in texts(tree)
+
+
+def test_an_empty_panel_and_none_at_all() -> None:
+    empty = Panel.of("t", np.zeros((0, 0)), [], [])
+    assert "t" in texts(parsed(image.svg(empty)))
+    with pytest.raises(Refused, match="nothing to draw"):
+        image.svg([])
+
+
+def test_a_notebook_shows_the_picture() -> None:
+    assert LOVE._repr_html_() == image.svg(LOVE)
+
+
+def test_png_shows_the_same_colours() -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    picture = imread(io.BytesIO(image.png([LOVE, LOVE], dpi=50)))[..., :3] * 255
+    flat = picture.round().astype(int).reshape(-1, 3)
+    for colour, cells in ((SCALE[0], 4), (SCALE[2], 2), (SCALE[4], 1)):
+        side = 44 / 72 * 50
+        found = (abs(flat - colour).max(1) <= 4).sum()
+        assert 0.5 * 2 * cells * side**2 < found < 1.6 * 2 * cells * side**2 + 900
+
+
+def test_png_takes_any_label_and_none(recwarn: pytest.WarningsRecorder) -> None:
+    pytest.importorskip("matplotlib")
+    labels = ["我爱", "$x^{2$", "\U00012000", HOSTILE]
+    image.png(Panel.of("$\\frac{$", np.eye(4), labels, labels))
+    image.png(Panel.of("empty", np.zeros((0, 0)), [], []))
+    assert not recwarn.list
+
+
+def test_png_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(Refused, match=r"pip install heed-attention\[plot\]"):
+        image.png(LOVE)
+
+
+def test_the_ending_names_the_kind(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    image.save(LOVE, tmp_path / "a.SVG")
+    image.save([LOVE, LOVE], str(tmp_path / "a.png"), columns=1)
+    assert (tmp_path / "a.SVG").read_text("utf-8") == image.svg(LOVE)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(Refused, match=r"end its name in \.svg or \.png"):
+        image.save(LOVE, tmp_path / "a.jpg")
