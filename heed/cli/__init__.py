@@ -1,6 +1,7 @@
 """The command `heed`: one verb per file, each an ordinary typed function.
 
-Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 pre-empted; a training that was
+stopped has saved everything.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ from typing import Annotated
 
 import typer
 
-from heed.cli import demo
+from heed.cli import compare, demo, evaluate, predict, show, train
 from heed.cli import list as listing
 from heed.errors import HeedError
+from heed.running.train import Stopped
 
 app = typer.Typer(
     name="heed",
     help="Attention in neural networks: every mechanism behind one interface.",
-    epilog=demo.EXAMPLES + "\n\n" + listing.EXAMPLES,
+    epilog=demo.EXAMPLES.splitlines()[0] + "\n\n" + train.EXAMPLES.splitlines()[0],
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("demo", epilog=demo.EXAMPLES)(demo.run)
+for verb in (demo, train, evaluate, predict, show, compare):
+    app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLES)(verb.run)
 app.command("list", epilog=listing.EXAMPLES)(listing.run)
 
 
@@ -49,6 +52,9 @@ def _status() -> int:
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
+    except Stopped as stopped:
+        _complain(str(stopped))
+        return stopped.code
     except HeedError as error:
         return _complain(str(error))
     except (KeyboardInterrupt, typer.Abort):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import groupby
 from typing import Annotated, Any
 
@@ -17,8 +18,9 @@ from heed.attention.catalogue import CATALOGUE, DEFAULTS, Entry
 from heed.attention.naming import options_of
 from heed.errors import UnknownName
 from heed.records import Claims
+from heed.running import listing
 
-EXAMPLES = "heed list mechanisms\n\nheed list mechanisms --json"
+EXAMPLES = "heed list mechanisms\n\nheed list recipes --json"
 
 LIMITS = {
     "step": "no steps",
@@ -34,17 +36,39 @@ LEARNS = {
 
 
 def run(
-    collection: Annotated[str, typer.Argument(help="What to list: mechanisms.")],
+    collection: Annotated[
+        str, typer.Argument(help="What to list: mechanisms, models, tasks or recipes.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List the parts of every mechanism: formula, source, kernels."""
-    if collection != "mechanisms":
-        raise UnknownName("collection", collection, ["mechanisms"])
-    found = [as_data(entry) for entry in CATALOGUE.values()]
+    """List what there is: the parts of every mechanism, models, tasks, recipes."""
+    if collection not in COLLECTIONS:
+        raise UnknownName("collection", collection, COLLECTIONS)
+    found = COLLECTIONS[collection]()
     if as_json:
         print(json.dumps(found, ensure_ascii=False, indent=1))
-    else:
+    elif collection == "mechanisms":
         tell(found, Console(highlight=False))
+    else:
+        tell_plainly(found, Console(highlight=False))
+
+
+def tell_plainly(found: list[dict[str, Any]], console: Console) -> None:
+    """A name in bold, and below it what there is to know."""
+    for each in found:
+        console.print(f"[bold]{escape(each['name'])}[/]  {escape(each['about'])}")
+        for key in ("needs", "good", "sizes", "keys"):
+            if each.get(key):
+                console.print(f"  [dim]{key}[/]  {escape(_words(each[key]))}")
+        console.print()
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{name} ({_words(inner)})" for name, inner in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)
 
 
 def tell(found: list[dict[str, Any]], console: Console) -> None:
@@ -125,3 +149,11 @@ def _served(attend: heed.Attention, keys: torch.Tensor, T: int) -> dict[str, Non
         served[" + ".join(lanes)] = None
         fast |= lanes.keys() - {"reference"}
     return served
+
+
+COLLECTIONS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "mechanisms": lambda: [as_data(entry) for entry in CATALOGUE.values()],
+    "models": listing.models,
+    "tasks": listing.tasks,
+    "recipes": listing.recipes,
+}

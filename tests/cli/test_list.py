@@ -85,3 +85,19 @@ def test_nothing_is_lost_on_a_narrow_terminal() -> None:
     assert max(map(cell_len, text.splitlines())) <= 80
     for word in ("Categorical", "tanh", "9-10"):
         assert word in "".join(text.split())
+
+
+def test_recipes_say_what_they_need_and_what_is_good(command) -> None:
+    done = command("list", "recipes", "--json")
+    recipes = {each["name"]: each for each in json.loads(done.out)}
+    assert set(recipes) == {"demo", "grammar", "multi30k-rnn", "multi30k-transformer", "zh-en"}
+    assert all(each["needs"] and each["good"] and each["about"] for each in recipes.values())
+    assert "train.en" in recipes["multi30k-rnn"]["needs"]
+
+
+@pytest.mark.parametrize("collection", ["tasks", "recipes"])
+def test_every_collection_reads_as_text_and_as_json(command, collection: str) -> None:
+    told, data = command("list", collection), command("list", collection, "--json")
+    assert (told.code, data.code) == (0, 0)
+    for each in json.loads(data.out):
+        assert each["name"] in told.out

@@ -1,0 +1,69 @@
+"""heed compare: the same task under several mechanisms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from heed.cli.following import follow
+from heed.running import recipe as recipes
+from heed.running.compare import COLUMNS, Cell, compare
+from heed.viewing.blocks import said
+
+EXAMPLES = (
+    "heed compare grammar --attention additive,general,local-p/general,none\n\n"
+    "heed compare demo --attention additive,none training.epochs=2"
+)
+
+
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any key of the recipe.")
+    ] = None,
+    attention: Annotated[
+        str, typer.Option(help="Mechanisms by name, separated by commas; none is one of them.")
+    ] = "additive,none",
+    folder: Annotated[
+        Path | None, typer.Option("--run", help="Where to write; runs/compare-RECIPE unless told.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, max=64, help="How many train at a time.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew there.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Train one recipe under several mechanisms: quality, alignment, entropy, speed, memory."""
+    raw = recipes.overridden(recipes.load(recipe), overrides or [])
+    place = folder or Path("runs", f"compare-{Path(recipe).stem}")
+    work = compare(
+        raw,
+        [name.strip() for name in attention.split(",") if name.strip()],
+        place,
+        device=device,
+        jobs=jobs,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    cells = follow(work, quiet=as_json)
+    if as_json:
+        print((place / "comparison.json").read_text("utf-8"))
+    else:
+        tell(cells, Console(highlight=False))
+    if any(cell.trained is None for cell in cells):
+        raise typer.Exit(1)
+
+
+def tell(cells: list[Cell], console: Console) -> None:
+    """The table, as on the page."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in COLUMNS:
+        table.add_column(column.name, justify="left" if column is COLUMNS[0] else "right")
+    for cell in cells:
+        values = zip(cell.row(), COLUMNS, strict=True)
+        table.add_row(*(said(value, column.form) for value, column in values))
+    console.print(table)

@@ -1,0 +1,56 @@
+"""heed train: a recipe, and a model comes out of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from heed.cli.following import follow
+from heed.running import recipe as recipes
+from heed.running.train import train
+
+EXAMPLES = "heed train grammar --attention local-p/general\n\nheed train runs/grammar --resume"
+
+
+def run(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name, a YAML file, or with --resume a run's folder.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any key of the recipe.")
+    ] = None,
+    attention: Annotated[str | None, typer.Option(help="A mechanism by name, or none.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--run", help="Where to write; runs/RECIPE unless told.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew there.")] = False,
+    start: Annotated[
+        Path | None, typer.Option("--from", help="A run whose weights are the beginning.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the whole recipe, and do nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a model as a recipe says; stopped at any moment, it goes on with --resume."""
+    going = resume and Path(recipe).is_dir()
+    resolved = None
+    if not going:
+        changes = list(overrides or [])
+        raw = recipes.overridden(recipes.load(recipe), changes)
+        resolved = recipes.resolve(recipes.with_attention(raw, attention))
+    if resolved is not None and print_config:
+        print(recipes.as_yaml(resolved), end="")
+        return
+    place = Path(recipe) if going else folder or Path("runs", Path(recipe).stem)
+    work = train(resolved, place, resume=resume, overwrite=overwrite, start=start, device=device)
+    trained = follow(work, quiet=as_json)
+    if as_json:
+        print(json.dumps(trained.as_data(), ensure_ascii=False, indent=1))
+    else:
+        print(f"{trained.folder}: {trained.parameters:,} parameters, {trained.steps:,} steps")

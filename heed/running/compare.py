@@ -1,0 +1,226 @@
+"""Compare: one recipe under several mechanisms, with the same seed and data; a table and a page.
+
+Each is trained in a process of its own, so that its memory can be told apart, and several at a time
+where there is room.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import torch
+
+from heed.errors import HeedError, Refused
+from heed.running.devices import chosen
+from heed.running.events import Note, Progress, Work
+from heed.running.recipe import resolve, with_attention
+from heed.running.showing import Shown, by_length, show
+from heed.running.train import Trained, train
+from heed.viewing.page import Block, Charts, Column, Examples, Heading, Page, Paragraph, Table
+
+COLUMNS = (
+    Column("mechanism"),
+    Column("BLEU", ".1f", "high"),
+    Column("long BLEU", ".1f", "high"),
+    Column("AER", ".3f", "low"),
+    Column("perplexity", ".2f", "low"),
+    Column("entropy", ".2f"),
+    Column("symbols/s", ",.0f", "high"),
+    Column("memory, MiB", ",.0f", "low"),
+    Column("parameters", ",d"),
+    Column("seconds", ",.0f", "low"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One mechanism: what came of it, or why nothing did."""
+
+    mechanism: str
+    trained: Trained | None = None
+    memory: float = 0.0  # MiB at the most, beyond what was there before
+    error: str = ""
+
+    def row(self) -> list[str | float | int | None]:
+        """As in COLUMNS."""
+        if self.trained is None:
+            return [self.mechanism, *[None] * (len(COLUMNS) - 1)]
+        done = self.trained
+        test, far = done.scores.get("test"), done.scores.get("long")
+        return [
+            self.mechanism,
+            None if test is None else test.bleu,
+            None if far is None else far.bleu,
+            None if test is None else test.aer,
+            done.perplexity if test is None else test.perplexity,
+            None if test is None else test.entropy,
+            done.tokens_per_second,
+            self.memory,
+            done.parameters,
+            done.seconds,
+        ]
+
+
+def compare(
+    raw: Mapping[str, Any],
+    mechanisms: Sequence[str],
+    folder: Path,
+    *,
+    device: str = "auto",
+    jobs: int = 1,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Work[list[Cell]]:
+    """Train and judge the recipe under each mechanism; write comparison.json and page.html."""
+    if len(set(mechanisms)) != len(mechanisms) or not mechanisms:
+        raise Refused("name each mechanism once: --attention additive,dot,none")
+    for name in mechanisms:
+        resolve(with_attention(raw, name))  # what cannot be is said before anything is trained
+    chosen(device)
+    tasks = [
+        (dict(raw), name, folder / name.replace("/", "+"), device, resume, overwrite)
+        for name in mechanisms
+    ]
+    cells = yield from _together(tasks, jobs)
+    cells.sort(key=lambda cell: mechanisms.index(cell.mechanism))
+    yield from _written(cells, folder, device)
+    return cells
+
+
+def _together(tasks: list[tuple[Any, ...]], jobs: int) -> Work[list[Cell]]:
+    """At most `jobs` at a time, each in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    heard: Queue[Any] = context.Queue()
+    waiting = list(tasks)
+    cells: list[Cell] = []
+    alive: dict[str, BaseProcess] = {}
+    threads = max(1, (os.cpu_count() or 1) // jobs)
+    try:
+        while waiting or alive:
+            while waiting and len(alive) < jobs:
+                task = waiting.pop(0)
+                process = context.Process(target=_train, args=(*task, threads, heard), daemon=True)
+                process.start()
+                alive[task[1]] = process
+            for name, event in _heard(heard, alive):
+                if isinstance(event, Cell):
+                    cells.append(event)
+                    alive.pop(name).join()
+                    yield Note(_outcome(event))
+                    event = Progress("comparing", len(cells), len(tasks))
+                yield event
+    finally:
+        for left in alive.values():
+            left.terminate()
+            left.join()
+    return cells
+
+
+def _heard(heard: Queue[Any], alive: dict[str, BaseProcess]) -> Iterator[tuple[str, Any]]:
+    try:
+        yield heard.get(timeout=0.5)
+    except Empty:
+        for name, process in list(alive.items()):
+            if process.exitcode is not None and heard.empty():
+                yield name, Cell(name, error=f"the process ended with code {process.exitcode}")
+
+
+def _train(
+    raw: dict[str, Any],
+    name: str,
+    folder: Path,
+    device: str,
+    resume: bool,
+    overwrite: bool,
+    threads: int,
+    heard: Queue[Any],
+) -> None:
+    """In a process of its own: train, tell, and give the cell."""
+    torch.set_num_threads(threads)
+    before = _resident()
+    try:
+        recipe = resolve(with_attention(raw, name))
+        work = train(recipe, folder, resume=resume, overwrite=overwrite, device=device)
+        trained = _told(work, name, heard)
+        heard.put((name, Cell(name, trained, _peak(device) or _resident() - before)))
+    except HeedError as error:
+        heard.put((name, Cell(name, error=str(error))))
+    except Exception:
+        heard.put((name, Cell(name, error=traceback.format_exc().strip().splitlines()[-1])))
+
+
+def _told(work: Work[Trained], name: str, heard: Queue[Any]) -> Trained:
+    """Pass on how far the training is, and leave the rest out."""
+    while True:
+        try:
+            event = next(work)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        if isinstance(event, Progress) and event.stage == "training" and event.done % 10 == 0:
+            heard.put((name, Progress(name, event.done, event.total, event.note)))
+
+
+def _resident() -> float:
+    """The most memory that this process ever held, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _peak(device: str) -> float:
+    """The same on a GPU; nothing on a CPU."""
+    return torch.cuda.max_memory_allocated() / 2**20 if chosen(device).type == "cuda" else 0.0
+
+
+def _outcome(cell: Cell) -> str:
+    if cell.trained is None:
+        return f"{cell.mechanism}: {cell.error}"
+    return f"{cell.mechanism}: " + " | ".join(
+        f"{part} {scores.line()}" for part, scores in cell.trained.scores.items()
+    )
+
+
+def _written(cells: list[Cell], folder: Path, device: str) -> Work[None]:
+    good = [cell for cell in cells if cell.trained is not None]
+    data = [
+        {"mechanism": c.mechanism, "memory": c.memory, "error": c.error}
+        | ({} if c.trained is None else c.trained.as_data())
+        for c in cells
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "comparison.json").write_text(json.dumps(data, ensure_ascii=False, indent=1))
+    if good:
+        page(cells, device).write(folder / "page.html")
+        yield Note(f"{folder / 'page.html'} shows the table, the curves and where each one looks")
+
+
+def page(cells: Sequence[Cell], device: str = "cpu") -> Page:
+    """The table, BLEU by length, and one sentence as each mechanism aligns it."""
+    good = [cell for cell in cells if cell.trained is not None]
+    blocks: list[Block] = [Table(COLUMNS, [cell.row() for cell in cells])]
+    blocks += [Paragraph(f"{cell.mechanism}: {cell.error}") for cell in cells if cell.error]
+    scores = {cell.mechanism: cell.trained.scores for cell in good if cell.trained}
+    shown = [_example(cell, device) for cell in good]
+    return Page(
+        f"{len(cells)} mechanisms compared",
+        [
+            *blocks,
+            Charts([by_length(scores)]),
+            Heading("One sentence, as each aligns it"),
+            Examples([each.block(note) for note, each in shown]),
+        ],
+    )
+
+
+def _example(cell: Cell, device: str) -> tuple[str, Shown]:
+    assert cell.trained is not None
+    return cell.mechanism, show(cell.trained.folder, device=device)[-1]

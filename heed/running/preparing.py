@@ -1,0 +1,124 @@
+"""From a recipe's pairs to what training reads: tokenisers, a cache of tokens, examples kept.
+
+All of it lies in the run folder, so that going on, evaluating and looking need nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from heed.data import cache
+from heed.data.pairs import Links, Report
+from heed.data.text import read_lines
+from heed.errors import Refused
+from heed.running.events import Note, Progress, Work
+from heed.running.recipe import Recipe
+from heed.tasks.translate import Data, Part, examples
+from heed.tasks.translator import Example, Vocabulary
+from heed.training.folder import RunFolder
+
+CHUNK = 2000  # pairs that are tokenised at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What training reads."""
+
+    vocabulary: Vocabulary
+    train: cache.Corpus
+    valid: list[Example]
+    longest: int
+    """The longest source, in symbols."""
+
+
+def data_root() -> Path:
+    """Where data folders are looked up: $HEED_DATA, or here."""
+    return Path(os.environ.get("HEED_DATA", "."))
+
+
+def prepare(recipe: Recipe, folder: RunFolder) -> Work[Prepared]:
+    """Read the pairs, train the tokenisers, write the cache; what is there already is kept."""
+    if not (folder.cache / "ready.json").exists():
+        yield from _write(recipe, folder)
+    vocabulary = vocabulary_of(folder)
+    train = cache.Corpus.open(folder.inside(folder.cache), "train")
+    longest = int(train.lengths["source"].max())
+    return Prepared(vocabulary, train, list(kept(folder, "valid")), longest)
+
+
+def vocabulary_of(folder: RunFolder) -> Vocabulary:
+    """The tokenisers of a run."""
+    return Vocabulary.load(folder.inside(folder.tokenizer), folder.inside(folder.target_tokenizer))
+
+
+def _write(recipe: Recipe, folder: RunFolder) -> Work[None]:
+    data, root = recipe.data, data_root()
+    yield Progress(f"learning {data.tokens.kind} tokens", 0)
+    vocabulary = Vocabulary.train(data.tokens, lambda: examples(data, "train", root, Report()))
+    vocabulary.save(folder.tokenizer, folder.target_tokenizer)
+    report = Report()
+    yield from _tokenise(data, vocabulary, folder, report)
+    yield Note(f"training pairs: {report}")
+    for part in _parts(data):
+        counted = Report()
+        _keep(folder, part, examples(data, part, root, counted))
+        yield Note(f"{part} pairs: {counted}")
+    folder.write_json(folder.cache / "ready.json", {"pairs": report.kept})
+
+
+def _parts(data: Data) -> list[Part]:
+    if data.grammar is not None:
+        return ["valid", "test", "long"] if data.grammar.beyond else ["valid", "test"]
+    return ["valid"] if data.test is None else ["valid", "test"]
+
+
+def _tokenise(data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Report) -> Work[None]:
+    sides = {"source": vocabulary.source, "target": vocabulary.target}
+    most = max(side.size for side in sides.values())
+    pairs = examples(data, "train", data_root(), report)
+    with cache.Writer(folder.cache, "train", sides, vocabulary=most) as writer:
+        while chunk := list(islice(pairs, CHUNK)):
+            texts = zip(*(pair[:2] for pair in chunk), strict=True)
+            coded = [side.encode(text) for side, text in zip(sides.values(), texts, strict=True)]
+            rows = [row for row in zip(*coded, strict=True) if max(map(len, row)) <= data.longest]
+            for _ in range(len(chunk) - len(rows)):
+                report.drop_kept("too long")
+            if rows:
+                writer.add(dict(zip(sides, zip(*rows, strict=True), strict=True)))
+            yield Progress("tokenising", report.read)
+    if not report.kept:
+        raise Refused(f"there is nothing to train on: {report}")
+
+
+def _keep(folder: RunFolder, part: str, pairs: Iterator[Example]) -> None:
+    lines = [json.dumps(_as_data(pair), ensure_ascii=False) for pair in pairs]
+    if not lines:
+        raise Refused(f"there are no {part} pairs")
+    folder.write_text(folder.examples / f"{part}.jsonl", "\n".join(lines) + "\n")
+
+
+def _as_data(pair: Example) -> dict[str, Any]:
+    links = None if pair.links is None else [sorted(some) for some in pair.links]
+    return {"source": pair.source, "target": pair.target, "links": links}
+
+
+def kept(folder: RunFolder, part: str) -> Iterator[Example]:
+    """The examples of a part, as the run folder keeps them."""
+    path = folder.inside(folder.examples / f"{part}.jsonl")
+    if not path.is_file():
+        raise Refused(f"{folder.path} keeps no {part} pairs; give a file")
+    for number, line in read_lines(path):
+        try:
+            found = json.loads(line)
+            links = found["links"]
+            if links is not None:
+                links = Links(*(frozenset((int(i), int(j)) for i, j in some) for some in links))
+            yield Example(str(found["source"]), str(found["target"]), links)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise Refused(f"{path}:{number}: not an example") from None

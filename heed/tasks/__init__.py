@@ -1,0 +1,1 @@
+"""What to learn and how it is judged: one story per file."""

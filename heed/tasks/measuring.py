@@ -1,0 +1,191 @@
+"""How translations and alignments are judged: BLEU and chrF by sacreBLEU, alignment error rate.
+
+A link is (source word, target word), from 0. Alignment error is that of Och and Ney 2003, with sure
+links S and possible ones P:  AER = 1 − (|A∩S| + |A∩P|) / (|A| + |S|), counted over all sentences.
+A holds one link for each target word that the gold aligns, to the source word with the largest
+weight; a target word without a counterpart (the, do) is counted neither in A nor in the gold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from heed.data.pairs import Links
+from heed.errors import Refused, ShapeError, UnknownName
+
+Link: TypeAlias = tuple[int, int]
+Gold: TypeAlias = Links | Iterable[Link]
+"""The true links of a sentence; all are sure unless they come as `Links`."""
+
+TOKENISERS = ("13a", "zh", "intl", "char", "none")
+"""How sacreBLEU cuts text into words: 13a for most languages, zh where the target is Chinese."""
+
+
+class Measured(NamedTuple):
+    """A figure and the signature that says how it was computed."""
+
+    value: float
+    signature: str
+
+
+def bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    lowercase: bool = False,
+    tokenise: str = "13a",
+) -> Measured:
+    """Corpus BLEU, 0 to 100."""
+    if tokenise not in TOKENISERS:
+        raise UnknownName("tokeniser of sacreBLEU", tokenise, TOKENISERS)
+    metric = _sacrebleu().BLEU(lowercase=lowercase, tokenize=tokenise, force=True)
+    return _measured(metric, hypotheses, references)
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Measured:
+    """Corpus chrF2 over character 6-grams, 0 to 100."""
+    return _measured(_sacrebleu().CHRF(lowercase=lowercase), hypotheses, references)
+
+
+def _sacrebleu() -> Any:
+    try:
+        from sacrebleu import metrics
+    except ImportError:
+        raise Refused(
+            "BLEU and chrF are computed by sacreBLEU, which is not installed: "
+            "pip install heed-attention[translate]"
+        ) from None
+    return metrics
+
+
+def _measured(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Measured:
+    if len(hypotheses) != len(references):
+        raise Refused(
+            f"{len(hypotheses):,} translations cannot be compared with "
+            f"{len(references):,} references: there must be one for each"
+        )
+    if not hypotheses:
+        raise Refused("there are no translations to judge")
+    score = metric.corpus_score(list(hypotheses), [list(references)])
+    return Measured(float(score.score), str(metric.get_signature()))
+
+
+def by_length(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    lengths: Sequence[int],
+    edges: Sequence[int],
+    lowercase: bool = False,
+    tokenise: str = "13a",
+) -> list[tuple[str, int, float]]:
+    """(range, sentences in it, their BLEU) by source length; each edge is the last of its range.
+
+    edges 5, 10 tell 1-5, 6-10 and 11+ apart; a range without sentences is left out.
+    """
+    if not len(lengths) == len(hypotheses) == len(references):
+        raise Refused("by_length needs one length and one reference for each translation")
+    names = [f"{low + 1}-{high}" for low, high in pairwise((0, *edges))]
+    names.append(f"{edges[-1] + 1}+" if edges else "all")
+    ranges = np.searchsorted(edges, lengths)  # a length on an edge belongs below it
+    found = []
+    for i, name in enumerate(names):
+        rows = np.flatnonzero(ranges == i).tolist()
+        if rows:
+            texts, wanted = [hypotheses[row] for row in rows], [references[row] for row in rows]
+            found.append((name, len(rows), bleu(texts, wanted, lowercase, tokenise).value))
+    return found
+
+
+def links(weight: ArrayLike) -> list[Link]:
+    """Each target word and the source word it looked at most.    T S"""
+    weights = np.asarray(weight)
+    if weights.ndim != 2 or weights.shape[1] == 0:
+        raise ShapeError(f"the weights of one sentence are T S, not {weights.shape}")
+    return [(int(i), j) for j, i in enumerate(weights.argmax(1))]
+
+
+def of_words(
+    weight: ArrayLike, target: Sequence[int], source: Sequence[int]
+) -> NDArray[np.floating[Any]]:
+    """Weights between words from those between pieces.    T S -> words of T, words of S
+
+    target, source: the word of each piece, from 0; negative for what belongs to none (</s>). The
+    pieces of a source word are looked at together (sum), those of a target word take turns (mean).
+    """
+    weights = np.asarray(weight)
+    if weights.shape != (len(target), len(source)):
+        raise ShapeError(
+            f"the weights are {weights.shape}, but there are {len(target)} target "
+            f"and {len(source)} source pieces"
+        )
+    rows, columns = _members(target), _members(source)
+    return rows @ weights @ columns.T / np.maximum(rows.sum(1, keepdims=True), 1)
+
+
+def _members(words: Sequence[int]) -> NDArray[np.floating[Any]]:
+    """One where the piece belongs to the word.    words, pieces"""
+    return np.equal.outer(np.arange(max(words, default=-1) + 1), words).astype(float)
+
+
+def to_pharaoh(found: Iterable[Link]) -> str:
+    """Links in Pharaoh format, source first: 0-0 1-2."""
+    return " ".join(f"{i}-{j}" for i, j in sorted(found))
+
+
+def alignment_error(found: Iterable[Iterable[Link]], gold: Iterable[Gold]) -> float:
+    """AER of the links found in each sentence against the true ones, 0 (perfect) to 1."""
+
+    def hits(links: Iterable[Link], true: Links) -> tuple[float, float, float]:
+        aligned = {j for _, j in true.possible}
+        kept = {link for link in links if link[1] in aligned}
+        return len(kept & true.sure), len(kept & true.possible), len(kept)
+
+    return _error(hits, found, gold)
+
+
+def diagonal(source: int, target: int) -> list[Link]:
+    """The guess that both languages say everything in the same order: S and T words."""
+    return [((2 * j + 1) * source // (2 * target), j) for j in range(target)]
+
+
+def diagonal_error(sizes: Iterable[tuple[int, int]], gold: Iterable[Gold]) -> float:
+    """AER of the diagonal guess; sizes: how many source and target words each sentence has."""
+    return alignment_error((diagonal(*size) for size in sizes), gold)
+
+
+def uniform_error(sizes: Iterable[tuple[int, int]], gold: Iterable[Gold]) -> float:
+    """AER to expect of links drawn at random, every source word alike."""
+
+    def hits(size: tuple[int, int], true: Links) -> tuple[float, float, float]:
+        aligned = {j for _, j in true.possible}
+        return len(true.sure) / size[0], len(true.possible) / size[0], len(aligned)
+
+    return _error(hits, sizes, gold)
+
+
+def _error(
+    hits: Callable[[Any, Links], tuple[float, float, float]],
+    found: Iterable[Any],
+    gold: Iterable[Gold],
+) -> float:
+    """1 − (|A∩S| + |A∩P|) / (|A| + |S|), the counts summed over the sentences."""
+    right, all_links = 0.0, 0.0
+    for guess, true in zip(found, gold, strict=True):
+        links = _gold(true)
+        sure, possible, size = hits(guess, links)
+        right += sure + possible
+        all_links += size + len(links.sure)
+    if not all_links:
+        raise Refused("no word is aligned in the gold, so there is no alignment error")
+    return 1 - right / all_links
+
+
+def _gold(true: Gold) -> Links:
+    if isinstance(true, Links):
+        return Links(true.sure, true.possible | true.sure)
+    sure = frozenset(true)
+    return Links(sure, sure)

@@ -1,0 +1,168 @@
+"""Translate: from pairs of sentences to a model that turns one language into the other.
+
+    我 爱 中国  ->  i love china
+
+Data     Pairs of sentences from files (`data/pairs.py`), or drawn from the built-in grammar, which
+         knows the alignment of every word. Tokenisers are trained on the training pairs.
+Model    Any that reads a sequence and writes another: `models/recurrent.py`, `transformer.py`.
+Judged   BLEU and chrF of its translations; the perplexity of the references; where the alignment is
+         known, how much of it the attention misses (alignment error rate).
+A good run  The recipe `demo` passes BLEU 95 within a minute or two; docs/results.md has the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from heed.data import grammar
+from heed.data.pairs import Files, Links, Report, read_linked, read_pairs
+from heed.errors import Refused
+from heed.tasks import measuring
+from heed.tasks.translator import Example, Reading, Settings, Tokens, Translation
+
+Part = Literal["train", "valid", "test", "long"]
+
+
+class Grammar(Settings):
+    """Sentences drawn from the built-in grammar."""
+
+    pairs: int = Field(20_000, ge=1, le=2_000_000, description="Training pairs.")
+    shortest: int = Field(3, ge=3, le=100, description="Source words, at least.")
+    longest: int = Field(12, ge=3, le=100, description="Source words, at most.")
+    beyond: int = Field(0, ge=0, le=100, description="A further test: longer, up to this; 0: none.")
+    held_out: int = Field(500, ge=1, le=100_000, description="Pairs in each of valid and test.")
+    seed: int = Field(0, ge=0, le=2**31 - 1)
+
+
+class Data(Settings):
+    """Where the pairs come from: files, or the grammar."""
+
+    folder: str = Field(".", description="Paths start here; itself under $HEED_DATA if relative.")
+    train: Files | None = None
+    valid: Files | None = None
+    test: Files | None = None
+    grammar: Grammar | None = None
+    tokens: Tokens = Tokens()
+    longest: int = Field(100, ge=2, le=100_000, description="Longer pairs (in symbols) are dropped")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Data:
+        if (self.grammar is None) == (self.train is None):
+            raise ValueError("give the training pairs as data.train, or draw them by data.grammar")
+        if self.train is not None and self.valid is None:
+            raise ValueError("data.valid is missing: pairs to judge the model on while it trains")
+        return self
+
+
+def examples(data: Data, part: Part, root: Path, report: Report) -> Iterator[Example]:
+    """The pairs of one part; what is read, kept and dropped is counted in the report."""
+    if data.grammar is not None:
+        yield from _drawn(data.grammar, part, report)
+        return
+    files: Files | None = getattr(data, part, None)
+    if files is None:
+        raise Refused(f"data.{part} is not given")
+    yield from from_files(files.under(root / data.folder), report)
+
+
+def from_files(files: Files, report: Report) -> Iterator[Example]:
+    """The pairs of some files, with their alignments where those are given."""
+    if files.alignments is None:
+        yield from (Example(*pair) for pair in read_pairs(files, report=report))
+    else:
+        yield from (Example(*pair, links) for pair, links in read_linked(files, report=report))
+
+
+def _drawn(settings: Grammar, part: Part, report: Report) -> Iterator[Example]:
+    shortest, longest = settings.shortest, settings.longest
+    if part == "long":
+        shortest, longest = longest + 1, settings.beyond
+    for each in grammar.draw(
+        settings.pairs if part == "train" else settings.held_out,
+        shortest=shortest,
+        longest=longest,
+        seed=settings.seed,
+        part="test" if part == "long" else part,
+    ):
+        report.read += 1
+        report.kept += 1
+        links = frozenset(each.links)
+        yield Example(*each.pair, Links(links, links))
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How good the translations are."""
+
+    pairs: int
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    perplexity: float
+    entropy: float | None  # of the attention, in nats; None where there is none
+    aer: float | None  # where the alignment is known, and there is attention
+    by_length: list[tuple[str, int, float]]  # source words, pairs, BLEU
+
+    def line(self) -> str:
+        """In one line."""
+        aligned = "" if self.aer is None else f" · AER {self.aer:.3f}"
+        return (
+            f"BLEU {self.bleu:.1f} · chrF {self.chrf:.1f} · perplexity {self.perplexity:.2f}"
+            f"{aligned}"
+        )
+
+
+EDGES = (5, 10, 15, 20, 25, 30, 40, 50)
+"""Source lengths, in words, between which quality is told apart."""
+
+
+def judged(
+    pairs: Sequence[Example],
+    written: Sequence[Translation],
+    readings: Sequence[Reading],
+    *,
+    lowercase: bool = False,
+) -> Scores:
+    """How good what was written for the pairs is, and what was made of the references."""
+    texts, references = [each.text for each in written], [pair.target for pair in pairs]
+    bleu = measuring.bleu(texts, references, lowercase=lowercase)
+    chrf = measuring.chrf(texts, references, lowercase=lowercase)
+    symbols = sum(each.symbols for each in readings)
+    lengths = [len(pair.source.split()) for pair in pairs]
+    return Scores(
+        len(pairs),
+        bleu.value,
+        bleu.signature,
+        chrf.value,
+        chrf.signature,
+        math.exp(min(sum(each.surprise for each in readings) / symbols, 700)),
+        _entropy(readings),
+        _aer(pairs, readings),
+        measuring.by_length(texts, references, lengths, EDGES, lowercase=lowercase),
+    )
+
+
+def _entropy(readings: Sequence[Reading]) -> float | None:
+    if any(each.entropy is None for each in readings):
+        return None
+    symbols = sum(each.symbols for each in readings)
+    return sum((each.entropy or 0.0) * each.symbols for each in readings) / symbols
+
+
+def _aer(pairs: Sequence[Example], readings: Sequence[Reading]) -> float | None:
+    known = [
+        (reading.links, pair.links)
+        for pair, reading in zip(pairs, readings, strict=True)
+        if pair.links is not None and reading.links is not None
+    ]
+    if not known:
+        return None
+    found, gold = zip(*known, strict=True)
+    return measuring.alignment_error(found, gold)

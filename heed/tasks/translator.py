@@ -1,0 +1,302 @@
+"""A trained model at work: it translates, and reads given translations; and it can be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
+
+from heed.attention.statistics import entropy, statistics
+from heed.data.pairs import Links
+from heed.data.tokenise import BOS, EOS, PAD, UNK, Kind, Tokeniser
+from heed.decoding.beam import beam
+from heed.decoding.greedy import greedy
+from heed.decoding.sampling import sample
+from heed.decoding.stepping import Hypothesis
+from heed.records import Attended
+from heed.tasks import measuring
+
+
+class Settings(BaseModel):
+    """Unknown keys are refused; nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tokens(Settings):
+    """How text is cut into symbols."""
+
+    kind: Kind = "bpe"
+    size: int = Field(8000, ge=16, le=1_000_000, description="Symbols in a vocabulary, at most.")
+    shared: bool = Field(False, description="One vocabulary for both languages.")
+    lowercase: bool = False
+
+
+class Decoding(Settings):
+    """How a translation is chosen."""
+
+    method: Literal["beam", "greedy", "sample"] = "beam"
+    width: int = Field(5, ge=1, le=1000)
+    length_penalty: float = Field(1.0, ge=0, le=10)
+    coverage_penalty: float = Field(0.0, ge=0, le=10)
+    temperature: float = Field(1.0, gt=0, le=100)
+    top_k: int | None = Field(None, ge=1)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int = Field(0, ge=0, le=2**31 - 1, description="For method: sample.")
+    longest: int = Field(200, ge=1, le=100_000, description="Symbols, at most.")
+
+
+class Example(NamedTuple):
+    """A sentence, its translation, and which words correspond, where that is known."""
+
+    source: str
+    target: str
+    links: Links | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokenisers of both languages; one and the same where they share it."""
+
+    source: Tokeniser
+    target: Tokeniser
+
+    @property
+    def shared(self) -> bool:
+        """Whether both sides have one vocabulary."""
+        return self.source is self.target
+
+    @classmethod
+    def train(cls, settings: Tokens, pairs: Callable[[], Iterator[Example]]) -> Vocabulary:
+        """From the training pairs, read once (shared) or twice."""
+        choices: dict[str, Any] = {"size": settings.size, "lowercase": settings.lowercase}
+        if settings.shared:
+            both = (text for pair in pairs() for text in (pair.source, pair.target))
+            joint = Tokeniser.train(settings.kind, both, **choices)
+            return cls(joint, joint)
+        source = Tokeniser.train(settings.kind, (pair.source for pair in pairs()), **choices)
+        target = Tokeniser.train(settings.kind, (pair.target for pair in pairs()), **choices)
+        return cls(source, target)
+
+    def save(self, source: Path, target: Path) -> None:
+        """One file, or two where the target has a vocabulary of its own."""
+        self.source.save(source)
+        if not self.shared:
+            self.target.save(target)
+
+    @classmethod
+    def load(cls, source: Path, target: Path) -> Vocabulary:
+        """What `save` wrote; without a file of its own, the target shares the source's."""
+        first = Tokeniser.load(source)
+        return cls(first, Tokeniser.load(target) if target.exists() else first)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What was written for a sentence, and where the model looked while it wrote."""
+
+    source: str
+    text: str
+    log_prob: float
+    columns: list[str]  # the pieces of the source, its end included
+    rows: list[str]  # the pieces that were written
+    weight: NDArray[np.float32] | None  # rows × columns
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the model made of a given pair: how surprised it was, and how it aligned the words."""
+
+    surprise: float  # nats, summed over the target's symbols
+    symbols: int
+    links: list[tuple[int, int]] | None  # of words; None without attention
+    entropy: float | None  # of the attention, mean over the symbols, in nats
+
+
+class Translator:
+    """A trained model at work.
+
+    longest  symbols of a source; the end of a longer one is not read
+    tokens   places in a batch, padding included
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        vocabulary: Vocabulary,
+        device: torch.device,
+        *,
+        longest: int,
+        tokens: int = 4000,
+    ) -> None:
+        self.model: Any = model
+        self.vocabulary, self.device = vocabulary, device
+        self.longest, self.tokens = longest, tokens
+
+    def translate(
+        self, sentences: Sequence[str], decoding: Decoding, *, look: bool = False, best: int = 1
+    ) -> list[list[Translation]]:
+        """The best translations of each sentence, best first; a blank one stays blank."""
+        found = [[Translation(sentence, "", 0.0, [], [], None)] for sentence in sentences]
+        for done in self.stream(sentences, decoding, look=look, best=best):
+            for i, translations in done.items():
+                found[i] = translations
+        return found
+
+    @torch.inference_mode()
+    def stream(
+        self, sentences: Sequence[str], decoding: Decoding, *, look: bool = False, best: int = 1
+    ) -> Iterator[dict[int, list[Translation]]]:
+        """The same by the batch, the longest sentences first; blank ones are left out.
+
+        look  keep where the model looked
+        """
+        self.model.eval()
+        busy = [i for i, sentence in enumerate(sentences) if sentence.strip()]
+        coded = self.vocabulary.source.encode([sentences[i] for i in busy])
+        ids = {i: self._cut(each) for i, each in zip(busy, coded, strict=True)}
+        for rows in self._batches({i: len(each) for i, each in ids.items()}):
+            written = self._decode([ids[i] for i in rows], decoding, look, best)
+            yield {
+                i: [self._finished(sentences[i], ids[i], each) for each in hypotheses]
+                for i, hypotheses in zip(rows, written, strict=True)
+            }
+
+    def _decode(
+        self, ids: list[list[int]], decoding: Decoding, look: bool, best: int
+    ) -> list[list[Hypothesis]]:
+        source, lengths = self._padded(ids)
+        weigh = look or (decoding.method == "beam" and decoding.coverage_penalty > 0)
+        carry = self.model.begin(source, lengths, need="weight" if weigh else "context")
+        rules: dict[str, Any] = {
+            "begin": BOS,
+            "end": EOS,
+            "longest": (2 * lengths + 20).clamp(max=decoding.longest),
+            "forbid": (PAD, UNK, BOS),
+            "lengths": lengths,
+        }
+        if decoding.method == "beam":
+            rules |= {"width": max(decoding.width, best), "best": best}
+            rules |= decoding.model_dump(include={"length_penalty", "coverage_penalty"})
+            return beam(self.model, carry, len(ids), **rules)
+        if decoding.method == "greedy":
+            return [[each] for each in greedy(self.model, carry, len(ids), **rules)]
+        rules |= decoding.model_dump(include={"temperature", "top_k", "top_p"})
+        chance = torch.Generator(self.device).manual_seed(decoding.seed)
+        return [[each] for each in sample(self.model, carry, len(ids), generator=chance, **rules)]
+
+    def _finished(self, sentence: str, ids: list[int], found: Hypothesis) -> Translation:
+        weight = None if found.weight is None else found.weight.float().cpu().numpy()
+        return Translation(
+            sentence,
+            self.vocabulary.target.decode(found.symbols),
+            found.log_prob,
+            self.vocabulary.source.pieces(ids),
+            self.vocabulary.target.pieces(found.symbols),
+            weight,
+        )
+
+    def read(self, pairs: Sequence[Example], *, look: bool = True) -> list[Reading]:
+        """Given pairs: the model's surprise at each target, and how it aligns the words."""
+        found: dict[int, Reading] = {}
+        for rows, ids in self._coded(pairs):
+            given = [pairs[i] for i in rows]
+            found |= zip(rows, self._read(given, ids, look), strict=True)
+        return [found[i] for i in range(len(pairs))]
+
+    def _coded(
+        self, pairs: Sequence[Example]
+    ) -> Iterator[tuple[list[int], list[tuple[list[int], list[int]]]]]:
+        """Batches of pairs as numbers: which rows they are, and source and target of each."""
+        sources = self.vocabulary.source.encode([pair.source for pair in pairs])
+        targets = self.vocabulary.target.encode([pair.target for pair in pairs])
+        ids = [(self._cut(s), t) for s, t in zip(sources, targets, strict=True)]
+        for rows in self._batches({i: max(map(len, both)) for i, both in enumerate(ids)}):
+            yield rows, [ids[i] for i in rows]
+
+    @torch.inference_mode()
+    def _read(
+        self, pairs: list[Example], ids: list[tuple[list[int], list[int]]], look: bool
+    ) -> list[Reading]:
+        self.model.eval()
+        (source, lengths), (labels, _) = (self._padded([each[i] for each in ids]) for i in (0, 1))
+        written = self.model(source, lengths, shifted(labels), need="weight" if look else "context")
+        surprises = cross_entropy(
+            written.logits.float().mT, labels, ignore_index=PAD, reduction="none"
+        ).sum(1)
+        looks = self.model.alignment(written.seen).float().cpu() if look and written.seen else None
+        readings = []
+        for i, surprise in enumerate(surprises.tolist()):
+            S, T = map(len, ids[i])
+            links, spread = None, None
+            if looks is not None:
+                weight = looks[i, :T, :S]
+                links = self.links(pairs[i], weight.numpy())
+                share = weight / weight.sum(-1, keepdim=True).clamp(min=1e-30)
+                spread = float(entropy(share).mean())
+            readings.append(Reading(surprise, T, links, spread))
+        return readings
+
+    def links(self, pair: Example, weight: NDArray[Any]) -> list[tuple[int, int]]:
+        """Which words correspond, by the attention between their pieces.    weight: T S"""
+        source = self.vocabulary.source.words(pair.source)[-weight.shape[1] :]
+        target = self.vocabulary.target.words(pair.target)
+        return measuring.links(measuring.of_words(weight, target, source))
+
+    @torch.inference_mode()
+    def look(self, pairs: Sequence[Example]) -> tuple[dict[str, Attended], Tensor, Tensor]:
+        """Every attention while given pairs are read, and the lengths of sources and targets."""
+        self.model.eval()
+        sources = self.vocabulary.source.encode([pair.source for pair in pairs])
+        targets = self.vocabulary.target.encode([pair.target for pair in pairs])
+        source, lengths = self._padded([self._cut(each) for each in sources])
+        labels, written = self._padded(targets)
+        return self.model(source, lengths, shifted(labels), need="weight").seen, lengths, written
+
+    def sharpness(self, pairs: Sequence[Example]) -> dict[str, dict[str, float]]:
+        """Of each attention while given pairs are read: mean entropy (nats) and largest share."""
+        seen, sources, targets = self.look(pairs)
+        found = {}
+        for path, record in seen.items():
+            figures = statistics(record.weight)  # B H T each
+            lengths = sources if path.startswith("encoder") else targets
+            places = torch.arange(figures.peak.shape[2], device=self.device)
+            real = (places < lengths[:, None])[:, None].expand_as(figures.peak)
+            entropy, peak = (float(x[real].mean()) for x in (figures.entropy, figures.peak))
+            found[path] = {"entropy": entropy, "sharpness": peak}
+        return found
+
+    def _cut(self, ids: list[int]) -> list[int]:
+        """No longer than the model reads; the end stays."""
+        return ids if len(ids) <= self.longest else [*ids[: self.longest - 1], EOS]
+
+    def _batches(self, lengths: Mapping[int, int]) -> Iterator[list[int]]:
+        """Rows of similar length together, the longest first."""
+        rows: list[int] = []
+        for i in sorted(lengths, key=lambda i: -lengths[i]):
+            if rows and (len(rows) + 1) * lengths[rows[0]] > self.tokens:
+                yield rows
+                rows = []
+            rows.append(i)
+        if rows:
+            yield rows
+
+    def _padded(self, ids: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """-> B S, B"""
+        lengths = torch.tensor([len(each) for each in ids])
+        table = pad_sequence([torch.tensor(each) for each in ids], True, PAD)
+        return table.to(self.device), lengths.to(self.device)
+
+
+def shifted(labels: Tensor) -> Tensor:
+    """What stands before each symbol: the beginning, then all but the last.    B T -> B T"""
+    return torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)

@@ -1,0 +1,125 @@
+"""The measures against hand-computed cases and against sacreBLEU itself."""
+
+import sys
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from heed.data.pairs import Links
+from heed.errors import Refused, ShapeError, UnknownName
+from heed.tasks import measuring
+from heed.tasks.measuring import alignment_error, bleu, by_length, chrf, links, of_words
+
+SAID = ["the cat sat on the mat .", "a Dog runs in the park today", "hello world again and again"]
+MEANT = ["the cat sat on a mat .", "a dog runs in the park today", "hello world , once again"]
+
+
+def test_bleu_and_chrf_are_those_of_sacrebleu() -> None:
+    assert bleu(SAID, MEANT).value == sacrebleu.corpus_bleu(SAID, [MEANT], force=True).score
+    assert chrf(SAID, MEANT).value == sacrebleu.corpus_chrf(SAID, [MEANT]).score
+    assert bleu(SAID, SAID).value == pytest.approx(100)
+
+
+def test_bleu_by_hand() -> None:
+    # 1- to 4-gram precisions 5/5, 4/4, 3/3, 2/2, and a reference of 6 words: exp(1 − 6/5).
+    value = bleu(["a b c d e"], ["a b c d e f"]).value
+    assert value == pytest.approx(100 * np.exp(-0.2))
+
+
+def test_lowercase_and_the_tokeniser_are_in_the_figure_and_in_the_signature() -> None:
+    plain, low = bleu(SAID, MEANT), bleu(SAID, MEANT, lowercase=True)
+    assert low.value > plain.value
+    assert "case:mixed" in plain.signature
+    assert "case:lc" in low.signature
+    assert "tok:13a" in plain.signature
+    assert f"version:{sacrebleu.__version__}" in plain.signature
+    chinese = bleu(["我爱中国和茶"], ["我爱中国和茶"], tokenise="zh")
+    assert chinese.value == pytest.approx(100)  # 13a would see one word, and no 4-gram
+    assert "tok:zh" in chinese.signature
+    assert "case:lc" in chrf(SAID, MEANT, lowercase=True).signature
+
+
+def test_what_cannot_be_judged_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match=r"3 translations .* 2 references"):
+        bleu(SAID, MEANT[:2])
+    with pytest.raises(Refused, match="no translations"):
+        chrf([], [])
+    with pytest.raises(UnknownName, match="13b"):
+        bleu(SAID, MEANT, tokenise="13b")
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    with pytest.raises(Refused, match=r"pip install heed-attention\[translate\]"):
+        bleu(SAID, MEANT)
+
+
+def test_by_length_puts_an_edge_into_the_range_below_it() -> None:
+    said, meant = SAID * 2, MEANT * 2
+    found = by_length(said, meant, [5, 6, 1, 10, 40, 7], [5, 10, 20])
+    assert [(name, count) for name, count, _ in found] == [("1-5", 2), ("6-10", 3), ("21+", 1)]
+    assert found[0][2] == bleu([said[0], said[2]], [meant[0], meant[2]]).value
+    assert by_length(said, meant, [1] * 6, []) == [("all", 6, bleu(said, meant).value)]
+    with pytest.raises(Refused, match="one length"):
+        by_length(said, meant, [1], [5])
+
+
+def test_links_are_the_largest_weights_source_first() -> None:
+    assert links([[0.1, 0.7, 0.2], [0.5, 0.2, 0.3]]) == [(1, 0), (0, 1)]
+    assert links(np.zeros((0, 3))) == []
+    with pytest.raises(ShapeError, match="T S"):
+        links(np.zeros((2, 3, 4)))
+
+
+def test_words_from_pieces_sum_over_the_source_and_average_over_the_target() -> None:
+    weight = np.array([[0.4, 0.3, 0.2, 0.1], [0.0, 0.2, 0.5, 0.3], [0.1, 0.1, 0.1, 0.7]])
+    words = of_words(weight, target=[0, 0, -1], source=[0, 1, 1, -1])
+    np.testing.assert_allclose(words, [[0.2, 0.6]])
+    assert links(weight)[0] == (0, 0)
+    assert links(words)[0] == (1, 0)  # the pieces of a word are looked at together
+    np.testing.assert_allclose(of_words(weight, [0, 1, 2], [0, 1, 2, 3]), weight)
+    with pytest.raises(ShapeError, match="2 target"):
+        of_words(weight, [0, 1], [0, 1, 2, 3])
+
+
+def test_alignment_error_by_hand() -> None:
+    gold = Links(frozenset({(0, 0), (1, 2)}), frozenset({(2, 1)}))
+    found = [(0, 0), (2, 1), (2, 2), (0, 3)]  # target word 3 has no counterpart: not counted
+    # A = 3, S = 2, A∩S = 1, A∩P = 2, since what is sure is possible.
+    assert alignment_error([found], [gold]) == pytest.approx(1 - (1 + 2) / (3 + 2))
+    assert alignment_error([[(0, 0), (1, 1)]], [[(0, 0), (1, 1)]]) == 0
+    assert alignment_error([[(1, 0), (0, 1)]], [[(0, 0), (1, 1)]]) == 1
+
+
+def test_alignment_error_counts_links_not_sentences() -> None:
+    found = [[(0, 0)], [(1, 0), (1, 1), (2, 2)]]
+    gold = [[(1, 0)], [(1, 0), (1, 1), (2, 2)]]
+    assert alignment_error(found, gold) == pytest.approx(1 - 6 / 8)
+    with pytest.raises(ValueError, match="shorter"):
+        alignment_error(found, gold[:1])
+    with pytest.raises(Refused, match="no word is aligned"):
+        alignment_error([[(0, 0)]], [[]])
+
+
+def test_a_link_to_a_source_word_without_a_counterpart_is_an_error() -> None:
+    assert alignment_error([[(5, 0), (1, 1)]], [[(0, 0), (1, 1)]]) == pytest.approx(0.5)
+
+
+def test_the_guesses() -> None:
+    assert measuring.diagonal(4, 4) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert measuring.diagonal(2, 4) == [(0, 0), (0, 1), (1, 2), (1, 3)]
+    assert measuring.diagonal(5, 1) == [(2, 0)]
+    assert measuring.diagonal_error([(2, 2)], [[(0, 0), (0, 1)]]) == pytest.approx(0.5)
+    # Each of the two aligned words is right once in four times.
+    assert measuring.uniform_error([(4, 9)], [[(0, 0), (1, 5)]]) == pytest.approx(0.75)
+
+
+def test_the_uniform_guess_is_what_random_links_come_to() -> None:
+    rng = np.random.default_rng(0)
+    gold = [[(int(rng.integers(6)), j) for j in range(5)] for _ in range(4000)]
+    drawn = [[(int(rng.integers(6)), j) for j in range(5)] for _ in gold]
+    expected = measuring.uniform_error([(6, 5)] * len(gold), gold)
+    assert alignment_error(drawn, gold) == pytest.approx(expected, abs=0.01)
+
+
+def test_pharaoh_is_source_first_and_in_order() -> None:
+    assert measuring.to_pharaoh([(1, 2), (0, 0), (1, 1)]) == "0-0 1-1 1-2"
+    assert measuring.to_pharaoh([]) == ""
