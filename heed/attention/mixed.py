@@ -28,7 +28,7 @@ class FixedGate(nn.Module):
 
     def forward(self, query: Tensor) -> Tensor:
         """B H T M -> a number"""
-        return query.new_tensor(self.share)
+        return query.new_full((), self.share)
 
 
 class HeadGate(nn.Module):

@@ -128,7 +128,7 @@ class Forward(Walk):
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
     ) -> tuple[Tensor, Tensor]:
-        move = energy.new_tensor(0.5)
+        move = energy.new_full((), 0.5)  # made where it is used: nothing is copied to a GPU
         if self.agent is not None:
             move = torch.sigmoid(_from_query(query[:, :, None], self.agent, energy)[..., 0])
         weight = forward_step(energy, before, ok, move)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.functional import normalize
 
 from heed.attention.memory import Memory
@@ -28,7 +29,10 @@ def dot(q: Tensor, k: Tensor, scale: float = 1.0) -> Tensor:
 def additive(q: Tensor, k: Tensor, w: Tensor, hint: Tensor | None = None) -> Tensor:
     """Energy w·tanh(q + k + hint).    B H T D, B H S D, H D, B H T S D -> B H T S"""
     inside = q[:, :, :, None] + k[:, :, None]
-    return (torch.tanh(inside if hint is None else inside + hint) @ w[:, None, :, None])[..., 0]
+    inside = torch.tanh(inside if hint is None else inside + hint)
+    if len(w) == 1:  # one head: one product for all rows, where a batched one goes row by row
+        return functional.linear(inside, w)[..., 0]
+    return (inside @ w[:, None, :, None])[..., 0]
 
 
 def distance(q: Tensor, r: Tensor, places: Places) -> Tensor:

@@ -34,13 +34,18 @@ class Config(BaseModel):
     source: int = Field(ge=4, le=2_000_000, description="Symbols of the source.")
     target: int = Field(ge=4, le=2_000_000)
     shared: bool
-    longest: int = Field(ge=1, le=1_000_000, description="The longest source, in symbols.")
+    longest: int = Field(ge=1, le=1_000_000, description="The longest source it is built for.")
     lowercase: bool
     decoding: Decoding
 
     def build(self) -> nn.Module:
         """The network, its weights drawn at random."""
         return building.build(self.model, **self.sizes)
+
+    @property
+    def reads(self) -> int | None:
+        """How long a source it can read, if there is a limit."""
+        return building.reads(self.model, self.longest)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -78,10 +83,10 @@ def open_run(path: Path, device: torch.device) -> Run:
         raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
     if not folder.model.is_file():
         raise Refused(f"{path} has no model.safetensors yet: its training has not validated once")
-    _compare(folder, config)
+    fits(config, folder.model_header(), folder.model)
     model = config.build()
     model.load_state_dict(folder.load_model())
-    translator = Translator(model.to(device), vocabulary, device, longest=config.longest)
+    translator = Translator(model.to(device), vocabulary, device, longest=config.reads)
     return Run(folder, config, translator)
 
 
@@ -96,14 +101,16 @@ def read_config(folder: RunFolder) -> Config:
         raise Refused(f"{folder.config}: {complaint(Config, error)}") from None
 
 
-def _compare(folder: RunFolder, config: Config) -> None:
+def fits(
+    config: Config, header: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], path: Path
+) -> None:
     """Refuse a configuration that is not that of the weights, before anything is allocated."""
     expected = building.shapes(config.model, **config.sizes)
-    there = {name: shape for name, (_, shape) in folder.model_header().items()}
+    there = {name: shape for name, (kind, shape) in header.items() if not kind.is_complex}
     if expected == there:
         return
     odd = sorted(set(expected.items()) ^ set(there.items()))[0][0]
     raise Refused(
-        f"{folder.model} does not fit {folder.config.name}: '{odd}' is "
+        f"{path} does not fit config.json: '{odd}' is "
         f"{there.get(odd, 'missing')}, expected {expected.get(odd, 'nothing')}"
     )

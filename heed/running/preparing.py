@@ -23,6 +23,7 @@ from heed.tasks.translate import Data, Part, examples
 from heed.tasks.translator import Example, Vocabulary
 from heed.training.folder import RunFolder
 
+LONGEST = 100_000  # characters of an example
 CHUNK = 2000  # pairs that are tokenised at a time
 
 
@@ -33,8 +34,6 @@ class Prepared:
     vocabulary: Vocabulary
     train: cache.Corpus
     valid: list[Example]
-    longest: int
-    """The longest source, in symbols."""
 
 
 def data_root() -> Path:
@@ -45,16 +44,33 @@ def data_root() -> Path:
 def prepare(recipe: Recipe, folder: RunFolder) -> Work[Prepared]:
     """Read the pairs, train the tokenisers, write the cache; what is there already is kept."""
     if not (folder.cache / "ready.json").exists():
+        if folder.config.exists():  # which is written later: the cache was there once
+            raise Refused(f"{folder.path} has lost its cache; begin anew: --overwrite")
         yield from _write(recipe, folder)
     vocabulary = vocabulary_of(folder)
-    train = cache.Corpus.open(folder.inside(folder.cache), "train")
-    longest = int(train.lengths["source"].max())
-    return Prepared(vocabulary, train, list(kept(folder, "valid")), longest)
+    train = _cached(folder, vocabulary)
+    return Prepared(vocabulary, train, list(kept(folder, "valid")))
 
 
 def vocabulary_of(folder: RunFolder) -> Vocabulary:
     """The tokenisers of a run."""
-    return Vocabulary.load(folder.inside(folder.tokenizer), folder.inside(folder.target_tokenizer))
+    source, target = folder.plain(folder.tokenizer), folder.target_tokenizer
+    return Vocabulary.load(source, folder.plain(target) if target.exists() else target)
+
+
+def _cached(folder: RunFolder, vocabulary: Vocabulary) -> cache.Corpus:
+    """The training pairs as numbers, all of them numbers that the tokenisers know."""
+    for path in folder.inside(folder.cache).iterdir():
+        folder.plain(path)
+    train = cache.Corpus.open(folder.cache, "train")
+    sizes = {"source": vocabulary.source.size, "target": vocabulary.target.size}
+    sound = train.tokens.keys() == sizes.keys() and all(
+        len(train) and train.lengths[column].min() > 0 and train.tokens[column].max() < size
+        for column, size in sizes.items()
+    )
+    if not sound:
+        raise Refused(f"{folder.cache} does not fit the tokenisers; begin anew: --overwrite")
+    return train
 
 
 def _write(recipe: Recipe, folder: RunFolder) -> Work[None]:
@@ -111,14 +127,22 @@ def _as_data(pair: Example) -> dict[str, Any]:
 def kept(folder: RunFolder, part: str) -> Iterator[Example]:
     """The examples of a part, as the run folder keeps them."""
     path = folder.inside(folder.examples / f"{part}.jsonl")
-    if not path.is_file():
+    if not path.is_file() or not path.stat().st_size:
         raise Refused(f"{folder.path} keeps no {part} pairs; give a file")
-    for number, line in read_lines(path):
+    for number, line in read_lines(folder.plain(path)):
         try:
-            found = json.loads(line)
-            links = found["links"]
-            if links is not None:
-                links = Links(*(frozenset((int(i), int(j)) for i, j in some) for some in links))
-            yield Example(str(found["source"]), str(found["target"]), links)
-        except (ValueError, KeyError, TypeError, RecursionError):
+            yield _example(json.loads(line))
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise Refused(f"{path}:{number}: not an example") from None
+
+
+def _example(found: Any) -> Example:
+    """What `_as_data` made of an example; anything else is refused, since nobody vouches for it."""
+    texts, links = (found["source"], found["target"]), found["links"]
+    for text in texts:
+        if not isinstance(text, str) or text.isspace() or not 0 < len(text) <= LONGEST:
+            raise ValueError
+        text.encode()  # half a surrogate pair is a ValueError, too
+    if links is not None:
+        links = Links(*(frozenset((int(i), int(j)) for i, j in some) for some in links))
+    return Example(*texts, links)

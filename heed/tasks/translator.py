@@ -125,7 +125,8 @@ class Reading:
 class Translator:
     """A trained model at work.
 
-    longest  symbols of a source; the end of a longer one is not read
+    longest  symbols of a source that the model can read, where there is a limit: what comes
+             after is not read
     tokens   places in a batch, padding included
     """
 
@@ -135,7 +136,7 @@ class Translator:
         vocabulary: Vocabulary,
         device: torch.device,
         *,
-        longest: int,
+        longest: int | None = None,
         tokens: int = 4000,
     ) -> None:
         self.model: Any = model
@@ -248,7 +249,7 @@ class Translator:
 
     def links(self, pair: Example, weight: NDArray[Any]) -> list[tuple[int, int]]:
         """Which words correspond, by the attention between their pieces.    weight: T S"""
-        source = self.vocabulary.source.words(pair.source)[-weight.shape[1] :]
+        source = [*self.vocabulary.source.words(pair.source)[: weight.shape[1] - 1], -1]
         target = self.vocabulary.target.words(pair.target)
         return measuring.links(measuring.of_words(weight, target, source))
 
@@ -276,8 +277,10 @@ class Translator:
         return found
 
     def _cut(self, ids: list[int]) -> list[int]:
-        """No longer than the model reads; the end stays."""
-        return ids if len(ids) <= self.longest else [*ids[: self.longest - 1], EOS]
+        """No longer than the model can read; the end stays."""
+        if self.longest is None or len(ids) <= self.longest:
+            return ids
+        return [*ids[: self.longest - 1], EOS]
 
     def _batches(self, lengths: Mapping[int, int]) -> Iterator[list[int]]:
         """Rows of similar length together, the longest first."""

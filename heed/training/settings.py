@@ -37,7 +37,7 @@ class Training(BaseModel):
     )
 
     smoothing: Share = Field(0.0, description="label smoothing, Szegedy 2016 §7")
-    coverage: Weight = Field(1.0, description="weight of the penalty that coverage asks for")
+    coverage: Weight = Field(0.1, description="weight of the penalty that coverage asks for")
     reinforce: Weight = Field(1.0, description="weight of REINFORCE, where attention draws")
     entropy_bonus: Weight = Field(0.0, description="reward for drawing from open distributions")
 

@@ -69,7 +69,7 @@ def test_the_table_says_it_in_a_line_each(command) -> None:
     assert "learns" not in lines["dot"]
 
 
-@pytest.mark.parametrize("wrong", ["mechanism", "models"])
+@pytest.mark.parametrize("wrong", ["mechanism", "model"])
 def test_another_collection_is_refused(command, wrong: str) -> None:
     done = command("list", wrong)
     assert (done.code, done.out) == (2, "")
@@ -95,7 +95,7 @@ def test_recipes_say_what_they_need_and_what_is_good(command) -> None:
     assert "train.en" in recipes["multi30k-rnn"]["needs"]
 
 
-@pytest.mark.parametrize("collection", ["tasks", "recipes"])
+@pytest.mark.parametrize("collection", ["models", "tasks", "recipes"])
 def test_every_collection_reads_as_text_and_as_json(command, collection: str) -> None:
     told, data = command("list", collection), command("list", collection, "--json")
     assert (told.code, data.code) == (0, 0)
