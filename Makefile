@@ -9,7 +9,7 @@ WORKERS ?= 2
 
 help:
 	@echo "make setup    create .venv with everything below needs"
-	@echo "make demo     train a tiny model and draw what it attends to"
+	@echo "make demo     learn to translate, with and without attention, and draw where it looks"
 	@echo "make test     run the tests; a few of them: make test ARGS='-k sparsemax'"
 	@echo "make check    what CI does: format, lint, types, tests, the README's commands"
 	@echo "make format   put the code in order"

@@ -1,12 +1,19 @@
 """Beam-5 translation on the CPU: heed against Hugging Face `generate`, on the same weights.
 
     python benchmarks/decoding.py [--size tiny|small|base] [--threads 2] [--json]
+    python benchmarks/decoding.py --run RUN [--part test]
 
-A Transformer of heed is copied into a MarianMTModel, parameter by parameter. Neither ever ends by
-itself, so that both write the same number of symbols. In float64 both must find the same five
-translations of every sentence, and each score must be that of the translation read again; then
-both are timed in float32, in turns, and each figure is the best of its rounds. The target is twice
-the speed.
+A Transformer of heed is copied into a MarianMTModel, parameter by parameter. Both are timed in
+float32, in turns, and each figure is the best of its rounds. The target is twice the speed.
+
+Without a run the weights are random and neither ever ends by itself, so that both write the same
+number of symbols. In float64 both must find the same five translations of every sentence, and each
+score must be that of the translation read again.
+
+With a run, the sentences that it keeps are translated: `Translator.translate` on one side, and on
+the other `generate` in batches of 32 sentences of similar length. Here sentences end where they
+end. Any post-norm Transformer with sinusoidal positions will do; where RUN does not exist, a tiny
+one is trained there first, in a few minutes.
 """
 
 import argparse
@@ -16,18 +23,39 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
 import heed
+from heed.data.tokenise import BOS, UNK
 from heed.decoding import Hypothesis, beam
-from heed.models.transformer import EncoderDecoder, Layer, TransformerSettings, build
+from heed.models.transformer import EncoderDecoder, Layer
+from heed.models.transformer_settings import TransformerSettings, build
+from heed.running.events import finish
+from heed.running.opening import Run, open_run
+from heed.running.preparing import kept
+from heed.running.recipe import resolve
+from heed.running.train import train
 
 PAD, END = 0, 3
 SYMBOLS = {"tiny": 10_000, "small": 16_000, "base": 32_000}
 SOURCE, TARGET, WIDTH = 24, 30, 5
+RECIPE: dict[str, Any] = {
+    "task": "translate",
+    "data": {
+        "grammar": {"pairs": 20_000, "shortest": 3, "longest": 20, "held_out": 320},
+        "tokens": {"kind": "word", "size": 2000, "shared": True},
+    },
+    "model": {"kind": "transformer", "size": "tiny", "norm": "post", "dropout": 0.0},
+    "training": {
+        "steps": 220, "batch_tokens": 3000, "rate": 0.001, "schedule": "cosine", "warmup": 40,
+    },
+    "decoding": {"method": "beam", "width": WIDTH},
+}  # fmt: skip
 
 
 def make(size: str) -> EncoderDecoder:
@@ -45,30 +73,29 @@ def make(size: str) -> EncoderDecoder:
     return network
 
 
-def marian(network: EncoderDecoder) -> MarianMTModel:
+def marian(
+    network: EncoderDecoder, begin: int = PAD, activation: str = "relu", places: int = 256
+) -> MarianMTModel:
     """The same network, as Hugging Face has it."""
-    layers, (V, M) = network.decoder.stack.layers, network.decoder.words.table.weight.shape
-    sizes = {
-        f"{end}_{name}": value
-        for end in ("encoder", "decoder")
-        for name, value in {
-            "layers": len(layers),
-            "attention_heads": layers[0].attention.num_heads,
-            "ffn_dim": layers[0].feed[0].out_features,
-        }.items()
-    }
+    (V, M) = network.decoder.words.table.weight.shape
+    sizes = {}
+    for end in ("encoder", "decoder"):
+        layers = getattr(network, end).stack.layers
+        sizes[f"{end}_layers"] = len(layers)
+        sizes[f"{end}_attention_heads"] = layers[0].attention.num_heads
+        sizes[f"{end}_ffn_dim"] = layers[0].feed[0].out_features
     config = MarianConfig(
-        vocab_size=V, d_model=M, **sizes, activation_function="relu", scale_embedding=True,
-        max_position_embeddings=256, pad_token_id=PAD, eos_token_id=END, forced_eos_token_id=None,
-        decoder_start_token_id=PAD, attn_implementation="sdpa", dropout=0.0,
+        vocab_size=V, d_model=M, **sizes, activation_function=activation, scale_embedding=True,
+        max_position_embeddings=places, pad_token_id=PAD, eos_token_id=END, dropout=0.0,
+        forced_eos_token_id=None, decoder_start_token_id=begin, attn_implementation="sdpa",
     )  # fmt: skip
     model = MarianMTModel(config).eval()
     with torch.no_grad():
         model.model.shared.weight.copy_(network.decoder.words.table.weight)
+        table = network.decoder.words.position(torch.zeros(1, places, M))[0]
         for end in ("encoder", "decoder"):
             theirs, ours = getattr(model.model, end), getattr(network, end)
-            places = network.decoder.words.position(torch.zeros(1, 256, M))[0]
-            theirs.embed_positions.weight.copy_(places)
+            theirs.embed_positions.weight.copy_(table)
             for layer, other in zip(ours.stack.layers, theirs.layers, strict=True):
                 copy_layer(layer, other)
     return model
@@ -169,10 +196,73 @@ def compare(size: str, batches: list[int], rounds: int) -> list[dict[str, object
     return rows
 
 
+def opened(path: Path) -> Run:
+    """The run, if `generate` can do what it does; trained first where there is none."""
+    if not path.exists():
+        print(f"training a tiny Transformer in {path}, a few minutes", file=sys.stderr)
+        finish(train(resolve(RECIPE), path, device="cpu"))
+    run = open_run(path, torch.device("cpu"))
+    model = run.config.model
+    if not isinstance(model, TransformerSettings):
+        sys.exit(f"{path} holds no Transformer")
+    names = {model.encoder_attention, model.decoder_attention, model.cross_attention}
+    fits = (model.norm, model.position, model.tied, run.config.shared, names)
+    if fits != ("post", "sinusoidal", True, True, {"scaled-dot"}):
+        sys.exit("a MarianMTModel is post-norm, sinusoidal, tied and plain, on shared symbols")
+    return run
+
+
+def generated(run: Run, model: MarianMTModel, sentences: list[str], longest: int) -> list[str]:
+    """Their translations, in batches of 32 of similar length."""
+    ids = [torch.tensor(each) for each in run.translator.vocabulary.source.encode(sentences)]
+    order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
+    found = [""] * len(ids)
+    for start in range(0, len(order), 32):
+        rows = order[start : start + 32]
+        source = nn.utils.rnn.pad_sequence([ids[i] for i in rows], True, PAD)
+        written = model.generate(
+            input_ids=source, attention_mask=(source != PAD).long(), num_beams=WIDTH,
+            max_new_tokens=min(longest, 2 * source.shape[1] + 20), early_stopping=True,
+            length_penalty=1.0, use_cache=True, do_sample=False, suppress_tokens=[PAD, UNK, BOS],
+        )  # fmt: skip
+        for i, each in zip(rows, written[:, 1:].tolist(), strict=True):
+            found[i] = run.translator.vocabulary.target.decode(each)
+    return found
+
+
+def compare_run(path: Path, part: str, rounds: int) -> dict[str, object]:
+    """Sentences per second of both on what a run keeps, and how many they translate alike."""
+    run = opened(path)
+    network: Any = run.translator.model.eval()
+    decoding = run.decoding({"method": "beam", "width": WIDTH, "length_penalty": 1.0})
+    model = marian(network, BOS, run.config.model.activation, places=1024)
+    sentences = [pair.source for pair in kept(run.folder, part)]
+
+    def heeds() -> list[str]:
+        return [best[0].text for best in run.translator.translate(sentences, decoding)]
+
+    def theirs() -> list[str]:
+        return generated(run, model, sentences, decoding.longest)
+
+    with torch.inference_mode():
+        pairs = list(zip(heeds(), theirs(), strict=True))
+        times = [[seconds(call) for call in (heeds, theirs)] for _ in range(rounds)]
+    our_speed, their_speed = (len(pairs) / min(x) for x in zip(*times, strict=True))
+    words = [len(text.split()) for text, _ in pairs]
+    return {
+        "run": path.name, "sentences": len(pairs), "words": f"{min(words)}-{max(words)}",
+        "alike": round(sum(a == b for a, b in pairs) / len(pairs), 3),
+        "heed sentences/s": round(our_speed, 1), "generate sentences/s": round(their_speed, 1),
+        "ratio": round(our_speed / their_speed, 2),
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SYMBOLS, action="append")
     parser.add_argument("--batch", type=int, action="append")
+    parser.add_argument("--run", type=Path, help="a trained Transformer, or where to train one")
+    parser.add_argument("--part", default="test", help="which of the run's sentences")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--json", action="store_true")
@@ -180,10 +270,17 @@ def main() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
+    if asked.run is not None:
+        show(compare_run(asked.run, asked.part, asked.rounds), asked.json)
+        return
     for size in asked.size or SYMBOLS:
         for row in compare(size, asked.batch or [1, 8, 32], asked.rounds):
-            line = "  ".join(f"{name} {value}" for name, value in row.items())
-            print(json.dumps(row) if asked.json else line, flush=True)
+            show(row, asked.json)
+
+
+def show(row: dict[str, object], as_json: bool) -> None:
+    line = "  ".join(f"{name} {value}" for name, value in row.items())
+    print(json.dumps(row) if as_json else line, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from heed.attention.position import Sinusoidal
-from heed.models.transformer import SIZES, TransformerSettings, build
+from heed.models.transformer_settings import SIZES, TransformerSettings, build
 
 SYMBOLS = 8000
 ROUNDS = 12

@@ -6,6 +6,7 @@ stopped has saved everything.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib.metadata import version
@@ -62,6 +63,9 @@ def _status() -> int:
     except BrokenPipeError:  # whoever read the output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:  # a place that cannot be written, a disk that is full
+        _complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+        return 1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2
     except Exception as error:
         # A misspelt option and the like: typer's own errors, whichever click they come from.
         if not hasattr(error, "format_message"):
@@ -71,5 +75,8 @@ def _status() -> int:
 
 
 def _complain(message: str) -> int:
-    print(f"heed: {message}", file=sys.stderr)
+    """One line, with nothing in it that a terminal obeys, whatever names a stranger's file has."""
+    line = message.replace("\n", " ")
+    safe = (c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    print(f"heed: {''.join(safe)}", file=sys.stderr)
     return 2

@@ -60,9 +60,13 @@ def run(
 
 def tell(cells: list[Cell], console: Console) -> None:
     """The table, as on the page."""
+    if not console.is_terminal:
+        console.width = 160  # a line each
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in COLUMNS:
-        table.add_column(column.name, justify="left" if column is COLUMNS[0] else "right")
+        table.add_column(
+            column.name, justify="left" if column is COLUMNS[0] else "right", no_wrap=True
+        )
     for cell in cells:
         values = zip(cell.row(), COLUMNS, strict=True)
         table.add_row(*(said(value, column.form) for value, column in values))

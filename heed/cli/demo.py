@@ -6,15 +6,19 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from heed.cli.following import follow
-from heed.running.demo import COLUMNS, Demo, demo, rows
+from heed.running.demo import COLUMNS, LEAST, SENTENCES, Demo, demo, label, legend, right, rows
+from heed.running.showing import Shown, panel
 from heed.viewing.blocks import said
 from heed.viewing.terminal import HeatMap
 
+PICTURED = len(SENTENCES) - 1  # the sentence whose words move farthest
 EXAMPLES = "heed demo\n\nheed demo --attention local-p/general"
 
 
@@ -33,32 +37,57 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train on the built-in Chinese-English corpus with and without attention; show both."""
+    # In so small a network threads wait for each other at every product: two gain a third on a
+    # quiet machine, and on a busy one they take several times as long as one.
+    torch.set_num_threads(1)
     result = follow(demo(attention, folder, overrides or [], device=device), quiet=as_json)
     if as_json:
-        trained = {name: each.as_data() for name, each in result.trained.items()}
-        texts = {each.translation.source: each.translation.text for each in result.shown}
-        data = {"trained": trained, "translations": texts, "page": str(result.page)}
-        print(json.dumps(data, ensure_ascii=False, indent=1))
+        print(json.dumps(as_data(result), ensure_ascii=False, indent=1))
     else:
         tell(result, Console(highlight=False))
+    if result.bleu < LEAST:
+        typer.echo(
+            f"heed: {label(attention)} reached BLEU {result.bleu:.1f} on new sentences; "
+            f"it should reach {LEAST:.0f}",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def as_data(result: Demo) -> dict[str, object]:
+    """As JSON has it."""
+    texts = {each.translation.source: each.translation.text for each in result.shown}
+    trained = {name: each.as_data() for name, each in result.trained.items()}
+    return {"trained": trained, "translations": texts, "page": str(result.page)}
 
 
 def tell(result: Demo, console: Console) -> None:
-    """Translations, a heat map, the two models side by side, and where the page is."""
+    """What was learnt, a picture of it, the two models side by side, and where the page is."""
+    console.print(f"\n{result.summary()}\n")
     for each in result.shown:
-        console.print(f"{each.translation.source}\n  [bold]→ {each.translation.text}[/]")
-    console.print()
-    for each in result.shown[:2]:
-        if each.panel is not None:
-            console.print(HeatMap(each.panel))
-            console.print()
-    table = Table(box=None, padding=(0, 3, 0, 0))
+        console.print(_translation(each))
+    drawn = panel(result.shown[PICTURED].translation, "Where it looked as it wrote")
+    if drawn is not None:
+        console.print("", HeatMap(drawn), sep="\n")
+    console.print("", _table(result), Text(legend(result), style="dim"), "", sep="\n")
+    console.print(result.chart)
+    where = Text.assemble("\nAll of it as a page, for a browser: ", (str(result.page), "bold"))
+    console.print(where, soft_wrap=True)
+
+
+def _translation(shown: Shown) -> Text:
+    """Source, translation, and where that is wrong what would be right."""
+    text = Text.assemble(shown.translation.source, "\n  → ", (shown.translation.text, "bold"))
+    if not right(shown):
+        text.append(f"\n  wrong; right would be: {shown.reference}", "red")
+    return text
+
+
+def _table(result: Demo) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in COLUMNS:
         table.add_column(column.name, justify="left" if column is COLUMNS[0] else "right")
     for row in rows(result):
         values = zip(row, COLUMNS, strict=True)
         table.add_row(*(said(value, column.form) for value, column in values))
-    console.print(table)
-    console.print()
-    console.print(result.chart)
-    console.print(f"\nopen [bold]{result.page}[/] in a browser for all of it")
+    return table

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Callable
+from typing import IO
 
 from rich.console import Console
 from rich.progress import (
@@ -15,27 +16,29 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
-from heed.running.events import Event, Note, Result, Work
+from heed.running.events import Event, Note, Result, Work, finish
 from heed.running.events import Progress as Stage
 
 EVERY = 10.0  # seconds between plain lines
+ROOM = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # takes what the others leave
 
 
-def follow(work: Work[Result], *, quiet: bool = False) -> Result:
-    """Show what the work tells on stderr; give its result. `quiet` shows nothing."""
-    console = Console(stderr=True, highlight=False)
+def follow(work: Work[Result], *, quiet: bool = False, console: Console | None = None) -> Result:
+    """Show what the work tells on stderr, or elsewhere; give its result. `quiet` shows nothing."""
+    console = console or Console(stderr=True, highlight=False)
     if quiet:
-        return _exhaust(work, lambda event: None)
+        return finish(work)
     if console.is_terminal:
         return _with_bars(work, console)
-    return _exhaust(work, Lines())
+    return _exhaust(work, Lines(console.file))
 
 
-def _exhaust(work: Work[Result], tell: object) -> Result:
+def _exhaust(work: Work[Result], tell: Callable[[Event], None]) -> Result:
     while True:
         try:
-            tell(next(work))  # type: ignore[operator]
+            tell(next(work))
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
 
@@ -43,32 +46,34 @@ def _exhaust(work: Work[Result], tell: object) -> Result:
 class Lines:
     """Notes as they come; of a stage its beginning, a line now and then, and its end."""
 
-    def __init__(self) -> None:
-        self.stage, self.last = "", 0.0
+    def __init__(self, file: IO[str]) -> None:
+        self.file, self.stage, self.last = file, "", 0.0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Note):
-            print(event.text, file=sys.stderr, flush=True)
+            print(event.text, file=self.file, flush=True)
             return
         now, ended = time.monotonic(), 0 < event.total <= event.done
         if event.stage != self.stage or ended or now - self.last >= EVERY:
             self.stage, self.last = event.stage, now
-            share = f" {event.done:.0f}" + (f"/{event.total:.0f}" if event.total else "")
+            share = f" {event.done:.0f}" if event.done or event.total else ""
+            share += f"/{event.total:.0f}" if event.total else ""
             note = f"  {event.note}" if event.note else ""
-            print(f"{event.stage}{share}{note}", file=sys.stderr, flush=True)
+            print(f"{event.stage}{share}{note}", file=self.file, flush=True)
 
 
 def _with_bars(work: Work[Result], console: Console) -> Result:
     bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=28),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TextColumn("[dim]{task.fields[note]}"),
         TimeElapsedColumn(),
-        TextColumn("[dim]left"),
         TimeRemainingColumn(),
+        TextColumn("left"),
+        TextColumn("{task.fields[note]}", "dim", markup=False, table_column=ROOM),
         console=console,
         transient=True,
+        expand=True,
     )
     current: dict[str, TaskID] = {}
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from heed.errors import Refused
 from heed.running.showing import Shown, page, show
@@ -44,7 +45,8 @@ def run(
 
 def tell(shown: Shown, console: Console) -> None:
     """Source, translation, heat map."""
-    console.print(f"[bold]{shown.translation.source}[/] → {shown.translation.text}", markup=True)
+    source, text = shown.translation.source, shown.translation.text
+    console.print(Text.assemble((source, "bold"), " → ", text))  # no markup: text may hold [/]
     for each in [shown.panel, *shown.heads]:
         if each is not None:
             console.print(HeatMap(each))

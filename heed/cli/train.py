@@ -10,6 +10,7 @@ import typer
 
 from heed.cli.following import follow
 from heed.running import recipe as recipes
+from heed.running.devices import speaks
 from heed.running.train import train
 
 EXAMPLES = "heed train grammar --attention local-p/general\n\nheed train runs/grammar --resume"
@@ -49,7 +50,9 @@ def run(
         return
     place = Path(recipe) if going else folder or Path("runs", Path(recipe).stem)
     work = train(resolved, place, resume=resume, overwrite=overwrite, start=start, device=device)
-    trained = follow(work, quiet=as_json)
+    trained = follow(work, quiet=as_json or not speaks())
+    if not speaks():
+        return
     if as_json:
         print(json.dumps(trained.as_data(), ensure_ascii=False, indent=1))
     else:

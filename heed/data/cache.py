@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from heed.errors import Refused
 
 VERSION = 1
+HEADER_LIMIT = 1 << 20
+"""Bytes of header that are read at most: some thousand columns."""
 OFFSET = np.dtype("<i8")
 KINDS: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
@@ -245,12 +247,14 @@ def _counts(columns: Mapping[str, Sequence[Any]]) -> str:
 def _header(folder: Path, name: str) -> dict[str, Any]:
     path = folder / f"{name}.json"
     try:
+        if path.stat().st_size > HEADER_LIMIT:
+            raise ValueError
         header = json.loads(path.read_text(encoding="utf-8"))
         rows, columns = header["rows"], header["columns"]
         counts = [rows, *columns.values()]
         sound = header["version"] == VERSION and header["dtype"] in KINDS and columns
         sound = sound and all(type(n) is int and n >= 0 for n in counts)
-        sound = sound and all(Path(column).name == column for column in columns)
+        sound = sound and all(Path(c).name == c and "\0" not in c for c in columns)
         sound = sound and isinstance(header["fingerprint"], str)
     except OSError as error:
         raise Refused(f"no cache at {path}: {error.strerror}") from None

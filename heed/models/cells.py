@@ -108,7 +108,7 @@ class Layer(nn.Module):
             if hidden is None:
                 states: Tensor = self.rnn(x)[0]
             else:
-                first = tuple(h.to(x.dtype)[None] for h in hidden)
+                first = tuple(h.to(x.dtype)[None].contiguous() for h in hidden)  # as cuDNN wants it
                 states = self.rnn(x, first if len(first) > 1 else first[0])[0]
         return states
 

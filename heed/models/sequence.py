@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from heed.errors import Refused
 from heed.models.cells import Dropout, First, Hidden, Layer, Readout, Stack, select
-from heed.models.written import Step, Written
+from heed.models.written import Step, Unformed, Written
 
 
 class Encoded(NamedTuple):
@@ -232,7 +232,8 @@ class Generator(nn.Module):
         e = self.dropout(self.embed(inputs))
         told = [vector[:, None].expand(-1, inputs.shape[1], -1)] if self.every else []
         states = self.stack(torch.cat([e, *told], -1), self.first(vector))
-        return Written(self.out(self.dropout(self.readout(states, *told, e))))
+        known = self.dropout(self.readout(states, *told, e))
+        return Written(Unformed.of(known, self.out))
 
     def begin(self, vector: Tensor) -> Carry:
         """Before the first symbol.    B K"""

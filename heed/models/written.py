@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from heed.records import Attended
 
 
-@dataclass(frozen=True)
+class Unformed(NamedTuple):
+    """Logits as what they would be computed from: a loss can do with some of them at a time."""
+
+    known: Tensor  # B T M
+    weight: Tensor  # V M
+    bias: Tensor | None  # V
+
+    @staticmethod
+    def of(known: Tensor, out: nn.Linear) -> Unformed:
+        """What `out(known)` would be. Weights enter as views: whoever looks for the parameters
+        behind an output, as DistributedDataParallel does, finds them by its graph alone."""
+        bias = None if out.bias is None else out.bias.view_as(out.bias)
+        return Unformed(known, out.weight.view_as(out.weight), bias)
+
+    def form(self) -> Tensor:
+        """B T V"""
+        return linear(*self)
+
+
+@dataclass(init=False, eq=False, slots=True)
 class Written:
     """A teacher-forced pass.
 
-    logits  of the next symbol after each input    B T V
+    output  the logits of the next symbol after each input, B T V, or what they are formed from
     seen    every attention of the pass, joined along T, by a readable path such as
             "decoder.attention" or "decoder.0.cross"
     """
 
-    logits: Tensor
-    seen: dict[str, Attended] = field(default_factory=dict)
+    output: Tensor | Unformed
+    seen: dict[str, Attended]
+
+    def __init__(self, logits: Tensor | Unformed, seen: dict[str, Attended] | None = None) -> None:
+        self.output = logits
+        self.seen = {} if seen is None else seen
+
+    @property
+    def logits(self) -> Tensor:
+        """Of the next symbol after each input; formed now where they were not.    B T V"""
+        return self.output if isinstance(self.output, Tensor) else self.output.form()
 
 
 class Step(NamedTuple):

@@ -12,7 +12,7 @@ import os
 import resource
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -21,14 +21,18 @@ from typing import Any
 
 import torch
 
+from heed.data.tokenise import SPECIALS
 from heed.errors import HeedError, Refused
+from heed.models.building import shapes
 from heed.running.devices import chosen
 from heed.running.events import Note, Progress, Work
-from heed.running.recipe import resolve, with_attention
-from heed.running.showing import Shown, by_length, show
+from heed.running.recipe import Recipe, resolve, with_attention
+from heed.running.showing import by_length, show
 from heed.running.train import Trained, train
-from heed.viewing.page import Block, Charts, Column, Examples, Heading, Page, Paragraph, Table
+from heed.viewing.chart import LineChart
+from heed.viewing.page import Charts, Column, Examples, Heading, Page, Paragraph, Table
 
+CURVES = 6  # lines of a chart that can be told apart
 COLUMNS = (
     Column("mechanism"),
     Column("BLEU", ".1f", "high"),
@@ -86,7 +90,7 @@ def compare(
     if len(set(mechanisms)) != len(mechanisms) or not mechanisms:
         raise Refused("name each mechanism once: --attention additive,dot,none")
     for name in mechanisms:
-        resolve(with_attention(raw, name))  # what cannot be is said before anything is trained
+        _check(resolve(with_attention(raw, name)), name)
     chosen(device)
     tasks = [
         (dict(raw), name, folder / name.replace("/", "+"), device, resume, overwrite)
@@ -96,6 +100,16 @@ def compare(
     cells.sort(key=lambda cell: mechanisms.index(cell.mechanism))
     yield from _written(cells, folder, device)
     return cells
+
+
+def _check(recipe: Recipe, name: str) -> None:
+    """What cannot be built is said before anything is trained; the vocabularies do not matter."""
+    shared, longest = recipe.data.tokens.shared, recipe.data.longest
+    sizes = {"source": len(SPECIALS), "target": len(SPECIALS), "longest": longest}
+    try:
+        shapes(recipe.model, shared=shared, **sizes)
+    except HeedError as error:
+        raise Refused(f"the recipe cannot be trained with {name}: {error}") from None
 
 
 def _together(tasks: list[tuple[Any, ...]], jobs: int) -> Work[list[Cell]]:
@@ -205,22 +219,42 @@ def _written(cells: list[Cell], folder: Path, device: str) -> Work[None]:
 
 def page(cells: Sequence[Cell], device: str = "cpu") -> Page:
     """The table, BLEU by length, and one sentence as each mechanism aligns it."""
-    good = [cell for cell in cells if cell.trained is not None]
-    blocks: list[Block] = [Table(COLUMNS, [cell.row() for cell in cells])]
-    blocks += [Paragraph(f"{cell.mechanism}: {cell.error}") for cell in cells if cell.error]
-    scores = {cell.mechanism: cell.trained.scores for cell in good if cell.trained}
-    shown = [_example(cell, device) for cell in good]
+    good = {cell.mechanism: cell.trained for cell in cells if cell.trained is not None}
+    errors = [Paragraph(f"{cell.mechanism}: {cell.error}") for cell in cells if cell.error]
+    curve = by_length({name: trained.scores for name, trained in good.items()})
+    examples = [
+        show(trained.folder, device=device)[-1].block(name) for name, trained in good.items()
+    ]
     return Page(
         f"{len(cells)} mechanisms compared",
         [
-            *blocks,
-            Charts([by_length(scores)]),
+            Table(COLUMNS, [cell.row() for cell in cells]),
+            *errors,
+            Heading(curve.title),
+            _lengths(curve),
+            Charts([_few(curve)]),
             Heading("One sentence, as each aligns it"),
-            Examples([each.block(note) for note, each in shown]),
+            Examples(examples),
         ],
     )
 
 
-def _example(cell: Cell, device: str) -> tuple[str, Shown]:
-    assert cell.trained is not None
-    return cell.mechanism, show(cell.trained.folder, device=device)[-1]
+def _lengths(curve: LineChart) -> Table:
+    """Every line of the curve as a row."""
+    columns = [Column(label, ".1f", "high") for _, label in curve.ticks]
+    places = [x for x, _ in curve.ticks]
+    rows = [
+        [line.name, *map(dict(zip(line.x, line.y, strict=True)).get, places)]
+        for line in curve.lines
+    ]
+    return Table([Column("mechanism"), *columns], rows)
+
+
+def _few(curve: LineChart) -> LineChart:
+    """What can be told apart: the best on the longest sentences, and the one without attention."""
+    if len(curve.lines) <= CURVES:
+        return curve
+    plain = [line for line in curve.lines if line.name == "none"]
+    best = sorted((line for line in curve.lines if line not in plain), key=lambda line: -line.y[-1])
+    lines = [*best[: CURVES - len(plain)], *plain]
+    return replace(curve, title="The best on the longest sentences", lines=lines)

@@ -7,21 +7,31 @@ one that has to press every sentence into a single vector. What that costs shows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from heed.errors import Refused
 from heed.running.events import Progress, Work
-from heed.running.recipe import load, overridden, resolve, with_attention
+from heed.running.recipe import Recipe, load, overridden, resolve, with_attention
 from heed.running.showing import Shown, by_length, show
 from heed.running.train import Trained, train
+from heed.tasks.translate import Grammar
 from heed.viewing.chart import LineChart
 from heed.viewing.page import Charts, Column, Examples, Heading, Page, Paragraph, Table
 
-SENTENCES = (
-    "我 爱 中国",
-    "她 昨天 在 北京 买 了 三 本 书",
-)
+SENTENCES = {
+    "我 爱 中国": "i love china",
+    # Time and place come before the verb, and in English after it.
+    "她 上周 在 北京 买 了 五 本 书": "she bought five books in beijing last week",
+    # What tells which film comes before the film.
+    "我们 昨天 在 图书馆 看 的 电影 很 有趣": (
+        "the film that we watched in the library yesterday is very interesting"
+    ),
+}
+"""What the demo translates, and what the grammar makes of it; no model trains on the longer two."""
+
+LEAST = 90.0  # BLEU on new sentences below which nothing was learnt that is worth showing
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +39,50 @@ class Demo:
     """What came of it."""
 
     attention: str
+    recipe: Recipe
     trained: dict[str, Trained]  # by the name of the model: the attention's, and "none"
     shown: list[Shown]
     page: Path
 
     @property
+    def bleu(self) -> float:
+        """Of the model with attention, on new sentences of the lengths it trained on."""
+        return self.trained[self.attention].scores["test"].bleu
+
+    @property
     def chart(self) -> LineChart:
         """BLEU over the length of the sentence, with and without attention."""
-        names = {"none": "a fixed vector"}
+        longest = _drawn(self.recipe).longest
         return by_length(
-            {names.get(name, name): each.scores for name, each in self.trained.items()}
+            {label(name): each.scores for name, each in self.trained.items()},
+            f"BLEU by sentence length; trained on up to {longest} words",
         )
+
+    def summary(self) -> str:
+        """What was done, in a few sentences."""
+        drawn = _drawn(self.recipe)
+        return (
+            f"Two small networks learnt to translate from the same {drawn.pairs:,} pairs of "
+            f"sentences, {drawn.shortest} to {drawn.longest} Chinese words long. One looks back at "
+            "every source word while it writes; the other has to remember the whole sentence in "
+            "one vector."
+        )
+
+
+def _drawn(recipe: Recipe) -> Grammar:
+    if recipe.data.grammar is None:
+        raise Refused("the demo draws its sentences; to learn from files: heed train")
+    return recipe.data.grammar
+
+
+def label(name: str) -> str:
+    """What a reader calls the model."""
+    return "one fixed vector" if name == "none" else f"{name} attention"
+
+
+def right(shown: Shown) -> bool:
+    """Whether the translation is the reference, word for word."""
+    return shown.translation.text == shown.reference
 
 
 def demo(
@@ -50,38 +93,43 @@ def demo(
     device: str = "cpu",
 ) -> Work[Demo]:
     """Train with and without attention, translate, write the page."""
+    if attention == "none":
+        raise Refused("the demo compares an attention with none; name one, such as additive")
     raw = overridden(load("demo"), overrides)
+    recipes = {name: resolve(with_attention(raw, name)) for name in (attention, "none")}
+    _drawn(recipes[attention])
     trained: dict[str, Trained] = {}
-    for name in (attention, "none"):
-        recipe = resolve(with_attention(raw, name))
-        stage = "without attention" if name == "none" else f"with {name} attention"
-        place = folder / name.replace("/", "+")
-        work = train(recipe, place, overwrite=True, device=device)
-        trained[name] = yield from _renamed(work, stage)
-    shown = show(trained[attention].folder, SENTENCES, device=device)
-    shown += show(trained[attention].folder, device=device)
-    result = Demo(attention, trained, shown, folder / "page.html")
+    for name, recipe in recipes.items():
+        work = train(recipe, folder / name.replace("/", "+"), overwrite=True, device=device)
+        trained[name] = yield from _named(work, label(name))
+    shown = translated(trained[attention].folder, device)
+    result = Demo(attention, recipes[attention], trained, shown, folder / "page.html")
     page(result).write(result.page)
     return result
 
 
-def _renamed(work: Work[Trained], stage: str) -> Work[Trained]:
-    """Training under a name that tells the two apart; what each says beside is left out."""
+def _named(work: Work[Trained], name: str) -> Work[Trained]:
+    """The long stage under the model's name, which tells the two apart; notes are left out."""
     while True:
         try:
             event = next(work)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
-        if isinstance(event, Progress) and event.stage == "training":
-            yield Progress(stage, event.done, event.total, event.note)
-        elif isinstance(event, Progress):
-            yield event
+        if isinstance(event, Progress):
+            yield replace(event, stage=name) if event.stage == "training" else event
+
+
+def translated(run: Path, device: str) -> list[Shown]:
+    """The demo's own sentences, and a few that the run keeps for its test."""
+    own = show(run, list(SENTENCES), device=device)
+    own = [replace(each, reference=SENTENCES[each.translation.source]) for each in own]
+    return own + show(run, device=device)
 
 
 COLUMNS = (
-    Column("model"),
+    Column("attention"),
     Column("BLEU", ".1f", "high"),
-    Column("BLEU, longer sentences", ".1f", "high"),
+    Column("BLEU, longer", ".1f", "high"),
     Column("AER", ".3f", "low"),
     Column("perplexity", ".2f", "low"),
     Column("parameters", ",d"),
@@ -93,24 +141,31 @@ def rows(result: Demo) -> list[list[Any]]:
     """As in COLUMNS, a row for each model."""
     table = []
     for name, each in result.trained.items():
-        test, far = each.scores["test"], each.scores["long"]
-        label = "without attention" if name == "none" else f"with {name} attention"
-        figures = [test.bleu, far.bleu, test.aer, test.perplexity]
-        table.append([label, *figures, each.parameters, each.seconds])
+        test, far = each.scores["test"], each.scores.get("long")
+        figures = [test.bleu, far.bleu if far else None, test.aer, test.perplexity]
+        table.append([name, *figures, each.parameters, each.seconds])
     return table
+
+
+def legend(result: Demo) -> str:
+    """What the table's columns mean."""
+    drawn = _drawn(result.recipe)
+    longer = f"; longer: of {drawn.longest + 1} to {drawn.beyond} words" if drawn.beyond else ""
+    return (
+        f"BLEU: on {drawn.held_out} new sentences of {drawn.shortest} to {drawn.longest} words"
+        f"{longer}. "
+        "AER: errors in the word alignment that the attention shows, from 0 (none) to 1."
+    )
 
 
 def page(result: Demo) -> Page:
     """All of it on one page."""
     return Page(
-        "heed: what attention buys",
+        "What attention buys",
         [
-            Paragraph(
-                "Two small recurrent networks learnt to translate Chinese into English from the "
-                "same sentences. One may look back at every source word while it writes; the "
-                "other has to remember the whole sentence in one vector."
-            ),
+            Paragraph(result.summary()),
             Table(COLUMNS, rows(result)),
+            Paragraph(legend(result)),
             Charts([result.chart]),
             Heading("Where it looked"),
             Examples([each.block() for each in result.shown]),

@@ -1,5 +1,6 @@
 """Where to compute, and which heed this is."""
 
+import os
 from importlib import metadata
 
 import torch
@@ -20,6 +21,11 @@ def chosen(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise Refused("there is no CUDA device here; use --device cpu")
     return device
+
+
+def speaks() -> bool:
+    """Whether this process prints: the only one, or the first of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def version() -> str:

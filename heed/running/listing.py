@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heed.models import recurrent, transformer
+from heed.models import recurrent, transformer_settings
 from heed.running.recipe import load, names
 from heed.tasks import translate
 
@@ -20,11 +20,11 @@ def models() -> list[dict[str, Any]]:
     """Every model that a recipe can name, with its sizes and keys."""
     settings = (
         (recurrent, recurrent.RecurrentSettings),
-        (transformer, transformer.TransformerSettings),
+        (transformer_settings, transformer_settings.TransformerSettings),
     )
     return [
         {
-            "name": module.__name__.rpartition(".")[2],
+            "name": kind.model_fields["kind"].default,
             "about": _first_line(module),
             "sizes": {name: size._asdict() for name, size in module.SIZES.items()},
             "keys": [key for key in kind.model_fields if key not in ("kind", "size")],

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from yaml.nodes import MappingNode
+from yaml.nodes import MappingNode, ScalarNode
 
 from heed.errors import Refused, UnknownName
 from heed.models.building import Model
@@ -90,6 +90,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, ScalarNode):
+                raise yaml.MarkedYAMLError(
+                    problem="a key must be a word", problem_mark=key.start_mark
+                )
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"'{key.value}' is said twice", problem_mark=key.start_mark
@@ -136,76 +140,79 @@ def _copied(raw: Any) -> Any:
 def _value(text: str, override: str) -> Any:
     try:
         return yaml.load(text, _Loader)
-    except yaml.YAMLError:
-        raise Refused(f"'{override}': the value is not YAML; quote it") from None
+    except (yaml.YAMLError, RecursionError, ValueError):
+        raise Refused(f"'{override[:80]}': the value is not YAML; quote it") from None
 
 
-def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = ()) -> Recipe:
-    """A checked recipe; what is wrong with it is said in one line."""
+def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = (), where: str = "") -> Recipe:
+    """A checked recipe; what is wrong with it is said in one line, with the file if told."""
     raw = overridden(raw, overrides)
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:
-        raise Refused(complaint(Recipe, error)) from None
+        place = f"{where}: " if where else ""
+        raise Refused(f"{place}{complaint(Recipe, error)}") from None
 
 
 def complaint(model: type[BaseModel], error: ValidationError) -> str:
-    """The first thing that is wrong, with its key and the cure."""
-    first = error.errors()[0]
-    place = tuple(part for part in first["loc"] if isinstance(part, str | int))
+    """The first thing that is wrong, with its key and the cure; misspelt keys before missing."""
+    errors = error.errors()
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
+    keys, settings = _followed(model, first["loc"])
+    path = ".".join(str(key) for key in keys)
     if first["type"] == "extra_forbidden":
-        return _unknown_key(model, place)
-    path = ".".join(str(part) for part in _keys(model, place))
+        known = sorted(settings.model_fields)
+        near = get_close_matches(str(keys[-1]), known, n=1, cutoff=0.5)
+        cure = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+        return f"there is no key '{path}'; {cure}"
     given = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"[:80]
     message = first["msg"].removeprefix("Value error, ")
     return f"{path or 'the recipe'}: {message[:1].lower()}{message[1:]}{given}"
 
 
-def _unknown_key(model: type[BaseModel], place: tuple[str | int, ...]) -> str:
-    *above, key = place
-    known = sorted(_models(model, tuple(above))[-1].model_fields)
-    near = get_close_matches(str(key), known, n=1, cutoff=0.5)
-    cure = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-    path = ".".join(str(part) for part in _keys(model, place))
-    return f"there is no key '{path}'; {cure}"
-
-
-def _keys(model: type[BaseModel], place: tuple[str | int, ...]) -> list[str | int]:
-    """The path as a user writes it: without the tags that pydantic adds for unions."""
+def _followed(
+    model: type[BaseModel], place: tuple[str | int, ...]
+) -> tuple[list[str | int], type[BaseModel]]:
+    """A path as a user writes it, without the tags that pydantic adds for the members of unions;
+    and the settings that its last key was looked up in."""
     keys: list[str | int] = []
-    for part, inside in zip(place, _models(model, place), strict=False):
-        if isinstance(part, int) or part in inside.model_fields or part == place[-1]:
-            keys.append(part)
-    return keys
-
-
-def _models(model: type[BaseModel], place: tuple[str | int, ...]) -> list[type[BaseModel]]:
-    """The settings that each part of a path is looked up in, and those at its end."""
-    found = [model]
+    settings, inside = model, [cast(Any, model)]  # what the next part may be looked up in
     for part in place:
-        inside = found[-1]
-        if part in inside.model_fields:
-            choices = list(_settings_in(inside.model_fields[str(part)].annotation))
-            found.append(choices[0] if len(choices) == 1 else inside)
-            union = choices
-        else:  # a tag, which chooses among the settings of a union
-            tagged = [each for each in union if _tag(each) == part] if len(found) > 1 else []
-            found.append(tagged[0] if tagged else inside)
-    return found
+        chosen = [each for each in inside if _tag(each) == part]
+        found = [each for each in inside if _is_settings(each)]
+        tables = [each for each in inside if get_origin(each) in (dict, list, tuple)]
+        if chosen and len(found) > 1:
+            inside = chosen
+        elif found:
+            settings = found[0]
+            keys.append(part)
+            field = settings.model_fields.get(str(part))
+            inside = [] if field is None else list(_members(field.annotation))
+        elif tables:
+            keys.append(part)
+            inside = [each for kind in get_args(tables[0]) for each in _members(kind)]
+    return keys, settings
 
 
-def _tag(settings: type[BaseModel]) -> object:
-    kind = settings.model_fields.get("kind")
+def _is_settings(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _tag(annotation: Any) -> object:
+    kind = annotation.model_fields.get("kind") if _is_settings(annotation) else None
     return None if kind is None else get_args(kind.annotation)[:1][0]
 
 
-def _settings_in(annotation: Any) -> Iterable[type[BaseModel]]:
-    """The pydantic models that a type mentions."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) in (Union, types.UnionType):
+def _members(annotation: Any) -> Iterable[Any]:
+    """What a type may be: the members of a union, or itself."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _members(get_args(annotation)[0])
+    elif origin in (Union, types.UnionType):
         for each in get_args(annotation):
-            yield from _settings_in(each)
+            yield from _members(each)
+    else:
+        yield annotation
 
 
 def as_yaml(recipe: Recipe) -> str:
@@ -217,7 +224,10 @@ def with_attention(raw: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     """The raw recipe with another mechanism between source and target; "none" is without any."""
     if name is None:
         return dict(raw)
-    model = dict(raw.get("model") or {})
+    model = raw.get("model") or {}
+    if not isinstance(model, Mapping):
+        return dict(raw)  # refused as such later
+    model = dict(model)
     if model.get("kind") == "transformer":
         model["cross_attention"] = name
     else:

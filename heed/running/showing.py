@@ -115,7 +115,7 @@ def by_length(scores: dict[str, dict[str, Scores]], title: str = "") -> LineChar
             Line(
                 name,
                 [float(i) for i, label in enumerate(labels) if label in curve],
-                list(curve.values()),
+                [curve[label] for label in labels if label in curve],
             )
             for name, curve in curves.items()
         ],

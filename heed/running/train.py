@@ -21,8 +21,8 @@ from heed.data.tokenise import PAD
 from heed.errors import HeedError, Refused
 from heed.running.devices import chosen, version
 from heed.running.evaluate import evaluated
-from heed.running.events import Note, Progress, Work
-from heed.running.opening import Config, open_run
+from heed.running.events import Note, Progress, Result, Work
+from heed.running.opening import Config, fits, open_run, read_config
 from heed.running.preparing import Prepared, kept, prepare
 from heed.running.recipe import Recipe, as_yaml, parse, resolve
 from heed.running.validating import Validator
@@ -31,7 +31,7 @@ from heed.tasks.translator import Translator, shifted
 from heed.training import checkpoint, distributed, optimise, signals
 from heed.training.distributed import Distributed
 from heed.training.fit import Moment, due, fit, planned
-from heed.training.folder import RunFolder
+from heed.training.folder import RunFolder, header
 from heed.training.journal import Journal
 from heed.training.objective import Loss, sequence_loss
 from heed.training.progress import Progress as Standing
@@ -43,8 +43,11 @@ from heed.training.settings import Training
 class Stopped(HeedError):
     """Somebody asked to stop, and everything is saved."""
 
-    def __init__(self, folder: Path, step: int, code: int) -> None:
-        super().__init__(f"stopped and saved at step {step}; go on: heed train {folder} --resume")
+    def __init__(self, folder: Path | None, step: int, code: int) -> None:
+        """folder: None before the first step, when there is nothing to go on with."""
+        saved = f"stopped and saved at step {step}; go on: heed train {folder} --resume"
+        begun = "stopped before the first step; give the command again"
+        super().__init__(begun if folder is None else saved)
         self.code = code
 
 
@@ -113,12 +116,25 @@ def train(
         folder, recipe = _opened(recipe, path, resume, overwrite, crew)
         if crew.main:
             stack.enter_context(folder.lock())
-        prepared = yield from _prepared(recipe, folder, crew)
+        prepared = yield from _until(stop, _prepared(recipe, folder, crew))
         learner = Learner(recipe, folder, prepared, crew, stop, start)
         stack.enter_context(learner.journal)
         yield from learner.catch_up()
         yield from learner.learn()
-        return (yield from learner.finish())
+        return (yield from _until(stop, learner.finish(), learner))
+
+
+def _until(stop: signals.Stop, work: Work[Result], learner: Learner | None = None) -> Work[Result]:
+    """Work around the learning, given up where somebody asks to stop: it is done again."""
+    while True:
+        try:
+            event = next(work)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        yield event
+        if stop.asked:
+            place = None if learner is None else learner.folder.path
+            raise Stopped(place, 0 if learner is None else learner.standing.step, stop.code)
 
 
 def _opened(
@@ -127,7 +143,9 @@ def _opened(
     """The folder and the recipe that counts. Only the main process makes folders."""
     if crew.share(resume and (path / "config.json").exists()):
         folder = RunFolder.open(path)
-        return folder, resolve(parse(folder.read_text(folder.recipe), str(folder.recipe)))
+        read_config(folder)  # of this task, or refused
+        where = str(folder.recipe)
+        return folder, resolve(parse(folder.read_text(folder.recipe), where), where=where)
     if recipe is None:
         raise Refused(f"{path} holds no run to go on with")
     if crew.main:
@@ -160,8 +178,11 @@ class Learner:
     ) -> None:
         self.recipe, self.settings, self.folder = recipe, recipe.training, folder
         self.crew, self.stop = crew, stop
-        torch.manual_seed(recipe.seed)
+        self.notes: list[Note] = []
         self.config = _config(recipe, prepared)
+        self.found = crew.share(self._newest())
+        self._check_sizes()
+        torch.manual_seed(recipe.seed)
         self.model = self.config.build()
         if start is not None:
             load_weights(
@@ -181,10 +202,9 @@ class Learner:
         self.schedule = optimise.schedule(self.settings, self.total)
         self.standing = Standing()
         self.translator = Translator(
-            self.model, prepared.vocabulary, crew.device, longest=prepared.longest
+            self.model, prepared.vocabulary, crew.device, longest=self.config.reads
         )
         self.validator = Validator(self.translator, prepared.valid, folder)
-        self.notes: list[Note] = []
         self.journal = Journal(folder.metrics, say=self._say)
         torch.manual_seed(recipe.seed + crew.rank)  # each process drops out for itself
 
@@ -197,17 +217,18 @@ class Learner:
 
     def catch_up(self) -> Work[None]:
         """From the newest good checkpoint, if there is one."""
-        found = self.crew.share(self._newest())
-        if found is None:
+        if self.found is None:
             if self.crew.main:
                 self.folder.write_json(self.folder.config, self.config.model_dump(mode="json"))
                 self.journal.rewind(-1)
             yield Note(f"{parameters(self.model):,} parameters on {self.crew.device}")
             return
-        saved = checkpoint.load(self.folder.checkpoints / found)
+        saved = checkpoint.load(self.folder.checkpoints / self.found)
         restore(saved.tensors, saved.facts, *self._state(), self.crew)
         if self.crew.main:
             checkpoint.rewind(self.folder.checkpoints, self.standing.step)
+            if not saved.facts.get("passing"):
+                self._tidy()
             self.journal.rewind(self.standing.step)
         yield from self._told()
         yield Note(f"going on from step {self.standing.step}")
@@ -215,6 +236,18 @@ class Learner:
     def _newest(self) -> str | None:
         found = self.folder.newest(self._say) if self.crew.main else None
         return None if found is None else found.name
+
+    def _check_sizes(self) -> None:
+        """Before anything is allocated: the recipe, config.json and the checkpoint agree."""
+        if self.folder.config.exists():
+            told = read_config(self.folder).model_copy(update={"heed": self.config.heed})
+            if told != self.config:
+                raise Refused(
+                    f"{self.folder.recipe} is not the recipe that {self.folder.config} is of"
+                )
+        if self.found is not None:
+            path = self.folder.checkpoints / self.found / "model.safetensors"
+            fits(self.config, header(path), path)
 
     def _state(
         self,
@@ -244,8 +277,9 @@ class Learner:
             if due(self.settings.validate_every, moment) or last:
                 yield from self._validate()
             asked = self.crew.greatest(self.stop.code)
-            if due(self.settings.save_every, moment) or last or asked:
-                self._save()
+            expected = due(self.settings.save_every, moment) or last
+            if expected or asked:
+                self._save(passing=not expected)
             yield from self._told()
             if asked:
                 raise Stopped(self.folder.path, moment.step, asked)
@@ -277,13 +311,19 @@ class Learner:
                 self.folder.save_model(self.model.state_dict())
             yield Note(f"step {self.standing.step}: {found.line()}")
 
-    def _save(self) -> None:
+    def _save(self, *, passing: bool) -> None:
+        """passing: only because of a stop, where an undisturbed run would not have saved."""
         tensors, facts = gather(*self._state(), self.crew)
         if self.crew.main:
-            checkpoint.save(
-                checkpoint.at(self.folder.checkpoints, self.standing.step), tensors, facts
-            )
-            checkpoint.prune(self.folder.checkpoints, self.settings.keep)
+            place = checkpoint.at(self.folder.checkpoints, self.standing.step)
+            checkpoint.save(place, tensors, {**facts, "passing": passing})
+            if not passing:
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Keep the last few of those that an undisturbed run has: they may be averaged."""
+        checkpoint.forget(self.folder.checkpoints, lambda facts: facts.get("passing") is True)
+        checkpoint.prune(self.folder.checkpoints, self.settings.keep)
 
     def finish(self) -> Work[Trained]:
         """The weights to keep: the best, or the mean of the last where that is better. Judged."""
@@ -354,7 +394,7 @@ def _config(recipe: Recipe, prepared: Prepared) -> Config:
         source=vocabulary.source.size,
         target=vocabulary.target.size,
         shared=vocabulary.shared,
-        longest=prepared.longest,
+        longest=recipe.data.longest,
         lowercase=recipe.data.tokens.lowercase,
         decoding=recipe.decoding,
     )

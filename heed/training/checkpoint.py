@@ -195,6 +195,17 @@ def prune(checkpoints: Path, keep: int, spare: Collection[Path] = ()) -> None:
             _discard(folder)
 
 
+def forget(checkpoints: Path, unwanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Remove the checkpoints whose facts are unwanted; one that cannot be read stays."""
+    for folder in steps(checkpoints).values():
+        try:
+            facts = durable.read_json(folder / FACTS)
+        except HeedError:
+            continue
+        if isinstance(facts, dict) and unwanted(facts):
+            _discard(folder)
+
+
 def _discard(folder: Path) -> None:
     """Out of sight first, so that one that is half removed is never taken for a damaged one."""
     gone = durable.aside(folder)

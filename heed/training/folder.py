@@ -158,6 +158,13 @@ class RunFolder:
             raise Refused(f"{path} leads out of the run's folder {self.path}")
         return path
 
+    def plain(self, name: str | Path) -> Path:
+        """The path of a plain file in the folder. A link, a folder or a pipe is refused: for those
+        who open by themselves, and would follow the one and wait for the other."""
+        path = self.inside(name)
+        durable.open_plain(path).close()
+        return path
+
     def write_bytes(self, name: str | Path, data: bytes) -> Path:
         """Write a file, at once, and the folder for it."""
         path = self.inside(name)

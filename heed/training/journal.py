@@ -98,7 +98,8 @@ class Journal:
         self.close()
         self._purge = step + 1
         if self.path.exists():
-            lines = self.path.read_bytes().splitlines(keepends=True)
+            with BufferedReader(durable.open_plain(self.path)) as file:
+                lines = file.readlines()
             kept = [line for line in lines if (e := _entry(line)) and e["step"] <= step]
             if kept != lines:
                 durable.replace(self.path, [b"".join(kept)])

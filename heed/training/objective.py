@@ -12,13 +12,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from heed.records import Attended
 from heed.shapes import check
 from heed.training.reinforce import MovingAverage, reinforce
-
-PAD = 0
+from heed.training.surprise import PAD, Unformed, surprise, surprise_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +37,8 @@ class Objective(Protocol):
         """The sum over the symbols of the batch."""
 
 
-def surprise(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Cross entropy of every symbol, smoothed and not; zero at padding.    B T V, B T -> B T, B T
-
-    Smoothing gives every symbol an equal part of the target, Szegedy 2016 §7:
-    (1 - ε)·(-log p(label)) + ε/V·Σ_v -log p(v). One table of log p serves both.
-    """
-    V = logits.shape[-1]
-    log_p = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-    each = F.nll_loss(log_p.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="none")
-    nll = each.view_as(labels)
-    if not smoothing:
-        return nll, nll
-    every = log_p.sum(-1) * (labels != PAD)
-    return (1 - smoothing) * nll - smoothing / V * every, nll
-
-
 def sequence_loss(
-    logits: Tensor,
+    logits: Tensor | Unformed,
     labels: Tensor,
     seen: Mapping[str, Attended],
     *,
@@ -69,21 +51,22 @@ def sequence_loss(
 ) -> Loss:
     """The loss of symbols that were written under teacher forcing.    B T V, B T
 
+    logits     of every symbol; or what they would be formed from (`Written.output`), which is
+               faster and holds less
     labels     the right symbols, 0 where there is none
     seen       the attentions that were asked once per symbol, their fields B H T
     elsewhere  attentions that other places asked (an encoder's, B H S), each with its real
                places, B S
     baseline   of the rewards, where attention draws; learns from them while it is in training
     """
-    check(logits=(logits, "B T V"), labels=(labels, "B T"))
-    smooth, nll = surprise(logits, labels, smoothing)
+    total, nll = _surprise(logits, labels, smoothing)
     there, reward = labels != PAD, -nll.detach()
     count = there.sum(1)
     asked = [_Asked(record, there, reward) for record in seen.values()]
     for record, real in (elsewhere or {}).values():
         mean = reward.sum(1) / count.clamp(min=1)  # of the row, which such a look serves as a whole
         asked.append(_Asked(record, real, mean[:, None].expand(real.shape)))
-    total, parts = smooth.sum(), {"nll": nll.detach().sum()}
+    parts = {"nll": nll.detach().sum()}
     if penalties := [each.penalty() for each in asked if each.record.penalty is not None]:
         penalty = torch.stack(penalties).sum()
         total, parts["penalty"] = total + coverage * penalty, penalty.detach()
@@ -95,6 +78,16 @@ def sequence_loss(
         if baseline is not None and baseline.training:
             _learn(baseline, reward.sum() / count.sum().clamp(min=1))
     return Loss(total, parts)
+
+
+def _surprise(logits: Tensor | Unformed, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The smoothed sum, and each symbol's -log p.    -> (), B T"""
+    if isinstance(logits, Tensor):
+        check(logits=(logits, "B T V"), labels=(labels, "B T"))
+        smooth, nll = surprise(logits, labels, smoothing)
+        return smooth.sum(), nll
+    check(known=(logits.known, "B T M"), weight=(logits.weight, "V M"), labels=(labels, "B T"))
+    return surprise_of(logits, labels, smoothing)
 
 
 @dataclass(frozen=True, slots=True)

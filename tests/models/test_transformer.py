@@ -9,16 +9,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import heed
+from heed.attention.grouping import head_groups
 from heed.errors import HeedError, Refused, UnknownName
-from heed.models.transformer import (
-    SIZES,
-    EncoderDecoder,
-    TransformerSettings,
-    build,
-    build_decoder,
-    head_groups,
-    regroup,
-)
+from heed.models.stepping import PlainCarry, regroup
+from heed.models.transformer import EncoderDecoder
+from heed.models.transformer_settings import SIZES, TransformerSettings, build, build_decoder
+from heed.records import Need
 
 SYMBOLS, B, S, T = 20, 3, 9, 7
 MECHANISMS = [
@@ -259,6 +255,136 @@ def test_runs_of_one_length_are_grouped() -> None:
     assert (kept.tolist(), sentence.tolist()) == ([2, 0], [0, 0, 1, 1])
     kept, sentence = regroup(torch.tensor([2, 2, 0]))
     assert (kept.tolist(), sentence.tolist()) == ([2, 2, 0], [0, 1, 2])
+
+
+PLAIN: list[dict[str, Any]] = [
+    {"norm": "pre"},
+    {"norm": "post", "activation": "gelu"},
+    {"position": "learned", "tied": False},
+    {"alignment_layer": 0, "decoder_layers": 3, "norm": "post"},
+]
+
+
+def both_roads(net: Any, *begun: Any) -> list[Any]:
+    """A carry of the short road, and one of the general road."""
+    with torch.no_grad():
+        short = net.begin(*begun)
+    with torch.enable_grad():
+        general = net.begin(*begun)
+    assert isinstance(short, PlainCarry)
+    assert not isinstance(general, PlainCarry)
+    return [short, general]
+
+
+def agree_on_both_roads(net: Any, carries: list[Any], choices: list[Any]) -> None:
+    """Choose rows and step, again and again; some choices keep every sentence in its place."""
+    N = B
+    for rows, same in choices:
+        if rows is not None and not same:  # two choices between steps are one
+            back = torch.arange(N).flip(0)
+            carries = [net.select(carry, back) for carry in carries]
+        if rows is not None:
+            carries = [net.select(carry, torch.tensor(rows), same) for carry in carries]
+            N = len(rows)
+        symbols = torch.randint(4, SYMBOLS, (N,))
+        short, general = (net.step(carry, symbols) for carry in carries)
+        torch.testing.assert_close(short.logits, general.logits, rtol=0, atol=1e-12)
+        assert (short.weight is None) == (general.weight is None)
+        if short.weight is not None:
+            torch.testing.assert_close(short.weight, general.weight, rtol=0, atol=1e-12)
+        carries = [short.carry, general.carry]
+
+
+def random_choices(count: int) -> list[Any]:
+    """Beams of three that reorder, sentences that leave, rows at random, and steps with none."""
+    beams = torch.arange(B).repeat_interleave(3)
+    choices: list[Any] = [(None, False), (beams.tolist(), False)]
+    for _ in range(count):
+        chosen = torch.randint(0, 3, (B, 3)) + 3 * torch.arange(B)[:, None]
+        choices.append((chosen.flatten().tolist(), True))
+    choices += [([6, 8, 7, 0, 0, 1], False), ([1, 1, 0, 4, 5, 3], True), (None, False)]
+    choices += [(torch.randint(0, 6, (7,)).tolist(), False), ([6, 0], False), ([1], False)]
+    return choices + [(None, False)] * 3
+
+
+@pytest.mark.parametrize("need", ["context", "weight"])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("choices", PLAIN, ids=str)
+@torch.no_grad()
+def test_the_short_road_agrees_with_the_general_one(
+    choices: dict[str, Any], padded: bool, need: Need
+) -> None:
+    net = network(**choices)
+    for parameter in net.parameters():  # biases that begin at zero would hide a swap
+        nn.init.normal_(parameter, std=0.3)
+    source, lengths, _ = texts()
+    lengths = lengths if padded else torch.full_like(lengths, S)
+    agree_on_both_roads(net, both_roads(net, source, lengths, need), random_choices(10))
+
+
+@torch.no_grad()
+def test_a_language_model_takes_the_short_road_after_its_prompt() -> None:
+    settings = TransformerSettings(width=16, feed=32, heads=4, decoder_layers=2)
+    model = build_decoder(settings, symbols=SYMBOLS, longest=S).double().eval()
+    for length in (0, 3, 8):
+        prompt = torch.randint(4, SYMBOLS, (B, length))
+        agree_on_both_roads(model, both_roads(model, prompt), random_choices(6))
+
+
+@torch.no_grad()
+def test_a_carry_of_the_short_road_may_be_used_again() -> None:
+    net = network()
+    source, lengths, inputs = texts()
+    carry = net.step(net.begin(source, lengths), inputs[:, 0]).carry
+    first = net.step(carry, inputs[:, 1])
+    other = net.step(carry, inputs[:, 2])  # writes another symbol at the same place
+    for step, written in ((first, [0, 1, 3]), (other, [0, 2, 3])):
+        at_once = net(source, lengths, inputs[:, written]).logits
+        torch.testing.assert_close(step.logits, at_once[:, 1])
+        again = net.step(step.carry, inputs[:, 3])
+        torch.testing.assert_close(again.logits, at_once[:, 2])
+
+
+class Shrunk(nn.Linear):
+    """Not the linear map that the short road knows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * super().forward(x)
+
+
+@torch.no_grad()
+def test_whatever_is_not_plain_goes_the_general_road() -> None:
+    source, lengths, _ = texts()
+    for choices in (
+        {"position": "rotary"},
+        {"cross_attention": ["scaled-dot", "additive"]},
+        {"decoder_attention": "local-m/scaled-dot"},
+        {"cross_attention": "sparsemax"},
+        {"decoder_attention": "2*dot + 2*scaled-dot"},
+    ):
+        assert not isinstance(network(**choices).begin(source, lengths), PlainCarry)
+    net = network()
+    assert isinstance(net.begin(source, lengths), PlainCarry)
+    assert not isinstance(net.begin(source, lengths * 0), PlainCarry)  # nothing to look at
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not isinstance(net.float().begin(source, lengths), PlainCarry)
+    with heed.watch(net) as seen:
+        net.step(net.begin(source, lengths), source[:, 0])
+    assert seen["decoder.stack.layers.1.cross"][0].weight.shape == (B, 4, 1, S)
+    net.decoder.stack.layers[0].feed[3] = Shrunk(32, 16)
+    assert not isinstance(net.begin(source, lengths), PlainCarry)
+    assert not isinstance(network().train().begin(source, lengths), PlainCarry)
+
+
+@torch.no_grad()
+def test_learned_positions_end_on_the_short_road_too() -> None:
+    net = network(position="learned", longest=S)
+    source, lengths, inputs = texts()
+    carry = net.begin(source, lengths)
+    for _ in range(S):
+        carry = net.step(carry, inputs[:, 0]).carry
+    with pytest.raises(Refused, match=f"end at {S}; this text reaches {S + 1}"):
+        net.step(carry, inputs[:, 0])
 
 
 @torch.no_grad()

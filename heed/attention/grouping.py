@@ -1,0 +1,135 @@
+"""Groups of heads: another mechanism for each of them, inside one multi-head attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import groupby
+from operator import and_
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from heed.attention.mechanism import Mechanism
+from heed.attention.memory import Memory
+from heed.attention.position import Position
+from heed.errors import Refused
+from heed.records import Attended, Need, State
+from heed.visible import Visible
+
+
+class HeadGroups(Mechanism):
+    """Another mechanism for every group of heads, over one memory.
+
+    Their kept keys lie one group above the other in `Memory.k`, filled up to the widest.
+    """
+
+    lanes: Sequence[Mechanism]
+
+    def __init__(self, lanes: Sequence[tuple[Mechanism, int]]) -> None:
+        nn.Module.__init__(self)
+        self.token = object()
+        self.lanes = nn.ModuleList(lane for lane, _ in lanes)  # type: ignore[assignment]
+        self.heads = [heads for _, heads in lanes]
+        widths = [lane.kept_width for lane, _ in lanes]
+        self.widths = [width for width in widths if width is not None]
+        if len(self.widths) < len(lanes):
+            raise Refused("groups of heads share a memory: each score must say its kept_width")
+        self.claims = reduce(and_, (lane.claims for lane, _ in lanes))
+
+    @property
+    def in_line(self) -> bool:
+        return any(lane.in_line for lane in self.lanes)
+
+    @property
+    def slots(self) -> set[str]:
+        return {str(i) for i in range(len(self.heads))}
+
+    @property
+    def kept_width(self) -> int:
+        return max(self.widths)
+
+    def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        parts = zip(self.lanes, keys.split(self.heads, 1), values.split(self.heads, 1), strict=True)
+        kept = [lane.keep(k, v) for lane, k, v in parts]
+        return torch.cat([pad(k, (0, self.kept_width - k.shape[-1])) for k in kept], 1)
+
+    def forward(
+        self,
+        query: Tensor | None,
+        memory: Memory,
+        state: State | None = None,
+        *,
+        visible: Visible | Tensor | None = None,
+        need: Need = "context",
+        segments: Tensor | None = None,
+        position: Position | None = None,
+    ) -> Attended:
+        """Each group attends on its own heads: queries B H T M -> context B H T R."""
+        if query is None:
+            raise Refused("groups of heads need a query")
+        self.check_call(query, memory, state, need)
+        k, v, q = (x.split(self.heads, 1) for x in (memory.k, memory.v, query))
+        seen = [
+            lane(
+                q[i],
+                replace(memory, k=k[i][..., : self.widths[i]], v=v[i], owner=lane.token),
+                None if state is None else state.slots.get(str(i), State(state.step, state.origin)),
+                visible=visible,
+                need=need,
+                segments=segments,
+                position=position,
+            )
+            for i, lane in enumerate(self.lanes)
+        ]
+        return self._together(seen, need)
+
+    def _together(self, seen: list[Attended], need: Need) -> Attended:
+        states = {str(i): one.state for i, one in enumerate(seen)}
+        return Attended(
+            torch.cat([one.context for one in seen], 1),
+            State(seen[0].state.step, seen[0].state.origin, states),
+            weight=None if need == "context" else torch.cat([one.weight for one in seen], 1),
+            energy=torch.cat([one.energy for one in seen], 1) if need == "energy" else None,
+            log_prob=self._fact([one.log_prob for one in seen]),
+            entropy=self._fact([one.entropy for one in seen]),
+            penalty=self._fact([one.penalty for one in seen]),
+            kernel=" + ".join(one.kernel for one in seen),
+            refusals=tuple(refusal for one in seen for refusal in one.refusals),
+        )
+
+    def _fact(self, facts: list[Tensor | None]) -> Tensor | None:
+        """What some groups report, zero for the heads of the others.    -> B H T"""
+        like = next((x for x in facts if x is not None), None)
+        if like is None:
+            return None
+        B, _, T = like.shape
+        filled = zip(facts, self.heads, strict=True)
+        return torch.cat([like.new_zeros(B, n, T) if x is None else x for x, n in filled], 1)
+
+
+def head_groups(layer: str | Sequence[str], heads: int) -> list[tuple[str, int]]:
+    """The mechanisms of a layer's heads: "a" or "2*a + 2*b" or ["a", "a", "b", "b"]."""
+    words = layer.split("+") if isinstance(layer, str) else layer
+    groups = [_counted(word.strip()) for word in words]
+    if isinstance(layer, str) and len(groups) == 1 and "*" not in layer:
+        groups = [(groups[0][0], heads)]
+    if sum(count for _, count in groups) != heads:
+        raise Refused(
+            f"there are {heads} heads, and '{layer}' speaks of {sum(n for _, n in groups)}; "
+            f"a layer takes one name, or as many as heads: '{heads - 1}*scaled-dot + 1*additive'"
+        )
+    merged = groupby(groups, key=lambda group: group[0])
+    return [(name, sum(count for _, count in group)) for name, group in merged]
+
+
+def _counted(word: str) -> tuple[str, int]:
+    """ "2*additive" -> ("additive", 2); without a number, one head."""
+    count, star, name = word.rpartition("*")
+    if not star:
+        return word, 1
+    if not count.strip().isdecimal() or int(count) == 0:
+        raise Refused(f"'{word}': before the * stands how many heads, as in 2*additive")
+    return name.strip(), int(count)

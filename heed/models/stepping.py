@@ -1,0 +1,304 @@
+"""A short road for the steps of a plain Transformer decoder; its twin is `Decoder.step`.
+
+Most decoders attend by scaled dot products throughout, and most steps are taken without gradients.
+Then all that a step needs is known when the text begins: the weights stand at hand, queries, keys
+and values are one product, a beam's new order and the new symbol's place are one copy of the keys,
+and all the hypotheses of a sentence ask its one memory. The numbers are those of the general road.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, gelu, linear, pad
+
+import heed
+from heed.attention.align import Softmax
+from heed.attention.position import Learned, Position, Sinusoidal
+from heed.attention.reach import Global
+from heed.attention.read import Blend
+from heed.attention.score import ScaledDot
+from heed.records import Need
+from heed.visible import Places
+
+if TYPE_CHECKING:
+    from heed.models.transformer import Carry, Decoder, FeedForward, Layer, Residual, Words
+
+Map = Callable[[Tensor], Tensor]
+
+KNOWN = {
+    *(nn.Embedding, nn.Linear, nn.LayerNorm, nn.Dropout, nn.ReLU, nn.GELU, nn.ModuleList),
+    *(heed.MultiHeadAttention, heed.Mechanism, ScaledDot, Global, Softmax, Blend),
+    *(Sinusoidal, Learned),
+}
+"""Whatever else is inside a decoder, other than its own classes, closes the short road."""
+
+GROWTH = 8  # places by which a cache grows: few copies, and little that is copied in vain
+
+
+class Cache:
+    """The keys and values of one layer for the symbols written so far, with room for more.
+
+    What a carry tells of it never changes: a place is written once, by whoever comes first, and
+    who comes later goes on with a copy.
+    """
+
+    def __init__(self, table: Tensor, filled: int) -> None:
+        self.table, self.filled = table, filled  # N 2 H room D
+
+    def extend(self, place: int, new: Tensor, rows: Tensor | None) -> Cache:
+        """The chosen rows of the first `place` places, and a new one.    N 2 H D"""
+        table, first = self.table, rows is None and self.filled == place
+        if rows is not None:
+            table = table.index_select(0, rows)
+        if place == table.shape[3]:
+            table = pad(table, (0, 0, 0, GROWTH))
+        elif rows is None and not first:
+            table = table.clone()
+        table.select(3, place).copy_(new)
+        if table is not self.table:
+            return Cache(table, place + 1)
+        self.filled = place + 1
+        return self
+
+
+class Hidden(Position):
+    """Pushes the places beyond each source out of sight; every source has one within."""
+
+    def __init__(self, exists: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        far = torch.zeros(exists.shape, dtype=dtype, device=exists.device)
+        self.far = far.masked_fill_(~exists, -torch.inf)[:, None, None]  # B 1 1 S
+
+    def bias(self, places: Places) -> Tensor:
+        return self.far
+
+
+class Sublayer(NamedTuple):
+    """A residual: what comes before and after what it goes around."""
+
+    enter: Map
+    leave: Map
+
+    @staticmethod
+    def of(residual: Residual) -> Sublayer:
+        norm = _norm(residual.norm)
+        return Sublayer(norm, _same) if residual.pre_norm else Sublayer(_same, norm)
+
+
+class PlainLayer(NamedTuple):
+    """What a step does with the weights of a layer."""
+
+    heads: int
+    around: tuple[Sublayer, ...]  # attention, feed-forward, cross-attention if there is one
+    look: Map  # N M -> N 3M, query, key and value
+    join: Map
+    ask: Map | None  # N M -> N M, the query of the cross-attention
+    mechanism: heed.Mechanism | None
+    answer: Map | None
+    feed: Map
+
+    @staticmethod
+    def of(layer: Layer) -> PlainLayer:
+        own, cross = layer.attention, layer.cross
+        parts = (layer.around_attention, layer.around_feed, layer.around_cross)
+        return PlainLayer(
+            own.num_heads,
+            tuple(Sublayer.of(part) for part in parts if part is not None),
+            _linear(own.in_proj_weight, own.in_proj_bias),
+            _linear(own.out_proj.weight, own.out_proj.bias),
+            None if cross is None else _linear(*cross._projection(0)),
+            None if cross is None else cross.mechanism,
+            None if cross is None else _linear(cross.out_proj.weight, cross.out_proj.bias),
+            _feed(layer.feed),
+        )
+
+
+class Start:
+    """Symbols as vectors that know where they stand; the places are made in blocks."""
+
+    def __init__(self, words: Words) -> None:
+        self.position, self.scale = words.position, words.scale
+        self.table = words.table.weight
+        self.places = self.table.new_empty(0, self.table.shape[1])  # P M
+
+    def __call__(self, symbols: Tensor, place: int) -> Tensor:
+        """N -> N M"""
+        while place >= self.places.shape[0]:
+            self.places = torch.cat([self.places, self._more(self.places.shape[0])])
+        return torch.add(self.places[place], embedding(symbols, self.table), alpha=self.scale)
+
+    def _more(self, start: int) -> Tensor:
+        count = 32
+        if isinstance(self.position, Learned):  # one beyond the end, and it says so itself
+            count = max(1, min(count, self.position.table.num_embeddings - start))
+        assert self.position is not None
+        nothing = self.table.new_zeros(1, count, self.table.shape[1])
+        more: Tensor = self.position(nothing, start)[0]
+        return more
+
+
+class PlainCarry(NamedTuple):
+    """What is handed from step to step on this road."""
+
+    place: int
+    start: Start
+    layers: tuple[PlainLayer, ...]
+    own: tuple[Cache, ...]
+    rows: Tensor | None  # of `own`, chosen but not yet copied    N
+    source: tuple[heed.Memory | None, ...]
+    hidden: Hidden | None
+    sentence: Tensor  # which row of `source` each hypothesis asks    N
+    aligns: int | None  # the layer whose weights are wanted
+
+    def step(self, symbols: Tensor) -> tuple[Tensor, PlainCarry, Tensor | None]:
+        """N -> N M, before the last norm; and the weights that are wanted, N S."""
+        x, weight = self.start(symbols, self.place), None
+        after = []
+        for i, (layer, own, source) in enumerate(
+            zip(self.layers, self.own, self.source, strict=True)
+        ):
+            x, own = self._look_back(x, layer, own)
+            if source is not None:
+                need: Need = "weight" if i == self.aligns else "context"
+                x, seen = self._read(x, layer, source, need)
+                weight = weight if seen is None else seen
+            enter, leave = layer.around[1]
+            x = leave(x + layer.feed(enter(x)))
+            after.append(own)
+        return x, self._replace(place=self.place + 1, own=tuple(after), rows=None), weight
+
+    def _look_back(self, x: Tensor, layer: PlainLayer, own: Cache) -> tuple[Tensor, Cache]:
+        """Self-attention. All texts are equally long, so nothing is hidden.    N M -> N M"""
+        enter, leave = layer.around[0]
+        new = layer.look(enter(x)).view(x.shape[0], 3, layer.heads, -1)  # N 3 H D
+        own = own.extend(self.place, new[:, 1:], self.rows)
+        k, v = own.table.narrow(3, 0, self.place + 1).unbind(1)
+        context = heed.attend(new[:, 0].unsqueeze(2), k, v).context  # N H 1 D
+        return leave(x + layer.join(context.reshape(x.shape))), own
+
+    def _read(
+        self, x: Tensor, layer: PlainLayer, source: heed.Memory, need: Need
+    ) -> tuple[Tensor, Tensor | None]:
+        """Cross-attention; the hypotheses of a sentence are so many queries.    N M -> N M, N S"""
+        assert layer.ask is not None
+        assert layer.answer is not None
+        assert layer.mechanism is not None
+        enter, leave = layer.around[2]
+        B, _, _, D = source.k.shape
+        q = layer.ask(enter(x)).view(B, -1, layer.heads, D)
+        q = q.transpose(1, 2)  # B H K D
+        if self.hidden is None and need == "context":
+            seen = heed.attend(q, source.k, source.v)
+        else:
+            seen = layer.mechanism(q, source, need=need, position=self.hidden)
+        x = leave(x + layer.answer(seen.context.transpose(1, 2).reshape(x.shape)))
+        return x, None if need == "context" else seen.weight.mean(1).flatten(0, 1)
+
+    def select(self, rows: Tensor, same: bool) -> PlainCarry:
+        """The chosen hypotheses; their keys and values are copied with the next step."""
+        chosen = rows if self.rows is None else self.rows[rows]
+        if same:
+            return self._replace(rows=chosen)
+        kept, sentence = regroup(self.sentence[rows])
+        source = tuple(None if each is None else each.select(kept) for each in self.source)
+        hidden = self.hidden
+        if hidden is not None:
+            hidden = Hidden(hidden.far[kept, 0, 0] == 0, hidden.far.dtype)
+        return self._replace(rows=chosen, source=source, hidden=hidden, sentence=sentence)
+
+
+def shorten(decoder: Decoder, carry: Carry) -> PlainCarry | None:
+    """The same carry for the short road; None where it does not lead there."""
+    if decoder.training or torch.is_grad_enabled() or not _plain(decoder):
+        return None
+    memory = carry.layers[0].source
+    hidden = None
+    if memory is not None and memory.visible is not None:
+        exists = memory.exists
+        all_seen, any_blind = torch.stack([exists.all(), ~exists.any(1).all()]).tolist()
+        if any_blind:
+            return None
+        hidden = None if all_seen else Hidden(exists, memory.k.dtype)
+    return PlainCarry(
+        carry.place,
+        Start(decoder.words),
+        tuple(PlainLayer.of(layer) for layer in decoder.stack.layers),
+        tuple(_cache(kept.own, carry.place) for kept in carry.layers),
+        None,
+        tuple(_bare(kept.source) for kept in carry.layers),
+        hidden,
+        carry.sentence,
+        None if carry.need == "context" else decoder.alignment_layer,
+    )
+
+
+def regroup(sentence: Tensor) -> tuple[Tensor, Tensor]:
+    """The memories to keep, and which of them each hypothesis asks from now on.    N -> N', N
+
+    One for each run of hypotheses of a sentence, where the runs are equally long; else one each.
+    """
+    kept, counts = sentence.unique_consecutive(return_counts=True)
+    each = len(sentence) // max(len(kept), 1)
+    if not torch.equal(counts, torch.full_like(counts, each)):
+        kept, each = sentence, 1
+    return kept, torch.arange(len(kept), device=kept.device).repeat_interleave(each)
+
+
+def _plain(decoder: Decoder) -> bool:
+    """Whether every part is of the very kind that the short road knows, and nobody watches."""
+    attentions = [x for y in decoder.stack.layers for x in (y.attention, y.cross) if x is not None]
+    return (
+        all(map(_known, decoder.modules()))
+        and decoder.words.position is not None
+        and not torch.is_autocast_enabled(decoder.words.table.weight.device.type)
+        and all(x.in_proj_weight is not None and not x.sinks() for x in attentions)
+    )
+
+
+def _known(module: nn.Module) -> bool:
+    kind = type(module)
+    watched = module._forward_hooks or module._forward_pre_hooks
+    return not watched and (kind in KNOWN or kind.__module__ == "heed.models.transformer")
+
+
+def _cache(memory: heed.Memory | None, place: int) -> Cache:
+    assert memory is not None
+    return Cache(torch.stack([memory.k, memory.v], 1), place)
+
+
+def _bare(memory: heed.Memory | None) -> heed.Memory | None:
+    """Its keys and values alone."""
+    return None if memory is None else heed.Memory(memory.k, memory.v)
+
+
+def _linear(weight: Tensor | None, bias: Tensor | None) -> Map:
+    assert weight is not None
+    return partial(linear, weight=weight, bias=bias)
+
+
+def _norm(norm: nn.LayerNorm) -> Map:
+    return partial(
+        torch.layer_norm,
+        normalized_shape=list(norm.normalized_shape),
+        weight=norm.weight,
+        bias=norm.bias,
+        eps=norm.eps,
+    )
+
+
+def _feed(feed: FeedForward) -> Map:
+    widen, bend, _, narrow = feed
+    assert isinstance(widen, nn.Linear)
+    assert isinstance(narrow, nn.Linear)
+    wide, thin = _linear(widen.weight, widen.bias), _linear(narrow.weight, narrow.bias)
+    bent = torch.relu_ if isinstance(bend, nn.ReLU) else gelu
+    return lambda x: thin(bent(wide(x)))
+
+
+def _same(x: Tensor) -> Tensor:
+    return x

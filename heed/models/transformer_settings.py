@@ -1,0 +1,232 @@
+"""The Transformer: an encoder, a decoder, or both. Vaswani 2017.
+
+    network = build(TransformerSettings(size="tiny"), source=8000, target=8000, shared=True,
+                    longest=60)
+
+Every attention takes any mechanism that goes inside heads: one for all layers, one per layer, one
+per head. The networks are in `heed.models.transformer`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+import heed
+from heed.attention import naming
+from heed.attention.grouping import HeadGroups, head_groups
+from heed.attention.position import Learned, Position, Rotary, Sinusoidal
+from heed.errors import Refused, UnknownName
+from heed.models.transformer import (
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    FeedForward,
+    Layer,
+    Stack,
+    Words,
+)
+
+
+class Size(NamedTuple):
+    """How large a network is."""
+
+    layers: int
+    width: int
+    feed: int
+    heads: int
+
+
+SIZES = {
+    "tiny": Size(4, 128, 256, 4),  # Multi30k: Wu 2021, Li 2022
+    "small": Size(6, 256, 1024, 4),
+    "base": Size(6, 512, 2048, 8),  # Vaswani 2017 table 3
+    "big": Size(6, 1024, 4096, 16),
+}
+"""Of the encoder and the decoder alike."""
+
+Heads = str | Annotated[list[str], Field(min_length=1, max_length=256)]
+"""A layer's mechanism: a name, groups of heads ("2*additive + 2*scaled-dot"), or a name a head."""
+
+Layers = str | Annotated[list[Heads], Field(min_length=1, max_length=100)]
+"""The mechanism of all layers, or a list with one for each."""
+
+Option = bool | Annotated[int, Field(ge=0, le=65536)] | Annotated[float, Field(ge=0, le=1e6)] | str
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TransformerSettings(BaseModel):
+    """What a recipe says of a Transformer. What is None is as `size` has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Literal["transformer"] = "transformer"
+    size: Literal["tiny", "small", "base", "big"] = "tiny"
+    encoder_layers: int | None = Field(None, ge=1, le=100)
+    decoder_layers: int | None = Field(None, ge=1, le=100)
+    width: int | None = Field(None, ge=2, le=8192)
+    feed: int | None = Field(None, ge=1, le=65536)
+    heads: int | None = Field(None, ge=1, le=256)
+    norm: Literal["pre", "post"] = "pre"
+    activation: Literal["relu", "gelu"] = "relu"
+    position: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
+    dropout: Share = 0.1  # on what each sublayer adds, and on the embeddings
+    attention_dropout: Share = 0.0  # on the attention weights
+    feed_dropout: Share = 0.0  # inside the feed-forward network
+    tied: bool = True  # output = target embedding, = source embedding where they share symbols
+    encoder_attention: Layers = "scaled-dot"
+    decoder_attention: Layers = "scaled-dot"
+    cross_attention: Layers = "scaled-dot"
+    options: dict[str, Option] = Field(default_factory=dict, max_length=32)  # of the mechanisms
+    alignment_layer: int | None = Field(None, ge=0, lt=100)  # None: the last but one
+    longest: int = Field(512, ge=1, le=65536)  # for learned positions, and `location` in a decoder
+
+
+def _refuse_misfit(name: str, options: dict[str, Any], self_attends: bool, causal: bool) -> None:
+    """A text must read the same at any padding, and as it grows."""
+    parts = naming.parse(name)
+    reach = parts.get("reach")
+    if reach == "expanded-window" and "block" not in options:
+        raise Refused(
+            f"'{name}' sizes its blocks by the text's padded length unless told: "
+            "options: {block: 16}"
+        )
+    if causal and reach in ("local-p", "mixed"):
+        raise Refused(
+            f"'{name}' places its window by the text's length, which a decoder that looks at what "
+            "it has written does not know; it suits the encoder and the cross-attention"
+        )
+    if not self_attends and reach in ("fixed-window", "expanded-window"):
+        raise Refused(
+            f"'{name}' compares places within one text; cross-attention has two: "
+            "'local-m' follows the step, 'local-p' predicts a place"
+        )
+
+
+def multi_head(
+    layer: Heads,
+    *,
+    width: int,
+    heads: int,
+    dropout: float = 0.0,
+    options: dict[str, Any] | None = None,
+    position: Position | None = None,
+    self_attends: bool = True,
+    causal: bool = False,
+) -> heed.MultiHeadAttention:
+    """The attention of one layer, whatever its heads do."""
+    if width % heads:
+        raise Refused(f"width={width} does not split into heads={heads}")
+    lanes = []
+    for name, count in head_groups(layer, heads):
+        _refuse_misfit(name, options or {}, self_attends, causal)
+        known = naming.options_of(name)
+        sizes = dict.fromkeys(("query", "key", "value"), width // heads)
+        given = {option: x for option, x in (options or {}).items() if option in known}
+        lane = naming.build(name, **sizes, heads=count, dropout=dropout, **given)
+        if not lane.claims.heads:
+            raise Refused(f"'{name}' does not go inside the heads of a Transformer")
+        lanes.append((lane, count))
+    mechanism = lanes[0][0] if len(lanes) == 1 else HeadGroups(lanes)
+    return heed.MultiHeadAttention(width, heads, mechanism=mechanism, position=position)
+
+
+def build(
+    settings: TransformerSettings, *, source: int, target: int, shared: bool, longest: int
+) -> EncoderDecoder:
+    """The network of the settings, for vocabularies of `source` and `target` symbols.
+
+    shared: they are one vocabulary. longest: the longest source, its end included.
+    """
+    _check_options(settings)
+    tied = settings.tied and shared
+    reading = None if tied else _words(settings, source, max(longest, settings.longest))
+    encoder = Encoder(reading, _stack(settings, longest, decodes=False))
+    decoder = build_decoder(settings, symbols=target, longest=longest, cross=True)
+    return EncoderDecoder(encoder, decoder)
+
+
+def build_decoder(
+    settings: TransformerSettings, *, symbols: int, longest: int, cross: bool = False
+) -> Decoder:
+    """The decoder of the settings; without `cross` it is a language model."""
+    width = _size(settings).width
+    output = None if settings.tied else nn.Linear(width, symbols, bias=False)
+    return Decoder(
+        _words(settings, symbols, max(longest, settings.longest)),
+        _stack(settings, longest, decodes=True, cross=cross),
+        output,
+        settings.alignment_layer,
+    )
+
+
+def _size(settings: TransformerSettings) -> Size:
+    given = {field: getattr(settings, field) for field in ("width", "feed", "heads")}
+    named = SIZES[settings.size]
+    return named._replace(**{field: x for field, x in given.items() if x is not None})
+
+
+def _words(settings: TransformerSettings, symbols: int, longest: int) -> Words:
+    width = _size(settings).width
+    position: nn.Module | None = None
+    if settings.position == "sinusoidal":
+        position = Sinusoidal()
+    if settings.position == "learned":
+        position = Learned(longest=longest, width=width)
+    return Words(symbols, width, position, settings.dropout)
+
+
+def _stack(
+    settings: TransformerSettings, longest: int, *, decodes: bool, cross: bool = False
+) -> Stack:
+    size, pre_norm = _size(settings), settings.norm == "pre"
+    layers = (settings.decoder_layers if decodes else settings.encoder_layers) or size.layers
+    own = settings.decoder_attention if decodes else settings.encoder_attention
+    own_options = {"longest": settings.longest if decodes else longest, **settings.options}
+    cross_options = {"longest": longest, **settings.options}
+
+    def attention(look: Heads, options: dict[str, Any], **facts: Any) -> heed.MultiHeadAttention:
+        facts |= {"dropout": settings.attention_dropout, "options": options}
+        return multi_head(look, width=size.width, heads=size.heads, **facts)
+
+    def layer(look: Heads, read: Heads | None) -> Layer:
+        position = Rotary() if settings.position == "rotary" else None
+        return Layer(
+            attention(look, own_options, position=position, causal=decodes),
+            FeedForward(size.width, size.feed, settings.activation, settings.feed_dropout),
+            None if read is None else attention(read, cross_options, self_attends=False),
+            dropout=settings.dropout,
+            pre_norm=pre_norm,
+        )
+
+    looks = _per_layer(own, layers)
+    reads = _per_layer(settings.cross_attention, layers) if cross else [None] * layers
+    norm = nn.LayerNorm(size.width) if pre_norm else None
+    return Stack(map(layer, looks, reads), norm)
+
+
+def _per_layer(given: Layers, layers: int) -> list[Heads]:
+    if isinstance(given, str):
+        return [given] * layers
+    if len(given) != layers:
+        raise Refused(f"there are {layers} layers, and {len(given)} mechanisms are listed for them")
+    return list(given)
+
+
+def _check_options(settings: TransformerSettings) -> None:
+    """Refuse an option that no mechanism of these settings takes."""
+    heads = _size(settings).heads
+    known: dict[str, Any] = {}
+    for given in (
+        settings.encoder_attention,
+        settings.decoder_attention,
+        settings.cross_attention,
+    ):
+        for layer in [given] if isinstance(given, str) else given:
+            for name, _ in head_groups(layer, heads):
+                known |= naming.options_of(name)
+    for option in settings.options:
+        if option not in known:
+            raise UnknownName("option of these mechanisms", option, known or ["(they take none)"])

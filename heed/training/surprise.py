@@ -1,0 +1,195 @@
+"""Cross entropy of symbols: of logits that are there, or of logits that need never be.
+
+The table of logits, B T V, is the largest thing that training would hold. `surprise_of` forms some
+rows of it at a time and turns each into a loss and into gradients while it is at hand: no row is
+kept, none is formed twice, and on a CPU none that is padding is formed at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+PAD = 0
+HELD = {"cpu": 2**21}  # logits at a time: what a cache holds
+HELD_ELSEWHERE = 2**26  # what keeps a GPU busy
+
+
+class Unformed(Protocol):
+    """Logits as what they would be computed from: known · weightᵀ + bias."""
+
+    @property
+    def known(self) -> Tensor:
+        """B T M"""
+
+    @property
+    def weight(self) -> Tensor:
+        """V M"""
+
+    @property
+    def bias(self) -> Tensor | None:
+        """V"""
+
+
+def surprise(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Cross entropy of every symbol, smoothed and not; zero at padding.    B T V, B T -> B T, B T
+
+    Smoothing gives every symbol an equal part of the target, Szegedy 2016 §7:
+    (1 - ε)·(-log p(label)) + ε/V·Σ_v -log p(v). One table of log p serves both.
+    """
+    V = logits.shape[-1]
+    log_p = logits.log_softmax(-1, dtype=_wide(logits.dtype))
+    each = F.nll_loss(log_p.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="none")
+    nll = each.view_as(labels)
+    if not smoothing:
+        return nll, nll
+    every = log_p.sum(-1) * (labels != PAD)
+    return (1 - smoothing) * nll - smoothing / V * every, nll
+
+
+def surprise_of(
+    unformed: Unformed, labels: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The same of logits nobody has formed: the smoothed SUM, and each symbol's -log p, detached.
+
+    Equal to `surprise` of the formed logits, under autocast too. The gradients come with the loss;
+    there are no second derivatives.    B T -> (), B T
+    """
+    known, weight, bias = unformed.known, unformed.weight, unformed.bias
+    inputs = [x for x in (known, weight, bias) if x is not None]
+    learning = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    rows = known.flatten(0, 1)
+    total, nll = _Surprise.apply(rows, weight, bias, labels.flatten(), smoothing, learning)
+    return total, cast(Tensor, nll).view_as(labels)
+
+
+class _Surprise(torch.autograd.Function):
+    """Some rows after the other: logits, loss, and at once the gradients of the loss."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        known: Tensor,  # N M
+        weight: Tensor,  # V M
+        bias: Tensor | None,
+        labels: Tensor,  # N
+        smoothing: float,
+        learning: bool,
+    ) -> tuple[Tensor, Tensor]:
+        real = labels.nonzero()[:, 0] if labels.is_cpu else None  # a GPU would have to be asked
+        kept, right = (known, labels) if real is None else (known[real], labels[real])
+        narrow = _lowered(weight)
+        cast = None if bias is None else bias.to(narrow)
+        rows = _Rows.of(kept.to(narrow), weight.to(narrow), cast, right, smoothing)
+        with _no_autocast(weight):
+            for part in rows.parts():
+                p = rows.judge(part)
+                if learning:
+                    rows.learn(part, p)
+        if learning:
+            d_known = _spread(rows.d_known, real, known).to(known.dtype)
+            d_bias = None if bias is None else rows.d_bias.to(bias.dtype)
+            ctx.save_for_backward(d_known, rows.d_weight.to(weight.dtype), d_bias)
+        nll = _spread(rows.nll, real, labels)
+        ctx.mark_non_differentiable(nll)
+        return rows.total, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = (None if x is None else x * by.to(x.dtype) for x in ctx.saved_tensors)
+        return (*scaled, None, None, None)
+
+
+class _Rows(NamedTuple):
+    """Rows to be predicted, and the sums that grow while they are gone through."""
+
+    known: Tensor  # N M
+    weight: Tensor  # V M
+    bias: Tensor | None
+    right: Tensor  # N
+    smoothing: float
+    total: Tensor
+    nll: Tensor  # N
+    d_known: Tensor  # N M
+    d_weight: Tensor  # V M
+    d_bias: Tensor  # V
+
+    @staticmethod
+    def of(
+        known: Tensor, weight: Tensor, bias: Tensor | None, right: Tensor, smoothing: float
+    ) -> _Rows:
+        """Nothing gone through yet; sums are float32 or better."""
+        (N, _), V, wide = known.shape, len(weight), _wide(known.dtype)
+        total, nll = known.new_zeros((), dtype=wide), known.new_empty(N, dtype=wide)
+        d_weight = torch.zeros_like(weight, dtype=wide)
+        sums = (total, nll, torch.empty_like(known), d_weight, total.new_zeros(V))
+        return _Rows(known, weight, bias, right, smoothing, *sums)
+
+    def parts(self) -> Iterator[slice]:
+        """Cuts of like size, so that there is no small one at the end."""
+        N, V = len(self.known), len(self.weight)
+        held = HELD.get(self.known.device.type, HELD_ELSEWHERE)
+        size = max(1, -(-N // max(1, -(-N * V // held))))
+        return (slice(i, i + size) for i in range(0, N, size))
+
+    def judge(self, part: slice) -> Tensor:
+        """Add up the loss of some rows.    -> p, n V"""
+        right, V = self.right[part], len(self.weight)
+        there = right != PAD
+        logits = F.linear(self.known[part], self.weight, self.bias)
+        p = logits.softmax(1, dtype=self.total.dtype)
+        # log Σ exp is the largest logit less the log of its p, and that p is no less than 1/V.
+        norm = logits.amax(1) - p.amax(1).log()
+        self.nll[part] = (norm - logits.gather(1, right[:, None])[:, 0]) * there
+        self.total.add_(self.nll[part].sum(), alpha=1 - self.smoothing)
+        if self.smoothing:
+            mean = logits.sum(1, dtype=p.dtype) / V
+            self.total.add_(((norm - mean) * there).sum(), alpha=self.smoothing)
+        return p
+
+    def learn(self, part: slice, p: Tensor) -> None:
+        """Add up the gradients: by the logits p - (1 - ε)·[v = right] - ε/V, none at padding."""
+        right = self.right[part, None]
+        d_logits = p.scatter_(1, right, p.gather(1, right) - (1 - self.smoothing))
+        if self.smoothing:
+            d_logits = d_logits.sub_(self.smoothing / len(self.weight))
+        if not p.is_cpu:  # where padding was left out
+            d_logits = d_logits.mul_(right != PAD)
+        self.d_bias.add_(d_logits.sum(0))
+        d_logits = d_logits.to(self.weight.dtype)
+        torch.mm(d_logits, self.weight, out=self.d_known[part])
+        if self.d_weight.dtype == d_logits.dtype:
+            self.d_weight.addmm_(d_logits.t(), self.known[part])
+        else:
+            self.d_weight.add_(d_logits.t() @ self.known[part])
+
+
+def _spread(rows: Tensor, at: Tensor | None, like: Tensor) -> Tensor:
+    """The rows where they were, zero elsewhere."""
+    if at is None:
+        return rows
+    return rows.new_zeros(like.shape).index_copy_(0, at, rows)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _lowered(weight: Tensor) -> torch.dtype:
+    """What autocast would compute a product in."""
+    kind = weight.device.type
+    on = kind != "meta" and torch.is_autocast_enabled(kind) and weight.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if on else weight.dtype
+
+
+def _no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    kind = x.device.type
+    on = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if on else nullcontext()

@@ -1,0 +1,113 @@
+"""Two processes as torchrun starts them learn what one learns, and go on like one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from heed.training import checkpoint, journal
+from heed.training.tensors import read
+from tests.running.small import Job, Server, small, write_recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without dropout, which each process draws for itself."""
+    raw = small()
+    raw["model"]["dropout"] = 0.0
+    return write_recipe(tmp_path_factory.mktemp("recipe"), raw)
+
+
+@pytest.fixture(scope="module")
+def alone(server: Server, recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("alone") / "run"
+    assert server.run("train", recipe, "--run", run).code == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def together(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real torchrun."""
+    run = tmp_path_factory.mktemp("together") / "run"
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
+    # Without the "--" torchrun would take --run for the beginning of an option of its own.
+    command = ["--", sys.executable, "-c", "from heed.cli import main; main()"]
+    done = subprocess.run(
+        [sys.executable, *launch, *command, "train", recipe, "--run", run],
+        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1, "only one of them speaks"
+    return run
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    newest = checkpoint.newest(run / "checkpoints", print)
+    assert newest is not None
+    return read(newest / "model.safetensors")
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_learns(alone: Path, together: Path) -> None:
+    for name, weight in weights(alone).items():
+        torch.testing.assert_close(weights(together)[name], weight, rtol=1e-4, atol=1e-5)
+    one, two = (
+        [e["train/loss"] for e in journal.read(run / "metrics.jsonl") if "train/loss" in e]
+        for run in (alone, together)
+    )
+    torch.testing.assert_close(torch.tensor(two), torch.tensor(one), rtol=1e-4, atol=1e-5)
+
+
+def pair(server: Server, *words: str | Path) -> list[Job]:
+    """The two processes, told what torchrun tells them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    return [
+        server.start(*words, environment={**meet, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in ("0", "1")
+    ]
+
+
+def told(run: Path) -> int:
+    return max((entry["step"] for entry in journal.read(run / "metrics.jsonl")), default=0)
+
+
+@pytest.mark.slow
+def test_stopped_and_killed_they_end_the_same(
+    server: Server, recipe: Path, together: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    jobs = pair(server, "train", recipe, "--run", run)
+    assert jobs[0].wait_for(lambda: told(run) >= 3)
+    jobs[1].kill(signal.SIGTERM)  # whichever hears it, both stop
+    done = [job.wait() for job in jobs]
+    assert [each.code for each in done] == [143, 143]
+    assert "stopped and saved at step" in done[0].err
+
+    jobs = pair(server, "train", run, "--resume")
+    assert jobs[0].wait_for(lambda: told(run) >= 7)
+    for job in jobs:
+        job.kill()
+    assert [job.wait().code for job in jobs] == [-signal.SIGKILL] * 2
+
+    done = [job.wait() for job in pair(server, "train", run, "--resume")]
+    assert [each.code for each in done] == [0, 0], done
+    for name, weight in weights(together).items():
+        assert torch.equal(weights(run)[name], weight), name
+    assert (run / "model.safetensors").read_bytes() == (together / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_one_process_cannot_go_on_for_two(server: Server, together: Path) -> None:
+    assert "torchrun --nproc-per-node 2" in server.run("train", together, "--resume").err

@@ -1,0 +1,42 @@
+"""Long work: events on the way, the result at the end."""
+
+import pytest
+
+from heed.running.events import Note, Progress, Work, finish
+
+
+def counting(to: int, told: list[int]) -> Work[int]:
+    for i in range(to):
+        told.append(i)
+        yield Progress("counting", i + 1, to)
+    return to * 10
+
+
+def test_finishing_does_all_of_the_work_and_gives_its_result() -> None:
+    told: list[int] = []
+    assert finish(counting(3, told)) == 30
+    assert told == [0, 1, 2]
+
+
+def test_work_within_work_is_told_in_order() -> None:
+    def outer() -> Work[str]:
+        yield Note("before")
+        found = yield from counting(2, [])
+        yield Note(f"after {found}")
+        return "done"
+
+    assert [str(event) for event in outer()] == [
+        "Note(text='before')",
+        "Progress(stage='counting', done=1, total=2, note='')",
+        "Progress(stage='counting', done=2, total=2, note='')",
+        "Note(text='after 20')",
+    ]
+
+
+def test_what_goes_wrong_is_passed_on() -> None:
+    def failing() -> Work[None]:
+        yield Note("so far")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        finish(failing())

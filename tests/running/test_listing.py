@@ -1,0 +1,38 @@
+"""What there is to train, told from what there is."""
+
+from pathlib import Path
+
+import heed
+from heed.models.building import MODELS, Model
+from heed.models.recurrent import RecurrentSettings
+from heed.running import listing
+from heed.running.recipe import load
+
+
+def test_every_recipe_is_told_in_its_own_words() -> None:
+    found = {each["name"]: each for each in listing.recipes()}
+    files = Path(heed.__file__).parent / "recipes"
+    assert set(found) == {path.stem for path in files.glob("*.yaml")}
+    for name, each in found.items():
+        raw = load(name)
+        assert list(each) == ["name", "task", "about", "needs", "good"]
+        assert {key: raw[key] for key in each if key != "name"} == {
+            key: value for key, value in each.items() if key != "name"
+        }
+
+
+def test_every_model_is_told_with_its_sizes_and_keys() -> None:
+    found = {each["name"]: each for each in listing.models()}
+    assert set(found) == set(MODELS)
+    assert len(Model.__args__[0].__args__) == len(found)  # type: ignore[attr-defined]
+    recurrent = found["recurrent"]
+    assert recurrent["sizes"]["base"] == {"embedding": 256, "hidden": 512, "layers": 1}
+    assert found["transformer"]["sizes"]["base"]["heads"] == 8  # Vaswani 2017 table 3
+    assert set(recurrent["keys"]) == set(RecurrentSettings.model_fields) - {"kind", "size"}
+    assert all(each["about"] and not each["about"].endswith(".") for each in found.values())
+
+
+def test_every_task_is_told() -> None:
+    (task,) = listing.tasks()
+    assert task["name"] == "translate"
+    assert task["about"].startswith("Translate: ")

@@ -1,0 +1,226 @@
+"""Recipes: ready ones hold, every key is checked, and what is wrong is said with the cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heed.errors import Refused, UnknownName
+from heed.models import building
+from heed.running.recipe import (
+    LARGEST,
+    as_yaml,
+    load,
+    names,
+    overridden,
+    parse,
+    resolve,
+    with_attention,
+)
+
+SIZES: dict[str, Any] = {"source": 50, "target": 60, "shared": False, "longest": 20}
+RECURRENT = "multi30k-rnn"
+TRANSFORMER = "multi30k-transformer"
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_ready_recipe_holds_and_can_be_built(name: str) -> None:
+    recipe = resolve(load(name))
+    assert recipe.about
+    assert recipe.needs
+    assert recipe.good
+    assert building.shapes(recipe.model, **SIZES)
+
+
+def test_the_ready_recipes_are_those_of_the_package() -> None:
+    folder = Path(building.__file__).parents[1] / "recipes"
+    assert names() == sorted(path.stem for path in folder.iterdir())
+    assert {"demo", "grammar", RECURRENT, TRANSFORMER, "zh-en"} <= set(names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_written_out_and_read_again_it_says_the_same(name: str) -> None:
+    recipe = resolve(load(name))
+    raw = parse(as_yaml(recipe))
+    assert resolve(raw) == recipe
+    assert set(raw["training"]) == set(type(recipe.training).model_fields)  # nothing is left out
+
+
+def test_awkward_words_survive_being_written_out() -> None:
+    changes = ["about='yes: #no [\"爱\"]'", "needs='null'", "good='1e3'", "training.betas=[0.8,0.9]"]
+    recipe = resolve(load("demo"), changes)
+    assert (recipe.about, recipe.needs, recipe.good) == ('yes: #no ["爱"]', "null", "1e3")
+    assert recipe.training.betas == (0.8, 0.9)
+    assert resolve(parse(as_yaml(recipe))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "near"),
+    [
+        ("demo", "sed", "seed"),
+        ("demo", "trainning.epochs", "training"),
+        ("demo", "training.epoch", "epochs"),
+        ("demo", "decoding.widht", "width"),
+        ("demo", "data.gramar", "grammar"),
+        ("demo", "data.grammar.pair", "pairs"),
+        ("demo", "data.tokens.knd", "kind"),
+        ("demo", "model.hiden", "hidden"),
+        (RECURRENT, "data.train.sauce", "source"),
+        (RECURRENT, "data.valid.allignments", "alignments"),
+        (TRANSFORMER, "model.encoder_layer", "encoder_layers"),
+        (TRANSFORMER, "model.feed_dropuot", "feed_dropout"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest(name: str, key: str, near: str) -> None:
+    wrong = key if near != "training" else "trainning"
+    with pytest.raises(Refused, match=f"^there is no key '{wrong}'; did you mean '{near}'\\?$"):
+        resolve(load(name), [f"{key}=1"])
+
+
+def test_a_key_of_the_other_model_is_told_among_those_of_this_one() -> None:
+    with pytest.raises(Refused) as told:
+        resolve(load(TRANSFORMER), ["model.cell=gru"])
+    assert str(told.value).startswith("there is no key 'model.cell'; known: activation, ")
+    assert "bidirectional" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("training.rate=fast", "training.rate: input should be a valid number"),
+        ("training.rate=-1", "training.rate: input should be greater than 0; got -1"),
+        ("decoding.width=0", "decoding.width: input should be greater than or equal to 1; got 0"),
+        ("model.kind=rnn", "model: "),
+        ("model.attention=additiv", "did you mean additive"),
+        ("model=null", "model: "),
+        ("data.grammar=null", "data: give the training pairs as data.train, or draw them"),
+        ("training.steps=null", "training: say how long to train: epochs or steps"),
+        ("task=classify", "task: input should be 'translate'; got 'classify'"),
+        ("data.train.tsv=a.tsv", "data: give the training pairs as data.train, or draw"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_key(change: str, says: str) -> None:
+    with pytest.raises(Refused) as told:
+        resolve(load("demo"), [change], where="file.yaml")
+    line = str(told.value)
+    assert line.startswith("file.yaml: ")
+    assert says in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ("3", 3),
+        ("0.5", 0.5),
+        ("true", True),
+        ("null", None),
+        ("", None),
+        ("word", "word"),
+        ("'3'", "3"),
+        ('"a b"', "a b"),
+        ("b=c", "b=c"),
+        ("[1, two, null]", [1, "two", None]),
+        ("{a: {b: 1}}", {"a": {"b": 1}}),
+        ("local-p/general", "local-p/general"),
+        ("爱", "爱"),
+    ],
+)
+def test_an_override_is_read_as_yaml(given: str, value: Any) -> None:
+    found = overridden({}, [f"x={given}"])
+    assert found == {"x": value}
+    assert type(found["x"]) is type(value)
+
+
+def test_overrides_make_their_way_and_leave_the_original_alone() -> None:
+    raw = {"a": {"b": 1, "c": 2}}
+    found = overridden(raw, ["a.b=5", "a.d.e.f=6", "g.h=7", "a.b=8"])
+    assert found == {"a": {"b": 8, "c": 2, "d": {"e": {"f": 6}}}, "g": {"h": 7}}
+    assert raw == {"a": {"b": 1, "c": 2}}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("epochs", "'epochs' is not key=value"),
+        ("=3", "'=3' is not key=value"),
+        ("seed.x=3", "'seed' holds a value, not further keys"),
+        ("a=[1", "the value is not YAML; quote it"),
+        ("a={b: 1, b: 2}", "the value is not YAML"),
+        ("a=!!python/object/apply:os.getcwd []", "the value is not YAML"),
+        ("a=" + "[" * 5000, "the value is not YAML"),
+    ],
+)
+def test_an_override_that_cannot_be_is_refused(change: str, says: str) -> None:
+    with pytest.raises(Refused) as told:
+        overridden({"seed": 1}, [change])
+    assert says in str(told.value)
+    assert len(str(told.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "f.yaml, line 3: 'a' is said twice"),
+        ("a:\n  b: 1\n  b: 2\n", "f.yaml, line 3: 'b' is said twice"),
+        ("a: &x [1]\nb: *x\n", "f.yaml, line 2: aliases are not taken"),
+        ("a: !!python/object/apply:os.getcwd []\n", "f.yaml, line 1: could not determine"),
+        ("? [1, 2]\n: 3\n", "f.yaml, line 1: a key must be a word"),
+        ("a: 1\n b: 2\n", "f.yaml, line 2: "),
+        ("- a\n- b\n", "f.yaml is not a recipe"),
+        ("", "f.yaml is not a recipe"),
+        ("1: 2\n", "f.yaml is not a recipe"),
+        ("a: \0\n", "f.yaml: "),
+        ("a: 2020-99-99\n", "f.yaml: "),
+        ("a: " + "{b: " * 3000, "f.yaml: "),
+    ],
+)
+def test_a_text_that_is_no_recipe_is_one_line(text: str, says: str) -> None:
+    with pytest.raises(Refused) as told:
+        parse(text, "f.yaml")
+    assert str(told.value).startswith(says)
+    assert "\n" not in str(told.value)
+
+
+def test_files_are_read_and_those_that_cannot_be_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("task: translate\nabout: 爱\n", "utf-8")
+    assert load(str(path)) == {"task": "translate", "about": "爱"}
+    path.write_bytes(b"about: \xff\n")
+    with pytest.raises(Refused, match="is not UTF-8 text"):
+        load(str(path))
+    path.write_text("# " + "x" * LARGEST)
+    with pytest.raises(Refused, match="larger than a recipe can be"):
+        load(str(path))
+    with pytest.raises(Refused, match="cannot read the recipe .*No such file"):
+        load(str(tmp_path / "none.yaml"))
+    with pytest.raises(UnknownName, match="did you mean grammar"):
+        load("gramar")
+
+
+@pytest.mark.parametrize("name", ["local-p/general", "none"])
+def test_another_attention_for_a_recurrent_model(name: str) -> None:
+    raw = {**load(RECURRENT)}
+    raw["model"] = {**raw["model"], "attention": "local-p/general", "options": {"window": 3}}
+    changed = with_attention(raw, name)
+    recipe = resolve(changed)
+    assert recipe.model.mechanism == name
+    assert ("options" in changed["model"]) == (name != "none")  # there is nothing for them to say
+    assert raw["model"]["options"] == {"window": 3}
+    assert {**changed, "model": None} == {**raw, "model": None}
+
+
+def test_another_attention_for_a_transformer_is_that_between_the_texts() -> None:
+    raw = load(TRANSFORMER)
+    changed = resolve(with_attention(raw, "additive")).model
+    assert changed.cross_attention == "additive"
+    assert changed.model_copy(update={"cross_attention": "scaled-dot"}) == resolve(raw).model
+
+
+def test_without_a_name_the_attention_stays() -> None:
+    raw = load("demo")
+    assert with_attention(raw, None) == raw
+    with pytest.raises(Refused, match="^model: "):
+        resolve(with_attention({**raw, "model": 3}, "dot"))

@@ -1,0 +1,96 @@
+"""Training from a recipe: what the folder holds afterwards, and that the same gives the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import torch
+import yaml
+
+from heed.running.recipe import parse, resolve
+from heed.training import checkpoint, journal, tensors
+from tests.running.small import Server, small, write_recipe
+
+
+def test_a_run_has_everything_it_needs(trained: Path) -> None:
+    for name in ("config.json", "recipe.yaml", "tokenizer.json", "model.safetensors"):
+        assert (trained / name).is_file()
+    for part in ("valid", "test"):
+        assert len((trained / f"examples/{part}.jsonl").read_text().splitlines()) == 4
+    steps = sorted(checkpoint.steps(trained / "checkpoints"))
+    assert steps[-1] == 12
+    assert len(steps) <= 3
+    scores = json.loads((trained / "scores.json").read_text())
+    assert scores["steps"] == 12
+    assert 0 <= scores["scores"]["test"]["bleu"] <= 100
+
+
+def test_every_step_is_told_once_and_the_loss_falls(trained: Path) -> None:
+    told = list(journal.read(trained / "metrics.jsonl"))
+    losses = {entry["step"]: entry["train/loss"] for entry in told if "train/loss" in entry}
+    assert list(losses) == list(range(1, 13))
+    assert losses[12] < losses[1]
+    assert [entry["step"] for entry in told if "valid/loss" in entry] == [4, 8, 12]
+    assert all(math.isfinite(loss) for loss in losses.values())
+
+
+def test_the_best_weights_are_kept(trained: Path) -> None:
+    """Here the last: the loss of the validation pairs falls."""
+    valid = [e["valid/loss"] for e in journal.read(trained / "metrics.jsonl") if "valid/loss" in e]
+    assert valid == sorted(valid, reverse=True)
+    last = tensors.read(trained / "checkpoints/step-12/model.safetensors")
+    for name, weight in tensors.read(trained / "model.safetensors").items():
+        assert torch.equal(weight, last[name])
+
+
+def test_the_recipe_in_the_folder_is_whole(trained: Path) -> None:
+    """Every default is written out, and it says the same when it is read again."""
+    raw = parse((trained / "recipe.yaml").read_text())
+    assert resolve(raw) == resolve(small())
+    assert raw["training"]["clip"] == 1.0
+
+
+def test_the_same_recipe_gives_the_same_bits(server: Server, trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "again"
+    assert server.run("train", trained / "recipe.yaml", "--run", run).code == 0
+    expected = (trained / "model.safetensors").read_bytes()
+    assert (run / "model.safetensors").read_bytes() == expected
+    other = tmp_path / "other"
+    done = server.run("train", trained / "recipe.yaml", "seed=2", "--run", other)
+    assert (other / "model.safetensors").read_bytes() != expected, done.err
+
+
+def test_beginning_anew_and_from_other_weights(
+    server: Server, trained: Path, tmp_path: Path
+) -> None:
+    recipe = write_recipe(tmp_path, small(steps=1, rate=1e-9))
+    run = tmp_path / "run"
+    for flags in ([], ["--overwrite"]):
+        done = server.run("train", recipe, "--run", run, "--from", trained, *flags)
+        assert done.code == 0, done.err
+    assert [entry["step"] for entry in journal.read(run / "metrics.jsonl")] == [1, 1]
+    begun = tensors.read(trained / "model.safetensors")
+    for name, weight in tensors.read(run / "model.safetensors").items():
+        torch.testing.assert_close(weight, begun[name], rtol=0, atol=1e-6)
+
+
+def test_printing_the_recipe_does_nothing(server: Server, tmp_path: Path) -> None:
+    words = ["demo", "training.epochs=3", "--print-config", "--attention", "dot"]
+    done = server.run("train", *words, cwd=tmp_path)
+    found = yaml.safe_load(done.out)
+    assert (found["training"]["epochs"], found["model"]["attention"]) == (3, "dot")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stop_is_heard_before_the_first_step_and_after_the_last(
+    server: Server, tmp_path: Path
+) -> None:
+    recipe = write_recipe(tmp_path, small())
+    words = ["train", str(recipe), "--run", str(tmp_path / "run"), "--resume"]
+    done = server.call("interrupted", ["tokenising", *words]).wait()
+    assert (done.code, "give the command again" in done.err) == (143, True), done.err
+    done = server.call("interrupted", ["scoring test", *words]).wait()
+    assert (done.code, "go on: heed train" in done.err) == (143, True), done.err
+    assert server.run(*words).code == 0
