@@ -127,8 +127,9 @@ def candidates(
 
     B R, B R V -> B many, B many, B many, ()
 
-    `topk` may choose any of several equal values. One more than needed shows whether that could
-    matter; if so the caller comes again, `careful`, and everything is sorted.
+    `topk` may choose any of several equal values, in any order. Those it chose are put in order
+    here; one more than needed shows whether another might have been chosen, and if so the caller
+    comes again, `careful`, and everything is sorted.
     """
     V, K = log_prob.shape[-1], min(many + 1, log_prob[0].numel())
     if careful:
@@ -136,9 +137,12 @@ def candidates(
         value, place = (x[:, :K] for x in total.sort(descending=True, stable=True))
     else:
         value, place = top(live, log_prob, K)
+        place, order = place.sort()
+        value, order = value.gather(1, order).sort(descending=True, stable=True)
+        place = place.gather(1, order)
     row, symbol = place // V, place % V
-    equal = (value[:, 1:] == value[:, :-1]) & (value[:, 1:] > NEVER)
-    tied = torch.zeros_like(equal).any() if careful else equal.any()
+    last, next_best = value[:, many - 1 : many], value[:, many : many + 1]  # empty where few
+    tied = ((last == next_best) & (last > NEVER)).any() & (not careful)
     if (short := many - value.shape[1]) > 0:
         value = pad(value, (0, short), value=NEVER)
         row, symbol = pad(row, (0, short)), pad(symbol, (0, short))

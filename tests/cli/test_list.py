@@ -69,12 +69,12 @@ def test_the_table_says_it_in_a_line_each(command) -> None:
     assert "learns" not in lines["dot"]
 
 
-@pytest.mark.parametrize("wrong", ["mechanism", "model"])
-def test_another_collection_is_refused(command, wrong: str) -> None:
+@pytest.mark.parametrize(("wrong", "near"), [("mechanism", "mechanisms"), ("model", "models")])
+def test_another_collection_is_refused(command, wrong: str, near: str) -> None:
     done = command("list", wrong)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(f"heed: no collection is called '{wrong}'")
-    assert "mechanisms" in done.err
+    assert near in done.err
 
 
 def test_nothing_is_lost_on_a_narrow_terminal() -> None:
