@@ -71,3 +71,6 @@ def tell(cells: list[Cell], console: Console) -> None:
         values = zip(cell.row(), COLUMNS, strict=True)
         table.add_row(*(said(value, column.form) for value, column in values))
     console.print(table)
+    for cell in cells:
+        if cell.error:
+            console.print(f"{cell.mechanism}: {cell.error}", markup=False, soft_wrap=True)

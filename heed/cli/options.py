@@ -25,7 +25,7 @@ def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
 def decoding_options(**given: Any) -> dict[str, Any]:
     """What was said of decoding; the rest is as the run's recipe has it."""
     said = {name: value for name, value in given.items() if value is not None}
-    if any(said.get(name) is not None for name in ("temperature", "top_k", "top_p")):
+    if any(said.get(name) is not None for name in ("temperature", "top_k", "top_p", "seed")):
         said.setdefault("method", "sample")
     if "width" in said:
         said.setdefault("method", "beam")

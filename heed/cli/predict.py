@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from heed.cli.options import decoding_options
+from heed.errors import Refused
 from heed.running.predict import CHUNK, Translation, predict
 from heed.running.showing import Shown, page
 
@@ -41,6 +42,8 @@ def run(
     decoding = decoding_options(
         method=method, width=width, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
     )
+    if best > 1 and decoding.setdefault("method", "beam") != "beam":
+        raise Refused(f"--best {best} is for a beam; {decoding['method']} gives one answer")
     answers = predict(
         folder,
         file,

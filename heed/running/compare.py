@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import resource
+import re
+import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +22,13 @@ from typing import Any
 
 import torch
 
-from heed.data.tokenise import SPECIALS
 from heed.errors import HeedError, Refused
-from heed.models.building import shapes
 from heed.running.devices import chosen
 from heed.running.events import Note, Progress, Work
-from heed.running.recipe import Recipe, resolve, with_attention
+from heed.running.recipe import check, resolve, with_attention
 from heed.running.showing import by_length, show
 from heed.running.train import Trained, train
+from heed.training.folder import RunFolder
 from heed.viewing.chart import LineChart
 from heed.viewing.page import Charts, Column, Examples, Heading, Page, Paragraph, Table
 
@@ -53,7 +53,7 @@ class Cell:
 
     mechanism: str
     trained: Trained | None = None
-    memory: float = 0.0  # MiB at the most, beyond what was there before
+    memory: float | None = None  # MiB at the most, beyond what was there before, if it trained now
     error: str = ""
 
     def row(self) -> list[str | float | int | None]:
@@ -90,7 +90,7 @@ def compare(
     if len(set(mechanisms)) != len(mechanisms) or not mechanisms:
         raise Refused("name each mechanism once: --attention additive,dot,none")
     for name in mechanisms:
-        _check(resolve(with_attention(raw, name)), name)
+        check(resolve(with_attention(raw, name)))
     chosen(device)
     tasks = [
         (dict(raw), name, folder / name.replace("/", "+"), device, resume, overwrite)
@@ -100,16 +100,6 @@ def compare(
     cells.sort(key=lambda cell: mechanisms.index(cell.mechanism))
     yield from _written(cells, folder, device)
     return cells
-
-
-def _check(recipe: Recipe, name: str) -> None:
-    """What cannot be built is said before anything is trained; the vocabularies do not matter."""
-    shared, longest = recipe.data.tokens.shared, recipe.data.longest
-    sizes = {"source": len(SPECIALS), "target": len(SPECIALS), "longest": longest}
-    try:
-        shapes(recipe.model, shared=shared, **sizes)
-    except HeedError as error:
-        raise Refused(f"the recipe cannot be trained with {name}: {error}") from None
 
 
 def _together(tasks: list[tuple[Any, ...]], jobs: int) -> Work[list[Cell]]:
@@ -162,12 +152,13 @@ def _train(
 ) -> None:
     """In a process of its own: train, tell, and give the cell."""
     torch.set_num_threads(threads)
-    before = _resident()
+    before, trains = _resident(), not (resume and RunFolder(folder).scores.exists())
     try:
         recipe = resolve(with_attention(raw, name))
         work = train(recipe, folder, resume=resume, overwrite=overwrite, device=device)
         trained = _told(work, name, heard)
-        heard.put((name, Cell(name, trained, _peak(device) or _resident() - before)))
+        memory = (_peak(device) or _resident() - before) if trains else None
+        heard.put((name, Cell(name, trained, memory)))
     except HeedError as error:
         heard.put((name, Cell(name, error=str(error))))
     except Exception:
@@ -186,8 +177,18 @@ def _told(work: Work[Trained], name: str, heard: Queue[Any]) -> Trained:
 
 
 def _resident() -> float:
-    """The most memory that this process ever held, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The most memory that this process ever held, in MiB.
+
+    Linux counts what the parent held at the spawn in ru_maxrss, but not in VmHWM.
+    """
+    status = Path("/proc/self/status")
+    told = status.read_text() if status.exists() else ""
+    if found := re.search(r"VmHWM:\s+(\d+) kB", told):
+        return int(found[1]) / 1024
+    import resource  # not on Windows, where the rest works
+
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def _peak(device: str) -> float:

@@ -20,8 +20,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from yaml.nodes import MappingNode, ScalarNode
 
-from heed.errors import Refused, UnknownName
-from heed.models.building import Model
+from heed.data.tokenise import SPECIALS
+from heed.errors import HeedError, Refused, UnknownName
+from heed.models.building import Model, shapes
 from heed.tasks import translate
 from heed.tasks.translator import Decoding
 from heed.training.settings import Training
@@ -218,6 +219,21 @@ def _members(annotation: Any) -> Iterable[Any]:
 def as_yaml(recipe: Recipe) -> str:
     """The whole recipe, every default written out."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def check(recipe: Recipe) -> None:
+    """Say what cannot be built before anything is read; the vocabularies do not matter."""
+    symbols = len(SPECIALS)
+    try:
+        shapes(
+            recipe.model,
+            source=symbols,
+            target=symbols,
+            shared=recipe.data.tokens.shared,
+            longest=recipe.data.longest,
+        )
+    except HeedError as error:
+        raise Refused(f"the recipe's model cannot be built: {error}") from None
 
 
 def with_attention(raw: Mapping[str, Any], name: str | None) -> dict[str, Any]:

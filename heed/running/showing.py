@@ -102,12 +102,14 @@ def page(title: str, shown: Sequence[Shown]) -> Page:
 def by_length(scores: dict[str, dict[str, Scores]], title: str = "") -> LineChart:
     """BLEU over the length of the source, a line for each model.
 
-    scores  by model and part; a longer part follows the test
+    scores  by model and part; a longer part follows the test. Of a range that two parts share,
+            the one with more pairs counts
     """
-    curves = {
-        name: {label: bleu for part in parts.values() for label, _, bleu in part.by_length}
-        for name, parts in scores.items()
-    }
+    curves: dict[str, dict[str, float]] = {}
+    for name, parts in scores.items():
+        ranges = [each for part in parts.values() for each in part.by_length]
+        most = {label: max(n for other, n, _ in ranges if other == label) for label, *_ in ranges}
+        curves[name] = {label: bleu for label, n, bleu in ranges if n == most[label]}
     labels = list(dict.fromkeys(label for curve in curves.values() for label in curve))
     return LineChart(
         title or "BLEU by sentence length",

@@ -24,7 +24,7 @@ from heed.running.evaluate import evaluated
 from heed.running.events import Note, Progress, Result, Work
 from heed.running.opening import Config, fits, open_run, read_config
 from heed.running.preparing import Prepared, kept, prepare
-from heed.running.recipe import Recipe, as_yaml, parse, resolve
+from heed.running.recipe import Recipe, as_yaml, check, parse, resolve
 from heed.running.validating import Validator
 from heed.tasks.translate import Scores
 from heed.tasks.translator import Translator, shifted
@@ -148,6 +148,7 @@ def _opened(
         return folder, resolve(parse(folder.read_text(folder.recipe), where), where=where)
     if recipe is None:
         raise Refused(f"{path} holds no run to go on with")
+    check(recipe)
     if crew.main:
         folder = RunFolder.create(path, overwrite=overwrite)
         folder.write_text(folder.recipe, as_yaml(recipe))

@@ -49,7 +49,12 @@ def test_written_out_and_read_again_it_says_the_same(name: str) -> None:
 
 
 def test_awkward_words_survive_being_written_out() -> None:
-    changes = ["about='yes: #no [\"爱\"]'", "needs='null'", "good='1e3'", "training.betas=[0.8,0.9]"]
+    changes = [
+        "about='yes: #no [\"爱\"]'",
+        "needs='null'",
+        "good='1e3'",
+        "training.betas=[0.8,0.9]",
+    ]
     recipe = resolve(load("demo"), changes)
     assert (recipe.about, recipe.needs, recipe.good) == ('yes: #no ["爱"]', "null", "1e3")
     assert recipe.training.betas == (0.8, 0.9)
@@ -194,7 +199,7 @@ def test_files_are_read_and_those_that_cannot_be_are_told(tmp_path: Path) -> Non
     path.write_text("# " + "x" * LARGEST)
     with pytest.raises(Refused, match="larger than a recipe can be"):
         load(str(path))
-    with pytest.raises(Refused, match="cannot read the recipe .*No such file"):
+    with pytest.raises(Refused, match=r"cannot read the recipe .*No such file"):
         load(str(tmp_path / "none.yaml"))
     with pytest.raises(UnknownName, match="did you mean grammar"):
         load("gramar")
@@ -222,5 +227,5 @@ def test_another_attention_for_a_transformer_is_that_between_the_texts() -> None
 def test_without_a_name_the_attention_stays() -> None:
     raw = load("demo")
     assert with_attention(raw, None) == raw
-    with pytest.raises(Refused, match="^model: "):
+    with pytest.raises(Refused, match=r"^model: "):
         resolve(with_attention({**raw, "model": 3}, "dot"))

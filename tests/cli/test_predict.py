@@ -1,0 +1,93 @@
+"""heed predict: several answers, drawn ones, and a page to look at."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running.writing import written
+
+LINES = ["我 爱 我", "", "你 爱 他们", "我们 很 高兴"]
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory)
+
+
+@pytest.fixture
+def predict(command: Callable[..., Any], writer: Path, tmp_path: Path) -> Callable[..., str]:
+    path = tmp_path / "in.txt"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+
+    def run(*words: str) -> str:
+        done = command("predict", str(writer), str(path), "--device", "cpu", *words)
+        assert (done.code, done.err) == (0, "")
+        return str(done.out)
+
+    return run
+
+
+def test_a_line_for_each_line(predict: Callable[..., str]) -> None:
+    answers = predict().split("\n")
+    assert [bool(answer) for answer in answers] == [True, False, True, True, False]
+
+
+def test_several_answers_best_first(predict: Callable[..., str]) -> None:
+    rows = [json.loads(line) for line in predict("--best", "3", "--json").splitlines()]
+    assert [row["source"] for row in rows] == LINES
+    for row in rows:
+        assert set(row) == {"source", "answers"}
+        if row["source"]:
+            texts = [answer["text"] for answer in row["answers"]]
+            assert len(set(texts)) == 3  # though the run's own way is greedy, which has only one
+        else:
+            assert row["answers"] == [{"text": "", "log_prob": 0.0}]
+    plain = [line.split("\t") for line in predict("--best", "3", "--width", "5").splitlines()]
+    assert [len(answers) for answers in plain] == [3, 3, 3, 3]
+    first = [answers[0] for answers in plain]
+    assert first == predict("--width", "5").splitlines()
+
+
+def test_several_answers_are_for_a_beam(command: Callable[..., Any], writer: Path) -> None:
+    for words in (["--method", "greedy"], ["--temperature", "0.5"]):
+        done = command("predict", str(writer), *words, "--best", "2")
+        assert (done.code, done.out) == (2, "")
+        assert "--best 2 is for a beam; " in done.err
+
+
+def test_what_is_drawn_depends_on_the_seed_alone(predict: Callable[..., str]) -> None:
+    drawn = [predict("--temperature", "2", "--seed", seed) for seed in ("1", "1", "2")]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert predict("--method", "sample", "--temperature", "2", "--seed", "1") == drawn[0]
+    assert predict("--seed", "1") != predict()  # a seed alone means drawing
+    assert predict("--top-k", "1") == predict("--method", "greedy") == predict()
+    assert predict("--top-p", "0.001") == predict()
+
+
+def outside(html: str) -> list[str]:
+    """What a page would fetch from elsewhere, or link to."""
+    found = re.findall(r"https?://[^\s\"'<>)]*", html)
+    found += re.findall(r"(?:src|href|action|data)=[\"']?(?!#|data:)[^\s>]*", html)
+    found += re.findall(r"<link\b|@import|url\((?!['\"]?(?:#|data:))", html)
+    return [each for each in found if not each.startswith("http://www.w3.org/")]
+
+
+def test_the_page_needs_nothing_else(predict: Callable[..., str], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    answers = predict("--html", str(page)).split("\n")
+    html = page.read_text("utf-8")
+    assert outside(html) == []
+    assert outside('<img src="https://a.b/c.png">') != []
+    maps = re.findall(r'<script type="application/json">(.*?)</script>', html)
+    shown = [(source, text) for source, text in zip(LINES, answers, strict=False) if source]
+    assert len(maps) == len(shown) == 3
+    for (source, text), drawn in zip(shown, maps, strict=True):
+        assert f">{source}<" in html
+        assert f">{text}<" in html
+        assert json.loads(drawn)["labels"][0] == text.split()

@@ -1,0 +1,69 @@
+"""heed train: what is printed, and where the run lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from heed.running.recipe import resolve
+from tests.running.writing import recipe
+
+QUICK = {"steps": 2, "validate_every": 2, "save_every": 2}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(yaml.safe_dump(recipe(**QUICK)))
+    return tmp_path
+
+
+def test_a_recipe_is_printed_whole_and_nothing_else_is_done(
+    command: Callable[..., Any], here: Path
+) -> None:
+    done = command("train", "mine.yaml", "seed=7", "--attention", "dot", "--print-config")
+    assert done.code == 0
+    found = yaml.safe_load(done.out)
+    assert resolve(found) == resolve(recipe(**QUICK), ["seed=7", "model.attention=dot"])
+    assert found["training"]["betas"] == [0.9, 0.98]
+    assert [path.name for path in here.iterdir()] == ["mine.yaml"]
+
+
+def test_the_result_as_json_and_the_run_beside(command: Callable[..., Any], here: Path) -> None:
+    done = command("train", "mine.yaml", "--json", "--device", "cpu", "seed=7", "training.steps=1")
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert set(found) == {
+        "folder",
+        "parameters",
+        "steps",
+        "seconds",
+        "tokens_per_second",
+        "perplexity",
+        "scores",
+    }
+    assert (found["folder"], found["steps"]) == ("runs/mine", 1)
+    assert found == json.loads((here / "runs/mine/scores.json").read_text())
+    assert set(found["scores"]) == {"test", "long"}
+    assert yaml.safe_load((here / "runs/mine/recipe.yaml").read_text())["seed"] == 7
+    again = command("train", "runs/mine", "--resume", "--device", "cpu")
+    assert again.code == 0
+    assert again.out == f"runs/mine: {found['parameters']:,} parameters, 1 steps\n"
+    assert "going on from step 1\n" in again.err
+
+
+def test_lines_tell_what_happens(command: Callable[..., Any], here: Path) -> None:
+    done = command("train", "mine.yaml", "--run", "out", "--attention", "none", "--device", "cpu")
+    assert done.code == 0
+    lines = done.err.splitlines()
+    assert "training pairs: 150 pairs read = 150 kept + 0 dropped" in lines
+    assert any(line.startswith("training 2/2") for line in lines)
+    assert any(line.startswith("step 2: validation perplexity ") for line in lines)
+    assert any(line.startswith("test: BLEU ") for line in lines)
+    assert done.out.startswith("out: ")
+    assert json.loads((here / "out/scores.json").read_text())["scores"]["test"]["aer"] is None

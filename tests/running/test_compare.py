@@ -1,0 +1,93 @@
+"""Comparing: what cannot be is said at once, and one that fails does not take the others along."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from heed.errors import Refused
+from heed.running.compare import COLUMNS, Cell, _heard, compare, page
+from heed.running.events import finish
+from heed.running.recipe import load
+from heed.running.train import Trained
+from heed.tasks.translate import Scores
+from tests.running.writing import recipe, written
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory)
+
+
+def small_transformer() -> dict[str, Any]:
+    return {**recipe(), "model": {"kind": "transformer", "width": 16, "heads": 2, "feed": 16}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "names", "says"),
+    [
+        (recipe(), [], "name each mechanism once"),
+        (recipe(), ["dot", "dot"], "name each mechanism once"),
+        (recipe(), ["dot", "addditive"], "did you mean additive"),
+        (recipe(), ["dot", "lstm/dot"], "no mechanism"),
+        (small_transformer(), ["additive", "nonsense"], "cannot be built: no mech"),
+        (small_transformer(), ["fixed-window"], "cannot be built: .*two"),
+        (load("demo") | {"task": "classify"}, ["dot"], "task: "),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_done(
+    raw: dict[str, Any], names: list[str], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Refused, match=says):
+        finish(compare(raw, names, tmp_path / "out", device="cpu"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def trained(folder: Path) -> Trained:
+    told = json.loads((folder / "scores.json").read_text())
+    scores = {name: Scores(**each) for name, each in told.pop("scores").items()}
+    return Trained(**{**told, "folder": folder}, scores=scores)
+
+
+def test_a_row_holds_what_its_columns_say(writer: Path) -> None:
+    done = trained(writer)
+    row = dict(zip((column.name for column in COLUMNS), Cell("dot", done, 12.5).row(), strict=True))
+    test, far = done.scores["test"], done.scores["long"]
+    assert row == {
+        "mechanism": "dot",
+        "BLEU": test.bleu,
+        "long BLEU": far.bleu,
+        "AER": test.aer,
+        "perplexity": test.perplexity,
+        "entropy": test.entropy,
+        "symbols/s": done.tokens_per_second,
+        "memory, MiB": 12.5,
+        "parameters": done.parameters,
+        "seconds": done.seconds,
+    }
+    assert Cell("dot", error="no").row() == ["dot", *[None] * 9]
+
+
+def test_the_page_has_every_mechanism_and_why_one_failed(writer: Path) -> None:
+    cells = [Cell("general", trained(writer), 1.0), Cell("hard", error="it <broke> down")]
+    html = page(cells).html()
+    assert "2 mechanisms compared" in html
+    assert "hard: it &lt;broke&gt; down" in html
+    assert "BLEU by sentence length" in html
+    *_, last = (writer / "examples/test.jsonl").read_text().splitlines()[:5]
+    assert json.loads(last)["source"] in html
+
+
+def test_a_process_that_died_is_told_with_its_code() -> None:
+    alive: Any = {"dot": SimpleNamespace(exitcode=-9), "additive": SimpleNamespace(exitcode=None)}
+    queue: Any = Queue()
+    assert list(_heard(queue, alive)) == [
+        ("dot", Cell("dot", error="the process ended with code -9"))
+    ]
+    queue.put(("dot", "something"))  # what it said before it died is heard first
+    assert list(_heard(queue, alive)) == [("dot", "something")]

@@ -1,0 +1,68 @@
+"""Evaluating: what the run keeps, or files; the scores are those of what was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import sacrebleu
+
+from heed.data.pairs import Files
+from heed.errors import Refused
+from heed.running.evaluate import Evaluated, evaluate
+from heed.running.events import Note, Progress, finish
+from tests.running.writing import written
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory)
+
+
+def test_the_scores_of_a_run_are_found_again(writer: Path) -> None:
+    found = finish(evaluate(writer, device="cpu")).scores
+    told = json.loads((writer / "scores.json").read_text())["scores"]["test"]
+    assert found.bleu > 0
+    assert found.bleu == pytest.approx(told["bleu"])
+    assert found.perplexity == pytest.approx(told["perplexity"])
+    assert found.aer == pytest.approx(told["aer"])
+
+
+def test_figures_are_those_of_what_was_written(writer: Path) -> None:
+    found = finish(evaluate(writer, "valid", device="cpu"))
+    texts = [each.text for each in found.written]
+    targets = [pair.target for pair in found.pairs]
+    assert found.scores.bleu == pytest.approx(sacrebleu.corpus_bleu(texts, [targets]).score)
+    assert found.scores.chrf == pytest.approx(sacrebleu.corpus_chrf(texts, [targets]).score)
+    assert [each.source for each in found.written] == [pair.source for pair in found.pairs]
+    lines = found.pharaoh()
+    for line, pair in zip(lines, found.pairs, strict=True):
+        links = [tuple(map(int, link.split("-"))) for link in line.split()]
+        assert sorted(j for _, j in links) == list(range(len(pair.target.split())))
+        assert all(i < len(pair.source.split()) for i, _ in links)
+
+
+def test_other_files_are_counted_and_scored(writer: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("我 爱 中国\ti love china\n\n你 爱 我\tyou love me\n")
+    work = evaluate(writer, Files(tsv=path), device="cpu", decoding={"method": "beam", "width": 2})
+    events = []
+    while True:
+        try:
+            events.append(next(work))
+        except StopIteration as done:
+            found: Evaluated = done.value
+            break
+    assert events[0] == Note("3 pairs read = 2 kept + 1 dropped (1 blank source)")
+    assert events[-1] == Progress("translating", 2, 2)
+    assert (found.scores.pairs, found.scores.aer) == (2, None)
+
+
+def test_what_is_not_kept_or_cannot_be_chosen_is_refused(writer: Path) -> None:
+    with pytest.raises(Refused, match="keeps no train pairs; give a file"):
+        finish(evaluate(writer, "train", device="cpu"))
+    with pytest.raises(Refused, match=r"^decoding: width: input should be greater"):
+        finish(evaluate(writer, device="cpu", decoding={"width": 0}))
+    with pytest.raises(Refused, match="there is no run nowhere"):
+        finish(evaluate(Path("nowhere"), device="cpu"))

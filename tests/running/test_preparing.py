@@ -1,0 +1,159 @@
+"""From pairs to what training reads: written once, counted, and read back as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heed.data.pairs import Links
+from heed.errors import Refused
+from heed.running import preparing
+from heed.running.events import Note, finish
+from heed.running.preparing import Prepared, kept, prepare, vocabulary_of
+from heed.running.recipe import Recipe, resolve
+from heed.tasks.translator import Example
+from heed.training.folder import RunFolder
+from tests.running.small import small
+
+LINES = ["a b\tx", "c c c c c c\ty", "\tz", "d\tx y x y x y", "a\ty x", "b d\t "]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """Six pairs; two have a blank side, two have seven symbols, which is two too many."""
+    (tmp_path / "data/mine").mkdir(parents=True)
+    (tmp_path / "data/mine/train.tsv").write_text("".join(f"{line}\n" for line in LINES))
+    (tmp_path / "data/mine/valid.tsv").write_text("a b c d a b c\tx y\n\tz\nd\ty\n")
+    (tmp_path / "data/mine/valid.links").write_text("0-0 1?1\n\n0-0\n")
+    monkeypatch.setenv("HEED_DATA", str(tmp_path / "data"))
+    return resolve(from_files())
+
+
+def from_files(**data: Any) -> dict[str, Any]:
+    return small() | {
+        "data": {
+            "folder": "mine",
+            "train": {"tsv": "train.tsv"},
+            "valid": {"tsv": "valid.tsv", "alignments": "valid.links"},
+            "tokens": {"kind": "word", "size": 50},
+            "longest": 5,
+        }
+        | data
+    }
+
+
+def prepared(recipe: Recipe, folder: RunFolder) -> tuple[Prepared, list[str]]:
+    notes: list[str] = []
+    work = prepare(recipe, folder)
+    while True:
+        try:
+            event = next(work)
+        except StopIteration as done:
+            return done.value, notes
+        notes += [event.text] if isinstance(event, Note) else []
+
+
+def test_pairs_are_tokenised_and_what_is_dropped_is_counted(recipe: Recipe, tmp_path: Path) -> None:
+    found, notes = prepared(recipe, RunFolder.create(tmp_path / "run"))
+    assert notes == [
+        "training pairs: 6 pairs read = 2 kept + 4 dropped "
+        "(1 blank source, 1 blank target, 2 too long)",
+        "valid pairs: 3 pairs read = 2 kept + 1 dropped (1 blank source)",
+    ]
+    rows = [
+        (
+            found.vocabulary.source.decode(found.train[i]["source"].tolist()),
+            found.vocabulary.target.decode(found.train[i]["target"].tolist()),
+        )
+        for i in range(len(found.train))
+    ]
+    assert rows == [("a b", "x"), ("a", "y x")]
+    assert json.loads((tmp_path / "run/cache/ready.json").read_text()) == {"pairs": 2}
+
+
+def test_examples_come_back_with_their_possible_links(recipe: Recipe, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    found, _ = prepared(recipe, folder)
+    expected = [
+        Example("a b c d a b c", "x y", Links(frozenset({(0, 0)}), frozenset({(0, 0), (1, 1)}))),
+        Example("d", "y", Links(frozenset({(0, 0)}), frozenset({(0, 0)}))),
+    ]
+    assert found.valid == list(kept(folder, "valid")) == expected  # the long one is kept: a test
+
+
+def test_examples_without_links_come_back_without(recipe: Recipe, tmp_path: Path) -> None:
+    plain = resolve(from_files(valid={"tsv": "valid.tsv"}, test={"tsv": "train.tsv"}))
+    folder = RunFolder.create(tmp_path / "run")
+    found, _ = prepared(plain, folder)
+    assert [pair.links for pair in found.valid] == [None, None]
+    assert len(list(kept(folder, "test"))) == 4
+
+
+def test_the_second_time_nothing_is_read(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    first, _ = prepared(recipe, folder)
+    for path in (tmp_path / "data/mine").iterdir():
+        path.unlink()
+    monkeypatch.setattr(preparing, "_write", None)
+    second, notes = prepared(recipe, folder)
+    assert notes == []
+    assert second.valid == first.valid
+    assert second.vocabulary.source.fingerprint == first.vocabulary.source.fingerprint
+    assert [second.train[i]["source"].tolist() for i in range(2)] == [
+        first.train[i]["source"].tolist() for i in range(2)
+    ]
+
+
+def test_what_was_broken_off_is_begun_again(recipe: Recipe, tmp_path: Path) -> None:
+    """The mark that the cache is whole comes last."""
+    folder = RunFolder.create(tmp_path / "run")
+    work = prepare(recipe, folder)
+    while not isinstance(next(work), Note):
+        pass
+    work.close()
+    assert not (folder.cache / "ready.json").exists()
+    assert len(finish(prepare(recipe, folder)).train) == 2
+
+
+def test_a_run_that_lost_its_cache_says_so(recipe: Recipe, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    finish(prepare(recipe, folder))
+    folder.write_json(folder.config, {})
+    (folder.cache / "ready.json").unlink()
+    with pytest.raises(Refused, match="has lost its cache; begin anew: --overwrite"):
+        finish(prepare(recipe, folder))
+
+
+def test_a_cache_of_other_tokenisers_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    folder, other = (RunFolder.create(tmp_path / name) for name in ("run", "other"))
+    finish(prepare(recipe, folder))
+    (tmp_path / "data/mine/train.tsv").write_text("a\tx\n")
+    finish(prepare(recipe, other))
+    folder.tokenizer.write_bytes(other.tokenizer.read_bytes())
+    with pytest.raises(Refused, match="does not fit the tokenisers; begin anew"):
+        finish(prepare(recipe, folder))
+
+
+def test_nothing_to_train_on_is_told_with_the_reasons(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"nothing to train on: 6 pairs read = 0 kept .*4 too long"):
+        finish(prepare(resolve(from_files(longest=2)), RunFolder.create(tmp_path / "run")))
+
+
+def test_parts_that_are_kept(tmp_path: Path) -> None:
+    raw = small()
+    raw["data"]["grammar"] = {"pairs": 30, "longest": 5, "beyond": 7, "held_out": 3}
+    folder = RunFolder.create(tmp_path / "run")
+    finish(prepare(resolve(raw), folder))
+    for part, lengths in (("valid", {3, 4, 5}), ("test", {3, 4, 5}), ("long", {6, 7})):
+        pairs = list(kept(folder, part))
+        assert len(pairs) == 3
+        assert {len(pair.source.split()) for pair in pairs} <= lengths
+        assert all(pair.links is not None for pair in pairs)
+    with pytest.raises(Refused, match="keeps no train pairs; give a file"):
+        list(kept(folder, "train"))
+    assert not vocabulary_of(folder).shared

@@ -1,0 +1,70 @@
+"""Validating: the figures are those of the pairs, and samples are left to look at."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+import torch
+
+from heed.running.opening import open_run
+from heed.running.preparing import kept
+from heed.running.validating import GREEDY, SAMPLES, Validator
+from heed.training import journal
+from heed.training.folder import RunFolder
+from tests.running.writing import written
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory)
+
+
+def test_a_validation_is_repeated_to_the_digit(writer: Path, tmp_path: Path) -> None:
+    """The kept weights are those of the last validation: what it wrote is found again."""
+    run = open_run(writer, CPU)
+    pairs = list(kept(run.folder, "valid"))
+    validator = Validator(run.translator, pairs, RunFolder.create(tmp_path / "again"))
+    found = validator.judge(60)
+    *_, told = (entry for entry in journal.read(writer / "metrics.jsonl") if "valid/loss" in entry)
+    assert told["step"] == 60
+    assert found.loss == pytest.approx(told["valid/loss"], rel=1e-5)
+    assert found.perplexity == pytest.approx(math.exp(found.loss))
+    assert found.figures["loss"] == found.loss == validator.loss()
+    for name in ("txt", "svg"):
+        again = tmp_path / f"again/samples/step-0000060.{name}"
+        assert again.read_text() == (writer / f"samples/step-0000060.{name}").read_text()
+
+
+def test_the_loss_is_per_symbol_over_all_pairs(writer: Path, tmp_path: Path) -> None:
+    run = open_run(writer, CPU)
+    pairs = list(kept(run.folder, "valid"))
+    total, symbols = 0.0, 0
+    for pair in pairs:
+        (reading,) = run.translator.read([pair])
+        total += reading.surprise
+        symbols += len(pair.target.split()) + 1
+    validator = Validator(run.translator, pairs, RunFolder.create(tmp_path / "run"))
+    assert validator.loss() == pytest.approx(total / symbols, rel=1e-5)
+
+
+def test_samples_are_what_the_model_writes(writer: Path, tmp_path: Path) -> None:
+    run = open_run(writer, CPU)
+    pairs = list(kept(run.folder, "test"))
+    found = Validator(run.translator, pairs, RunFolder.create(tmp_path / "run")).judge(7)
+    blocks = (tmp_path / "run/samples/step-0000007.txt").read_text().strip().split("\n\n")
+    assert len(blocks) == SAMPLES
+    for block, pair in zip(blocks, pairs, strict=False):
+        text = run.translator.translate([pair.source], GREEDY)[0][0].text
+        assert [line[11:] for line in block.splitlines()] == [pair.source, pair.target, text]
+    assert found.line() == (
+        f"validation perplexity {found.perplexity:.2f} · {pairs[0].source} -> {found.sample.text}"
+    )
+    ElementTree.parse(tmp_path / "run/samples/step-0000007.svg")
+    (figures,) = found.figures["attention"].values()
+    assert figures["entropy"] > 0
+    assert 0 < figures["sharpness"] < 1
