@@ -1,259 +1,118 @@
 """Training speed of recurrent encoder-decoders with attention, in target tokens per second.
 
-    python benchmarks/recurrent.py [--device cuda] [--hidden 512] [--compile] [--json]
+    python benchmarks/recurrent.py [--device cuda] [--bf16] [--hidden 512] [--compile] [--json]
 
-Against a straightforward PyTorch seq2seq, as tutorials write it but fair (keys are projected once;
-each step has its cell, its attention and its output layer), and against JoeyNMT where it can be
-imported. The plain networks are given heed's own weights, and nothing is reported unless both find
-the same loss and the same gradients. JoeyNMT has no attention before the update, so its row stands
-beside heed's decoder of the same design: additive attention after the update, with input feeding.
+Against a straightforward PyTorch seq2seq and, where it can be imported, JoeyNMT (see _seq2seq.py).
+The plain networks are given heed's own weights, and nothing is reported unless both find the same
+loss and the same gradients. JoeyNMT has no attention before the update, so its row stands beside
+heed's decoder of the same design: additive attention after the update, with input feeding.
 
-All run in turns on the same batches in one process; each figure is the best of the rounds. Memory
-is the most that a training step holds at a time, beyond weights and what the optimiser keeps.
+same batches   every network takes the same batches: what the code itself is worth
+whole epoch    sentences of natural lengths, each system batching them as it does: heed by length,
+               the straightforward code 64 at random, JoeyNMT by count of tokens at random, all
+               with as many batches in the epoch; time includes making them, padding is not counted
+
+All run in turns in one process with the same optimiser; each figure is the best of the rounds. On
+one CPU thread it is the processor's time, which a busy machine disturbs least. Memory is the most
+that a training step holds at a time, beyond weights and what the optimiser keeps; of a captured
+step, what its graph keeps for itself.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from _seq2seq import JOEY, Batch, Joey, PlainLuong, PlainSearch, token_batches
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from torch.profiler import ProfilerActivity, profile
 
+from heed.data.batches import Batches
+from heed.data.cache import Corpus
 from heed.models.recurrent import RecurrentSettings, RecurrentTranslator, build
+from heed.training.capture import Captured
+from heed.training.objective import sequence_loss
 
-try:
-    from joeynmt.decoders import RecurrentDecoder
-    from joeynmt.embeddings import Embeddings
-    from joeynmt.encoders import RecurrentEncoder
-    from joeynmt.loss import XentLoss
-except ImportError as error:
-    JOEY = str(error)
-else:
-    JOEY = ""
-
-
-class Batch(NamedTuple):
-    """Sentence pairs, sorted by the length of the source as packed sequences want them."""
-
-    source: Tensor  # B S
-    lengths: Tensor  # B
-    inputs: Tensor  # B T
-    target: Tensor  # B T, zero is padding
-
-
-class Plain(nn.Module):
-    """What the straightforward networks share: a packed bidirectional encoder, then a loop."""
-
-    def __init__(self, V: int, E: int, H: int, fed: int) -> None:
-        super().__init__()
-        self.read, self.embed = nn.Embedding(V, E), nn.Embedding(V, E)
-        self.encoder = nn.GRU(E, H // 2, batch_first=True, bidirectional=True)
-        self.first = nn.Linear(H, H)
-        self.cell = nn.GRUCell(E + fed, H)
-        self.out = nn.Linear(H, V)
-
-    def forward(self, batch: Batch) -> Tensor:
-        """-> logits B T V"""
-        packed = pack_padded_sequence(
-            self.read(batch.source), batch.lengths.cpu(), batch_first=True
-        )
-        states, last = self.encoder(packed)
-        states, _ = pad_packed_sequence(states, batch_first=True)
-        hidden = torch.tanh(self.first(torch.cat([last[0], last[1]], -1)))
-        place = torch.arange(states.shape[1], device=states.device)
-        padding = place >= batch.lengths[:, None]
-        return self.decode(states, hidden, padding, batch.inputs)
-
-    def decode(self, states: Tensor, hidden: Tensor, padding: Tensor, inputs: Tensor) -> Tensor:
-        """One step after the other."""
-        raise NotImplementedError
-
-
-class PlainSearch(Plain):
-    """Bahdanau's decoder."""
-
-    def __init__(self, V: int, E: int, H: int) -> None:
-        super().__init__(V, E, H, fed=H)
-        self.query, self.key = nn.Linear(H, H, bias=False), nn.Linear(H, H, bias=False)
-        self.energy = nn.Linear(H, 1, bias=False)
-        self.readout = nn.Linear(2 * H + E, H)
-
-    def decode(self, states: Tensor, hidden: Tensor, padding: Tensor, inputs: Tensor) -> Tensor:
-        keys, logits = self.key(states), []
-        for t in range(inputs.shape[1]):
-            e = self.embed(inputs[:, t])
-            energy = self.energy(torch.tanh(self.query(hidden)[:, None] + keys)).squeeze(-1)
-            weight = energy.masked_fill(padding, float("-inf")).softmax(-1)
-            context = torch.bmm(weight[:, None], states)[:, 0]
-            hidden = self.cell(torch.cat([e, context], -1), hidden)
-            known = torch.tanh(self.readout(torch.cat([hidden, context, e], -1)))
-            logits.append(self.out(known))
-        return torch.stack(logits, 1)
-
-    def copy(self, ours: RecurrentTranslator) -> None:
-        """Take the weights of heed's network."""
-        decoder: Any = ours.decoder
-        score = decoder.attention.mechanism.score
-        pairs = [
-            (self.query.weight, score.query_weight[0]),
-            (self.key.weight, score.key_weight[0]),
-            (self.energy.weight, score.score_vector),
-            (self.readout.weight, decoder.readout.linear.weight),
-            (self.readout.bias, decoder.readout.linear.bias),
-        ]
-        copy(self, ours, pairs)
-
-
-class PlainLuong(Plain):
-    """Luong's decoder, with the `general` score or the additive one."""
-
-    def __init__(self, V: int, E: int, H: int, *, feeding: bool, additive: bool = False) -> None:
-        super().__init__(V, E, H, fed=H if feeding else 0)
-        self.feeding, self.additive = feeding, additive
-        self.query = nn.Linear(H, H, bias=False)
-        if additive:
-            self.key, self.energy = nn.Linear(H, H, bias=False), nn.Linear(H, 1, bias=False)
-        self.join = nn.Linear(2 * H, H, bias=False)
-
-    def score(self, hidden: Tensor, keys: Tensor) -> Tensor:
-        """B H, B S H -> B S"""
-        asked = self.query(hidden)
-        if self.additive:
-            return self.energy(torch.tanh(asked[:, None] + keys)).squeeze(-1)
-        return torch.bmm(keys, asked[..., None]).squeeze(-1)
-
-    def decode(self, states: Tensor, hidden: Tensor, padding: Tensor, inputs: Tensor) -> Tensor:
-        keys, logits = self.key(states) if self.additive else states, []
-        joined = torch.zeros_like(hidden)
-        for t in range(inputs.shape[1]):
-            e = self.embed(inputs[:, t])
-            hidden = self.cell(torch.cat([e, joined], -1) if self.feeding else e, hidden)
-            energy = self.score(hidden, keys).masked_fill(padding, float("-inf"))
-            context = torch.bmm(energy.softmax(-1)[:, None], states)[:, 0]
-            joined = torch.tanh(self.join(torch.cat([context, hidden], -1)))
-            logits.append(self.out(joined))
-        return torch.stack(logits, 1)
-
-    def copy(self, ours: RecurrentTranslator) -> None:
-        """Take the weights of heed's network."""
-        decoder: Any = ours.decoder
-        score, pairs = decoder.attention.mechanism.score, []
-        if self.additive:
-            pairs += [(self.query.weight, score.query_weight[0])]
-            pairs += [(self.key.weight, score.key_weight[0])]
-            pairs += [(self.energy.weight, score.score_vector)]
-        else:
-            pairs += [(self.query.weight, score.weight[0])]
-        copy(self, ours, [*pairs, (self.join.weight, decoder.join.linear.weight)])
-
-
-@torch.no_grad()
-def copy(plain: Plain, ours: RecurrentTranslator, pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Give a plain network the weights of heed's."""
-    decoder, encoder = ours.decoder, ours.encoder
-    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-        pairs += [
-            (getattr(plain.encoder, f"{name}_l0"), getattr(encoder.ahead[0].rnn, f"{name}_l0")),
-            (
-                getattr(plain.encoder, f"{name}_l0_reverse"),
-                getattr(encoder.back[0].rnn, f"{name}_l0"),
-            ),
-            (getattr(plain.cell, name), getattr(decoder.stack.each[0].rnn, f"{name}_l0")),
-        ]
-    pairs += [(plain.read.weight, encoder.embed.weight), (plain.embed.weight, decoder.embed.weight)]
-    pairs += list(zip(plain.first.parameters(), decoder.first.linear.parameters(), strict=True))
-    pairs += list(zip(plain.out.parameters(), decoder.out.parameters(), strict=True))
-    for to, source in pairs:
-        to.copy_(source)
-
-
-class Joey(nn.Module):
-    """JoeyNMT's recurrent encoder and decoder, driven as its Model drives them."""
-
-    def __init__(self, V: int, E: int, H: int, attention: str, feeding: bool) -> None:
-        super().__init__()
-        self.read = Embeddings(E, vocab_size=V, padding_idx=0)
-        self.embed = Embeddings(E, vocab_size=V, padding_idx=0)
-        self.encoder = RecurrentEncoder(hidden_size=H // 2, emb_size=E)
-        self.decoder = RecurrentDecoder(
-            emb_size=E,
-            hidden_size=H,
-            encoder=self.encoder,
-            attention=attention,
-            vocab_size=V,
-            input_feeding=feeding,
-        )
-        self.xent = XentLoss(pad_index=0)
-
-    def loss(self, batch: Batch) -> Tensor:
-        """Summed over symbols, as JoeyNMT does."""
-        mask = (batch.source != 0)[:, None]
-        states, last = self.encoder(self.read(batch.source), batch.lengths, mask)
-        logits = self.decoder(self.embed(batch.inputs), states, last, mask, batch.inputs.shape[1])[
-            0
-        ]
-        return self.xent(log_softmax(logits, -1), trg=batch.target)
-
-
-def batches(args: argparse.Namespace) -> list[Batch]:
-    """A few batches of sentences of similar lengths."""
-    torch.manual_seed(0)
-    found = []
-    for _ in range(args.batches):
-        lengths = torch.randint(int(0.7 * args.length), args.length + 1, (args.rows,))
-        lengths = lengths.sort(descending=True).values
-        lengths[0] = args.length
-        ends = torch.randint(int(0.7 * args.length), args.length + 1, (args.rows, 1))
-        place = torch.arange(args.length)
-        source = torch.randint(4, args.vocabulary, (args.rows, args.length))
-        target = torch.randint(4, args.vocabulary, (args.rows, args.length))
-        source, target = source.where(place < lengths[:, None], 0), target.where(place < ends, 0)
-        inputs = torch.cat([torch.full((args.rows, 1), 2), target[:, :-1]], 1)
-        found.append(Batch(*(x.to(args.device) for x in (source, lengths, inputs, target))))
-    return found
-
-
-def summed(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross entropy, summed over symbols."""
-    return cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, reduction="sum")
+ROWS = 64
+GROUPS: dict[str, dict[str, Any]] = {
+    "additive": {"decoder": "search", "attention": "additive"},
+    "luong, input feeding": {"decoder": "luong", "attention": "general"},
+    "luong": {"decoder": "luong", "attention": "general", "input_feeding": False},
+    "additive after, input feeding": {"decoder": "luong", "attention": "additive"},
+}
 
 
 class Runner:
-    """One network in training: a step on each batch, timed."""
+    """One network in training: steps on batches, timed.
+
+    loss      of a batch, summed over its symbols
+    captured  replay forward and backward as CUDA graphs
+    """
 
     def __init__(
-        self, name: str, network: nn.Module, loss: Callable[[Batch], Tensor], group: str
+        self,
+        name: str,
+        network: nn.Module,
+        loss: Callable[[Batch], Tensor],
+        args: argparse.Namespace,
+        *,
+        captured: bool = False,
     ) -> None:
-        self.name, self.network, self.loss, self.group = name, network, loss, group
-        self.optimiser = torch.optim.Adam(network.parameters(), lr=1e-4)
+        self.name, self.network, self.loss, self.args = name, network, loss, args
+        self.optimiser = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
+        self.captured = captured
+        self.backward = Captured(self.plainly, network) if captured else self.plainly
         self.best = float("inf")
+
+    def plainly(self, batch: Batch, factor: Tensor) -> dict[str, Tensor]:
+        """Add up the gradients of a batch."""
+        kind = batch.source.device.type
+        with torch.autocast(kind, torch.bfloat16, enabled=self.args.bf16):
+            loss = self.loss(batch)
+        (loss * factor).backward()
+        return {"loss": loss.detach()}
 
     def step(self, batch: Batch) -> None:
         """One step of training."""
-        self.optimiser.zero_grad()
-        symbols = (batch.target != 0).sum()
-        (self.loss(batch) / symbols).backward()
+        self.optimiser.zero_grad(set_to_none=not self.captured)
+        self.backward(batch, 1 / (batch.target != 0).sum())
         nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self.optimiser.step()
 
-    def round(self, data: list[Batch]) -> None:
-        """Time a step on every batch."""
+    def works(self, batch: Batch) -> bool:
+        """Whether a step can be taken at all: others' code may not know autocast."""
+        try:
+            self.step(batch)
+        except RuntimeError as error:
+            if self.name.startswith("heed"):
+                raise
+            print(f"{self.name} is left out: {error}", file=sys.stderr)
+            return False
+        return True
+
+    def round(self, data: Iterable[Batch]) -> None:
+        """Time a step on every batch, and the making of the batches."""
+        clock = self.args.clock
         wait()
-        begin = time.perf_counter()
+        begin = clock()
         for batch in data:
             self.step(batch)
         wait()
-        self.best = min(self.best, time.perf_counter() - begin)
+        self.best = min(self.best, clock() - begin)
 
     def memory(self, batch: Batch) -> float:
         """The most that a step holds at a time beyond what it began with, in MB."""
+        if self.captured:
+            return self._kept(batch)
         if batch.source.is_cuda:
             wait()
             torch.cuda.reset_peak_memory_stats()
@@ -266,11 +125,24 @@ class Runner:
         events = sorted((e.start_ns(), e.nbytes()) for e in found if e.name() == "[memory]")
         return max(accumulate(size for _, size in events)) / 1e6
 
+    def _kept(self, batch: Batch) -> float:
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        captured = Captured(self.plainly, self.network)
+        captured(batch, torch.ones((), device=batch.source.device))
+        torch.cuda.empty_cache()
+        return (torch.cuda.memory_reserved() - before) / 1e6
+
 
 def wait() -> None:
     """Until the GPU has done what it was told."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def summed(logits: Tensor, target: Tensor) -> Tensor:
+    """Cross entropy, summed over symbols."""
+    return cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=0, reduction="sum")
 
 
 def agree(ours: Runner, theirs: Runner, batch: Batch) -> None:
@@ -280,7 +152,7 @@ def agree(ours: Runner, theirs: Runner, batch: Batch) -> None:
         runner.network.zero_grad()
         loss = runner.loss(batch)
         loss.backward()
-        losses.append(loss)
+        losses.append(loss.detach())
     grads = [
         runner.network.get_parameter(name).grad
         for runner, name in ((ours, "encoder.embed.weight"), (theirs, "read.weight"))
@@ -290,105 +162,246 @@ def agree(ours: Runner, theirs: Runner, batch: Batch) -> None:
         sys.exit(f"{ours.name} and {theirs.name} disagree, so no time is reported")
 
 
-GROUPS: dict[str, dict[str, Any]] = {
-    "additive": {"decoder": "search", "attention": "additive"},
-    "luong, input feeding": {"decoder": "luong", "attention": "general"},
-    "luong": {"decoder": "luong", "attention": "general", "input_feeding": False},
-    "additive after, input feeding": {"decoder": "luong", "attention": "additive"},
-}
-
-
-def plain(args: argparse.Namespace, chosen: dict[str, Any]) -> Any:
-    """The straightforward network of a group."""
-    sizes = (args.vocabulary, args.embedding, args.hidden)
-    if chosen["decoder"] == "search":
-        return PlainSearch(*sizes)
-    additive = chosen["attention"] == "additive"
-    return PlainLuong(*sizes, feeding=chosen.get("input_feeding", True), additive=additive)
-
-
-def runners(args: argparse.Namespace, group: str, data: list[Batch]) -> list[Runner]:
-    """heed's network of a group and those it is compared with."""
-    chosen, V = GROUPS[group], args.vocabulary
+def our_network(args: argparse.Namespace, chosen: dict[str, Any]) -> RecurrentTranslator:
+    """heed's network of a group."""
     settings = RecurrentSettings(
         embedding=args.embedding, hidden=args.hidden, dropout=0, tied=False, **chosen
     )
-    ours = build(settings, source=V, target=V, shared=False, longest=args.length).to(args.device)
-    theirs = plain(args, chosen).to(args.device)
+    V = args.vocabulary
+    return build(settings, source=V, target=V, shared=False, longest=64).to(args.device)
+
+
+def plain_network(args: argparse.Namespace, chosen: dict[str, Any]) -> Any:
+    """The straightforward network of a group."""
+    sizes = (args.vocabulary, args.embedding, args.hidden)
+    if chosen["decoder"] == "search":
+        return PlainSearch(*sizes).to(args.device)
+    additive = chosen["attention"] == "additive"
+    feeding = chosen.get("input_feeding", True)
+    return PlainLuong(*sizes, feeding=feeding, additive=additive).to(args.device)
+
+
+def runners(args: argparse.Namespace, group: str, batch: Batch) -> list[Runner]:
+    """heed's network of a group and those it is compared with."""
+    chosen = GROUPS[group]
+    ours, theirs = our_network(args, chosen), plain_network(args, chosen)
     theirs.copy(ours)
 
-    def our_loss(b: Batch) -> Tensor:
-        return summed(ours(b.source, b.lengths, b.inputs).logits, b.target)
+    def our_loss(network: nn.Module, b: Batch) -> Tensor:
+        return sequence_loss(network(b.source, b.lengths, b.inputs).output, b.target, {}).total
 
-    def their_loss(b: Batch) -> Tensor:
-        return summed(theirs(b), b.target)
+    def their_loss(network: nn.Module, b: Batch) -> Tensor:
+        return summed(network(b), b.target)
 
-    found = [Runner("heed", ours, our_loss, group), Runner("PyTorch", theirs, their_loss, group)]
-    agree(*found, data[0])
+    found = [
+        Runner("heed", ours, partial(our_loss, ours), args),
+        Runner("PyTorch", theirs, partial(their_loss, theirs), args),
+    ]
+    agree(*found, batch)
+    if args.capture:
+        twin = our_network(args, chosen)
+        twin.load_state_dict(ours.state_dict())
+        captured = Runner("heed, captured", twin, partial(our_loss, twin), args, captured=True)
+        found.insert(0, captured)
     if args.compile:
         compiled = torch.compile(theirs)
-        found.append(
-            Runner("PyTorch, compiled", theirs, lambda b: summed(compiled(b), b.target), group)
-        )
+        found.append(Runner("PyTorch, compiled", theirs, partial(their_loss, compiled), args))
     if not JOEY and group != "additive":
         kind = "bahdanau" if chosen["attention"] == "additive" else "luong"
         feeding = chosen.get("input_feeding", True)
-        joey = Joey(V, args.embedding, args.hidden, kind, feeding).to(args.device)
-        found.append(Runner("JoeyNMT", joey, joey.loss, group))
+        joey = Joey(args.vocabulary, args.embedding, args.hidden, kind, feeding).to(args.device)
+        found.append(Runner("JoeyNMT", joey, joey.loss, args))
+    return [runner for runner in found if runner.works(batch)]
+
+
+def same_batches(args: argparse.Namespace) -> list[Batch]:
+    """A few batches of sentences of similar lengths."""
+    torch.manual_seed(0)
+    found, shape = [], (ROWS, args.length)
+    for _ in range(args.batches):
+        lengths = torch.randint(int(0.7 * args.length), args.length + 1, (ROWS,))
+        lengths = lengths.sort(descending=True).values
+        lengths[0] = args.length
+        ends = torch.randint(int(0.7 * args.length), args.length + 1, (ROWS, 1))
+        place = torch.arange(args.length)
+        source = torch.randint(4, args.vocabulary, shape).where(place < lengths[:, None], 0)
+        target = torch.randint(4, args.vocabulary, shape).where(place < ends, 0)
+        found.append(Batch.of(source, lengths, target, args.device))
     return found
 
 
+@dataclass(frozen=True)
+class Sentences:
+    """Pairs of natural lengths, 5 to 45 words like captions, and how each system batches them."""
+
+    pairs: list[tuple[Tensor, Tensor]]
+    args: argparse.Namespace
+
+    @classmethod
+    def drawn(cls, args: argparse.Namespace) -> "Sentences":
+        """Log-normal lengths; a translation is about as long as its source."""
+        torch.manual_seed(0)
+        source = (2.5 + 0.35 * torch.randn(args.sentences)).exp()
+        target = source * (0.15 * torch.randn(args.sentences)).exp()
+        ends = torch.stack([source, target], 1).round().long().clamp(5, 45)
+        words = partial(torch.randint, 4, args.vocabulary)
+        return cls([(words((int(s),)), words((int(t),))) for s, t in ends], args)
+
+    @property
+    def symbols(self) -> int:
+        """Of the target, padding left out."""
+        return sum(len(target) for _, target in self.pairs)
+
+    @property
+    def batches(self) -> int:
+        """How many the straightforward code makes, and everybody."""
+        return -(-len(self.pairs) // ROWS)
+
+    def of(self, system: str) -> Iterator[Batch]:
+        """An epoch, as this system batches it."""
+        if system.startswith("heed"):
+            return self.by_length(fixed=self.args.capture and system.endswith("captured"))
+        return self.padded(self.at_random() if system.startswith("PyTorch") else self.by_tokens())
+
+    def by_length(self, fixed: bool) -> Iterator[Batch]:
+        """As heed trains: like lengths together; for graphs on a grid of few shapes."""
+        columns = {name: [p[i].tolist() for p in self.pairs] for i, name in enumerate(("s", "t"))}
+        make = partial(Batches, Corpus.of(columns), seed=0, fixed=fixed)
+        ours = make(tokens=budget(lambda tokens: make(tokens=tokens).count(0), self.batches))
+        ours.count(0)
+        return (
+            Batch.of(b.tokens["s"], b.lengths["s"], b.tokens["t"], self.args.device)
+            for b in ours.epoch(0)
+        )
+
+    def at_random(self) -> Iterator[list[int]]:
+        """As tutorials do: shuffled, so many rows at a time."""
+        order = torch.randperm(len(self.pairs), generator=torch.Generator().manual_seed(0))
+        return (rows.tolist() for rows in order.split(ROWS))
+
+    def by_tokens(self) -> Iterator[list[int]]:
+        """JoeyNMT's own sampler."""
+        lists = [(i, s.tolist()[:-1], t.tolist()[:-1]) for i, (s, t) in enumerate(self.pairs)]
+        make = partial(token_batches, lists)
+        return make(budget(lambda tokens: sum(1 for _ in make(tokens)), self.batches))
+
+    def padded(self, batches: Iterator[list[int]]) -> Iterator[Batch]:
+        """Rows sorted by length, filled up to the longest."""
+        for rows in batches:
+            pairs = sorted((self.pairs[i] for i in rows), key=lambda p: -len(p[0]))
+            source, target = (pad_sequence(list(x), True) for x in zip(*pairs, strict=True))
+            lengths = torch.tensor([len(s) for s, _ in pairs])
+            yield Batch.of(source, lengths, target, self.args.device)
+
+
+def budget(count: Callable[[int], int], wanted: int) -> int:
+    """The fewest tokens in a batch with which an epoch has no more batches than wanted."""
+    low, high = 45, 2**20
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if count(middle) <= wanted else (middle + 1, high)
+    return low
+
+
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Every group, its networks in turns."""
-    data, rows = batches(args), []
+    """Every group, its networks in turns, on the same batches and through an epoch."""
+    data, sentences, rows = same_batches(args), Sentences.drawn(args), []
     symbols = sum(int((b.target != 0).sum()) for b in data)
-    for group in GROUPS:
-        found = runners(args, group, data)
-        for _ in range(args.rounds + 1):  # the first warms up, and cannot be the best
+    for group in args.group or GROUPS:
+        found = runners(args, group, data[0])
+        for runner in found:  # warms up
+            runner.round(data)
+            runner.best = float("inf")
+        for _ in range(args.rounds):
             for runner in found:
                 runner.round(data)
+        held = [runner.memory(data[0]) for runner in found]
+        rows += [figures("same batches", group, found, symbols, held)]
+        if args.sentences:
+            found = [runner for runner in found if runner.name != "PyTorch, compiled"]
+            rows += [
+                figures("whole epoch", group, found, sentences.symbols, epochs(found, sentences))
+            ]
+    return [row for table in rows for row in table]
+
+
+def epochs(found: list[Runner], sentences: Sentences) -> list[float]:
+    """Train through an epoch twice, the first to warm up. How much of what was read was padding."""
+    shares = []
+    for runner in found:
+        made = list(sentences.of(runner.name))
+        places = sum(b.target.numel() for b in made)
+        shares.append(1 - sentences.symbols / places)
+        for batch in made if runner.captured else made[:2]:
+            runner.step(batch)
+        runner.best = float("inf")
+    for _ in range(sentences.args.epochs):
         for runner in found:
-            rows.append(
-                {
-                    "group": group,
-                    "network": runner.name,
-                    "tokens_per_s": symbols / runner.best,
-                    "memory_mb": runner.memory(data[0]),
-                    "heed_is": runner.best / found[0].best,
-                }
-            )
-    return rows
+            runner.round(sentences.of(runner.name))
+    return shares
+
+
+def figures(
+    table: str, group: str, found: list[Runner], symbols: int, extra: list[float]
+) -> list[dict[str, Any]]:
+    """A row for each network."""
+    return [
+        {
+            "table": table,
+            "group": group,
+            "network": runner.name,
+            "tokens_per_s": symbols / runner.best,
+            "memory_mb" if table == "same batches" else "padding": more,
+            "heed_is": runner.best / found[0].best,
+        }
+        for runner, more in zip(found, extra, strict=True)
+    ]
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Both tables."""
+    for table in dict.fromkeys(row["table"] for row in rows):
+        last = "MB" if table == "same batches" else "padding"
+        print(f"{table:31}{'network':19}{'tokens/s':>10}{last:>9}{'heed is':>9}")
+        for row in rows:
+            if row["table"] == table:
+                more = f"{row['memory_mb']:.0f}" if last == "MB" else f"{row['padding']:.0%}"
+                print(
+                    f"{row['group']:31}{row['network']:19}{row['tokens_per_s']:10.0f}"
+                    f"{more:>9}{row['heed_is']:8.2f}×"
+                )
+        print()
 
 
 def main() -> None:
-    """Measure and print a table, or JSON."""
+    """Measure and print tables, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
     for name, size in (
         ("vocabulary", 8000),
         ("embedding", 256),
         ("hidden", 256),
-        ("rows", 64),
         ("length", 24),
         ("batches", 2),
-        ("rounds", 5),
+        ("rounds", 4),
+        ("sentences", 1280),
+        ("epochs", 2),
     ):
         parser.add_argument(f"--{name}", type=int, default=size)
+    parser.add_argument("--group", action="append", choices=list(GROUPS))
+    parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     parser.add_argument("--compile", action="store_true", help="time the compiled baseline too")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    args.capture = args.device.startswith("cuda")
+    alone = args.device == "cpu" and torch.get_num_threads() == 1
+    args.clock = time.process_time if alone else time.perf_counter
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    warnings.filterwarnings("ignore", "RNN module weights are not part of single")
     if JOEY:
         print(f"JoeyNMT is left out: {JOEY}", file=sys.stderr)
     rows = measure(args)
-    if args.json:
-        print(json.dumps(rows, indent=2))
-        return
-    print(f"{'':31}{'network':19}{'tokens/s':>10}{'MB':>8}{'heed is':>9}")
-    for row in rows:
-        print(
-            f"{row['group']:31}{row['network']:19}{row['tokens_per_s']:10.0f}"
-            f"{row['memory_mb']:8.0f}{row['heed_is']:8.2f}×"
-        )
+    print(json.dumps(rows, indent=2)) if args.json else show(rows)
 
 
 if __name__ == "__main__":

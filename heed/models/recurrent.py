@@ -184,7 +184,9 @@ class Decoder(nn.Module):
 
     def begin(self, source: Encoded, need: Need = "context") -> Carry:
         """Before the first symbol."""
-        memory = self.attention.remember(source.states, visible=heed.lengths(source.lengths))
+        place = torch.arange(source.states.shape[1], device=source.lengths.device)
+        there = heed.Visible.keys(place < source.lengths[:, None])  # a table: each step needs it
+        memory = self.attention.remember(source.states, visible=there)
         return Carry(self.first(source.summary(self.summary)), memory, State(), need)
 
     def feeding(self) -> Tensor | None:
@@ -243,7 +245,7 @@ class Search(Decoder):
     ) -> tuple[Carry, Attended]:
         assert feed is not None
         seen = self.attention(carry.top[:, None], carry.memory, carry.state, need=carry.need)
-        x = torch.addmm(x, seen.context[:, 0], feed)
+        x = torch.addmm(x, seen.context.squeeze(1), feed)
         hidden = self.stack.step(x, carry.hidden, noise)
         return Carry(hidden, carry.memory, seen.state, carry.need), seen
 
@@ -265,7 +267,7 @@ class Luong(Decoder):
         hidden = self.stack.step(x, carry.hidden, noise)
         top = hidden[-1][0]
         seen = self.attention(top[:, None], carry.memory, carry.state, need=carry.need)
-        fed = self.join(seen.context[:, 0], top)
+        fed = self.join(seen.context.squeeze(1), top)
         return Carry(hidden, carry.memory, seen.state, carry.need, fed), seen
 
     def known(self, steps: list[Carry], seen: Attended, e: Tensor) -> Tensor:

@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 import heed
 from heed.attention.grouping import HeadGroups
 from heed.attention.mixed import Mixed
 from heed.errors import Refused
 from heed.models.stepping import PlainCarry, regroup, shorten
-from heed.models.written import Step, Written
+from heed.models.written import Step, Unformed, Written
 from heed.records import Attended, Need, State
 from heed.visible import Visible
 
@@ -226,7 +225,7 @@ class Decoder(nn.Module):
         """A whole text at once: symbols B T (and an encoded source B S M) -> logits B T V."""
         kept = [Kept(source=memory) for memory in self._memories(source, visible)]
         x, seen, _ = self.stack(self.words(inputs), kept, heed.causal(), [need] * len(kept))
-        return Written(self._logits(x), seen)
+        return Written(self._unformed(x), seen)
 
     def begin(
         self,
@@ -292,8 +291,15 @@ class Decoder(nn.Module):
         reads = [layer.cross for layer in self.stack.layers if layer.cross is not None]
         return [cross.remember(source, visible=visible) for cross in reads]
 
+    def _unformed(self, x: Tensor) -> Unformed:
+        """The logits, to be formed by whoever needs them."""
+        if self.output is not None:
+            return Unformed.of(x, self.output)
+        table = self.words.table.weight
+        return Unformed(x, table.view_as(table), None)
+
     def _logits(self, x: Tensor) -> Tensor:
-        return linear(x, self.words.table.weight) if self.output is None else self.output(x)
+        return self._unformed(x).form()
 
 
 class EncoderDecoder(nn.Module):
@@ -313,7 +319,7 @@ class EncoderDecoder(nn.Module):
         seen = {
             f"{end}.{path}": look for end, looks in ends.items() for path, look in looks.items()
         }
-        return Written(written.logits, seen)
+        return Written(written.output, seen)
 
     def begin(self, source: Tensor, lengths: Tensor, need: Need = "context") -> Carry | PlainCarry:
         """Read the source; one hypothesis per sentence, with nothing written.    B S, B"""

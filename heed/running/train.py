@@ -84,7 +84,7 @@ class TeacherForcing(nn.Module):
         written = model(source, batch.lengths["source"], shifted(labels))
         encoder = {path for path in written.seen if path.startswith("encoder")}
         return sequence_loss(
-            written.logits,
+            written.output,
             labels,
             {path: seen for path, seen in written.seen.items() if path not in encoder},
             elsewhere={path: (written.seen[path], source != PAD) for path in encoder},
