@@ -10,6 +10,7 @@ two disagree on a result.
 """
 
 import argparse
+import copy
 import json
 import sys
 import time
@@ -140,9 +141,9 @@ def compare(size: str, norm: str, device: str) -> dict[str, object]:
     def lowered() -> AbstractContextManager[object]:
         return nullcontext() if device == "cpu" else torch.autocast(device, torch.bfloat16)
 
-    def our_loss() -> Tensor:
+    def our_loss(network: nn.Module = ours) -> Tensor:
         with lowered():
-            written = ours(source, lengths, inputs)
+            written = network(source, lengths, inputs)
             return sequence_loss(written.output, targets, {}).total / targets.numel()
 
     def their_loss() -> Tensor:
@@ -158,7 +159,8 @@ def compare(size: str, norm: str, device: str) -> dict[str, object]:
         theirs.zero_grad()
         their_loss().backward()
 
-    captured_step = replayed(ours, our_loss) if device != "cpu" else None
+    # A copy: gradients that were ever added up outside of a graph cannot be captured.
+    captured_step = replayed(copy.deepcopy(ours), our_loss) if device != "cpu" else None
     memory = [peak(our_step, our_loss, device), peak(their_step, their_loss, device)]
     repeats = max(1, int(0.5 / seconds(their_step, 2, device)))
     seconds(our_step, 2, device)
@@ -203,11 +205,11 @@ class Same:
         return self
 
 
-def replayed(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
+def replayed(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Callable[[], None]:
     """A step as the recipes take it on a GPU: forward and backward from a CUDA graph."""
 
     def backward(batch: Same, factor: Tensor) -> dict[str, Tensor]:
-        total = loss() * factor
+        total = loss(model) * factor
         total.backward()
         return {"loss": total.detach()}
 
