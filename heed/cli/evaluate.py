@@ -13,6 +13,7 @@ from rich.table import Table
 
 from heed.cli.following import follow
 from heed.cli.options import decoding_options, files_from
+from heed.errors import Refused
 from heed.running.evaluate import Evaluated, evaluate
 
 EXAMPLES = "heed evaluate runs/grammar\n\nheed evaluate runs/zh-en pairs.tsv --json"
@@ -40,6 +41,8 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Score a run: BLEU and chrF with signatures, perplexity, alignment error, BLEU by length."""
+    if alignments is not None and not data:
+        raise Refused("--alignments are those of DATA, and none is given")
     source = files_from(data, alignments) if data else part
     work = evaluate(folder, source, device=device, decoding=decoding_options(width=width))
     found = follow(work, quiet=as_json)
@@ -55,6 +58,8 @@ def run(
 
 def tell(found: Evaluated, console: Console) -> None:
     """The scores, each with what makes it comparable."""
+    if not console.is_terminal:
+        console.width = 160  # signatures are whole, or of no use
     scores = found.scores
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     table.add_row("pairs", f"{scores.pairs:,}")

@@ -25,8 +25,10 @@ def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
 def decoding_options(**given: Any) -> dict[str, Any]:
     """What was said of decoding; the rest is as the run's recipe has it."""
     said = {name: value for name, value in given.items() if value is not None}
-    if any(said.get(name) is not None for name in ("temperature", "top_k", "top_p", "seed")):
-        said.setdefault("method", "sample")
+    sampling = [name for name in ("temperature", "top_k", "top_p", "seed") if name in said]
+    if sampling and said.setdefault("method", "sample") != "sample":
+        option = sampling[0].replace("_", "-")
+        raise Refused(f"--{option} is for --method sample, not {said['method']}")
     if "width" in said:
         said.setdefault("method", "beam")
     return said

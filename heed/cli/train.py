@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from heed.cli.following import follow
+from heed.errors import Refused
 from heed.running import recipe as recipes
 from heed.running.devices import speaks
 from heed.running.train import train
@@ -41,6 +42,14 @@ def run(
     """Train a model as a recipe says; stopped at any moment, it goes on with --resume."""
     going = resume and Path(recipe).is_dir()
     resolved = None
+    if going and (overrides or attention or start or overwrite or folder):
+        raise Refused(
+            "a run goes on with its own recipe: leave out keys, --attention, --run, --from and "
+            "--overwrite"
+        )
+    if going and print_config:
+        print((Path(recipe) / "recipe.yaml").read_text("utf-8"), end="")
+        return
     if not going:
         changes = list(overrides or [])
         raw = recipes.overridden(recipes.load(recipe), changes)

@@ -89,6 +89,7 @@ class Report:
     read: int = 0
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    stray: int = 0  # links of an alignment to words that are not there
 
     def drop(self, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
@@ -102,7 +103,8 @@ class Report:
         lost = sum(self.dropped.values())
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.dropped.items()))
         kept = f"{self.read:,} pairs read = {self.kept:,} kept + {lost:,} dropped"
-        return f"{kept} ({reasons})" if lost else kept
+        stray = f"; {self.stray:,} links outside their pair left out" if self.stray else ""
+        return (f"{kept} ({reasons})" if lost else kept) + stray
 
 
 def read_pairs(

@@ -40,6 +40,17 @@ def reads(settings: Any, longest: int) -> int | None:
     return min(places, default=None)
 
 
+def writes(settings: Any, longest: int) -> int | None:
+    """How many symbols the model can write at most, the end included; None: any."""
+    if settings.kind == "recurrent":
+        return None
+    table = settings.options.get("longest", settings.longest)
+    places = [table] if _named("location", str(settings.decoder_attention)) else []
+    if settings.position == "learned":
+        places.append(max(longest, settings.longest))
+    return min(places, default=None)
+
+
 def _named(word: str, mechanisms: str) -> bool:
     """Whether a part is among them, however they are listed; `location-aware` is another."""
     return word in re.findall(r"[\w-]+", mechanisms)

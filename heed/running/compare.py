@@ -253,7 +253,7 @@ def _lengths(curve: LineChart) -> Table:
 
 def _few(curve: LineChart) -> LineChart:
     """What can be told apart: the best on the longest sentences, and the one without attention."""
-    if len(curve.lines) <= CURVES:
+    if len(curve.lines) <= CURVES or not curve.ticks:
         return curve
     plain = [line for line in curve.lines if line.name == "none"]
     best = sorted((line for line in curve.lines if line not in plain), key=lambda line: -line.y[-1])

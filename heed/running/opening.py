@@ -48,6 +48,11 @@ class Config(BaseModel):
         return building.reads(self.model, self.longest)
 
     @property
+    def writes(self) -> int | None:
+        """How much it can write, if there is a limit."""
+        return building.writes(self.model, self.longest)
+
+    @property
     def sizes(self) -> dict[str, Any]:
         return {
             "source": self.source,
@@ -86,7 +91,9 @@ def open_run(path: Path, device: torch.device) -> Run:
     fits(config, folder.model_header(), folder.model)
     model = config.build()
     model.load_state_dict(folder.load_model())
-    translator = Translator(model.to(device), vocabulary, device, longest=config.reads)
+    translator = Translator(
+        model.to(device), vocabulary, device, longest=config.reads, writes=config.writes
+    )
     return Run(folder, config, translator)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from heed.data.text import read_lines
 from heed.running.devices import chosen
-from heed.running.opening import Run, open_run
+from heed.running.opening import open_run
 from heed.tasks.translator import Translation
 
 CHUNK = 2000  # lines that are held at a time: answers flow while a long file is still being read
@@ -32,10 +32,6 @@ def predict(
     run = open_run(path, chosen(device))
     choice = run.decoding(decoding or {})
     lines = (text for _, text in read_lines(file))
+    chance = run.translator.chance(choice)
     while chunk := list(islice(lines, at_once)):
-        yield from run.translator.translate(chunk, choice, look=look, best=best)
-
-
-def translate(run: Run, sentence: str, *, look: bool = True) -> Translation:
-    """One sentence, and where the model looked."""
-    return run.translator.translate([sentence], run.config.decoding, look=look)[0][0]
+        yield from run.translator.translate(chunk, choice, look=look, best=best, chance=chance)

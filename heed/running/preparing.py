@@ -38,15 +38,18 @@ class Prepared:
 
 def data_root() -> Path:
     """Where data folders are looked up: $HEED_DATA, or here."""
-    return Path(os.environ.get("HEED_DATA", "."))
+    return Path(os.environ.get("HEED_DATA", ".")).absolute()
 
 
-def prepare(recipe: Recipe, folder: RunFolder) -> Work[Prepared]:
-    """Read the pairs, train the tokenisers, write the cache; what is there already is kept."""
+def prepare(recipe: Recipe, folder: RunFolder, start: Path | None = None) -> Work[Prepared]:
+    """Read the pairs, train the tokenisers, write the cache; what is there already is kept.
+
+    start  a run whose tokenisers to take, since its weights mean nothing with others
+    """
     if not (folder.cache / "ready.json").exists():
         if folder.config.exists():  # which is written later: the cache was there once
             raise Refused(f"{folder.path} has lost its cache; begin anew: --overwrite")
-        yield from _write(recipe, folder)
+        yield from _write(recipe, folder, start)
     vocabulary = vocabulary_of(folder)
     train = _cached(folder, vocabulary)
     return Prepared(vocabulary, train, list(kept(folder, "valid")))
@@ -73,10 +76,13 @@ def _cached(folder: RunFolder, vocabulary: Vocabulary) -> cache.Corpus:
     return train
 
 
-def _write(recipe: Recipe, folder: RunFolder) -> Work[None]:
+def _write(recipe: Recipe, folder: RunFolder, start: Path | None) -> Work[None]:
     data, root = recipe.data, data_root()
-    yield Progress(f"learning {data.tokens.kind} tokens", 0)
-    vocabulary = Vocabulary.train(data.tokens, lambda: examples(data, "train", root, Report()))
+    if start is None:
+        yield Progress(f"learning {data.tokens.kind} tokens", 0)
+        vocabulary = Vocabulary.train(data.tokens, lambda: examples(data, "train", root, Report()))
+    else:
+        vocabulary = vocabulary_of(RunFolder.open(start))
     vocabulary.save(folder.tokenizer, folder.target_tokenizer)
     report = Report()
     yield from _tokenise(data, vocabulary, folder, report)

@@ -8,7 +8,9 @@ Logging, validating, saving and stopping are ordinary code around `for moment in
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +110,7 @@ def train(
     """Train as the recipe says, into a folder; or go on with the run that the folder holds.
 
     resume  go on where the folder holds a run: its own recipe counts then
-    start   a run whose weights are the beginning, instead of random ones
+    start   a run whose weights are the beginning, instead of random ones, and whose tokens count
     """
     with ExitStack() as stack:
         crew = stack.enter_context(distributed.join(chosen(device)))
@@ -116,7 +118,7 @@ def train(
         folder, recipe = _opened(recipe, path, resume, overwrite, crew)
         if crew.main:
             stack.enter_context(folder.lock())
-        prepared = yield from _until(stop, _prepared(recipe, folder, crew))
+        prepared = yield from _until(stop, _prepared(recipe, folder, crew, start))
         learner = Learner(recipe, folder, prepared, crew, stop, start)
         stack.enter_context(learner.journal)
         yield from learner.catch_up()
@@ -155,10 +157,12 @@ def _opened(
     return RunFolder(path), recipe
 
 
-def _prepared(recipe: Recipe, folder: RunFolder, crew: Distributed) -> Work[Prepared]:
+def _prepared(
+    recipe: Recipe, folder: RunFolder, crew: Distributed, start: Path | None
+) -> Work[Prepared]:
     """The main process prepares; the others wait, and open what it wrote."""
     if crew.main:
-        prepared = yield from prepare(recipe, folder)
+        prepared = yield from prepare(recipe, folder, start)
     crew.share(None)
     if not crew.main:
         prepared = yield from prepare(recipe, folder)
@@ -200,10 +204,16 @@ class Learner:
             fixed=self.settings.capture and crew.device.type == "cuda",
         )
         self.total = planned(self.settings, self.batches)
+        if self.settings.warmup > self.total:
+            self._say(f"warmup={self.settings.warmup} is longer than the {self.total} steps in all")
         self.schedule = optimise.schedule(self.settings, self.total)
         self.standing = Standing()
         self.translator = Translator(
-            self.model, prepared.vocabulary, crew.device, longest=self.config.reads
+            self.model,
+            prepared.vocabulary,
+            crew.device,
+            longest=self.config.reads,
+            writes=self.config.writes,
         )
         self.validator = Validator(self.translator, prepared.valid, folder)
         self.journal = Journal(folder.metrics, say=self._say)
@@ -223,6 +233,7 @@ class Learner:
                 self.folder.write_json(self.folder.config, self.config.model_dump(mode="json"))
                 self.journal.rewind(-1)
             yield Note(f"{parameters(self.model):,} parameters on {self.crew.device}")
+            yield from self._told()
             return
         saved = checkpoint.load(self.folder.checkpoints / self.found)
         restore(saved.tensors, saved.facts, *self._state(), self.crew)
@@ -274,19 +285,30 @@ class Learner:
             if due(self.settings.log_every, moment):
                 note = self._log(moment)
             yield Progress("training", moment.step, self.total, note)
-            last = moment.step == self.total
+            last = moment.final
             if due(self.settings.validate_every, moment) or last:
-                yield from self._validate()
+                with self._aside():
+                    yield from self._validate()
             asked = self.crew.greatest(self.stop.code)
             expected = due(self.settings.save_every, moment) or last
             if expected or asked:
-                self._save(passing=not expected)
+                with self._aside():
+                    self._save(passing=not expected)
             yield from self._told()
             if asked:
                 raise Stopped(self.folder.path, moment.step, asked)
             if self.standing.tired(self.settings.patience):
                 yield Note(f"no improvement for {self.settings.patience} validations: stopping")
                 break
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What happens here is not training, and does not count as its time."""
+        if self.crew.device.type == "cuda":
+            torch.cuda.synchronize()  # what is still on its way is training
+        begun = time.perf_counter()
+        yield
+        self.standing.paused += time.perf_counter() - begun
 
     def _log(self, moment: Moment) -> str:
         loss = float(moment.loss)

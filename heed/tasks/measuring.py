@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heed.data.pairs import Links
+from heed.data.vocabulary import UNSPACED_RUN, spaced
 from heed.errors import Refused, ShapeError, UnknownName
 
 Link: TypeAlias = tuple[int, int]
@@ -31,6 +32,22 @@ class Measured(NamedTuple):
 
     value: float
     signature: str
+
+
+def tokeniser_for(references: Iterable[str]) -> str:
+    """How BLEU should cut these references: by character where they are mostly Chinese."""
+    text = "".join(references)
+    han = sum("\u4e00" <= letter <= "\u9fff" for letter in text)
+    return "zh" if 2 * han > sum(not letter.isspace() for letter in text) else "13a"
+
+
+def lengths(texts: Sequence[str]) -> list[int]:
+    """Words of each text; in a script that is written without spaces, its characters."""
+    if spaced(texts) or not any(UNSPACED_RUN.search(text) for text in texts):
+        return [len(text.split()) for text in texts]
+    runs = ([*map(len, UNSPACED_RUN.findall(text))] for text in texts)
+    rest = (UNSPACED_RUN.sub(" ", text).split() for text in texts)
+    return [sum(run) + len(words) for run, words in zip(runs, rest, strict=True)]
 
 
 def bleu(

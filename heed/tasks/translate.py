@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from heed.data import grammar
-from heed.data.pairs import Files, Links, Report, read_linked, read_pairs
+from heed.data.pairs import Files, Links, Pair, Report, read_linked, read_pairs
 from heed.errors import Refused
 from heed.tasks import measuring
 from heed.tasks.translator import Example, Reading, Settings, Tokens, Translation
@@ -38,6 +38,17 @@ class Grammar(Settings):
     beyond: int = Field(0, ge=0, le=100, description="A further test: longer, up to this; 0: none.")
     held_out: int = Field(500, ge=1, le=100_000, description="Pairs in each of valid and test.")
     seed: int = Field(0, ge=0, le=2**31 - 1)
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Grammar:
+        if self.shortest > self.longest:
+            raise ValueError(f"shortest={self.shortest} is more than longest={self.longest}")
+        if self.beyond and self.beyond <= self.longest:
+            raise ValueError(
+                f"beyond={self.beyond} is a length in words, more than longest={self.longest}; "
+                "or 0 for no longer test"
+            )
+        return self
 
 
 class Data(Settings):
@@ -76,7 +87,16 @@ def from_files(files: Files, report: Report) -> Iterator[Example]:
     if files.alignments is None:
         yield from (Example(*pair) for pair in read_pairs(files, report=report))
     else:
-        yield from (Example(*pair, links) for pair, links in read_linked(files, report=report))
+        for pair, links in read_linked(files, report=report):
+            yield Example(*pair, inside(links, pair, report))
+
+
+def inside(links: Links, pair: Pair, report: Report) -> Links:
+    """The links between words that are there; others are left out, and counted."""
+    S, T = (len(text.split()) for text in pair)
+    kept = Links(*(frozenset((i, j) for i, j in some if i < S and j < T) for some in links))
+    report.stray += len(links.possible) - len(kept.possible)
+    return kept
 
 
 def _drawn(settings: Grammar, part: Part, report: Report) -> Iterator[Example]:
@@ -132,10 +152,11 @@ def judged(
 ) -> Scores:
     """How good what was written for the pairs is, and what was made of the references."""
     texts, references = [each.text for each in written], [pair.target for pair in pairs]
-    bleu = measuring.bleu(texts, references, lowercase=lowercase)
+    tokenise = measuring.tokeniser_for(references)
+    bleu = measuring.bleu(texts, references, lowercase=lowercase, tokenise=tokenise)
     chrf = measuring.chrf(texts, references, lowercase=lowercase)
     symbols = sum(each.symbols for each in readings)
-    lengths = [len(pair.source.split()) for pair in pairs]
+    lengths = measuring.lengths([pair.source for pair in pairs])
     return Scores(
         len(pairs),
         bleu.value,
@@ -145,7 +166,9 @@ def judged(
         math.exp(min(sum(each.surprise for each in readings) / symbols, 700)),
         _entropy(readings),
         _aer(pairs, readings),
-        measuring.by_length(texts, references, lengths, EDGES, lowercase=lowercase),
+        measuring.by_length(
+            texts, references, lengths, EDGES, lowercase=lowercase, tokenise=tokenise
+        ),
     )
 
 

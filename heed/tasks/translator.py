@@ -52,7 +52,12 @@ class Decoding(Settings):
     top_k: int | None = Field(None, ge=1)
     top_p: float | None = Field(None, gt=0, le=1)
     seed: int = Field(0, ge=0, le=2**31 - 1, description="For method: sample.")
-    longest: int = Field(200, ge=1, le=100_000, description="Symbols, at most.")
+    longest: int = Field(
+        200,
+        ge=1,
+        le=100_000,
+        description="Symbols at most; 20 and twice the source at most, too.",
+    )
 
 
 class Example(NamedTuple):
@@ -127,6 +132,7 @@ class Translator:
 
     longest  symbols of a source that the model can read, where there is a limit: what comes
              after is not read
+    writes   symbols that it can write, its end included, where there is a limit
     tokens   places in a batch, padding included
     """
 
@@ -137,43 +143,71 @@ class Translator:
         device: torch.device,
         *,
         longest: int | None = None,
+        writes: int | None = None,
         tokens: int = 4000,
     ) -> None:
         self.model: Any = model
         self.vocabulary, self.device = vocabulary, device
-        self.longest, self.tokens = longest, tokens
+        self.longest, self.writes, self.tokens = longest, writes, tokens
 
     def translate(
-        self, sentences: Sequence[str], decoding: Decoding, *, look: bool = False, best: int = 1
+        self,
+        sentences: Sequence[str],
+        decoding: Decoding,
+        *,
+        look: bool = False,
+        best: int = 1,
+        chance: torch.Generator | None = None,
     ) -> list[list[Translation]]:
         """The best translations of each sentence, best first; a blank one stays blank."""
         found = [[Translation(sentence, "", 0.0, [], [], None)] for sentence in sentences]
-        for done in self.stream(sentences, decoding, look=look, best=best):
+        for done in self.stream(sentences, decoding, look=look, best=best, chance=chance):
             for i, translations in done.items():
                 found[i] = translations
         return found
 
     @torch.inference_mode()
     def stream(
-        self, sentences: Sequence[str], decoding: Decoding, *, look: bool = False, best: int = 1
+        self,
+        sentences: Sequence[str],
+        decoding: Decoding,
+        *,
+        look: bool = False,
+        best: int = 1,
+        chance: torch.Generator | None = None,
     ) -> Iterator[dict[int, list[Translation]]]:
         """The same by the batch, the longest sentences first; blank ones are left out.
 
-        look  keep where the model looked
+        look    keep where the model looked
+        chance  where sampling takes its random numbers, to go on with them from call to call
         """
         self.model.eval()
+        chance = self.chance(decoding) if chance is None else chance
         busy = [i for i, sentence in enumerate(sentences) if sentence.strip()]
         coded = self.vocabulary.source.encode([sentences[i] for i in busy])
         ids = {i: self._cut(each) for i, each in zip(busy, coded, strict=True)}
         for rows in self._batches({i: len(each) for i, each in ids.items()}):
-            written = self._decode([ids[i] for i in rows], decoding, look, best)
+            written = self._decode([ids[i] for i in rows], decoding, look, best, chance)
             yield {
                 i: [self._finished(sentences[i], ids[i], each) for each in hypotheses]
                 for i, hypotheses in zip(rows, written, strict=True)
             }
 
+    def chance(self, decoding: Decoding) -> torch.Generator:
+        """The random numbers of sampling, from their beginning."""
+        return torch.Generator(self.device).manual_seed(decoding.seed)
+
+    def _most(self, decoding: Decoding) -> int:
+        """Symbols that may be written, the end not counted."""
+        return decoding.longest if self.writes is None else min(decoding.longest, self.writes - 1)
+
     def _decode(
-        self, ids: list[list[int]], decoding: Decoding, look: bool, best: int
+        self,
+        ids: list[list[int]],
+        decoding: Decoding,
+        look: bool,
+        best: int,
+        chance: torch.Generator,
     ) -> list[list[Hypothesis]]:
         source, lengths = self._padded(ids)
         weigh = look or (decoding.method == "beam" and decoding.coverage_penalty > 0)
@@ -181,7 +215,7 @@ class Translator:
         rules: dict[str, Any] = {
             "begin": BOS,
             "end": EOS,
-            "longest": (2 * lengths + 20).clamp(max=decoding.longest),
+            "longest": (2 * lengths + 20).clamp(max=self._most(decoding)),
             "forbid": (PAD, UNK, BOS),
             "lengths": lengths,
         }
@@ -192,7 +226,6 @@ class Translator:
         if decoding.method == "greedy":
             return [[each] for each in greedy(self.model, carry, len(ids), **rules)]
         rules |= decoding.model_dump(include={"temperature", "top_k", "top_p"})
-        chance = torch.Generator(self.device).manual_seed(decoding.seed)
         return [[each] for each in sample(self.model, carry, len(ids), generator=chance, **rules)]
 
     def _finished(self, sentence: str, ids: list[int], found: Hypothesis) -> Translation:
@@ -220,7 +253,8 @@ class Translator:
         """Batches of pairs as numbers: which rows they are, and source and target of each."""
         sources = self.vocabulary.source.encode([pair.source for pair in pairs])
         targets = self.vocabulary.target.encode([pair.target for pair in pairs])
-        ids = [(self._cut(s), t) for s, t in zip(sources, targets, strict=True)]
+        cut = zip(map(self._cut, sources), (t[: self.writes] for t in targets), strict=True)
+        ids = list(cut)
         for rows in self._batches({i: max(map(len, both)) for i, both in enumerate(ids)}):
             yield rows, [ids[i] for i in rows]
 
@@ -250,7 +284,7 @@ class Translator:
     def links(self, pair: Example, weight: NDArray[Any]) -> list[tuple[int, int]]:
         """Which words correspond, by the attention between their pieces.    weight: T S"""
         source = [*self.vocabulary.source.words(pair.source)[: weight.shape[1] - 1], -1]
-        target = self.vocabulary.target.words(pair.target)
+        target = self.vocabulary.target.words(pair.target)[: weight.shape[0]]
         return measuring.links(measuring.of_words(weight, target, source))
 
     @torch.inference_mode()
@@ -260,7 +294,7 @@ class Translator:
         sources = self.vocabulary.source.encode([pair.source for pair in pairs])
         targets = self.vocabulary.target.encode([pair.target for pair in pairs])
         source, lengths = self._padded([self._cut(each) for each in sources])
-        labels, written = self._padded(targets)
+        labels, written = self._padded([each[: self.writes] for each in targets])
         return self.model(source, lengths, shifted(labels), need="weight").seen, lengths, written
 
     def sharpness(self, pairs: Sequence[Example]) -> dict[str, dict[str, float]]:

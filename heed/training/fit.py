@@ -58,6 +58,7 @@ class Moment:
     skipped: Tensor  # whether loss or gradient was not finite, and so nothing moved
     rows: Tensor  # of the samples that this process saw
     at_epoch_end: bool
+    final: bool  # nothing follows
 
 
 def due(every: int | None, moment: Moment) -> bool:
@@ -90,7 +91,7 @@ def fit(
     """
     crew = distributed or Distributed()
     device = torch.device(device)
-    begun = time.perf_counter() - progress.seconds
+    begun, progress.paused = time.perf_counter() - progress.seconds, 0.0
     with reproducible(settings.deterministic):
         rehearsal = next(batches.epoch(0, 0), None)
         step = Stepper(model, objective, optimiser, settings, device, crew, rehearsal)
@@ -99,7 +100,7 @@ def fit(
             done = step(share.batches, rate)
             progress.note(done.skipped)
             _advance(progress, share, done.tokens)
-            progress.seconds = time.perf_counter() - begun
+            progress.seconds = time.perf_counter() - begun - progress.paused
             # Asking waits for the GPU; so there it is asked now and then, on the CPU always.
             if device.type == "cpu" or progress.step % SPOILT == 0:
                 _give_up(progress)
@@ -115,6 +116,7 @@ def fit(
                 skipped=done.skipped,
                 rows=share.rows,
                 at_epoch_end=share.last,
+                final=_over(settings, progress),
             )
 
 

@@ -76,7 +76,7 @@ def sequence_loss(
         chance = torch.stack([each.reinforce(level, entropy_bonus) for each in drew]).sum()
         total = total + reinforced * chance
         if baseline is not None and baseline.training:
-            _learn(baseline, reward.sum() / count.sum().clamp(min=1))
+            _learn(baseline, reward.sum(), count.sum())
     return Loss(total, parts)
 
 
@@ -114,6 +114,15 @@ class _Asked:
         return mean * len(real)  # `reinforce` is the mean over rows
 
 
-def _learn(baseline: MovingAverage, reward: Tensor) -> None:
-    """Take in the mean reward, unless it is no number: the loop skips such a step too."""
-    baseline.update(torch.where(reward.isfinite(), reward, baseline.value))
+def _learn(baseline: MovingAverage, reward: Tensor, count: Tensor) -> None:
+    """Take in the mean reward of `count` symbols, and leave no trace where there is no such number.
+
+    A batch that only fills up has no symbols, and the loop skips a step that is not finite. Nobody
+    asks which it was: the buffers are put back on the device.
+    """
+    known = reward.isfinite() & (count > 0)
+    buffers = list(baseline.buffers())
+    before = [buffer.clone() for buffer in buffers]
+    baseline.update(reward / count.clamp(min=1))
+    for buffer, was in zip(buffers, before, strict=True):
+        buffer.copy_(torch.where(known, buffer, was))

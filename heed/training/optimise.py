@@ -152,7 +152,7 @@ class Plateau(Schedule):
             self.best, self.bad = score, 0
             return
         self.bad += 1
-        if self.bad > self.settings.plateau_patience:
+        if self.bad >= self.settings.plateau_patience:
             self.drops, self.bad = self.drops + 1, 0
 
     def facts(self) -> dict[str, Any]:

@@ -41,7 +41,17 @@ class Progress(BaseModel):
     best_step: int = Field(0, ge=0)
     bad: int = Field(0, ge=0)  # validations since the best
 
+    _paused: float = PrivateAttr(default=0.0)
     _skips: Tensor = PrivateAttr(default_factory=lambda: torch.zeros(2, dtype=torch.int64))
+
+    @property
+    def paused(self) -> float:
+        """Seconds since the loop began that did not go into training: validating, saving."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, seconds: float) -> None:
+        self._paused = seconds
 
     @property
     def skipped(self) -> int:

@@ -67,3 +67,12 @@ def test_lines_tell_what_happens(command: Callable[..., Any], here: Path) -> Non
     assert any(line.startswith("test: BLEU ") for line in lines)
     assert done.out.startswith("out: ")
     assert json.loads((here / "out/scores.json").read_text())["scores"]["test"]["aer"] is None
+
+
+@pytest.mark.parametrize("more", [["training.steps=9"], ["--attention", "dot"], ["--overwrite"]])
+def test_a_run_that_goes_on_takes_no_other_recipe(
+    command: Callable[..., Any], tmp_path: Path, more: list[str]
+) -> None:
+    done = command("train", str(tmp_path), "--resume", *more)
+    assert done.code == 2
+    assert "goes on with its own recipe" in done.err

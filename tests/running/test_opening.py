@@ -18,7 +18,6 @@ import yaml
 
 from heed.errors import HeedError
 from heed.running.opening import open_run
-from heed.running.predict import translate
 from heed.training import checkpoint, tensors
 from tests.running.small import Server
 
@@ -28,6 +27,10 @@ EVALUATE = ("evaluate",)
 RESUME = ("resume",)
 
 CASES: dict[str, tuple[Spoil, tuple[str, ...]]] = {}
+
+
+def translated(run, sentence: str):
+    return run.translator.translate([sentence], run.config.decoding, look=True)[0][0]
 
 
 def config(**changes: Any) -> Spoil:
@@ -309,7 +312,7 @@ def test_a_good_run_opens_and_has_the_weights_of_its_file(trained: Path) -> None
     held = tensors.read(trained / "model.safetensors")
     for name, weight in run.translator.model.state_dict().items():
         assert torch.equal(weight, held[name])
-    assert translate(run, "我 爱 中国").weight is not None
+    assert translated(run, "我 爱 中国").weight is not None
 
 
 def test_weights_that_are_not_finite_are_told(trained: Path, tmp_path: Path) -> None:
@@ -318,7 +321,7 @@ def test_weights_that_are_not_finite_are_told(trained: Path, tmp_path: Path) -> 
     held = {name: torch.full_like(weight, float("nan")) for name, weight in held.items()}
     (run / "model.safetensors").write_bytes(b"".join(map(bytes, tensors.parts(held))))
     with pytest.raises(HeedError, match="diverged"):
-        translate(open_run(run, torch.device("cpu")), "我 爱")
+        translated(open_run(run, torch.device("cpu")), "我 爱")
 
 
 def test_a_checkpoint_with_other_sizes_is_refused(

@@ -9,7 +9,16 @@ import sacrebleu
 from heed.data.pairs import Links
 from heed.errors import Refused, ShapeError, UnknownName
 from heed.tasks import measuring
-from heed.tasks.measuring import alignment_error, bleu, by_length, chrf, links, of_words
+from heed.tasks.measuring import (
+    alignment_error,
+    bleu,
+    by_length,
+    chrf,
+    lengths,
+    links,
+    of_words,
+    tokeniser_for,
+)
 
 SAID = ["the cat sat on the mat .", "a Dog runs in the park today", "hello world again and again"]
 MEANT = ["the cat sat on a mat .", "a dog runs in the park today", "hello world , once again"]
@@ -123,3 +132,15 @@ def test_the_uniform_guess_is_what_random_links_come_to() -> None:
 def test_pharaoh_is_source_first_and_in_order() -> None:
     assert measuring.to_pharaoh([(1, 2), (0, 0), (1, 1)]) == "0-0 1-1 1-2"
     assert measuring.to_pharaoh([]) == ""
+
+
+def test_chinese_references_are_cut_by_character() -> None:
+    assert tokeniser_for(["我爱中国。", "他也是。"]) == "zh"
+    assert tokeniser_for(["I love 中国 very much."]) == "13a"
+    assert bleu(["我爱中国"], ["我爱中国。"], tokenise="zh").value > 50
+
+
+def test_lengths_are_words_or_characters_where_there_are_no_spaces() -> None:
+    assert lengths(["i love china", "yes"]) == [3, 1]
+    assert lengths(["我 爱 中国", "她 昨天 在 北京"]) == [3, 4]
+    assert lengths(["我爱中国和你", "我昨天买了USB 线"]) == [6, 7]

@@ -127,6 +127,21 @@ def test_the_baseline_learns_in_training_alone() -> None:
     assert float(baseline.value) == pytest.approx(mean)  # no poison
 
 
+def test_the_baseline_learns_nothing_from_a_batch_without_symbols() -> None:
+    """Such batches fill up the steps of several processes; nan is of a step that is skipped."""
+    logits, labels, _, log_prob = chances()
+    seen, baseline = {"look": Attended(log_prob=log_prob)}, MovingAverage()
+    for spoilt in (logits, logits * float("nan")):
+        sequence_loss(spoilt, torch.zeros_like(labels), seen, baseline=baseline)
+    sequence_loss(logits * float("nan"), labels, seen, baseline=baseline)
+    assert (float(baseline.total), float(baseline.count)) == (0, 0)
+    sequence_loss(logits, labels, seen, baseline=baseline)
+    before = {name: x.clone() for name, x in baseline.state_dict().items()}
+    sequence_loss(logits, torch.zeros_like(labels), seen, baseline=baseline)
+    assert float(baseline.count) == 1
+    assert all(torch.equal(x, before[name]) for name, x in baseline.state_dict().items())
+
+
 def test_a_look_from_elsewhere_earns_the_mean_of_its_row() -> None:
     logits, labels = drawn()
     log_prob = torch.randn(B, 1, 4, dtype=torch.float64, requires_grad=True)

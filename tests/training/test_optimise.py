@@ -56,10 +56,10 @@ def test_plateau_drops_when_nothing_gets_better() -> None:
     )
     rate = schedule(settings)
     said = []
-    for score in (3.0, 2.0, 2.0, 2.5, math.nan, 1.9, 2, 2, 2, 2, 2, 2, 2, 2, 2):
+    for score in (3.0, 2.0, 2.5, 1.9, 1.9, math.nan, 1.8, 2, 2, 2, 2, 2, 2):
         rate.judge(score)
         said.append(rate(10))
-    assert said == pytest.approx([1.0] * 4 + [0.5] * 4 + [0.25] * 3 + [0.2] * 4)
+    assert said == pytest.approx([1.0] * 5 + [0.5] * 3 + [0.25] * 2 + [0.2] * 3)
     other = schedule(settings)
     other.restore(rate.facts())
     assert (other.facts(), other(10)) == (rate.facts(), rate(10))

@@ -1,0 +1,251 @@
+"""Every key of a recipe's `training`, and the keys of decoding, reach what they are meant for."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from heed.running.evaluate import evaluate
+from heed.running.events import Progress, finish
+from heed.running.preparing import Prepared, prepare
+from heed.running.recipe import Recipe, resolve
+from heed.running.train import Learner, Trained, train
+from heed.running.validating import Validator
+from heed.tasks import translator as working
+from heed.tasks.translator import Decoding
+from heed.training import checkpoint, journal, tensors
+from heed.training.distributed import Distributed
+from heed.training.folder import RunFolder
+from heed.training.settings import Training
+from heed.training.signals import Stop
+from tests.running.small import small
+
+Weights = dict[str, Tensor]
+
+
+def recipe(*overrides: str) -> Recipe:
+    """Four steps, and three to an epoch."""
+    raw = small(epochs=None, steps=4, accumulate=1, batch_tokens=80, deterministic=False)
+    raw["data"]["grammar"] |= {"pairs": 24, "held_out": 3}
+    raw["training"] |= {"validate_every": None, "save_every": None}
+    return resolve(raw, overrides)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    folder = RunFolder.create(tmp_path_factory.mktemp("prepared") / "run")
+    return finish(prepare(recipe(), folder))
+
+
+class Crew(Distributed):
+    """One of several processes, the others of which are not there: it hears itself."""
+
+    def share(self, value: Any) -> Any:
+        return value
+
+
+def learner(prepared: Prepared, path: Path, *overrides: str, rank: int = 0) -> Learner:
+    crew = Crew(rank, rank + 1)
+    folder = RunFolder.create(path)
+    return Learner(recipe(*overrides), folder, prepared, crew, Stop(), None)
+
+
+def learnt(prepared: Prepared, path: Path, *overrides: str) -> Weights:
+    """The weights after the last step."""
+    one = learner(prepared, path, *overrides)
+    with one.journal:
+        finish(one.catch_up())
+        finish(one.learn())
+    return {name: weight.clone() for name, weight in one.model.state_dict().items()}
+
+
+def same(one: Weights, other: Weights) -> bool:
+    return all(torch.equal(weight, other[name]) for name, weight in one.items())
+
+
+@pytest.fixture
+def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No validation is better than the first."""
+    monkeypatch.setattr(Validator, "loss", lambda self: 1.0)
+
+
+@pytest.fixture(scope="module")
+def usual() -> dict[tuple[str, ...], Weights]:
+    """What comes without the key in question; trained once for each surrounding."""
+    return {}
+
+
+COSINE = ("training.schedule=cosine",)
+PLATEAU = (
+    "training.schedule=plateau",
+    "training.plateau_patience=1",
+    "training.validate_every=1",
+    "training.warmup=0",
+)
+COVERED = ("model.attention=coverage/additive",)
+DRAWN = ("model.attention=sample/additive",)
+MOVING: dict[str, tuple[Any, tuple[str, ...]]] = {  # another value, and where it counts
+    "epochs": (1, ()),
+    "steps": (3, ()),
+    "batch_tokens": (50, ()),
+    "accumulate": (2, ()),
+    "optimiser": ("adam", ("training.weight_decay=1",)),  # they differ in how weights decay
+    "rate": (0.01, ()),
+    "betas": ("[0.5,0.5]", ()),
+    "epsilon": (0.1, ()),
+    "weight_decay": (1, ()),
+    "clip": (0.01, ()),
+    "schedule": ("constant", ("training.warmup=2",)),
+    "warmup": (2, ()),
+    "floor": (0.002, (*COSINE, "training.warmup=1")),
+    "plateau_factor": (0.1, PLATEAU),
+    "plateau_patience": (3, PLATEAU),
+    "smoothing": (0.1, ()),
+    "coverage": (5, COVERED),
+    "reinforce": (0, DRAWN),
+    "entropy_bonus": (1, DRAWN),
+    "precision": ("bf16", ()),
+    "patience": (1, ("training.validate_every=1",)),
+}
+STILL = {
+    "capture": "true",  # there is nothing to capture on a CPU
+    "deterministic": "true",
+    "validate_every": 1,
+    "save_every": 1,
+    "log_every": 3,
+    "keep": 1,
+    "average": 2,
+}
+
+
+def test_no_key_is_forgotten() -> None:
+    told = [*MOVING, *STILL, "compile"]
+    assert sorted(told) == sorted(Training.model_fields)
+
+
+@pytest.mark.usefixtures("hopeless")
+@pytest.mark.parametrize("key", [*MOVING, *STILL])
+def test_a_key_moves_the_weights_or_leaves_them(
+    key: str, prepared: Prepared, usual: dict[tuple[str, ...], Weights], tmp_path: Path
+) -> None:
+    value, around = MOVING.get(key) or (STILL[key], ())
+    if around not in usual:
+        usual[around] = learnt(prepared, tmp_path / "usual", *around)
+    found = learnt(prepared, tmp_path / "run", *around, f"training.{key}={value}")
+    assert same(found, usual[around]) == (key in STILL)
+
+
+@pytest.mark.usefixtures("hopeless")
+def test_the_rate_drops_while_validations_bring_nothing(prepared: Prepared, tmp_path: Path) -> None:
+    chosen = ("training.plateau_patience=2", "training.steps=6", "training.rate=0.008")
+    learnt(prepared, tmp_path / "run", *PLATEAU, *chosen)
+    told = journal.read(tmp_path / "run/metrics.jsonl")
+    rates = [entry["train/rate"] for entry in told if "train/rate" in entry]
+    assert rates == pytest.approx([0.008, 0.008, 0.008, 0.004, 0.004, 0.002])
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_network_is_compiled_where_that_is_asked(
+    asked: bool, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[nn.Module, dict[str, Any]]] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **how: told.append((self, how)))
+    one = learner(prepared, tmp_path / "run", f"training.compile={asked}", "training.steps=1")
+    with one.journal:
+        finish(one.learn())
+    assert told == ([(one.model, {"dynamic": True})] if asked else [])
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_steps_repeat_themselves_where_that_is_asked(
+    asked: bool, prepared: Prepared, tmp_path: Path
+) -> None:
+    one = learner(prepared, tmp_path / "run", f"training.deterministic={asked}")
+    flags: set[bool] = set()
+    one.model.register_forward_hook(
+        lambda *_: flags.add(torch.are_deterministic_algorithms_enabled())
+    )
+    with one.journal:
+        steps = [event for event in one.learn() if isinstance(event, Progress)]
+    assert len(steps) == 4
+    assert flags == {asked}
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_processes_begin_alike_and_drop_out_each_for_itself(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    begun, dropped = [], []
+    for rank in range(2):
+        one = learner(prepared, tmp_path / str(rank), rank=rank)
+        begun.append(one.model.state_dict())
+        dropped.append(dropout(torch.ones(100)))
+    assert same(*begun)
+    assert not torch.equal(*dropped)
+
+
+def judging(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
+    """Validations find these losses, one after the other."""
+    found = iter(losses)
+    monkeypatch.setattr(Validator, "loss", lambda self: next(found))
+
+
+def trained(path: Path, *overrides: str) -> Trained:
+    return finish(train(recipe(*overrides), path, device="cpu"))
+
+
+@pytest.mark.parametrize(("last", "taken"), [(0.9, True), (1.1, False), (math.nan, False)])
+def test_a_mean_of_checkpoints_is_taken_only_where_it_is_no_worse(
+    last: float, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the best single one is the third of four."""
+    judging(monkeypatch, 3.0, 2.0, 1.0, 4.0, last)
+    run = tmp_path / "run"
+    each = ("training.validate_every=1", "training.save_every=1")
+    done = trained(run, *each, "training.average=2", "training.keep=2")
+    third, fourth = (checkpoint.at(run / "checkpoints", step) for step in (3, 4))
+    best = tensors.read(third / "model.safetensors")
+    mean = checkpoint.average([third, fourth])
+    assert not same(best, mean)
+    assert same(tensors.read(run / "model.safetensors"), mean if taken else best)
+    assert done.perplexity == pytest.approx(math.exp(last if taken else 1.0))
+    scores = finish(evaluate(run, "test", device="cpu")).scores
+    assert scores.perplexity == pytest.approx(done.scores["test"].perplexity)
+
+
+@pytest.mark.parametrize(("asked", "case"), [("true", "lc"), ("false", "mixed")])
+def test_a_run_without_capitals_is_scored_without_them(
+    asked: str, case: str, tmp_path: Path
+) -> None:
+    done = trained(tmp_path / "run", f"data.tokens.lowercase={asked}", "training.steps=1")
+    scores = done.scores["test"]
+    assert f"|case:{case}|" in scores.bleu_signature
+    assert f"|case:{case}|" in scores.chrf_signature
+
+
+def test_penalties_reach_the_beam(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is learnt yet, every symbol costs much: without a penalty the shortest wins."""
+    told: list[dict[str, Any]] = []
+
+    def spied(*given: Any, **rules: Any) -> Any:
+        told.append(rules)
+        return beam(*given, **rules)
+
+    beam = working.beam
+    monkeypatch.setattr(working, "beam", spied)
+    one = learner(prepared, tmp_path / "run")
+    written = {}
+    for length, coverage in ((0.0, 0.0), (3.0, 0.0), (0.0, 5.0)):
+        chosen = Decoding(length_penalty=length, coverage_penalty=coverage, width=100, longest=4)
+        ((best,),) = one.translator.translate([prepared.valid[0].source], chosen)
+        written[length, coverage] = best.rows
+        assert (told[-1]["length_penalty"], told[-1]["coverage_penalty"]) == (length, coverage)
+    assert len(written[3.0, 0.0]) > len(written[0.0, 0.0])
