@@ -33,7 +33,7 @@ class Training(BaseModel):
     floor: float = Field(0.0, ge=0, le=10, description="the lowest rate of cosine and plateau")
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="what a drop leaves of the rate")
     plateau_patience: int = Field(
-        3, ge=0, le=1_000_000, description="validations without improvement before a drop"
+        3, ge=1, le=1_000_000, description="validations without improvement before a drop"
     )
 
     smoothing: Share = Field(0.0, description="label smoothing, Szegedy 2016 §7")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,15 @@ def recipe(*overrides: str) -> Recipe:
     raw["data"]["grammar"] |= {"pairs": 24, "held_out": 3}
     raw["training"] |= {"validate_every": None, "save_every": None}
     return resolve(raw, overrides)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone() -> Iterator[None]:
+    """One thread: so little to do is done sooner by one, and always in the same order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
