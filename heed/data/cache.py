@@ -4,10 +4,9 @@
     train.source.tokens   every row's numbers, one after the other   uint16 or uint32
     train.source.offsets  where each row begins, and the end         int64, rows + 1
 
-A cache is reused when its fingerprint is the one expected, and written anew otherwise.
+A cache is opened where its fingerprint is the one expected, and refused otherwise.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -60,7 +59,9 @@ class Corpus:
         """The cache as it was written; a broken one, or one of other data, is refused."""
         header = _header(Path(folder), name)
         if fingerprint is not None and header["fingerprint"] != fingerprint:
-            raise Refused(f"the cache {Path(folder, name)} was made from other data; remove it")
+            raise Refused(
+                f"the cache {Path(folder, name)} was made from other data or tokens; begin anew"
+            )
         tokens, offsets = {}, {}
         for column, count in header["columns"].items():
             stem = Path(folder, f"{name}.{column}")
@@ -191,13 +192,13 @@ def encode(
     vocabulary: int | None = None,
     fingerprint: str = "",
     keep: Callable[[Sequence[Sequence[int]]], bool] | None = None,
-    progress: Callable[[int], None] | None = None,
     chunk: int = 8192,
-) -> Corpus:
+) -> Iterator[int]:
     """Tokenise rows of texts, one text for each of `encoders`, a chunk at a time.
 
-    keep      may leave rows out, once it is known how long they are
-    progress  is told how many rows have been read so far
+    Gives how many rows have been read, chunk by chunk; when that ends, the cache is there.
+
+    keep  may leave rows out, once it is known how long they are
     """
     read = 0
     with Writer(folder, name, encoders, vocabulary=vocabulary, fingerprint=fingerprint) as writer:
@@ -209,29 +210,7 @@ def encode(
                 coded = [[row[i] for row in kept] for i in range(len(coded))]
             writer.add(dict(zip(encoders, coded, strict=True)))
             read += len(texts)
-            if progress is not None:
-                progress(read)
-    return Corpus.open(folder, name)
-
-
-def reuse(folder: str | Path, name: str, fingerprint: str) -> Corpus | None:
-    """The cache if it is whole and of this data; else None: make it anew."""
-    try:
-        return Corpus.open(folder, name, fingerprint)
-    except Refused:
-        return None
-
-
-def fingerprint(paths: Iterable[str | Path], *others: str) -> str:
-    """Changes when a file does (its size or its time), or anything else that is named."""
-    known: list[object] = [VERSION, *others]
-    for path in paths:
-        try:
-            told = os.stat(path)
-        except OSError as error:
-            raise Refused(f"cannot read {path}: {error.strerror}") from None
-        known += [os.path.abspath(path), told.st_size, told.st_mtime_ns]
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+            yield read
 
 
 def _chunks(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:

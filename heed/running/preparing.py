@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def _cached(folder: RunFolder, vocabulary: Vocabulary) -> cache.Corpus:
     """The training pairs as numbers, all of them numbers that the tokenisers know."""
     for path in folder.inside(folder.cache).iterdir():
         folder.plain(path)
-    train = cache.Corpus.open(folder.cache, "train")
+    train = cache.Corpus.open(folder.cache, "train", vocabulary.fingerprint)
     sizes = {"source": vocabulary.source.size, "target": vocabulary.target.size}
     sound = train.tokens.keys() == sizes.keys() and all(
         len(train) and train.lengths[column].min() > 0 and train.tokens[column].max() < size
@@ -101,19 +100,25 @@ def _parts(data: Data) -> list[Part]:
 
 
 def _tokenise(data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Report) -> Work[None]:
+    def fits(row: Sequence[Sequence[int]]) -> bool:
+        short = max(map(len, row)) <= data.longest
+        if not short:
+            report.drop_kept("too long")
+        return short
+
     sides = {"source": vocabulary.source, "target": vocabulary.target}
-    most = max(side.size for side in sides.values())
     pairs = examples(data, "train", data_root(), report)
-    with cache.Writer(folder.cache, "train", sides, vocabulary=most) as writer:
-        while chunk := list(islice(pairs, CHUNK)):
-            texts = zip(*(pair[:2] for pair in chunk), strict=True)
-            coded = [side.encode(text) for side, text in zip(sides.values(), texts, strict=True)]
-            rows = [row for row in zip(*coded, strict=True) if max(map(len, row)) <= data.longest]
-            for _ in range(len(chunk) - len(rows)):
-                report.drop_kept("too long")
-            if rows:
-                writer.add(dict(zip(sides, zip(*rows, strict=True), strict=True)))
-            yield Progress("tokenising", report.read)
+    for read in cache.encode(
+        folder.cache,
+        "train",
+        ((pair.source, pair.target) for pair in pairs),
+        {name: side.encode for name, side in sides.items()},
+        vocabulary=max(side.size for side in sides.values()),
+        fingerprint=vocabulary.fingerprint,
+        keep=fits,
+        chunk=CHUNK,
+    ):
+        yield Progress("tokenising", read)
     if not report.kept:
         raise Refused(f"there is nothing to train on: {report}")
 

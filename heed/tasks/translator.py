@@ -80,6 +80,11 @@ class Vocabulary:
         """Whether both sides have one vocabulary."""
         return self.source is self.target
 
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same pieces and rules on both sides, and for no others."""
+        return f"{self.source.fingerprint} {self.target.fingerprint}"
+
     @classmethod
     def train(cls, settings: Tokens, pairs: Callable[[], Iterator[Example]]) -> Vocabulary:
         """From the training pairs, read once (shared) or twice."""

@@ -185,14 +185,12 @@ def rewind(checkpoints: Path, step: int) -> None:
             _discard(folder)
 
 
-def prune(checkpoints: Path, keep: int, spare: Collection[Path] = ()) -> None:
-    """Keep the newest few, and those to spare (the best, say); remove the others, oldest first."""
+def prune(checkpoints: Path, keep: int) -> None:
+    """Keep the newest few; remove the others, oldest first."""
     if keep < 1:
         raise Refused(f"keep at least one checkpoint, not {keep}")
-    names = {folder.name for folder in spare}
     for folder in reversed(list(steps(checkpoints).values())[keep:]):
-        if folder.name not in names:
-            _discard(folder)
+        _discard(folder)
 
 
 def forget(checkpoints: Path, unwanted: Callable[[dict[str, Any]], bool]) -> None:

@@ -38,7 +38,6 @@ class Progress(BaseModel):
     tokens: int = Field(0, ge=0)
     seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
     best: float | None = Field(None, allow_inf_nan=False)  # score; the lower, the better
-    best_step: int = Field(0, ge=0)
     bad: int = Field(0, ge=0)  # validations since the best
 
     _paused: float = PrivateAttr(default=0.0)
@@ -71,7 +70,7 @@ class Progress(BaseModel):
     def judge(self, score: float) -> bool:
         """Hear the score of a validation, the lower the better. Is it the best so far?"""
         if math.isfinite(score) and (self.best is None or score < self.best):
-            self.best, self.best_step, self.bad = score, self.step, 0
+            self.best, self.bad = score, 0
             return True
         self.bad += 1
         return False

@@ -49,7 +49,7 @@ class Training(BaseModel):
     validate_every: Steps | None = Field(None, description="steps; each epoch if not said")
     save_every: Steps | None = Field(None, description="steps; each epoch if not said")
     log_every: Steps | None = Field(50, description="steps; each epoch if null")
-    keep: int = Field(3, ge=1, le=1000, description="checkpoints kept, beside the best")
+    keep: int = Field(3, ge=1, le=1000, description="checkpoints kept")
     average: int = Field(
         0, ge=0, le=1000, description="how many of the last checkpoints the end averages; 0 = none"
     )

@@ -135,7 +135,7 @@ def test_a_cache_of_other_tokenisers_is_refused(recipe: Recipe, tmp_path: Path) 
     (tmp_path / "data/mine/train.tsv").write_text("a\tx\n")
     finish(prepare(recipe, other))
     folder.tokenizer.write_bytes(other.tokenizer.read_bytes())
-    with pytest.raises(Refused, match="does not fit the tokenisers; begin anew"):
+    with pytest.raises(Refused, match="other data or tokens; begin anew"):
         finish(prepare(recipe, folder))
 
 

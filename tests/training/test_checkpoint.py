@@ -236,15 +236,15 @@ def test_the_replaced_one_comes_back_only_for_a_damaged_one(tmp_path: Path, dama
     assert os.listdir(tmp_path) == ["step-1"]
 
 
-def test_pruning_keeps_the_newest_and_the_spared(tmp_path: Path) -> None:
+def test_pruning_keeps_the_newest(tmp_path: Path) -> None:
     for step in (1, 2, 10, 20, 30):
         write(tmp_path, step)
-    prune(tmp_path, keep=2, spare=[tmp_path / "step-2"])
-    assert set(os.listdir(tmp_path)) == {"step-2", "step-20", "step-30"}
+    prune(tmp_path, keep=2)
+    assert set(os.listdir(tmp_path)) == {"step-20", "step-30"}
     with pytest.raises(Refused, match="at least one"):
         prune(tmp_path, keep=0)
     checkpoint.rewind(tmp_path, 20)
-    assert set(os.listdir(tmp_path)) == {"step-2", "step-20"}
+    assert set(os.listdir(tmp_path)) == {"step-20"}
     prune(tmp_path / "nowhere", keep=1)
 
 

@@ -100,7 +100,7 @@ def test_judging() -> None:
     assert progress.judge(3.0)
     assert not progress.judge(3.0)
     assert not progress.judge(math.nan)
-    assert (progress.best, progress.best_step, progress.bad) == (3.0, 5, 2)
+    assert (progress.best, progress.bad) == (3.0, 2)
     assert progress.tired(2)
     assert not progress.tired(3)
     assert not progress.tired(None)
