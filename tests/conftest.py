@@ -1,5 +1,6 @@
 """What every test relies on: a known seed, patient property tests, a GPU where one is asked for."""
 
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -9,6 +10,10 @@ import torch
 # The first call of a mechanism can be far slower than the next, so a deadline only finds noise.
 hypothesis.settings.register_profile("heed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("heed")
+
+# A machine that runs the tests in the background ignores SIGINT, and so would all they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -19,6 +19,16 @@ EXAMPLES = (
     "heed compare demo --attention additive,none training.epochs=2"
 )
 
+SHORT = {
+    "long BLEU": "long",
+    "perplexity": "ppl",
+    "symbols/s": "sym/s",
+    "memory, MiB": "MiB",
+    "parameters": "params",
+    "seconds": "s",
+}
+"""Headings that leave room for the figures on a terminal."""
+
 
 def run(
     recipe: Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")],
