@@ -31,7 +31,7 @@ def test_as_many_lines_as_wc_counts(tmp_path, raw):
 
 def test_gzip_is_known_by_its_bytes(tmp_path):
     path, plain = tmp_path / "named.txt", tmp_path / "plain.gz"
-    path.write_bytes(gzip.compress("\ufeff爱\n".encode()) + gzip.compress(b"b\n"))
+    path.write_bytes(gzip.compress("\ufeff爱\n".encode(), mtime=0) + gzip.compress(b"b\n"))
     plain.write_text("not packed\n")
     assert list(read_lines(path)) == [(1, "爱"), (2, "b")]
     assert list(read_lines(plain)) == [(1, "not packed")]
@@ -44,8 +44,8 @@ def test_gzip_is_known_by_its_bytes(tmp_path):
         (b"ok\nab\xc3", ":2: not UTF-8 (byte 0xc3 at place 3)"),
         (b"ok\n\xed\xa0\x80\n", ":2: not UTF-8"),
         (b"ok\nok\na\0b\n", ":3: holds a NUL byte"),
-        (gzip.compress(b"many words\n" * 999)[:-9], ": a broken gzip file"),
-        (gzip.compress(b"many words\n" * 999)[:-8] + b"\0" * 8, ": a broken gzip file"),
+        (gzip.compress(b"many words\n" * 999, mtime=0)[:-9], ": a broken gzip file"),
+        (gzip.compress(b"many words\n" * 999, mtime=0)[:-8] + b"\0" * 8, ": a broken gzip file"),
         (b"\x1f\x8bnonsense", ": a broken gzip file"),
         (b"\x1f\x8b\x08\0\0\0\0\0\0\0nonsense", ": a broken gzip file"),
     ],
