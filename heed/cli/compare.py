@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from heed.cli.following import follow
+from heed.cli.tables import drawn
 from heed.running import recipe as recipes
 from heed.running.compare import COLUMNS, Cell, compare
-from heed.viewing.blocks import said
 
 EXAMPLES = (
     "heed compare grammar --attention additive,general,local-p/general,none\n\n"
@@ -72,15 +71,7 @@ def tell(cells: list[Cell], console: Console) -> None:
     """The table, as on the page."""
     if not console.is_terminal:
         console.width = 160  # a line each
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in COLUMNS:
-        table.add_column(
-            column.name, justify="left" if column is COLUMNS[0] else "right", no_wrap=True
-        )
-    for cell in cells:
-        values = zip(cell.row(), COLUMNS, strict=True)
-        table.add_row(*(said(value, column.form) for value, column in values))
-    console.print(table)
+    console.print(drawn(COLUMNS, [cell.row() for cell in cells], SHORT))
     for cell in cells:
         if cell.error:
             console.print(f"{cell.mechanism}: {cell.error}", markup=False, soft_wrap=True)

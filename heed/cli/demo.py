@@ -9,13 +9,12 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from heed.cli.following import follow
+from heed.cli.tables import drawn
 from heed.running.demo import COLUMNS, LEAST, SENTENCES, Demo, demo, label, legend, right, rows
 from heed.running.showing import Shown, panel
-from heed.viewing.blocks import said
 from heed.viewing.terminal import HeatMap
 
 PICTURED = len(SENTENCES) - 1  # the sentence whose words move farthest
@@ -66,10 +65,10 @@ def tell(result: Demo, console: Console) -> None:
     console.print(f"\n{result.summary()}\n")
     for each in result.shown:
         console.print(_translation(each))
-    drawn = panel(result.shown[PICTURED].translation, "Where it looked as it wrote")
-    if drawn is not None:
-        console.print("", HeatMap(drawn), sep="\n")
-    console.print("", _table(result), Text(legend(result), style="dim"), "", sep="\n")
+    picture = panel(result.shown[PICTURED].translation, "Where it looked as it wrote")
+    if picture is not None:
+        console.print("", HeatMap(picture), sep="\n")
+    console.print("", drawn(COLUMNS, rows(result)), Text(legend(result), style="dim"), "", sep="\n")
     console.print(result.chart)
     where = Text.assemble("\nAll of it as a page, for a browser: ", (str(result.page), "bold"))
     console.print(where, soft_wrap=True)
@@ -81,13 +80,3 @@ def _translation(shown: Shown) -> Text:
     if not right(shown):
         text.append(f"\n  wrong; right would be: {shown.reference}", "red")
     return text
-
-
-def _table(result: Demo) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in COLUMNS:
-        table.add_column(column.name, justify="left" if column is COLUMNS[0] else "right")
-    for row in rows(result):
-        values = zip(row, COLUMNS, strict=True)
-        table.add_row(*(said(value, column.form) for value, column in values))
-    return table

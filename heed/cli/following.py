@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import IO
 
 from rich.console import Console
@@ -32,15 +31,7 @@ def follow(work: Work[Result], *, quiet: bool = False, console: Console | None =
         return finish(work)
     if console.is_terminal:
         return _with_bars(work, console)
-    return _exhaust(work, Lines(console.file))
-
-
-def _exhaust(work: Work[Result], tell: Callable[[Event], None]) -> Result:
-    while True:
-        try:
-            tell(next(work))
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+    return finish(work, Lines(console.file))
 
 
 class Lines:
@@ -84,7 +75,7 @@ def _with_bars(work: Work[Result], console: Console) -> Result:
         _advance(bars, current, event)
 
     with bars:
-        return _exhaust(work, tell)
+        return finish(work, tell)
 
 
 def _advance(bars: Progress, current: dict[str, TaskID], event: Stage) -> None:

@@ -24,7 +24,7 @@ import torch
 
 from heed.errors import HeedError, Refused
 from heed.running.devices import chosen
-from heed.running.events import Note, Progress, Work
+from heed.running.events import Event, Note, Progress, Work, finish
 from heed.running.recipe import check, resolve, with_attention
 from heed.running.showing import by_length, show
 from heed.running.train import Trained, train
@@ -156,7 +156,7 @@ def _train(
     try:
         recipe = resolve(with_attention(raw, name))
         work = train(recipe, folder, resume=resume, overwrite=overwrite, device=device)
-        trained = _told(work, name, heard)
+        trained = finish(work, lambda event: _told(event, name, heard))
         memory = (_peak(device) or _resident() - before) if trains else None
         heard.put((name, Cell(name, trained, memory)))
     except HeedError as error:
@@ -165,15 +165,10 @@ def _train(
         heard.put((name, Cell(name, error=traceback.format_exc().strip().splitlines()[-1])))
 
 
-def _told(work: Work[Trained], name: str, heard: Queue[Any]) -> Trained:
+def _told(event: Event, name: str, heard: Queue[Any]) -> None:
     """Pass on how far the training is, and leave the rest out."""
-    while True:
-        try:
-            event = next(work)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        if isinstance(event, Progress) and event.stage == "training" and event.done % 10 == 0:
-            heard.put((name, Progress(name, event.done, event.total, event.note)))
+    if isinstance(event, Progress) and event.stage == "training" and event.done % 10 == 0:
+        heard.put((name, replace(event, stage=name)))
 
 
 def _resident() -> float:

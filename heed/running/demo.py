@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from heed.errors import Refused
-from heed.running.events import Progress, Work
+from heed.running.events import Event, Progress, Work, relayed
 from heed.running.recipe import Recipe, load, overridden, resolve, with_attention
 from heed.running.showing import Shown, by_length, show
 from heed.running.train import Trained, train
@@ -101,22 +102,18 @@ def demo(
     trained: dict[str, Trained] = {}
     for name, recipe in recipes.items():
         work = train(recipe, folder / name.replace("/", "+"), overwrite=True, device=device)
-        trained[name] = yield from _named(work, label(name))
+        trained[name] = yield from relayed(work, partial(_named, name=label(name)))
     shown = translated(trained[attention].folder, device)
     result = Demo(attention, recipes[attention], trained, shown, folder / "page.html")
     page(result).write(result.page)
     return result
 
 
-def _named(work: Work[Trained], name: str) -> Work[Trained]:
+def _named(event: Event, name: str) -> Event | None:
     """The long stage under the model's name, which tells the two apart; notes are left out."""
-    while True:
-        try:
-            event = next(work)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        if isinstance(event, Progress):
-            yield replace(event, stage=name) if event.stage == "training" else event
+    if not isinstance(event, Progress):
+        return None
+    return replace(event, stage=name) if event.stage == "training" else event
 
 
 def translated(run: Path, device: str) -> list[Shown]:

@@ -9,7 +9,7 @@ def work() -> Work[int]:
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -38,10 +38,21 @@ Work = Generator[Event, None, Result]
 """Long work: events while it lasts, a result at the end."""
 
 
-def finish(work: Work[Result]) -> Result:
-    """The result alone, for callers who do not look on."""
+def finish(work: Work[Result], tell: Callable[[Event], object] = lambda event: None) -> Result:
+    """The result; whoever looks on is told every event."""
     while True:
         try:
-            next(work)
+            tell(next(work))
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+
+
+def relayed(work: Work[Result], change: Callable[[Event], Event | None]) -> Work[Result]:
+    """The same work, its events changed on their way, or left out."""
+    while True:
+        try:
+            event = change(next(work))
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        if event is not None:
+            yield event

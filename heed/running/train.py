@@ -23,7 +23,7 @@ from heed.data.tokenise import PAD
 from heed.errors import HeedError, Refused
 from heed.running.devices import chosen, version
 from heed.running.evaluate import evaluated
-from heed.running.events import Note, Progress, Result, Work
+from heed.running.events import Event, Note, Progress, Result, Work, relayed
 from heed.running.opening import Config, fits, open_run, read_config
 from heed.running.preparing import Prepared, kept, prepare
 from heed.running.recipe import Recipe, as_yaml, check, parse, resolve
@@ -128,15 +128,14 @@ def train(
 
 def _until(stop: signals.Stop, work: Work[Result], learner: Learner | None = None) -> Work[Result]:
     """Work around the learning, given up where somebody asks to stop: it is done again."""
-    while True:
-        try:
-            event = next(work)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
-        yield event
+
+    def heard(event: Event) -> Event:
         if stop.asked:
             place = None if learner is None else learner.folder.path
             raise Stopped(place, 0 if learner is None else learner.standing.step, stop.code)
+        return event
+
+    return relayed(work, heard)
 
 
 def _opened(
