@@ -1,5 +1,6 @@
 """What every test relies on: a known seed, patient property tests, a GPU where one is asked for."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -10,6 +11,10 @@ import torch
 # The first call of a mechanism can be far slower than the next, so a deadline only finds noise.
 hypothesis.settings.register_profile("heed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("heed")
+
+# Without a GPU the kernels are run by Triton's interpreter, which must be told before it is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # A machine that runs the tests in the background ignores SIGINT, and so would all they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,0 +1,38 @@
+"""What this process can run: Triton on this device, operators of our own under this transform."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+def no_triton(device: torch.device) -> str | None:
+    """Why Triton cannot serve tensors on this device; None where it can."""
+    if device.type != "cuda":
+        return f"it runs on a CUDA device, not on {device.type}"
+    return _no_triton_on(device.index or 0)
+
+
+@cache
+def _no_triton_on(index: int) -> str | None:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return "Triton is not installed"
+    if torch.cuda.get_device_capability(index) < (8, 0):
+        return "it needs a GPU of compute capability 8.0 or more"
+    return None
+
+
+def transformed() -> str | None:
+    """Why an operator of our own cannot be called just now: vmap, jvp and the like see inside."""
+    if torch._C._are_functorch_transforms_active():
+        return "a torch.func transform is active, and the operator knows first derivatives alone"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode differentiation is active, and the operator knows it not"
+    return None
+
+
+def needs_grad(*tensors: Tensor | None) -> bool:
+    """Whether a gradient may be asked of what is computed from these."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

@@ -1,0 +1,75 @@
+"""What a kernel can compute of visibility from places alone, without a table T S."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heed.records import Call
+from heed.visible import Causal, Lengths, Near, Places, Visible, Window, conjuncts
+
+
+@dataclass(slots=True, eq=False)
+class Sight:
+    """A conjunction of predicates, sorted by kind: a key must pass every one that is there.
+
+    Query t stands at place first + t. Keys from `stop` on exist for nobody, which a kernel need not
+    visit; `table` holds whatever is none of the other kinds.
+    """
+
+    first: int = 0
+    stop: Tensor | None = None  # one past the last key that exists  B|1 int32
+    exists: Tensor | None = None  # which keys exist, where a length does not say it  B|1 S
+    causal: bool = False  # s <= first + t
+    half: int | None = None  # |s - (first + t)| <= half
+    centre: Tensor | None = None  # |s - centre_t| <= radius  B|1 H|1 T float32
+    radius: int = 0
+    table: Tensor | None = None  # any other mask  B|1 H|1 T|1 S
+
+    @property
+    def everything(self) -> bool:
+        """Whether every query sees every key."""
+        return not (self.causal or self.about_places) and self.stop is self.table is None
+
+    @property
+    def about_places(self) -> bool:
+        """Whether a window narrows the view."""
+        return self.half is not None or self.centre is not None
+
+
+def sight(call: Call) -> Sight:
+    """The visibility of a call, sorted."""
+    places = call.places
+    seen = Sight(places.origin + places.step)
+    others: list[Visible] = []
+    for part in conjuncts(call.visible):
+        if isinstance(part, Causal):
+            seen.causal = True
+        elif isinstance(part, Window):
+            seen.half = part.half if seen.half is None else min(seen.half, part.half)
+        elif isinstance(part, Near) and seen.centre is None:
+            seen.centre, seen.radius = part.centre, part.half
+        elif isinstance(part, Lengths) and seen.stop is None:
+            seen.stop = part.count.to(places.device, torch.int32)
+        elif part.about_keys_alone:
+            keys = part.dense(places)[:, 0, 0]  # B|1 S
+            seen.exists = keys if seen.exists is None else seen.exists & keys
+        else:
+            others.append(part)
+    if others:
+        seen.table = _table(others, places)
+    if seen.exists is not None:
+        count = torch.arange(1, places.S + 1, device=places.device, dtype=torch.int32)
+        stop = (count * seen.exists).amax(-1)
+        seen.stop = stop if seen.stop is None else torch.minimum(seen.stop, stop)
+    return seen
+
+
+def _table(others: list[Visible], places: Places) -> Tensor:
+    """The conjunction of predicates that no kernel computes by itself."""
+    table = others[0].dense(places)
+    for part in others[1:]:
+        table = table & part.dense(places)
+    return table
