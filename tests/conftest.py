@@ -12,7 +12,7 @@ import torch
 hypothesis.settings.register_profile("heed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("heed")
 
-# Without a GPU the kernels are run by Triton's interpreter, which must be told before it is imported.
+# Without a GPU, Triton's interpreter runs the kernels; it must be told before it is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
