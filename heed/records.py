@@ -96,6 +96,22 @@ def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
     return rows(slot) if isinstance(slot, Tensor) and slot.ndim else slot
 
 
+class Prepared:
+    """What kernels made of a memory's keys, once, so that later steps find it ready."""
+
+    __slots__ = ("_keys", "_made")
+
+    def __init__(self) -> None:
+        self._keys: Tensor | None = None
+        self._made: dict[str, Tensor] = {}
+
+    def of(self, keys: Tensor) -> dict[str, Tensor]:
+        """By kernel; empty where it was made of other keys than these."""
+        if self._keys is not keys:
+            self._keys, self._made = keys, {}
+        return self._made
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """All a kernel is told of one attention: tensors, predicates, and the names of the parts."""
@@ -117,6 +133,7 @@ class Call:
     need: Need
     sinks: int = 0  # the last columns are visible to all
     clean: bool = False  # no unseen key or value holds NaN or inf
+    prepared: dict[str, Tensor] | None = None  # what a kernel made of k, kept for the next steps
 
     def dense_visible(self) -> Tensor | None:
         """Who may look where, sinks included.    broadcasts to B H T S"""

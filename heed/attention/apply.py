@@ -88,6 +88,7 @@ def _call(
         mechanism.dropout if mechanism.training else 0.0,
         need,
         sinks=memory.sinks,
+        prepared=None if torch.compiler.is_compiling() else memory.prepared.of(memory.k),
     )
 
 

@@ -6,12 +6,14 @@ A Memory is immutable: `extend`, `truncate`, `select` and `repeat` give new ones
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from heed.errors import Refused, ShapeError
+from heed.records import Prepared
 from heed.shapes import check
 from heed.visible import Keys, Places, Visible, as_visible
 
@@ -32,7 +34,8 @@ class Memory:
     segments: Tensor | None = None  # B S
     sinks: int = 0
     keep: Keep | None = None
-    owner: object = None  # the mechanism that prepared it, and may be asked about it
+    owner: object = None  # the mechanism that made it, and may be asked about it
+    prepared: Prepared = field(default_factory=Prepared)  # what a kernel made of k
 
     @staticmethod
     def of(
@@ -106,8 +109,7 @@ class Memory:
             seen = Keys(torch.cat([self.exists, more.exists], -1))
         if segments is not None and self.segments is not None:
             segments = torch.cat([self.segments, segments], -1)
-        return replace(
-            self,
+        return self._with(
             k=self._insert(self.k, more.k),
             v=self._insert(self.v, more.v),
             visible=seen,
@@ -124,7 +126,7 @@ class Memory:
             torch.cat([x[:, :, :S], x[:, :, self.S :]], 2) if self.sinks else x[:, :, :S]
             for x in (self.k, self.v)
         )
-        return replace(self, k=k, v=v, visible=seen, segments=segments)
+        return self._with(k=k, v=v, visible=seen, segments=segments)
 
     def select(self, rows: Tensor) -> Memory:
         """The memory of the chosen batch rows, in that order (beams)."""
@@ -138,19 +140,23 @@ class Memory:
         """The same memory with fewer keys visible, those cleaned too."""
         k, v = clean(seen, self.k, self.v, self.sinks)
         visible = seen if self.visible is None else self.visible & seen
-        return replace(self, k=k, v=v, visible=visible)
+        return self._with(k=k, v=v, visible=visible)
 
     def with_sink(self, k: Tensor, v: Tensor) -> Memory:
         """One more always-visible key and value at the end.    G D, G R"""
         B = self.k.shape[0]
         k = torch.cat([self.k, k.to(self.k.dtype).expand(B, *k.shape)[:, :, None]], 2)
         v = torch.cat([self.v, v.to(self.v.dtype).expand(B, *v.shape)[:, :, None]], 2)
-        return replace(self, k=k, v=v, sinks=self.sinks + 1)
+        return self._with(k=k, v=v, sinks=self.sinks + 1)
 
     def keep_from_here(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Make k and v of raw keys and values that come after this memory's."""
         assert self.keep is not None
         return self.keep(keys, values, self.S)
+
+    def _with(self, **changes: Any) -> Memory:
+        """The same memory with other keys, for which nothing is prepared yet."""
+        return replace(self, prepared=Prepared(), **changes)
 
     def _insert(self, old: Tensor, new: Tensor) -> Tensor:
         """Append along S, before the sinks."""
@@ -159,8 +165,7 @@ class Memory:
         return torch.cat([old[:, :, : self.S], new, old[:, :, self.S :]], 2)
 
     def _each(self, rows: Callable[[Tensor], Tensor]) -> Memory:
-        return replace(
-            self,
+        return self._with(
             k=rows(self.k),
             v=rows(self.v),
             visible=None if self.visible is None else self.visible.rearranged(rows),
