@@ -1,0 +1,104 @@
+"""The native library: plain C for the CPU, built at install and called through ctypes.
+
+    attend = Function("heed_additive_forward", "12q2d")    # the C struct of its arguments
+    attend(q.data_ptr(), ..., 0.5)
+
+A C function takes one pointer to a struct of 64-bit numbers and the number of threads, and returns
+zero, or anything else where memory ran out. One packed struct is far cheaper to pass than thirty
+arguments: a call costs two or three microseconds. Everything the pointers lead to must be kept
+alive by the caller, who also sees to it that strides and types are what the C function expects.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from functools import cache
+from pathlib import Path
+
+import torch
+
+LIBRARY = Path(__file__).with_name("libheed.so")
+LEVELS = ("baseline", "avx2", "avx512")
+"""What every function is compiled for; on processors other than x86-64 the first alone."""
+
+_alone = False
+"""Whether this process was forked: the threads stayed with its parent, for whom it would wait."""
+
+
+def missing() -> str | None:
+    """Why there is no native library; None where there is one."""
+    found = _loaded()
+    return found if isinstance(found, str) else None
+
+
+def level() -> str:
+    """The kind of processor whose functions are called."""
+    return LEVELS[_library().heed_level()]
+
+
+def threads() -> int:
+    """How many threads a call may use."""
+    return 1 if _alone else torch.get_num_threads()
+
+
+class Function:
+    """A C function by its name and the layout of its arguments, as `struct` writes it."""
+
+    def __init__(self, name: str, layout: str, at: str | None = None) -> None:
+        self._name, self._at = name, at
+        self.layout = layout
+        self._pack = struct.Struct("@" + layout).pack
+
+    def __call__(self, *values: float) -> None:
+        if self._run(self._pack(*values), threads()):
+            raise MemoryError(f"no memory is left for {self._name}")
+
+    def __getattr__(self, name: str) -> ctypes._NamedFuncPointer:
+        if name != "_run":  # looked up when it is called for the first time
+            raise AttributeError(name)
+        run = _library()[f"{self._name}_{self._at or level()}"]
+        run.argtypes, run.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_int
+        self._run = run
+        return run
+
+
+def _library() -> ctypes.CDLL:
+    found = _loaded()
+    if isinstance(found, str):
+        raise OSError(found)
+    return found
+
+
+@cache
+def _loaded() -> ctypes.CDLL | str:
+    """The library, or why there is none."""
+    if not LIBRARY.exists():
+        return "the native library was not built: heed was installed without a C compiler"
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        return f"the native library does not load: {error}"
+    library.heed_threads.argtypes = (ctypes.c_void_p,)
+    library.heed_threads(_parallel())
+    return library
+
+
+def _parallel() -> int | None:
+    """Where the OpenMP runtime of torch starts its threads; None: all is done on one."""
+    core = Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"
+    try:
+        runtime = ctypes.CDLL(str(core), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        return ctypes.cast(runtime.GOMP_parallel, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
+
+
+def _forked() -> None:
+    global _alone
+    _alone = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
