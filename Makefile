@@ -18,7 +18,7 @@ help:
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard heed/kernels/native.[ch] heed/kernels/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): a few minutes, once"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -5,16 +5,20 @@ memory = attend.remember(keys, values, visible=heed.lengths(n))
 seen = attend(query, memory)
 """
 
-from heed import kernels
-from heed.attention.attending import Attention
-from heed.attention.functional import attend
-from heed.attention.heads import MultiHeadAttention
-from heed.attention.mechanism import Mechanism
-from heed.attention.memory import Memory
-from heed.attention.watching import watch
-from heed.errors import HeedError
-from heed.records import Attended, State
-from heed.visible import Visible, causal, lengths, window
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heed import kernels
+    from heed.attention.attending import Attention
+    from heed.attention.functional import attend
+    from heed.attention.heads import MultiHeadAttention
+    from heed.attention.mechanism import Mechanism
+    from heed.attention.memory import Memory
+    from heed.attention.watching import watch
+    from heed.errors import HeedError
+    from heed.records import Attended, State, Summary
+    from heed.visible import Visible, causal, lengths, window
 
 __all__ = [
     "Attended",
@@ -24,6 +28,7 @@ __all__ = [
     "Memory",
     "MultiHeadAttention",
     "State",
+    "Summary",
     "Visible",
     "attend",
     "causal",
@@ -32,3 +37,35 @@ __all__ = [
     "watch",
     "window",
 ]
+
+_HOMES = {
+    "Attended": "heed.records",
+    "Attention": "heed.attention.attending",
+    "HeedError": "heed.errors",
+    "Mechanism": "heed.attention.mechanism",
+    "Memory": "heed.attention.memory",
+    "MultiHeadAttention": "heed.attention.heads",
+    "State": "heed.records",
+    "Summary": "heed.records",
+    "Visible": "heed.visible",
+    "attend": "heed.attention.functional",
+    "causal": "heed.visible",
+    "lengths": "heed.visible",
+    "watch": "heed.attention.watching",
+    "window": "heed.visible",
+}
+"""Where each public name lives. It is fetched when it is first asked for: torch takes seconds to
+import, and `heed --help` needs none of it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("attention", "kernels", "records", "shapes", "visible"):  # as if all were loaded
+        return import_module(f"heed.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'heed' has no attribute '{name}'")
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""The plain records that all rooms share: Claims, State, Call, Attended."""
+"""The plain records that all rooms share: Claims, State, Call, Summary, Statistics, Attended."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils._pytree import register_pytree_node
+from torch.utils._pytree import register_constant, register_pytree_node
 
-from heed.errors import NotFormed, ShapeError
+from heed.errors import NotFormed, Refused, ShapeError
+from heed.shapes import whole
 from heed.visible import Gaussian, Places, Visible
 
 Need = Literal["context", "weight", "energy"]
@@ -96,22 +97,6 @@ def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
     return rows(slot) if isinstance(slot, Tensor) and slot.ndim else slot
 
 
-class Prepared:
-    """What kernels made of a memory's keys, once, so that later steps find it ready."""
-
-    __slots__ = ("_keys", "_made")
-
-    def __init__(self) -> None:
-        self._keys: Tensor | None = None
-        self._made: dict[str, Tensor] = {}
-
-    def of(self, keys: Tensor) -> dict[str, Tensor]:
-        """By kernel; empty where it was made of other keys than these."""
-        if self._keys is not keys:
-            self._keys, self._made = keys, {}
-        return self._made
-
-
 @dataclass(slots=True, eq=False)
 class Call:
     """All a kernel is told of one attention: tensors, predicates, and the names of the parts."""
@@ -162,6 +147,74 @@ class Call:
         return self.k.where(seen, 0), self.v.where(seen, 0)
 
 
+@dataclass(frozen=True)
+class Summary:
+    """Which statistics of the weights a call shall give, beyond those that every one gives.
+
+    top   the places and shares of so many of the largest weights of each query
+    map   the weights pooled into at most so many rows and columns of cells
+    rows  the queries, counted from the first of the call, whose weights shall be given exactly
+    """
+
+    top: int = 0
+    map: tuple[int, int] | None = None
+    rows: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        whole("top", self.top, 0)
+        if self.map is not None:
+            if not isinstance(self.map, Sequence) or len(self.map) != 2:
+                raise Refused(f"map takes how many rows and columns of cells; got {self.map!r}")
+            size = tuple(whole("a map's side", n, 1) for n in self.map)
+            object.__setattr__(self, "map", size)
+        object.__setattr__(self, "rows", tuple(whole("a row", t, 0) for t in self.rows))
+
+
+register_constant(Summary)  # an argument of torch.export that is no tensor
+
+
+def as_summary(asked: Summary | bool | None) -> Summary | None:
+    """What `statistics=` asks for: True is a Summary of nothing beyond the usual."""
+    if asked is None or isinstance(asked, bool):
+        return Summary() if asked else None
+    if isinstance(asked, Summary):
+        return asked
+    raise Refused(
+        f"statistics takes True or heed.Summary(top=..., map=..., rows=...); got {asked!r}"
+    )
+
+
+class Statistics(NamedTuple):
+    """What can be said of weights B H T S without keeping them. No gradient flows through it."""
+
+    mass: Tensor  # how much each query looked in all  B H T
+    entropy: Tensor  # in nats  B H T
+    peak: Tensor  # the largest share  B H T
+    place: Tensor  # where it is  B H T
+    expected: Tensor  # the mean place  B H T
+    spread: Tensor  # the standard deviation around it  B H T
+    received: Tensor  # how much each key was looked at in all  B H S
+    log_sum: Tensor | None = None  # log Σ exp(e) of what a softmax saw; else None  B H T
+    top: Tensor | None = None  # the places of the largest shares, largest first  B H T top
+    share: Tensor | None = None  # those shares  B H T top
+    map: Tensor | None = None  # each cell: its queries' mean mass on its keys  B H rows columns
+    rows: Tensor | None = None  # the weights of the chosen queries  B H n S
+
+    @staticmethod
+    def join(parts: Sequence[Statistics], axis: int = 2) -> Statistics:
+        """Of consecutive queries (the axis T; the rows of their maps follow each other) or heads.
+
+        Received mass adds up over queries.
+        """
+        fields = {
+            name: _along([getattr(x, name) for x in parts], axis) for name in parts[0]._fields
+        }
+        received = [x.received for x in parts]
+        if axis == 2:
+            fields["received"] = torch.stack(received).sum(0)
+        return Statistics(**fields)  # type: ignore[arg-type]
+
+
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Attended:
     """What every mechanism returns. Weights and energies are there when the call asked for them.
@@ -173,6 +226,7 @@ class Attended:
     log_prob  of a hard choice           B H T, from `sample`; else None
     entropy   of what it was drawn from  B H T, from `sample`; else None
     penalty   a loss the mechanism adds  B H T, from `coverage`; else None
+    statistics  what can be said of the weights without forming them; statistics=True
     kernel    who served the call; `why` says why the others did not
     """
 
@@ -185,6 +239,7 @@ class Attended:
     penalty: Tensor | None
     kernel: str
     refusals: tuple[tuple[str, str], ...]
+    _statistics: Statistics | None
 
     def __init__(
         self,
@@ -197,7 +252,8 @@ class Attended:
         penalty: Tensor | None = None,
         kernel: str = "reference",
         refusals: tuple[tuple[str, str], ...] = (),
-        **fields: Tensor | None,
+        statistics: Statistics | None = None,
+        **fields: Any,
     ) -> None:
         self._context = context
         self._weight = weight
@@ -208,8 +264,9 @@ class Attended:
         self.penalty = penalty
         self.kernel = kernel
         self.refusals = refusals
+        self._statistics = statistics
         if fields:  # as dataclasses.replace gives them
-            for name in ("_context", "_weight", "_energy"):
+            for name in ("_context", "_weight", "_energy", "_statistics"):
                 setattr(self, name, fields.pop(name, None))
             if fields:
                 raise TypeError(f"an Attended has no {', '.join(fields)}")
@@ -241,6 +298,16 @@ class Attended:
         return self._energy
 
     @property
+    def statistics(self) -> Statistics:
+        """What can be said of the weights without forming them."""
+        if self._statistics is None:
+            raise NotFormed(
+                "the statistics were not taken; ask for them: attend(query, memory, "
+                "statistics=True) or statistics=heed.Summary(top=4, map=(256, 256))"
+            )
+        return self._statistics
+
+    @property
     def mass(self) -> Tensor:
         """How much each query looked in all; rows need not sum to one.    B H T"""
         return self.weight.sum(-1)
@@ -263,6 +330,7 @@ class Attended:
             "penalty": self.penalty,
             "kernel": self.kernel,
             "refusals": self.refusals,
+            "statistics": self._statistics,
         }
         return Attended(**{**kept, **changes})
 
@@ -282,6 +350,7 @@ class Attended:
             _along([each.penalty for each in records], -1),
             first.kernel,
             first.refusals,
+            _joined([each._statistics for each in records]),
         )
 
     def __repr__(self) -> str:
@@ -296,15 +365,21 @@ def _along(parts: list[Tensor | None], axis: int) -> Tensor | None:
     return torch.cat(formed, axis) if len(formed) == len(parts) else None
 
 
+def _joined(parts: list[Statistics | None]) -> Statistics | None:
+    formed = [part for part in parts if part is not None]
+    return Statistics.join(formed) if len(formed) == len(parts) else None
+
+
 def _flatten(seen: Attended) -> tuple[list[Any], tuple[str, tuple[tuple[str, str], ...]]]:
     tensors = [seen._context, seen._weight, seen._energy]
     facts = [seen.log_prob, seen.entropy, seen.penalty]
-    return [*tensors, seen.state, *facts], (seen.kernel, seen.refusals)
+    return [*tensors, seen.state, *facts, seen._statistics], (seen.kernel, seen.refusals)
 
 
 def _unflatten(leaves: Iterable[Any], told: tuple[str, tuple[tuple[str, str], ...]]) -> Attended:
-    context, weight, energy, state, log_prob, entropy, penalty = leaves
-    return Attended(context, state, weight, energy, log_prob, entropy, penalty, *told)
+    context, weight, energy, state, log_prob, entropy, penalty, statistics = leaves
+    facts = (log_prob, entropy, penalty)
+    return Attended(context, state, weight, energy, *facts, *told, statistics)
 
 
 # So that torch.export and whatever else walks through a module's output find the tensors inside.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from heed.errors import Refused, ShapeError
 from heed.shapes import whole
@@ -152,9 +153,56 @@ class Near(Visible):
 
     centre: Tensor  # B|1 H|1 T
     half: int
+    rising: bool = False  # whether centres are known never to go back, nor to leave a gap
 
     def dense(self, places: Places) -> Tensor:
         return (places.key - self.centre[..., None]).abs() <= self.half
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coarse(Visible):
+    """Keys one by one in blocks that the query's window touches, and each other block as one key.
+
+    Columns are the S keys, the sinks, and then the N blocks. A block is seen as one when all its
+    members are visible; `bias` is what the energies of blocks gain for having many of them.
+    """
+
+    inner: Visible | None  # over the S keys
+    member: Tensor  # which keys exist, by the block  B N n
+    half: int
+    S: int
+    sinks: int
+    bias: Tensor  # B 1 1 S+sinks+N
+
+    def dense(self, places: Places) -> Tensor:
+        exists = self.member.flatten(-2)[:, None, None, : self.S]  # B 1 1 S
+        ok = exists
+        if self.inner is not None:
+            ok = Both(self.inner, Mask(exists.expand(-1, -1, places.T, -1))).dense(places)
+        size, touched = self.member.shape[-1], self.touched(places)
+        near = ok & touched.repeat_interleave(size, -1)[:, : self.S]
+        near = pad(near, (0, self.sinks), value=True)  # the sinks stand nowhere: always near
+        far = self.open(ok) & ~touched
+        axes = torch.broadcast_shapes(near.shape[:-1], far.shape[:-1])
+        return torch.cat([near.expand(*axes, -1), far.expand(*axes, -1)], -1)
+
+    def touched(self, places: Places) -> Tensor:
+        """Which blocks each query's window touches.    -> T N"""
+        N, size = self.member.shape[1:]
+        first = torch.arange(N, device=places.device) * size
+        query = places.query[:, None]
+        return (first <= query + self.half) & (first + size > query - self.half)
+
+    def open(self, ok: Tensor) -> Tensor:
+        """Which blocks have members, all of them visible.    B H|1 T|1 S -> B H|1 T|1 N"""
+        member = self.member[:, None, None]
+        return (cut(ok, self.member.shape[-1]) | ~member).all(-1) & member.any(-1)
+
+
+def cut(x: Tensor, size: int) -> Tensor:
+    """Into blocks, the last one filled up with False or 0.    ... S -> ... N n"""
+    padded = pad(x, (0, -x.shape[-1] % size))
+    return padded.reshape(*x.shape[:-1], padded.shape[-1] // size, size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,6 +18,7 @@ PUBLIC = [
     "Memory",
     "MultiHeadAttention",
     "State",
+    "Summary",
     "Visible",
     "attend",
     "causal",

@@ -11,14 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout, pad
 
-from heed.attention.align import Aligned
+from heed.attention.align import Aligned, hidden
 from heed.attention.memory import Memory
 from heed.attention.past import fitted
+from heed.attention.piecewise import of_queries
 from heed.attention.position import Position
 from heed.attention.reach import Reached
+from heed.attention.statistics import summarise
 from heed.errors import ShapeError
-from heed.kernels.choose import KERNELS, choose
-from heed.records import Attended, Call, Need, State
+from heed.kernels import statistics as fused_statistics
+from heed.kernels.choose import ALIGNING, KERNELS, choose, is_on
+from heed.records import Attended, Call, Need, State, Statistics, Summary
 from heed.visible import Causal, Places, Visible, both
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ def run(
     need: Need,
     segments: Tensor | None = None,
     position: Position | None = None,
+    asked: Summary | None = None,
 ) -> Attended:
     """Queries B H T M over a memory; the context is B H T R."""
     T, S = query.shape[2], memory.S
@@ -44,15 +48,64 @@ def run(
         of_keys, visible = visible.split()
         memory = memory if of_keys is None else memory.hide(of_keys)
     if T == 0 or S + memory.sinks == 0:
-        return _nothing(mechanism, query, memory, state, need)
+        return _nothing(mechanism, query, memory, state, need, asked)
     known = both(memory.visible, visible)
     reached = mechanism.reach(query, memory, places, known)
     call = _call(mechanism, query, reached, places, need, position)
     call.clean = reached.visible is known and _every_key_seen(visible, places)
     name, refusals = choose(call)
-    if name is None:
-        return _reference(mechanism, call, query, reached, state, refusals)
-    return Attended(KERNELS[name].run(call), _after(state, T, {}), kernel=name, refusals=refusals)
+    if asked is not None and mechanism.align.draws and mechanism.training:
+        name = None  # what was drawn inside a kernel cannot be drawn again
+    if name is None or name in ALIGNING:
+        kernel = name or "reference"
+        return _reference(mechanism, call, query, reached, state, kernel, refusals, asked)
+    after = _after(state, T, {})
+    if asked is None:
+        return Attended(KERNELS[name].run(call), after, kernel=name, refusals=refusals)
+    context, log_sum = fused_statistics.context(call, name, KERNELS[name].run)
+    reason, seen = _look_back(mechanism, call, query, reached, state, asked, log_sum)
+    refusals = refusals if reason is None else (*refusals, ("statistics", reason))
+    return Attended(context, after, kernel=name, refusals=refusals, statistics=seen)
+
+
+def _look_back(
+    mechanism: Mechanism,
+    call: Call,
+    query: Tensor,
+    reached: Reached,
+    state: State,
+    asked: Summary,
+    log_sum: Tensor | None,
+) -> tuple[str | None, Statistics]:
+    """What the weights were that a kernel used and did not keep; why no kernel says it, if so."""
+    S = call.k.shape[2] if reached.fold is None else call.places.S
+
+    @torch.no_grad()
+    def weights(start: int, stop: int) -> tuple[Tensor, Tensor | None]:
+        some = of_queries(call, start, stop)
+        with _full_precision(query):
+            scene = _scene(some, query[:, :, start:stop], reached)
+            look = _look if mechanism.past is None else _look_step_by_step
+            aligned, energy, _, _ = look(mechanism, scene, state.slots)
+            weight = aligned.weight if reached.fold is None else reached.fold(aligned.weight)
+            return weight, _log_sum(call, energy, scene.ok)
+
+    reason = fused_statistics.refusal(call, asked) if is_on("statistics") else "it is switched off"
+    if reached.fold is not None:
+        reason = "the keys were put together, and the weights must be shared among them again"
+    if reason is None:
+        seen = fused_statistics.run(call, asked, log_sum)
+        if asked.rows:
+            chosen = [weights(t, t + 1)[0] for t in asked.rows]
+            seen = seen._replace(rows=torch.cat(chosen, 2))
+        return None, seen
+    apart = call.align in _APART and not call.past
+    width = call.q.shape[-1] if call.family == "additive" else 1  # tanh of every pair and channel
+    return reason, summarise(weights, (*call.q.shape[:3], S), asked, apart, width)
+
+
+_APART = ("softmax", "sparsemax", "entmax", "argmax")
+"""Aligns that look at each row of energies by itself."""
 
 
 def _call(
@@ -88,7 +141,7 @@ def _call(
         mechanism.dropout if mechanism.training else 0.0,
         need,
         sinks=memory.sinks,
-        prepared=None if torch.compiler.is_compiling() else memory.prepared.of(memory.k),
+        prepared=None if torch.compiler.is_compiling() else memory.prepared,
     )
 
 
@@ -103,19 +156,17 @@ def _reference(
     query: Tensor,
     reached: Reached,
     state: State,
+    kernel: str,
     refusals: tuple[tuple[str, str], ...],
+    asked: Summary | None,
 ) -> Attended:
-    """The three stages in full precision: score, align, read."""
-    ok = call.dense_visible()
-    k, v = call.cleaned(ok)
+    """The three stages in full precision: score, align, read; `kernel` served the align."""
     with _full_precision(query):
-        memory = replace(reached.memory, k=_wide(k), v=_wide(v))
-        q = call.q if ok is None else call.q.where(ok.any(-1, keepdim=True), 0)
-        scene = _Scene(_wide(q), query, memory, call.places, ok, _gain(call), call.bias)
+        scene = _scene(call, query, reached)
         look = _look if mechanism.past is None else _look_step_by_step
         aligned, energy, slots, penalty = look(mechanism, scene, state.slots)
         used = dropout(aligned.weight, call.dropout) if call.dropout else aligned.weight
-        context = mechanism.read(used, memory.v)
+        context = mechanism.read(used, scene.memory.v)
         weight = aligned.weight if reached.fold is None else reached.fold(aligned.weight)
     return Attended(
         None if context is None else context.to(_result_dtype(call.v)),
@@ -125,8 +176,32 @@ def _reference(
         log_prob=aligned.log_prob,
         entropy=aligned.entropy,
         penalty=penalty,
+        kernel=kernel,
         refusals=refusals,
+        statistics=None if asked is None else _stated(weight, asked, call, energy, scene.ok),
     )
+
+
+def _stated(
+    weight: Tensor, asked: Summary, call: Call, energy: Tensor, ok: Tensor | None
+) -> Statistics:
+    """The statistics of weights that are there."""
+    weight, log_sum = weight.detach(), _log_sum(call, energy, ok)
+    return summarise(lambda *_: (weight, log_sum), weight.shape, asked)
+
+
+def _unstated(weight: Tensor, asked: Summary) -> Statistics:
+    """Of no queries, or of no keys: one key, which nobody looks at and is left out again."""
+    weight = pad(weight.detach(), (0, 1))
+    seen = summarise(lambda *_: (weight, None), weight.shape, replace(asked, rows=()))
+    wide = ("received", "top", "share", "map")
+    kept = {name: x[..., :-1] for name in wide if (x := getattr(seen, name)) is not None}
+    return seen._replace(**kept)
+
+
+def _log_sum(call: Call, energy: Tensor, ok: Tensor | None) -> Tensor | None:
+    """log Σ exp(e) of what a softmax saw; no other align has it.    B H T S -> B H T"""
+    return hidden(energy.detach(), ok).logsumexp(-1) if call.align == "softmax" else None
 
 
 @dataclass(slots=True, eq=False)
@@ -147,6 +222,15 @@ class _Scene:
         cut = slice(t, t + 1)
         q, query = self.q[:, :, cut], self.query[:, :, cut]
         return _Scene(q, query, self.memory, self.places.row(t), *tables)
+
+
+def _scene(call: Call, query: Tensor, reached: Reached) -> _Scene:
+    """What a call looks at, in float32 or better; what nobody may see is zero."""
+    ok = call.dense_visible()
+    k, v = call.cleaned(ok)
+    memory = replace(reached.memory, k=_wide(k), v=_wide(v), prepared={})
+    q = call.q if ok is None else call.q.where(ok.any(-1, keepdim=True), 0)
+    return _Scene(_wide(q), query, memory, call.places, ok, _gain(call), call.bias)
 
 
 _Looked = tuple[Aligned, Tensor, dict[str, Any], Tensor | None]
@@ -219,7 +303,12 @@ def _gain(call: Call) -> Tensor | None:
 
 
 def _nothing(
-    mechanism: Mechanism, query: Tensor, memory: Memory, state: State, need: Need
+    mechanism: Mechanism,
+    query: Tensor,
+    memory: Memory,
+    state: State,
+    need: Need,
+    asked: Summary | None,
 ) -> Attended:
     """No query, or nothing to look at: a context of zeros through which no gradient flows."""
     B, H, T, _ = query.shape
@@ -237,6 +326,7 @@ def _nothing(
         log_prob=fact if draws else None,
         entropy=fact if draws else None,
         penalty=fact if mechanism.past is not None and mechanism.past.charges else None,
+        statistics=None if asked is None else _unstated(weight, asked),
     )
 
 

@@ -13,7 +13,7 @@ from heed.attention.memory import Memory, clean
 from heed.attention.naming import build
 from heed.attention.position import Position
 from heed.errors import Refused
-from heed.records import Attended, Need, State
+from heed.records import Attended, Need, State, Summary
 from heed.shapes import check, check_width
 from heed.visible import Causal, Keys, Places, Visible, as_visible
 
@@ -78,6 +78,7 @@ class Attending(nn.Module):
         visible: Visible | Tensor | None = None,
         need: Need = "context",
         segments: Tensor | None = None,
+        statistics: Summary | bool | None = None,
         **torch_arguments: Any,
     ) -> Attended:
         """Attend: queries B T M -> context B T R, weight B H T S.
@@ -92,6 +93,8 @@ class Attending(nn.Module):
                   the memory, which cleans it before anything is projected
         need      "context"; "weight" forms the weights too, "energy" also the energies
         segments  which segment each query is in, B T, for a `relative` score that compares them
+        statistics  True or a `heed.Summary`: what can be said of the weights without forming them,
+                  as the record's `statistics`
         """
         if torch_arguments:
             raise Refused(torch_argument(next(iter(torch_arguments))))
@@ -125,6 +128,7 @@ class Attending(nn.Module):
             need=need,
             segments=segments,
             position=self.position,
+            statistics=statistics,
         )
         if not self.mechanism.claims.context:
             return seen
@@ -237,5 +241,6 @@ def torch_argument(name: str) -> str:
     if name in cures:
         return f"'{name}' is an argument of torch's module; here it is {cures[name]}"
     return (
-        f"there is no argument '{name}'; a call takes query, memory, state, visible, need, segments"
+        f"there is no argument '{name}'; a call takes query, memory, state, visible, need, "
+        "segments, statistics"
     )

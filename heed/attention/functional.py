@@ -10,7 +10,7 @@ from heed.attention.mechanism import Mechanism
 from heed.attention.naming import build
 from heed.errors import Refused
 from heed.kernels import choose, sdpa
-from heed.records import Attended, Need, State
+from heed.records import Attended, Need, State, Summary
 from heed.shapes import check, check_groups
 from heed.visible import Causal, Visible
 
@@ -29,19 +29,22 @@ def attend(
     state: State | None = None,
     *,
     need: Need = "context",
+    statistics: Summary | bool | None = None,
     **torch_arguments: Any,
 ) -> Attended:
     """Queries B H T D over keys B G S D and values B G S R -> context B H T R.
 
     mechanism: the name of one without weights (`dot`, `sparsemax/local-m`, ...), or any Mechanism.
     visible: who may look where. With `heed.causal()` and T != S the last query stands at the last
-    key. Heads share keys and values where H is a multiple of G.
+    key. Heads share keys and values where H is a multiple of G. statistics: True or a
+    `heed.Summary`, what can be said of the weights without forming them.
     """
     if torch_arguments:
         raise Refused(torch_argument(next(iter(torch_arguments))))
     scaled = SCALED.get(mechanism) if type(mechanism) is str else None
     causal = type(visible) is Causal
-    if scaled is not None and need == "context" and state is None and (causal or visible is None):
+    bare = need == "context" and state is None and statistics is None
+    if scaled is not None and bare and (causal or visible is None):
         # The commonest call takes the shortest road: a few microseconds over PyTorch's own.
         plain = sdpa.plain(q, k, v, causal, scaled) if choose.is_on("sdpa") else None
         if plain is not None:
@@ -55,7 +58,8 @@ def attend(
         )
     if isinstance(mechanism, str):
         mechanism = _weightless(mechanism, q.shape[-1], k.shape[-1], v.shape[-1])
-    seen = mechanism(q, mechanism.remember(k, v), state, visible=visible, need=need)
+    memory = mechanism.remember(k, v)
+    seen = mechanism(q, memory, state, visible=visible, need=need, statistics=statistics)
     assert isinstance(seen, Attended)
     return seen
 

@@ -16,7 +16,7 @@ from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.position import Position
 from heed.errors import Refused
-from heed.records import Attended, Need, State
+from heed.records import Attended, Need, State, Statistics, Summary, as_summary
 from heed.visible import Visible
 
 
@@ -66,6 +66,7 @@ class HeadGroups(Mechanism):
         need: Need = "context",
         segments: Tensor | None = None,
         position: Position | None = None,
+        statistics: Summary | bool | None = None,
     ) -> Attended:
         """Each group attends on its own heads: queries B H T M -> context B H T R."""
         if query is None:
@@ -75,16 +76,26 @@ class HeadGroups(Mechanism):
         seen = [
             lane(
                 q[i],
-                replace(memory, k=k[i][..., : self.widths[i]], v=v[i], owner=lane.token),
+                replace(
+                    memory,
+                    k=k[i][..., : self.widths[i]],
+                    v=v[i],
+                    owner=lane.token,
+                    prepared={},
+                ),
                 None if state is None else state.slots.get(str(i), State(state.step, state.origin)),
                 visible=visible,
                 need=need,
                 segments=segments,
                 position=position,
+                statistics=statistics,
             )
             for i, lane in enumerate(self.lanes)
         ]
-        return self._together(seen, need)
+        together = self._together(seen, need)
+        if as_summary(statistics) is None:
+            return together
+        return together.replace(statistics=Statistics.join([one.statistics for one in seen], 1))
 
     def _together(self, seen: list[Attended], need: Need) -> Attended:
         states = {str(i): one.state for i, one in enumerate(seen)}

@@ -17,7 +17,7 @@ from heed.attention.reach import Global, Reach
 from heed.attention.read import Blend, Read
 from heed.attention.score import Score
 from heed.errors import Refused, ShapeError, UnknownName
-from heed.records import NEEDS, Attended, Claims, Need, State
+from heed.records import NEEDS, Attended, Claims, Need, State, Summary, as_summary
 from heed.shapes import check, check_groups, real
 from heed.visible import Visible, as_visible
 
@@ -110,6 +110,7 @@ class Mechanism(nn.Module):
         need: Need = "context",
         segments: Tensor | None = None,
         position: Position | None = None,
+        statistics: Summary | bool | None = None,
     ) -> Attended:
         """Attend: queries B H T M -> context B H T R, weight B H T S."""
         if query is None:
@@ -117,7 +118,8 @@ class Mechanism(nn.Module):
         self.check_call(query, memory, state, need)
         if visible is not None:
             visible = as_visible(visible)
-        return apply.run(self, query, memory, state, visible, need, segments, position)
+        asked = as_summary(statistics)
+        return apply.run(self, query, memory, state, visible, need, segments, position, asked)
 
     def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> None:
         """Refuse what this mechanism cannot do, before anything is computed."""

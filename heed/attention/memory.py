@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from heed.errors import Refused, ShapeError
-from heed.records import Prepared
 from heed.shapes import check
 from heed.visible import Keys, Places, Visible, as_visible
 
@@ -35,7 +34,7 @@ class Memory:
     sinks: int = 0
     keep: Keep | None = None
     owner: object = None  # the mechanism that made it, and may be asked about it
-    prepared: Prepared = field(default_factory=Prepared)  # what a kernel made of k
+    prepared: dict[str, Tensor] = field(default_factory=dict)  # what a kernel made of k, once
 
     @staticmethod
     def of(
@@ -156,7 +155,7 @@ class Memory:
 
     def _with(self, **changes: Any) -> Memory:
         """The same memory with other keys, for which nothing is prepared yet."""
-        return replace(self, prepared=Prepared(), **changes)
+        return replace(self, prepared={}, **changes)
 
     def _insert(self, old: Tensor, new: Tensor) -> Tensor:
         """Append along S, before the sinks."""

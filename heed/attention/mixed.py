@@ -12,8 +12,9 @@ from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.position import Position
 from heed.attention.score import linear, parameter
+from heed.attention.statistics import statistics as summarised
 from heed.errors import Refused
-from heed.records import Attended, Need, State
+from heed.records import Attended, Need, State, Summary, as_summary
 from heed.visible import Visible
 
 
@@ -99,35 +100,45 @@ class Mixed(Mechanism):
         need: Need = "context",
         segments: Tensor | None = None,
         position: Position | None = None,
+        statistics: Summary | bool | None = None,
     ) -> Attended:
         """Attend with both and blend: queries B H T M -> context B H T R, weight B H T S."""
         if query is None:
             raise Refused("mixed needs a query")
         self.check_call(query, memory, state, need)
+        summary = as_summary(statistics)
         asked: dict[str, Any] = {
             "visible": visible,
-            "need": need,
+            # The entropy of a blend does not follow from the entropies of what is blended.
+            "need": "weight" if summary is not None and need == "context" else need,
             "segments": segments,
             "position": position,
         }
         kept = memory.k.split(self.widths, -1)
         memories = [
-            replace(memory, k=k, owner=lane.token) for k, lane in zip(kept, self.lanes, strict=True)
+            replace(memory, k=k, owner=lane.token, prepared={})
+            for k, lane in zip(kept, self.lanes, strict=True)
         ]
         one: Attended = self.first(query, memories[0], _lane_state(state, "first"), **asked)
         two: Attended = self.second(query, memories[1], _lane_state(state, "second"), **asked)
         share = self.gate(query)
         context = share * one.context + (1 - share) * two.context
-        weight = None if need == "context" else share * one.weight + (1 - share) * two.weight
+        weight = None
+        if asked["need"] != "context":
+            weight = share * one.weight + (1 - share) * two.weight
+        said = None
+        if summary is not None and weight is not None:
+            said = summarised(weight.detach(), summary)
         return Attended(
             context.to(one.context.dtype),
             State(one.state.step, one.state.origin, {"first": one.state, "second": two.state}),
-            weight=weight,
+            weight=None if need == "context" else weight,
             log_prob=_together(one.log_prob, two.log_prob),
             entropy=_together(one.entropy, two.entropy),
             penalty=_together(one.penalty, two.penalty),
             kernel=f"{one.kernel} + {two.kernel}",
             refusals=one.refusals + two.refusals,
+            statistics=said,
         )
 
 

@@ -1,9 +1,11 @@
 """Aligns that move along the keys: each step starts from where the last one stood.
 
-Their slot in the state says where that was. First the mathematics of one step; then the parts.
+Their slot in the state says where that was. First the mathematics of one step, then that of many,
+which `heed.kernels.scan` does in one launch; then the parts.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +15,8 @@ from torch.nn.functional import pad
 from heed.attention.align import Align, Aligned, weighed
 from heed.attention.past import fitted
 from heed.attention.score import linear, parameter
+from heed.kernels import scan as kernel
+from heed.kernels.choose import is_on
 from heed.shapes import real, whole
 
 
@@ -71,6 +75,95 @@ def _shifted(x: Tensor, by: int) -> Tensor:
     return pad(x, (by, 0))[..., : x.shape[-1]]
 
 
+def _unless_lost(weight: Tensor, before: Tensor) -> Tensor:
+    """Where all that is visible lies behind, the alignment waits where it stood.    B H S"""
+    return torch.where(weight.sum(-1, keepdim=True) > 0, weight, before)
+
+
+def _unless_blind(seen: Tensor, after: Any, before: Any) -> Any:
+    """A step that sees nothing goes nowhere: its slot stays as it was.    B H S"""
+    if isinstance(after, tuple):
+        return tuple(_unless_blind(seen, a, b) for a, b in zip(after, before, strict=True))
+    return torch.where(seen.any(-1, keepdim=True), after, before)
+
+
+def one_by_one(
+    walk: Callable[[int, Tensor, Tensor | None, Any], tuple[Tensor, Any]],
+    energy: Tensor,
+    ok: Tensor | None,
+    slot: Any,
+) -> tuple[Tensor, Any]:
+    """Walk over T: step t takes energies and visibility B H S and the slot, and gives the next."""
+    rows = [None] * energy.shape[2] if ok is None else ok.expand_as(energy).unbind(2)
+    steps = []
+    for t, seen in enumerate(rows):
+        weight, after = walk(t, energy[:, :, t], seen, slot)
+        slot = after if seen is None else _unless_blind(seen, after, slot)
+        steps.append(weight)
+    return torch.stack(steps, 2), slot
+
+
+def _monotonic(
+    energy: Tensor, ok: Tensor | None, before: Tensor, hard: bool
+) -> tuple[Tensor, Tensor]:
+    """One step of `Monotonic`: its weights are the slot, even where it has read past the end."""
+    chance = (energy > 0).to(energy.dtype) if hard else torch.sigmoid(energy)
+    weight = monotonic_step(chance if ok is None else chance * ok, before)
+    return weight, weight
+
+
+def _forward(
+    energy: Tensor, ok: Tensor | None, before: Tensor, move: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """One step of `Forward`, and where it stands after it."""
+    if move is None:
+        move = energy.new_full((), 0.5)  # made where it is used: nothing is copied to a GPU
+    weight = forward_step(energy, before, ok, move)
+    return weight, _unless_lost(weight, before)
+
+
+def _forced(
+    energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor]
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """One step of `ForcedForward`; where it stands after it, and what has been used."""
+    last, covered = before
+    weight = forced_step(energy, last, covered, ok)
+    return weight, (_unless_lost(weight, last), covered + weight)
+
+
+def _twin(
+    kind: str,
+    energy: Tensor,
+    ok: Tensor | None,
+    before: Tensor,
+    covered: Tensor | None,
+    move: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """What `kernel.walk` does, step by step: the weights, and the slot that is handed on."""
+
+    def walk(t: int, energy: Tensor, seen: Tensor | None, slot: Any) -> tuple[Tensor, Any]:
+        if kind == "forced":
+            return _forced(energy, seen, slot)
+        if kind == "forward":
+            return _forward(energy, seen, slot, None if move is None else move[:, :, t, None])
+        return _monotonic(energy, seen, slot, kind == "hard")
+
+    weight, slot = one_by_one(walk, energy, ok, before if covered is None else (before, covered))
+    return weight, *(slot if isinstance(slot, tuple) else (slot,))
+
+
+def _twin_mixture(
+    height: Tensor, sharpness: Tensor, centre: Tensor, ok: Tensor | None, S: int
+) -> Tensor:
+    """What `kernel.mix` does, with all the windows laid out."""
+    places = torch.arange(S, device=centre.device, dtype=centre.dtype)
+    weight = mixture(height, sharpness, centre, places)
+    return weight if ok is None else weight * ok
+
+
+kernel.operator.TWINS.update(scan=_twin, mixture=_twin_mixture)
+
+
 class Walk(Align):
     """An align that moves along the keys: each step starts from where the last one stood."""
 
@@ -91,28 +184,29 @@ class Walk(Align):
         """One step: B H S, who is visible, the slot, the query B H M -> weight B H S, the slot"""
         raise NotImplementedError
 
+    def at_once(
+        self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
+    ) -> tuple[Tensor, Any]:
+        """All steps by a kernel: B H T S, visible, the slot, B H T M -> B H T S, the slot"""
+        raise NotImplementedError
+
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        rows = [None] * energy.shape[2] if ok is None else ok.expand_as(energy).unbind(2)
-        slot = self.begin(energy[:, :, 0], rows[0]) if before is None else before
-        slot = self.fit(slot, energy.shape[-1])
-        steps = []
-        for t, seen in enumerate(rows):
-            weight, after = self.walk(energy[:, :, t], seen, slot, query[:, :, t])
-            slot = after if seen is None else _unless_blind(seen, after, slot)
-            steps.append(weight)
-        return Aligned(torch.stack(steps, 2), slot)
+        if before is None:
+            first = None if ok is None else ok.expand_as(energy)[:, :, 0]
+            before = self.begin(energy[:, :, 0], first)
+        before = self.fit(before, energy.shape[-1])
+        if _served(self, energy):
+            return Aligned(*self.at_once(energy, ok, before, query))
+
+        def step(t: int, energy: Tensor, seen: Tensor | None, slot: Any) -> tuple[Tensor, Any]:
+            return self.walk(energy, seen, slot, query[:, :, t])
+
+        return Aligned(*one_by_one(step, energy, ok, before))
 
 
-def _unless_lost(weight: Tensor, before: Tensor) -> Tensor:
-    """Where all that is visible lies behind, the alignment waits where it stood.    B H S"""
-    return torch.where(weight.sum(-1, keepdim=True) > 0, weight, before)
-
-
-def _unless_blind(seen: Tensor, after: Any, before: Any) -> Any:
-    """A step that sees nothing goes nowhere: its slot stays as it was.    B H S"""
-    if isinstance(after, tuple):
-        return tuple(_unless_blind(seen, a, b) for a, b in zip(after, before, strict=True))
-    return torch.where(seen.any(-1, keepdim=True), after, before)
+def _served(align: Align, energy: Tensor) -> bool:
+    """Whether the kernel takes all steps of this align; one of your own steps by itself."""
+    return is_on("scan") and kernel.refusal_of(align.name, energy.dtype, energy.device) is None
 
 
 class Forward(Walk):
@@ -128,11 +222,19 @@ class Forward(Walk):
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
     ) -> tuple[Tensor, Tensor]:
-        move = energy.new_full((), 0.5)  # made where it is used: nothing is copied to a GPU
-        if self.agent is not None:
-            move = torch.sigmoid(_from_query(query[:, :, None], self.agent, energy)[..., 0])
-        weight = forward_step(energy, before, ok, move)
-        return weight, _unless_lost(weight, before)
+        move = self.move(energy, query[:, :, None])
+        return _forward(energy, ok, before, move)
+
+    def at_once(
+        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return kernel.walk("forward", energy, ok, before, move=self.move(energy, query))[:2]
+
+    def move(self, energy: Tensor, query: Tensor) -> Tensor | None:
+        """How likely it is to advance.    B H T M -> B H T"""
+        if self.agent is None:
+            return None
+        return torch.sigmoid(_from_query(query, self.agent, energy)[..., 0])
 
 
 class ForcedForward(Walk):
@@ -148,9 +250,13 @@ class ForcedForward(Walk):
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], query: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        last, covered = before
-        weight = forced_step(energy, last, covered, ok)
-        return weight, (_unless_lost(weight, last), covered + weight)
+        return _forced(energy, ok, before)
+
+    def at_once(
+        self, energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], query: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        weight, *after = kernel.walk("forced", energy, ok, *before)
+        return weight, (after[0], after[1])
 
 
 class Monotonic(Walk):
@@ -178,9 +284,14 @@ class Monotonic(Walk):
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
     ) -> tuple[Tensor, Tensor]:
-        chance = torch.sigmoid(energy) if self.training else (energy > 0).to(energy.dtype)
-        weight = monotonic_step(chance if ok is None else chance * ok, before)
-        return weight, weight
+        return _monotonic(energy, ok, before, not self.training)
+
+    def at_once(
+        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self.training:
+            return kernel.walk("monotonic", energy, ok, before)[:2]
+        return kernel.walk("hard", energy.detach(), ok, before)[:2]
 
 
 class MixtureWindow(Align):
@@ -205,6 +316,7 @@ class MixtureWindow(Align):
             advance = advance * ok.any(-1, keepdim=True)
         start = -1 if before is None else before[:, :, None]  # Graves counts places from 1
         centre = start + advance.cumsum(2)
-        places = torch.arange(energy.shape[-1], device=energy.device, dtype=energy.dtype)
-        weight = mixture(height, sharpness, centre, places)
-        return Aligned(weight if ok is None else weight * ok, centre[:, :, -1])
+        S = energy.shape[-1]
+        mix = kernel.mix if _served(self, energy) and kernel.spares(S, centre) else _twin_mixture
+        weight = mix(height, sharpness, centre, ok, S)
+        return Aligned(weight, centre[:, :, -1])

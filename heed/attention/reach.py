@@ -19,7 +19,7 @@ from heed.attention.score import linear, parameter
 from heed.errors import Refused
 from heed.records import Claims
 from heed.shapes import whole
-from heed.visible import Both, Gaussian, Mask, Near, Places, Visible, Window, both
+from heed.visible import Coarse, Gaussian, Near, Places, Visible, Window, both, cut
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +71,7 @@ class LocalM(Reach):
     ) -> Reached:
         last = (memory.lengths - 1).clamp(min=0)
         centre = torch.minimum(places.steps, last[:, None])[:, None]  # B 1 T
-        return Reached(memory, both(visible, Near(centre, self.window)))
+        return Reached(memory, both(visible, Near(centre, self.window, rising=True)))
 
 
 class LocalP(Reach):
@@ -136,26 +136,20 @@ class ExpandedWindow(Reach):
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
-        ok = memory.exists[:, None, None]  # B 1 1 S
-        if visible is not None:
-            ok = Both(visible, Mask(ok.expand(-1, -1, places.T, -1))).dense(places)
         blocks = Blocks(memory.exists, self.block or max(1, math.isqrt(memory.S)), memory.sinks)
-        touched = blocks.touched(places, self.window)  # T N
-        near = ok & touched.repeat_interleave(blocks.size, -1)[:, : memory.S]
-        near = pad(near, (0, memory.sinks), value=True)  # the sinks stand nowhere: always near
-        far = blocks.open(ok) & ~touched
-        axes = torch.broadcast_shapes(near.shape[:-1], far.shape[:-1])
+        bias = blocks.log_counts(memory.k.dtype)
         wider = replace(
             memory,
             k=blocks.joined(memory.k),
             v=blocks.joined(memory.v),
             visible=None,
+            prepared={},
             sinks=0,
         )
         return Reached(
             wider,
-            Mask(torch.cat([near.expand(*axes, -1), far.expand(*axes, -1)], -1)),
-            bias=blocks.log_counts(memory.k.dtype),
+            Coarse(visible, blocks.member, self.window, memory.S, memory.sinks, bias),
+            bias=bias,
             fold=blocks.fold,
             widen=lambda felt: blocks.widen(felt.expand(*query.shape[:2], places.T, memory.S)),
         )
@@ -166,33 +160,17 @@ class Blocks:
 
     def __init__(self, exists: Tensor, size: int, sinks: int) -> None:
         self.S, self.size, self.sinks = exists.shape[-1], size, sinks
-        self.member = self.cut(exists)  # B N n
+        self.member = cut(exists, size)  # B N n
         self.count = self.member.sum(-1).clamp(min=1)  # B N
-
-    def cut(self, x: Tensor) -> Tensor:
-        """Into blocks, the last one filled up with False or 0.    ... S -> ... N n"""
-        padded = pad(x, (0, -self.S % self.size))
-        return padded.reshape(*x.shape[:-1], padded.shape[-1] // self.size, self.size)
 
     def means(self, x: Tensor) -> Tensor:
         """Of each block's members.    B G D S -> B G D N"""
-        total = (self.cut(x) * self.member[:, None, None]).sum(-1)
+        total = (cut(x, self.size) * self.member[:, None, None]).sum(-1)
         return (total / self.count[:, None, None]).to(x.dtype)
 
     def joined(self, x: Tensor) -> Tensor:
         """Keys or values, one by one and then by the block.    B G S D -> B G S+N D"""
         return torch.cat([x, self.means(x[:, :, : self.S].mT).mT], 2)
-
-    def touched(self, places: Places, half: int) -> Tensor:
-        """Which blocks each query's window touches.    -> T N"""
-        first = torch.arange(self.member.shape[1], device=places.device) * self.size
-        query = places.query[:, None]
-        return (first <= query + half) & (first + self.size > query - half)
-
-    def open(self, ok: Tensor) -> Tensor:
-        """Which blocks have members, all of them visible.    B H|1 T|1 S -> B H|1 T|1 N"""
-        member = self.member[:, None, None]
-        return (self.cut(ok) | ~member).all(-1) & member.any(-1)
 
     def log_counts(self, dtype: torch.dtype) -> Tensor:
         """What a block's energy gains for its members; nothing for single keys.    -> B 1 1 S+N"""

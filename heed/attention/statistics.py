@@ -1,40 +1,72 @@
 """Statistics of weights, defined: whatever computes them faster must agree.
 
-Rows need not sum to one (`local-p`, `monotonic`, `mixture-window`): all but the mass and what a key
-receives are taken of the normalised row. A row that looks at nothing has entropy 0 and place 0.
+Rows need not sum to one (`local-p`, `monotonic`, `mixture-window`): all but the mass, what a key
+receives and the map are taken of the normalised row. A row that looks at nothing has entropy 0 and
+place 0.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from heed.errors import Refused
+from heed.records import Statistics, Summary
+
+__all__ = ["Statistics", "entropy", "pooled", "received", "statistics", "summarise"]
+
+Weights = Callable[[int, int], tuple[Tensor, Tensor | None]]
+"""From a first query to one past the last: their weights, B H n S, and log Σ exp(e), B H n."""
+
+BLOCK = 2**22
+"""How many weights are looked at together, where they need not all be there at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What can be said of weights B H T S without keeping them."""
-
-    mass: Tensor  # how much each query looked in all  B H T
-    entropy: Tensor  # in nats  B H T
-    peak: Tensor  # the largest share  B H T
-    place: Tensor  # where it is  B H T
-    expected: Tensor  # the mean place  B H T
-    spread: Tensor  # the standard deviation around it  B H T
-    received: Tensor  # how much each key was looked at in all  B H S
-
-
-def statistics(weight: Tensor) -> Statistics:
+def statistics(weight: Tensor, asked: Summary = Summary()) -> Statistics:  # noqa: B008
     """B H T S -> Statistics"""
-    if weight.shape[-1] == 0:
+    return summarise(lambda start, stop: (weight[:, :, start:stop], None), weight.shape, asked)
+
+
+def summarise(
+    weights: Weights,
+    shape: torch.Size | tuple[int, ...],
+    asked: Summary,
+    apart: bool = False,
+    width: int = 1,
+) -> Statistics:
+    """Statistics of weights of a shape B H T S.
+
+    Where queries may be taken `apart` from each other, block by block; each weight takes `width`
+    numbers on the way.
+    """
+    B, H, T, S = shape
+    if S == 0:
         raise Refused("there are no keys, S=0, and so nothing to say of the weights on them")
+    if max(asked.rows, default=0) >= max(T, 1):
+        raise Refused(f"there is no row {max(asked.rows)} to give the weights of: T={T}")
+    rows = max(1, min(T, BLOCK // max(1, B * H * S * width))) if apart else max(T, 1)
+    cuts = [(start, min(start + rows, T)) for start in range(0, max(T, 1), rows)]
+    parts = [_block(*weights(*cut), asked, cut, T) for cut in cuts]
+    pools = [part.map for part in parts if part.map is not None]
+    seen = Statistics.join([part._replace(map=None) for part in parts])
+    if seen.rows is not None:  # the blocks gave them in the order of the queries
+        order = sorted(asked.rows)
+        seen = seen._replace(rows=seen.rows[:, :, [order.index(t) for t in asked.rows]])
+    return seen._replace(map=torch.stack(pools).sum(0)) if pools else seen
+
+
+def _block(
+    weight: Tensor, log_sum: Tensor | None, asked: Summary, cut: tuple[int, int], T: int
+) -> Statistics:
+    """Of some of T queries; the map is their part of the whole."""
     mass = weight.sum(-1)
     share = weight / mass[..., None].clamp(min=torch.finfo(weight.dtype).tiny)
     places = torch.arange(weight.shape[-1], device=weight.device, dtype=weight.dtype)
     peak, place = share.max(-1)
     expected = share @ places
     away = places - expected[..., None]
+    top = share.topk(min(asked.top, share.shape[-1]), -1) if asked.top else None
+    chosen = [t - cut[0] for t in sorted(asked.rows) if cut[0] <= t < cut[1]]
     return Statistics(
         mass,
         entropy(share),
@@ -43,6 +75,11 @@ def statistics(weight: Tensor) -> Statistics:
         expected,
         (share * away * away).sum(-1).sqrt(),
         received(weight),
+        log_sum,
+        None if top is None else top.indices,
+        None if top is None else top.values,
+        None if asked.map is None else _pool(weight, *asked.map, cut[0], T),
+        weight[:, :, chosen] if asked.rows else None,
     )
 
 
@@ -64,11 +101,20 @@ def pooled(weight: Tensor, rows: int, columns: int) -> Tensor:
     T, S = weight.shape[-2:]
     if rows > T or columns > S:
         raise Refused(f"a map of {rows} x {columns} is larger than the weights, T={T} S={S}")
-    down, across = _cells(T, rows, weight), _cells(S, columns, weight)
-    return (down / down.sum(-1, keepdim=True)) @ weight @ across.mT
+    return _pool(weight, rows, columns, 0, T)
 
 
-def _cells(n: int, cells: int, like: Tensor) -> Tensor:
-    """Which of n places fall into which cell.    -> cells n"""
-    cell = torch.arange(n, device=like.device) * cells // n
+def _pool(weight: Tensor, rows: int, columns: int, start: int, T: int) -> Tensor:
+    """What queries from `start` on, of T, bring to a map of at most so many cells."""
+    n, S = weight.shape[-2:]
+    rows, columns = min(rows, T), min(columns, S)
+    first = torch.arange(rows + 1, device=weight.device) * T
+    first = (first + rows - 1) // max(rows, 1)  # query of each cell; t belongs to t · rows // T
+    down = _cells(start, n, rows, T, weight) / first.diff()[:, None]
+    return down @ (weight @ _cells(0, S, columns, S, weight).mT)
+
+
+def _cells(start: int, n: int, cells: int, of: int, like: Tensor) -> Tensor:
+    """Which of n places from `start` on, `of` so many, fall into which cell.    -> cells n"""
+    cell = torch.arange(start, start + n, device=like.device) * cells // max(of, 1)
     return (cell == torch.arange(cells, device=like.device)[:, None]).to(like.dtype)

@@ -3,6 +3,10 @@
 with heed.watch(model) as seen:
     model(batch)
 seen["decoder.attention"][0].weight
+
+with heed.watch(model, statistics=heed.Summary(top=4)) as seen:  # from the fast path
+    model(batch)
+seen["decoder.attention"][0].statistics.entropy
 """
 
 from collections.abc import Iterator
@@ -15,30 +19,41 @@ from torch import nn
 from heed.attention.attending import Attending
 from heed.attention.mechanism import Mechanism
 from heed.errors import Refused, UnknownName
-from heed.records import NEEDS, Attended, Need
+from heed.records import NEEDS, Attended, Need, Summary, as_summary
 
 Seen = dict[str, list[Attended]]
 """The records of each attention, by the path of its module, in the order of the calls."""
 
 
 @contextmanager
-def watch(model: nn.Module, need: Need = "weight") -> Iterator[Seen]:
+def watch(
+    model: nn.Module, need: Need | None = None, *, statistics: Summary | bool | None = None
+) -> Iterator[Seen]:
     """Collect what every attention inside `model` returns, its weights formed, while this lasts.
+
+    With `statistics` (True or a `heed.Summary`) each record carries those instead of the weights,
+    which are then formed only where `need` asks for them; an attention that the model itself asks
+    for a Summary answers that one.
 
     Nothing is left on the model afterwards. Graph capture is off meanwhile: a compiled model runs
     eagerly, since a captured graph would keep its records to itself.
     """
-    if need not in NEEDS:
-        raise UnknownName("need", need, NEEDS)
+    asked = as_summary(statistics)
+    least: Need = need or ("weight" if asked is None else "context")
+    if least not in NEEDS:
+        raise UnknownName("need", least, NEEDS)
     seen: Seen = {path: [] for path, _ in attentions(model)}
     if not seen:
         raise Refused("there is no heed attention inside this model to watch")
 
     def ask_for_more(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        asked = kwargs.get("need", "context")
-        if asked not in NEEDS:
+        wanted = kwargs.get("need", "context")
+        if wanted not in NEEDS:
             return args, kwargs  # the attention itself will say what is wrong
-        return args, {**kwargs, "need": max(asked, need, key=NEEDS.index)}
+        more = {"need": max(wanted, least, key=NEEDS.index)}
+        if asked is not None and not isinstance(kwargs.get("statistics"), Summary):
+            more["statistics"] = asked
+        return args, {**kwargs, **more}
 
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))

@@ -7,11 +7,17 @@ from threading import Lock
 from types import ModuleType
 
 from heed.errors import UnknownName
-from heed.kernels import banded, sdpa
+from heed.kernels import banded, scan, sdpa
 from heed.records import Call
 
-KERNELS: dict[str, ModuleType] = {"banded": banded, "sdpa": sdpa}
+KERNELS: dict[str, ModuleType] = {"banded": banded, "sdpa": sdpa, "scan": scan}
 """Every kernel, fastest first: `refusal(call)` gives None or a reason, `run(call)` the context."""
+
+ALIGNING = frozenset({"scan"})
+"""Those that serve the align of a call alone, which asks for them by itself."""
+
+BESIDE = frozenset({"statistics"})
+"""Those that tell of a call what another kernel serves."""
 
 _off: frozenset[str] = frozenset()
 _times_off: Counter[str] = Counter()  # contexts may overlap, in threads too
@@ -38,8 +44,8 @@ def is_on(name: str) -> bool:
 def off(*names: str) -> Iterator[None]:
     """Switch kernels off while the context lasts, in the whole process: `with off("sdpa"):`"""
     for name in names:
-        if name not in KERNELS:
-            raise UnknownName("kernel", name, KERNELS)
+        if name not in KERNELS and name not in BESIDE:
+            raise UnknownName("kernel", name, [*KERNELS, *BESIDE])
     _turn(names, 1)
     try:
         yield

@@ -74,13 +74,23 @@ EXPECTED = {
     "argmax": Expected("align", HARD),
     "sample": Expected("align", Claims(gradient="score-function"), options=("count", "soft")),
     "gumbel": Expected("align", HARD, options=("temperature",)),
-    "forward": Expected("align", options=("agent",), past=True),
-    "forced-forward": Expected("align", past=True),
+    "forward": Expected("align", kernel="scan", options=("agent",), past=True),
+    "forced-forward": Expected("align", kernel="scan", past=True),
     "monotonic": Expected(
-        "align", mass="at most one", options=("offset", "noise"), weights=True, past=True
+        "align",
+        kernel="scan",
+        mass="at most one",
+        options=("offset", "noise"),
+        weights=True,
+        past=True,
     ),
     "mixture-window": Expected(
-        "align", mass="any", options=("components",), weights=True, past=True
+        "align",
+        kernel="scan",
+        mass="any",
+        options=("components",),
+        weights=True,
+        past=True,
     ),
     "blend": Expected("read", kernel="sdpa"),
     "pointer": Expected("read", Claims(heads=False, context=False)),

@@ -1,14 +1,28 @@
 """Statistics of weights: hand-computed, and against naive loops."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import heed
-from heed.attention.statistics import Statistics, entropy, pooled, received, statistics
-from heed.errors import Refused
+from heed.attention import statistics as definition
+from heed.attention.catalogue import CATALOGUE
+from heed.attention.grouping import HeadGroups
+from heed.attention.naming import build
+from heed.attention.statistics import (
+    Statistics,
+    entropy,
+    pooled,
+    received,
+    statistics,
+    summarise,
+)
+from heed.errors import NotFormed, Refused
+from heed.kernels import statistics as kernel
+from heed.records import Summary
 
 DOUBLE = torch.float64
 
@@ -137,3 +151,148 @@ def test_the_rows_of_a_pooled_map_keep_their_sums() -> None:
 def test_a_map_larger_than_the_weights_is_refused(rows: int, columns: int) -> None:
     with pytest.raises(Refused, match=f"{rows} x {columns} is larger than the weights, T=3 S=4"):
         pooled(torch.rand(1, 1, 3, 4), rows, columns)
+
+
+ASKED = Summary(top=3, map=(3, 4), rows=(4, 1))
+
+
+def assert_same(got: Statistics, want: Statistics) -> None:
+    """All but log_sum, which weights alone do not know."""
+    for name, x, y in zip(got._fields, got, want, strict=True):
+        if name not in ("log_sum", "top"):
+            assert (x is None) == (y is None), name
+            if x is not None:
+                torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: n + m)
+
+
+def test_the_largest_come_first_with_their_places() -> None:
+    seen = statistics(torch.tensor([[[[0.1, 0.4, 0.2, 0.3]]]], dtype=DOUBLE), Summary(top=3))
+    assert seen.top is not None
+    assert seen.share is not None
+    assert seen.top.tolist() == [[[[1, 3, 2]]]]
+    assert seen.share.tolist() == [[[[0.4, 0.3, 0.2]]]]
+
+
+def test_no_more_is_given_than_there_is() -> None:
+    seen = statistics(torch.rand(1, 1, 3, 2), Summary(top=5, map=(9, 9)))
+    assert seen.share is not None
+    assert seen.map is not None
+    assert seen.share.shape == (1, 1, 3, 2)
+    assert seen.map.shape == (1, 1, 3, 2)
+
+
+def test_what_was_not_asked_for_is_not_there() -> None:
+    seen = statistics(torch.rand(1, 1, 3, 2))
+    assert (seen.top, seen.share, seen.map, seen.rows, seen.log_sum) == (None,) * 5
+
+
+def test_rows_come_in_the_order_asked_for() -> None:
+    weight = torch.rand(2, 2, 5, 7)
+    seen = statistics(weight, Summary(rows=(4, 0, 4)))
+    assert seen.rows is not None
+    assert torch.equal(seen.rows, weight[:, :, [4, 0, 4]])
+
+
+def test_a_row_that_is_not_there_is_refused() -> None:
+    with pytest.raises(Refused, match=r"no row 3 .* T=3"):
+        statistics(torch.rand(1, 1, 3, 2), Summary(rows=(3,)))
+
+
+@pytest.mark.parametrize("block", [1, 30, 100])
+def test_block_by_block_is_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.rand(2, 2, 7, 9, dtype=DOUBLE).softmax(-1)
+    sizes = []
+
+    def some(start: int, stop: int) -> tuple[Tensor, None]:
+        sizes.append(stop - start)
+        return weight[:, :, start:stop], None
+
+    monkeypatch.setattr(definition, "BLOCK", block)
+    assert_same(summarise(some, weight.shape, ASKED, apart=True), statistics(weight, ASKED))
+    assert sum(sizes) == 7
+    assert max(sizes) * weight[:, :, 0].numel() <= max(block, 36)
+
+
+@pytest.mark.parametrize("name", [*CATALOGUE, "local-p/general", "coverage/key-value"])
+def test_every_mechanism_says_of_its_weights_what_they_say(name: str) -> None:
+    """Whichever way they are taken: by a kernel, block by block, or from the weights themselves."""
+    attend = heed.Attention(name, query=8).double().eval()
+    x = torch.randn(2, 6, 8, dtype=DOUBLE)
+    query, rows = (None, (0, 0)) if name == "static" else (x, (4, 1))
+    asked = Summary(top=3, map=(3, 4), rows=rows)
+    memory = attend.remember(x, visible=heed.lengths([6, 4]))
+    seen = attend(query, memory, statistics=asked)
+    want = attend(query, memory, need="weight")
+    assert_same(seen.statistics, statistics(want.weight, asked))
+    if attend.mechanism.claims.context:
+        torch.testing.assert_close(seen.context, want.context)
+        with pytest.raises(NotFormed):
+            _ = seen.weight
+
+
+def test_taken_apart_where_a_kernel_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The definition, block by block, behind a kernel's back: the fallback on every device."""
+    monkeypatch.setattr(kernel, "refusal", lambda call, asked: "for a test")
+    monkeypatch.setattr(definition, "BLOCK", 20)
+    x = torch.randn(2, 6, 8, dtype=DOUBLE)
+    table = torch.rand(2, 6, 6) > 0.4
+    packed = heed.Visible.packed(torch.tensor([[0, 0, 0, 1, 1, 2]] * 2))
+    visibles = (None, heed.causal(), heed.window(1), table, packed, ~packed | heed.causal())
+    for name in ("scaled-dot", "local-m", "expanded-window", "key-value"):
+        attend = heed.Attention(name, query=8).double()
+        for visible in visibles:
+            seen = attend(x, visible=visible, statistics=ASKED)
+            weight = attend(x, visible=visible, need="weight").weight
+            assert dict(seen.refusals)["statistics"]
+            assert_same(seen.statistics, statistics(weight, ASKED))
+
+
+def test_several_mechanisms_in_one_layer() -> None:
+    x = torch.randn(2, 6, 8)
+    lanes = [(build(name, query=2, key=2, value=2, heads=2), 2) for name in ("dot", "additive")]
+    heads = heed.MultiHeadAttention(8, 4, mechanism=HeadGroups(lanes)).eval()
+    seen, want = heads(x, statistics=ASKED), heads(x, need="weight")
+    assert_same(seen.statistics, statistics(want.weight, ASKED))
+
+
+def test_steps_join() -> None:
+    attend = heed.Attention("additive", query=8)
+    x = torch.randn(2, 4, 8)
+    memory, state, records = attend.remember(x), heed.State(), []
+    for t in range(4):
+        records.append(attend(x[:, t : t + 1], memory, state, statistics=Summary(top=2)))
+        state = records[-1].state
+    joined = heed.Attended.join(records)
+    whole = attend(x, memory, heed.State(), statistics=Summary(top=2))
+    assert_same(joined.statistics, whole.statistics)
+
+
+def test_no_query_and_no_key_say_nothing() -> None:
+    q = torch.randn(2, 2, 0, 4)
+    k = torch.randn(2, 2, 3, 4)
+    seen = heed.attend(q, k, k, statistics=Summary(top=2, map=(2, 2)))
+    assert seen.statistics.entropy.shape == (2, 2, 0)
+    assert not seen.statistics.received.any()
+    seen = heed.attend(k, q, q, statistics=True)
+    assert seen.statistics.received.shape == (2, 2, 0)
+    assert not seen.statistics.entropy.any()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"top": -1}, "top is a whole number"),
+        ({"map": 256}, "rows and columns"),
+        ({"map": (0, 3)}, "1 or more"),
+        ({"rows": (-1,)}, "a row is a whole number"),
+    ],
+)
+def test_a_summary_that_makes_no_sense_is_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        Summary(**wrong)
+
+
+def test_anything_else_than_a_summary_is_refused() -> None:
+    wrong: Any = "entropy"
+    with pytest.raises(Refused, match=r"True or heed\.Summary"):
+        heed.attend(*(torch.randn(1, 1, 2, 4) for _ in range(3)), statistics=wrong)

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 import heed
+from heed.attention.statistics import statistics
 from heed.attention.watching import attentions
 from heed.errors import NotFormed, Refused, UnknownName
+from heed.records import Summary
 
 
 class Block(nn.Module):
@@ -264,3 +266,66 @@ def test_a_compiled_model_runs_eagerly_while_watched(x: Tensor) -> None:
     torch.testing.assert_close(during, before, rtol=1e-5, atol=1e-6)
     assert torch.equal(after, before)
     torch._dynamo.reset()
+
+
+def test_statistics_instead_of_weights(net: Net, x: Tensor) -> None:
+    with heed.watch(net) as seen:
+        net(x)
+    asked = Summary(top=2, map=(4, 4))
+    with heed.watch(net, statistics=asked) as said:
+        net(x)
+    assert [len(said[path]) for path in PATHS] == [1, 1, 3]
+    for path in PATHS:
+        for one, other in zip(seen[path], said[path], strict=True):
+            want = statistics(one.weight, asked)
+            torch.testing.assert_close(other.statistics.entropy, want.entropy)
+            torch.testing.assert_close(other.statistics.map, want.map)
+            with pytest.raises(NotFormed):
+                _ = other.weight
+
+
+def test_statistics_from_the_fast_path_change_no_bit(x: Tensor) -> None:
+    net = nn.Sequential(Block(), Block()).eval()
+    before = net(x)
+    with heed.watch(net, statistics=True) as said:
+        during = net(x)
+    assert torch.equal(during, before)
+    assert torch.equal(net(x), before)
+    assert [said[path][0].kernel for path in said] == ["sdpa", "sdpa"]
+    assert hooks(net) == 0
+
+
+def test_without_statistics_nothing_is_said(net: Net, x: Tensor) -> None:
+    for told in (None, False):
+        with heed.watch(net, statistics=told) as seen:
+            net(x)
+        assert seen["blocks.0.heads"][0].weight.shape == (2, 2, 5, 5)
+        with pytest.raises(NotFormed, match="statistics=True"):
+            _ = seen["blocks.0.heads"][0].statistics
+
+
+def test_both_weights_and_statistics(net: Net, x: Tensor) -> None:
+    with heed.watch(net, "weight", statistics=True) as seen:
+        net(x)
+    one = seen["blocks.0.heads"][0]
+    torch.testing.assert_close(one.statistics.mass, one.weight.sum(-1))
+
+
+def test_a_model_that_asks_for_a_summary_gets_its_own(x: Tensor) -> None:
+    attend = heed.Attention("dot", query=8)
+    with heed.watch(attend, statistics=True) as seen:
+        attend(x, statistics=Summary(top=2))
+        attend(x)
+    first, second = seen[""]
+    assert first.statistics.top is not None
+    assert second.statistics.top is None
+
+
+def test_watching_statistics_changes_no_gradient(net: Net, x: Tensor) -> None:
+    x.requires_grad_()
+    (want,) = torch.autograd.grad(net(x).square().sum(), x)
+    with heed.watch(net, statistics=True) as seen:
+        out = net(x)
+    (got,) = torch.autograd.grad(out.square().sum(), x)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+    assert not seen["blocks.0.heads"][0].statistics.entropy.requires_grad

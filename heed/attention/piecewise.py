@@ -1,0 +1,59 @@
+"""Some queries of a call: so that weights can be looked at without all of them being there."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from heed.records import Call
+from heed.visible import (
+    Causal,
+    Gaussian,
+    Keys,
+    Lengths,
+    Mask,
+    Near,
+    Not,
+    Packed,
+    Pair,
+    Places,
+    Visible,
+    Window,
+)
+
+
+def of_queries(call: Call, start: int, stop: int) -> Call:
+    """The same call for the queries from `start` to before `stop` alone."""
+    places, gain, bias = call.places, call.gain, call.bias
+    if bias is not None:  # which need not have all four axes
+        bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+    segment = None if places.segment is None else places.segment[:, start:stop]
+    some = replace(places, T=stop - start, step=places.step + start, segment=segment)
+    return replace(
+        call,
+        q=call.q[:, :, start:stop],
+        visible=None if call.visible is None else _cut(call.visible, places, start, stop),
+        gain=gain if gain is None else Gaussian(_third(gain.centre, start, stop), gain.sigma),
+        bias=bias if bias is None else _third(bias, start, stop),
+        places=some,
+    )
+
+
+def _cut(visible: Visible, places: Places, start: int, stop: int) -> Visible:
+    """What a predicate says of some queries. One that is not known says it of all of them first."""
+    if isinstance(visible, Pair):
+        halves = (_cut(x, places, start, stop) for x in (visible.first, visible.second))
+        return type(visible)(*halves)
+    if isinstance(visible, Not):
+        return Not(_cut(visible.part, places, start, stop))
+    if isinstance(visible, Near):
+        return Near(_third(visible.centre, start, stop), visible.half)
+    if isinstance(visible, Packed):
+        return Packed(visible.key_ids, visible.query_ids[:, start:stop])
+    if isinstance(visible, Causal | Window | Lengths | Keys):
+        return visible  # their places, or the keys alone, say it
+    return Mask(_third(visible.dense(places), start, stop))
+
+
+def _third(table: Tensor, start: int, stop: int) -> Tensor:
+    """Some of the axis T, unless one row speaks for all.    ... T ... -> ... n ..."""
+    return table if table.shape[2] == 1 else table[:, :, start:stop]

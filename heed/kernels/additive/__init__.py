@@ -1,0 +1,97 @@
+"""Additive attention, fused: energies w·tanh(q + k), visibility, softmax, gain, dropout, read.
+
+Its twin is the reference with an additive score, `softmax` and `blend`. Nothing of size T S D, and
+nothing of size T S that grows with both, is ever formed. README.md derives the forms of tanh.
+"""
+
+import torch
+from torch import Tensor
+
+from heed.kernels.ability import needs_grad, no_triton, transformed
+from heed.kernels.additive import native, operator
+from heed.kernels.additive.plan import plan
+from heed.records import Call
+
+WIDEST = 2048
+"""Of D and R on a GPU: a tile holds whole rows of values."""
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def refusal(call: Call) -> str | None:
+    """Why this kernel cannot serve the call; None where it can."""
+    if call.family != "additive":
+        return f"it computes additive scores, not {call.family} ones"
+    if call.need != "context":
+        return f"the {call.need} was asked for, and fused attention forms none"
+    if call.align != "softmax":
+        return f"it normalises by softmax, not {call.align}"
+    if call.read != "blend":
+        return f"it gathers values; a {call.read} does not"
+    if call.past:
+        return "it cannot hand earlier weights to the next step"
+    if call.bias is not None or call.sinks:
+        return "it cannot add a bias, nor keys that stand nowhere"
+    return _unfit(call) or transformed()
+
+
+def _unfit(call: Call) -> str | None:
+    """What is wrong with the tensors, for this kernel."""
+    q, k, v = call.q, call.k, call.v
+    dtype = _lowered(call)
+    if dtype is None and not q.dtype == k.dtype == v.dtype:
+        return "queries, keys and values differ in dtype"
+    if q.dtype not in _DTYPES:
+        return f"its numbers are float32 or shorter, not {str(q.dtype).removeprefix('torch.')}"
+    if q.device.type == "cpu":
+        return native.refusal(q, k, v)
+    if max(q.shape[3], v.shape[3]) > WIDEST:
+        return f"it serves widths up to {WIDEST}"
+    return no_triton(q.device)
+
+
+def run(call: Call) -> Tensor:
+    """The context.    B H T R"""
+    q, k, v, w = call.q, call.k, call.v, call.vector
+    assert w is not None
+    dtype = _lowered(call)
+    if dtype is not None:
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    seen = plan(call)
+    seed = torch.randint(1 << 62, (1,), device=q.device) if call.dropout else None
+    plainly = not (
+        torch.compiler.is_compiling()
+        or needs_grad(q, k, v, w, seen.gain_centre)
+        or torch._C._len_torch_dispatch_stack()
+    )
+    keys = None if q.is_cuda or dtype is not None else _prepared(call)
+    return operator.attend(q, k, v, w, seen, call.dropout, seed, keys, plainly=plainly)
+
+
+def prepare(k: Tensor) -> Tensor | None:
+    """What comparing needs of each key by itself, worth keeping between steps; None on a GPU.
+
+    There a step is bound by memory, and e^{2k} in float32 is more to read than k.
+    """
+    return native.prepare(k) if k.device.type == "cpu" else None
+
+
+def _prepared(call: Call) -> Tensor | None:
+    """The keys as they were prepared for an earlier step, where the memory keeps such things."""
+    kept = getattr(call, "prepared", None)
+    if kept is None:
+        return None
+    if "additive" not in kept:
+        made = prepare(call.k.detach())
+        if made is not None:
+            kept["additive"] = made
+    found: Tensor | None = kept.get("additive")
+    return found
+
+
+def _lowered(call: Call) -> torch.dtype | None:
+    """The dtype that autocast asks for, as fused attention would take it."""
+    kind = call.q.device.type
+    if not torch.is_autocast_enabled(kind) or call.q.dtype == torch.float64:
+        return None
+    return torch.get_autocast_dtype(kind)

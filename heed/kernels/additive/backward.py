@@ -1,0 +1,690 @@
+"""The backward pass in Triton: weights again from the log-sum, then each gradient by its own sum.
+
+The gradients of the energies of a stretch of queries are written down (`slopes`, bounded in size)
+and read by two kernels that sum over keys and over queries. With c = 1 / (1 + e^{2q} e^{2k}) - 1/2,
+tanh = -2c and its derivative is 4 (1/4 - c²); two neighbours along the sum share a reciprocal.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from heed.kernels.additive import tuned
+from heed.kernels.additive.device import (
+    LOG2E,
+    ROWS,
+    SHARED,
+    bend,
+    curve,
+    gain_tile,
+    halves,
+    kept_tile,
+    largest,
+    power,
+    seen_tile,
+    span,
+    tanh,
+)
+from heed.kernels.additive.forward import (
+    PLAIN_INTEGERS,
+    Energies,
+    energies_at,
+    extras,
+    launch,
+    prepared,
+    sights,
+    strides,
+    vector,
+)
+from heed.kernels.additive.plan import Plan
+
+
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
+def delta_kernel(grad, context, delta, T, R, READ: tl.constexpr, BT: tl.constexpr):
+    """grad · context, row by row: what the softmax takes off every slope."""
+    at = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
+    r = tl.arange(0, READ)
+    here = (at < T)[:, None] & (r < R)[None, :]
+    place = at[:, None] * R + r[None, :]
+    x = tl.load(grad + place, mask=here, other=0.0).to(tl.float32)
+    y = tl.load(context + place, mask=here, other=0.0).to(tl.float32)
+    tl.store(delta + at, tl.sum(x * y, 1), mask=at < T)
+
+
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
+def slope_kernel(
+    v,
+    grad,
+    log_sum,
+    delta,
+    energies,
+    weights,
+    moments,
+    stop,
+    exists,
+    table,
+    centre,
+    gain_centre,
+    seed,
+    T,
+    S,
+    H,
+    G,
+    blocks_s,
+    v_b,
+    v_g,
+    v_s,
+    table_b,
+    table_h,
+    table_t,
+    table_s,
+    first,
+    behind,
+    ahead,
+    radius,
+    b0,
+    block0,
+    blocks,
+    size,
+    sigma,
+    dropout,
+    boost,
+    R: tl.constexpr,
+    READ: tl.constexpr,
+    SLICED: tl.constexpr,
+    VECTOR: tl.constexpr,
+):
+    """Weights of 64 queries by 64 keys, and slopes (gradients of energies) for energies."""
+    program = tl.program_id(0)
+    block, local = program // blocks_s % blocks, program // blocks_s // blocks
+    s0 = program % blocks_s * ROWS
+    b, h = b0 + local // H, local % H
+    row, g = b * H + h, h // (H // G)
+    t0 = (block0 + block) * ROWS
+    start, end = span(t0, T, S, b, h, H, stop, centre, first, behind, ahead, radius, ROWS, ROWS)
+    if (s0 >= start) & (s0 < end):
+        t, s = t0 + tl.arange(0, ROWS), s0 + tl.arange(0, ROWS)
+        seen = seen_tile(
+            t,
+            s,
+            T,
+            S,
+            b,
+            h,
+            H,
+            stop,
+            exists,
+            table,
+            centre,
+            table_b,
+            table_h,
+            table_t,
+            table_s,
+            first,
+            behind,
+            ahead,
+            radius,
+        )
+        at = row.to(tl.int64) * T + t
+        level = tl.load(log_sum + at, mask=t < T, other=0.0)
+        level = tl.where(level == float("-inf"), 0.0, level)
+        place = (local.to(tl.int64) * blocks + block) * ROWS + tl.arange(0, ROWS)
+        place = place[:, None] * (blocks_s * ROWS) + s[None, :]
+        energy = energies_at(energies, place, size, SLICED)
+        energy = tl.where(seen, energy - level[:, None], float("-inf"))
+        weight = tl.exp2(energy * LOG2E)
+
+        wanted = tl.zeros([ROWS, ROWS], tl.float32)
+        values = v + (b.to(tl.int64) * v_b + g.to(tl.int64) * v_g) * VECTOR
+        values = values + s.to(tl.int64)[None, :] * v_s * VECTOR
+        BR: tl.constexpr = READ if READ < 64 else 64
+        for r0 in range(0, R, BR):
+            r = r0 + tl.arange(0, BR)
+            x = tl.load(
+                grad + at[:, None] * R + r[None, :],
+                mask=(t < T)[:, None] & (r < R)[None, :],
+                other=0.0,
+            )
+            y = tl.load(values + r[:, None], mask=(s < S)[None, :] & (r < R)[:, None], other=0.0)
+            wanted = tl.dot(x, y, wanted, input_precision="tf32x3")
+
+        used = weight
+        if gain_centre is not None:
+            gain, away = gain_tile(t, s, T, b, h, H, gain_centre, sigma)
+            used = used * gain
+        if seed is not None:
+            used = used * kept_tile(t, s, row, seed, dropout, boost)
+        felt = tl.where(seen, used * wanted, 0.0)
+        slope = felt - weight * tl.load(delta + at, mask=t < T, other=0.0)[:, None]
+        if gain_centre is not None:
+            moment = tl.sum(felt * away, 1) / (sigma * sigma)
+            where = (local.to(tl.int64) * blocks_s + s0 // ROWS) * blocks + block
+            tl.store(moments + where * ROWS + tl.arange(0, ROWS), moment)
+        tl.store(energies + place, slope)
+        tl.store(weights + place, used)
+
+
+@triton.jit
+def known(at, inside):
+    """What lies there, as float32; zero for what is no number or not inside."""
+    value = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    return tl.where(value == value, value, 0.0)
+
+
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
+def query_kernel(
+    q,
+    k,
+    w,
+    grad_q,
+    grad_w,
+    slopes,
+    rows_k,
+    top_q,
+    top_k,
+    stop,
+    centre,
+    T,
+    S,
+    H,
+    G,
+    blocks_t,
+    blocks_s,
+    q_b,
+    q_h,
+    q_t,
+    k_b,
+    k_g,
+    k_s,
+    first,
+    behind,
+    ahead,
+    radius,
+    b0,
+    block0,
+    blocks,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    VECTOR: tl.constexpr,
+):
+    """Sums over keys: the gradient of 64 queries, BD wide, and their part of the score vector's."""
+    program = tl.program_id(0)
+    slices = tl.cdiv(D, BD)
+    block, local = program // slices % blocks, program // slices // blocks
+    b, h = b0 + local // H, local % H
+    row, g = b * H + h, h // (H // G)
+    group = b.to(tl.int64) * G + g
+    t = (block0 + block) * ROWS + tl.arange(0, ROWS)
+    d = program % slices * BD + tl.arange(0, BD)
+    padded, height = (D + 3) // 4 * 4, blocks_s * ROWS
+    inside = (t < T)[:, None] & (d < D)[None, :]
+    asked = q + (b.to(tl.int64) * q_b + h.to(tl.int64) * q_h) * VECTOR
+    asked = asked + t.to(tl.int64)[:, None] * q_t * VECTOR + d[None, :]
+    grown = power(known(asked, inside))
+    high_q = largest(top_q, row * blocks_t + block0 + block)
+    place = (local.to(tl.int64) * blocks + block) * ROWS + tl.arange(0, ROWS)
+    slopes += place * height
+    pairs = slopes.to(tl.pointer_type(tl.int64))
+    offered = k + (b.to(tl.int64) * k_b + g.to(tl.int64) * k_g) * VECTOR + d
+    rows_k += group * (height // 2) * padded + d
+
+    rise = tl.zeros([ROWS, BD], tl.float32)
+    lean = rise
+    start, end = span(
+        (block0 + block) * ROWS,
+        T,
+        S,
+        b,
+        h,
+        H,
+        stop,
+        centre,
+        first,
+        behind,
+        ahead,
+        radius,
+        ROWS,
+        ROWS,
+    )
+    for s0 in range(start, end, ROWS):
+        if high_q + largest(top_k, group * blocks_s + s0 // ROWS) <= SHARED:
+            at = rows_k + tl.cast(s0 // 2, tl.int64) * padded
+            here = pairs + s0 // 2
+            even, even_slopes = tl.load(at), tl.load(here)
+            for s in range(0, ROWS, 4):
+                odd, odd_slopes = tl.load(at + padded), tl.load(here + 1)
+                c1, c2 = curve(grown, even)
+                slope1, slope2 = halves(even_slopes)
+                rise += slope1[:, None] * (0.25 - c1 * c1)
+                lean += slope1[:, None] * c1
+                rise += slope2[:, None] * (0.25 - c2 * c2)
+                lean += slope2[:, None] * c2
+                at += 2 * padded
+                here += 2
+                more = s + 4 < ROWS
+                even, even_slopes = tl.load(at, mask=more), tl.load(here, mask=more)
+                c1, c2 = curve(grown, odd)
+                slope1, slope2 = halves(odd_slopes)
+                rise += slope1[:, None] * (0.25 - c1 * c1)
+                lean += slope1[:, None] * c1
+                rise += slope2[:, None] * (0.25 - c2 * c2)
+                lean += slope2[:, None] * c2
+        else:
+            asked_again = known(asked, inside)
+            for s in range(s0, tl.minimum(s0 + ROWS, end)):
+                slope1 = tl.load(slopes + s)
+                key = known(offered + tl.cast(s, tl.int64) * k_s * VECTOR, d < D)
+                c1 = -0.5 * tanh(asked_again + key[None, :])
+                rise += slope1[:, None] * (0.25 - c1 * c1)
+                lean += slope1[:, None] * c1
+
+    scores = tl.load(w + h.to(tl.int64) * D + d, mask=d < D, other=0.0)
+    at = (row.to(tl.int64) * T + t)[:, None] * D + d[None, :]
+    tl.store(grad_q + at, rise * (4.0 * scores)[None, :], mask=inside)
+    at = (row.to(tl.int64) * blocks_t + block0 + block) * D + d
+    tl.store(grad_w + at, -2.0 * tl.sum(lean, 0), mask=d < D)
+
+
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
+def key_kernel(
+    q,
+    k,
+    w,
+    grad_k,
+    slopes,
+    rows_q,
+    top_q,
+    top_k,
+    stop,
+    centre,
+    T,
+    S,
+    H,
+    G,
+    blocks_t,
+    blocks_s,
+    q_b,
+    q_h,
+    q_t,
+    k_b,
+    k_g,
+    k_s,
+    first,
+    behind,
+    ahead,
+    radius,
+    b0,
+    block0,
+    blocks,
+    again,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    SINGLE: tl.constexpr,
+    VECTOR: tl.constexpr,
+):
+    """Sums over queries, and over the heads that share a key: the gradient of 64 keys, BD wide."""
+    program = tl.program_id(0)
+    slices = tl.cdiv(D, BD)
+    s0, local = program // slices % blocks_s * ROWS, program // slices // blocks_s
+    b, g = b0 + local // G, local % G
+    group = b.to(tl.int64) * G + g
+    s = s0 + tl.arange(0, ROWS)
+    d = program % slices * BD + tl.arange(0, BD)
+    padded, height, width = (D + 3) // 4 * 4, blocks_t * ROWS, blocks_s * ROWS
+    inside = (s < S)[:, None] & (d < D)[None, :]
+    offered = k + (b.to(tl.int64) * k_b + g.to(tl.int64) * k_g) * VECTOR
+    offered = offered + s.to(tl.int64)[:, None] * k_s * VECTOR + d[None, :]
+    grown = power(known(offered, inside))
+    high_k = largest(top_k, group * blocks_s + s0 // ROWS)
+
+    zero = tl.zeros([ROWS, BD], tl.float32)
+    whole = zero
+    for i in range(0, 1 if SINGLE else H // G):
+        h = g * (H // G) + i
+        row = b * H + h
+        asked = q + (b.to(tl.int64) * q_b + tl.cast(h, tl.int64) * q_h) * VECTOR + d
+        asked_pairs = rows_q + row.to(tl.int64) * (height // 2) * padded + d
+        slope = slopes + ((local // G * H + h).to(tl.int64) * blocks * ROWS) * width + s
+        rise = zero
+        for block in range(0, blocks):
+            t0 = (block0 + block) * ROWS
+            start, end = span(
+                t0, T, S, b, h, H, stop, centre, first, behind, ahead, radius, ROWS, ROWS
+            )
+            met = (s0 >= start) & (s0 < end)
+            high = high_k + largest(top_q, row * blocks_t + block0 + block)
+            at = asked_pairs + tl.cast(t0 // 2, tl.int64) * padded
+            here = slope + tl.cast(block * ROWS, tl.int64) * width
+            if met & (high <= SHARED):
+                even, slope1, slope2 = tl.load(at), tl.load(here), tl.load(here + width)
+                for j in range(0, ROWS, 4):
+                    odd = tl.load(at + padded)
+                    slope3, slope4 = tl.load(here + 2 * width), tl.load(here + 3 * width)
+                    c1, c2 = curve(grown, even)
+                    rise += slope1[:, None] * (0.25 - c1 * c1)
+                    rise += slope2[:, None] * (0.25 - c2 * c2)
+                    at += 2 * padded
+                    here += 4 * width
+                    more = j + 4 < ROWS
+                    even = tl.load(at, mask=more)
+                    slope1 = tl.load(here, mask=more)
+                    slope2 = tl.load(here + width, mask=more)
+                    c1, c2 = curve(grown, odd)
+                    rise += slope3[:, None] * (0.25 - c1 * c1)
+                    rise += slope4[:, None] * (0.25 - c2 * c2)
+            if met & (high > SHARED):
+                offered_again = known(offered, inside)
+                for j in range(0, tl.minimum(ROWS, T - t0)):
+                    slope1 = tl.load(here + tl.cast(j, tl.int64) * width)
+                    query = known(asked + tl.cast(t0 + j, tl.int64) * q_t * VECTOR, d < D)
+                    c1 = -0.5 * tanh(offered_again + query[None, :])
+                    rise += slope1[:, None] * (0.25 - c1 * c1)
+        scores = tl.load(w + tl.cast(h, tl.int64) * D + d, mask=d < D, other=0.0)
+        if SINGLE:
+            whole = rise * (4.0 * scores)[None, :]
+        else:
+            whole += rise * (4.0 * scores)[None, :]
+    at = grad_k + (group * S + s)[:, None] * D + d[None, :]
+    if again:
+        whole += tl.load(at, mask=inside, other=0.0)
+    tl.store(at, whole, mask=inside)
+
+
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
+def value_kernel(
+    grad,
+    grad_v,
+    weights,
+    stop,
+    centre,
+    T,
+    S,
+    H,
+    G,
+    blocks_s,
+    first,
+    behind,
+    ahead,
+    radius,
+    b0,
+    block0,
+    blocks,
+    again,
+    R: tl.constexpr,
+    BR: tl.constexpr,
+):
+    """Weights times the context's gradient: the gradient of 64 values, BR wide."""
+    program = tl.program_id(0)
+    slices = tl.cdiv(R, BR)
+    s0, local = program // slices % blocks_s * ROWS, program // slices // blocks_s
+    b, g = b0 + local // G, local % G
+    s = s0 + tl.arange(0, ROWS)
+    r = program % slices * BR + tl.arange(0, BR)
+    whole = tl.zeros([ROWS, BR], tl.float32)
+    for h in range(g * (H // G), (g + 1) * (H // G)):
+        for block in range(0, blocks):
+            t = (block0 + block) * ROWS + tl.arange(0, ROWS)
+            start, end = span(
+                (block0 + block) * ROWS,
+                T,
+                S,
+                b,
+                h,
+                H,
+                stop,
+                centre,
+                first,
+                behind,
+                ahead,
+                radius,
+                ROWS,
+                ROWS,
+            )
+            if (s0 >= start) & (s0 < end):
+                place = ((local // G * H + h).to(tl.int64) * blocks + block) * ROWS
+                place = (place + tl.arange(0, ROWS))[None, :] * (blocks_s * ROWS) + s[:, None]
+                x = tl.load(
+                    grad + ((b * H + h).to(tl.int64) * T + t)[:, None] * R + r[None, :],
+                    mask=(t < T)[:, None] & (r < R)[None, :],
+                    other=0.0,
+                )
+                whole = tl.dot(tl.load(weights + place), x, whole, input_precision="tf32x3")
+    inside = (s < S)[:, None] & (r < R)[None, :]
+    at = grad_v + ((b.to(tl.int64) * G + g) * S + s)[:, None] * R + r[None, :]
+    if again:
+        whole += tl.load(at, mask=inside, other=0.0)
+    tl.store(at, whole, mask=inside)
+
+
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
+def row_kernel(
+    q,
+    k,
+    v,
+    w,
+    grad,
+    context,
+    log_sum,
+    grad_q,
+    grad_k,
+    grad_v,
+    grad_w,
+    grad_centre,
+    stop,
+    exists,
+    table,
+    centre,
+    gain_centre,
+    seed,
+    T,
+    S,
+    H,
+    G,
+    q_b,
+    q_h,
+    q_t,
+    k_b,
+    k_g,
+    k_s,
+    v_b,
+    v_g,
+    v_s,
+    table_b,
+    table_h,
+    table_t,
+    table_s,
+    first,
+    behind,
+    ahead,
+    radius,
+    sigma,
+    dropout,
+    boost,
+    D: tl.constexpr,
+    R: tl.constexpr,
+    WIDTH: tl.constexpr,
+    READ: tl.constexpr,
+    BS: tl.constexpr,
+    VECTOR: tl.constexpr,
+    PRECISE: tl.constexpr,
+):
+    """All the gradients of one query that shares its keys with none: each key is read once."""
+    row = tl.program_id(0)
+    b, h = row // H, row % H
+    t = tl.zeros([1], tl.int32)
+    d, r = tl.arange(0, WIDTH), tl.arange(0, READ)
+    scores = tl.load(w + h.to(tl.int64) * D + d, mask=d < D, other=0.0)
+    asked = q + (b.to(tl.int64) * q_b + h.to(tl.int64) * q_h) * VECTOR
+    asked = tl.load(asked + d, mask=d < D, other=0.0).to(tl.float32)
+    asked = tl.where(asked == asked, asked, 0.0)
+    keys = k + (b.to(tl.int64) * k_b + h.to(tl.int64) * k_g) * VECTOR + d[None, :]
+    values = v + (b.to(tl.int64) * v_b + h.to(tl.int64) * v_g) * VECTOR + r[None, :]
+    at = row.to(tl.int64)
+    wish = tl.load(grad + at * R + r, mask=r < R, other=0.0).to(tl.float32)
+    gathered = tl.load(context + at * R + r, mask=r < R, other=0.0).to(tl.float32)
+    delta = tl.sum(wish * gathered, 0)
+    level = tl.load(log_sum + at)
+    level = tl.where(level == float("-inf"), 0.0, level)
+
+    rise = tl.zeros([WIDTH], tl.float32)
+    lean = tl.zeros([WIDTH], tl.float32)
+    moment = 0.0
+    for s0 in range(0, S, BS):
+        s = s0 + tl.arange(0, BS)
+        seen = seen_tile(
+            t,
+            s,
+            T,
+            S,
+            b,
+            h,
+            H,
+            stop,
+            exists,
+            table,
+            centre,
+            table_b,
+            table_h,
+            table_t,
+            table_s,
+            first,
+            behind,
+            ahead,
+            radius,
+        )  # 1 BS
+        here = tl.sum(seen.to(tl.int32), 0) > 0
+        place = s.to(tl.int64)[:, None] * VECTOR
+        key = tl.load(keys + place * k_s, mask=here[:, None] & (d < D)[None, :], other=0.0)
+        value = tl.load(values + place * v_s, mask=here[:, None] & (r < R)[None, :], other=0.0)
+        bent = bend(asked[None, :] + key.to(tl.float32), PRECISE)
+        energy = tl.where(here, tl.sum(bent * scores[None, :], 1) - level, float("-inf"))
+        weight = tl.exp2(energy * LOG2E)
+        wanted = tl.sum(wish[None, :] * value.to(tl.float32), 1)
+        used = weight
+        if gain_centre is not None:
+            gain, away = gain_tile(t, s, T, b, h, H, gain_centre, sigma)
+            used = used * tl.sum(gain, 0)
+        if seed is not None:
+            used = used * tl.sum(kept_tile(t, s, row, seed, dropout, boost), 0)
+        if gain_centre is not None:
+            moment += tl.sum(used * wanted * tl.sum(away, 0), 0) / (sigma * sigma)
+        slope = tl.where(here, used * wanted - weight * delta, 0.0)
+        steep = slope[:, None] * (1.0 - bent * bent)
+        rise += tl.sum(steep, 0)
+        lean += tl.sum(slope[:, None] * bent, 0)
+        place = (at * S + s)[:, None]
+        inside = (s < S)[:, None]
+        tl.store(
+            grad_k + place * D + d[None, :], steep * scores[None, :], mask=inside & (d < D)[None, :]
+        )
+        tl.store(
+            grad_v + place * R + r[None, :],
+            used[:, None] * wish[None, :],
+            mask=inside & (r < R)[None, :],
+        )
+    tl.store(grad_q + at * D + d, rise * scores, mask=d < D)
+    tl.store(grad_w + at * D + d, lean, mask=d < D)
+    if gain_centre is not None:
+        tl.store(grad_centre + at, moment)
+
+
+def backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    context: Tensor,
+    log_sum: Tensor,
+    seen: Plan,
+    dropout: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of q, k, v, the score vector and, where there is a Gaussian, its centres."""
+    (B, H, T, D), (_, G, S, R) = q.shape, v.shape
+    common = {
+        "w": w.float().contiguous(),
+        "T": T,
+        "S": S,
+        "D": D,
+        "H": H,
+        "G": G,
+        **sights(seen, B, H, T, S),
+        **extras(seen, dropout, seed, B, H, T),
+        "R": R,
+        "WIDTH": max(16, triton.next_power_of_2(D)),
+        "READ": max(16, triton.next_power_of_2(R)),
+    }
+    grad = grad.contiguous()
+    by = _by_row if T == 1 and H == G else _by_tile
+    grads = by(grad, q, k, v, context.contiguous(), log_sum.contiguous(), common)
+    grad_q, grad_k, grad_v, grad_w, grad_centre = grads
+    grad_w = grad_w.view(B, H, -1, D).sum((0, 2)).to(w.dtype)
+    if grad_centre is not None and seen.gain_centre is not None:
+        grad_centre = grad_centre.sum_to_size(seen.gain_centre.shape)
+    return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_w, grad_centre
+
+
+def _by_row(grad, q, k, v, context, log_sum, common):
+    """One query a head, whose keys are its own."""
+    B, H, _, D = q.shape
+    keys, warps = tuned.row(max(common["WIDTH"], common["READ"]))
+    wide = vector(q, k, v)
+    grads = {f"grad_{name}": _like(x) for name, x in (("q", q), ("k", k), ("v", v))}
+    grad_w = q.new_empty(B * H, D, dtype=torch.float32)
+    gains = common["gain_centre"] is not None
+    grad_centre = q.new_empty(B, H, 1, dtype=torch.float32) if gains else None
+    arguments = {**common, **grads, **strides(wide, q=q, k=k, v=v), "q": q, "k": k, "v": v}
+    arguments.update(grad=grad, context=context, log_sum=log_sum, grad_w=grad_w)
+    arguments.update(grad_centre=grad_centre, BS=keys, VECTOR=wide)
+    arguments["PRECISE"] = q.dtype == torch.float32
+    launch(row_kernel, (B * H,), arguments, warps)
+    return *grads.values(), grad_w, grad_centre
+
+
+def _like(x, dtype=None):
+    """Room for the gradient of a tensor, without its gaps."""
+    return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
+
+
+def _by_tile(grad, q, k, v, context, log_sum, common):
+    """Any number of queries: the slopes of a stretch, then the sums over them."""
+    (B, H, T, D), (_, G, _, R) = q.shape, v.shape
+    scratch = prepared(q, k, q.dtype == torch.float32, rows=True, clean=True)
+    stretched = Energies(q, k, scratch, common, 4 + v.element_size())
+    blocks_t, blocks_s, size = stretched.blocks_t, stretched.blocks_s, stretched.size
+    gains = common["gain_centre"] is not None
+    moments = q.new_zeros(size // ROWS.value, dtype=torch.float32) if gains else None
+    grad_centre = q.new_empty(B, H, T, dtype=torch.float32) if gains else None
+    whole = stretched.parts[0][3] == blocks_t  # else the gradients of keys come piece by piece
+    grad_k, grad_v = (_like(x, None if whole else torch.float32) for x in (k, v))
+    grad_q, grad_w = _like(q), q.new_empty(B * H * blocks_t, D, dtype=torch.float32)
+    delta = torch.empty_like(log_sum)
+    rows = {"grad": grad, "context": context, "delta": delta, "T": B * H * T, "R": R}
+    launch(
+        delta_kernel, (triton.cdiv(B * H * T, 16),), {**rows, "READ": common["READ"], "BT": 16}, 4
+    )
+    aligned, wide = vector(v), vector(q, k)
+    width, read = min(64, common["WIDTH"]), min(64, common["READ"])
+    slopes = {**common, **strides(aligned, v=v), "v": v, "grad": grad, "log_sum": log_sum}
+    slopes.update(delta=delta, weights=v.new_empty(size), moments=moments, blocks_s=blocks_s)
+    sums = {**common, **scratch, **strides(wide, q=q, k=k), "q": q, "k": k, "VECTOR": wide}
+    sums.update(BD=width, BR=read, SINGLE=H == G, grad=grad, weights=slopes["weights"])
+    sums.update(grad_q=grad_q, grad_k=grad_k, grad_v=grad_v, grad_w=grad_w)
+    slices = triton.cdiv(D, width)
+    for where, rows in stretched:
+        blocks, groups = where["blocks"], rows // H * G
+        launch(slope_kernel, (blocks_s * blocks * rows,), {**slopes, **where, "VECTOR": aligned}, 4)
+        told = {**sums, **where, "slopes": where["energies"], "again": int(where["block0"] > 0)}
+        launch(query_kernel, (slices * blocks * rows,), told, 4)
+        launch(key_kernel, (slices * blocks_s * groups,), told, 4, tuned.KEY_REGISTERS)
+        launch(value_kernel, (triton.cdiv(R, read) * blocks_s * groups,), told, 4)
+        if gains:
+            t0 = where["block0"] * ROWS.value
+            found = moments[: rows * blocks_s * blocks * ROWS.value]
+            found = found.view(rows // H, H, blocks_s, -1).sum(2)[..., : T - t0]
+            part = grad_centre[where["b0"] : where["b0"] + rows // H, :, t0:]
+            part[..., : found.shape[-1]] = found
+            moments.zero_()
+    return grad_q, grad_k, grad_v, grad_w, grad_centre

@@ -1,0 +1,210 @@
+"""Additive attention on the CPU through the native library: native.c has the mathematics.
+
+Inputs are float32, or half precision that is converted (exactly) to it; results come back in the
+dtype of what they belong to. float64 is left to the reference. Where the library is missing,
+plain.py does the same in PyTorch, several times slower, and still well ahead of the reference.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from heed.kernels import native
+from heed.kernels.additive import plain
+from heed.kernels.additive.plan import Plan
+
+PAD, ROWS = 16, 8  # as in native.c
+TASKS = 16
+"""A backward pass is cut into at least so many, where there are rows enough: by the shapes alone,
+so that the sums do not depend on the number of threads."""
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_CALL = "25qd21qd"  # struct call of native.c
+_forward = native.Function("heed_additive_forward", _CALL + "2q")
+_backward = native.Function("heed_additive_backward", _CALL + "14q")
+_prepare = native.Function("heed_additive_prepare", "10q")
+_kept = native.Function("heed_additive_kept", "4qd")
+
+
+def refusal(q: Tensor, k: Tensor, v: Tensor) -> str | None:
+    """Why the CPU cannot serve these tensors; None where it can."""
+    for x in (q, k, v):
+        if x.dtype not in _DTYPES:
+            return f"its numbers are float32 or shorter, not {str(x.dtype).removeprefix('torch.')}"
+    missing = native.missing()
+    if missing is not None and q.shape[2] * k.shape[2] * q.shape[3] < plain.WORTH_IT:
+        return f"{missing}; PyTorch serves instead, and for so few elements the reference does"
+    return None
+
+
+def prepare(k: Tensor) -> Tensor:
+    """What comparing needs of each key by itself.    B G S D -> B G S N float32
+
+    A row depends on its key alone, so that rows may be chosen, repeated and joined like keys.
+    """
+    if native.missing() is not None:
+        return k.new_empty(*k.shape[:3], 0)
+    given, keys = _dense(k), _room(k)
+    fine = k.dtype == torch.float32
+    _prepare(given.data_ptr(), keys.data_ptr(), *k.shape, *given.stride()[:3], fine)
+    return keys
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    seen: Plan,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+    prepared: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The context and log Σ exp(energy) of each query, -inf where it sees nothing.
+
+    B H T D, B G S D, B G S R, H D -> B H T R, B H T float32
+    """
+    if native.missing() is not None:
+        return plain.forward(q, k, v, w, seen, dropout, seed)
+    dtype, fine = v.dtype, k.dtype == torch.float32
+    q, k, v, w = _dense(q), _dense(k), _dense(v), _dense(w)
+    B, H, T, _ = q.shape
+    context, log_sum = torch.empty(B, H, T, v.shape[3]), torch.empty(B, H, T)
+    keys = _room(k) if prepared is None else prepared.contiguous()
+    seen = _ready(seen)
+    asked = _asked(q, k, v, w, seen, dropout, seed, keys, prepared is not None, fine)
+    _forward(*asked, context.data_ptr(), log_sum.data_ptr())
+    return context if dtype == torch.float32 else context.to(dtype), log_sum
+
+
+def backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    context: Tensor,
+    log_sum: Tensor,
+    seen: Plan,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+    prepared: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """The gradients of q, k, v, w and of the centres of the gain, in their dtypes."""
+    if native.missing() is not None:
+        return plain.backward(grad, q, k, v, w, log_sum, seen, dropout, seed)
+    dtypes, fine = [x.dtype for x in (q, k, v, w)], k.dtype == torch.float32
+    q, k, v, w = _dense(q), _dense(k), _dense(v), _dense(w)
+    grad, log_sum = _dense(grad), log_sum.contiguous()
+    keys = _room(k) if prepared is None else prepared.contiguous()
+    seen = _ready(seen)
+    gain = seen.gain_centre
+    dq, dk, dv, dw = (torch.empty(x.shape) for x in (q, k, v, w))
+    dgain = None if gain is None else torch.empty(q.shape[:3])
+    chunks = max(1, min(TASKS // (k.shape[0] * k.shape[1]), -(-q.shape[2] // ROWS)))
+    part_dk, part_dv = _parts(dk, chunks), _parts(dv, chunks)
+    part_dw = torch.empty(chunks, q.shape[0], *w.shape)
+    asked = _asked(q, k, v, w, seen, dropout, seed, keys, prepared is not None, fine)
+    _backward(
+        *asked,
+        grad.data_ptr(), log_sum.data_ptr(), *grad.stride()[:3],
+        dq.data_ptr(), dk.data_ptr(), dv.data_ptr(), dw.data_ptr(),
+        0 if dgain is None else dgain.data_ptr(),
+        part_dk.data_ptr(), part_dv.data_ptr(), part_dw.data_ptr(), chunks,
+    )  # fmt: skip
+    grads = [x.to(dtype) for x, dtype in zip((dq, dk, dv, dw), dtypes, strict=True)]
+    if dgain is not None and gain is not None:
+        dgain = dgain.sum_to_size(gain.shape)
+    return grads[0], grads[1], grads[2], grads[3], dgain
+
+
+def _parts(whole: Tensor, chunks: int) -> Tensor:
+    """Room for what each chunk adds, in rows filled up; the whole itself where it will do."""
+    *rows, width = whole.shape
+    wide = -(-width // PAD) * PAD
+    return whole if chunks == 1 and wide == width else torch.empty(chunks, *rows, wide)
+
+
+def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tensor:
+    """What dropout multiplies each weight with: zero or 1 / (1 - dropout).    B H T S"""
+    if native.missing() is not None:
+        return plain.kept(shape, dropout, seed)
+    B, H, T, S = shape
+    factor = torch.empty(shape)
+    _kept(factor.data_ptr(), B * H * T, S, seed.data_ptr(), dropout)
+    return factor
+
+
+def _room(k: Tensor) -> Tensor:
+    """For prepared keys."""
+    B, G, S, D = k.shape
+    return torch.empty(B, G, S, -(-D // PAD) * PAD + PAD)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """float32 whose last axis has no gaps."""
+    x = x if x.dtype == torch.float32 else x.float()
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _asked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    seen: Plan,
+    dropout: float,
+    seed: Tensor | None,
+    keys: Tensor,
+    prepared: bool,
+    fine: bool,
+) -> tuple[float, ...]:
+    """The numbers of struct call."""
+    B, H, T, D = q.shape
+    _, G, S, R = v.shape
+    room = keys.data_ptr()
+    return (
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), w.data_ptr(),
+        B, H, G, T, S, D, R,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], w.stride(0),
+        room if prepared else 0, room, fine,
+        0 if seed is None else seed.data_ptr(), dropout,
+        *_numbers(seen, B, H, T),
+    )  # fmt: skip
+
+
+_NOTHING_HIDDEN = (0,) * 17
+_ABSENT = (0, 0, 0, 0)
+
+
+def _numbers(seen: Plan, B: int, H: int, T: int) -> tuple[float, ...]:
+    """The numbers of a plan, as struct call has them."""
+    stop, exists, table, centre, gain, sigma, first, causal, half, radius = seen
+    if stop is exists is table is centre is gain is None:
+        return *_NOTHING_HIDDEN, first, causal, half, radius, sigma
+    return (
+        *((0, 0) if stop is None else (stop.data_ptr(), len(stop) > 1)),
+        *((0, 0) if exists is None else (exists.data_ptr(), exists.stride(0) * (len(exists) > 1))),
+        *((0, *_ABSENT) if table is None else (table.data_ptr(), *_steps(table))),
+        *(_ABSENT if centre is None else (centre.data_ptr(), *_steps(centre))),
+        *(_ABSENT if gain is None else (gain.data_ptr(), *_steps(gain))),
+        first, causal, half, radius, sigma,
+    )  # fmt: skip
+
+
+def _steps(x: Tensor) -> list[int]:
+    """Strides, zero along an axis that is broadcast."""
+    return [step if n > 1 else 0 for n, step in zip(x.shape, x.stride(), strict=True)]
+
+
+def _ready(seen: Plan) -> Plan:
+    """The same plan with tensors as the C functions read them."""
+    stop, exists, gain = seen.stop, seen.exists, seen.gain_centre
+    if stop is not None and (stop.dtype != torch.int32 or not stop.is_contiguous()):
+        seen = seen._replace(stop=stop.to(torch.int32).contiguous())
+    if exists is not None and exists.stride(-1) != 1:
+        seen = seen._replace(exists=exists.contiguous())
+    if gain is not None and gain.dtype != torch.float32:
+        seen = seen._replace(gain_centre=gain.float())
+    return seen

@@ -1,0 +1,161 @@
+"""The operators heed::additive and heed::additive_backward: one name on every device.
+
+On a CUDA device they run Triton kernels, on the CPU the native library. Being registered, they
+work under torch.compile, torch.export and fake tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from heed.errors import Refused
+from heed.kernels.additive import native
+from heed.kernels.additive.plan import Plan
+
+_PLAN = (
+    "Tensor? stop, Tensor? exists, Tensor? table, Tensor? centre, Tensor? gain_centre, "
+    "float sigma, SymInt first, bool causal, SymInt half, SymInt radius"
+)
+_REST = f"{_PLAN}, float dropout, Tensor? seed, Tensor? prepared"
+
+_library = torch.library.Library("heed", "FRAGMENT")
+_library.define(
+    f"additive(Tensor q, Tensor k, Tensor v, Tensor w, {_REST}) -> (Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_library.define(
+    "additive_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor w, Tensor context, "
+    f"Tensor log_sum, {_REST}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+_STEPS = len(Plan._fields)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    seen: Plan,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+    prepared: Tensor | None = None,
+    *,
+    plainly: bool = False,
+) -> Tensor:
+    """The context.    B H T D, B G S D, B G S R, H D -> B H T R
+
+    plainly  no gradient, transform or trace is about, so the dispatcher may be passed by
+    """
+    if plainly:
+        serve = _on_cuda if q.is_cuda else _on_cpu
+        return serve(q, k, v, w, *seen, dropout, seed, prepared)[0]
+    context: Tensor = torch.ops.heed.additive(q, k, v, w, *seen, dropout, seed, prepared)[0]
+    return context
+
+
+def _on_cpu(q: Tensor, k: Tensor, v: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return native.forward(q, k, v, w, Plan(*rest[:_STEPS]), *rest[_STEPS:])
+
+
+def _on_cuda(q: Tensor, k: Tensor, v: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    from heed.kernels.additive import forward
+
+    seen, dropout, seed = Plan(*rest[:_STEPS]), rest[_STEPS], rest[_STEPS + 1]
+    with torch.cuda.device(q.device):
+        context, log_sum = forward.forward(_dense(q), _dense(k), _dense(v), w, seen, dropout, seed)
+    return context, log_sum
+
+
+def _back_on_cpu(*given: Any) -> tuple[Tensor, ...]:
+    grad, q, k, v, w, context, log_sum, *rest = given
+    seen = Plan(*rest[:_STEPS])
+    return _five(native.backward(grad, q, k, v, w, context, log_sum, seen, *rest[_STEPS:]))
+
+
+def _back_on_cuda(*given: Any) -> tuple[Tensor, ...]:
+    from heed.kernels.additive import backward
+
+    grad, q, k, v, w, context, log_sum, *rest = given
+    seen, dropout, seed = Plan(*rest[:_STEPS]), rest[_STEPS], rest[_STEPS + 1]
+    q, k, v = _dense(q), _dense(k), _dense(v)
+    with torch.cuda.device(q.device):
+        grads = backward.backward(grad, q, k, v, w, context, log_sum, seen, dropout, seed)
+    return _five(grads)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """The same where the last axis has no gaps."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _five(grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:
+    """An operator returns tensors: an empty one stands for no gradient of centres."""
+    *four, last = grads
+    first = four[0]
+    assert first is not None
+    return (*(x for x in four if x is not None), first.new_empty(0) if last is None else last)
+
+
+_library.impl("additive", _on_cpu, "CPU")
+_library.impl("additive", _on_cuda, "CUDA")
+_library.impl("additive_backward", _back_on_cpu, "CPU")
+_library.impl("additive_backward", _back_on_cuda, "CUDA")
+
+
+def _fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    B, H, T, _ = q.shape
+    return v.new_empty(B, H, T, v.shape[3]), q.new_empty(B, H, T, dtype=torch.float32)
+
+
+def _fake_back(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, w: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    gain_centre = rest[2 + Plan._fields.index("gain_centre")]
+    fresh = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v, w))
+    none = q.new_empty(0)
+    return (*fresh, none if gain_centre is None else torch.empty_like(gain_centre))
+
+
+def _remember(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    context, log_sum = output
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    ctx.save_for_backward(*tensors, context, log_sum)
+    ctx.others = [None if isinstance(x, Tensor) else (x,) for x in inputs]  # type: ignore[attr-defined]
+    ctx.mark_non_differentiable(log_sum)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    *tensors, context, log_sum = ctx.saved_tensors
+    kept = iter(tensors)
+    q, k, v, w, *rest = [next(kept) if x is None else x[0] for x in ctx.others]
+    nothing: list[Tensor | None] = [None] * len(ctx.others)
+    if grad is None:
+        return tuple(nothing)
+    grads = torch.ops.heed.additive_backward(grad, q, k, v, w, context, log_sum, *rest)
+    nothing[:4] = grads[:4]
+    place = 4 + Plan._fields.index("gain_centre")
+    if ctx.needs_input_grad[place]:
+        nothing[place] = grads[4]
+    return tuple(nothing)
+
+
+def _once_only(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    raise Refused(
+        "fused additive attention knows first derivatives alone; for second ones switch it off: "
+        'with heed.kernels.off("additive"): ...'
+    )
+
+
+torch.library.register_fake("heed::additive", _fake, lib=_library)
+torch.library.register_fake("heed::additive_backward", _fake_back, lib=_library)
+torch.library.register_autograd(
+    "heed::additive", _differentiate, setup_context=_remember, lib=_library
+)
+torch.library.register_autograd("heed::additive_backward", _once_only, lib=_library)

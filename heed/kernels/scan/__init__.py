@@ -1,0 +1,85 @@
+"""Walking aligns in one launch: monotonic, forward, forced-forward; and mixtures of windows.
+
+The reference steps through T in Python, and each step is a dozen passes over S; here the loop over
+T is inside one kernel, for each head of each batch row. README.md beside this derives the steps and
+their gradients. Their twins are the loops of `heed.attention.moving`, which enter themselves in
+`operator.TWINS`, since only they differentiate twice.
+
+This kernel serves the align of a call; the reference compares and reads around it.
+"""
+
+import torch
+from torch import Tensor
+
+from heed.kernels.ability import no_triton, transformed
+from heed.kernels.native import missing
+from heed.kernels.scan import operator
+from heed.records import Call
+
+ALIGNS = frozenset({"monotonic", "forward", "forced-forward", "mixture-window"})
+"""The parts whose weights it can form, by name."""
+
+
+def refusal(call: Call) -> str | None:
+    """Why the align of this call cannot be served; None where it can."""
+    if call.align not in ALIGNS:
+        return f"it moves along the keys; {call.align} does not"
+    return refusal_of(call.align, torch.promote_types(call.q.dtype, torch.float32), call.q.device)
+
+
+def refusal_of(align: str, dtype: torch.dtype, device: torch.device) -> str | None:
+    """The same of an align by its name, and of energies."""
+    if align not in ALIGNS:
+        return f"it does not know {align}"
+    if device.type == "cpu":
+        if dtype not in (torch.float32, torch.float64):
+            return f"it computes in float32 or float64, not in {str(dtype)[6:]}"
+        return transformed() or _unable(device)
+    if dtype != torch.float32:
+        return f"on a GPU it computes in float32, not in {str(dtype)[6:]}"
+    return transformed() or _unable(device)
+
+
+def _unable(device: torch.device) -> str | None:
+    return missing() if device.type == "cpu" else no_triton(device)
+
+
+# It never changes while a process lives: torch.compile need not look inside, nor could it.
+_unable.__dict__["_dynamo_marked_constant"] = True
+
+
+def walk(
+    kind: operator.Kind,
+    energy: Tensor,
+    ok: Tensor | None,
+    before: Tensor,
+    covered: Tensor | None = None,
+    move: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All steps of a walk: the weights, where it stands at the end, and what has been used.
+
+    B H T S, who is visible, B H S, B H S, B H T -> B H T S, B H S, B H S (forced alone)
+    """
+    B, H, T, S = energy.shape
+    ok = None if ok is None else ok.expand(B, H, T, S)
+    before = before.to(energy.dtype).expand(B, H, S)
+    covered = None if covered is None else covered.to(energy.dtype).expand(B, H, S)
+    move = None if move is None else move.expand(B, H, T)
+    weight, last, used, _ = operator.scan(kind, energy, ok, before, covered, move)
+    return weight, last, used
+
+
+def spares(S: int, centre: Tensor) -> bool:
+    """Whether windows are better not laid out: a GPU is done with a few million before it would
+    have launched anything of ours.    B H T K"""
+    return centre.device.type == "cpu" or centre.numel() * S > 1 << 24
+
+
+def mix(height: Tensor, sharpness: Tensor, centre: Tensor, ok: Tensor | None, S: int) -> Tensor:
+    """Σ_k α_k exp(-β_k (κ_k - s)^2) where it is visible.    B H T K (three times) -> B H T S"""
+    ok = None if ok is None else ok.expand(*centre.shape[:3], S)
+    return operator.mixture(height, sharpness, centre, ok, S)
+
+
+run = walk
+"""What a kernel is asked for; this one's answer is a call's weights, not its context."""

@@ -1,0 +1,76 @@
+"""What the walks' Triton kernels share: reading rows, and scans over a tile with a carry."""
+
+import triton
+import triton.language as tl
+
+TINY = tl.constexpr(1.1754943508222875e-38)
+TRACE = tl.constexpr(1e-6)  # heed.attention.moving.forced_step
+HARD = tl.constexpr(1)
+
+
+@triton.jit
+def then(keep, x, next_keep, next_x):
+    """Two stretches of x_j = keep_j x_{j-1} + term_j as one."""
+    return keep * next_keep, next_keep * x + next_x
+
+
+@triton.jit
+def plus(x, y):
+    return x + y
+
+
+@triton.jit
+def scanned(keep, term, carry, REVERSE: tl.constexpr):
+    """x_j = keep_j x_{j-1} + term_j over a tile; `carry` is x before it.    BLOCK"""
+    kept, x = tl.associative_scan((keep, term), 0, then, reverse=REVERSE)
+    return x + kept * carry
+
+
+@triton.jit
+def summed(term, carry, REVERSE: tl.constexpr):
+    """The running sum over a tile."""
+    return tl.associative_scan(term, 0, plus, reverse=REVERSE) + carry
+
+
+@triton.jit
+def entry(x, at, place):
+    """The entry of a tile at one of its places: the carry of the next."""
+    return tl.sum(tl.where(at == place, x, 0.0), 0)
+
+
+@triton.jit
+def seen_at(OK, j, inside, by_key, MASKED: tl.constexpr):
+    """Who is visible; nobody outside."""
+    if MASKED:
+        return tl.load(OK + j * by_key, inside, other=0) != 0
+    return inside
+
+
+@triton.jit
+def chance_at(E, j, seen, KIND: tl.constexpr):
+    """The chance to stop at each place, zero where it is hidden."""
+    energy = tl.load(E + j, seen, other=0.0)
+    if KIND == HARD:
+        return tl.where(seen & (energy > 0), 1.0, 0.0)
+    return tl.where(seen, 1 / (1 + tl.exp(-energy)), 0.0)
+
+
+@triton.jit
+def forward_prior(FROM, OK, j, inside, by_key, move, carry, MASKED: tl.constexpr):
+    """What waits at each place, what arrives from the one before, and the prior of both.
+
+    What arrives gathers what stands on the hidden places in between.
+    """
+    waits = tl.load(FROM + j, inside, other=0.0)
+    arrives = tl.load(FROM + j - 1, inside & (j > 0), other=0.0)
+    if MASKED:
+        crossed = seen_at(OK, j - 1, inside & (j > 0), by_key, MASKED)
+        keep = tl.where(crossed | (j == 0), 0.0, 1.0)
+        arrives = scanned(keep, arrives, carry, False)
+    return waits, arrives, (1 - move) * waits + move * arrives
+
+
+@triton.jit
+def left_of(covered):
+    """What has not been used of each place; a trace is never used up."""
+    return tl.maximum(1 - covered, TRACE)

@@ -1,0 +1,16 @@
+"""How wide a tile of keys is, and how many warps share it: three forms, whatever the length.
+
+Measured on an H200, forward and backward; README.md beside this has the figures.
+"""
+
+
+def tile(S: int) -> dict[str, int]:
+    """Of a walk, whose one program has a whole row of keys to itself."""
+    if S <= 128:
+        return {"BLOCK": 128, "num_warps": 4}
+    return {"BLOCK": 512 if S <= 512 else 2048, "num_warps": 8}
+
+
+def mixture_tile(S: int) -> dict[str, int]:
+    """Of a mixture, where rows are many."""
+    return {"BLOCK": 128 if S <= 128 else 512, "num_warps": 1 if S <= 128 else 4}

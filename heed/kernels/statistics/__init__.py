@@ -1,0 +1,132 @@
+"""Statistics of attention from queries and keys alone: the weights are never formed.
+
+Its twin is `heed.attention.statistics` of the weights of the reference. The context comes from
+whichever kernel serves the call; what this adds is a second look at q and k.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from heed.kernels.ability import no_triton, transformed
+from heed.kernels.sight import Sight, sight
+from heed.kernels.statistics.operator import statistics
+from heed.records import Call, Statistics, Summary
+from heed.visible import Causal
+
+WIDEST = 256
+MOST = 8  # of the largest weights
+
+
+def refusal(call: Call, asked: Summary) -> str | None:
+    """Why this kernel cannot serve the call; None where it can."""
+    if call.family != "dot":
+        return f"it computes dot products, not {call.family} scores"
+    if call.align != "softmax" or call.past:
+        return f"it normalises each row by softmax; not {call.align}, nor after a past"
+    if call.q.dtype == torch.float64 and call.q.is_cuda:
+        return "it computes in float32"
+    if call.q.shape[-1] > WIDEST and call.q.is_cuda:
+        return f"it compares at most {WIDEST} numbers; these are {call.q.shape[-1]} wide"
+    if asked.top > MOST:
+        return f"it finds at most the {MOST} largest weights"
+    if call.q.device.type not in ("cpu", "cuda"):
+        return f"it runs on CUDA and on the CPU, not on {call.q.device.type}"
+    return transformed() or (no_triton(call.q.device) if call.q.is_cuda else None)
+
+
+@torch.no_grad()
+def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
+    """All but the exact rows, given log Σ exp(e) (B H T) where the context's kernel had it."""
+    q, k = _as_fused(call.q.detach()), _as_fused(call.k.detach())
+    seen, T, N = sight(call), q.shape[2], k.shape[2]
+    rows, columns = (0, 0) if asked.map is None else (min(asked.map[0], T), min(asked.map[1], N))
+    gain = None if call.gain is None else call.gain.centre.detach()
+    bias = call.bias
+    if bias is not None:
+        bias = bias.detach().reshape((1,) * (4 - bias.ndim) + bias.shape)
+    total, facts, place, received, top, share, pooled = statistics(
+        q,
+        k,
+        log_sum,
+        *_tables(seen),
+        bias,
+        gain,
+        call.scale,
+        1.0 if call.gain is None else call.gain.sigma,
+        seen.first,
+        -1 if seen.half is None else seen.half,
+        seen.radius,
+        seen.causal,
+        call.sinks,
+        min(asked.top, N),
+        rows,
+        columns,
+    )
+    mass, entropy, peak, expected, spread = facts.unbind()
+    return Statistics(
+        mass,
+        entropy,
+        peak,
+        place,
+        expected,
+        spread,
+        received,
+        total,
+        top if asked.top else None,
+        share if asked.top else None,
+        None if asked.map is None else pooled,
+    )
+
+
+def context(call: Call, name: str, run: Callable[[Call], Tensor]) -> tuple[Tensor, Tensor | None]:
+    """The context from the kernel that was chosen, and log Σ exp(e) where it gives that too.
+
+    PyTorch's fused attention knows each row's log-sum-exp and keeps it to itself; asked through the
+    operator that it would choose, it hands out both, so that one pass over q and k is saved.
+    """
+    if name != "sdpa" or not call.q.is_cuda or not _bare(call):
+        return run(call), None
+    causal = call.visible is not None and call.places.T > 1
+    q, k, v = call.q, call.k, call.v
+    chosen = torch._fused_sdp_choice(q, k, v, None, 0.0, causal, scale=call.scale)
+    aten = torch.ops.aten
+    if chosen == 1:  # the numbers of torch.nn.attention.SDPBackend
+        out = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=call.scale)
+    elif chosen == 3:
+        out = aten._scaled_dot_product_cudnn_attention(
+            q, k, v, None, True, 0.0, causal, False, scale=call.scale
+        )
+    else:
+        return run(call), None
+    return out[0], out[1].detach()
+
+
+def _bare(call: Call) -> bool:
+    """Whether PyTorch's fused attention serves the call with nothing in between."""
+    q, places = call.q, call.places
+    plain = q.shape[1] == call.k.shape[1] and q.shape[-1] == call.v.shape[-1]
+    half = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] % 8 == 0
+    if not (plain and half) or call.bias is not None or call.dropout:
+        return False
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda"):
+        return False
+    square = call.k.shape[2] == places.T or places.T == 1
+    causal = type(call.visible) is Causal and places.last_at_end and square
+    return call.visible is None or causal
+
+
+def _tables(seen: Sight) -> tuple[Tensor | None, ...]:
+    """stop, exists, centre and table, as bytes where they are booleans."""
+    exists, table = (
+        None if x is None else x.contiguous().view(torch.uint8) for x in (seen.exists, seen.table)
+    )
+    return seen.stop, exists, seen.centre, table
+
+
+def _as_fused(x: Tensor) -> Tensor:
+    """In the dtype in which fused attention would compare it."""
+    kind = x.device.type
+    lowered = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return x.to(torch.get_autocast_dtype(kind)) if lowered else x

@@ -1,0 +1,471 @@
+"""Two passes over queries and keys: what each row sums to; then everything, in one visit.
+
+A program owns a tile of queries and walks over the keys. Nothing is added atomically: what a key
+receives and what a cell of the map gathers is written per tile of queries, and summed afterwards.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from heed.kernels.statistics.device import HIDDEN, energies, reach, seen
+from heed.kernels.statistics.plan import Plan, Question
+from heed.kernels.statistics.tuned import SCRATCH
+
+SHIFT = tl.constexpr(14.0)
+UNIT = tl.constexpr(2.0**-14)
+"""Weights are held times 2^14, so that the small ones of long rows are no subnormal halves."""
+
+
+@triton.jit(do_not_specialize=["T", "S", "N", "first", "half", "radius"])
+def _normalise(
+    q, k, log_sum, stop, exists, centre, table, bias,
+    q_b, q_h, q_t, k_b, k_g, k_s, stop_b, exists_b, centre_b, centre_h,
+    table_b, table_h, table_t, bias_b, bias_h, bias_t, bias_s,
+    H, share, T, S, N, first, half, radius, scale,
+    CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, STOP: tl.constexpr,
+    EXISTS: tl.constexpr, TABLE: tl.constexpr, SINKS: tl.constexpr, BIAS: tl.constexpr,
+    WIDTH: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """log Σ exp(e) of each row, online."""
+    b = (tl.program_id(1) // H).to(tl.int64)
+    h = (tl.program_id(1) % H).to(tl.int64)
+    begin = tl.program_id(0) * BM
+    t = begin + tl.arange(0, BM)
+    d = tl.arange(0, BD)
+    inside = (t < T)[:, None] & (d < WIDTH)[None, :]
+    rows = q + b * q_b + h * q_h + t.to(tl.int64)[:, None] * q_t + d[None, :]
+    asked = tl.load(rows, mask=inside, other=0.0)
+    k += b * k_b + (h // share) * k_g
+    exists += b * exists_b
+    table += b * table_b + h * table_h
+    bias += b * bias_b + h * bias_h
+    c = tl.zeros([BM], tl.float32)
+    if NEAR:
+        c = tl.load(centre + b * centre_b + h * centre_h + t, mask=t < T, other=0.0)
+    limit = N
+    if STOP:
+        limit = tl.load(stop + b * stop_b)
+    origin = b * 0  # in 64 bits
+    low, high, whole_low, whole_high = reach(
+        begin, c, T, S, N, first, half, radius, limit,
+        CAUSAL, FIXED, NEAR, STOP, EXISTS or TABLE or NEAR, SINKS, BM, BN,
+    )  # fmt: skip
+    j = tl.arange(0, BN)
+    best = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    for part in tl.static_range(3):
+        if part == 0:
+            start, end = low, whole_low
+        elif part == 1:
+            start, end = whole_low, whole_high
+        else:
+            start, end = whole_high, high
+        if part != 0 or FIXED:
+            for s0 in range(start, end, BN):
+                s = s0 + j
+                e = energies(
+                    asked, k + (origin + s0) * k_s, bias, t, s, j, d, k_s, bias_t, bias_s, T, N,
+                    scale, BIAS, part != 1, WIDTH, BD,
+                )  # fmt: skip
+                if part != 1:
+                    ok = seen(
+                        t, s, c, exists, table, table_t, T, S, N, first, half, radius, limit,
+                        CAUSAL, FIXED, NEAR, STOP, EXISTS, TABLE, SINKS,
+                    )  # fmt: skip
+                    e = tl.where(ok, e, float("-inf"))
+                top = tl.maximum(best, tl.max(e, 1))
+                anchor = tl.where(top == float("-inf"), 0.0, top)
+                total = total * tl.exp2(best - anchor) + tl.sum(tl.exp2(e - anchor[:, None]), 1)
+                best = top
+    found = (best + tl.log2(tl.maximum(total, 0.5))) * 0.6931471805599453
+    found = tl.where(total > 0, found, float("-inf"))
+    tl.store(log_sum + tl.program_id(1).to(tl.int64) * T + t, found, mask=t < T)
+
+
+@triton.jit
+def _keyed(
+    weight, j, t, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, FLAT: tl.constexpr
+):
+    """What the largest is looked for among: weights, or their bits with the column inside.
+
+    The bits of numbers from zero up are ordered as they are; the lowest, which a half or bfloat16
+    energy cannot know, give way to the column, so that one maximum finds both. Hidden: zero.
+    Eight columns lie on four threads, two on each: what tells a thread's own columns apart is
+    known to the compiler, and what tells the threads apart can wait.    BM BN -> BM BN/8 4 2
+    FLAT leaves them as they are, BM BN, to be looked through several times.
+    """
+    if EXACT:
+        keyed = weight
+    elif FLAT:
+        keyed = (weight.to(tl.int32, bitcast=True) & -BN) | (BN - 1 - j)[None, :]
+    else:
+        bits = tl.reshape(weight.to(tl.int32, bitcast=True), [BM, BN // 8, 4, 2])
+        column = tl.arange(0, BN // 8)[:, None, None] * 8 + tl.arange(0, 2)[None, None, :]
+        # A mask that the compiler does not see through stays in a register, which leaves room in
+        # the instruction for the column: one operation instead of two.
+        high = tl.where(t >= 0, -BN, 0)[:, None, None, None]
+        keyed = (bits & high) | (BN - 1 - 6 - column)[None, :, :, :]
+    return keyed
+
+
+@triton.jit
+def _largest(keyed, j, BN: tl.constexpr, EXACT: tl.constexpr, FLAT: tl.constexpr):
+    """The largest weight of each row of a tile, and its column, the first of equals.    BM
+
+    Unless FLAT, of what each of a row's four threads holds.    BM 4
+    """
+    if EXACT:
+        most = tl.max(keyed, 1)
+        column = tl.min(tl.where(keyed == most[:, None], j[None, :], BN), 1)
+    else:
+        if FLAT:
+            both = tl.max(keyed, 1)
+        else:
+            both = tl.max(tl.max(keyed, 3), 1) + (6 - 2 * tl.arange(0, 4))[None, :]
+        most = (both & -BN).to(tl.float32, bitcast=True)
+        column = BN - 1 - (both & (BN - 1))
+    return most, column
+
+
+@triton.jit
+def _moments(BN: tl.constexpr):
+    """1, j and j² of each column of a tile, j counted from its middle.    -> BN 16
+
+    j² comes in two parts, each of which float16 holds exactly. Each of the four is there four
+    times, so that every thread of a row's four has all of them: 1 j 1 j ..., high low high low ...
+    """
+    j = (tl.arange(0, BN) - BN // 2)[:, None]
+    column = tl.arange(0, 16)[None, :]
+    low = (j * j) % 64
+    left = tl.where(column % 2 == 0, 1, j)
+    right = tl.where(column % 2 == 0, j * j - low, low)
+    return tl.where(column < 8, left, right).to(tl.float32)
+
+
+@triton.jit
+def _by_thread(sums, BM: tl.constexpr):
+    """What `_moments` laid out, taken apart again where it lies.    BM 16 -> three of BM 4"""
+    table = tl.permute(tl.reshape(sums, [BM, 2, 4, 2]), [0, 2, 1, 3])
+    even, odd = tl.split(table)  # BM 4 2
+    one, high = tl.split(even)
+    first, low = tl.split(odd)
+    return one, first, high + low
+
+
+@triton.jit
+def _row_sums(x, BM: tl.constexpr, BN: tl.constexpr):
+    """The sums over what each of a row's four threads holds.    BM BN -> BM 4"""
+    return tl.sum(tl.sum(tl.reshape(x, [BM, BN // 8, 4, 2]), 1), 2)
+
+
+@triton.jit
+def _picked(x, chosen):
+    """Of each row, what the chosen thread holds.    BM 4 -> BM"""
+    return tl.sum(tl.where(chosen, x, x * 0), 1)
+
+
+@triton.jit
+def _down(t, begin, T, rows, RC: tl.constexpr, MAP: tl.constexpr):
+    """Which queries of a tile fall into which row of cells; the last row is all of them.
+
+    -> RC BM
+    """
+    r = tl.arange(0, RC)[:, None]
+    here = r == RC - 1
+    if MAP:
+        cell = t.to(tl.int64) * rows // T - begin.to(tl.int64) * rows // T
+        here = here | (cell[None, :] == r)
+    return (here & (t < T)[None, :]).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["T", "S", "N", "first", "half", "radius", "rows", "columns", "tile"])
+def _summarise(
+    q, k, log_sum, stop, exists, centre, table, bias, gain,
+    facts, place, top_place, top_weight, received, cells,
+    q_b, q_h, q_t, k_b, k_g, k_s, stop_b, exists_b, centre_b, centre_h,
+    table_b, table_h, table_t, bias_b, bias_h, bias_t, bias_s, gain_b, gain_h,
+    H, share, T, S, N, first, half, radius, rows, columns, tile, scale, sharpness,
+    CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, STOP: tl.constexpr,
+    EXISTS: tl.constexpr, TABLE: tl.constexpr, SINKS: tl.constexpr, BIAS: tl.constexpr,
+    GAIN: tl.constexpr, EXACT: tl.constexpr, FULL: tl.constexpr, TOP: tl.constexpr, K: tl.constexpr,
+    MAP: tl.constexpr, RC: tl.constexpr, GROUP: tl.constexpr,
+    WIDTH: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """All statistics of a tile of queries whose log Σ exp(e) is known."""
+    head = tl.program_id(1).to(tl.int64)
+    b, h = head // H, head % H
+    begin = (tile + tl.program_id(0)) * BM
+    t = begin + tl.arange(0, BM)
+    d = tl.arange(0, BD)
+    j = tl.arange(0, BN)
+    inside = (t < T)[:, None] & (d < WIDTH)[None, :]
+    asked = tl.load(
+        q + b * q_b + h * q_h + t.to(tl.int64)[:, None] * q_t + d[None, :], mask=inside, other=0.0
+    )
+    k += b * k_b + (h // share) * k_g
+    exists += b * exists_b
+    table += b * table_b + h * table_h
+    bias += b * bias_b + h * bias_h
+    known = tl.load(log_sum + head * T + t, mask=t < T, other=10000.0) * 1.4426950408889634
+    base = tl.where(known == float("-inf"), 0.0, known) - SHIFT
+    c = tl.zeros([BM], tl.float32)
+    if NEAR:
+        c = tl.load(centre + b * centre_b + h * centre_h + t, mask=t < T, other=0.0)
+    peak_at = tl.zeros([BM], tl.float32)
+    if GAIN:
+        peak_at = tl.load(gain + b * gain_b + h * gain_h + t, mask=t < T, other=0.0)
+    limit = N
+    if STOP:
+        limit = tl.load(stop + b * stop_b)
+    origin = b * 0  # in 64 bits
+    low, high, whole_low, whole_high = reach(
+        begin, c, T, S, N, first, half, radius, limit,
+        CAUSAL, FIXED, NEAR, STOP, EXISTS or TABLE or NEAR, SINKS, BM, BN,
+    )  # fmt: skip
+
+    padded = tl.cdiv(N, BN) * BN  # a row of the scratch
+    own = head * tl.num_programs(0) + tl.program_id(0)
+    received += own * padded
+    cells += own * (padded // GROUP) * RC
+    number = tl.float32 if FULL else tl.float16
+    down = _down(t, begin, T, rows, RC, MAP).to(number)
+    moments = _moments(BN).to(number)
+
+    # Four threads share a row, and each keeps its own account until the end: nothing is passed
+    # between them while the tiles go by.
+    mass = tl.zeros([BM, 4], tl.float32)  # of weights in full precision, as these two
+    logs = tl.zeros([BM, 4], tl.float32)
+    zeroth = tl.zeros([BM, 4], tl.float32)
+    moment = tl.zeros([BM, 4], tl.float32)
+    second = tl.zeros([BM, 4], tl.float32)
+    middle = tl.zeros([BM, 4], tl.float32)  # what moments are taken around: the peak so far
+    peak = tl.zeros([BM, 4], tl.float32)
+    at = tl.zeros([BM, 4], tl.int32)
+    top_w = tl.zeros([BM, K], tl.float32)
+    top_s = tl.zeros([BM, K], tl.int32)
+    slot = tl.arange(0, K)
+    for part in tl.static_range(3):
+        if part == 0:
+            start, end = low, whole_low
+        elif part == 1:
+            start, end = whole_low, whole_high
+        else:
+            start, end = whole_high, high
+        if part != 0 or FIXED:
+            for s0 in range(start, end, BN):
+                s = s0 + j
+                y = energies(
+                    asked, k + (origin + s0) * k_s, bias, t, s, j, d, k_s, bias_t, bias_s, T, N,
+                    scale, BIAS, part != 1, WIDTH, BD,
+                )  # fmt: skip
+                y -= base[:, None]
+                if GAIN:
+                    away = s.to(tl.float32)[None, :] - peak_at[:, None]
+                    less = away * away * sharpness
+                    y -= tl.where((s < S)[None, :], less, 0.0) if SINKS else less
+                if part != 1:
+                    ok = seen(
+                        t, s, c, exists, table, table_t, T, S, N, first, half, radius, limit,
+                        CAUSAL, FIXED, NEAR, STOP, EXISTS, TABLE, SINKS,
+                    )  # fmt: skip
+                    y = tl.where(ok, y, HIDDEN)
+                w = tl.exp2(y)
+                logs += _row_sums(w * y, BM, BN)
+                if GAIN:
+                    mass += _row_sums(w, BM, BN)
+
+                keyed = _keyed(w, j, t, BM, BN, EXACT, TOP)
+                most, column = _largest(keyed, j, BN, EXACT, TOP)
+                if EXACT or TOP:
+                    here = tl.broadcast_to(most[:, None], [BM, 4])
+                    found = tl.broadcast_to((s0 + column)[:, None], [BM, 4])
+                else:
+                    here = most
+                    found = s0 + column
+                better = here > peak
+                peak = tl.where(better, here, peak)
+                at = tl.where(better, found, at)
+
+                step = tl.where(better, found.to(tl.float32) - middle, 0.0)
+                second += step * (step * zeroth - 2 * moment)
+                moment -= step * zeroth
+                middle += step
+                halves = w.to(number)
+                r = tl.arange(0, RC)
+                fallen = tl.dot(down, halves, input_precision="ieee") * UNIT  # RC BN
+                # The last row is all queries of the tile: what each key received of them.
+                to = received + s[None, :] + (r[:, None] - (RC - 1))
+                tl.store(to, fallen, mask=(r == RC - 1)[:, None])
+                if MAP:
+                    grid = tl.sum(tl.reshape(fallen, [RC, BN // GROUP, GROUP]), 2)
+                    g = s0 // GROUP + tl.arange(0, BN // GROUP)
+                    to = cells + r.to(tl.int64)[:, None] * (padded // GROUP) + g[None, :]
+                    tl.store(to, grid, mask=(r < RC - 1)[:, None])
+                if FULL:
+                    off = s.to(tl.float32)[None, :] - tl.max(middle, 1)[:, None]
+                    zeroth += tl.sum(w, 1)[:, None]
+                    moment += tl.sum(w * off, 1)[:, None]
+                    second += tl.sum(w * off * off, 1)[:, None]
+                else:
+                    sums = tl.dot(halves, moments, input_precision="ieee")
+                    w0, w1, w2 = _by_thread(sums, BM)
+                    off = s0 * 1.0 + BN // 2 - middle
+                    second += w2 + off * (2 * w1 + off * w0)
+                    moment += w1 + off * w0
+                    zeroth += w0
+                if TOP:
+                    least = tl.min(top_w, 1)
+                    while tl.max((most > least).to(tl.int32), 0) > 0:
+                        chosen = top_w == least[:, None]
+                        chosen = (
+                            slot[None, :] == tl.min(tl.where(chosen, slot[None, :], K), 1)[:, None]
+                        )
+                        chosen = chosen & (most > least)[:, None]
+                        top_w = tl.where(chosen, most[:, None], top_w)
+                        top_s = tl.where(chosen, (s0 + column)[:, None], top_s)
+                        keyed = tl.where(j[None, :] == column[:, None], keyed * 0, keyed)
+                        most, column = _largest(keyed, j, BN, EXACT, TOP)
+                        least = tl.min(top_w, 1)
+
+    # The thread that holds the peak; where several do, the one whose place comes first.
+    best = tl.max(peak, 1)
+    foremost = tl.min(tl.where(peak == best[:, None], at, 2147483647), 1)
+    chosen = (peak == best[:, None]) & (at == foremost[:, None])
+    lane = tl.arange(0, 4)[None, :]
+    chosen = lane == tl.min(tl.where(chosen, lane, 4), 1)[:, None]
+    total = tl.sum(mass, 1)
+    if not GAIN:
+        total = tl.where((known > float("-inf")) & (t < T), 16384.0, 0.0)
+    scaled = tl.maximum(total, 1e-30)
+    some = tl.maximum(_picked(zeroth, chosen), 1e-30)
+    mean = _picked(moment, chosen) / some
+    variance = tl.maximum(_picked(second, chosen) / some - mean * mean, 0.0)
+    # -Σ (w/m) log2 (w/m), where the logarithms that were summed are those of 2^14 w
+    entropy = (tl.log2(scaled) - tl.sum(logs, 1) / scaled) * 0.6931471805599453
+    nothing = total <= 0
+    valid = t < T
+    facts += head * T + t
+    plane = tl.num_programs(1).to(tl.int64) * T
+    tl.store(facts, total * UNIT, mask=valid)
+    tl.store(facts + plane, tl.where(nothing, 0.0, tl.maximum(entropy, 0.0)), mask=valid)
+    tl.store(facts + 2 * plane, best / scaled, mask=valid)
+    expected = _picked(middle, chosen) + mean
+    tl.store(facts + 3 * plane, tl.where(nothing, 0.0, expected), mask=valid)
+    tl.store(facts + 4 * plane, tl.where(nothing, 0.0, tl.sqrt(variance)), mask=valid)
+    tl.store(place + head * T + t, foremost, mask=valid)
+    if TOP:
+        to = (head * T + t)[:, None] * K + slot[None, :]
+        tl.store(top_place + to, top_s, mask=valid[:, None])
+        tl.store(top_weight + to, top_w / scaled[:, None], mask=valid[:, None])
+
+
+@triton.jit(do_not_specialize=["T", "N", "rows", "columns", "tile", "tiles"])
+def _gather(
+    cells, out, T, N, rows, columns, tile, tiles,
+    RC: tl.constexpr, GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Add up what tiles of queries and groups of keys gathered for each cell, and take the mean.
+
+    Cell r holds the queries from ceil(r T / rows) to before ceil((r + 1) T / rows).
+    """
+    head = tl.program_id(2).to(tl.int64)
+    r = tl.program_id(0) * BR + tl.arange(0, BR)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    groups = tl.cdiv(N, BN) * BN // GROUP
+    cells += head * tiles * groups * RC
+    begin = ((r.to(tl.int64) * T + rows - 1) // rows).to(tl.int32)
+    end = ((r.to(tl.int64) * T + T + rows - 1) // rows).to(tl.int32)
+    left = ((c.to(tl.int64) * N + columns - 1) // columns).to(tl.int32) // GROUP
+    right = ((c.to(tl.int64) * N + N + columns - 1) // columns).to(tl.int32) // GROUP
+    upper = tl.maximum(begin // BM, tile)
+    lower = tl.minimum((end - 1) // BM + 1, tile + tiles)
+    down = r < rows
+    across = c < columns
+    total = tl.zeros([BR, BC], tl.float32)
+    for more in range(0, tl.max(tl.where(down, lower - upper, 0), 0)):
+        i = upper + more
+        row = r - (i.to(tl.int64) * BM * rows // T).to(tl.int32)
+        line = cells + ((i - tile).to(tl.int64) * RC + row) * groups
+        for step in range(0, tl.max(tl.where(across, right - left, 0), 0)):
+            n = left + step
+            inside = (down & (i < lower))[:, None] & (across & (n < right))[None, :]
+            total += tl.load(line[:, None] + n[None, :], mask=inside, other=0.0)
+    to = out + (head * rows + r)[:, None] * columns + c[None, :]
+    inside = down[:, None] & across[None, :]
+    before = tl.load(to, mask=inside, other=0.0)
+    count = tl.maximum(end - begin, 1).to(tl.float32)
+    tl.store(to, before + total / count[:, None], mask=inside)
+
+
+def summarise(question: Question) -> list[Tensor]:
+    """Everything, as `operator` says; tensors may lie on the CPU under Triton's interpreter."""
+    q, k = question.q, question.k
+    B, H, T, _ = q.shape
+    plan = Plan.of(question)
+    log_sum = _log_sum(question, plan)
+    device, heads, N = q.device, B * H, k.shape[2]
+    facts = torch.empty(5, B, H, T, device=device)
+    place = torch.empty(B, H, T, dtype=torch.int32, device=device)
+    top_place = torch.empty(
+        B, H, T, plan.K if question.top else 0, dtype=torch.int32, device=device
+    )
+    top_weight = torch.empty(top_place.shape, device=device)
+    received = torch.zeros(B, H, N, device=device)
+    rows, columns = question.map
+    pooled = torch.zeros(B, H, rows, columns, device=device)
+    tiles, keys = triton.cdiv(T, plan.BM), triton.cdiv(N, plan.BN) * plan.BN
+    of_map = plan.RC * keys // plan.GROUP if rows else 0
+    each = heads * (keys + of_map) * 4  # bytes of scratch for each tile of queries
+    slab = max(1, min(tiles, SCRATCH // each))
+    # What a tile of queries does not visit, it does not write.
+    empty = torch.empty if question.everything else torch.zeros
+    for tile in range(0, tiles, slab):
+        n = min(slab, tiles - tile)
+        got = empty(heads, n, keys, device=device)
+        cells = empty(heads * n * of_map, device=device)
+        _summarise[(n, heads)](
+            q, k, log_sum, *question.tensors(), question.given(question.gain),
+            facts, place, top_place, top_weight, got, cells,
+            *q.stride()[:3], *k.stride()[:3], *question.strides(), *question.strides_of_gain(),
+            H, H // k.shape[1], T, question.S, N, question.first, question.half, question.radius,
+            rows, columns, tile, question.scale * math.log2(math.e), question.sharpness,
+            **question.flags(), GAIN=question.gain is not None, EXACT=plan.exact, FULL=plan.full,
+            TOP=question.top > 0, K=plan.K, MAP=rows > 0, RC=plan.RC, GROUP=plan.GROUP,
+            WIDTH=plan.width, BD=plan.BD, BM=plan.BM, BN=plan.BN,
+            num_warps=plan.warps, num_stages=plan.stages,
+        )  # fmt: skip
+        received += got.sum(1)[:, :N].view(B, H, N)
+        if rows:
+            _gather[(triton.cdiv(rows, 16), triton.cdiv(columns, 64), heads)](
+                cells, pooled, T, N, rows, columns, tile, n,
+                RC=plan.RC, GROUP=plan.GROUP, BM=plan.BM, BN=plan.BN, BR=16, BC=64,
+            )  # fmt: skip
+    top_place = top_place.long()
+    if question.top:  # the slots are in no order
+        order = top_weight.argsort(-1, descending=True)[..., : question.top]
+        top_place, top_weight = (x.gather(-1, order) for x in (top_place, top_weight))
+    return [log_sum, facts, place.long(), received, top_place, top_weight, pooled]
+
+
+def _log_sum(question: Question, plan: Plan) -> Tensor:
+    """log Σ exp(e) of each row, given or found.    B H T"""
+    if question.log_sum is not None:
+        given = question.log_sum.reshape(question.q.shape[:3])
+        return given.to(torch.float32, copy=True).contiguous()  # it is handed out again
+    q, k = question.q, question.k
+    B, H, T, _ = q.shape
+    log_sum = torch.empty(B, H, T, device=q.device)
+    _normalise[(triton.cdiv(T, plan.BM), B * H)](
+        q, k, log_sum, *question.tensors(),
+        *q.stride()[:3], *k.stride()[:3], *question.strides(),
+        H, H // k.shape[1], T, question.S, k.shape[2], question.first, question.half,
+        question.radius, question.scale * math.log2(math.e),
+        **question.flags(), WIDTH=plan.width, BD=plan.BD, BM=plan.BM, BN=plan.BN,
+        num_warps=plan.warps, num_stages=plan.stages,
+    )  # fmt: skip
+    return log_sum

@@ -1,0 +1,91 @@
+"""The operator `heed::statistics`: Triton on a GPU, PyTorch on the CPU; no gradient flows.
+
+It gives, in this order (k is `top`, zero where not asked for):
+
+    log Σ exp(e)                                   B H T
+    mass, entropy, peak, expected place, spread    5 B H T
+    place of the peak                              B H T
+    what each key received                         B H N
+    places and shares of the largest               B H T k, twice
+    the pooled map                                 B H rows columns
+"""
+
+import torch
+from torch import Tensor
+
+from heed.kernels.statistics import plain
+from heed.kernels.statistics.plan import Question
+
+
+@torch.library.custom_op("heed::statistics", mutates_args=())
+def statistics(
+    q: Tensor,
+    k: Tensor,
+    log_sum: Tensor | None,
+    stop: Tensor | None,
+    exists: Tensor | None,
+    centre: Tensor | None,
+    table: Tensor | None,
+    bias: Tensor | None,
+    gain: Tensor | None,
+    scale: float,
+    sigma: float,
+    first: int,
+    half: int,
+    radius: int,
+    causal: bool,
+    sinks: int,
+    top: int,
+    rows: int,
+    columns: int,
+) -> list[Tensor]:
+    """All statistics of softmax(q·k) under what is seen, and a gain."""
+    seen = (stop, exists, centre, table, bias, gain)
+    cells = (rows, columns)
+    question = Question(
+        q, k, log_sum, *seen, scale, sigma, first, half, radius, causal, sinks, top, cells
+    )
+    if not q.is_cuda:
+        with torch.autocast("cpu", enabled=False):  # energies stay in float32
+            return plain.summarise(question)
+    from heed.kernels.statistics import forward
+
+    with torch.cuda.device(q.device):
+        return forward.summarise(question)
+
+
+@statistics.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    log_sum: Tensor | None,
+    stop: Tensor | None,
+    exists: Tensor | None,
+    centre: Tensor | None,
+    table: Tensor | None,
+    bias: Tensor | None,
+    gain: Tensor | None,
+    scale: float,
+    sigma: float,
+    first: int,
+    half: int,
+    radius: int,
+    causal: bool,
+    sinks: int,
+    top: int,
+    rows: int,
+    columns: int,
+) -> list[Tensor]:
+    B, H, T, _ = q.shape
+    wide = torch.promote_types(q.dtype, torch.float32)
+    number, whole = q.new_empty((), dtype=wide), q.new_empty((), dtype=torch.int64)
+    k_top = min(top, k.shape[2]) if top else 0
+    return [
+        number.new_empty(B, H, T),
+        number.new_empty(5, B, H, T),
+        whole.new_empty(B, H, T),
+        number.new_empty(B, H, k.shape[2]),
+        whole.new_empty(B, H, T, k_top),
+        number.new_empty(B, H, T, k_top),
+        number.new_empty(B, H, rows, columns),
+    ]

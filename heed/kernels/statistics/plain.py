@@ -1,0 +1,111 @@
+"""The same on the CPU, in PyTorch: block of queries by block, so that few weights are there."""
+
+import torch
+from torch import Tensor
+
+from heed.kernels.statistics.plan import Question
+
+BLOCK = 2**20
+"""How many weights are there at once: what a core's cache still holds."""
+
+
+def summarise(question: Question) -> list[Tensor]:
+    """Everything, as `operator` says."""
+    B, H, T, _ = question.q.shape
+    N = question.k.shape[2]
+    rows = max(1, min(T, BLOCK // max(1, B * H * N)))
+    wide = torch.promote_types(question.q.dtype, torch.float32)
+    k = question.k.to(wide).repeat_interleave(H // question.k.shape[1], 1)
+    received = torch.zeros(B, H, N, dtype=wide)
+    pooled = torch.zeros(B, H, *question.map, dtype=wide)
+    blocks = []
+    for start in range(0, T, rows):
+        t = torch.arange(start, min(start + rows, T))
+        said, weight = _block(question, k, t)
+        received += weight.sum(2)
+        if question.map[0]:
+            pooled += _pool(question, weight, t)
+        blocks.append(said)
+    log_sum, facts, place, top, share = (
+        torch.cat(parts, -2 if i > 2 else -1) for i, parts in enumerate(zip(*blocks, strict=True))
+    )
+    return [log_sum, facts, place, received, top, share, pooled]
+
+
+def _block(question: Question, k: Tensor, t: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    """What is said of each of the queries t; and their weights.    n -> B H n each, B H n N"""
+    ok = _seen(question, t)
+    cut = slice(int(t[0]), int(t[-1]) + 1)
+    q = question.q[:, :, cut].to(k.dtype)
+    energy = q @ k.mT * question.scale
+    if question.bias is not None:
+        energy += _some(question.bias, t)
+    if ok is not None:
+        energy = energy.masked_fill(~ok, -torch.inf)
+    log_sum = energy.logsumexp(-1)
+    blind = log_sum == -torch.inf
+    weight = (energy - log_sum.masked_fill(blind, 0)[..., None]).exp()
+    if question.gain is not None:
+        weight *= _gain(question, t, k.dtype)
+    mass = weight.sum(-1)
+    share = weight / mass[..., None].clamp(min=torch.finfo(mass.dtype).tiny)
+    places = torch.arange(k.shape[2], dtype=k.dtype)
+    peak, place = share.max(-1)
+    expected = share @ places
+    away = places - expected[..., None]
+    entropy = torch.special.entr(share).sum(-1)
+    spread = (share * away * away).sum(-1).sqrt()
+    top = share.topk(min(question.top, k.shape[2]), -1)
+    facts = torch.stack([mass, entropy, peak, expected, spread])
+    return (log_sum, facts, place, top.indices, top.values), weight
+
+
+def _seen(question: Question, t: Tensor) -> Tensor | None:
+    """Who of the queries t sees whom.    broadcasts to B H n N"""
+    S, place = question.S, (question.first + t)[:, None]
+    s = torch.arange(S)
+    ok: Tensor | None = None
+
+    def narrow(part: Tensor) -> Tensor:
+        return part if ok is None else ok & part
+
+    if question.causal:
+        ok = narrow((s <= place)[None, None])
+    if question.half >= 0:
+        ok = narrow(((s - place).abs() <= question.half)[None, None])
+    if question.centre is not None:
+        centre = _some(question.centre, t)[..., None]
+        ok = narrow((s - centre).abs() <= question.radius)
+    if question.stop is not None:
+        ok = narrow((s < question.stop[:, None])[:, None, None])
+    if question.exists is not None:
+        ok = narrow(question.exists.bool()[:, None, None])
+    if question.table is not None:
+        ok = narrow(_some(question.table, t).bool())
+    if ok is not None and question.sinks:
+        ok = torch.nn.functional.pad(ok, (0, question.sinks), value=True)
+    return ok
+
+
+def _gain(question: Question, t: Tensor, dtype: torch.dtype) -> Tensor:
+    """The Gaussian, one on the sinks.    broadcasts to B H n N"""
+    assert question.gain is not None
+    centre = _some(question.gain, t)[..., None]
+    away = (torch.arange(question.S) - centre) / question.sigma
+    gain = torch.exp(-0.5 * away * away).to(dtype)
+    return torch.nn.functional.pad(gain, (0, question.sinks), value=1.0)
+
+
+def _pool(question: Question, weight: Tensor, t: Tensor) -> Tensor:
+    """What the queries t bring to the map: their share of the mean over each cell's queries."""
+    (rows, columns), T, N = question.map, question.q.shape[2], weight.shape[-1]
+    row = torch.arange(rows)[:, None]
+    count = -(-(row + 1) * T // rows) - -(-row * T // rows)
+    down = (t * rows // T == row).to(weight.dtype) / count
+    across = torch.arange(N) * columns // N == torch.arange(columns)[:, None]
+    return down @ (weight @ across.to(weight.dtype).mT)
+
+
+def _some(table: Tensor, t: Tensor) -> Tensor:
+    """The rows of the queries t, unless one speaks for all.    ... T ... -> ... n ..."""
+    return table if table.shape[2] == 1 else table[:, :, int(t[0]) : int(t[-1]) + 1]

@@ -1,0 +1,155 @@
+"""What is asked of the kernel, as plain tensors and numbers; and how it is cut into tiles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heed.kernels.statistics.tuned import tiles
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """Queries, keys, who sees whom, and which statistics are wanted. What is None is not there."""
+
+    q: Tensor  # B H T D
+    k: Tensor  # B G N D, the last `sinks` of them seen by all
+    log_sum: Tensor | None  # B H T
+    stop: Tensor | None  # B|1
+    exists: Tensor | None  # B|1 S
+    centre: Tensor | None  # B|1 H|1 T
+    table: Tensor | None  # B|1 H|1 T|1 S
+    bias: Tensor | None  # broadcasts to B H T N
+    gain: Tensor | None  # the centre of a Gaussian  B|1 H|1 T
+    scale: float
+    sigma: float
+    first: int
+    half: int  # -1: no window
+    radius: int
+    causal: bool
+    sinks: int
+    top: int
+    map: tuple[int, int]  # rows and columns; 0, 0: none
+
+    def __post_init__(self) -> None:
+        for name in ("q", "k", "centre", "gain", "table", "exists"):
+            x = getattr(self, name)
+            if x is not None and x.stride(-1) != 1:
+                setattr(self, name, x.contiguous())
+        for name in ("centre", "gain"):
+            x = getattr(self, name)
+            setattr(self, name, None if x is None else x.float())
+
+    @property
+    def S(self) -> int:
+        """How many keys stand somewhere."""
+        return self.k.shape[2] - self.sinks
+
+    @property
+    def everything(self) -> bool:
+        """Whether every query sees every key."""
+        return not any(on for name, on in self.flags().items() if name not in ("BIAS", "SINKS"))
+
+    @property
+    def sharpness(self) -> float:
+        """What a squared distance takes from an energy, in units of log 2."""
+        return math.log2(math.e) / (2 * self.sigma**2) if self.gain is not None else 0.0
+
+    def given(self, x: Tensor | None) -> Tensor:
+        """A pointer; what is missing is never read."""
+        return self.q if x is None else x
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Who sees whom, as pointers."""
+        parts = (self.stop, self.exists, self.centre, self.table, self.bias)
+        return tuple(self.given(x) for x in parts)
+
+    def strides(self) -> tuple[int, ...]:
+        """Of the same: stop b, exists b, centre b h, table b h t, bias b h t s."""
+        parts = ((self.stop, 1), (self.exists, 1), (self.centre, 2), (self.table, 3))
+        return tuple(n for x, axes in (*parts, (self.bias, 4)) for n in _strides(x, axes))
+
+    def strides_of_gain(self) -> tuple[int, ...]:
+        """Of the gain's centre: b h."""
+        return _strides(self.gain, 2)
+
+    def flags(self) -> dict[str, bool]:
+        """What there is to look at."""
+        return {
+            "CAUSAL": self.causal,
+            "FIXED": self.half >= 0,
+            "NEAR": self.centre is not None,
+            "STOP": self.stop is not None,
+            "EXISTS": self.exists is not None,
+            "TABLE": self.table is not None,
+            "SINKS": self.sinks > 0,
+            "BIAS": self.bias is not None,
+        }
+
+
+def _strides(x: Tensor | None, axes: int) -> tuple[int, ...]:
+    """The strides of the first axes, zero along those where one speaks for all."""
+    if x is None:
+        return (0,) * axes
+    return tuple(0 if n == 1 else step for n, step in zip(x.shape, x.stride(), strict=True))[:axes]
+
+
+@dataclass(slots=True, frozen=True)
+class Plan:
+    """How a question is cut into tiles."""
+
+    width: int
+    BD: int
+    BM: int
+    BN: int
+    warps: int
+    stages: int
+    exact: bool  # the largest is found by comparing whole numbers, not all but the last bits
+    full: bool  # places are averaged in float32, not on the matrix unit
+    K: int  # slots for the largest
+    RC: int  # rows of cells that a tile of queries can touch, one more, up to a power of two
+    GROUP: int  # keys whose weights are summed before they are written for the map
+
+    @staticmethod
+    def of(question: Question) -> Plan:
+        """The plan for a question's shapes."""
+        _, _, T, width = question.q.shape
+        N, dtype = question.k.shape[2], question.q.dtype
+        rows, columns = question.map
+        BM, BN, warps, stages = tiles(T, width, dtype, question.top > 0)
+        return Plan(
+            width,
+            max(16, _power(width)),
+            BM,
+            BN,
+            warps,
+            stages,
+            dtype == torch.float32,
+            dtype == torch.float32,
+            _power(max(question.top, 1)),
+            max(16, _power(touched(BM, T, rows) + 1)),
+            grouped(BN, N, columns),
+        )
+
+
+def touched(tile: int, of: int, cells: int) -> int:
+    """How many cells a tile of so many places can touch, `of` places being cut into `cells`."""
+    if cells == 0:
+        return 1
+    if (of % cells) == 0 and (tile % (of // cells) == 0 or (of // cells) % tile == 0):
+        return max(1, tile * cells // of)
+    return min(cells, tile * cells // of + 2)
+
+
+def grouped(tile: int, of: int, cells: int) -> int:
+    """How many neighbours never fall into different cells, wherever a tile begins."""
+    size = of // cells if cells and of % cells == 0 else 1
+    return min(tile, size & -size)
+
+
+def _power(n: int) -> int:
+    """The power of two that is n or the next above it."""
+    return 1 << max(0, n - 1).bit_length()

@@ -1,0 +1,18 @@
+"""How large the tiles are: by width and dtype, measured once and kept; never searched for."""
+
+import torch
+
+SCRATCH = 256 * 2**20
+"""Bytes that what keys and cells receive, tile by tile of queries, may take before it is summed."""
+
+Tiles = tuple[int, int, int, int]
+"""Queries and keys of a tile, warps, stages of the pipeline."""
+
+
+def tiles(T: int, width: int, dtype: torch.dtype, top: bool) -> Tiles:
+    """The tiles for queries of this width; `top` looks through a tile again, and holds it twice."""
+    if T <= 16:
+        return 16, 64, 4, 2
+    if dtype == torch.float32:
+        return (64, 32, 4, 2) if width <= 64 else (32, 32, 4, 2)
+    return (64, 128, 4, 2) if width <= 128 and not top else (64, 64, 4, 2)

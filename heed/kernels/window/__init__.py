@@ -1,0 +1,151 @@
+"""Attention within windows, for the dot family: each query visits its window and nothing else.
+
+`local-m`, `local-p` (centres as predicted, the Gaussian after the softmax, gradients to the
+centres), `fixed-window`, and `expanded-window` (blocks near √S, so T^1.5). Time and memory grow
+with T, whatever the centres are; no mask is ever formed. Its twin is the reference under the same
+reach; README.md says how it is done and what it costs.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from heed.kernels.ability import no_triton, transformed
+from heed.kernels.native import missing
+from heed.kernels.sight import Sight, sight
+from heed.kernels.window import operator
+from heed.kernels.window.geometry import Geometry
+from heed.records import Call
+from heed.visible import Causal, Coarse, Near, Window, conjuncts
+
+WIDEST = 256
+HALVES = (torch.bfloat16, torch.float16)
+LAST = 2**31 - 1
+
+
+def refusal(call: Call) -> str | None:
+    """Why this kernel cannot serve the call; None where it can."""
+    if call.need != "context":
+        return f"the {call.need} was asked for, and windows form none"
+    if call.family != "dot":
+        return f"it computes dot products, not {call.family} scores"
+    if call.align != "softmax":
+        return f"it normalises by softmax, not {call.align}"
+    if call.past or call.read != "blend":
+        return "it gathers values, and hands nothing to the next step"
+    return _no_window(call) or _no_machine(call)
+
+
+def _no_window(call: Call) -> str | None:
+    """Why what is visible is not a window."""
+    parts = conjuncts(call.visible)
+    coarse = call.visible if isinstance(call.visible, Coarse) else None
+    if coarse is not None:
+        parts = conjuncts(coarse.inner)
+    narrow = [x for x in parts if isinstance(x, Window | Near)]
+    if not narrow and coarse is None:
+        return "there is no window"
+    if coarse is not None and (narrow or coarse.sinks or call.bias is not coarse.bias):
+        return "it cannot add a bias, a second window or keys that stand nowhere to blocks"
+    if coarse is None and (call.bias is not None or call.sinks):
+        return "it cannot add a bias, nor keys that stand nowhere"
+    if sum(isinstance(x, Near) for x in parts) > 1:
+        return "it knows one predicted window, not several"
+    if not all(isinstance(x, Window | Near | Causal) or x.about_keys_alone for x in parts):
+        return "it knows windows, causal masks and hidden keys, and no other mask"
+    return _too_short(call, coarse, narrow)
+
+
+def _too_short(call: Call, coarse: Coarse | None, narrow: list[Window | Near]) -> str | None:
+    """Why a table is as good: most of it would be visited anyway."""
+    if call.gain is not None and call.q.device.type == "cuda":
+        return None  # the other way is a dozen launches, however short the text
+    halves = [x.half for x in narrow]
+    if coarse is not None:
+        halves.append(coarse.half + coarse.member.shape[-1])
+    half = min(halves)
+    if 4 * max(half, 16) >= call.places.S:
+        return "the text is short enough for one mask"
+    return None
+
+
+def _no_machine(call: Call) -> str | None:
+    """Why this machine or these tensors are not for it."""
+    q, D, R = call.q, call.q.shape[3], call.v.shape[3]
+    if q.dtype != torch.float32 and q.dtype not in HALVES:
+        return f"it takes float32 and narrower numbers, not {q.dtype}"
+    if call.gain is not None and call.gain.sigma == 0:
+        return "a gain without spread is no number"
+    if q.device.type != "cpu" and not 0 < min(D, R) <= max(D, R) <= WIDEST:
+        return f"it takes heads up to {WIDEST} wide"
+    return _not_built(q.device) or transformed()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _not_built(device: torch.device) -> str | None:
+    """Why there is nothing to run on this device: a fact that a compiled graph may keep."""
+    return missing() if device.type == "cpu" else no_triton(device)
+
+
+def run(call: Call) -> Tensor:
+    """The context.    B H T R"""
+    kind = call.q.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else call.v.dtype
+    wide = torch.float32 if kind == "cpu" else dtype
+    with torch.autocast(kind, enabled=False):
+        q, k, v = (x.to(dtype).to(wide) for x in (call.q, call.k, call.v))
+        context = operator.window(q, k, v, geometry(call))
+    return context.to(dtype)
+
+
+def geometry(call: Call) -> Geometry:
+    """The call's visibility, gain and dropout, as the operator takes them."""
+    coarse = call.visible if isinstance(call.visible, Coarse) else None
+    if coarse is not None:
+        return _coarse(call, coarse)
+    near = [x for x in conjuncts(call.visible) if isinstance(x, Near)]
+    see = _described(call, sight(call))
+    see.rising = bool(near) and near[0].rising
+    return see
+
+
+def _described(call: Call, view: Sight) -> Geometry:
+    gain = call.gain
+    return Geometry(
+        centre=None if view.centre is None else view.centre.float().contiguous(),
+        order=None,
+        ranked=None,
+        peak=None if gain is None else gain.centre.float().contiguous(),
+        stop=None if view.stop is None else view.stop.contiguous(),
+        exists=None if view.exists is None else view.exists.contiguous(),
+        opens=None,
+        logs=None,
+        seed=_seed(call),
+        first=view.first,
+        half=-1 if view.half is None else view.half,
+        radius=view.radius,
+        block=0,
+        sigma=0.0 if gain is None else gain.sigma,
+        scale=call.scale,
+        causal=view.causal,
+        rising=False,
+        dropout=call.dropout,
+    )
+
+
+def _coarse(call: Call, coarse: Coarse) -> Geometry:
+    """Blocks beside the window: from where on each is seen, and what its energies gain."""
+    see = _described(call, sight(replace(call, visible=coarse.inner)))
+    N, size = coarse.member.shape[1:]
+    place = torch.arange(N * size, device=call.q.device, dtype=torch.int32).view(N, size)
+    last = torch.where(coarse.member, place, -1).amax(-1)  # B N
+    see.half, see.block = coarse.half, size
+    see.opens = torch.where(last < 0, LAST, last if see.causal else -LAST).to(torch.int32)
+    see.logs = coarse.bias[:, 0, 0, coarse.S :].float().contiguous()
+    return see
+
+
+def _seed(call: Call) -> Tensor | None:
+    """Drawn on the device, so that a captured graph drops something else at each replay."""
+    return torch.randint(2**62, (1,), device=call.q.device) if call.dropout else None

@@ -1,0 +1,159 @@
+"""What forward and backward share: which keys a query sees, its gain on them, what is dropped."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def offset(batch, head, stride_batch, stride_head, UNIT: tl.constexpr):
+    """Where a head begins, in elements: 64 bits, since a tensor may hold more than 2³¹ of them.
+
+    Strides come divided by UNIT, which tells the compiler how far loads are aligned.
+    """
+    return (batch.to(tl.int64) * stride_batch + head.to(tl.int64) * stride_head) * UNIT
+
+
+@triton.jit
+def touched(place, half, block):
+    """The keys of all blocks that a window around each place touches, from and to."""
+    begin = tl.maximum(place - half, 0) // block * block
+    end = (tl.maximum(place + half, 0) // block + 1) * block
+    return begin, tl.where(place + half < 0, 0, end)
+
+
+@triton.jit
+def near(centre, radius, S):
+    """The keys with |s - centre| <= radius, from and to, exactly as float32 compares them.
+
+    Rounding can move an edge by one from where whole numbers would put it, so both are probed.
+    """
+    wide = radius.to(tl.float32)
+    inside = tl.where(centre == centre, centre, 0.0)
+    inside = tl.minimum(tl.maximum(inside, -wide - 2), wide + 2 + S)
+    begin = tl.floor(inside - wide).to(tl.int32) - 1
+    end = tl.floor(inside + wide).to(tl.int32) + 2
+    for _ in tl.static_range(3):
+        begin += tl.where(inside - begin.to(tl.float32) > wide, 1, 0)
+        end -= tl.where((end - 1).to(tl.float32) - inside > wide, 1, 0)
+    return begin, tl.where(centre == centre, end, begin)
+
+
+@triton.jit
+def interval(
+    place, exists, centre, stop, half, radius, block, S,
+    CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """The keys each query sees one by one: from `begin` to before `end`.
+
+    A row that sees none gets an interval that widens no tile: from S to 0.
+    """
+    begin = tl.zeros_like(place)
+    end = begin + stop
+    if BLOCKS:
+        low, high = touched(place, half, block)
+        begin, end = tl.maximum(begin, low), tl.minimum(end, high)
+    if FIXED:
+        begin, end = tl.maximum(begin, place - half), tl.minimum(end, place + half + 1)
+    if NEAR:
+        low, high = near(centre, radius, S)
+        begin, end = tl.maximum(begin, low), tl.minimum(end, high)
+    if CAUSAL:
+        end = tl.minimum(end, place + 1)
+    some = exists & (begin < end)
+    return tl.where(some, begin, S), tl.where(some, end, 0)
+
+
+@triton.jit
+def queries(
+    rank, order, centre, of_centre, T, S, limit, first, half, radius, block,
+    CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, BLOCKS: tl.constexpr,
+    ORDERED: tl.constexpr,
+):  # fmt: skip
+    """The queries of these ranks: which, where they stand, from where to where they see."""
+    valid = (rank >= 0) & (rank < T)
+    t = rank
+    if ORDERED:
+        t = tl.load(order + of_centre + rank, mask=valid, other=0).to(tl.int32)
+    c = 0.0
+    if NEAR:
+        c = tl.load(centre + of_centre + t, mask=valid, other=0.0)
+    place = first + t
+    lo, hi = interval(place, valid, c, limit, half, radius, block, S, CAUSAL, FIXED, NEAR, BLOCKS)
+    return t, place, lo, hi
+
+
+@triton.jit
+def last_of_run(lo, hi):
+    """Where the keys that a tile sees stop for a while: each `end` that no other interval covers.
+
+    A key in between may hold NaN, of which not even zero times may be taken: it is not visited.
+    """
+    covered = (lo[None, :] <= hi[:, None]) & (hi[None, :] > hi[:, None])
+    return (hi > 0) & (tl.max(covered.to(tl.int32), 1) == 0)
+
+
+@triton.jit
+def run_end(begin, end, hi, last):
+    """The end of the run of keys that starts at `begin`."""
+    return tl.min(tl.where(last & (hi > begin), hi, end))
+
+
+@triton.jit
+def next_run(at, S, lo):
+    """Where the next run starts after one that ended at `at`; S: nowhere."""
+    return tl.min(tl.where(lo >= at, lo, S))
+
+
+@triton.jit
+def far_seen(j, place, opens, half, block):
+    """Whether a query sees a block as one: it is open, and the query's window does not touch it.
+
+    Blocks and queries along axes of their own, here as below.
+    """
+    low, high = touched(place, half, block)
+    return ((j * block >= high) | ((j + 1) * block <= low)) & (opens <= place)
+
+
+@triton.jit
+def mixed(x):
+    """32 bits, thoroughly stirred: the finaliser of MurmurHash3 (Appleby 2011)."""
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13)) * 0xC2B2AE35
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def kept(seed, row, column, threshold):
+    """Whether dropout keeps a weight: a number drawn from seed, query and key is large enough.
+
+    row: of all B·H·T queries.  column: the key; blocks count on after the last key.
+    """
+    of_row = mixed(row.to(tl.uint32) ^ seed.to(tl.uint32))
+    of_row = mixed(of_row + (seed >> 32).to(tl.uint32))
+    drawn = mixed(of_row + column.to(tl.uint32) * 0x9E3779B9)
+    return (drawn >> 1).to(tl.int32) >= threshold
+
+
+@triton.jit
+def bell(s, peak, rate):
+    """The gain exp(-(s - p)² / 2σ²), and s - p.    rate = log₂e / 2σ²"""
+    away = s.to(tl.float32) - peak
+    return tl.exp2(-rate * away * away), away
+
+
+@triton.jit
+def below(ranked, T, x, WIDTH: tl.constexpr = 128):
+    """How many of T rising numbers are below x: a look at every T/128th, then at what is left."""
+    lane = tl.arange(0, WIDTH)
+    stride = (T + WIDTH - 1) // WIDTH
+    at = lane * stride
+    some = at < T
+    passed = tl.sum((some & (tl.load(ranked + at, mask=some, other=0) < x)).to(tl.int32))
+    begin = tl.maximum(passed - 1, 0) * stride
+    end = tl.minimum(begin + stride, T)
+    count = begin
+    for i in range(begin, end, WIDTH):
+        some = i + lane < end
+        part = tl.load(ranked + i + lane, mask=some, other=0)
+        count += tl.sum((some & (part < x)).to(tl.int32))
+    return count

@@ -1,0 +1,128 @@
+"""Who sees whom, as the operator is told it, and as pointers, numbers and flags for the device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Geometry:
+    """Which keys each query sees, and how much they count; every tensor may be missing.
+
+    Windows are fixed (|s - place| <= half), near a centre (|s - centre| <= radius), or the blocks
+    that a fixed window touches, beside which all other blocks stand as one key each.
+    """
+
+    centre: Tensor | None  # B|1 H|1 T float32
+    order: Tensor | None  # the queries by rising centre  B|1 H|1 T int64
+    ranked: Tensor | None  # what they were sorted by  B|1 H|1 T int16
+    peak: Tensor | None  # where the gain is one  B|1 H|1 T float32
+    stop: Tensor | None  # one past the last key that exists  B|1 int32
+    exists: Tensor | None  # which keys exist  B|1 S bool
+    opens: Tensor | None  # the place from which a block is seen  B|1 N int32
+    logs: Tensor | None  # what is added to a block's energies  B|1 N float32
+    seed: Tensor | None  # of dropout  1 int64
+    first: int
+    half: int  # -1: no fixed window
+    radius: int
+    block: int  # 0: no blocks
+    sigma: float
+    scale: float
+    causal: bool
+    rising: bool  # centres never go back
+    dropout: float
+
+    @property
+    def N(self) -> int:
+        """How many blocks stand as one key each, after the single keys."""
+        return 0 if self.opens is None else self.opens.shape[-1]
+
+    def S(self, k: Tensor) -> int:
+        """How many single keys there are."""
+        return k.shape[2] - self.N
+
+    def tensors(self, nothing: Tensor) -> tuple[Tensor, ...]:
+        """Pointers; what is missing is never read."""
+        parts = (self.order, self.centre, self.peak, self.stop, self.exists, self.opens, self.logs)
+        return tuple(nothing if x is None else x for x in (*parts, self.seed))
+
+    @property
+    def threshold(self) -> int:
+        """What a number of 31 random bits must reach for dropout to keep a weight."""
+        return min(round(self.dropout * 2**31), 2**31 - 1)
+
+    @property
+    def boost(self) -> float:
+        """What a kept weight is raised by."""
+        return 1 / (1 - self.dropout) if self.dropout < 1 else 0.0
+
+    def numbers(self) -> tuple[int, ...]:
+        """Whole numbers; what is missing is never used."""
+        return self.first, max(self.half, 0), self.radius, max(self.block, 1), self.threshold
+
+    def rates(self) -> tuple[float, float, float]:
+        """Energies to base 2, the gain's steepness to base 2, what a kept weight is raised by."""
+        rate = math.log2(math.e) / (2 * self.sigma * self.sigma) if self.sigma else 0.0
+        return self.scale * math.log2(math.e), rate, self.boost
+
+    def flags(self) -> dict[str, bool | int]:
+        """What the compiler may leave out."""
+        return {
+            "CAUSAL": self.causal,
+            "FIXED": self.half >= 0 and not self.block,
+            "NEAR": self.centre is not None,
+            "BLOCKS": self.block > 0,
+            "ORDERED": self.order is not None,
+            "STOPS": self.stop is not None,
+            "SOME": self.exists is not None,
+            "GAIN": self.peak is not None,
+            "DROP": self.dropout > 0,
+            "GAPS": self.centre is not None and (self.causal or self.half >= 0 or not self.rising),
+        }
+
+
+def strides(see: Geometry) -> tuple[int, ...]:
+    """Of centres and peaks by row and head; of what exists, stops and opens by row."""
+    return (
+        *_broadcast(see.centre, 2),
+        *_broadcast(see.peak, 2),
+        *_broadcast(see.exists, 1),
+        *_broadcast(see.stop, 1),
+        *_broadcast(see.opens, 1),
+    )
+
+
+def _broadcast(x: Tensor | None, axes: int) -> tuple[int, ...]:
+    """Strides of the leading axes, zero where one row speaks for all."""
+    if x is None:
+        return (0,) * axes
+    return tuple(0 if x.shape[i] == 1 else x.stride(i) for i in range(axes))
+
+
+def coarseness(S: int) -> int:
+    """How many of the last bits of a place must go, for S of them to fit into two bytes."""
+    return max(0, S.bit_length() - 15)
+
+
+def padded(width: int) -> int:
+    """The next power of two that a tensor core takes."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def unit(*tensors: Tensor) -> int:
+    """The largest number, 8 at most, that divides every stride: loads of that many are aligned."""
+    return math.gcd(8, *(n for x in tensors for n in x.stride()[:3]))
+
+
+def precision(x: Tensor) -> str:
+    """Of products: float32 is not to be rounded to its first ten bits."""
+    return "ieee" if x.dtype == torch.float32 else "tf32"
+
+
+def by_rows(x: Tensor) -> Tensor:
+    """Rows that lie in one piece each, as a load wants them."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
