@@ -19,8 +19,15 @@ from setuptools.command.build_ext import build_ext
 from setuptools.modified import newer_group
 
 KERNELS = Path("heed/kernels")
-FLAGS = ["-std=gnu11", "-O3", "-g0", "-fPIC", "-fvisibility=hidden", "-fno-math-errno"]
-FLAGS += ["-fno-trapping-math", "-ffp-contract=fast", "-Wall", "-Wextra", "-Werror=vla"]
+FLAGS = ["-std=gnu11", "-O3", "-g0", "-fPIC", "-fvisibility=hidden", "-fwrapv"]
+FLAGS += [
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-Wall",
+    "-Wextra",
+    "-Werror=vla",
+]
 LEVELS = {"baseline": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     LEVELS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]

@@ -82,6 +82,26 @@ class Plain(nn.Module):
 
     def decode(self, states: Tensor, hidden: Tensor, padding: Tensor, inputs: Tensor) -> Tensor:
         """One step after the other."""
+        keys, fed, logits = self.keys(states), torch.zeros_like(hidden), []
+        for t in range(inputs.shape[1]):
+            written, hidden, fed = self.step(inputs[:, t], hidden, fed, keys, states, padding)
+            logits.append(written)
+        return torch.stack(logits, 1)
+
+    def keys(self, states: Tensor) -> Tensor:
+        """What is compared, projected once.    B S H"""
+        return states
+
+    def step(
+        self,
+        symbols: Tensor,
+        hidden: Tensor,
+        fed: Tensor,
+        keys: Tensor,
+        states: Tensor,
+        padding: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One symbol of each row: its logits, the next state, and what is fed back."""
         raise NotImplementedError
 
 
@@ -94,17 +114,25 @@ class PlainSearch(Plain):
         self.energy = nn.Linear(H, 1, bias=False)
         self.readout = nn.Linear(2 * H + E, H)
 
-    def decode(self, states: Tensor, hidden: Tensor, padding: Tensor, inputs: Tensor) -> Tensor:
-        keys, logits = self.key(states), []
-        for t in range(inputs.shape[1]):
-            e = self.embed(inputs[:, t])
-            energy = self.energy(torch.tanh(self.query(hidden)[:, None] + keys)).squeeze(-1)
-            weight = energy.masked_fill(padding, float("-inf")).softmax(-1)
-            context = torch.bmm(weight[:, None], states)[:, 0]
-            hidden = self.cell(torch.cat([e, context], -1), hidden)
-            known = torch.tanh(self.readout(torch.cat([hidden, context, e], -1)))
-            logits.append(self.out(known))
-        return torch.stack(logits, 1)
+    def keys(self, states: Tensor) -> Tensor:
+        return self.key(states)
+
+    def step(
+        self,
+        symbols: Tensor,
+        hidden: Tensor,
+        fed: Tensor,
+        keys: Tensor,
+        states: Tensor,
+        padding: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        e = self.embed(symbols)
+        energy = self.energy(torch.tanh(self.query(hidden)[:, None] + keys)).squeeze(-1)
+        weight = energy.masked_fill(padding, float("-inf")).softmax(-1)
+        context = torch.bmm(weight[:, None], states)[:, 0]
+        hidden = self.cell(torch.cat([e, context], -1), hidden)
+        known = torch.tanh(self.readout(torch.cat([hidden, context, e], -1)))
+        return self.out(known), hidden, fed
 
     def copy(self, ours: RecurrentTranslator) -> None:
         """Take the weights of heed's network."""
@@ -131,6 +159,9 @@ class PlainLuong(Plain):
             self.key, self.energy = nn.Linear(H, H, bias=False), nn.Linear(H, 1, bias=False)
         self.join = nn.Linear(2 * H, H, bias=False)
 
+    def keys(self, states: Tensor) -> Tensor:
+        return self.key(states) if self.additive else states
+
     def score(self, hidden: Tensor, keys: Tensor) -> Tensor:
         """B H, B S H -> B S"""
         asked = self.query(hidden)
@@ -138,21 +169,32 @@ class PlainLuong(Plain):
             return self.energy(torch.tanh(asked[:, None] + keys)).squeeze(-1)
         return torch.bmm(keys, asked[..., None]).squeeze(-1)
 
-    def decode(self, states: Tensor, hidden: Tensor, padding: Tensor, inputs: Tensor) -> Tensor:
-        keys, logits = self.key(states) if self.additive else states, []
-        joined = torch.zeros_like(hidden)
-        for t in range(inputs.shape[1]):
-            e = self.embed(inputs[:, t])
-            hidden = self.cell(torch.cat([e, joined], -1) if self.feeding else e, hidden)
-            energy = self.score(hidden, keys).masked_fill(padding, float("-inf"))
-            context = torch.bmm(energy.softmax(-1)[:, None], states)[:, 0]
-            joined = torch.tanh(self.join(torch.cat([context, hidden], -1)))
-            logits.append(self.out(joined))
-        return torch.stack(logits, 1)
+    def weigh(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
+        """B H, B S H, B S -> B S"""
+        return self.score(hidden, keys).masked_fill(padding, float("-inf")).softmax(-1)
+
+    def step(
+        self,
+        symbols: Tensor,
+        hidden: Tensor,
+        fed: Tensor,
+        keys: Tensor,
+        states: Tensor,
+        padding: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        e = self.embed(symbols)
+        hidden = self.cell(torch.cat([e, fed], -1) if self.feeding else e, hidden)
+        weight = self.weigh(hidden, keys, padding)
+        context = torch.bmm(weight[:, None].to(states.dtype), states)[:, 0]
+        fed = torch.tanh(self.join(torch.cat([context, hidden], -1)))
+        return self.out(fed), hidden, fed
 
     def copy(self, ours: RecurrentTranslator) -> None:
         """Take the weights of heed's network."""
-        decoder: Any = ours.decoder
+        copy(self, ours, self.pairs(ours.decoder))
+
+    def pairs(self, decoder: Any) -> list[tuple[Tensor, Tensor]]:
+        """Each weight of the attention beside heed's."""
         score, pairs = decoder.attention.mechanism.score, []
         if self.additive:
             pairs += [(self.query.weight, score.query_weight[0])]
@@ -160,7 +202,29 @@ class PlainLuong(Plain):
             pairs += [(self.energy.weight, score.score_vector)]
         else:
             pairs += [(self.query.weight, score.weight[0])]
-        copy(self, ours, [*pairs, (self.join.weight, decoder.join.linear.weight)])
+        return [*pairs, (self.join.weight, decoder.join.linear.weight)]
+
+
+class PlainLocal(PlainLuong):
+    """Luong's decoder that predicts where to look: a window around p_t, under a Gaussian."""
+
+    def __init__(self, V: int, E: int, H: int, *, window: int) -> None:
+        super().__init__(V, E, H, feeding=True)
+        self.window = window
+        self.where, self.place = nn.Linear(H, H, bias=False), nn.Linear(H, 1, bias=False)
+
+    def weigh(self, hidden: Tensor, keys: Tensor, padding: Tensor) -> Tensor:
+        chosen = self.place(torch.tanh(self.where(hidden))).float()  # B 1
+        last = (~padding).sum(-1, keepdim=True) - 1
+        away = torch.arange(keys.shape[1], device=keys.device) - last * torch.sigmoid(chosen)
+        energy = self.score(hidden, keys).masked_fill(padding, float("-inf"))
+        weight = energy.masked_fill(away.abs() > self.window, float("-inf")).softmax(-1)
+        return weight * torch.exp(-0.5 * (away / (self.window / 2)) ** 2)
+
+    def pairs(self, decoder: Any) -> list[tuple[Tensor, Tensor]]:
+        reach = decoder.attention.mechanism.reach
+        predicted = [(self.where.weight, reach.weight[0]), (self.place.weight, reach.vector[0])]
+        return [*super().pairs(decoder), *predicted]
 
 
 @torch.no_grad()

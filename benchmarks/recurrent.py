@@ -1,11 +1,16 @@
 """Training speed of recurrent encoder-decoders with attention, in target tokens per second.
 
-    python benchmarks/recurrent.py [--device cuda] [--bf16] [--hidden 512] [--compile] [--json]
+    python benchmarks/recurrent.py [--device cuda] [--bf16] [--hidden 512] [--rows 256]
+        [--kernels both] [--compile step] [--json] [--write]
 
 Against a straightforward PyTorch seq2seq and, where it can be imported, JoeyNMT (see _seq2seq.py).
 The plain networks are given heed's own weights, and nothing is reported unless both find the same
-loss and the same gradients. JoeyNMT has no attention before the update, so its row stands beside
-heed's decoder of the same design: additive attention after the update, with input feeding.
+loss and the same gradients. JoeyNMT has no attention before the update, so beside RNNsearch it has
+additive attention after it, with input feeding; and no windows, so beside local-p it looks at all.
+
+--kernels off switches off what heed has beyond PyTorch's own fused attention: training as it was
+before there were kernels of heed's; both has each in the same run. --compile compiles the plain
+loop's step, or the whole of it unrolled (which can take minutes).
 
 same batches   every network takes the same batches: what the code itself is worth
 whole epoch    sentences of natural lengths, each system batching them as it does: heed by length,
@@ -19,7 +24,9 @@ step, what its graph keeps for itself.
 """
 
 import argparse
+import copy
 import json
+import os
 import sys
 import time
 import warnings
@@ -27,10 +34,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
-from _seq2seq import JOEY, Batch, Joey, PlainLuong, PlainSearch, token_batches
+from _page import DOCS, markdown_table, put
+from _seq2seq import JOEY, Batch, Joey, PlainLocal, PlainLuong, PlainSearch, token_batches
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
@@ -38,13 +47,20 @@ from torch.profiler import ProfilerActivity, profile
 
 from heed.data.batches import Batches
 from heed.data.cache import Corpus
+from heed.kernels import KERNELS, off
 from heed.models.recurrent import RecurrentSettings, RecurrentTranslator, build
 from heed.training.capture import Captured
 from heed.training.objective import sequence_loss
 
-ROWS = 64
+BEFORE = ("banded", "sdpa")  # what there was before kernels of heed's own
+WINDOW = 10
 GROUPS: dict[str, dict[str, Any]] = {
     "additive": {"decoder": "search", "attention": "additive"},
+    "local-p": {
+        "decoder": "luong",
+        "attention": "local-p/general",
+        "options": {"window": WINDOW},
+    },
     "luong, input feeding": {"decoder": "luong", "attention": "general"},
     "luong": {"decoder": "luong", "attention": "general", "input_feeding": False},
     "additive after, input feeding": {"decoder": "luong", "attention": "additive"},
@@ -174,6 +190,8 @@ def our_network(args: argparse.Namespace, chosen: dict[str, Any]) -> RecurrentTr
 def plain_network(args: argparse.Namespace, chosen: dict[str, Any]) -> Any:
     """The straightforward network of a group."""
     sizes = (args.vocabulary, args.embedding, args.hidden)
+    if chosen["attention"].startswith("local-p"):
+        return PlainLocal(*sizes, window=WINDOW).to(args.device)
     if chosen["decoder"] == "search":
         return PlainSearch(*sizes).to(args.device)
     additive = chosen["attention"] == "additive"
@@ -190,23 +208,23 @@ def runners(args: argparse.Namespace, group: str, batch: Batch) -> list[Runner]:
     def our_loss(network: nn.Module, b: Batch) -> Tensor:
         return sequence_loss(network(b.source, b.lengths, b.inputs).output, b.target, {}).total
 
+    def loss_before(network: nn.Module, b: Batch) -> Tensor:
+        with off(*(set(KERNELS) - set(BEFORE))):
+            return our_loss(network, b)
+
     def their_loss(network: nn.Module, b: Batch) -> Tensor:
         return summed(network(b), b.target)
 
-    found = [
-        Runner("heed", ours, partial(our_loss, ours), args),
-        Runner("PyTorch", theirs, partial(their_loss, theirs), args),
-    ]
-    agree(*found, batch)
-    if args.capture:
-        twin = our_network(args, chosen)
-        twin.load_state_dict(ours.state_dict())
-        captured = Runner("heed, captured", twin, partial(our_loss, twin), args, captured=True)
-        found.insert(0, captured)
+    plain = Runner("PyTorch", theirs, partial(their_loss, theirs), args)
+    found = []
+    for name, loss in (("heed", our_loss), ("heed before", loss_before)):
+        if args.kernels in (("off", "both") if loss is loss_before else ("on", "both")):
+            found += our_runners(name, ours, loss, plain, args, batch)
+    found.append(plain)
     if args.compile:
-        compiled = torch.compile(theirs)
-        found.append(Runner("PyTorch, compiled", theirs, partial(their_loss, compiled), args))
-    if not JOEY and group != "additive":
+        compiled = compiled_network(args, chosen, theirs)
+        found.append(Runner("PyTorch, compiled", compiled, partial(their_loss, compiled), args))
+    if not JOEY:
         kind = "bahdanau" if chosen["attention"] == "additive" else "luong"
         feeding = chosen.get("input_feeding", True)
         joey = Joey(args.vocabulary, args.embedding, args.hidden, kind, feeding).to(args.device)
@@ -214,15 +232,46 @@ def runners(args: argparse.Namespace, group: str, batch: Batch) -> list[Runner]:
     return [runner for runner in found if runner.works(batch)]
 
 
+def our_runners(
+    name: str,
+    network: RecurrentTranslator,
+    loss: Callable[[nn.Module, Batch], Tensor],
+    plain: Runner,
+    args: argparse.Namespace,
+    batch: Batch,
+) -> list[Runner]:
+    """heed's network, checked against the plain one; on a GPU captured too."""
+    network = copy.deepcopy(network)
+    eager = Runner(name, network, partial(loss, network), args)
+    agree(eager, plain, batch)
+    if not args.capture:
+        return [eager]
+    # A copy: gradients that were ever added up outside of a graph cannot be captured.
+    twin = copy.deepcopy(network)
+    twin.zero_grad()
+    captured = Runner(f"{name}, captured", twin, partial(loss, twin), args, captured=True)
+    return [captured, eager]
+
+
+def compiled_network(args: argparse.Namespace, chosen: dict[str, Any], plain: nn.Module) -> Any:
+    """The plain network with its step, or all of it, compiled for the shapes of the batches."""
+    network = plain_network(args, chosen)
+    network.load_state_dict(plain.state_dict())
+    if args.compile == "whole":
+        return torch.compile(network, dynamic=False)
+    network.step = torch.compile(network.step, dynamic=False)
+    return network
+
+
 def same_batches(args: argparse.Namespace) -> list[Batch]:
     """A few batches of sentences of similar lengths."""
     torch.manual_seed(0)
-    found, shape = [], (ROWS, args.length)
+    found, shape = [], (args.rows, args.length)
     for _ in range(args.batches):
-        lengths = torch.randint(int(0.7 * args.length), args.length + 1, (ROWS,))
+        lengths = torch.randint(int(0.7 * args.length), args.length + 1, (args.rows,))
         lengths = lengths.sort(descending=True).values
         lengths[0] = args.length
-        ends = torch.randint(int(0.7 * args.length), args.length + 1, (ROWS, 1))
+        ends = torch.randint(int(0.7 * args.length), args.length + 1, (args.rows, 1))
         place = torch.arange(args.length)
         source = torch.randint(4, args.vocabulary, shape).where(place < lengths[:, None], 0)
         target = torch.randint(4, args.vocabulary, shape).where(place < ends, 0)
@@ -255,7 +304,7 @@ class Sentences:
     @property
     def batches(self) -> int:
         """How many the straightforward code makes, and everybody."""
-        return -(-len(self.pairs) // ROWS)
+        return -(-len(self.pairs) // self.args.rows)
 
     def of(self, system: str) -> Iterator[Batch]:
         """An epoch, as this system batches it."""
@@ -277,7 +326,7 @@ class Sentences:
     def at_random(self) -> Iterator[list[int]]:
         """As tutorials do: shuffled, so many rows at a time."""
         order = torch.randperm(len(self.pairs), generator=torch.Generator().manual_seed(0))
-        return (rows.tolist() for rows in order.split(ROWS))
+        return (rows.tolist() for rows in order.split(self.args.rows))
 
     def by_tokens(self) -> Iterator[list[int]]:
         """JoeyNMT's own sampler."""
@@ -373,6 +422,19 @@ def show(rows: list[dict[str, Any]]) -> None:
         print()
 
 
+def cells(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Both tables in one, for a page."""
+    head = ["batches", "attention", "network", "tokens/s", "heed is", "MB", "padding"]
+    lines = [head]
+    for row in rows:
+        memory, padding = row.get("memory_mb"), row.get("padding")
+        line = [row["table"], row["group"], row["network"]]
+        line += [f"{row['tokens_per_s']:,.0f}", f"{row['heed_is']:.2f}×"]
+        line += ["" if memory is None else f"{memory:,.0f}"]
+        lines.append([*line, "" if padding is None else f"{padding:.0%}"])
+    return lines
+
+
 def main() -> None:
     """Measure and print tables, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -381,6 +443,7 @@ def main() -> None:
         ("vocabulary", 8000),
         ("embedding", 256),
         ("hidden", 256),
+        ("rows", 64),
         ("length", 24),
         ("batches", 2),
         ("rounds", 4),
@@ -390,18 +453,30 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--group", action="append", choices=list(GROUPS))
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
-    parser.add_argument("--compile", action="store_true", help="time the compiled baseline too")
+    parser.add_argument("--kernels", choices=("on", "off", "both"), default="on")
+    parser.add_argument("--compile", choices=("step", "whole"), help="time the plain loop compiled")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--load", type=Path, help="what --json printed before; nothing is measured")
+    parser.add_argument("--write", action="store_true", help="into docs/performance.md")
     args = parser.parse_args()
     args.capture = args.device.startswith("cuda")
     alone = args.device == "cpu" and torch.get_num_threads() == 1
     args.clock = time.process_time if alone else time.perf_counter
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports itself otherwise
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     warnings.filterwarnings("ignore", "RNN module weights are not part of single")
     if JOEY:
         print(f"JoeyNMT is left out: {JOEY}", file=sys.stderr)
-    rows = measure(args)
+    rows = json.loads(args.load.read_text()) if args.load else measure(args)
     print(json.dumps(rows, indent=2)) if args.json else show(rows)
+    if args.write:
+        place = f"recurrent {args.device}"
+        put(
+            DOCS / "performance.md",
+            place,
+            "benchmarks/recurrent.py",
+            markdown_table(cells(rows), words=3),
+        )
 
 
 if __name__ == "__main__":

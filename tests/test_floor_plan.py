@@ -20,7 +20,7 @@ SHARED = {"errors", "shapes", "records", "visible"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "attention": {"kernels"},
-    "models": {"attention"},
+    "models": {"attention", "kernels"},
     "tasks": {"models", "attention", "data", "decoding", "viewing"},
     "running": {"tasks", "models", "training", "data", "decoding", "viewing"},
     "integrations": {"attention", "viewing"},

@@ -59,6 +59,8 @@ def per_head(k: Tensor, heads: int) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """A linear map per head.    B H T M, H D M -> B H T D"""
+    if len(weight) == 1:  # one head: nothing to lay out anew
+        return functional.linear(x, weight[0])
     B, H, T, M = x.shape
     rows = x.transpose(0, 1).reshape(H, B * T, M)  # one product per head, not one per batch row
     return (rows @ weight.mT).view(H, B, T, weight.shape[1]).transpose(0, 1)

@@ -1,5 +1,8 @@
 """The command `heed`: one verb per file, each an ordinary typed function.
 
+A verb imports the room it calls when it is called, not before: torch takes seconds to import, and
+`heed --help` needs none of it.
+
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted, 143 pre-empted; a training that was
 stopped has saved everything.
 """
@@ -17,7 +20,7 @@ import typer
 from heed.cli import compare, demo, evaluate, predict, show, train
 from heed.cli import list as listing
 from heed.errors import HeedError
-from heed.running.train import Stopped
+from heed.running.events import Stopped
 
 app = typer.Typer(
     name="heed",

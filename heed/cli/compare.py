@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from heed.cli.following import follow
-from heed.cli.tables import drawn
-from heed.running import recipe as recipes
-from heed.running.compare import COLUMNS, Cell, compare
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from heed.running.compare import Cell
 
 EXAMPLES = (
     "heed compare grammar --attention additive,general,local-p/general,none\n\n"
@@ -47,6 +46,12 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """Train one recipe under several mechanisms: quality, alignment, entropy, speed, memory."""
+    from rich.console import Console
+
+    from heed.cli.following import follow
+    from heed.running import recipe as recipes
+    from heed.running.compare import compare
+
     raw = recipes.overridden(recipes.load(recipe), overrides or [])
     place = folder or Path("runs", f"compare-{Path(recipe).stem}")
     work = compare(
@@ -69,6 +74,9 @@ def run(
 
 def tell(cells: list[Cell], console: Console) -> None:
     """The table, as on the page."""
+    from heed.cli.tables import drawn
+    from heed.running.compare import COLUMNS
+
     if not console.is_terminal:
         console.width = 160  # a line each
     console.print(drawn(COLUMNS, [cell.row() for cell in cells], SHORT))

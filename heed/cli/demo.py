@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
-from rich.console import Console
-from rich.text import Text
 
-from heed.cli.following import follow
-from heed.cli.tables import drawn
-from heed.running.demo import COLUMNS, LEAST, SENTENCES, Demo, demo, label, legend, right, rows
-from heed.running.showing import Shown, panel
-from heed.viewing.terminal import HeatMap
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
 
-PICTURED = len(SENTENCES) - 1  # the sentence whose words move farthest
+    from heed.running.demo import Demo
+    from heed.running.showing import Shown
+
 EXAMPLES = "heed demo\n\nheed demo --attention local-p/general"
 
 
@@ -36,6 +33,12 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train on the built-in Chinese-English corpus with and without attention; show both."""
+    import torch
+    from rich.console import Console
+
+    from heed.cli.following import follow
+    from heed.running.demo import LEAST, demo, label
+
     # In so small a network threads wait for each other at every product: two gain a third on a
     # quiet machine, and on a busy one they take several times as long as one.
     torch.set_num_threads(1)
@@ -62,6 +65,13 @@ def as_data(result: Demo) -> dict[str, object]:
 
 def tell(result: Demo, console: Console) -> None:
     """What was learnt, a picture of it, the two models side by side, and where the page is."""
+    from rich.text import Text
+
+    from heed.cli.tables import drawn
+    from heed.running.demo import COLUMNS, PICTURED, legend, rows
+    from heed.running.showing import panel
+    from heed.viewing.terminal import HeatMap
+
     console.print(f"\n{result.summary()}\n")
     for each in result.shown:
         console.print(_translation(each))
@@ -76,6 +86,10 @@ def tell(result: Demo, console: Console) -> None:
 
 def _translation(shown: Shown) -> Text:
     """Source, translation, and where that is wrong what would be right."""
+    from rich.text import Text
+
+    from heed.running.demo import right
+
     text = Text.assemble(shown.translation.source, "\n  → ", (shown.translation.text, "bold"))
     if not right(shown):
         text.append(f"\n  wrong; right would be: {shown.reference}", "red")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from heed.cli.following import follow
 from heed.cli.options import decoding_options, files_from
 from heed.errors import Refused
-from heed.running.evaluate import Evaluated, evaluate
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from heed.running.evaluate import Evaluated
 
 EXAMPLES = "heed evaluate runs/grammar\n\nheed evaluate runs/zh-en pairs.tsv --json"
 
@@ -41,6 +42,11 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Score a run: BLEU and chrF with signatures, perplexity, alignment error, BLEU by length."""
+    from rich.console import Console
+
+    from heed.cli.following import follow
+    from heed.running.evaluate import evaluate
+
     if alignments is not None and not data:
         raise Refused("--alignments are those of DATA, and none is given")
     source = files_from(data, alignments) if data else part
@@ -58,6 +64,8 @@ def run(
 
 def tell(found: Evaluated, console: Console) -> None:
     """The scores, each with what makes it comparable."""
+    from rich.table import Table
+
     if not console.is_terminal:
         console.width = 160  # signatures are whole, or of no use
     scores = found.scores

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-import heed
-from heed.attention.catalogue import CATALOGUE, DEFAULTS, Entry
-from heed.attention.naming import options_of
 from heed.errors import UnknownName
-from heed.records import Claims
-from heed.running import listing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from torch import Tensor
+
+    import heed
+    from heed.attention.catalogue import Entry
 
 EXAMPLES = "heed list mechanisms\n\nheed list recipes --json"
 
@@ -42,6 +41,8 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
     """List what there is: the parts of every mechanism, models, tasks, recipes."""
+    from rich.console import Console
+
     if collection not in COLLECTIONS:
         raise UnknownName("collection", collection, COLLECTIONS)
     found = COLLECTIONS[collection]()
@@ -55,6 +56,8 @@ def run(
 
 def tell_plainly(found: list[dict[str, Any]], console: Console) -> None:
     """A name in bold, and below it what there is to know."""
+    from rich.markup import escape
+
     for each in found:
         console.print(f"[bold]{escape(each['name'])}[/]  {escape(each['about'])}")
         for key in ("needs", "good", "sizes", "keys"):
@@ -73,6 +76,10 @@ def _words(value: Any) -> str:
 
 def tell(found: list[dict[str, Any]], console: Console) -> None:
     """A table, one section per slot."""
+    from rich.table import Table
+
+    from heed.attention.catalogue import DEFAULTS
+
     if not console.is_terminal:
         console.width = 240  # a line each, for grep
     wide = console.width >= 160
@@ -100,6 +107,8 @@ def tell(found: list[dict[str, Any]], console: Console) -> None:
 
 def cells(each: dict[str, Any]) -> list[str]:
     """Formula, options, limits, source and kernel of one entry."""
+    from rich.markup import escape
+
     options = " ".join(f"{name}={value}" for name, value in each["options"].items())
     source, kernel = each["source"], each["kernels"][0]
     said = (each["formula"], options, ", ".join(limits(each["claims"])), source, kernel)
@@ -114,6 +123,9 @@ def limits(claims: dict[str, Any]) -> list[str]:
 
 def as_data(entry: Entry) -> dict[str, Any]:
     """One entry as plain data."""
+    from heed.attention.naming import options_of
+    from heed.records import Claims
+
     claims = entry.claims
     return {
         "name": entry.name,
@@ -127,19 +139,25 @@ def as_data(entry: Entry) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
 def kernels_of(name: str) -> list[str]:
     """Who serves this name, fastest first: asked, not assumed."""
+    import torch
+
+    import heed
+
     attend = heed.Attention(name, query=4, key=4).eval()
     served: dict[str, None] = {}
-    if attend.mechanism.claims.at_once and not attend.mechanism.in_line:
-        served |= _served(attend, torch.randn(1, 600, 4), 600)  # a long text, by itself
-    served |= _served(attend, torch.randn(1, 3, 4), 1)  # a step
+    with torch.no_grad():
+        if attend.mechanism.claims.at_once and not attend.mechanism.in_line:
+            served |= _served(attend, torch.randn(1, 600, 4), 600)  # a long text, by itself
+        served |= _served(attend, torch.randn(1, 3, 4), 1)  # a step
     return sorted(served, key="reference".__eq__)
 
 
-def _served(attend: heed.Attention, keys: torch.Tensor, T: int) -> dict[str, None]:
+def _served(attend: heed.Attention, keys: Tensor, T: int) -> dict[str, None]:
     """The kernel of a call, and what serves it when that is switched off, to the reference."""
+    import heed
+
     served: dict[str, None] = {}
     fast: set[str] = set()
     while "reference" not in served:
@@ -151,9 +169,20 @@ def _served(attend: heed.Attention, keys: torch.Tensor, T: int) -> dict[str, Non
     return served
 
 
+def _mechanisms() -> list[dict[str, Any]]:
+    from heed.attention.catalogue import CATALOGUE
+
+    return [as_data(entry) for entry in CATALOGUE.values()]
+
+
+def _listed(collection: str) -> list[dict[str, Any]]:
+    from heed.running import listing
+
+    found: list[dict[str, Any]] = getattr(listing, collection)()
+    return found
+
+
 COLLECTIONS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "mechanisms": lambda: [as_data(entry) for entry in CATALOGUE.values()],
-    "models": listing.models,
-    "tasks": listing.tasks,
-    "recipes": listing.recipes,
+    "mechanisms": _mechanisms,
+    **{name: partial(_listed, name) for name in ("models", "tasks", "recipes")},
 }

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heed.errors import Refused
-from heed.running.evaluate import Files
+
+if TYPE_CHECKING:
+    from heed.running.evaluate import Files
 
 
 def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
     """Pairs as they are named on the command line: one file, or source and target."""
+    from heed.running.evaluate import Files
+
     if len(paths) == 2:
         return Files(source=paths[0], target=paths[1], alignments=alignments)
     if len(paths) != 1:

@@ -6,14 +6,15 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heed.cli.options import decoding_options
 from heed.errors import Refused
-from heed.running.predict import CHUNK, Translation, predict
-from heed.running.showing import Shown, page
+
+if TYPE_CHECKING:
+    from heed.running.predict import Translation
 
 EXAMPLES = "heed predict runs/grammar input.txt\n\necho '我 爱 中国' | heed predict runs/grammar"
 
@@ -39,6 +40,9 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
 ) -> None:
     """Translate line by line: a blank line gives a blank line."""
+    from heed.running.predict import CHUNK, predict
+    from heed.running.showing import Shown, page
+
     decoding = decoding_options(
         method=method, width=width, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from heed.errors import Refused
-from heed.running.showing import Shown, page, show
-from heed.viewing import image
-from heed.viewing.panels import Panel
-from heed.viewing.terminal import HeatMap
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from heed.running.showing import Shown
+    from heed.viewing.panels import Panel
 
 EXAMPLES = "heed show runs/grammar '我 爱 中国'\n\nheed show runs/grammar --html look.html"
 
@@ -31,6 +31,11 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Translate, and draw what was looked at: in the terminal, as a picture, as a page."""
+    from rich.console import Console
+
+    from heed.running.showing import page, show
+    from heed.viewing import image
+
     shown = show(folder, text or [], every=every, device=device)
     console = Console(highlight=False)
     if html is not None:
@@ -45,6 +50,10 @@ def run(
 
 def tell(shown: Shown, console: Console) -> None:
     """Source, translation, heat map."""
+    from rich.text import Text
+
+    from heed.viewing.terminal import HeatMap
+
     source, text = shown.translation.source, shown.translation.text
     console.print(Text.assemble((source, "bold"), " → ", text))  # no markup: text may hold [/]
     for each in [shown.panel, *shown.heads]:

@@ -8,11 +8,7 @@ from typing import Annotated
 
 import typer
 
-from heed.cli.following import follow
 from heed.errors import Refused
-from heed.running import recipe as recipes
-from heed.running.devices import speaks
-from heed.running.train import train
 
 EXAMPLES = "heed train grammar --attention local-p/general\n\nheed train runs/grammar --resume"
 
@@ -40,6 +36,11 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train a model as a recipe says; stopped at any moment, it goes on with --resume."""
+    from heed.cli.following import follow
+    from heed.running import recipe as recipes
+    from heed.running.devices import speaks
+    from heed.running.train import train
+
     going = resume and Path(recipe).is_dir()
     resolved = None
     if going and (overrides or attention or start or overwrite or folder):

@@ -81,19 +81,19 @@ def beam(
     for t in range(max(rules.limits) + 1):
         step = stepper.step(carry, symbols)
         trail.look(step.weight)
-        log_prob = rules.log_prob(step.logits).unflatten(0, beams.live.shape)
-        if any(stop := [rules.limits[b] <= t for b in alive]):
-            _only(log_prob, rules.end, stop)
+        stop, R = [rules.limits[b] <= t for b in alive], beams.live.shape[1]
+        choices = rules.choices(step, R, stop, 2 * width + 1)
         beams = ranking.look(beams, plan, step.weight)
         # One synchronisation a step; a second where two continuations are exactly equal.
         for careful in (False, True):
-            move = ranking.advance(beams, plan, log_prob, rules.end, t, careful)
+            if careful and choices.symbols is not None:
+                choices = rules.choices(step, R, stop, None)
+            move = ranking.advance(beams, plan, choices, rules.end, t, careful)
             *done, tied, broken = move.told.tolist()
             if broken:
                 raise no_distribution(t)
             if not tied:
                 break
-        R = log_prob.shape[1]
         keep = [i for i, over in enumerate(done) if not over and not stop[i]]
         endings.append(_Ended(t, alive, R, move.ended, keep))
         alive = [alive[i] for i in keep]
@@ -113,14 +113,6 @@ class _Ended(NamedTuple):
     R: int
     table: Tensor  # 3 B W
     keep: list[int]
-
-
-def _only(log_prob: Tensor, end: int, stop: list[bool]) -> None:
-    """Let nothing but the end be written, in place, where a sentence must stop.    B R V"""
-    rows = torch.tensor(stop, device=log_prob.device).nonzero()[:, 0]
-    last = log_prob[rows, :, end]
-    log_prob[rows] = NEVER
-    log_prob[rows, :, end] = last
 
 
 def _answer(trail: Trail, endings: list[_Ended], rules: Rules, best: int) -> list[list[Hypothesis]]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from heed.decoding.stepping import (
     Carry,
+    Choosy,
     Ending,
     Hypothesis,
     Rules,
+    Step,
     Stepper,
     Trail,
     no_distribution,
@@ -44,11 +47,16 @@ def greedy(
     device   of the model; by default that of `lengths`, or else torch's default
     """
     rules = Rules.of(count, begin, end, longest, forbid, lengths, device)
-    return follow(stepper, carry, rules, lambda log_prob: log_prob.argmax(-1))
+    return follow(stepper, carry, rules, None)
 
 
-def follow(stepper: Stepper[Carry], carry: Carry, rules: Rules, choose: Choose) -> list[Hypothesis]:
-    """One hypothesis per sentence, by any way of choosing; who has ended leaves the batch."""
+def follow(
+    stepper: Stepper[Carry], carry: Carry, rules: Rules, choose: Choose | None
+) -> list[Hypothesis]:
+    """One hypothesis per sentence, by any way of choosing (None: the likeliest symbol).
+
+    Who has ended leaves the batch.
+    """
     trail, endings = Trail(), []
     alive = list(range(len(rules.limits)))
     symbols = rules.first()
@@ -58,7 +66,7 @@ def follow(stepper: Stepper[Carry], carry: Carry, rules: Rules, choose: Choose) 
         step = stepper.step(carry, symbols)
         carry = step.carry
         trail.look(step.weight)
-        symbols, gain = _next(rules, step.logits, choose, [rules.limits[b] <= t for b in alive])
+        symbols, gain = _next(rules, step, choose, [rules.limits[b] <= t for b in alive])
         total = total + gain
         # The one synchronisation of the step. Where nothing may be written, a sentence ends.
         over = (symbols == rules.end) | (gain == -torch.inf)
@@ -82,12 +90,21 @@ def follow(stepper: Stepper[Carry], carry: Carry, rules: Rules, choose: Choose) 
     return trail.read(endings, rules.lengths)
 
 
-def _next(rules: Rules, logits: Tensor, choose: Choose, last: list[bool]) -> tuple[Tensor, Tensor]:
+def _next(
+    rules: Rules, step: Step[Any], choose: Choose | None, last: list[bool]
+) -> tuple[Tensor, Tensor]:
     """The next symbol of each row and its log-probability; the end, where it is due.    N, N"""
-    log_prob = rules.log_prob(logits)
-    symbols = choose(log_prob)
-    if any(last):
-        symbols = symbols.masked_fill(torch.tensor(last, device=rules.device), rules.end)
+    due = torch.tensor(last, device=rules.device) if any(last) else None
+    if choose is None and isinstance(step, Choosy):
+        gain, symbols, ending = step.likeliest(1, rules.end, rules.forbid)
+        gain, symbols = gain[:, 0], symbols[:, 0]
+        if due is not None:
+            gain, symbols = ending.where(due, gain), symbols.masked_fill(due, rules.end)
+        return symbols, gain
+    log_prob = rules.log_prob(step.logits)
+    symbols = log_prob.argmax(-1) if choose is None else choose(log_prob)
+    if due is not None:
+        symbols = symbols.masked_fill(due, rules.end)
     ending = log_prob[:, rules.end]  # never forbidden: NaN if the row is
     gain = log_prob.gather(-1, symbols[:, None])[:, 0]
     return symbols, gain.where(~ending.isnan(), ending)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heed.decoding.stepping import Rules
+from heed.decoding.stepping import Choices, Rules
 from heed.errors import Refused
 
 NEVER = -math.inf
@@ -95,10 +95,10 @@ def look(beams: Beams, plan: Plan, weight: Tensor | None) -> Beams:
     return beams._replace(coverage=seen if beams.coverage is None else beams.coverage + seen)
 
 
-def advance(beams: Beams, plan: Plan, log_prob: Tensor, end: int, t: int, careful: bool) -> Move:
+def advance(beams: Beams, plan: Plan, choices: Choices, end: int, t: int, careful: bool) -> Move:
     """Rank the continuations; `careful` also where some are equal."""
     W = plan.width
-    value, row, symbol, tied = candidates(beams.live, log_prob, 2 * W, careful)
+    value, row, symbol, tied = candidates(beams.live, choices, 2 * W, careful)
     ends = symbol == end
     ended = _endings(beams, plan, value[:, :W], row[:, :W], ends[:, :W], t)
     on = ends.sort(stable=True).indices[:, :W]  # those that go on, in their order
@@ -121,16 +121,18 @@ def reached(beams: Beams, live: Tensor, kept: Tensor) -> Tensor:
 
 
 def candidates(
-    live: Tensor, log_prob: Tensor, many: int, careful: bool
+    live: Tensor, choices: Choices, many: int, careful: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The best continuations of each sentence: value, row and symbol, and whether any are equal.
 
-    B R, B R V -> B many, B many, B many, ()
+    B R -> B many, B many, B many, ()
 
     `topk` may choose any of several equal values, in any order. Those it chose are put in order
     here; one more than needed shows whether another might have been chosen, and if so the caller
-    comes again, `careful`, and everything is sorted.
+    comes again, `careful`, and everything is sorted. It is enough that `many` + 1 of each row can
+    be chosen: what else there is cannot be among the best, unless it is equal to one more.
     """
+    log_prob = choices.log_prob
     V, K = log_prob.shape[-1], min(many + 1, log_prob[0].numel())
     if careful:
         total = (log_prob + live[..., None]).flatten(1)
@@ -141,6 +143,8 @@ def candidates(
         value, order = value.gather(1, order).sort(descending=True, stable=True)
         place = place.gather(1, order)
     row, symbol = place // V, place % V
+    if choices.symbols is not None:
+        symbol = choices.symbols.flatten(1).gather(1, place)
     last, next_best = value[:, many - 1 : many], value[:, many : many + 1]  # empty where few
     tied = ((last == next_best) & (last > NEVER)).any() & (not careful)
     if (short := many - value.shape[1]) > 0:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -38,6 +38,25 @@ class Step(Protocol[Carried]):
     @property
     def weight(self) -> Tensor | None:
         """Where it looked to give these logits.    N S"""
+
+
+@runtime_checkable
+class Choosy(Protocol):
+    """A step that knows the best few symbols of each row without telling of them all."""
+
+    def likeliest(self, many: int, end: int, forbid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities N K in the order of the symbols' ids, these N K, and the end's, N.
+
+        Those that are forbidden are left out, and their share goes to nobody; of equals the lowest
+        ids are in. K is `many`, or all there are; what cannot be written has -inf.
+        """
+
+
+class Choices(NamedTuple):
+    """What may be written next by each live hypothesis: any symbol, or the best few."""
+
+    log_prob: Tensor  # B R V, or B R K in the order of their ids
+    symbols: Tensor | None = None  # B R K; None: there are all of them
 
 
 class Stepper(Protocol[Carry]):
@@ -192,6 +211,26 @@ class Rules(NamedTuple):
         if len(self.forbid):
             log_prob.index_fill_(-1, self.forbid, float("-inf"))
         return log_prob
+
+    def choices(self, step: Step[Any], R: int, stop: list[bool], many: int | None) -> Choices:
+        """What R hypotheses of each sentence may write; the end alone where it must `stop`.
+
+        many  how many of each are enough, where the model can tell: None for all of them
+        """
+        rows = torch.tensor(stop, device=self.device).nonzero()[:, 0] if any(stop) else None
+        if many is None or not isinstance(step, Choosy):
+            log_prob = self.log_prob(step.logits).unflatten(0, (-1, R))
+            if rows is not None:
+                last = log_prob[rows, :, self.end]
+                log_prob[rows] = -torch.inf
+                log_prob[rows, :, self.end] = last
+            return Choices(log_prob)
+        told = step.likeliest(many, self.end, self.forbid)
+        log_prob, symbols, ending = (x.unflatten(0, (-1, R)) for x in told)
+        if rows is not None:
+            log_prob[rows] = -torch.inf
+            log_prob[rows, :, 0], symbols[rows, :, 0] = ending[rows], self.end
+        return Choices(log_prob, symbols)
 
 
 def _each(name: str, given: int | Tensor, count: int) -> list[int]:

@@ -1,11 +1,25 @@
 """What this process can run: Triton on this device, operators of our own under this transform."""
 
+from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+F = TypeVar("F", bound=Callable[..., object])
 
+
+def unchanging(f: F) -> F:
+    """A function whose answer lasts as long as the process: torch.compile need not look inside.
+
+    What `torch.compiler.assume_constant_result` does, without loading the compiler.
+    """
+    f.__dict__["_dynamo_marked_constant"] = True
+    return f
+
+
+@unchanging
 def no_triton(device: torch.device) -> str | None:
     """Why Triton cannot serve tensors on this device; None where it can."""
     if device.type != "cuda":

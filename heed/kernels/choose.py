@@ -7,10 +7,17 @@ from threading import Lock
 from types import ModuleType
 
 from heed.errors import UnknownName
-from heed.kernels import banded, scan, sdpa
+from heed.kernels import additive, banded, scan, sdpa, single, window
 from heed.records import Call
 
-KERNELS: dict[str, ModuleType] = {"banded": banded, "sdpa": sdpa, "scan": scan}
+KERNELS: dict[str, ModuleType] = {
+    "window": window,
+    "banded": banded,
+    "single": single,
+    "sdpa": sdpa,
+    "additive": additive,
+    "scan": scan,
+}
 """Every kernel, fastest first: `refusal(call)` gives None or a reason, `run(call)` the context."""
 
 ALIGNING = frozenset({"scan"})

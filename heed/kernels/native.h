@@ -85,9 +85,9 @@ HEED_INLINE float max_of(vec x)
     return lane[0];
 }
 
-/* e^x to about one unit in the last place: x = n log 2 + r, |r| <= log 2 / 2, and a polynomial for
-e^r. Below -87.3 it is zero (no denormal numbers), above 88.7 infinity, NaN stays NaN. */
-HEED_INLINE vec exp_of(vec x)
+/* e^x for |x| <= 87, to about one unit in the last place: x = n log 2 + r with |r| <= log 2 / 2, and
+a polynomial for e^r - 1. */
+HEED_INLINE vec exp_within(vec x)
 {
     const vec turn = fill(0x1.8p23f); /* adding it rounds to the nearest whole number */
     vec n = x * 0x1.715476p+0f + turn;
@@ -100,10 +100,15 @@ HEED_INLINE vec exp_of(vec x)
     p = p * r + 0x1.55548ep-3f;
     p = p * r + 0x1.fffff8p-2f;
     p = r * r * p + r;
-    vec scaled = (vec)((ivec)(p + 1.0f) + power); /* times 2^n: at n = 128 the rest is below one */
-    scaled = pick(x > 88.722839f, fill(INFINITY), scaled);
-    scaled = pick(x < -87.336540f, fill(0), scaled);
-    return pick(x == x, scaled, x);
+    return (vec)((ivec)(p + 1.0f) + power); /* times 2^n */
+}
+
+/* e^x for any x: below -87.3 it is zero (no denormal numbers), above 88.7 infinity, NaN stays. */
+HEED_INLINE vec exp_of(vec x)
+{
+    vec e = pick(x > 88.722839f, fill(INFINITY), exp_within(x));
+    e = pick(x < -87.336540f, fill(0), e);
+    return pick(x == x, e, x);
 }
 
 /* tanh(x) to about two units in the last place, of small numbers too: e^{2x} - 1 is taken before the

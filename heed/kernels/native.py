@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 
+from heed.kernels.ability import no_triton, unchanging
+
 LIBRARY = Path(__file__).with_name("libheed.so")
 LEVELS = ("baseline", "avx2", "avx512")
 """What every function is compiled for; on processors other than x86-64 the first alone."""
@@ -27,10 +29,16 @@ _alone = False
 """Whether this process was forked: the threads stayed with its parent, for whom it would wait."""
 
 
+@unchanging
 def missing() -> str | None:
     """Why there is no native library; None where there is one."""
     found = _loaded()
     return found if isinstance(found, str) else None
+
+
+def unbuilt(device: torch.device) -> str | None:
+    """Why there is no kernel for this device; None where there is: here, or by Triton."""
+    return missing() if device.type == "cpu" else no_triton(device)
 
 
 def level() -> str:

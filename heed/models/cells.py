@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
 from heed.errors import UnknownName
+from heed.models import unrolled
 
 Hidden = tuple[Tensor, ...]
 """The state of one layer: (h,), and for an LSTM (h, c), each B H."""
@@ -53,12 +54,22 @@ class Cell(NamedTuple):
     module: Callable[..., nn.RNNBase]
     step: Callable[[Tensor, Hidden, Tensor, Tensor], Hidden]
     slots: int  # how many tensors its state has
+    pieces: unrolled.Pieces | None = None  # the same step for a loop that learns
+
+
+class Loop(NamedTuple):
+    """The weights of a layer as the steps of a loop use them."""
+
+    weight: Tensor  # G H
+    bias: Tensor  # G
+    feed: Tensor | None  # of what is fed back  G F
+    sums: unrolled.Sums | None  # where steps in one piece serve
 
 
 CELLS = {
     "tanh": Cell(nn.RNN, tanh_cell, 1),
-    "gru": Cell(nn.GRU, gru_cell, 1),
-    "lstm": Cell(nn.LSTM, lstm_cell, 2),
+    "gru": Cell(nn.GRU, gru_cell, 1, unrolled.GRU),
+    "lstm": Cell(nn.LSTM, lstm_cell, 2, unrolled.LSTM),
 }
 
 
@@ -103,6 +114,8 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, hidden: Hidden | None = None) -> Tensor:
         """B T X -> B T H, from zero unless a state is given"""
+        if in_pieces(self, x):
+            return together([self], [x], hidden)[0]
         with _row_precision(x):
             x = x if x.device.type != "cpu" else x.to(self._weight("weight_ih").dtype)
             if hidden is None:
@@ -116,18 +129,65 @@ class Layer(nn.Module):
         """The part of the gates that the first columns of the input bring.    ... X -> ... G"""
         return linear(x, self._weight("weight_ih")[:, : x.shape[-1]], self._weight("bias_ih"))
 
-    def feeding(self, width: int) -> Tensor:
-        """The weights of the last columns of the input, which a loop feeds back.    width G"""
-        return self._weight("weight_ih")[:, -width:].t()
+    def loop(self, fed: int = 0) -> Loop:
+        """The weights for steps; the last `fed` columns of the input are fed back."""
+        weight, bias = self._weight("weight_hh"), self._weight("bias_hh")
+        feed = self._weight("weight_ih")[:, -fed:] if fed else None
+        if feed is not None and _lowered(feed):
+            feed = feed.to(torch.get_autocast_dtype(feed.device.type))  # or each step would cast it
+        if self.cell.pieces is None or not unrolled.learning(weight):
+            return Loop(weight, bias, feed, None)
+        sums = unrolled.Sums()
+        if feed is None:
+            weight, bias = unrolled.shared(sums, weight=weight, bias=bias)
+        else:
+            weight, bias, feed = unrolled.shared(sums, weight=weight, bias=bias, feed=feed)
+        return Loop(weight, bias, feed, sums)
 
     def zero(self, rows: int) -> Hidden:
         """The state before anything was read.    B H"""
         weight = self._weight("weight_hh")
         return tuple(weight.new_zeros(rows, weight.shape[1]) for _ in range(self.cell.slots))
 
-    def step(self, x: Tensor, hidden: Hidden) -> Hidden:
+    def step(
+        self, x: Tensor, hidden: Hidden, loop: Loop | None = None, fed: Tensor | None = None
+    ) -> Hidden:
         """One step, the input's part of the gates given.    B G -> the next state"""
-        return self.cell.step(x, hidden, self._weight("weight_hh"), self._weight("bias_hh"))
+        weight, bias, feed, sums = loop or self.loop()
+        fed = fed if feed is not None else None
+        if sums is not None and self.cell.pieces is not None:
+            return unrolled.step(self.cell.pieces, sums, x, hidden, (weight, bias, feed), fed)
+        if fed is not None and feed is not None:
+            x = torch.addmm(x, fed, feed.t())
+        return self.cell.step(x, hidden, weight, bias)
+
+
+def in_pieces(layer: Layer, x: Tensor) -> bool:
+    """Whether steps of our own go through whole rows faster than PyTorch's."""
+    weight = layer._weight("weight_hh")
+    small = x.shape[1] and x.dtype == weight.dtype
+    return bool(small) and layer.cell.pieces is not None and unrolled.learning(weight)
+
+
+def together(layers: list[Layer], xs: list[Tensor], hidden: Hidden | None = None) -> list[Tensor]:
+    """Layers of one size through rows of their own, a step of all at a time.    B T X -> B T H"""
+    pieces = layers[0].cell.pieces
+    assert pieces is not None
+    pairs = zip(layers, xs, strict=True)
+    x = torch.stack([layer.project(x.transpose(0, 1)) for layer, x in pairs], 1)  # T N B G
+    weight, bias = (
+        torch.stack([layer._weight(name) for layer in layers]) for name in ("weight_hh", "bias_hh")
+    )
+    if hidden is None:
+        hidden = layers[0].zero(x.shape[2])
+    first = tuple(h.expand(len(layers), *h.shape) for h in hidden)
+    states = unrolled.rows(pieces, x, weight, bias, first)
+    return list(states.permute(1, 2, 0, 3).unbind(0))
+
+
+def _lowered(x: Tensor) -> bool:
+    """Whether autocast would compute a product of x in a narrower type."""
+    return torch.is_autocast_enabled(x.device.type) and x.dtype == torch.float32
 
 
 def _row_precision(x: Tensor) -> AbstractContextManager[object]:
@@ -167,16 +227,26 @@ class Stack(nn.Module):
         drawn = [self.dropout.noise(like, B, T, self.hidden).unbind(1) for _ in between]
         return list(zip(*drawn, strict=True)) or [()] * T
 
+    def loop(self, fed: int = 0) -> tuple[Loop, ...]:
+        """The weights of every layer for steps; `fed` columns are fed back to the first."""
+        return tuple(layer.loop(0 if i else fed) for i, layer in enumerate(self.each))
+
     def step(
-        self, x: Tensor, hidden: tuple[Hidden, ...], noise: tuple[Tensor, ...] = ()
+        self,
+        x: Tensor,
+        hidden: tuple[Hidden, ...],
+        noise: tuple[Tensor, ...] = (),
+        loop: tuple[Loop, ...] | None = None,
+        fed: Tensor | None = None,
     ) -> tuple[Hidden, ...]:
         """One step: x is the input's part of the first layer's gates.    B G -> the next state"""
         after: list[Hidden] = []
-        for i, (layer, before) in enumerate(zip(self.each, hidden, strict=True)):
+        loop = loop or self.loop()
+        for i, (layer, weights, before) in enumerate(zip(self.each, loop, hidden, strict=True)):
             if i:
                 below = after[-1][0]
                 x = layer.project(below * noise[i - 1] if noise else below)
-            after.append(layer.step(x, before))
+            after.append(layer.step(x, before, weights, None if i else fed))
         return tuple(after)
 
 

@@ -26,12 +26,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 import heed
+from heed.attention.asking import Asking
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.memory import Memory
 from heed.attention.naming import options_of, parse
 from heed.attention.read import Join
 from heed.errors import HeedError, Refused, UnknownName
-from heed.models.cells import Dropout, First, Hidden, Readout, Stack, select
+from heed.models.cells import Dropout, First, Hidden, Loop, Readout, Stack, select
 from heed.models.sequence import Encoded, Encoder, Generator
 from heed.models.written import Step, Unformed, Written
 from heed.records import Attended, Need, State
@@ -135,9 +135,8 @@ class Carry:
     """What the next step needs."""
 
     hidden: tuple[Hidden, ...]  # of every layer
-    memory: Memory  # the source, projected once
+    ask: Asking  # the attention, and the source, projected once
     state: State  # of the attention
-    need: Need
     fed: Tensor | None = None  # luong: h̃ of the step before
 
     @property
@@ -149,9 +148,8 @@ class Carry:
         """The carry of the chosen rows; with `same`, their sources stay where they are."""
         return Carry(
             select(self.hidden, rows),
-            self.memory if same else self.memory.select(rows),
+            self.ask if same else self.ask.select(rows),
             self.state.select(rows),
-            self.need,
             None if self.fed is None else self.fed.index_select(0, rows),
         )
 
@@ -187,14 +185,14 @@ class Decoder(nn.Module):
         place = torch.arange(source.states.shape[1], device=source.lengths.device)
         there = heed.Visible.keys(place < source.lengths[:, None])  # a table: each step needs it
         memory = self.attention.remember(source.states, visible=there)
-        return Carry(self.first(source.summary(self.summary)), memory, State(), need)
+        ask = Asking(self.attention, memory, need)
+        return Carry(self.first(source.summary(self.summary)), ask, State())
 
-    def feeding(self) -> Tensor | None:
-        """The weights through which something is fed back.    R G"""
-        return None
+    fed: int = 0
+    """The width of what is fed back."""
 
     def advance(
-        self, x: Tensor, carry: Carry, feed: Tensor | None, noise: tuple[Tensor, ...] = ()
+        self, x: Tensor, carry: Carry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
     ) -> tuple[Carry, Attended]:
         """One step; x is what the embedding brings to the first layer's gates.    B G"""
         raise NotImplementedError
@@ -206,11 +204,11 @@ class Decoder(nn.Module):
     def forward(self, source: Encoded, inputs: Tensor, need: Need = "context") -> Written:
         """Symbols B T -> logits B T V"""
         e = self.dropout(self.embed(inputs))
-        carry, feed = self.begin(source, need), self.feeding()
+        carry, loop = self.begin(source, need), self.stack.loop(self.fed)
         gates = self.stack.each[0].project(e.transpose(0, 1)).unbind(0)  # T × B G
         steps, records = [], []
         for x, noise in zip(gates, self.stack.noise(source.last, len(gates)), strict=True):
-            carry, record = self.advance(x, carry, feed, noise)
+            carry, record = self.advance(x, carry, loop, noise)
             steps.append(carry)
             records.append(record)
         seen = Attended.join(records)
@@ -223,9 +221,9 @@ class Decoder(nn.Module):
     def step(self, carry: Carry, symbols: Tensor) -> Step:
         """The next symbol of each row.    N -> N V"""
         e = self.embed(symbols)
-        carry, seen = self.advance(self.stack.each[0].project(e), carry, self.feeding())
+        carry, seen = self.advance(self.stack.each[0].project(e), carry, self.stack.loop(self.fed))
         known = self.known([carry], seen, e[:, None])[:, 0]
-        weight = None if carry.need == "context" else seen.weight[:, 0, 0]
+        weight = None if carry.ask.need == "context" else seen.weight[:, 0, 0]
         return Step(self.out(known), carry, weight)
 
 
@@ -235,19 +233,14 @@ class Search(Decoder):
     def __init__(self, *, readout: Readout, context: int, **parts: Any) -> None:
         super().__init__(**parts)
         self.readout = readout
-        self.width = context
-
-    def feeding(self) -> Tensor:
-        return self.stack.each[0].feeding(self.width)
+        self.fed = context
 
     def advance(
-        self, x: Tensor, carry: Carry, feed: Tensor | None, noise: tuple[Tensor, ...] = ()
+        self, x: Tensor, carry: Carry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
     ) -> tuple[Carry, Attended]:
-        assert feed is not None
-        seen = self.attention(carry.top[:, None], carry.memory, carry.state, need=carry.need)
-        x = torch.addmm(x, seen.context.squeeze(1), feed)
-        hidden = self.stack.step(x, carry.hidden, noise)
-        return Carry(hidden, carry.memory, seen.state, carry.need), seen
+        seen = carry.ask(carry.top[:, None], carry.state)
+        hidden = self.stack.step(x, carry.hidden, noise, loop, seen.context.squeeze(1))
+        return Carry(hidden, carry.ask, seen.state), seen
 
     def known(self, steps: list[Carry], seen: Attended, e: Tensor) -> Tensor:
         states = torch.stack([step.top for step in steps], 1)
@@ -262,13 +255,13 @@ class Luong(Decoder):
         self.join = join
 
     def advance(
-        self, x: Tensor, carry: Carry, feed: Tensor | None, noise: tuple[Tensor, ...] = ()
+        self, x: Tensor, carry: Carry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
     ) -> tuple[Carry, Attended]:
-        hidden = self.stack.step(x, carry.hidden, noise)
+        hidden = self.stack.step(x, carry.hidden, noise, loop, carry.fed)
         top = hidden[-1][0]
-        seen = self.attention(top[:, None], carry.memory, carry.state, need=carry.need)
+        seen = carry.ask(top[:, None], carry.state)
         fed = self.join(seen.context.squeeze(1), top)
-        return Carry(hidden, carry.memory, seen.state, carry.need, fed), seen
+        return Carry(hidden, carry.ask, seen.state, fed), seen
 
     def known(self, steps: list[Carry], seen: Attended, e: Tensor) -> Tensor:
         return torch.stack([step.fed for step in steps if step.fed is not None], 1)
@@ -277,7 +270,7 @@ class Luong(Decoder):
         """Symbols B T -> logits B T V: all states, then all looks, in one call each."""
         carry = self.begin(source, need)
         states = self.stack(self.dropout(self.embed(inputs)), carry.hidden)
-        seen = self.attention(states, carry.memory, carry.state, need=need)
+        seen = self.attention(states, carry.ask.memory, carry.state, need=need)
         return self.write(self.join(seen.context, states), seen)
 
 
@@ -287,17 +280,11 @@ class InputFeeding(Luong):
     def begin(self, source: Encoded, need: Need = "context") -> Carry:
         carry = super().begin(source, need)
         fed = source.last.new_zeros(len(source.last), self.join.linear.out_features)
-        return Carry(carry.hidden, carry.memory, carry.state, need, fed)
+        return Carry(carry.hidden, carry.ask, carry.state, fed)
 
-    def feeding(self) -> Tensor:
-        return self.stack.each[0].feeding(self.join.linear.out_features)
-
-    def advance(
-        self, x: Tensor, carry: Carry, feed: Tensor | None, noise: tuple[Tensor, ...] = ()
-    ) -> tuple[Carry, Attended]:
-        assert carry.fed is not None
-        assert feed is not None
-        return super().advance(torch.addmm(x, carry.fed, feed), carry, feed, noise)
+    @property
+    def fed(self) -> int:  # type: ignore[override]
+        return self.join.linear.out_features
 
     forward = Decoder.forward
 

@@ -22,6 +22,7 @@ from heed.attention.position import Learned, Position, Sinusoidal
 from heed.attention.reach import Global
 from heed.attention.read import Blend
 from heed.attention.score import ScaledDot
+from heed.models.native_stepping import NativeCarry, native_carry
 from heed.records import Need
 from heed.visible import Places
 
@@ -128,9 +129,13 @@ class Start:
 
     def __call__(self, symbols: Tensor, place: int) -> Tensor:
         """N -> N M"""
+        return torch.add(self.place(place), embedding(symbols, self.table), alpha=self.scale)
+
+    def place(self, place: int) -> Tensor:
+        """What is added for where a symbol stands.    M"""
         while place >= self.places.shape[0]:
             self.places = torch.cat([self.places, self._more(self.places.shape[0])])
-        return torch.add(self.places[place], embedding(symbols, self.table), alpha=self.scale)
+        return self.places[place]
 
     def _more(self, start: int) -> Tensor:
         count = 32
@@ -212,21 +217,25 @@ class PlainCarry(NamedTuple):
         return self._replace(rows=chosen, source=source, hidden=hidden, sentence=sentence)
 
 
-def shorten(decoder: Decoder, carry: Carry) -> PlainCarry | None:
-    """The same carry for the short road; None where it does not lead there."""
+def shorten(decoder: Decoder, carry: Carry) -> PlainCarry | NativeCarry | None:
+    """The same carry for the short road, in C if it can be; None where it does not lead there."""
     if decoder.training or torch.is_grad_enabled() or not _plain(decoder):
         return None
     memory = carry.layers[0].source
-    hidden = None
+    exists, start = None, Start(decoder.words)
     if memory is not None and memory.visible is not None:
         exists = memory.exists
         all_seen, any_blind = torch.stack([exists.all(), ~exists.any(1).all()]).tolist()
         if any_blind:
             return None
-        hidden = None if all_seen else Hidden(exists, memory.k.dtype)
+        exists = None if all_seen else exists
+    native = native_carry(decoder, carry, start, exists)
+    if native is not None:
+        return native
+    hidden = None if memory is None or exists is None else Hidden(exists, memory.k.dtype)
     return PlainCarry(
         carry.place,
-        Start(decoder.words),
+        start,
         tuple(PlainLayer.of(layer) for layer in decoder.stack.layers),
         tuple(_cache(kept.own, carry.place) for kept in carry.layers),
         None,

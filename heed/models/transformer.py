@@ -20,6 +20,7 @@ import heed
 from heed.attention.grouping import HeadGroups
 from heed.attention.mixed import Mixed
 from heed.errors import Refused
+from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.stepping import PlainCarry, regroup, shorten
 from heed.models.written import Step, Unformed, Written
 from heed.records import Attended, Need, State
@@ -195,6 +196,10 @@ class Carry(NamedTuple):
     need: Need
 
 
+AnyCarry = Carry | PlainCarry | NativeCarry
+"""Of the general road, or of a short one (heed.models.stepping)."""
+
+
 class Decoder(nn.Module):
     """Writes a text: by itself (a language model), or from a source that it looks at.
 
@@ -233,7 +238,7 @@ class Decoder(nn.Module):
         need: Need = "context",
         source: Tensor | None = None,
         visible: Visible | None = None,
-    ) -> Carry | PlainCarry:
+    ) -> AnyCarry:
         """After the symbols of a prompt, which may be none.    N T -> carry"""
         nothing = self.words.table.weight.new_empty(len(inputs), 0, self.words.table.embedding_dim)
         kept = tuple(
@@ -247,8 +252,10 @@ class Decoder(nn.Module):
         carry = self._further(carry, inputs)[2] if inputs.shape[1] else carry
         return shorten(self, carry) or carry
 
-    def step(self, carry: Carry | PlainCarry, symbols: Tensor) -> Step:
+    def step(self, carry: AnyCarry, symbols: Tensor) -> Step | NativeStep:
         """One more symbol for each hypothesis.    N -> N V"""
+        if isinstance(carry, NativeCarry):
+            return carry.step(symbols)
         if isinstance(carry, PlainCarry):
             x, plain, weight = carry.step(symbols)
             x = x if self.stack.norm is None else self.stack.norm(x)
@@ -260,11 +267,9 @@ class Decoder(nn.Module):
             weight = look.weight.mean(1).flatten(0, 1)  # B K S, whatever K
         return Step(self._logits(x[:, -1]), carry, weight)
 
-    def select(
-        self, carry: Carry | PlainCarry, rows: Tensor, same: bool = False
-    ) -> Carry | PlainCarry:
+    def select(self, carry: AnyCarry, rows: Tensor, same: bool = False) -> AnyCarry:
         """The chosen hypotheses, in that order; `same`: each still of the sentence of its place."""
-        if isinstance(carry, PlainCarry):
+        if isinstance(carry, PlainCarry | NativeCarry):
             return carry.select(rows, same)
         kept, sentence = (rows, carry.sentence) if same else regroup(carry.sentence[rows])
         layers = []
@@ -321,18 +326,16 @@ class EncoderDecoder(nn.Module):
         }
         return Written(written.output, seen)
 
-    def begin(self, source: Tensor, lengths: Tensor, need: Need = "context") -> Carry | PlainCarry:
+    def begin(self, source: Tensor, lengths: Tensor, need: Need = "context") -> AnyCarry:
         """Read the source; one hypothesis per sentence, with nothing written.    B S, B"""
         encoded, _ = self._encoded(source, lengths, "context")
         return self.decoder.begin(source[:, :0], need, encoded, heed.lengths(lengths))
 
-    def step(self, carry: Carry | PlainCarry, symbols: Tensor) -> Step:
+    def step(self, carry: AnyCarry, symbols: Tensor) -> Step | NativeStep:
         """One more symbol for each hypothesis.    N -> logits N V, weight N S"""
         return self.decoder.step(carry, symbols)
 
-    def select(
-        self, carry: Carry | PlainCarry, rows: Tensor, same: bool = False
-    ) -> Carry | PlainCarry:
+    def select(self, carry: AnyCarry, rows: Tensor, same: bool = False) -> AnyCarry:
         """The chosen hypotheses, in that order; `same`: each still of the sentence of its place."""
         return self.decoder.select(carry, rows, same)
 

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
+
+from heed.errors import HeedError
 
 Result = TypeVar("Result")
 
@@ -36,6 +39,17 @@ class Progress:
 Event = Note | Progress
 Work = Generator[Event, None, Result]
 """Long work: events while it lasts, a result at the end."""
+
+
+class Stopped(HeedError):
+    """Somebody asked to stop, and everything is saved."""
+
+    def __init__(self, folder: Path | None, step: int, code: int) -> None:
+        """folder: None before the first step, when there is nothing to go on with."""
+        saved = f"stopped and saved at step {step}; go on: heed train {folder} --resume"
+        begun = "stopped before the first step; give the command again"
+        super().__init__(begun if folder is None else saved)
+        self.code = code
 
 
 def finish(work: Work[Result], tell: Callable[[Event], object] = lambda event: None) -> Result:

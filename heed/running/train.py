@@ -20,10 +20,10 @@ from torch import nn
 
 from heed.data.batches import Batch, Batches
 from heed.data.tokenise import PAD
-from heed.errors import HeedError, Refused
+from heed.errors import Refused
 from heed.running.devices import chosen, version
 from heed.running.evaluate import evaluated
-from heed.running.events import Event, Note, Progress, Result, Work, relayed
+from heed.running.events import Event, Note, Progress, Result, Stopped, Work, relayed
 from heed.running.opening import Config, fits, open_run, read_config
 from heed.running.preparing import Prepared, kept, prepare
 from heed.running.recipe import Recipe, as_yaml, check, parse, resolve
@@ -40,17 +40,6 @@ from heed.training.progress import Progress as Standing
 from heed.training.progress import gather, load_weights, restore
 from heed.training.reinforce import MovingAverage
 from heed.training.settings import Training
-
-
-class Stopped(HeedError):
-    """Somebody asked to stop, and everything is saved."""
-
-    def __init__(self, folder: Path | None, step: int, code: int) -> None:
-        """folder: None before the first step, when there is nothing to go on with."""
-        saved = f"stopped and saved at step {step}; go on: heed train {folder} --resume"
-        begun = "stopped before the first step; give the command again"
-        super().__init__(begun if folder is None else saved)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)

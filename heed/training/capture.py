@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, Self
 
 import torch
@@ -46,7 +47,9 @@ class _Recorded:
 class Captured:
     """The same as `backward`, replayed from a graph once a shape has been met.
 
-    Gradients must stay in place: zero them, never set them to None.
+    Gradients must stay in place: zero them, never set them to None. All graphs share one pool of
+    memory, since no two run at a time. They are recorded on the one stream on which they rehearse:
+    libraries keep a workspace for each stream that they have met.
     """
 
     def __init__(self, backward: Backward, model: nn.Module) -> None:
@@ -66,26 +69,30 @@ class Captured:
 
     def _record(self, batch: Any, factor: Tensor) -> _Recorded:
         batch, factor = batch.clone(), factor.clone()
-        kept = self._gradients()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM):
-                self.backward(batch, factor)
-        torch.cuda.current_stream().wait_stream(side)
+        stream = _stream(factor.device)
+        self._rehearse(batch, factor, stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        with torch.cuda.graph(graph, pool=self.pool, stream=stream):  # recorded, not run
             figures = self.backward(batch, factor)
         self.pool = graph.pool()
-        self._restore(kept)  # the rounds above were rehearsals
         return _Recorded(batch, factor, graph, figures)
 
-    def _gradients(self) -> list[Tensor]:
-        for weight in self.model.parameters():
-            if weight.grad is None and weight.requires_grad:
-                weight.grad = torch.zeros_like(weight)
-        return [w.grad.clone() for w in self.model.parameters() if w.grad is not None]
+    def _rehearse(self, batch: Any, factor: Tensor, stream: torch.cuda.Stream) -> None:
+        """Some rounds whose gradients nobody wants: those that are there are put aside."""
+        weights = [w for w in self.model.parameters() if w.requires_grad]
+        kept = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM):
+                for weight in weights:
+                    weight.grad = None
+                self.backward(batch, factor)
+        torch.cuda.current_stream().wait_stream(stream)
+        for weight, grad in zip(weights, kept, strict=True):
+            weight.grad = grad
 
-    def _restore(self, kept: list[Tensor]) -> None:
-        there = [w.grad for w in self.model.parameters() if w.grad is not None]
-        torch._foreach_copy_(there, kept)
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Where graphs of a device are recorded."""
+    return torch.cuda.Stream(device)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 PAD = 0
 HELD = {"cpu": 2**21}  # logits at a time: what a cache holds
-HELD_ELSEWHERE = 2**26  # what keeps a GPU busy
+HELD_ELSEWHERE = 2**22  # at least, what keeps a GPU busy; or as many as the output has weights
 
 
 class Unformed(Protocol):
@@ -135,7 +135,7 @@ class _Rows(NamedTuple):
     def parts(self) -> Iterator[slice]:
         """Cuts of like size, so that there is no small one at the end."""
         N, V = len(self.known), len(self.weight)
-        held = HELD.get(self.known.device.type, HELD_ELSEWHERE)
+        held = HELD.get(self.known.device.type, max(HELD_ELSEWHERE, self.weight.numel()))
         size = max(1, -(-N // max(1, -(-N * V // held))))
         return (slice(i, i + size) for i in range(0, N, size))
 

@@ -55,6 +55,22 @@ def test_bad_usage_is_one_line_and_two(command, words: list[str], says: str) -> 
     assert says in done.err.lower()
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["dmeo"]])
+def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
+    told = "import sys; print('loaded' if 'torch' in sys.modules else 'spared', file=sys.stderr)"
+    code = (
+        f"import atexit; from heed.cli import main; atexit.register(lambda: exec({told!r})); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "spared"
+
+
+def test_the_same_check_sees_torch_where_it_is_needed() -> None:
+    before, after = "assert 'torch' not in sys.modules", "assert 'torch' in sys.modules"
+    code = f"import sys, heed; {before}; heed.Attention; {after}"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_a_bug_is_not_hidden(command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError

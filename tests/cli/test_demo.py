@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from heed.cli import demo as verb
-from heed.cli.demo import EXAMPLES, LEAST, tell
-from heed.running.demo import SENTENCES, Demo, demo
+from heed.cli import following
+from heed.cli.demo import EXAMPLES, tell
+from heed.running.demo import LEAST, SENTENCES, Demo, demo
 from heed.running.events import finish
 from heed.running.showing import Shown
 
@@ -110,7 +110,7 @@ def test_json_is_all_that_is_printed(
     mine = result.trained["additive"]
     scores = {**mine.scores, "test": replace(mine.scores["test"], bleu=bleu)}
     judged = replace(result, trained={**result.trained, "additive": replace(mine, scores=scores)})
-    monkeypatch.setattr(verb, "follow", lambda work, quiet: judged if quiet else None)
+    monkeypatch.setattr(following, "follow", lambda work, quiet: judged if quiet else None)
     done = command("demo", "--json")
     assert done.code == code
     data = json.loads(done.out)

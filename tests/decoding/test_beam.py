@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from heed.decoding import Hypothesis, beam, greedy
 from heed.decoding.ranking import candidates, top
+from heed.decoding.stepping import Choices
 from heed.errors import HeedError, Refused, ShapeError
 from tests.decoding.toys import BEGIN, END, Prefixes, Table, Toy, ToyStep
 
@@ -214,12 +215,12 @@ def test_candidates_are_those_of_a_stable_sort() -> None:
     for V in (3, 11, 50):
         live = torch.randn(4, 3).sort(descending=True).values
         log_prob = torch.randint(-4, 0, (4, 3, V)).float()
-        value, row, symbol, tied = candidates(live, log_prob, 6, careful=False)
+        value, row, symbol, tied = candidates(live, Choices(log_prob), 6, careful=False)
         total = (live[..., None] + log_prob).flatten(1)
         wanted, place = total.sort(descending=True, stable=True)
         torch.testing.assert_close(value, wanted[:, :6])
         assert tied
-        value, row, symbol, tied = candidates(live, log_prob, 6, careful=True)
+        value, row, symbol, tied = candidates(live, Choices(log_prob), 6, careful=True)
         assert not tied
         torch.testing.assert_close(row * V + symbol, place[:, :6])
 

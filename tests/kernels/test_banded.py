@@ -1,10 +1,21 @@
 """Fixed windows by blocks, introduced to their twin: the reference under the same mask."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor
 
 import heed
+from heed.kernels import KERNELS
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Without the kernel that would serve such calls first."""
+    with heed.kernels.off(*KERNELS.keys() & {"window"}):
+        yield
+
 
 SHAPES = [  # T, half, H, G
     (257, 0, 1, 1),

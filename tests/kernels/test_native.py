@@ -50,7 +50,7 @@ def test_where_there_is_a_compiler_there_is_a_library() -> None:
 
 def test_a_missing_library_is_a_reason_not_an_error(another_library: Path) -> None:
     assert "was not built" in (native.missing() or "")
-    assert additive.refusal(*inputs()[:3]) == native.missing()
+    assert additive.forward(*inputs(), Plan())[0].isfinite().all()  # by PyTorch alone
     with pytest.raises(OSError, match="was not built"):
         native.level()
 

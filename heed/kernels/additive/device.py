@@ -78,7 +78,7 @@ def power(x):
 def tanh(x):
     """tanh to a few units in the last place, of infinities too."""
     grown = tl.exp2(tl.minimum(tl.maximum(x, -20.0), 20.0) * TWO_LOG2E)
-    square = x * x
+    square = tl.minimum(x * x, 1.0)
     series = square * (62.0 / 2835.0) - 17.0 / 315.0
     series = series * square + 2.0 / 15.0
     series = series * square - 1.0 / 3.0

@@ -11,8 +11,8 @@ This kernel serves the align of a call; the reference compares and reads around 
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import no_triton, transformed
-from heed.kernels.native import missing
+from heed.kernels.ability import transformed
+from heed.kernels.native import unbuilt
 from heed.kernels.scan import operator
 from heed.records import Call
 
@@ -34,18 +34,10 @@ def refusal_of(align: str, dtype: torch.dtype, device: torch.device) -> str | No
     if device.type == "cpu":
         if dtype not in (torch.float32, torch.float64):
             return f"it computes in float32 or float64, not in {str(dtype)[6:]}"
-        return transformed() or _unable(device)
+        return transformed() or unbuilt(device)
     if dtype != torch.float32:
         return f"on a GPU it computes in float32, not in {str(dtype)[6:]}"
-    return transformed() or _unable(device)
-
-
-def _unable(device: torch.device) -> str | None:
-    return missing() if device.type == "cpu" else no_triton(device)
-
-
-# It never changes while a process lives: torch.compile need not look inside, nor could it.
-_unable.__dict__["_dynamo_marked_constant"] = True
+    return transformed() or unbuilt(device)
 
 
 def walk(

@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import no_triton, transformed
-from heed.kernels.native import missing
+from heed.kernels.ability import transformed
+from heed.kernels.native import unbuilt
 from heed.kernels.sight import Sight, sight
 from heed.kernels.window import operator
 from heed.kernels.window.geometry import Geometry
@@ -79,13 +79,7 @@ def _no_machine(call: Call) -> str | None:
         return "a gain without spread is no number"
     if q.device.type != "cpu" and not 0 < min(D, R) <= max(D, R) <= WIDEST:
         return f"it takes heads up to {WIDEST} wide"
-    return _not_built(q.device) or transformed()
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _not_built(device: torch.device) -> str | None:
-    """Why there is nothing to run on this device: a fact that a compiled graph may keep."""
-    return missing() if device.type == "cpu" else no_triton(device)
+    return unbuilt(q.device) or transformed()
 
 
 def run(call: Call) -> Tensor:

@@ -1,0 +1,1 @@
+"""The cases of benchmarks/attention.py: what is compared, how it is checked, timed and written."""

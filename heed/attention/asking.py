@@ -1,0 +1,110 @@
+"""Asking one memory again and again: what no step changes is looked at once.
+
+A loop asks a query at a time. The first goes the ordinary way, where everything is checked and a
+kernel chosen. If nothing but the query can differ at the next (no past, no reach of its own, no
+state), the kernel may offer to be asked directly: `again(call)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from heed.attention.mechanism import Mechanism
+from heed.attention.memory import Memory
+from heed.attention.reach import Global
+from heed.kernels.ability import needs_grad, transformed
+from heed.kernels.choose import KERNELS
+from heed.kernels.single import gathering
+from heed.records import Attended, Call, Need, State
+from heed.visible import Places
+
+if TYPE_CHECKING:
+    from heed.attention.attending import Attending
+
+Look = Callable[[Tensor], Tensor]
+"""Queries as the score compares them, B H 1 D -> the context, B H 1 R"""
+
+
+class Asking:
+    """An attention and a memory: `ask(query, state)` is `attend(query, memory, state, need=need)`
+    of single queries, B 1 M."""
+
+    def __init__(self, attend: Attending, memory: Memory, need: Need = "context") -> None:
+        if needs_grad(memory.k, memory.v) and memory.k.is_cpu and not _seen_through():
+            k, v = gathering(memory.k, memory.v)
+            memory = replace(memory, k=k, v=v, prepared={})
+        self.attend, self.memory, self.need = attend, memory, need
+        self.first: tuple[Tensor, Attended] | None = None
+        self.look: Look | None = None
+
+    def select(self, rows: Tensor) -> Asking:
+        """The memory of the chosen rows, asked alike."""
+        return Asking(self.attend, self.memory.select(rows), self.need)
+
+    def __call__(self, query: Tensor, state: State) -> Attended:
+        if self.look is None or self.first is None:
+            return self._ask(query, state)
+        like, seen = self.first
+        if query.shape != like.shape or query.dtype != like.dtype or state.slots:
+            return self._ask(query, state)
+        attend = self.attend
+        asked = attend.mechanism.score.ask(attend.shape_query(query))
+        context = attend.shape_context(self.look(asked))
+        after = State(state.step + 1, state.origin)
+        return Attended(context, after, kernel=seen.kernel, refusals=seen.refusals)
+
+    def _ask(self, query: Tensor, state: State) -> Attended:
+        seen: Attended = self.attend(query, self.memory, state, need=self.need)
+        if self.first is None and not _seen_through():
+            self.first = query, seen
+            self.look = _again(self.attend, self.memory, query, seen)
+        return seen
+
+
+def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> Look | None:
+    """The kernel that served the first query, to be asked directly; None where it cannot be."""
+    mechanism, kernel = attend.mechanism, KERNELS.get(seen.kernel)
+    again = getattr(kernel, "again", None)
+    if again is None or type(mechanism) is not Mechanism or _watched(attend):
+        return None
+    plain = type(mechanism.reach) is Global and mechanism.past is None and attend.position is None
+    if not plain or memory.segments is not None:
+        return None
+    score = mechanism.score
+    call = Call(
+        score.family,
+        score.ask(attend.shape_query(query)),
+        memory.k,
+        memory.v,
+        score.scale,
+        score.vector,
+        memory.visible,
+        None,
+        None,
+        Places(1, memory.S, 0, 0, query.device),
+        False,
+        mechanism.align.name,
+        mechanism.read.name,
+        mechanism.dropout if mechanism.training else 0.0,
+        "context",
+        sinks=memory.sinks,
+        clean=True,
+        prepared=memory.prepared,
+    )
+    look: Look | None = again(call)
+    return look
+
+
+def _seen_through() -> bool:
+    """Whether somebody must see every operation: a compiler, or a transform."""
+    return torch.compiler.is_compiling() or transformed() is not None
+
+
+def _watched(attend: Attending) -> bool:
+    """Whether somebody waits for the calls of a module."""
+    return any(m._forward_hooks or m._forward_pre_hooks for m in attend.modules())

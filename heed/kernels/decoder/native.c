@@ -1,0 +1,322 @@
+/* One step of a plain Transformer decoder: all layers, for some hypotheses, in one call.
+
+A hypothesis never needs another one, so each worker takes some of them through all the layers, and
+nobody waits. README.md has the reasons and figures. */
+
+#include "kernels/linear/product.h"
+
+struct norm {
+    int64_t weight, bias;
+    double eps;
+};
+
+struct layer {
+    int64_t look, look_bias;     /* M -> 3M: query, key and value */
+    int64_t join, join_bias;     /* M -> M */
+    int64_t ask, ask_bias;       /* M -> M: the query of the cross-attention; 0: there is none */
+    int64_t answer, answer_bias; /* M -> M */
+    int64_t widen, widen_bias;   /* M -> F */
+    int64_t narrow, narrow_bias; /* F -> M */
+    int64_t source_k;            /* B H D P, P the places of the source in whole panels */
+    int64_t source_v;            /* B H S D */
+    struct norm around[3];       /* attention, feed-forward, cross-attention */
+};
+
+struct step {
+    int64_t symbols;   /* N, int64 */
+    int64_t table;     /* V M */
+    int64_t place;     /* M: what is added for the place */
+    int64_t layers;    /* L */
+    int64_t pasts;     /* T + 1 pointers: the keys and values of each place, rows L 2 M */
+    int64_t origins;   /* N T, int64: the row of each place that a hypothesis comes from */
+    int64_t sentences; /* N, int64: which source each looks at */
+    int64_t hidden;    /* B P: 0, or -inf where there is no place; 0: all are there */
+    int64_t x;         /* N M: what comes out */
+    int64_t weights;   /* N S, of the layer `aligns` */
+    int64_t L, N, T, M, H, F, S, P, pre_norm, bends, aligns;
+    double scale;
+    struct norm last; /* weight 0: there is none */
+};
+
+/* What one worker writes on. */
+struct desk {
+    float *h, *wide, *energy, *sight;
+    const float **row;
+};
+
+static void normalise(const float *x, float *y, int64_t M, const struct norm *norm)
+{
+    const float *weight = (const float *)norm->weight, *bias = (const float *)norm->bias;
+    int64_t whole = M / LANES * LANES;
+    vec sum = fill(0), square = fill(0);
+    for (int64_t i = 0; i < whole; i += LANES)
+        sum += load(x + i);
+    float mean = sum_of(sum), variance;
+    for (int64_t i = whole; i < M; i++)
+        mean += x[i];
+    mean /= (float)M;
+    for (int64_t i = 0; i < whole; i += LANES) {
+        vec away = load(x + i) - mean;
+        square += away * away;
+    }
+    variance = sum_of(square);
+    for (int64_t i = whole; i < M; i++)
+        variance += (x[i] - mean) * (x[i] - mean);
+    float by = 1 / sqrtf(variance / (float)M + (float)norm->eps);
+    for (int64_t i = 0; i < whole; i += LANES)
+        store(y + i, (load(x + i) - mean) * by * load(weight + i) + load(bias + i));
+    for (int64_t i = whole; i < M; i++)
+        y[i] = (x[i] - mean) * by * weight[i] + bias[i];
+}
+
+static void normalise_rows(const float *x, float *y, int64_t rows, int64_t M,
+                           const struct norm *norm)
+{
+    for (int64_t n = 0; n < rows; n++)
+        normalise(x + n * M, y + n * M, M, norm);
+}
+
+/* What goes into a sublayer: with pre-norm, x normalised. */
+static const float *enter(const struct step *a, const struct norm *norm, const float *x, float *h,
+                          int64_t rows)
+{
+    if (!a->pre_norm)
+        return x;
+    normalise_rows(x, h, rows, a->M, norm);
+    return h;
+}
+
+static void leave(const struct step *a, const struct norm *norm, float *x, int64_t rows)
+{
+    if (!a->pre_norm)
+        normalise_rows(x, x, rows, a->M, norm);
+}
+
+/* x Φ(x) = x erfc(-x / √2) / 2, with erfc(z) = t exp(-z²) p(t) and t = 1 / (1 + z / 2) for z >= 0:
+p is a polynomial fitted to a relative error of 2e-7. */
+HEED_INLINE vec gelu(vec x)
+{
+    vec z = magnitude(x) * 0x1.6a09e6p-1f;
+    vec t = 1.0f / (z * 0.5f + 1.0f);
+    vec p = fill(-0x1.e3eac4p-5f) * t + 0x1.236b46p-2f;
+    p = p * t - 0x1.f2ebd4p-2f;
+    p = p * t + 0x1.1cc5a4p-2f;
+    p = p * t - 0x1.b49020p-6f;
+    p = p * t + 0x1.9f1e7cp-3f;
+    p = p * t + 0x1.f1df66p-3f;
+    p = p * t + 0x1.21270ep-2f;
+    p = p * t + 0x1.20db42p-2f;
+    vec tail = t * p * exp_of(-z * z);
+    return x * 0.5f * pick(x < 0, tail, 2.0f - tail);
+}
+
+static void bend(float *x, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        store(x + i, gelu(load(x + i)));
+    if (i < count)
+        store_some(x + i, gelu(load_some(x + i, (int)(count - i), 0)), (int)(count - i));
+}
+
+/* Energies to weights, in whole vectors: what lies beyond `count` counts for nothing. */
+static void softmax(float *energy, int64_t count, float scale)
+{
+    int64_t wide = (count + LANES - 1) / LANES * LANES;
+    for (int64_t i = count; i < wide; i++)
+        energy[i] = -INFINITY;
+    vec top = fill(-INFINITY), sum = fill(0);
+    for (int64_t i = 0; i < wide; i += LANES)
+        top = larger(load(energy + i), top);
+    float largest = max_of(top);
+    for (int64_t i = 0; i < wide; i += LANES) {
+        vec each = exp_of((load(energy + i) - largest) * scale);
+        store(energy + i, each);
+        sum += each;
+    }
+    float by = 1 / sum_of(sum);
+    for (int64_t i = 0; i < wide; i += LANES)
+        store(energy + i, load(energy + i) * by);
+}
+
+HEED_INLINE float dot(const float *x, const float *y, int64_t D)
+{
+    vec sum = fill(0);
+    int64_t d = 0;
+    for (; d + LANES <= D; d += LANES)
+        sum += load(x + d) * load(y + d);
+    float rest = sum_of(sum);
+    for (; d < D; d++)
+        rest += x[d] * y[d];
+    return rest;
+}
+
+/* Σ weight value, D wide; the value of a place stands `beyond` where its row begins. */
+static void read_rows(float *y, int64_t D, const float *weight, const float *const *row,
+                      int64_t beyond, int64_t count)
+{
+    int64_t d = 0;
+    for (; d + 4 * LANES <= D; d += 4 * LANES) {
+        vec sum[4] = {{0}};
+        for (int64_t i = 0; i < count; i++)
+            for (int j = 0; j < 4; j++)
+                sum[j] += weight[i] * load(row[i] + beyond + d + j * LANES);
+        for (int j = 0; j < 4; j++)
+            store(y + d + j * LANES, sum[j]);
+    }
+    for (; d + LANES <= D; d += LANES) {
+        vec sum = fill(0);
+        for (int64_t i = 0; i < count; i++)
+            sum += weight[i] * load(row[i] + beyond + d);
+        store(y + d, sum);
+    }
+    for (; d < D; d++) {
+        float sum = 0;
+        for (int64_t i = 0; i < count; i++)
+            sum += weight[i] * row[i][beyond + d];
+        y[d] = sum;
+    }
+}
+
+/* Self-attention of hypothesis n, whose query, key and value stand in h, and come out as context
+in place of the query. */
+static void look_back(const struct step *a, int64_t layer, int64_t n, float *h,
+                      const struct desk *desk)
+{
+    int64_t M = a->M, D = M / a->H, T = a->T, room = (T + LANES) / LANES * LANES;
+    const int64_t *pasts = (const int64_t *)a->pasts;
+    const int64_t *origins = (const int64_t *)a->origins + n * T;
+    float *own = (float *)pasts[T] + (n * a->L + layer) * 2 * M;
+    memcpy(own, h + M, sizeof(float) * 2 * (size_t)M);
+    for (int64_t t = 0; t < T; t++)
+        desk->row[t] = (const float *)pasts[t] + (origins[t] * a->L + layer) * 2 * M;
+    desk->row[T] = own;
+    float scale = 1 / sqrtf((float)D);
+    for (int64_t t = 0; t <= T; t++)
+        for (int64_t head = 0; head < a->H; head++)
+            desk->energy[head * room + t] = dot(h + head * D, desk->row[t] + head * D, D);
+    for (int64_t head = 0; head < a->H; head++) {
+        float *energy = desk->energy + head * room;
+        softmax(energy, T + 1, scale);
+        read_rows(h + head * D, D, energy, desk->row, M + head * D, T + 1);
+    }
+}
+
+/* Cross-attention of hypothesis n: its query comes out as context. */
+static void read_source(const struct step *a, const struct layer *layer, int64_t n, float *q,
+                        const struct desk *desk, int aligns)
+{
+    int64_t M = a->M, H = a->H, D = M / H, S = a->S, P = a->P;
+    int64_t b = ((const int64_t *)a->sentences)[n];
+    const float *hidden = a->hidden ? (const float *)a->hidden + b * P : 0;
+    float scale = 1 / sqrtf((float)D), *energy = desk->energy;
+    for (int64_t head = 0; head < H; head++) {
+        const float *k = (const float *)layer->source_k + (b * H + head) * D * P;
+        const float *v = (const float *)layer->source_v + (b * H + head) * S * D;
+        for (int64_t s = 0; s < P; s += PANEL) {
+            vec sum[VECTORS];
+            for (int j = 0; j < VECTORS; j++)
+                sum[j] = fill(0);
+            for (int64_t d = 0; d < D; d++)
+                for (int j = 0; j < VECTORS; j++)
+                    sum[j] += q[head * D + d] * load(k + d * P + s + j * LANES);
+            for (int j = 0; j < VECTORS; j++) {
+                vec far = hidden ? load(hidden + s + j * LANES) : fill(0);
+                store(energy + s + j * LANES, pick(far < 0, far, sum[j]));
+            }
+        }
+        softmax(energy, S, scale);
+        for (int64_t s = 0; s < S; s++)
+            desk->row[s] = v + s * D;
+        read_rows(q + head * D, D, energy, desk->row, 0, S);
+        for (int64_t s = 0; aligns && s < S; s++)
+            desk->sight[s] = (head ? desk->sight[s] : 0) + energy[s];
+    }
+    for (int64_t s = 0; aligns && s < S; s++)
+        ((float *)a->weights)[n * S + s] = desk->sight[s] / (float)H;
+}
+
+/* Hypotheses `from` to `to` through one layer.    x: to - from, M */
+static void pass(const struct step *a, int64_t l, int64_t from, int64_t to, float *x,
+                 const struct desk *desk)
+{
+    const struct layer *layer = (const struct layer *)a->layers + l;
+    int64_t M = a->M, F = a->F, N = to - from;
+    float *h = desk->h, *wide = desk->wide;
+#define MAP(x, x_row, part, y, y_row, K, columns, finish)                                         \
+    product(x, x_row, (const float *)layer->part, (const float *)layer->part##_bias, y, y_row, N, \
+            K, columns, finish)
+    const float *in = enter(a, &layer->around[0], x, h, N);
+    MAP(in, M, look, wide, 3 * M, M, 3 * M, STORE);
+    for (int64_t n = 0; n < N; n++)
+        look_back(a, l, from + n, wide + n * 3 * M, desk);
+    MAP(wide, 3 * M, join, x, M, M, M, ADD);
+    leave(a, &layer->around[0], x, N);
+    if (layer->ask) {
+        in = enter(a, &layer->around[2], x, h, N);
+        MAP(in, M, ask, wide, M, M, M, STORE);
+        for (int64_t n = 0; n < N; n++)
+            read_source(a, layer, from + n, wide + n * M, desk, l == a->aligns);
+        MAP(wide, M, answer, x, M, M, M, ADD);
+        leave(a, &layer->around[2], x, N);
+    }
+    in = enter(a, &layer->around[1], x, h, N);
+    MAP(in, M, widen, wide, F, M, F, a->bends ? STORE : RELU);
+    if (a->bends)
+        bend(wide, N * F);
+    MAP(wide, F, narrow, x, M, F, M, ADD);
+    leave(a, &layer->around[1], x, N);
+#undef MAP
+}
+
+/* Hypotheses `from` to `to` from symbols to what the output is made of. */
+static int write(const struct step *a, int64_t from, int64_t to)
+{
+    int64_t M = a->M, N = to - from, most = 3 * M > a->F ? 3 * M : a->F;
+    int64_t room = (a->T + LANES) / LANES * LANES * a->H;
+    room = room > a->P ? room : a->P;
+    int64_t rows = a->T + 1 > a->S ? a->T + 1 : a->S;
+    float *memory = malloc(sizeof(float) * (size_t)(N * (M + most) + room + a->P) +
+                           sizeof(float *) * (size_t)rows);
+    if (!memory)
+        return 1;
+    struct desk desk;
+    desk.row = (const float **)memory;
+    desk.h = (float *)(desk.row + rows);
+    desk.wide = desk.h + N * M;
+    desk.energy = desk.wide + N * most;
+    desk.sight = desk.energy + room;
+    float *x = (float *)a->x + from * M;
+    const float *place = (const float *)a->place;
+    for (int64_t n = 0; n < N; n++) {
+        const float *vector = (const float *)a->table + ((const int64_t *)a->symbols)[from + n] * M;
+        for (int64_t i = 0; i < M; i++)
+            x[n * M + i] = place[i] + (float)a->scale * vector[i];
+    }
+    for (int64_t l = 0; l < a->L; l++)
+        pass(a, l, from, to, x, &desk);
+    if (a->last.weight)
+        normalise_rows(x, x, N, M, &a->last);
+    free(memory);
+    return 0;
+}
+
+struct sharing {
+    const struct step *step;
+    _Atomic int failed;
+};
+
+static void take_part(void *context, struct heed_turns *turns)
+{
+    struct sharing *sharing = context;
+    for (int64_t part, N = sharing->step->N; heed_turn(turns, &part);)
+        if (write(sharing->step, N * part / turns->tasks, N * (part + 1) / turns->tasks))
+            atomic_store(&sharing->failed, 1);
+}
+
+HEED_EXPORT int HEED(heed_decoder_step)(const struct step *a, int threads)
+{
+    struct sharing sharing = {a, 0};
+    heed_share(take_part, &sharing, threads < a->N ? threads : a->N, threads);
+    return sharing.failed;
+}

@@ -1,0 +1,141 @@
+"""One step of a plain Transformer decoder, float32 on the CPU: the arguments of its C function.
+
+    stack = Stack(layers, sources, hidden, ...)    # once per text
+    stack.step(symbols, place, pasts, origins, sentences, weights)
+
+Nothing that was written is ever moved: each place keeps the keys and values of the rows that stood
+there, and `origins` says which of them a hypothesis comes from.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from heed.kernels import native
+from heed.kernels.linear.native import PANEL, Packed
+
+_step = native.Function("heed_decoder_step", "21qd2qd")
+_layer = struct.Struct("@14q" + 3 * "2qd")
+
+
+class Norm(NamedTuple):
+    """A layer norm."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def told(self) -> tuple[int, int, float]:
+        return self.weight.data_ptr(), self.bias.data_ptr(), self.eps
+
+
+class Layer(NamedTuple):
+    """What a layer does: its linear maps and its norms."""
+
+    look: Packed  # M -> 3M, query, key and value
+    join: Packed
+    ask: Packed | None  # M -> M, the query of the cross-attention
+    answer: Packed | None
+    widen: Packed
+    narrow: Packed
+    around: tuple[Norm, ...]  # attention, feed-forward, cross-attention if there is one
+
+
+class Source(NamedTuple):
+    """What a layer's cross-attention looks at."""
+
+    k: Tensor  # B H D P, the places in whole panels
+    v: Tensor  # B H S D
+
+    @staticmethod
+    def of(k: Tensor, v: Tensor, exists: Tensor | None) -> Source:
+        """B H S D, and which of the places exist, B S: what does not is never heard of."""
+        if exists is not None:
+            k, v = (x.masked_fill(~exists[:, None, :, None], 0.0) for x in (k, v))
+        return Source(pad(k.mT, (0, -k.shape[2] % PANEL)).contiguous(), v.contiguous())
+
+
+class Stack:
+    """Layers, and all that stays the same from step to step."""
+
+    def __init__(
+        self,
+        table: Tensor,
+        scale: float,
+        layers: Sequence[Layer],
+        sources: Sequence[Source],
+        exists: Tensor | None,
+        *,
+        heads: int,
+        pre_norm: bool,
+        bends: bool,
+        aligns: int | None,
+        last: Norm | None,
+    ) -> None:
+        """`table` V M and `exists` B S are read; `bends`: by GELU, else by ReLU."""
+        V, M = table.shape
+        S = P = 0
+        if sources:
+            S, P = sources[0].v.shape[2], sources[0].k.shape[3]
+        hidden = None
+        if exists is not None:
+            hidden = torch.zeros(exists.shape).masked_fill_(~exists, -torch.inf)
+            hidden = pad(hidden, (0, P - S), value=-torch.inf)
+        told = [_told(layers[i], sources[i] if sources else None) for i in range(len(layers))]
+        self.layers = torch.frombuffer(bytearray(b"".join(told)), dtype=torch.uint8)
+        self.alive = (table, layers, sources, hidden, last)  # whatever is pointed at
+        self.table, self.symbols, self.width, self.source = table, V, M, S
+        self.depth, self.aligns = len(layers), aligns
+        F = layers[0].widen.N
+        self.hidden = 0 if hidden is None else hidden.data_ptr()
+        self.sizes = (M, heads, F, S, P, pre_norm, bends, -1 if aligns is None else aligns)
+        self.rest = (scale, *((0, 0, 0.0) if last is None else last.told()))
+
+    def step(
+        self,
+        symbols: Tensor,
+        place: Tensor,
+        pasts: Sequence[Tensor],
+        origins: Tensor,
+        sentences: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
+        """One more symbol for each hypothesis: what the output is made of, and where it looked.
+
+        symbols    N, and sentences N: which source each looks at; both int64
+        place      M, what is added for where they stand
+        pasts      of the T places before this one and of this one, which is written: N' L 2 M
+        origins    N T, int64: the row of each past that a hypothesis comes from
+        Gives N M, and where a layer `aligns` the mean weights of its heads, N S.
+        """
+        N, T = origins.shape
+        x = torch.empty(N, self.width)
+        weights = None if self.aligns is None else torch.empty(N, self.source)
+        places = array("q", [past.data_ptr() for past in pasts])
+        _step(
+            symbols.data_ptr(), self.table.data_ptr(), place.data_ptr(), self.layers.data_ptr(),
+            places.buffer_info()[0], origins.data_ptr(), sentences.data_ptr(), self.hidden,
+            x.data_ptr(), 0 if weights is None else weights.data_ptr(), self.depth, N, T,
+            *self.sizes, *self.rest,
+        )  # fmt: skip
+        return x, weights
+
+
+def _told(layer: Layer, source: Source | None) -> bytes:
+    maps: list[int] = []
+    for packed in layer[:6]:
+        maps += (0, 0) if packed is None else _pointers(packed)
+    places = (0, 0) if source is None else (source.k.data_ptr(), source.v.data_ptr())
+    norms = [number for norm in layer.around for number in norm.told()]
+    norms += [0, 0, 0.0] * (3 - len(layer.around))
+    return _layer.pack(*maps, *places, *norms)
+
+
+def _pointers(packed: Packed) -> tuple[int, int]:
+    return packed.data.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr()

@@ -1,0 +1,286 @@
+/* Linear maps of few rows, with weights in panels; and the likeliest symbols of an output layer,
+without ever writing down what is known of the others. README.md has the reasons and figures. */
+
+#include "kernels/linear/product.h"
+
+/* W to panels; what is missing in the last one is zero.    N K -> panels_of(N) K 16 */
+struct packing {
+    int64_t weight, row, packed, N, K;
+};
+
+static void pack_panels(void *context, struct heed_turns *turns)
+{
+    const struct packing *a = context;
+    for (int64_t panel; heed_turn(turns, &panel);) {
+        float *to = (float *)a->packed + panel * a->K * PANEL;
+        int64_t first = panel * PANEL, many = a->N - first < PANEL ? a->N - first : PANEL;
+        const float *from = (const float *)a->weight + first * a->row;
+        if (many < PANEL)
+            memset(to, 0, sizeof(float) * (size_t)(a->K * PANEL));
+        for (int64_t k = 0; k < a->K; k += PANEL) {
+            int64_t stop = k + PANEL < a->K ? k + PANEL : a->K;
+            for (int64_t i = 0; i < many; i++)
+                for (int64_t j = k; j < stop; j++)
+                    to[j * PANEL + i] = from[i * a->row + j];
+        }
+    }
+}
+
+HEED_EXPORT int HEED(heed_linear_pack)(const struct packing *a, int threads)
+{
+    heed_share(pack_panels, (void *)a, panels_of(a->N), threads);
+    return 0;
+}
+
+/* A mark of what stands in W: 32 sums, each over every 32nd number. Multiplying by an odd number
+loses nothing, so one changed number always changes the mark. */
+enum { MARKS = 32 };
+struct marking {
+    int64_t weight, row, mark, N, K;
+};
+
+HEED_EXPORT int HEED(heed_linear_mark)(const struct marking *a, int threads)
+{
+    (void)threads;
+    ivec sum[MARKS / LANES] = {0};
+    for (int64_t n = 0; n < a->N; n++) {
+        const float *row = (const float *)a->weight + n * a->row;
+        int64_t k = 0;
+        for (; k + MARKS <= a->K; k += MARKS)
+            for (int i = 0; i < MARKS / LANES; i++)
+                sum[i] = sum[i] * 0x1e3779b1 + (ivec)load(row + k + i * LANES);
+        if (k < a->K) {
+            ivec rest[MARKS / LANES] = {0};
+            memcpy(rest, row + k, sizeof(float) * (size_t)(a->K - k));
+            for (int i = 0; i < MARKS / LANES; i++)
+                sum[i] = sum[i] * 0x1e3779b1 + rest[i];
+        }
+    }
+    memcpy((void *)a->mark, sum, sizeof sum);
+    return 0;
+}
+
+/* y = x Wᵀ + b.    M K -> M N */
+struct mapping {
+    int64_t x, x_row, packed, bias, y, y_row, M, K, N, relu;
+};
+
+static void map_part(void *context, struct heed_turns *turns)
+{
+    const struct mapping *a = context;
+    int64_t parts = turns->tasks, panels = panels_of(a->N);
+    const float *bias = (const float *)a->bias;
+    for (int64_t part; heed_turn(turns, &part);) {
+        int64_t from = panels * part / parts, to = panels * (part + 1) / parts;
+        int64_t columns = to * PANEL < a->N ? to * PANEL : a->N;
+        product((const float *)a->x, a->x_row, (const float *)a->packed + from * a->K * PANEL,
+                bias ? bias + from * PANEL : 0, (float *)a->y + from * PANEL, a->y_row, a->M, a->K,
+                columns - from * PANEL, a->relu ? RELU : STORE);
+    }
+}
+
+HEED_EXPORT int HEED(heed_linear_forward)(const struct mapping *a, int threads)
+{
+    int64_t work = a->M * a->K * a->N;
+    heed_share(map_part, (void *)a, work < 200000 ? 1 : threads, threads);
+    return 0;
+}
+
+/* The `many` likeliest symbols of each row: their log-probabilities, in the order of their ids.
+
+The symbols are cut into chunks, whose limits depend on nothing but their number. A chunk knows of
+each row its largest logit, Σ exp(logit - largest), and its best few. No symbol of a later chunk is
+among the best if it lies below the worst of those few: the floor, which never sinks. */
+struct choosing {
+    int64_t x, x_row, packed, bias, M, K, N, many, end, forbidden, forbids;
+    int64_t log_prob, symbol, ending, chunks, scratch, floor;
+};
+
+enum { CHUNK = 80 }; /* panels */
+
+struct found {
+    float value;
+    int32_t symbol;
+};
+
+/* Of one row in one chunk; `many` found ones follow, best first. */
+struct part {
+    float largest, sum;
+};
+
+HEED_INLINE size_t part_size(int64_t many)
+{
+    return sizeof(struct part) + sizeof(struct found) * (size_t)many;
+}
+
+HEED_INLINE struct part *part_at(const struct choosing *a, int64_t chunk, int64_t row)
+{
+    return (struct part *)((char *)a->scratch + (size_t)(chunk * a->M + row) * part_size(a->many));
+}
+
+HEED_INLINE struct found *found_in(struct part *part) { return (struct found *)(part + 1); }
+
+/* Symbols come in the order of their ids: of equals the earlier stays ahead. */
+HEED_INLINE void insert(struct found *found, int64_t many, float value, int32_t symbol)
+{
+    int64_t i = many - 1;
+    for (; i > 0 && found[i - 1].value < value; i--)
+        found[i] = found[i - 1];
+    found[i] = (struct found){value, symbol};
+}
+
+/* Whatever of these logits belongs to the best. */
+static void look_through(const struct choosing *a, struct found *found, const float *logit,
+                         int64_t count, int64_t first)
+{
+    float least = found[a->many - 1].value;
+    for (int64_t i = 0; i < count; i++)
+        if (logit[i] > least) {
+            insert(found, a->many, logit[i], (int32_t)(first + i));
+            least = found[a->many - 1].value;
+        }
+}
+
+/* BLOCK panels of logits from symbol `first` on, -inf beyond the last; they may be changed. */
+enum { BLOCK = 16, GROUP = 4 * PANEL, GROUPS = BLOCK * PANEL / GROUP };
+
+static void hear(const struct choosing *a, struct part *part, float *logit, int64_t first)
+{
+    float top[GROUPS], block = -INFINITY;
+    for (int g = 0; g < GROUPS; g++) {
+        vec largest = fill(-INFINITY);
+        for (int i = 0; i < GROUP; i += LANES)
+            largest = larger(load(logit + g * GROUP + i), largest);
+        top[g] = max_of(largest);
+        block = top[g] > block ? top[g] : block;
+    }
+    if (block > part->largest) {
+        part->sum *= part->largest == -INFINITY ? 0 : expf(part->largest - block);
+        part->largest = block;
+    }
+    /* Where nothing but -inf was heard, exp(-inf - 0) is the zero that it should be. */
+    vec by = fill(part->largest == -INFINITY ? 0 : part->largest), sum = fill(0);
+    for (int i = 0; i < BLOCK * PANEL; i += LANES)
+        sum += exp_of(load(logit + i) - by);
+    part->sum += sum_of(sum);
+    const int64_t *forbidden = (const int64_t *)a->forbidden;
+    for (int64_t i = 0; i < a->forbids; i++)
+        if (forbidden[i] >= first && forbidden[i] < first + BLOCK * PANEL)
+            logit[forbidden[i] - first] = -INFINITY;
+    struct found *found = found_in(part);
+    for (int g = 0; g < GROUPS; g++)
+        if (top[g] > found[a->many - 1].value)
+            look_through(a, found, logit + g * GROUP, GROUP, first + g * GROUP);
+}
+
+/* Chunks may raise the floor in any order: what lies on it still counts, as it may have a lower id. */
+static void open_chunk(const struct choosing *a, int64_t chunk)
+{
+    for (int64_t m = 0; m < a->M; m++) {
+        struct part *part = part_at(a, chunk, m);
+        float floor = atomic_load_explicit((_Atomic float *)a->floor + m, memory_order_relaxed);
+        *part = (struct part){-INFINITY, 0};
+        for (int64_t i = 0; i < a->many; i++)
+            found_in(part)[i] = (struct found){nextafterf(floor, -INFINITY), 0};
+    }
+}
+
+static void close_chunk(const struct choosing *a, int64_t chunk)
+{
+    for (int64_t m = 0; m < a->M; m++) {
+        _Atomic float *floor = (_Atomic float *)a->floor + m;
+        float least = found_in(part_at(a, chunk, m))[a->many - 1].value;
+        if (least > atomic_load_explicit(floor, memory_order_relaxed))
+            atomic_store_explicit(floor, least, memory_order_relaxed);
+    }
+}
+
+/* The logits of some rows, a few panels at a time, and what is heard in them. */
+static void choose_rows(const struct choosing *a, int64_t chunk, int64_t from, int64_t to,
+                        int64_t m, int64_t rows)
+{
+    enum { WIDE = BLOCK * PANEL };
+    float logit[ROWS * WIDE];
+    int64_t first = from * PANEL, count = a->N - first < WIDE ? a->N - first : WIDE;
+    if (to - from < BLOCK || count < WIDE)
+        for (int64_t i = 0; i < rows * WIDE; i++)
+            logit[i] = -INFINITY;
+    rows_by_panels(rows, (const float *)a->x + m * a->x_row, a->x_row, (const float *)a->packed,
+                   (const float *)a->bias, logit, WIDE, a->K, a->N, from, to, STORE);
+    for (int64_t i = 0; i < rows; i++) {
+        if (a->end >= first && a->end < to * PANEL)
+            ((float *)a->ending)[m + i] = logit[i * WIDE + a->end - first];
+        hear(a, part_at(a, chunk, m + i), logit + i * WIDE, first);
+    }
+}
+
+static void choose_chunk(void *context, struct heed_turns *turns)
+{
+    const struct choosing *a = context;
+    int64_t panels = panels_of(a->N);
+    for (int64_t chunk; heed_turn(turns, &chunk);) {
+        int64_t begin = chunk * CHUNK, stop = begin + CHUNK < panels ? begin + CHUNK : panels;
+        open_chunk(a, chunk);
+        for (int64_t from = begin; from < stop; from += BLOCK)
+            for (int64_t m = 0, rows; m < a->M; m += rows) {
+                rows = next_rows(a->M - m);
+                choose_rows(a, chunk, from, from + BLOCK < stop ? from + BLOCK : stop, m, rows);
+            }
+        close_chunk(a, chunk);
+    }
+}
+
+static void by_symbol(struct found *found, int64_t many)
+{
+    for (int64_t i = 1; i < many; i++)
+        for (int64_t j = i; j && found[j].symbol < found[j - 1].symbol; j--) {
+            struct found other = found[j];
+            found[j] = found[j - 1];
+            found[j - 1] = other;
+        }
+}
+
+/* What the chunks know of a row, put together in their order. */
+static void conclude(const struct choosing *a, int64_t m)
+{
+    struct part *whole = part_at(a, 0, m);
+    struct found *found = found_in(whole);
+    for (int64_t chunk = 1; chunk < a->chunks; chunk++) {
+        struct part *part = part_at(a, chunk, m);
+        float top = part->largest > whole->largest ? part->largest : whole->largest;
+        float by = top == -INFINITY ? 0 : top;
+        whole->sum = whole->sum * expf(whole->largest - by) + part->sum * expf(part->largest - by);
+        whole->largest = top;
+        struct found *more = found_in(part);
+        for (int64_t i = 0; i < a->many && more[i].value > found[a->many - 1].value; i++)
+            insert(found, a->many, more[i].value, more[i].symbol);
+    }
+    float sum = logf(whole->sum);
+    float *log_prob = (float *)a->log_prob + m * a->many, *ending = (float *)a->ending + m;
+    int64_t *symbol = (int64_t *)a->symbol + m * a->many;
+    by_symbol(found, a->many);
+    for (int64_t i = 0; i < a->many; i++) {
+        log_prob[i] = found[i].value - whole->largest - sum;
+        symbol[i] = found[i].symbol;
+    }
+    *ending = *ending - whole->largest - sum;
+}
+
+HEED_EXPORT int HEED(heed_linear_likeliest)(const struct choosing *asked, int threads)
+{
+    struct choosing a = *asked;
+    a.chunks = (panels_of(a.N) + CHUNK - 1) / CHUNK;
+    size_t parts = (size_t)(a.chunks * a.M) * part_size(a.many);
+    char *scratch = malloc(parts + sizeof(float) * (size_t)a.M);
+    if (!scratch)
+        return 1;
+    a.scratch = (int64_t)scratch;
+    a.floor = (int64_t)(scratch + parts);
+    for (int64_t m = 0; m < a.M; m++)
+        ((float *)a.floor)[m] = -INFINITY;
+    heed_share(choose_chunk, &a, a.chunks, threads);
+    for (int64_t m = 0; m < a.M; m++)
+        conclude(&a, m);
+    free(scratch);
+    return 0;
+}

@@ -1,0 +1,114 @@
+"""y = x Wᵀ + b for few rows of float32 on the CPU, with weights laid out once.
+
+    packed = pack(layer.weight, layer.bias)
+    forward(x, packed)                       # M K -> M N
+    likeliest(x, packed, 11, end, forbid)    # the best 11 of N log-probabilities of each row
+
+A row gives the same bits alone and among others. What was packed is kept as long as the weight
+lives, and is packed anew when anything in the weight has changed, by whatever road: every call of
+`pack` reads it through, which costs as much as a few products of one row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from heed.kernels import native
+
+PANEL, MARKS = 16, 32
+
+_pack = native.Function("heed_linear_pack", "5q")
+_mark = native.Function("heed_linear_mark", "5q")
+_forward = native.Function("heed_linear_forward", "10q")
+_likeliest = native.Function("heed_linear_likeliest", "17q")
+
+
+class Packed(NamedTuple):
+    """The weights of a linear map in panels of 16 columns, and its bias as it is.
+
+    data  ⌈N / 16⌉ K 16
+    """
+
+    data: Tensor
+    bias: Tensor | None
+    N: int
+    K: int
+
+
+class Likeliest(NamedTuple):
+    """The best symbols of each row.
+
+    log_prob  M many, in the order of the symbols' ids
+    symbol    M many
+    ending    M, the log-probability of the symbol that ends
+    """
+
+    log_prob: Tensor
+    symbol: Tensor
+    ending: Tensor
+
+
+_kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""By weight: the mark of what was packed, and what it was packed to, by the number of rows."""
+
+
+def refusal(*tensors: Tensor | None) -> str | None:
+    """Why these cannot be weights and inputs here; None: they can."""
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            return f"float32 on the CPU is served, not {tensor.dtype} on {tensor.device.type}"
+        if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+            return f"{type(tensor).__name__} is not a plain tensor"
+        if tensor.stride(-1) != 1:
+            return "numbers of a row must stand side by side"
+    return native.missing()
+
+
+def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) -> Packed:
+    """The weight N K, or its first `rows` rows, in panels."""
+    N, K = (weight.shape[0] if rows is None else rows), weight.shape[1]
+    part = weight.detach()[:N]
+    mark = torch.empty(MARKS, dtype=torch.int32)
+    _mark(part.data_ptr(), part.stride(0), mark.data_ptr(), N, K)
+    kept = _kept.setdefault(weight, {})
+    known = kept.get(N)
+    if known is None or not torch.equal(known[0], mark):
+        data = torch.empty(-(-N // PANEL), K, PANEL)
+        _pack(part.data_ptr(), part.stride(0), data.data_ptr(), N, K)
+        known = kept[N] = mark, data
+    return Packed(known[1], None if bias is None else bias.detach()[:N], N, K)
+
+
+def forward(x: Tensor, packed: Packed, relu: bool = False) -> Tensor:
+    """x Wᵀ + b, bent if wanted.    M K -> M N"""
+    data, bias, N, K = packed
+    M = x.shape[0]
+    y = x.new_empty(M, N)
+    _forward(
+        x.data_ptr(), x.stride(0), data.data_ptr(), 0 if bias is None else bias.data_ptr(),
+        y.data_ptr(), N, M, K, N, relu,
+    )  # fmt: skip
+    return y
+
+
+def likeliest(x: Tensor, packed: Packed, many: int, end: int, forbid: Tensor) -> Likeliest:
+    """The best of log_softmax(x Wᵀ + b), but for the forbidden symbols.    M K
+
+    A forbidden symbol's share goes to nobody. Of equal symbols the one with the lowest id is
+    better. Where fewer than `many` are possible, symbol 0 with -inf fills the row.
+    """
+    data, bias, N, K = packed
+    M, many = x.shape[0], min(many, N)
+    found = Likeliest(x.new_empty(M, many), torch.empty(M, many, dtype=torch.int64), x.new_empty(M))
+    log_prob, symbol, ending = (each.data_ptr() for each in found)
+    _likeliest(
+        x.data_ptr(), x.stride(0), data.data_ptr(), 0 if bias is None else bias.data_ptr(),
+        M, K, N, many, end, forbid.data_ptr(), len(forbid), log_prob, symbol, ending, 0, 0, 0,
+    )  # fmt: skip
+    return found

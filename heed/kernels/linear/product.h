@@ -1,0 +1,161 @@
+/* y = x Wᵀ + b for few rows of x: the weights in panels, the sums in registers.
+
+A panel is 16 rows of W, that is 16 columns of y, laid out as K × 16: one step along K reads them in
+one piece and multiplies them by one number of each row of x. Each number of y is one chain of sums
+along K, in whatever tile it falls: a row gives the same bits alone and among others. */
+
+#ifndef HEED_LINEAR_PRODUCT_H
+#define HEED_LINEAR_PRODUCT_H
+
+#include "kernels/native.h"
+
+enum { PANEL = 16, VECTORS = PANEL / LANES };
+
+#if HEED_LANES > 4
+enum { ROWS = 6 }; /* 12 registers of sums with AVX2, which has 16 */
+#else
+enum { ROWS = 3 };
+#endif
+
+enum finish { STORE, RELU, ADD };
+
+enum { CHAIN = 128 };
+
+/* How much of W is worked on at a time: it stays near the processor while rows pass by. */
+enum { NEAR = 128 * 1024 };
+
+HEED_INLINE int64_t panels_near(int64_t K)
+{
+    int64_t panels = NEAR / (int64_t)(sizeof(float) * PANEL) / (K ? K : 1);
+    return panels > 4 ? panels / 4 * 4 : panels > 1 ? panels : 1;
+}
+
+HEED_INLINE int64_t panels_of(int64_t N) { return (N + PANEL - 1) / PANEL; }
+
+HEED_INLINE vec finished(vec sum, vec bias, vec before, int finish)
+{
+    sum += bias;
+    if (finish == RELU)
+        sum = pick(sum < 0, fill(0), sum);
+    return finish == ADD ? sum + before : sum;
+}
+
+/* A vector of sums to y, of which `count` columns are there. */
+HEED_INLINE void finish_some(float *y, vec sum, const float *bias, int64_t count, int finish)
+{
+    if (count >= LANES) {
+        vec before = finish == ADD ? load(y) : fill(0);
+        store(y, finished(sum, bias ? load(bias) : fill(0), before, finish));
+    } else if (count > 0) {
+        vec before = finish == ADD ? load_some(y, (int)count, 0) : fill(0);
+        vec added = bias ? load_some(bias, (int)count, 0) : fill(0);
+        store_some(y, finished(sum, added, before, finish), (int)count);
+    }
+}
+
+/* `rows` rows of x with `panels` panels next to each other; `columns` of y are left to be written.
+Both counts are known to the compiler, so that the sums stay in registers. A long chain of sums
+loses digits: every 128 products it is added to the total, and begins anew. */
+HEED_INLINE void tile(const int rows, const int panels, const float *x, int64_t x_row,
+                      const float *w, const float *bias, float *y, int64_t y_row, int64_t K,
+                      int64_t columns, int finish)
+{
+    vec total[ROWS][4 * VECTORS] = {{{0}}};
+    for (int64_t start = 0; start < K; start += CHAIN) {
+        int64_t stop = K - start < CHAIN + CHAIN / 2 ? K : start + CHAIN;
+        vec sum[ROWS][4 * VECTORS];
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < panels * VECTORS; j++)
+                sum[i][j] = fill(0);
+        for (int64_t k = start; k < stop; k++)
+            for (int p = 0; p < panels; p++) {
+                vec weight[VECTORS];
+                for (int j = 0; j < VECTORS; j++)
+                    weight[j] = load(w + (p * K + k) * PANEL + j * LANES);
+                for (int i = 0; i < rows; i++) {
+                    vec each = fill(x[i * x_row + k]);
+                    for (int j = 0; j < VECTORS; j++)
+                        sum[i][p * VECTORS + j] += each * weight[j];
+                }
+            }
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < panels * VECTORS; j++)
+                total[i][j] += sum[i][j];
+        if (stop == K)
+            break;
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < panels * VECTORS; j++) {
+            float *to = y + i * y_row + j * LANES;
+            const float *add = bias ? bias + j * LANES : 0;
+            if (columns >= panels * PANEL) /* almost always; nothing to count */
+                finish_some(to, total[i][j], add, LANES, finish);
+            else
+                finish_some(to, total[i][j], add, columns - j * LANES, finish);
+        }
+}
+
+/* Some rows with panels `from` to `to`. Where rows are few, panels side by side keep the processor
+busy: a sum waits four turns for the one before. */
+HEED_INLINE void strip(const int rows, const float *x, int64_t x_row, const float *packed,
+                       const float *bias, float *y, int64_t y_row, int64_t K, int64_t N,
+                       int64_t from, int64_t to, int finish)
+{
+    const int wide = rows == 1 ? 4 : rows <= ROWS / 2 || VECTORS == 1 ? 2 : 1;
+    int64_t p = from;
+    for (; p < to; p += p + wide <= to ? wide : 1) {
+        const float *w = packed + p * K * PANEL, *b = bias ? bias + p * PANEL : 0;
+        float *out = y + (p - from) * PANEL;
+        if (p + wide <= to)
+            tile(rows, wide, x, x_row, w, b, out, y_row, K, N - p * PANEL, finish);
+        else
+            tile(rows, 1, x, x_row, w, b, out, y_row, K, N - p * PANEL, finish);
+    }
+}
+
+/* y points at the first column of panel `from`. */
+static __attribute__((noinline)) void rows_by_panels(
+    int64_t rows, const float *x, int64_t x_row, const float *packed, const float *bias, float *y,
+    int64_t y_row, int64_t K, int64_t N, int64_t from, int64_t to, int finish)
+{
+#define CASE(count)                                                                               \
+    case count:                                                                                   \
+        strip(count, x, x_row, packed, bias, y, y_row, K, N, from, to, finish);                   \
+        break;
+    switch (rows) {
+        CASE(1)
+        CASE(2)
+        CASE(3)
+#if HEED_LANES > 4
+        CASE(4)
+        CASE(5)
+        CASE(6)
+#endif
+    }
+#undef CASE
+}
+
+/* M rows in tiles that are as equal as can be: 7 are 4 and 3, not 6 and 1. */
+HEED_INLINE int64_t next_rows(int64_t left)
+{
+    int64_t tiles = (left + ROWS - 1) / ROWS;
+    return (left + tiles - 1) / tiles;
+}
+
+/* All of y.    x: M K, packed: panels_of(N) K 16, y: M N */
+static __attribute__((noinline)) void product(
+    const float *x, int64_t x_row, const float *packed, const float *bias, float *y, int64_t y_row,
+    int64_t M, int64_t K, int64_t N, int finish)
+{
+    int64_t panels = panels_of(N), near = M <= ROWS ? panels : panels_near(K);
+    for (int64_t from = 0; from < panels; from += near) {
+        int64_t to = from + near < panels ? from + near : panels;
+        for (int64_t m = 0, rows; m < M; m += rows) {
+            rows = next_rows(M - m);
+            rows_by_panels(rows, x + m * x_row, x_row, packed, bias,
+                           y + m * y_row + from * PANEL, y_row, K, N, from, to, finish);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,197 @@
+"""The short road of `heed.models.stepping` in one call of C a step, for float32 on the CPU.
+
+Weights are laid out once (heed.kernels.linear), a step is one call through all layers
+(heed.kernels.decoder), and of the output layer only what a search needs is formed. A beam's new
+order copies nothing but pointers back: what was written stays where it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from heed.kernels.decoder.native import Layer, Norm, Source, Stack
+from heed.kernels.linear.native import Likeliest, Packed, forward, likeliest, pack, refusal
+
+if TYPE_CHECKING:
+    import heed
+    from heed.models.stepping import Start
+    from heed.models.transformer import Carry, Decoder, Kept
+    from heed.models.transformer import Layer as Written
+
+
+class NativeStep(NamedTuple):
+    """One more symbol for each of N hypotheses, whose logits are formed by whoever wants them all.
+
+    known, output   what logits are made of    N M
+    carry, weight   as in `heed.models.written.Step`
+    """
+
+    known: Tensor
+    output: Packed
+    carry: Any
+    weight: Tensor | None
+
+    @property
+    def logits(self) -> Tensor:
+        """Of the next symbol.    N V"""
+        return forward(self.known, self.output)
+
+    def likeliest(self, many: int, end: int, forbid: Tensor) -> Likeliest:
+        """The `many` best symbols of each row, but for the forbidden ones."""
+        return likeliest(self.known, self.output, many, end, forbid)
+
+
+class NativeCarry(NamedTuple):
+    """What is handed from step to step on this road."""
+
+    stack: Stack
+    output: Packed
+    start: Start
+    pasts: tuple[Tensor, ...]  # of each place, the keys and values of its rows: N' L 2 M
+    origins: Tensor  # N T: the row of each place that a hypothesis comes from
+    sentences: Tensor  # N: which source each looks at
+
+    @property
+    def place(self) -> int:
+        return len(self.pasts)
+
+    def step(self, symbols: Tensor) -> NativeStep:
+        """N -> N V"""
+        N, stack = len(symbols), self.stack
+        check_symbols(symbols, stack.symbols)
+        past = torch.empty(N, stack.depth, 2, stack.width)
+        pasts = (*self.pasts, past)
+        place = self.start.place(self.place)
+        symbols = symbols.contiguous()
+        x, weight = stack.step(symbols, place, pasts, self.origins, self.sentences)
+        origins = torch.cat([self.origins, torch.arange(N)[:, None]], 1)
+        return NativeStep(x, self.output, self._replace(pasts=pasts, origins=origins), weight)
+
+    def select(self, rows: Tensor, same: bool) -> NativeCarry:
+        """The chosen hypotheses."""
+        origins = self.origins.index_select(0, rows)
+        if same:
+            return self._replace(origins=origins)
+        chosen = self._replace(origins=origins, sentences=self.sentences.index_select(0, rows))
+        kept = sum(len(past) for past in self.pasts)
+        return chosen._without_the_lost() if kept > 2 * origins.numel() else chosen
+
+    def _without_the_lost(self) -> NativeCarry:
+        """Only the keys and values that somebody comes from; this happens once in a while."""
+        pasts = []
+        for past, origin in zip(self.pasts, self.origins.unbind(1), strict=True):
+            pasts.append(past.index_select(0, origin))
+        origins = torch.arange(len(self.origins))[:, None].expand_as(self.origins)
+        return self._replace(pasts=tuple(pasts), origins=origins.contiguous())
+
+
+def native_carry(
+    decoder: Decoder, carry: Carry, start: Start, exists: Tensor | None
+) -> NativeCarry | None:
+    """The same carry for this road; None where it does not lead there. The decoder is plain."""
+    table = decoder.words.table.weight
+    layers = decoder.stack.layers
+    if torch.compiler.is_compiling() or refusal(*decoder.parameters()) is not None:
+        return None
+    if len({_sizes(layer) for layer in layers}) > 1 or _shares_heads(decoder):
+        return None
+    sources = [_source(kept.source, exists) for kept in carry.layers if kept.source is not None]
+    norm = decoder.stack.norm
+    stack = Stack(
+        table.detach(),
+        decoder.words.scale,
+        [_layer(layer) for layer in layers],
+        sources,
+        exists,
+        heads=layers[0].attention.num_heads,
+        pre_norm=layers[0].around_attention.pre_norm,
+        bends=isinstance(layers[0].feed[1], nn.GELU),
+        aligns=None if carry.need == "context" or not sources else decoder.alignment_layer,
+        last=None if norm is None else _norm(norm),
+    )
+    weight, bias = (table, None) if decoder.output is None else _parts(decoder.output)
+    pasts = _pasts(carry.layers)
+    rows = torch.arange(len(carry.sentence))[:, None]
+    return NativeCarry(
+        stack,
+        pack(weight, bias),
+        start,
+        pasts,
+        rows.expand(-1, len(pasts)).contiguous(),
+        carry.sentence,
+    )
+
+
+def output_of(out: nn.Linear) -> Packed | None:
+    """An output layer laid out for the steps of a text; None where PyTorch shall form logits."""
+    watched = type(out) is not nn.Linear or out._forward_hooks or out._forward_pre_hooks
+    if watched or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return None
+    if torch.compiler.is_compiling() or refusal(out.weight, out.bias) is not None:
+        return None
+    return pack(out.weight, out.bias)
+
+
+def check_symbols(symbols: Tensor, count: int) -> None:
+    """Refuse what stands in no table: C would read whatever lies there."""
+    low, high = torch.aminmax(symbols)
+    if int(low) < 0 or int(high) >= count:
+        raise IndexError(f"symbols are numbers from 0 to {count - 1}; got {low} to {high}")
+
+
+def _sizes(layer: Written) -> tuple[int, int]:
+    widen = layer.feed[0]
+    assert isinstance(widen, nn.Linear)
+    return layer.attention.num_heads, widen.out_features
+
+
+def _shares_heads(decoder: Decoder) -> bool:
+    """Whether some heads share their keys and values."""
+    attentions = [x for y in decoder.stack.layers for x in (y.attention, y.cross) if x is not None]
+    return any(x.groups != x.num_heads for x in attentions)
+
+
+def _layer(layer: Written) -> Layer:
+    own, cross = layer.attention, layer.cross
+    parts = (layer.around_attention, layer.around_feed, layer.around_cross)
+    assert own.in_proj_weight is not None
+    ask = answer = None
+    if cross is not None:
+        assert cross.in_proj_weight is not None
+        ask = pack(cross.in_proj_weight, cross.in_proj_bias, rows=cross.embed_dim)
+        answer = pack(*_parts(cross.out_proj))
+    return Layer(
+        pack(own.in_proj_weight, own.in_proj_bias),
+        pack(*_parts(own.out_proj)),
+        ask,
+        answer,
+        pack(*_parts(layer.feed[0])),
+        pack(*_parts(layer.feed[3])),
+        tuple(_norm(part.norm) for part in parts if part is not None),
+    )
+
+
+def _parts(linear: nn.Module) -> tuple[Tensor, Tensor | None]:
+    assert isinstance(linear, nn.Linear)
+    return linear.weight, linear.bias
+
+
+def _norm(norm: nn.LayerNorm) -> Norm:
+    return Norm(norm.weight.detach(), norm.bias.detach(), norm.eps)
+
+
+def _source(memory: heed.Memory, exists: Tensor | None) -> Source:
+    return Source.of(memory.k, memory.v, exists)
+
+
+def _pasts(layers: tuple[Kept, ...]) -> tuple[Tensor, ...]:
+    """The keys and values of a prompt, place by place.    N L 2 M each"""
+    tables = []
+    for kept in layers:
+        assert kept.own is not None
+        tables.append(torch.stack([kept.own.k, kept.own.v]))  # 2 N H T D
+    each = torch.stack(tables, 1).permute(4, 2, 1, 0, 3, 5)  # T N L 2 H D
+    return each.flatten(4).contiguous().unbind(0)

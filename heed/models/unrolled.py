@@ -1,0 +1,274 @@
+"""Cells in a loop that learns: each step one node of the graph, and one sum for each weight.
+
+Autograd knows every operation of every step by itself. It forms a weight's gradient once per step,
+a matrix of its own each time, and adds them up afterwards. Here a step goes back in one piece, and
+adds its part of a weight's gradient to the one sum that all steps share:
+
+    h_t = f(x_t + U y_t, W h_{t-1} + b)        dW = Σ_t δ_tᵀ h_{t-1},  dU = Σ_t δ'_tᵀ y_t
+
+The twin of each step is the cell in cells.py, which serves wherever a graph must see inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+Hidden = tuple[Tensor, ...]
+Ahead = Callable[[Tensor, Tensor, Hidden], tuple[Hidden, Hidden]]
+"""The input's and the state's part of the gates, the state -> the next state, what to keep.
+
+The second part is nobody else's, and may be overwritten."""
+Direct = tuple[Tensor | None, ...]
+Back = Callable[..., tuple[Tensor, Tensor, Direct]]
+"""Gradients of the next state, the state, what was kept -> gradients of both parts of the gates,
+and of the state but for what comes through its part of the gates.
+
+The gradient of the input's part is written to `out`, where one is given."""
+
+
+class Sums:
+    """The gradients of weights that many steps share, while a backward pass adds them up."""
+
+    def __init__(self) -> None:
+        self.task = -1
+        self.parts: dict[str, Tensor] = {}
+
+    def add(self, name: str, by: Tensor, x: Tensor) -> None:
+        """Add what a product y = x Wᵀ brings: byᵀ x.    B G, B X"""
+        parts = self._now()
+        if name in parts:
+            parts[name].addmm_(by.t(), x)
+        else:
+            parts[name] = by.t() @ x
+
+    def add_bias(self, by: Tensor) -> None:
+        """Add what a bias gets.    B G"""
+        parts = self._now()
+        parts["bias"] = parts["bias"] + by.sum(0) if "bias" in parts else by.sum(0)
+
+    def take(self, name: str) -> Tensor | None:
+        """What was added up; it begins anew."""
+        return self._now().pop(name, None)
+
+    def _now(self) -> dict[str, Tensor]:
+        """The sums of this backward pass: one that ended early may have left some behind."""
+        task = torch._C._current_graph_task_id()
+        if task != self.task:
+            self.task, self.parts = task, {}
+        return self.parts
+
+
+class _Shared(torch.autograd.Function):
+    """Weights as they are. Its turn to go back comes when all steps have had theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, sums: Sums, names: tuple[str, ...], *weights: Tensor) -> Hidden:
+        ctx.sums, ctx.names = sums, names
+        ctx.set_materialize_grads(False)
+        return tuple(weight.view_as(weight) for weight in weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *others: Tensor | None) -> tuple[Any, ...]:
+        totals = (ctx.sums.take(name) for name in ctx.names)
+        grads = (
+            x if total is None else total if x is None else total + x
+            for total, x in zip(totals, others, strict=True)
+        )
+        return (None, None, *grads)
+
+
+def shared(sums: Sums, **weights: Tensor) -> list[Tensor]:
+    """Weights for the steps of a loop, whose gradients `sums` will hold."""
+    return list(_Shared.apply(sums, tuple(weights), *weights.values()))
+
+
+def learning(*tensors: Tensor) -> bool:
+    """Whether steps in one piece may serve: a gradient is wanted, on the CPU, unseen by others."""
+    return (
+        torch.is_grad_enabled()
+        and tensors[0].is_cpu
+        and any(x.requires_grad for x in tensors)
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch._C._are_functorch_transforms_active()
+        and torch.autograd.forward_ad._current_level < 0
+    )
+
+
+class Pieces(NamedTuple):
+    """A cell in one piece: a step ahead, and the same step back."""
+
+    ahead: Ahead
+    back: Back
+
+
+class _Step(torch.autograd.Function):
+    """h_t from x_t, what is fed back, and h_{t-1}."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        pieces: Pieces,
+        sums: Sums,
+        x: Tensor,
+        fed: Tensor | None,
+        feed: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        *hidden: Tensor,
+    ) -> Hidden:
+        if fed is not None and feed is not None:
+            x = torch.addmm(x, fed, feed.t())
+        after, kept = pieces.ahead(x, torch.addmm(bias, hidden[0], weight.t()), hidden)
+        ctx.pieces, ctx.sums, ctx.slots = pieces, sums, len(hidden)
+        ctx.save_for_backward(fed, feed, weight, *hidden, *kept)
+        return after
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *by: Tensor) -> tuple[Any, ...]:
+        fed, feed, weight, *rest = ctx.saved_tensors
+        hidden, kept = tuple(rest[: ctx.slots]), tuple(rest[ctx.slots :])
+        by_x, by_gates, by_hidden = ctx.pieces.back(by, hidden, kept)
+        learns_feed, learns_weight, learns_bias = ctx.needs_input_grad[4:7]
+        if learns_weight:
+            ctx.sums.add("weight", by_gates, hidden[0])
+        if learns_bias:
+            ctx.sums.add_bias(by_gates)
+        if learns_feed:
+            ctx.sums.add("feed", by_x, fed)
+        by_fed = None if fed is None else by_x @ feed
+        direct, *others = by_hidden
+        by_h = by_gates @ weight if direct is None else torch.addmm(direct, by_gates, weight)
+        return (None, None, by_x, by_fed, None, None, None, by_h, *others)
+
+
+def step(
+    pieces: Pieces,
+    sums: Sums,
+    x: Tensor,
+    hidden: Hidden,
+    weights: tuple[Tensor, Tensor, Tensor | None],
+    fed: Tensor | None,
+) -> Hidden:
+    """The next state.    x: the input's part of the gates, B G; fed: B F"""
+    weight, bias, feed = weights
+    after: Hidden = _Step.apply(pieces, sums, x, fed, feed, weight, bias, *hidden)
+    return after
+
+
+class _Rows(torch.autograd.Function):
+    """Whole rows, N directions at a time: the states of all places, and one product per weight."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, *first: Tensor
+    ) -> Tensor:
+        T, N, B, G = x.shape
+        states = x.new_empty(T + 1, N, B, weight.shape[2])
+        states[0] = first[0]
+        hidden, kept = tuple(h.flatten(0, 1) for h in first), list[Tensor]()
+        for t, part in enumerate(x.view(T, N * B, G)):
+            gates = torch.baddbmm(bias[:, None], states[t], weight.mT).view(N * B, G)
+            after, keep = pieces.ahead(part, gates, hidden)
+            kept += (*hidden[1:], *keep)
+            hidden = after
+            states[t + 1] = after[0].view(N, B, -1)
+        ctx.pieces, ctx.slots = pieces, len(first)
+        ctx.save_for_backward(states, weight, *kept)
+        return states[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
+        (states, weight, *kept), slots = ctx.saved_tensors, ctx.slots
+        T, N, B, H = by.shape
+        each = len(kept) // T
+        by_hidden = tuple(by.new_zeros(N * B, H) for _ in range(slots))
+        by_x = by.new_empty(T, N * B, weight.shape[1])
+        by_weight, by_bias = torch.zeros_like(weight), weight.new_zeros(weight.shape[:2])
+        for t in range(T - 1, -1, -1):
+            keep = tuple(kept[t * each : (t + 1) * each])
+            hidden = (states[t].view(N * B, H), *keep[: slots - 1])
+            by_h = (by_hidden[0] + by[t].reshape(N * B, H), *by_hidden[1:])
+            _, d_gates, (direct, *others) = ctx.pieces.back(
+                by_h, hidden, keep[slots - 1 :], by_x[t]
+            )
+            through = d_gates.view(N, B, -1)
+            by_weight.baddbmm_(through.mT, states[t])
+            by_bias.add_(through.sum(1))
+            d_h = torch.bmm(through, weight).view(N * B, H)
+            by_hidden = (d_h if direct is None else d_h.add_(direct), *others)
+        by_first = (h.view(N, B, H) for h in by_hidden)
+        return (None, by_x.view(T, N, B, -1), by_weight, by_bias, *by_first)
+
+
+def rows(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden) -> Tensor:
+    """The states of whole rows, in N directions at once, each with its own weights.
+
+    The input's part of the gates T N B G, weight N G H, bias N G, first N B H -> T N B H
+    """
+    states: Tensor = _Rows.apply(pieces, x.contiguous(), weight, bias, *first)
+    return states
+
+
+def gru_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]:
+    """As cells.gru_cell."""
+    (h,) = hidden
+    H = h.shape[-1]
+    r_z = gates[:, : 2 * H].add_(x[:, : 2 * H]).sigmoid_()
+    h_new = gates[:, 2 * H :]
+    new = torch.addcmul(x[:, 2 * H :], r_z[:, :H], h_new).tanh_()
+    return (torch.lerp(new, h, r_z[:, H:]),), (gates, new)
+
+
+def gru_back(
+    by: Hidden, hidden: Hidden, kept: Hidden, out: Tensor | None = None
+) -> tuple[Tensor, Tensor, Direct]:
+    """By n (1 - z)(1 - n²); by z (h - n) z(1 - z); by r, through n, W_n h r(1 - r)."""
+    (d,), (h,), (gates, new) = by, hidden, kept
+    H = h.shape[-1]
+    r_z, h_new = gates.split((2 * H, H), -1)
+    r, z = r_z.split(H, -1)
+    direct = d * z
+    by_new = torch.ops.aten.tanh_backward(d - direct, new)
+    by_r_z = torch.cat([by_new * h_new, d * (h - new)], -1)
+    by_r_z = torch.ops.aten.sigmoid_backward(by_r_z, r_z)
+    by_x = torch.cat([by_r_z, by_new], -1, out=out)
+    return by_x, torch.cat([by_r_z, by_new * r], -1), (direct,)
+
+
+def lstm_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]:
+    """As cells.lstm_cell."""
+    h, c = hidden
+    gates.add_(x)
+    H = h.shape[-1]
+    i_f, g, o = gates.split((2 * H, H, H), -1)
+    i, f = i_f.sigmoid_().split(H, -1)
+    c = torch.addcmul(i * g.tanh_(), f, c)
+    tanh_c = torch.tanh(c)
+    return (o.sigmoid_() * tanh_c, c), (gates, tanh_c)
+
+
+def lstm_back(
+    by: Hidden, hidden: Hidden, kept: Hidden, out: Tensor | None = None
+) -> tuple[Tensor, Tensor, Direct]:
+    """By c' from both: by h' o (1 - tanh² c'); then by i, f, g and o, each through its own."""
+    (by_h, by_c), (_, c), (gates, tanh_c) = by, hidden, kept
+    H = c.shape[-1]
+    i, f, g, o = gates.split(H, -1)
+    by_c = by_c + torch.ops.aten.tanh_backward(by_h * o, tanh_c)
+    by_i_f = torch.ops.aten.sigmoid_backward(torch.cat([by_c * g, by_c * c], -1), gates[:, : 2 * H])
+    by_g = torch.ops.aten.tanh_backward(by_c * i, g)
+    by_o = torch.ops.aten.sigmoid_backward(by_h * tanh_c, o)
+    by_gates = torch.cat([by_i_f, by_g, by_o], -1, out=out)
+    return by_gates, by_gates, (None, by_c * f)
+
+
+GRU, LSTM = Pieces(gru_ahead, gru_back), Pieces(lstm_ahead, lstm_back)

@@ -1,0 +1,228 @@
+"""Additive attention as an operator: what it refuses, and that it is a good citizen of PyTorch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heed
+from heed.errors import Refused
+from heed.kernels import additive
+from heed.kernels.additive import native, operator
+from heed.kernels.additive.plan import Plan
+from heed.records import Call
+from heed.visible import Gaussian, Near, Places, Visible
+
+B, H, G, T, S, D, R = 2, 4, 2, 5, 9, 6, 3
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available()
+    and native.refusal(*(torch.zeros(1),) * 3) is not None,  # built at install, where there is cc
+    reason="there is neither a GPU nor the native library",
+)
+
+
+def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, k, v = torch.randn(B, H, T, D), torch.randn(B, G, S, D), torch.randn(B, G, S, R)
+    return q.to(dtype), k.to(dtype), v.to(dtype), torch.randn(H, D)
+
+
+def asked(
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor, visible: Visible | None = None, **others: Any
+) -> Call:
+    T, S = q.shape[2], k.shape[2]
+    told: dict[str, Any] = {
+        "family": "additive",
+        "scale": 1.0,
+        "gain": None,
+        "bias": None,
+        "places": Places(T, S, 0, S - T, q.device),
+        "past": False,
+        "align": "softmax",
+        "read": "blend",
+        "dropout": 0.0,
+        "need": "context",
+    }
+    return Call(q=q, k=k, v=v, vector=w, visible=visible, **{**told, **others})
+
+
+def by_hand(call: Call) -> Tensor:
+    """The equation, in float64."""
+    q, k, v = call.q.double(), call.k.double(), call.v.double()
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    assert call.vector is not None
+    w = call.vector.double()[:, None, None]
+    energy = (torch.tanh(q[:, :, :, None] + k[:, :, None]) * w).sum(-1)
+    ok = call.dense_visible()
+    ok = torch.ones(energy.shape, dtype=torch.bool) if ok is None else ok.expand(energy.shape)
+    sighted = ok.any(-1, keepdim=True)
+    weight = energy.masked_fill(~ok & sighted, -torch.inf).softmax(-1) * sighted
+    if call.gain is not None:
+        weight = weight * call.gain.dense(call.places)
+    return weight @ v
+
+
+VISIBLE: dict[str, Callable[[], Visible | None]] = {
+    "everything": lambda: None,
+    "causal": heed.causal,
+    "lengths": lambda: heed.lengths([S // 2, 0]),
+    "window": lambda: heed.window(2),
+    "holes": lambda: Visible.keys(torch.rand(B, S) > 0.5),
+    "any mask": lambda: Visible.mask(torch.rand(B, H, T, S) > 0.5),
+    "one mask for all rows": lambda: Visible.mask(torch.rand(1, T, S) > 0.5),
+    "local-m": lambda: Near(torch.arange(T).expand(B, 1, T), 2),
+    "not and or": lambda: heed.causal() | ~heed.window(1),
+    "everything at once": lambda: (
+        heed.causal() & heed.lengths([S, 4]) & heed.window(5) & Visible.keys(torch.rand(B, S) > 0.2)
+    ),
+    "two windows": lambda: (
+        Near(torch.rand(B, H, T) * S, 4) & Near(torch.rand(1, H, T) * S, 5) & heed.window(6)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(VISIBLE))
+def test_predicates_are_read_right(name: str) -> None:
+    call = asked(*inputs(), VISIBLE[name]())
+    assert additive.refusal(call) is None
+    torch.testing.assert_close(additive.run(call).double(), by_hand(call), atol=2e-6, rtol=0)
+
+
+def test_a_gain_is_multiplied_after_the_softmax() -> None:
+    centre = torch.rand(B, H, T) * S
+    call = asked(*inputs(), Near(centre, 4), gain=Gaussian(centre, 2.0))
+    torch.testing.assert_close(additive.run(call).double(), by_hand(call), atol=2e-6, rtol=0)
+
+
+def test_a_mask_that_does_not_fit_is_refused_with_both_shapes() -> None:
+    for wrong in (Visible.mask(torch.ones(T, S + 1) > 0), heed.lengths([1, 2, 3])):
+        with pytest.raises(heed.HeedError, match="fit"):
+            additive.run(asked(*inputs(), wrong))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"family": "dot"}, "additive scores, not dot"),
+        ({"need": "weight"}, "the weight was asked for"),
+        ({"align": "entmax"}, "softmax, not entmax"),
+        ({"read": "pointer"}, "a pointer does not"),
+        ({"past": True}, "earlier weights"),
+        ({"bias": torch.zeros(1, 1, 1, S)}, "a bias"),
+        ({"sinks": 1}, "stand nowhere"),
+    ],
+)
+def test_what_it_cannot_serve_it_refuses(change: dict[str, Any], words: str) -> None:
+    reason = additive.refusal(asked(*inputs(), **change))
+    assert reason is not None
+    assert words in reason
+
+
+def test_dtypes_it_refuses() -> None:
+    q, k, v, w = inputs()
+    assert "float64" in str(additive.refusal(asked(q.double(), k.double(), v.double(), w)))
+    assert "differ" in str(additive.refusal(asked(q, k.bfloat16(), v, w)))
+
+
+def test_transforms_are_left_to_the_reference() -> None:
+    q, k, v, w = inputs()
+    reasons: list[str | None] = []
+
+    def look(q: Tensor) -> Tensor:
+        reasons.append(additive.refusal(asked(q[None], k[:1], v[:1], w)))
+        return q
+
+    torch.func.vmap(look)(q)
+    assert reasons
+    assert all("transform" in str(reason) for reason in reasons)
+
+
+def arguments(seen: Plan) -> tuple[Any, ...]:
+    leaves = [x.requires_grad_() for x in inputs()]
+    return (*leaves, *seen, 0.0, None, None)
+
+
+def plans() -> dict[str, Plan]:
+    centre = torch.rand(B, H, T) * S
+    stop = torch.tensor([S, 4], dtype=torch.int32)
+    return {
+        "plain": Plan(),
+        "gain": Plan(stop=stop, centre=centre, gain_centre=centre.clone(), sigma=2.0, radius=4),
+        "mask": Plan(table=torch.rand(B, 1, T, S) > 0.5, exists=torch.rand(B, S) > 0.2),
+    }
+
+
+@pytest.mark.parametrize("name", list(plans()))
+def test_the_operator_is_well_behaved(name: str) -> None:
+    seen = plans()[name]
+    if seen.gain_centre is not None:
+        seen = seen._replace(gain_centre=seen.gain_centre.requires_grad_())
+    given = arguments(seen)
+    torch.library.opcheck(torch.ops.heed.additive.default, given)
+    q, k, v, w, *rest = (x.detach() if isinstance(x, Tensor) else x for x in given)
+    context, log_sum = torch.ops.heed.additive(q, k, v, w, *rest)
+    given = (torch.randn_like(context), q, k, v, w, context, log_sum, *rest)
+    torch.library.opcheck(torch.ops.heed.additive_backward.default, given)
+
+
+def test_it_compiles_whole() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        return additive.run(asked(q, k, v, w, heed.causal()))
+
+    plain = [x.requires_grad_() for x in inputs()]
+    want, got = attend(*plain), torch.compile(attend, fullgraph=True, backend="aot_eager")(*plain)
+    torch.testing.assert_close(got, want)
+    for x, y in zip(*(torch.autograd.grad(z.sum(), plain) for z in (got, want)), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_it_exports() -> None:
+    class Attend(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
+            return additive.run(asked(q, k, v, w, heed.causal()))
+
+    given = inputs()
+    program = torch.export.export(Attend(), given)
+    assert any("heed.additive" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(*given), Attend()(*given))
+
+
+def test_autocast_lowers_what_comes_in() -> None:
+    call = asked(*inputs())
+    with torch.autocast(call.q.device.type, dtype=torch.bfloat16):
+        assert additive.refusal(call) is None
+        got = additive.run(call)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got.double(), by_hand(call), atol=0.03, rtol=0)
+
+
+def test_second_derivatives_are_refused_in_words() -> None:
+    q, k, v, w = (x.requires_grad_() for x in inputs())
+    (grad,) = torch.autograd.grad(additive.run(asked(q, k, v, w)).sum(), q, create_graph=True)
+    with pytest.raises(Refused, match="first derivatives alone"):
+        grad.sum().backward()
+
+
+def test_passing_the_dispatcher_by_changes_no_bit() -> None:
+    given = inputs()
+    direct = operator.attend(*given, Plan(causal=True, first=S - T), plainly=True)
+    assert torch.equal(direct, operator.attend(*given, Plan(causal=True, first=S - T)))
+
+
+def test_dropout_draws_anew_each_time() -> None:
+    call = asked(*inputs(), dropout=0.5)
+    assert not torch.equal(additive.run(call), additive.run(call))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU prepares nothing")
+def test_keys_are_prepared_once() -> None:
+    kept: dict[str, Tensor] = {}
+    call = asked(*inputs(), prepared=kept)
+    first = additive.run(call)
+    (made,) = kept.values()
+    again = additive.run(call)
+    assert kept["additive"] is made
+    assert torch.equal(first, again)
+    torch.testing.assert_close(first.double(), by_hand(call), atol=2e-6, rtol=0)

@@ -1,0 +1,177 @@
+"""Linear maps of few rows in C meet their twins: `linear`, `log_softmax` and `topk` of PyTorch."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from heed.kernels import native
+from heed.kernels.linear import native as kernel
+
+pytestmark = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
+
+SHAPES = [(1, 1, 1), (1, 128, 100), (2, 7, 33), (3, 64, 16), (5, 130, 17), (7, 33, 130)]
+SHAPES += [(6, 200, 64), (13, 256, 48), (40, 31, 257), (61, 384, 96), (5, 700, 20)]
+MANY = 11
+
+
+@pytest.fixture(params=native.LEVELS)
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The functions of one kind of processor after another, as far as this one has them."""
+    if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
+        pytest.skip(f"this processor is no {request.param}")
+    for name in ("pack", "mark", "forward", "likeliest"):
+        layout = {"forward": "10q", "likeliest": "17q"}.get(name, "5q")
+        function = native.Function(f"heed_linear_{name}", layout, at=request.param)
+        monkeypatch.setattr(kernel, f"_{name}", function)
+    return str(request.param)
+
+
+def numbers(M: int, K: int, N: int, bias: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
+    return torch.randn(M, K), torch.randn(N, K), torch.randn(N) if bias else None
+
+
+def wide(*tensors: Tensor | None) -> list[Tensor | None]:
+    return [None if x is None else x.double() for x in tensors]
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("M", "K", "N"), SHAPES)
+def test_a_product_is_that_of_pytorch(
+    M: int, K: int, N: int, bias: bool, relu: bool, level: str
+) -> None:
+    x, w, b = numbers(M, K, N, bias)
+    exact, plain = linear(*wide(x, w, b)), linear(x, w, b)
+    if relu:
+        exact, plain = exact.relu(), plain.relu()
+    found = kernel.forward(x, kernel.pack(w, b), relu)
+    error = (found - exact).abs().max()
+    few = 4 * torch.finfo(torch.float32).eps * exact.abs().max()
+    assert error <= torch.maximum(2 * (plain - exact).abs().max(), few)
+
+
+def test_rows_and_weights_may_stand_apart(level: str) -> None:
+    x, w, b = torch.randn(9, 50)[::2, :40], torch.randn(30, 60)[:, 3:43], torch.randn(30)
+    torch.testing.assert_close(kernel.forward(x, kernel.pack(w, b)), linear(x, w, b))
+    first = kernel.pack(w, b, rows=20)
+    torch.testing.assert_close(kernel.forward(x, first), linear(x, w[:20], b[:20]))
+
+
+def test_a_row_gives_the_same_bits_alone_and_among_others(level: str) -> None:
+    x, w, b = numbers(67, 300, 1500)
+    packed, forbid = kernel.pack(w, b), torch.tensor([5])
+    whole, best = kernel.forward(x, packed), kernel.likeliest(x, packed, MANY, 3, forbid)
+    for some in (slice(0, 1), slice(66, 67), slice(10, 15), slice(3, 64)):
+        assert torch.equal(kernel.forward(x[some], packed), whole[some])
+        for alone, among in zip(
+            kernel.likeliest(x[some], packed, MANY, 3, forbid), best, strict=True
+        ):
+            assert torch.equal(alone, among[some])
+
+
+def test_the_number_of_threads_changes_no_bit(level: str) -> None:
+    x, w, b = numbers(40, 64, 5000)
+    packed, before, found = kernel.pack(w, b), torch.get_num_threads(), []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        best = kernel.likeliest(x, packed, MANY, 3, torch.tensor([]))
+        found.append([kernel.forward(x, packed), *best])
+    torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+
+
+def expected(logits: Tensor, many: int, end: int, forbid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The best by a stable sort of all, in the order of their ids."""
+    log_prob = logits.log_softmax(-1)
+    ending = log_prob[:, end].clone()
+    log_prob[:, forbid] = -torch.inf
+    value, symbol = (x[:, :many] for x in log_prob.sort(descending=True, stable=True))
+    symbol, order = symbol.sort()
+    return value.gather(1, order), symbol, ending
+
+
+@pytest.mark.parametrize(("M", "K", "N"), [(1, 16, 11), (2, 9, 33), (7, 40, 1279), (5, 8, 5003)])
+def test_the_likeliest_are_those_of_a_sort(M: int, K: int, N: int, level: str) -> None:
+    x, w, b = numbers(M, K, N)
+    for forbid in (torch.tensor([], dtype=torch.int64), torch.tensor([0, 2, N - 1])):
+        many = min(MANY, N - len(forbid))
+        value, symbol, ending = expected(linear(*wide(x, w, b)), many, 3, forbid)
+        found = kernel.likeliest(x, kernel.pack(w, b), many, 3, forbid)
+        torch.testing.assert_close(found.log_prob.double(), value, rtol=1e-6, atol=1e-5)
+        assert torch.equal(found.symbol, symbol)
+        torch.testing.assert_close(found.ending.double(), ending, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_of_equals_the_lowest_ids_are_likeliest(threads: int, level: str) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    for N, values in ((40, 3), (3000, 3), (6000, 40), (6000, 1)):
+        x = torch.ones(4, 1)
+        w = torch.randint(0, values, (N, 1)).float()  # so that many are equal
+        _, symbol, _ = expected(linear(x, w), MANY, 3, torch.tensor([1]))
+        found = kernel.likeliest(x, kernel.pack(w), MANY, 3, torch.tensor([1]))
+        assert torch.equal(found.symbol, symbol)
+    torch.set_num_threads(before)
+
+
+def test_what_cannot_be_written_has_no_chance(level: str) -> None:
+    none = torch.tensor([], dtype=torch.int64)
+    x, w, b = torch.randn(3, 4), torch.randn(2000, 4), torch.full((2000,), -torch.inf)
+    b[[7, 1990]] = 0.0
+    found = kernel.likeliest(x, kernel.pack(w, b), 4, 7, none)
+    exact = linear(*wide(x, w, b)).log_softmax(-1)
+    assert (found.log_prob > -torch.inf).sum(1).tolist() == [2, 2, 2]
+    torch.testing.assert_close(found.ending.double(), exact[:, 7], rtol=1e-6, atol=1e-6)
+    assert found.log_prob.exp().sum(1).allclose(torch.ones(3))
+    for nothing in (torch.nan, torch.inf, -torch.inf):
+        b = torch.randn(2000) if nothing != -torch.inf else torch.full((2000,), nothing)
+        b[1500] = nothing
+        found = kernel.likeliest(x, kernel.pack(w, b), 4, 7, none)
+        assert linear(x, w, b).log_softmax(-1).isnan().all()
+        assert found.log_prob.isnan().all()
+        assert found.ending.isnan().all()
+
+
+def test_packed_weights_are_never_stale() -> None:
+    net, x = nn.Linear(70, 50), torch.randn(3, 70)
+
+    def agrees() -> None:
+        with torch.no_grad():
+            torch.testing.assert_close(kernel.forward(x, kernel.pack(net.weight, net.bias)), net(x))
+
+    agrees()
+    first = kernel.pack(net.weight, net.bias)
+    assert kernel.pack(net.weight, net.bias).data is first.data  # nothing happened
+    with torch.no_grad():
+        net.weight[49, 69] += 1
+    agrees()
+    net.weight.data[0, 0] -= 1  # which no version counter sees
+    agrees()
+    net.weight.data = torch.randn(50, 70)
+    agrees()
+    net.load_state_dict(nn.Linear(70, 50).state_dict())
+    agrees()
+
+
+def test_packed_weights_go_with_their_weight() -> None:
+    weight = torch.randn(20, 20)
+    packed = weakref.ref(kernel.pack(weight).data)
+    assert packed() is not None
+    del weight
+    gc.collect()
+    assert packed() is None
+
+
+def test_what_is_not_float32_on_the_cpu_is_refused() -> None:
+    good = torch.randn(4, 4)
+    assert kernel.refusal(good, None, nn.Parameter(good)) is None
+    assert "float64" in str(kernel.refusal(good, good.double()))
+    assert "meta" in str(kernel.refusal(good.to("meta")))
+    assert "side by side" in str(kernel.refusal(torch.randn(5, 4).t()))
+    assert "plain" in str(kernel.refusal(good.to_sparse()))

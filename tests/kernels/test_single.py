@@ -1,0 +1,193 @@
+"""The kernel `single`: one query at a time, beside the reference."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heed
+from heed.attention.asking import Asking
+from heed.kernels import choose, single
+from heed.kernels.single import gathering
+from heed.records import Call
+from heed.visible import Causal, Keys, Places
+
+B, S, D, R, T = 3, 5, 4, 6, 4
+LENGTHS = torch.tensor([5, 0, 3])  # one row sees nothing
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "single" not in choose.KERNELS:
+        ordered = {"single": single, **choose.KERNELS}
+        monkeypatch.setattr(choose, "KERNELS", ordered)
+        monkeypatch.setattr("heed.attention.apply.KERNELS", ordered)
+        monkeypatch.setattr("heed.attention.asking.KERNELS", ordered)
+
+
+def drawn(H: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    shapes = ((B, H, T, D), (B, H, S, D), (B, H, S, R))
+    q, k, v = (torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes)
+    return q, k, v
+
+
+def table(hide: bool) -> Keys | None:
+    return Keys(torch.arange(S) < LENGTHS[:, None]) if hide else None
+
+
+def call(q: Tensor, k: Tensor, v: Tensor, visible: Any = None, **changes: Any) -> Call:
+    given: dict[str, Any] = {
+        "family": "dot",
+        "scale": 0.7,
+        "vector": None,
+        "visible": visible,
+        "gain": None,
+        "bias": None,
+        "places": Places(q.shape[2], k.shape[2], 0, 0, q.device),
+        "past": False,
+        "align": "softmax",
+        "read": "blend",
+        "dropout": 0.0,
+        "need": "context",
+        "clean": True,
+    }
+    return Call(q=q, k=k, v=v, **{**given, **changes})
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, visible: Keys | None) -> Tensor:
+    """All T queries at once, as the definition has it."""
+    energy = q @ k.mT * 0.7
+    if visible is None:
+        return energy.softmax(-1) @ v
+    ok = visible.table[:, None, None]
+    weight = energy.masked_fill(~ok, -1e30).softmax(-1) * ok
+    return weight @ v
+
+
+def stepped(q: Tensor, k: Tensor, v: Tensor, visible: Keys | None) -> Tensor:
+    rows = [single.run(call(q[:, :, t : t + 1], k, v, visible)) for t in range(T)]
+    return torch.cat(rows, 2)
+
+
+@pytest.mark.parametrize("hide", [False, True])
+@pytest.mark.parametrize("H", [1, 2])
+@pytest.mark.parametrize("gathered", [False, True])
+def test_steps_are_the_reference_with_its_gradients(H: int, hide: bool, gathered: bool) -> None:
+    q, k, v = drawn(H)
+    want = reference(q, k, v, table(hide))
+    held = gathering(k, v) if gathered else (k, v)
+    got = stepped(q, *held, table(hide))
+    torch.testing.assert_close(got, want)
+    by = torch.randn_like(want)
+    for one, two in zip(
+        torch.autograd.grad(got, (q, k, v), by),
+        torch.autograd.grad(want, (q, k, v), by),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_a_row_that_sees_nothing_is_zero_and_learns_nothing(gathered: bool) -> None:
+    q, k, v = drawn(1, torch.float32)
+    got = stepped(q, *(gathering(k, v) if gathered else (k, v)), table(True))
+    got.square().sum().backward()
+    assert (got[1] == 0).all()
+    assert all((x.grad[1] == 0).all() and x.grad.isfinite().all() for x in (q, k, v))
+
+
+def test_a_pass_that_ended_early_leaves_nothing_behind() -> None:
+    q, k, v = drawn(1)
+    total = stepped(q, *gathering(k, v), None).sin().sum()
+    want = torch.autograd.grad(reference(q, k, v, None).sin().sum(), (q, k, v))
+    torch.autograd.grad(total, q, retain_graph=True)  # the memory was not asked for
+    for _ in range(2):
+        got = torch.autograd.grad(total, (q, k, v), retain_graph=True)
+        for one, two in zip(got, want, strict=True):
+            torch.testing.assert_close(one, two)
+
+
+def test_others_may_use_a_gathered_memory_too() -> None:
+    q, k, v = drawn(1)
+    held = gathering(k, v)
+    total = stepped(q, *held, None).sum() + (held[0].sum(-1) * held[1].sum(-1)).sum()
+    want = reference(q, k, v, None).sum() + (k.sum(-1) * v.sum(-1)).sum()
+    for one, two in zip(
+        torch.autograd.grad(total, (k, v)), torch.autograd.grad(want, (k, v)), strict=True
+    ):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"family": "additive"}, "dot products"),
+        ({"need": "weight"}, "context"),
+        ({"align": "sparsemax"}, "softmax"),
+        ({"dropout": 0.1}, "dropout"),
+        ({"bias": torch.zeros(1, 1, 1, S)}, "bias"),
+        ({"sinks": 1}, "sinks"),
+        ({"visible": Causal()}, "no other mask"),
+        ({"visible": Keys(torch.ones(B, S) > 0), "clean": False}, "no other mask"),
+    ],
+)
+def test_it_says_what_it_cannot_do(changes: dict[str, Any], reason: str) -> None:
+    q, k, v = drawn(1)
+    assert "a loop that learns" in (single.refusal(call(q[:, :, :1], k, v)) or "")
+    k, v = gathering(k, v)
+    assert single.refusal(call(q[:, :, :1], k, v)) is None
+    refusal = single.refusal(call(q[:, :, :1], k, v, **changes))
+    assert refusal is not None
+    assert reason in refusal
+    assert "one query" in (single.refusal(call(q, k, v)) or "")
+    narrow = (q.bfloat16()[:, :, :1], *gathering(k.bfloat16(), v.bfloat16()))
+    assert "float" in (single.refusal(call(*narrow)) or "")
+
+
+@pytest.mark.parametrize("name", ["general", "scaled-dot", "additive", "local-p/general"])
+def test_asking_again_is_attending_again(name: str) -> None:
+    torch.manual_seed(0)
+    attend = heed.Attention(name, query=4, key=4).double()
+    query = torch.randn(B, T, 4).double().requires_grad_()
+    keys = torch.randn(B, S, 4).double().requires_grad_()
+    lengths = heed.lengths(torch.tensor([5, 1, 3]))
+    inputs = (query, keys, *attend.parameters())
+    results = []
+    for short in (False, True):
+        memory, state, rows = attend.remember(keys, visible=lengths), heed.State(), []
+        ask = Asking(attend, memory)
+        for t in range(T):
+            q = query[:, t : t + 1]
+            seen = ask(q, state) if short else attend(q, memory, state)
+            state = seen.state
+            rows.append(seen.context)
+        assert state.step == T
+        context = torch.cat(rows, 1)
+        results.append((context, *torch.autograd.grad(context.sin().sum(), inputs)))
+        assert (ask.look is not None) == (short and name in ("general", "scaled-dot"))
+    for one, two in zip(*results, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_whoever_watches_sees_every_call() -> None:
+    attend = heed.Attention("general", query=4, key=4)
+    memory, state = attend.remember(torch.randn(B, S, 4)), heed.State()
+    with heed.watch(attend, need="context") as seen:
+        ask = Asking(attend, memory)
+        for _ in range(T):
+            state = ask(torch.randn(B, 1, 4), state).state
+    assert len(seen[""]) == T
+
+
+def test_other_rows_and_other_shapes_are_asked_anew() -> None:
+    attend = heed.Attention("general", query=4, key=4)
+    keys, query = torch.randn(B, S, 4), torch.randn(B, 1, 4)
+    ask = Asking(attend, attend.remember(keys))
+    state = ask(query, heed.State()).state
+    rows = torch.tensor([2, 0])
+    got = ask.select(rows)(query[rows], state).context
+    torch.testing.assert_close(got, ask(query, state).context[rows])
+    with pytest.raises(heed.HeedError):
+        ask(query[:2], state)

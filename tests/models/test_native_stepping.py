@@ -1,0 +1,260 @@
+"""The road in C meets the general one: the same logits and weights, the same translations."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from heed.decoding import beam, greedy
+from heed.kernels import native
+from heed.models import native_stepping
+from heed.models.native_stepping import NativeCarry
+from heed.models.stepping import PlainCarry
+from heed.models.transformer_settings import TransformerSettings, build, build_decoder
+from heed.records import Need
+
+pytestmark = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
+
+B, S, SYMBOLS, END = 3, 19, 41, 3
+KINDS: list[dict[str, Any]] = [
+    {"norm": "pre"},
+    {"norm": "post", "activation": "gelu"},
+    {"position": "learned", "tied": False},
+    {"alignment_layer": 0, "decoder_layers": 3, "norm": "post", "width": 64, "heads": 2},
+    {"width": 24, "heads": 8, "feed": 33},
+    {"width": 80, "heads": 2, "feed": 7},
+]
+
+
+def network(std: float = 0.3, **choices: Any) -> Any:
+    """Random throughout: biases that begin at zero would hide a swap."""
+    settings = TransformerSettings(**{"width": 16, "feed": 32, "heads": 4} | choices)
+    net = build(settings, source=SYMBOLS, target=SYMBOLS, shared=True, longest=S).eval()
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=std)
+    return net
+
+
+def exactly(net: Any, **choices: Any) -> Any:
+    """The same in float64."""
+    twin = network(**choices).double()
+    twin.load_state_dict(net.state_dict())
+    return twin
+
+
+def texts() -> tuple[Tensor, Tensor]:
+    return torch.randint(4, SYMBOLS, (B, S)), torch.tensor([S, 1, 7])
+
+
+def choices_of_rows() -> list[Any]:
+    """Beams that reorder, sentences that leave, rows at random, and steps without a choice."""
+    beams = torch.arange(B).repeat_interleave(3)
+    choices: list[Any] = [(None, False), (beams.tolist(), False)]
+    for _ in range(6):
+        chosen = torch.randint(0, 3, (B, 3)) + 3 * torch.arange(B)[:, None]
+        choices.append((chosen.flatten().tolist(), True))
+    choices += [([6, 8, 7, 0, 0, 1], False), ([1, 1, 0, 4, 5, 3], True), (None, False)]
+    return [*choices, ([5, 0, 2, 2, 2, 1, 4], False), ([6, 0], False), ([1], False), (None, False)]
+
+
+def agree(net: Any, carry: Any, exact: Any, general: Any) -> None:
+    """Choose rows and step, again and again, on both roads."""
+    assert isinstance(carry, NativeCarry)
+    N = B
+    for rows, same in choices_of_rows():
+        if rows is not None:
+            rows = torch.tensor(rows)
+            carry, general = net.select(carry, rows, same), exact.select(general, rows, same)
+            N = len(rows)
+        symbols = torch.randint(4, SYMBOLS, (N,))
+        step, wanted = net.step(carry, symbols), exact.step(general, symbols)
+        error = (step.logits - wanted.logits).abs().max() / wanted.logits.abs().max()
+        assert error < 20 * torch.finfo(torch.float32).eps
+        assert (step.weight is None) == (wanted.weight is None)
+        if step.weight is not None:
+            torch.testing.assert_close(step.weight.double(), wanted.weight, rtol=0, atol=2e-6)
+        carry, general = step.carry, wanted.carry
+
+
+@pytest.mark.parametrize("level", native.LEVELS)
+@pytest.mark.parametrize("need", ["context", "weight"])
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@torch.no_grad()
+def test_the_road_in_c_agrees_with_the_general_one(
+    kind: dict[str, Any], padded: bool, need: Need, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if native.LEVELS.index(level) > native.LEVELS.index(native.level()):
+        pytest.skip(f"this processor is no {level}")
+    at_level = native.Function("heed_decoder_step", "21qd2qd", at=level)
+    monkeypatch.setattr("heed.kernels.decoder.native._step", at_level)
+    net, (source, lengths) = network(**kind), texts()
+    lengths = lengths if padded else torch.full_like(lengths, S)
+    exact = exactly(net, **kind)
+    carry = net.begin(source, lengths, need)
+    with torch.enable_grad():
+        general = exact.begin(source, lengths, need)
+    assert not isinstance(general, PlainCarry | NativeCarry)
+    agree(net, carry, exact, general)
+
+
+@torch.no_grad()
+def test_a_language_model_goes_on_from_its_prompt() -> None:
+    settings = TransformerSettings(width=16, feed=32, heads=4, decoder_layers=2)
+    models = [build_decoder(settings, symbols=SYMBOLS, longest=S).eval() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    net, exact = models[0], models[1].double()
+    for length in (0, 3, 8):
+        prompt = torch.randint(4, SYMBOLS, (B, length))
+        with torch.enable_grad():
+            general = exact.begin(prompt)
+        agree(net, net.begin(prompt), exact, general)
+
+
+@torch.no_grad()
+def test_what_is_hidden_changes_no_bit() -> None:
+    net, (source, lengths) = network(), texts()
+    symbols, found = torch.tensor([4, 5, 6]), []
+    for beyond in (4, 9):
+        source = source.masked_fill(torch.arange(S) >= lengths[:, None], beyond)
+        step = net.step(net.begin(source, lengths, "weight"), symbols)
+        found.append((step.logits, step.weight))
+    assert all(map(torch.equal, *found))
+
+
+@torch.no_grad()
+def test_a_carry_may_be_used_again() -> None:
+    net, (source, lengths) = network(), texts()
+    text = torch.randint(4, SYMBOLS, (B, 4))
+    carry = net.step(net.begin(source, lengths), text[:, 0]).carry
+    first, other = net.step(carry, text[:, 1]), net.step(carry, text[:, 2])
+    for step, written in ((first, [0, 1, 3]), (other, [0, 2, 3])):
+        at_once = net(source, lengths, text[:, written]).logits
+        torch.testing.assert_close(step.logits, at_once[:, 1], rtol=1e-4, atol=1e-5)
+        again = net.step(step.carry, text[:, 3])
+        torch.testing.assert_close(again.logits, at_once[:, 2], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_what_nobody_comes_from_is_let_go() -> None:
+    net, (source, lengths) = network(), texts()
+    carry = net.select(net.begin(source, lengths), torch.arange(B).repeat_interleave(4))
+    for _ in range(6):
+        carry = net.step(carry, torch.full((4 * B,), 5)).carry
+    left = net.select(carry, torch.tensor([2, 1]))
+    assert [len(past) for past in carry.pasts] == [12] * 6
+    assert [len(past) for past in left.pasts] == [2] * 6
+    symbols = torch.tensor([7, 8])
+    rows = torch.zeros(12, dtype=torch.long)
+    rows[[2, 1]] = symbols
+    whole = net.step(carry, rows).logits[[2, 1]]
+    assert torch.equal(net.step(left, symbols).logits, whole)
+
+
+@torch.no_grad()
+def test_a_hypothesis_gets_the_same_bits_alone_and_among_others() -> None:
+    net, (source, lengths) = network(), texts()
+    symbols, before, found = torch.tensor([4, 5, 6]), torch.get_num_threads(), []
+    carry = net.begin(source, lengths, "weight")
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        step = net.step(net.step(carry, symbols).carry, symbols)
+        found.append((step.logits, step.weight))
+    torch.set_num_threads(before)
+    assert all(map(torch.equal, found[0], found[1]))
+    assert all(map(torch.equal, found[0], found[2]))
+    for row in range(B):
+        alone = net.select(carry, torch.tensor([row]))
+        step = net.step(net.step(alone, symbols[row : row + 1]).carry, symbols[row : row + 1])
+        assert torch.equal(step.logits[0], found[0][0][row])
+        assert torch.equal(step.weight[0], found[0][1][row])
+
+
+def searched(net: Any, source: Tensor, lengths: Tensor, **how: Any) -> list[Any]:
+    carry = net.begin(source, lengths, "weight")
+    common = {"begin": 2, "end": END, "forbid": (0, 1, 2), "lengths": lengths} | how
+    found = beam(net, carry, len(source), longest=12, width=4, best=3, **common)
+    return found + [[x] for x in greedy(net, carry, len(source), longest=lengths, **common)]
+
+
+@torch.no_grad()
+def test_searches_find_what_they_find_on_the_general_road(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in KINDS[:3]:
+        net, (source, lengths) = network(**kind), texts()
+        roads = [searched(net, source, lengths)]
+        with monkeypatch.context() as patch:
+            patch.setattr(native_stepping, "refusal", lambda *_: "not now")
+            assert isinstance(net.begin(source, lengths), PlainCarry)
+            roads.append(searched(net, source, lengths))
+        for ours, others in zip(*roads, strict=True):
+            assert [x.symbols for x in ours] == [x.symbols for x in others]
+            for one, two in zip(ours, others, strict=True):
+                assert one.score == pytest.approx(two.score, rel=1e-5)
+                torch.testing.assert_close(one.weight, two.weight, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_equal_symbols_are_ranked_as_on_the_general_road(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, (source, lengths) = network(), texts()
+    table = net.decoder.words.table.weight
+    table[20:] = table[4:20].repeat(2, 1)[: SYMBOLS - 20]  # every symbol has a double
+    found = searched(net, source, lengths)
+    assert all(symbol < 20 for each in found[:B] for symbol in each[0].symbols)
+    monkeypatch.setattr(native_stepping, "refusal", lambda *_: "not now")
+    for ours, others in zip(found, searched(net, source, lengths), strict=True):
+        assert [x.symbols for x in ours] == [x.symbols for x in others]
+
+
+@torch.no_grad()
+def test_a_sentence_translates_the_same_alone_and_in_a_batch() -> None:
+    net, (source, lengths) = network(), texts()
+    together = searched(net, source, lengths)
+    for row in range(B):
+        end = int(lengths[row])
+        alone = searched(net, source[row : row + 1, :end], lengths[row : row + 1])
+        assert [x.symbols for x in alone[0]] == [x.symbols for x in together[row]]
+
+
+@torch.no_grad()
+def test_new_weights_are_heard_at_once() -> None:
+    net, (source, lengths) = network(), texts()
+    symbols = torch.tensor([4, 5, 6])
+    before = net.step(net.begin(source, lengths), symbols).logits
+    for parameter in net.decoder.parameters():
+        parameter.data.mul_(0.9)  # which no version counter sees
+    after = net.step(net.begin(source, lengths), symbols).logits
+    wanted = net(source, lengths, symbols[:, None]).logits[:, 0]
+    torch.testing.assert_close(after, wanted, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(before, after)
+
+
+@torch.no_grad()
+def test_where_there_is_no_library_pytorch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, (source, lengths) = network(), texts()
+    step = net.step(net.begin(source, lengths), source[:, 0])
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "LIBRARY", Path("nowhere.so"))
+        native._loaded.cache_clear()
+        other = net.step(net.begin(source, lengths), source[:, 0])
+    native._loaded.cache_clear()
+    assert isinstance(step.carry, NativeCarry)
+    assert isinstance(other.carry, PlainCarry)
+    torch.testing.assert_close(step.logits, other.logits, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_symbols_outside_the_table_are_refused() -> None:
+    net, (source, lengths) = network(), texts()
+    for symbol in (-1, SYMBOLS):
+        with pytest.raises(IndexError, match="0 to 40"):
+            net.step(net.begin(source, lengths), torch.tensor([4, symbol, 5]))
+
+
+@torch.no_grad()
+def test_only_float32_on_the_cpu_takes_the_road_in_c() -> None:
+    source, lengths = texts()
+    assert isinstance(network().begin(source, lengths), NativeCarry)
+    assert isinstance(network().double().begin(source, lengths), PlainCarry)
+    assert not isinstance(network(position="rotary").begin(source, lengths), NativeCarry)

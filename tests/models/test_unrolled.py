@@ -1,0 +1,149 @@
+"""Cells in a loop that learns: the same numbers and gradients as the cells they are made of."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heed.models import unrolled
+from heed.models.cells import CELLS, Layer
+from heed.models.sequence import Encoder
+
+B, T, X, F, H = 3, 4, 5, 2, 6
+IN_PIECES = [name for name, cell in CELLS.items() if cell.pieces is not None]
+
+
+def made(cell: str, fed: int) -> tuple[Layer, list[Tensor], dict[str, Tensor]]:
+    """A layer, what goes in at every step, and all that may have a gradient."""
+    torch.manual_seed(0)
+    layer = Layer(cell, X + fed, H).double()
+    x = torch.randn(T, B, X).double().requires_grad_()
+    more = torch.randn(T, B, max(fed, 1)).double().requires_grad_()
+    first = [torch.randn(B, H).double().requires_grad_() for _ in range(CELLS[cell].slots)]
+    named = {"x": x, "fed": more} | {f"first {i}": h for i, h in enumerate(first)}
+    return layer, first, named | dict(layer.named_parameters())
+
+
+def looped(layer: Layer, first: list[Tensor], named: dict[str, Tensor], fed: int) -> Tensor:
+    """The states of a loop, weighed so that no two steps count alike.    T B H"""
+    loop, hidden, states = layer.loop(fed), tuple(first), []
+    for x, more in zip(layer.project(named["x"]), named["fed"], strict=True):
+        hidden = layer.step(x, hidden, loop, more if fed else None)
+        states += [torch.cat(hidden, -1)]
+    return torch.stack([(t + 1) * state.sin() for t, state in enumerate(states)])
+
+
+def grads(total: Tensor, named: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor | None]:
+    found = torch.autograd.grad(total, list(named.values()), allow_unused=True, **kwargs)
+    return dict(zip(named, found, strict=True))
+
+
+def same(got: dict[str, Tensor | None], want: dict[str, Tensor | None], times: float = 1) -> None:
+    for name, grad in want.items():
+        if grad is None:
+            assert got[name] is None, name
+        else:
+            torch.testing.assert_close(got[name], times * grad, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def plainly(monkeypatch: pytest.MonkeyPatch, *given: Any) -> tuple[Tensor, dict[str, Any]]:
+    """The loop as autograd sees it, operation by operation."""
+    with monkeypatch.context() as patch:
+        patch.setattr(unrolled, "learning", lambda *_: False)
+        states = looped(*given)
+    return states, grads(states.sum(), given[2])
+
+
+@pytest.mark.parametrize("fed", [0, F])
+@pytest.mark.parametrize("cell", IN_PIECES)
+def test_a_loop_has_the_numbers_and_gradients_of_the_plain_one(
+    cell: str, fed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (*made(cell, fed), fed)
+    want, want_grads = plainly(monkeypatch, *given)
+    got = looped(*given)
+    torch.testing.assert_close(got, want)
+    same(grads(got.sum(), given[2]), want_grads)
+
+
+@pytest.mark.parametrize("cell", IN_PIECES)
+def test_a_pass_that_ended_early_leaves_nothing_behind(
+    cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (*made(cell, F), F)
+    _, want = plainly(monkeypatch, *given)
+    total = looped(*given).sum()
+    torch.autograd.grad(total, given[2]["x"], retain_graph=True)  # no weight was asked for
+    same(grads(total, given[2], retain_graph=True), want)
+    same(grads(total, given[2]), want)  # nor does a whole pass
+
+
+@pytest.mark.parametrize("cell", IN_PIECES)
+def test_weights_that_do_not_learn_get_nothing(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = (*made(cell, F), F)
+    _, want = plainly(monkeypatch, *given)
+    layer, _, named = given[:3]
+    layer.rnn.bias_hh_l0.requires_grad_(False)
+    del named["rnn.bias_hh_l0"], want["rnn.bias_hh_l0"]
+    same(grads(looped(*given).sum(), named), want)
+    assert layer.rnn.bias_hh_l0.grad is None
+
+
+def test_one_node_of_the_graph_is_one_step() -> None:
+    layer, first, named = made("gru", F)
+    found, nodes = set(), [looped(layer, first, named, F).grad_fn]
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            nodes += [following for following, _ in node.next_functions]
+    assert sum(node.name() == "_StepBackward" for node in found) == T
+    assert sum(node.name() == "_SharedBackward" for node in found) == 1
+
+
+def test_steps_are_taken_apart_where_somebody_must_see_inside() -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    assert unrolled.learning(weight)
+    assert not unrolled.learning(weight.detach())
+    with torch.no_grad():
+        assert not unrolled.learning(weight)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not unrolled.learning(weight)
+    seen = []
+    torch.func.vmap(lambda x: seen.append(unrolled.learning(weight)) or x)(torch.zeros(2))
+    assert seen == [False]
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("cell", IN_PIECES)
+def test_whole_rows_are_those_of_pytorch_with_their_gradients(
+    cell: str, given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, first, named = made(cell, 0)
+    x = torch.randn(B, T, X).double().requires_grad_()
+    named = {"x": x, **{n: w for n, w in named.items() if n not in ("x", "fed")}}
+    hidden = tuple(first) if given else None
+    got = layer(x, hidden)
+    with monkeypatch.context() as patch:
+        patch.setattr(unrolled, "learning", lambda *_: False)
+        want = layer(x, hidden)
+    torch.testing.assert_close(got, want)
+    by = torch.randn_like(want)
+    same(grads(got, named, grad_outputs=by), grads(want, named, grad_outputs=by))
+
+
+@pytest.mark.parametrize("cell", IN_PIECES)
+def test_two_directions_go_together_as_they_go_alone(
+    cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(torch.nn.Linear(2, X), inputs=X, hidden=2 * H, layers=2, cell=cell).double()
+    x, lengths = torch.randn(B, T, 2).double(), torch.tensor([T, 1, 2])
+    got = encoder(x, lengths).states
+    with monkeypatch.context() as patch:
+        patch.setattr(unrolled, "learning", lambda *_: False)
+        want = encoder(x, lengths).states
+    torch.testing.assert_close(got, want)
+    by, named = torch.randn_like(want), dict(encoder.named_parameters())
+    same(grads(got, named, grad_outputs=by), grads(want, named, grad_outputs=by))
