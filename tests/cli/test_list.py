@@ -43,9 +43,10 @@ def test_what_is_special_is_said(listed) -> None:
 
 def test_kernels_are_those_that_serve(listed) -> None:
     assert listed["scaled-dot"]["kernels"] == ["sdpa", "reference"]
-    assert listed["additive"]["kernels"] == ["reference"]
-    assert listed["local-p"]["kernels"] == ["reference"]
-    assert listed["mixed"]["kernels"] == ["sdpa + reference", "reference"]
+    assert listed["additive"]["kernels"] == ["additive", "reference"]
+    assert listed["local-p"]["kernels"] == ["window", "reference"]
+    assert listed["monotonic"]["kernels"] == ["scan", "reference"]
+    assert listed["mixed"]["kernels"] == ["sdpa + window", "sdpa + reference", "reference"]
 
 
 def test_kernels_are_asked_and_not_assumed() -> None:

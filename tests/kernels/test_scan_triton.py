@@ -86,11 +86,18 @@ def slope(x: Tensor) -> Tensor:
     )
 
 
-def assert_near(got: list[Tensor], plain: list[Tensor], exact: list[Tensor], n: int) -> None:
-    """Contract 5, of n outputs and then their gradients."""
+def assert_near(
+    got: list[Tensor], plain: list[Tensor], exact: list[Tensor], n: int, forced: bool
+) -> None:
+    """Contract 5, of n outputs and then their gradients.
+
+    forced  what is left of a place, 1 - cov, cancels: its error is a last bit over little, and of
+            two computations either can be the lucky one
+    """
     for i, (x, y, z) in enumerate(zip(got, plain, exact, strict=True)):
         assert x.isfinite().all()
         times, epsilons = (2, OUT) if i < n else (3, GRAD)
+        epsilons *= 4 if forced else 1
         floor = epsilons * torch.finfo(x.dtype).eps * z.abs().max().clamp(min=1).item()
         allowed = max(times * (y.double() - z).abs().max().item(), floor)
         assert (x.double() - z).abs().max().item() <= allowed, f"number {i}"
@@ -100,11 +107,12 @@ def check(walk: str, B: int, T: int, S: int, masked: bool, given: bool) -> None:
     kind, asked = inputs(walk, B, T, S, masked, given)
     got = by_kernel(kind, asked)
     exact, plain = by_twin(kind, asked, DOUBLE), by_twin(kind, asked, torch.float32)
-    assert_near(got, plain, exact, 3 if kind == "forced" else 2)
+    forced = kind == "forced"
+    assert_near(got, plain, exact, 3 if forced else 2, forced)
     ok = asked[1]
     if ok is not None:
         assert not got[0].masked_select(~ok).any()
-        assert not got[3 if kind == "forced" else 2].masked_select(~ok).any()
+        assert not got[3 if forced else 2].masked_select(~ok).any()
 
 
 @pytest.mark.parametrize("given", [False, True], ids=["first", "given"])

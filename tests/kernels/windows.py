@@ -129,7 +129,8 @@ def assert_near(
         times, epsilons = (2, OUT) if i == 0 else (3, GRAD)
         floor = epsilons * torch.finfo(x.dtype).eps * energy * z.abs().max().clamp(min=1).item()
         allowed = max(times * (y.double() - z).abs().max().item(), floor)
-        assert (x.double() - z).abs().max().item() <= allowed
+        error = (x.double() - z).abs().max().item()
+        assert error <= allowed, f"number {i}"
 
 
 def introduce(case: Case, attend: Callable[[Call], Tensor]) -> None:

@@ -4,6 +4,8 @@ Its twin is the reference with an additive score, `softmax` and `blend`. Nothing
 nothing of size T S that grows with both, is ever formed. README.md derives the forms of tanh.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -59,13 +61,33 @@ def run(call: Call) -> Tensor:
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     seen = plan(call)
     seed = torch.randint(1 << 62, (1,), device=q.device) if call.dropout else None
-    plainly = not (
-        torch.compiler.is_compiling()
-        or needs_grad(q, k, v, w, seen.gain_centre)
-        or torch._C._len_torch_dispatch_stack()
-    )
     keys = None if q.is_cuda or dtype is not None else _prepared(call)
+    plainly = _plainly(q, k, v, w, seen.gain_centre)
     return operator.attend(q, k, v, w, seen, call.dropout, seed, keys, plainly=plainly)
+
+
+def again(call: Call) -> Callable[[Tensor], Tensor] | None:
+    """The same for any further query to the same memory.    B H 1 D -> B H 1 R
+
+    None where a step differs from the last by more than its query: by a draw, or a dtype.
+    """
+    if call.dropout or _lowered(call) is not None:
+        return None
+    k, v, w, seen = call.k, call.v, call.vector, plan(call)
+    keys = None if k.is_cuda else _prepared(call)
+    assert w is not None
+
+    def look(q: Tensor) -> Tensor:
+        plainly = _plainly(q, k, v, w)
+        return operator.attend(q, k, v, w, seen, prepared=keys, plainly=plainly)
+
+    return look
+
+
+def _plainly(*tensors: Tensor | None) -> bool:
+    """Whether nobody asks for a gradient, traces or transforms, so that no graph is needed."""
+    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+    return not (watched or needs_grad(*tensors))
 
 
 def prepare(k: Tensor) -> Tensor | None:

@@ -15,4 +15,4 @@ def tiles(T: int, width: int, dtype: torch.dtype, top: bool) -> Tiles:
         return 16, 64, 4, 2
     if dtype == torch.float32:
         return (64, 32, 4, 2) if width <= 64 else (32, 32, 4, 2)
-    return (64, 128, 4, 2) if width <= 128 and not top else (64, 64, 4, 2)
+    return (128, 64, 4, 3) if width <= 128 and not top else (64, 64, 4, 2)

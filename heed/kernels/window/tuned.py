@@ -18,7 +18,7 @@ class Tile(NamedTuple):
 
 
 HALF: dict[str, dict[int, Tile]] = {
-    "forward": {64: Tile(64, 32, 4, 3), 128: Tile(64, 32, 4, 3, 168), 256: Tile(64, 32, 4, 2)},
+    "forward": {64: Tile(64, 32, 4, 3), 128: Tile(64, 32, 4, 2, 128), 256: Tile(64, 32, 4, 2)},
     "queries": {64: Tile(64, 32, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(64, 32, 8, 1)},
     "keys": {64: Tile(32, 64, 4, 2), 128: Tile(32, 64, 4, 2), 256: Tile(32, 64, 8, 1)},
 }
