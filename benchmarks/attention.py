@@ -32,6 +32,7 @@ from _attention.table import HEADINGS, Report, printed, write
 
 SECTIONS = {"additive": additive, "local": local, "dot": dot, "inside": inside, "walks": walks}
 COMPILING = ("additive", "local", "dot")  # sections with rivals that must be compiled
+AHEAD = 60.0  # seconds that they may take before anything is measured
 WORKERS = 8  # processes that compile rivals before anything is timed
 
 
@@ -89,8 +90,11 @@ def compile_ahead(args: argparse.Namespace) -> None:
         subprocess.Popen([*command, "--worker", str(n)], env=alone, stderr=subprocess.DEVNULL)
         for n in range(WORKERS)
     ]
-    for each in started:
-        each.wait()
+    for each in started:  # what is not ready by then is compiled when its turn comes
+        try:
+            each.wait(max(0.0, begin + AHEAD - time.perf_counter()))
+        except subprocess.TimeoutExpired:
+            each.kill()
     print(f"rivals compiled in {time.perf_counter() - begin:.0f} s", flush=True)
 
 

@@ -24,7 +24,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DOUBLE = torch.float64
 
 # How many epsilons of the largest number are nothing to worry about.
-OUT, GRAD = 4, 12
+OUT, GRAD = 8, 12
 
 LENGTHS = [(5, 7), (7, 33), (17, 2), (33, 20), (65, 9), (6, 65), (31, 16), (9, 1)]
 WIDTHS = [(8, 4), (21, 3), (2, 21), (1, 1), (30, 8)]

@@ -246,4 +246,7 @@ def test_elements_beyond_two_to_the_31() -> None:
     got = heed.attend(q, k, k, statistics=asked).statistics
     alone = heed.attend(q[:, -1:].contiguous(), k, k, statistics=asked).statistics
     for name in ("entropy", "expected", "received", "map"):
-        torch.testing.assert_close(getattr(got, name)[:, -1:], getattr(alone, name))
+        # An element read from a wrong place is no near miss; a log-sum-exp of another kernel is.
+        torch.testing.assert_close(
+            getattr(got, name)[:, -1:], getattr(alone, name), rtol=1e-3, atol=1e-3
+        )
