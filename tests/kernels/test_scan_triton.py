@@ -87,7 +87,7 @@ def slope(x: Tensor) -> Tensor:
 
 
 def assert_near(
-    got: list[Tensor], plain: list[Tensor], exact: list[Tensor], n: int, forced: bool
+    got: list[Tensor], plain: list[Tensor], exact: list[Tensor], n: int, forced: bool = False
 ) -> None:
     """Contract 5, of n outputs and then their gradients.
 
