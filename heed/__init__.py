@@ -58,13 +58,18 @@ _HOMES = {
 import, and `heed --help` needs none of it."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("attention", "kernels", "records", "shapes", "visible"):  # as if all were loaded
-        return import_module(f"heed.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'heed' has no attribute '{name}'")
-    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return found
+_ROOMS = ("attention", "errors", "kernels", "records", "shapes", "visible")
+"""Modules that are there without being imported by name."""
+
+if not TYPE_CHECKING:  # or no misspelt name would be seen before the program runs
+
+    def __getattr__(name: str) -> Any:
+        if name in _ROOMS:
+            return import_module(f"heed.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'heed' has no attribute '{name}'")
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
 
 
 def __dir__() -> list[str]:

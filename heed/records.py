@@ -118,7 +118,7 @@ class Call:
     need: Need
     sinks: int = 0  # the last columns are visible to all
     clean: bool = False  # no unseen key or value holds NaN or inf
-    prepared: dict[str, Tensor] | None = None  # what a kernel made of k, kept for the next steps
+    prepared: dict[str, Any] | None = None  # what a kernel made of k, kept for the next steps
 
     def dense_visible(self) -> Tensor | None:
         """Who may look where, sinks included.    broadcasts to B H T S"""
@@ -167,6 +167,8 @@ class Summary:
                 raise Refused(f"map takes how many rows and columns of cells; got {self.map!r}")
             size = tuple(whole("a map's side", n, 1) for n in self.map)
             object.__setattr__(self, "map", size)
+        if isinstance(self.rows, str) or not isinstance(self.rows, Iterable):
+            raise Refused(f"rows takes the numbers of queries, such as (0, 5); got {self.rows!r}")
         object.__setattr__(self, "rows", tuple(whole("a row", t, 0) for t in self.rows))
 
 

@@ -17,7 +17,7 @@ from heed.attention.past import fitted
 from heed.attention.piecewise import of_queries
 from heed.attention.position import Position
 from heed.attention.reach import Reached
-from heed.attention.statistics import summarise
+from heed.attention.statistics import check_rows, summarise
 from heed.errors import ShapeError
 from heed.kernels import statistics as fused_statistics
 from heed.kernels.choose import ALIGNING, KERNELS, choose, is_on
@@ -78,6 +78,7 @@ def _look_back(
     log_sum: Tensor | None,
 ) -> tuple[str | None, Statistics]:
     """What the weights were that a kernel used and did not keep; why no kernel says it, if so."""
+    check_rows(asked, call.places.T)
     S = call.k.shape[2] if reached.fold is None else call.places.S
 
     @torch.no_grad()
@@ -192,8 +193,11 @@ def _stated(
 
 def _unstated(weight: Tensor, asked: Summary) -> Statistics:
     """Of no queries, or of no keys: one key, which nobody looks at and is left out again."""
-    weight = pad(weight.detach(), (0, 1))
-    seen = summarise(lambda *_: (weight, None), weight.shape, replace(asked, rows=()))
+    weight, asked, empty = weight.detach(), replace(asked, rows=()), not weight.shape[-1]
+    weight = pad(weight, (0, 1)) if empty else weight
+    seen = summarise(lambda *_: (weight, None), weight.shape, asked)
+    if not empty:
+        return seen
     wide = ("received", "top", "share", "map")
     kept = {name: x[..., :-1] for name in wide if (x := getattr(seen, name)) is not None}
     return seen._replace(**kept)

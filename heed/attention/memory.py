@@ -34,7 +34,7 @@ class Memory:
     sinks: int = 0
     keep: Keep | None = None
     owner: object = None  # the mechanism that made it, and may be asked about it
-    prepared: dict[str, Tensor] = field(default_factory=dict)  # what a kernel made of k, once
+    prepared: dict[str, Any] = field(default_factory=dict)  # what a kernel made of k, once
 
     @staticmethod
     def of(

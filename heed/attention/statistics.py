@@ -27,6 +27,12 @@ def statistics(weight: Tensor, asked: Summary = Summary()) -> Statistics:  # noq
     return summarise(lambda start, stop: (weight[:, :, start:stop], None), weight.shape, asked)
 
 
+def check_rows(asked: Summary, T: int) -> None:
+    """Refuse rows that are not there."""
+    if max(asked.rows, default=0) >= max(T, 1):
+        raise Refused(f"there is no row {max(asked.rows)} to give the weights of: T={T}")
+
+
 def summarise(
     weights: Weights,
     shape: torch.Size | tuple[int, ...],
@@ -42,8 +48,7 @@ def summarise(
     B, H, T, S = shape
     if S == 0:
         raise Refused("there are no keys, S=0, and so nothing to say of the weights on them")
-    if max(asked.rows, default=0) >= max(T, 1):
-        raise Refused(f"there is no row {max(asked.rows)} to give the weights of: T={T}")
+    check_rows(asked, T)
     rows = max(1, min(T, BLOCK // max(1, B * H * S * width))) if apart else max(T, 1)
     cuts = [(start, min(start + rows, T)) for start in range(0, max(T, 1), rows)]
     parts = [_block(*weights(*cut), asked, cut, T) for cut in cuts]

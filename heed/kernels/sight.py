@@ -52,7 +52,8 @@ def sight(call: Call) -> Sight:
         elif isinstance(part, Near) and seen.centre is None:
             seen.centre, seen.radius = part.centre, part.half
         elif isinstance(part, Lengths) and seen.stop is None:
-            seen.stop = part.count.to(places.device, torch.int32)
+            count = part.count.clamp(0, places.S)  # it may say more than 32 bits hold
+            seen.stop = count.to(places.device, torch.int32)
         elif part.about_keys_alone:
             keys = part.dense(places)[:, 0, 0]  # B|1 S
             seen.exists = keys if seen.exists is None else seen.exists & keys

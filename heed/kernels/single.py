@@ -13,14 +13,39 @@ Its twin is the reference with `dot`, `softmax` and `blend`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from heed.errors import Refused
 from heed.kernels.ability import transformed
 from heed.records import Call
+
+Backward = Callable[..., tuple[Any, ...]]
+
+
+def first_alone(backward: Backward) -> Backward:
+    """The backward of a step in one piece, which has no second derivative and says so at once.
+
+    Gradients that steps leave behind reach their weights past the graph: `once_differentiable`
+    would see nothing to refuse there, and a penalty on them would be silently dropped.
+    """
+
+    @wraps(backward)
+    def guarded(ctx: Any, *by: Tensor) -> tuple[Any, ...]:
+        if torch.is_grad_enabled():
+            raise Refused(
+                "steps in one piece know first derivatives alone; for second ones go forward with "
+                'them switched off: with heed.kernels.off("single", "sdpa"): ...'
+            )
+        if not torch.is_autocast_enabled("cpu"):  # the context costs more than the question
+            return backward(ctx, *by)
+        with torch.autocast("cpu", enabled=False):  # the step went forward without it
+            return backward(ctx, *by)
+
+    return guarded
 
 
 def refusal(call: Call) -> str | None:
@@ -101,22 +126,22 @@ class _Single(torch.autograd.Function):
         hidden: Tensor | None,
         scale: float,
     ) -> Tensor:
-        B, H = q.shape[:2]
+        B, H = q.shape[:2]  # sizes are named: of an empty batch none can be inferred
         q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
         context, weight = _look(q, k, v, hidden, scale)
         ctx.rows, ctx.scale, ctx.heads = rows, scale, (B, H)
         ctx.save_for_backward(q, k, v, weight)
-        return context.view(B, H, 1, -1)
+        return context.view(B, H, 1, v.shape[-1])
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
         q, k, v, weight = ctx.saved_tensors
         by = by.flatten(0, 1)
         by_energy = torch._softmax_backward_data(torch.bmm(by, v.mT), weight, -1, weight.dtype)
         if ctx.scale != 1:
             by_energy.mul_(ctx.scale)
-        by_q = torch.bmm(by_energy, k).view(*ctx.heads, 1, -1)
+        by_q = torch.bmm(by_energy, k).view(*ctx.heads, 1, q.shape[-1])
         if ctx.rows is not None:
             ctx.rows.add(by_energy, q, weight, by)
             return None, by_q, None, None, None, None
@@ -160,10 +185,10 @@ class _Gathering(torch.autograd.Function):
         return k.view_as(k), v.view_as(v)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-        taken = ctx.rows.take()
-        if taken is None:
+        with torch.autocast("cpu", enabled=False):  # as the steps that left them
+            taken = ctx.rows.take()
+        if taken is None:  # no step of ours: others' gradients pass, with all their derivatives
             return others
         totals = (x.view(shape) for x, shape in zip(taken, ctx.shapes, strict=True))
         return tuple(
@@ -172,6 +197,10 @@ class _Gathering(torch.autograd.Function):
 
 
 def gathering(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values for a loop of single queries."""
+    """Keys and values for a loop of single queries; as they are where the kernel is off."""
+    from heed.kernels.choose import is_on  # which knows this module by name
+
+    if not is_on("single"):
+        return k, v
     gathered: tuple[Tensor, Tensor] = _Gathering.apply(k, v)  # type: ignore[no-untyped-call]
     return gathered

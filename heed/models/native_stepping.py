@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from heed.errors import Refused, ShapeError
 from heed.kernels.decoder.native import Layer, Norm, Source, Stack
 from heed.kernels.linear.native import Likeliest, Packed, forward, likeliest, pack, refusal
 
@@ -60,20 +61,20 @@ class NativeCarry(NamedTuple):
 
     def step(self, symbols: Tensor) -> NativeStep:
         """N -> N V"""
-        N, stack = len(symbols), self.stack
-        check_symbols(symbols, stack.symbols)
-        past = torch.empty(N, stack.depth, 2, stack.width)
+        N, stack = len(self.origins), self.stack
+        check_symbols(symbols, N, stack.symbols)
+        past = stack.table.new_empty(N, stack.depth, 2, stack.width)
         pasts = (*self.pasts, past)
-        place = self.start.place(self.place)
-        symbols = symbols.contiguous()
+        place = self.start.place(self.place).to(torch.float32)
+        symbols = symbols.long().contiguous()
         x, weight = stack.step(symbols, place, pasts, self.origins, self.sentences)
-        origins = torch.cat([self.origins, torch.arange(N)[:, None]], 1)
+        origins = torch.cat([self.origins, _counted(N)], 1)
         return NativeStep(x, self.output, self._replace(pasts=pasts, origins=origins), weight)
 
     def select(self, rows: Tensor, same: bool) -> NativeCarry:
         """The chosen hypotheses."""
         origins = self.origins.index_select(0, rows)
-        if same:
+        if same and len(rows) == len(self.sentences):
             return self._replace(origins=origins)
         chosen = self._replace(origins=origins, sentences=self.sentences.index_select(0, rows))
         kept = sum(len(past) for past in self.pasts)
@@ -84,7 +85,7 @@ class NativeCarry(NamedTuple):
         pasts = []
         for past, origin in zip(self.pasts, self.origins.unbind(1), strict=True):
             pasts.append(past.index_select(0, origin))
-        origins = torch.arange(len(self.origins))[:, None].expand_as(self.origins)
+        origins = _counted(len(self.origins)).expand_as(self.origins)
         return self._replace(pasts=tuple(pasts), origins=origins.contiguous())
 
 
@@ -95,6 +96,8 @@ def native_carry(
     table = decoder.words.table.weight
     layers = decoder.stack.layers
     if torch.compiler.is_compiling() or refusal(*decoder.parameters()) is not None:
+        return None
+    if not table.is_contiguous():  # its rows are looked up as if nothing stood between them
         return None
     if len({_sizes(layer) for layer in layers}) > 1 or _shares_heads(decoder):
         return None
@@ -114,32 +117,33 @@ def native_carry(
     )
     weight, bias = (table, None) if decoder.output is None else _parts(decoder.output)
     pasts = _pasts(carry.layers)
-    rows = torch.arange(len(carry.sentence))[:, None]
+    rows = _counted(len(carry.sentence))
     return NativeCarry(
         stack,
         pack(weight, bias),
         start,
         pasts,
         rows.expand(-1, len(pasts)).contiguous(),
-        carry.sentence,
+        carry.sentence.contiguous(),
     )
 
 
-def output_of(out: nn.Linear) -> Packed | None:
-    """An output layer laid out for the steps of a text; None where PyTorch shall form logits."""
-    watched = type(out) is not nn.Linear or out._forward_hooks or out._forward_pre_hooks
-    if watched or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-        return None
-    if torch.compiler.is_compiling() or refusal(out.weight, out.bias) is not None:
-        return None
-    return pack(out.weight, out.bias)
-
-
-def check_symbols(symbols: Tensor, count: int) -> None:
+def check_symbols(symbols: Tensor, rows: int, count: int) -> None:
     """Refuse what stands in no table: C would read whatever lies there."""
+    if symbols.shape != (rows,):
+        raise ShapeError(f"{rows} hypotheses need {rows} symbols; got {tuple(symbols.shape)}")
+    if symbols.dtype not in (torch.int64, torch.int32) or symbols.device.type != "cpu":
+        raise Refused(
+            f"symbols are int64 or int32 on the CPU, not {symbols.dtype} on {symbols.device.type}"
+        )
     low, high = torch.aminmax(symbols)
     if int(low) < 0 or int(high) >= count:
         raise IndexError(f"symbols are numbers from 0 to {count - 1}; got {low} to {high}")
+
+
+def _counted(rows: int) -> Tensor:
+    """0, 1, 2 …    N 1"""
+    return torch.arange(rows, dtype=torch.int64, device="cpu")[:, None]
 
 
 def _sizes(layer: Written) -> tuple[int, int]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.errors import Refused
+from heed.kernels.ability import transformed
 from heed.models.cells import (
     Dropout,
     First,
@@ -95,8 +96,8 @@ class Encoder(nn.Module):
             if place is None:
                 states = ahead(x)
             else:
-                both = _both(self._ahead[i], self._back[i], x, Turn.apply(x, place))
-                states = torch.cat([both[0], Turn.apply(both[1].contiguous(), place)], -1)
+                both = _both(self._ahead[i], self._back[i], x, turn(x, place))
+                states = torch.cat([both[0], turn(both[1], place)], -1)
             x = states.where(there, 0)
         return Encoded(x, self._ends(x, lengths), lengths)
 
@@ -149,15 +150,30 @@ def turned(lengths: Tensor, S: int) -> Tensor:
 class Turn(torch.autograd.Function):
     """Turn each row round within its length. Its own inverse, so its gradient needs no adding."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, place: Tensor) -> Tensor:
+    def forward(x: Tensor, place: Tensor) -> Tensor:  # type: ignore[override]
         """B S M, B·S -> B S M"""
-        ctx.save_for_backward(place)
         return x.flatten(0, 1).index_select(0, place).view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Apart from forward, as torch.func wants it."""
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
         return Turn.apply(grad.contiguous(), *ctx.saved_tensors), None
+
+
+def turn(x: Tensor, place: Tensor) -> Tensor:
+    """Each row turned round within its length.    B S M, B·S -> B S M
+
+    Forward-mode differentiation sees the plain operation: torch.compile takes no jvp of our own.
+    """
+    turn = Turn.forward if transformed() is not None else Turn.apply
+    return cast(Tensor, turn(x.contiguous(), place))
 
 
 class Labeller(nn.Module):

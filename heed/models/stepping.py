@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, linear, pad
+from torch.nn.modules import module as module_hooks
 
 import heed
 from heed.attention.align import Softmax
@@ -262,7 +263,8 @@ def _plain(decoder: Decoder) -> bool:
     """Whether every part is of the very kind that the short road knows, and nobody watches."""
     attentions = [x for y in decoder.stack.layers for x in (y.attention, y.cross) if x is not None]
     return (
-        all(map(_known, decoder.modules()))
+        not (module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks)
+        and all(map(_known, decoder.modules()))
         and decoder.words.position is not None
         and not torch.is_autocast_enabled(decoder.words.table.weight.device.type)
         and all(x.in_proj_weight is not None and not x.sinks() for x in attentions)
@@ -270,9 +272,13 @@ def _plain(decoder: Decoder) -> bool:
 
 
 def _known(module: nn.Module) -> bool:
+    """Whether it does what its class says, as in evaluation: one part may be left in training."""
     kind = type(module)
     watched = module._forward_hooks or module._forward_pre_hooks
-    return not watched and (kind in KNOWN or kind.__module__ == "heed.models.transformer")
+    changed = module.training or "forward" in module.__dict__
+    return not (watched or changed) and (
+        kind in KNOWN or kind.__module__ == "heed.models.transformer"
+    )
 
 
 def _cache(memory: heed.Memory | None, place: int) -> Cache:

@@ -6,7 +6,8 @@ adds its part of a weight's gradient to the one sum that all steps share:
 
     h_t = f(x_t + U y_t, W h_{t-1} + b)        dW = Σ_t δ_tᵀ h_{t-1},  dU = Σ_t δ'_tᵀ y_t
 
-The twin of each step is the cell in cells.py, which serves wherever a graph must see inside.
+The twin of each step is the cell in cells.py, which serves wherever a graph must see inside, and
+while `heed.kernels.off("single")` lasts: second derivatives need it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from heed.kernels.choose import is_on
+from heed.kernels.single import first_alone
 
 Hidden = tuple[Tensor, ...]
 Ahead = Callable[[Tensor, Tensor, Hidden], tuple[Hidden, Hidden]]
@@ -73,7 +76,7 @@ class _Shared(torch.autograd.Function):
         return tuple(weight.view_as(weight) for weight in weights)
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, *others: Tensor | None) -> tuple[Any, ...]:
         totals = (ctx.sums.take(name) for name in ctx.names)
         grads = (
@@ -98,6 +101,7 @@ def learning(*tensors: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()
         and torch.autograd.forward_ad._current_level < 0
+        and is_on("single")
     )
 
 
@@ -131,7 +135,7 @@ class _Step(torch.autograd.Function):
         return after
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, *by: Tensor) -> tuple[Any, ...]:
         fed, feed, weight, *rest = ctx.saved_tensors
         hidden, kept = tuple(rest[: ctx.slots]), tuple(rest[ctx.slots :])
@@ -171,7 +175,8 @@ class _Rows(torch.autograd.Function):
         ctx: Any, pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, *first: Tensor
     ) -> Tensor:
         T, N, B, G = x.shape
-        states = x.new_empty(T + 1, N, B, weight.shape[2])
+        H = weight.shape[2]  # sizes are named: of an empty batch none can be inferred
+        states = x.new_empty(T + 1, N, B, H)
         states[0] = first[0]
         hidden, kept = tuple(h.flatten(0, 1) for h in first), list[Tensor]()
         for t, part in enumerate(x.view(T, N * B, G)):
@@ -179,19 +184,20 @@ class _Rows(torch.autograd.Function):
             after, keep = pieces.ahead(part, gates, hidden)
             kept += (*hidden[1:], *keep)
             hidden = after
-            states[t + 1] = after[0].view(N, B, -1)
+            states[t + 1] = after[0].view(N, B, H)
         ctx.pieces, ctx.slots = pieces, len(first)
         ctx.save_for_backward(states, weight, *kept)
         return states[1:]
 
     @staticmethod
-    @once_differentiable
+    @first_alone
     def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
         (states, weight, *kept), slots = ctx.saved_tensors, ctx.slots
         T, N, B, H = by.shape
         each = len(kept) // T
         by_hidden = tuple(by.new_zeros(N * B, H) for _ in range(slots))
-        by_x = by.new_empty(T, N * B, weight.shape[1])
+        G = weight.shape[1]
+        by_x = by.new_empty(T, N * B, G)
         by_weight, by_bias = torch.zeros_like(weight), weight.new_zeros(weight.shape[:2])
         for t in range(T - 1, -1, -1):
             keep = tuple(kept[t * each : (t + 1) * each])
@@ -200,13 +206,13 @@ class _Rows(torch.autograd.Function):
             _, d_gates, (direct, *others) = ctx.pieces.back(
                 by_h, hidden, keep[slots - 1 :], by_x[t]
             )
-            through = d_gates.view(N, B, -1)
+            through = d_gates.view(N, B, G)
             by_weight.baddbmm_(through.mT, states[t])
             by_bias.add_(through.sum(1))
             d_h = torch.bmm(through, weight).view(N * B, H)
             by_hidden = (d_h if direct is None else d_h.add_(direct), *others)
         by_first = (h.view(N, B, H) for h in by_hidden)
-        return (None, by_x.view(T, N, B, -1), by_weight, by_bias, *by_first)
+        return (None, by_x.view(T, N, B, G), by_weight, by_bias, *by_first)
 
 
 def rows(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden) -> Tensor:

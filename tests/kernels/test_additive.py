@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.errors import Refused
+from heed.errors import Refused, ShapeError
 from heed.kernels import additive
 from heed.kernels.additive import native, operator
 from heed.kernels.additive.plan import Plan
@@ -218,11 +218,62 @@ def test_dropout_draws_anew_each_time() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU prepares nothing")
 def test_keys_are_prepared_once() -> None:
-    kept: dict[str, Tensor] = {}
+    kept: dict[str, Any] = {}
     call = asked(*inputs(), prepared=kept)
     first = additive.run(call)
-    (made,) = kept.values()
+    made = kept["additive"]
     again = additive.run(call)
     assert kept["additive"] is made
     assert torch.equal(first, again)
     torch.testing.assert_close(first.double(), by_hand(call), atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 40), (2, 9, 40), (2, 3, 10, 40), (10, 39)])
+def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
+    attend = heed.Attention("additive", query=8).eval()
+    with pytest.raises(ShapeError, match="visible (does not fit|and keys disagree)"):
+        attend(
+            torch.randn(2, 10, 8),
+            torch.randn(2, 40, 8),
+            visible=torch.ones(shape, dtype=torch.bool),
+        )
+
+
+def test_a_query_that_is_no_number_does_not_pass_for_one_that_sees_nothing() -> None:
+    attend = heed.Attention("additive", query=8).eval()
+    query = torch.randn(1, 3, 8)
+    query[0, 1, 2] = torch.nan
+    context = attend(query, torch.randn(1, 5, 8)).context
+    assert context[0, 1].isnan().all()
+    assert context[0, [0, 2]].isfinite().all()
+
+
+def test_a_memory_may_learn_after_it_was_asked_without() -> None:
+    attend = heed.Attention("additive", query=8)
+    memory = attend.remember(torch.randn(2, 40, 8))
+    with torch.inference_mode():
+        attend(torch.randn(2, 1, 8), memory)
+    query = torch.randn(2, 1, 8, requires_grad=True)
+    attend(query, memory).context.sum().backward()
+    assert query.grad is not None
+
+
+def test_keys_that_changed_in_place_are_prepared_anew() -> None:
+    attend = heed.Attention("concat-identity", query=8).eval()
+    source, query = torch.randn(2, 40, 8), torch.randn(2, 1, 8)
+    memory = attend.remember(source)
+    attend(query, memory)
+    source.mul_(3)
+    again = attend(query, memory).context
+    with heed.kernels.off("additive"):
+        torch.testing.assert_close(again, attend(query, memory).context)
+
+
+@pytest.mark.parametrize("count", [2**31, 2**62])
+def test_numbers_beyond_any_text_mean_all_of_it(count: int) -> None:
+    attend = heed.Attention("additive", query=8)
+    text = torch.randn(2, 40, 8)
+    visible = heed.lengths([count, 7])
+    far = attend(text, text, visible=visible & heed.window(2**63 - 1)).context
+    with heed.kernels.off("additive"):
+        torch.testing.assert_close(far, attend(text, text, visible=visible).context)

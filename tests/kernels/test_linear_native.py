@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -157,6 +158,50 @@ def test_packed_weights_are_never_stale() -> None:
     agrees()
     net.load_state_dict(nn.Linear(70, 50).state_dict())
     agrees()
+
+
+CHANGES: dict[str, Callable[[Tensor], object]] = {
+    "two signs": lambda w: w[:2, 0].neg_(),
+    "two rows": lambda w: w[:2].neg_(),
+    "all signs": lambda w: w.neg_(),
+    "doubled": lambda w: w.mul_(2),
+    "halved": lambda w: w.mul_(0.5),
+    "turned": lambda w: w.copy_(w.flip(0)),
+    "rows swapped": lambda w: w[:2].copy_(w[:2].flip(0)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("inference", [True, False])
+def test_changes_with_a_pattern_are_noticed(change: str, inference: bool, level: str) -> None:
+    with torch.inference_mode(inference):
+        weight, x = torch.randn(128, 128), torch.randn(2, 128)
+        kernel.pack(weight)
+        CHANGES[change](weight.data)  # which no version counter sees
+        found = kernel.forward(x, kernel.pack(weight))
+        torch.testing.assert_close(found, linear(x, weight), rtol=1e-4, atol=1e-4)
+
+
+def test_a_weight_that_lost_columns_is_packed_anew() -> None:
+    weight = nn.Parameter(torch.zeros(16, 64))
+    kernel.pack(weight)
+    weight.data = weight.data[:, :33]
+    assert kernel.pack(weight).data.shape == (1, 33, 16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_the_default_dtype_is_of_no_concern(dtype: torch.dtype) -> None:
+    x, w, b = numbers(3, 40, 50)
+    forbid = torch.tensor([5])
+    wanted = linear(x, w, b), *kernel.likeliest(x, kernel.pack(w.clone(), b), 4, 3, forbid)
+    torch.set_default_dtype(dtype)
+    try:
+        packed = kernel.pack(w, b)
+        found = kernel.forward(x, packed), *kernel.likeliest(x, packed, 4, 3, forbid)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_packed_weights_go_with_their_weight() -> None:

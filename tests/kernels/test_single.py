@@ -8,6 +8,7 @@ from torch import Tensor
 
 import heed
 from heed.attention.asking import Asking
+from heed.errors import Refused
 from heed.kernels import choose, single
 from heed.kernels.single import gathering
 from heed.records import Call
@@ -191,3 +192,58 @@ def test_other_rows_and_other_shapes_are_asked_anew() -> None:
     torch.testing.assert_close(got, ask(query, state).context[rows])
     with pytest.raises(heed.HeedError):
         ask(query[:2], state)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_second_derivatives_are_refused_and_never_dropped(gathered: bool) -> None:
+    q, k, v = drawn(1)
+    total = stepped(q, *(gathering(k, v) if gathered else (k, v)), None).sin().sum()
+    with pytest.raises(Refused, match=r"heed\.kernels\.off\(\"single\""):
+        torch.autograd.grad(total, k, create_graph=True)
+
+
+@pytest.mark.parametrize("name", ["general", "scaled-dot", "additive"])
+def test_switched_off_a_loop_has_second_derivatives(name: str) -> None:
+    torch.manual_seed(0)
+    attend = heed.Attention(name, query=4, key=4).double()
+    query = torch.randn(1, 2, 4).double().requires_grad_()
+    keys = torch.randn(1, 3, 4).double().requires_grad_()
+
+    def loop(query: Tensor, keys: Tensor) -> Tensor:
+        ask, state, rows = Asking(attend, attend.remember(keys)), heed.State(), []
+        for q in query.split(1, 1):
+            seen = ask(q, state)
+            state = seen.state
+            rows.append(seen.context)
+        return torch.cat(rows, 1)
+
+    with heed.kernels.off("single", "sdpa", "additive"):
+        assert torch.autograd.gradgradcheck(loop, (query, keys))
+
+
+def test_others_have_second_derivatives_of_a_gathered_memory() -> None:
+    _, k, v = drawn(1)
+    held = gathering(k, v)
+    (grad,) = torch.autograd.grad(held[0].pow(3).sum(), k, create_graph=True)
+    (got,) = torch.autograd.grad(grad.sum(), k)
+    torch.testing.assert_close(got, 6 * k)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_going_back_under_autocast_changes_nothing(gathered: bool) -> None:
+    q, k, v = drawn(1, torch.float32)
+    total = stepped(q, *(gathering(k, v) if gathered else (k, v)), None).sin().sum()
+    want = torch.autograd.grad(total, (q, k, v), retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = torch.autograd.grad(total, (q, k, v))
+    for one, two in zip(got, want, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_a_batch_of_no_rows_goes_there_and_back(gathered: bool) -> None:
+    q, k, v = (x.detach()[:0].requires_grad_() for x in drawn(2))
+    got = stepped(q, *(gathering(k, v) if gathered else (k, v)), None)
+    assert got.shape == (0, 2, T, R)
+    got.sum().backward()
+    assert all(x.grad.shape == x.shape for x in (q, k, v))

@@ -326,3 +326,17 @@ def test_offsets_beyond_two_to_the_31_on_the_device(reach: str) -> None:
     )
     for x, y in zip(whole, alone, strict=True):
         assert torch.equal(x[:, -1:], y)
+
+
+@pytest.mark.parametrize("name", ["fixed-window", "local-p"])
+def test_the_gradient_is_the_same_where_it_will_be_differentiated(name: str) -> None:
+    """Queries, keys and centres come from the same text, and each answers for itself."""
+    attend = heed.Attention(name, query=8, window=3)
+    text = torch.randn(1, 200, 8, requires_grad=True)
+
+    def loss() -> Tensor:
+        return attend(text).context.square().sum()
+
+    (want,) = torch.autograd.grad(loss(), text)
+    (got,) = torch.autograd.grad(loss(), text, create_graph=True)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.decoding import beam, greedy
+from heed.errors import Refused, ShapeError
 from heed.kernels import native
 from heed.models import native_stepping
 from heed.models.native_stepping import NativeCarry
@@ -258,3 +259,79 @@ def test_only_float32_on_the_cpu_takes_the_road_in_c() -> None:
     assert isinstance(network().begin(source, lengths), NativeCarry)
     assert isinstance(network().double().begin(source, lengths), PlainCarry)
     assert not isinstance(network(position="rotary").begin(source, lengths), NativeCarry)
+
+
+@torch.no_grad()
+def test_symbols_of_the_wrong_kind_or_number_are_refused() -> None:
+    net, (source, lengths) = network(), texts()
+    carry = net.select(net.begin(source, lengths), torch.arange(B).repeat_interleave(2))
+    symbols = torch.tensor([4, 5, 6, 7, 8, 9])
+    wanted = net.step(carry, symbols).logits
+    assert torch.equal(net.step(carry, symbols.int()).logits, wanted)
+    assert torch.equal(net.step(carry, symbols.repeat_interleave(2)[::2]).logits, wanted)
+    for wrong in (symbols[:1], symbols.repeat(2), symbols[:, None], symbols[0]):
+        with pytest.raises(ShapeError, match="6 hypotheses"):
+            net.step(carry, wrong)
+    with pytest.raises(Refused, match="float32"):
+        net.step(carry, symbols.float())
+
+
+@pytest.mark.parametrize("kind", KINDS[:3], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@torch.no_grad()
+def test_the_default_dtype_is_of_no_concern(dtype: torch.dtype, kind: dict[str, Any]) -> None:
+    net, (source, lengths) = network(**kind), texts()
+    table, found = net.decoder.words.table.weight, []
+    for default in (torch.float32, dtype):
+        table.data = table.data.clone()  # so that it is packed anew
+        torch.set_default_dtype(default)
+        try:
+            begun = net.begin(source, lengths, "weight")
+            step = net.step(net.step(begun, source[:, 0]).carry, source[:, 1])
+            found.append((step.logits, step.weight))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert isinstance(begun, NativeCarry)
+    for one, other in zip(*found, strict=True):
+        assert one.dtype == other.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_table_within_a_wider_one_is_read_by_its_rows() -> None:
+    net, (source, lengths) = network(), texts()
+    wanted = net.step(net.begin(source, lengths), source[:, 0]).logits
+    table = net.decoder.words.table.weight
+    table.data = torch.cat([table.data, torch.randn_like(table)], 1)[:, : table.shape[1]]
+    assert not table.is_contiguous()
+    found = net.step(net.begin(source, lengths), source[:, 0]).logits
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_part_that_does_something_else_closes_the_short_road() -> None:
+    source, lengths = texts()
+
+    def short(net: Any) -> bool:
+        return isinstance(net.begin(source, lengths), PlainCarry | NativeCarry)
+
+    net = network(dropout=0.5)
+    assert short(net)
+    net.decoder.stack.layers[0].feed[2].train()
+    assert not short(net)
+    net = network()
+    linear = net.decoder.stack.layers[0].feed[0]
+    linear.forward = lambda x: nn.Linear.forward(linear, x) * 2
+    assert not short(net)
+    net = network()
+    hooks = nn.modules.module
+    for register in (
+        hooks.register_module_forward_hook,
+        hooks.register_module_forward_pre_hook,
+    ):
+        handle = register(lambda *_: None)
+        try:
+            assert not short(net)
+        finally:
+            handle.remove()
+        assert short(net)

@@ -187,3 +187,27 @@ def test_variational_dropout_takes_the_same_units_at_every_step() -> None:
         assert 0.2 < (dropped == 0).float().mean() < 0.6
         torch.testing.assert_close(dropped[dropped != 0].unique(), torch.tensor([1 / 0.6]))
     assert Dropout(0.4).eval()(ones) is ones
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_both_directions_can_be_transformed() -> None:
+    read, x = encoder(), symbols()
+    weights = dict(read.named_parameters())
+
+    def total(weights: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(read, weights, (x, LENGTHS)).states.sin().sum()
+
+    want = torch.autograd.grad(total(weights), list(weights.values()))
+    got = torch.func.grad(total)(weights)
+    for (name, one), two in zip(got.items(), want, strict=True):
+        torch.testing.assert_close(one, two, msg=lambda m, n=name: f"{n}: {m}")
+    along = {name: torch.randn_like(weight) for name, weight in weights.items()}
+    _, slope = torch.func.jvp(total, (weights,), (along,))
+    dots = ((one * two).sum() for one, two in zip(want, along.values(), strict=True))
+    torch.testing.assert_close(slope, sum(dots))
+
+
+def test_turning_round_can_be_mapped() -> None:
+    place, x = turned(LENGTHS, S), torch.randn(3, B, S, 2)
+    got = torch.func.vmap(lambda x: Turn.apply(x, place))(x)
+    torch.testing.assert_close(got, torch.stack([Turn.apply(one, place) for one in x]))

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import heed
+from heed.errors import Refused
 from heed.models import unrolled
 from heed.models.cells import CELLS, Layer
 from heed.models.sequence import Encoder
@@ -147,3 +149,56 @@ def test_two_directions_go_together_as_they_go_alone(
     torch.testing.assert_close(got, want)
     by, named = torch.randn_like(want), dict(encoder.named_parameters())
     same(grads(got, named, grad_outputs=by), grads(want, named, grad_outputs=by))
+
+
+def in_rows(layer: Layer, first: list[Tensor], named: dict[str, Tensor], fed: int) -> Tensor:
+    """The states of whole rows."""
+    states: Tensor = layer(named["x"].transpose(0, 1), tuple(first))
+    return states.sin()
+
+
+@pytest.mark.parametrize("go", [looped, in_rows])
+@pytest.mark.parametrize("cell", IN_PIECES)
+def test_a_penalty_on_gradients_is_refused_and_never_dropped(cell: str, go: Any) -> None:
+    layer, first, named = made(cell, 0)
+    weight = layer.rnn.weight_hh_l0
+    with pytest.raises(Refused, match=r"heed\.kernels\.off\(\"single\""):
+        torch.autograd.grad(go(layer, first, named, 0).sum(), weight, create_graph=True)
+
+    def steepness() -> Tensor:
+        (grad,) = torch.autograd.grad(go(layer, first, named, 0).sum(), weight, create_graph=True)
+        return grad.square().sum()
+
+    with heed.kernels.off("single"):
+        (got,) = torch.autograd.grad(steepness(), weight)
+        by, ends = torch.randn_like(weight), []
+        for sign in (1, -1):
+            with torch.no_grad():
+                weight.add_(by, alpha=sign * 1e-5)
+            ends.append(steepness().item())
+            with torch.no_grad():
+                weight.sub_(by, alpha=sign * 1e-5)
+    assert (got * by).sum().item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("go", [looped, in_rows])
+@pytest.mark.parametrize("cell", IN_PIECES)
+def test_going_back_under_autocast_changes_nothing(cell: str, go: Any) -> None:
+    layer, first, named = made(cell, 0)
+    layer, first = layer.float(), [h.float() for h in first]
+    named = {"x": named["x"].detach().float(), "fed": named["fed"].float()}
+    total = go(layer, first, named, 0).sum()
+    weights = {"weight": layer.rnn.weight_hh_l0, "bias": layer.rnn.bias_hh_l0}
+    want = grads(total, weights, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = grads(total, weights)
+    same(got, want)
+
+
+@pytest.mark.parametrize("cell", IN_PIECES)
+def test_a_batch_of_no_rows_goes_there_and_back(cell: str) -> None:
+    encoder = Encoder(torch.nn.Linear(2, X), inputs=X, hidden=2 * H, cell=cell)
+    states = encoder(torch.randn(0, T, 2)).states
+    assert states.shape == (0, T, 2 * H)
+    states.sum().backward()
+    assert all((weight.grad == 0).all() for weight in encoder.parameters())

@@ -103,11 +103,12 @@ def _prepared(call: Call) -> Tensor | None:
     kept = getattr(call, "prepared", None)
     if kept is None:
         return None
-    if "additive" not in kept:
-        made = prepare(call.k.detach())
-        if made is not None:
-            kept["additive"] = made
-    found: Tensor | None = kept.get("additive")
+    version = -1 if call.k.is_inference() else call.k._version
+    if kept.get("version") != version:  # made of other numbers, or not yet
+        with torch.inference_mode(False):  # a later call may want to learn
+            kept["additive"] = prepare(call.k.detach())
+        kept["version"] = version
+    found: Tensor | None = kept["additive"]
     return found
 
 

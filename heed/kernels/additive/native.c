@@ -540,10 +540,13 @@ static float exponentials(float *energy, const uint8_t *ok, int64_t n, float *mo
         energy[j] = ok[j] ? energy[j] : -INFINITY;
     for (int64_t j = n; j < n + LANES; j++)
         energy[j] = -INFINITY;
-    vec top = fill(-INFINITY);
-    for (int64_t j = 0; j < n; j += LANES)
-        top = larger(load(energy + j), top);
-    *most = max_of(top);
+    vec top = fill(-INFINITY), odd = {0};
+    for (int64_t j = 0; j < n; j += LANES) {
+        vec e = load(energy + j);
+        top = larger(top, e);
+        odd += pick(e == e, fill(0), e); /* a comparison loses NaN: a row that has one is no blind row */
+    }
+    *most = max_of(top) + sum_of(odd);
     vec sum = {0};
     for (int64_t j = 0; j < n; j += LANES) {
         vec p = exp_of(load(energy + j) - *most);

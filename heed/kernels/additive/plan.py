@@ -7,8 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heed.kernels.sight import sight
+from heed.kernels.sight import Sight, sight
 from heed.records import Call
+
+FAR = 1 << 40
+"""Of windows: beyond any text, and no sum with a place overflows."""
 
 
 class Plan(NamedTuple):
@@ -32,10 +35,7 @@ class Plan(NamedTuple):
 def plan(call: Call) -> Plan:
     """The visibility and the gain of a call, as an operator takes them."""
     seen, gain = sight(call), call.gain
-    B, S = call.q.shape[0], call.k.shape[2]
-    odd = seen.table is not None and seen.table.shape[-1] != S
-    odd = odd or (seen.stop is not None and len(seen.stop) not in (1, B))
-    if odd or (seen.exists is not None and seen.exists.shape[-1] != S):
+    if not _fits(seen, (*call.q.shape[:3], call.k.shape[2])):
         call.dense_visible()  # which says what does not fit
     return Plan(
         seen.stop,
@@ -46,6 +46,18 @@ def plan(call: Call) -> Plan:
         1.0 if gain is None else gain.sigma,
         seen.first,
         seen.causal,
-        -1 if seen.half is None else seen.half,
-        seen.radius,
+        -1 if seen.half is None else min(seen.half, FAR),
+        min(seen.radius, FAR),
     )
+
+
+def _fits(seen: Sight, shape: tuple[int, ...]) -> bool:
+    """Whether every table is as large as the attention, B H T S, or one along an axis."""
+    B, S = shape[0], shape[3]
+    if seen.table is not None:
+        axes = zip(seen.table.shape, shape, strict=True)
+        if seen.table.shape[3] != S or any(n not in (1, m) for n, m in axes):
+            return False
+    if seen.exists is not None and (seen.exists.shape[1] != S or len(seen.exists) not in (1, B)):
+        return False
+    return seen.stop is None or len(seen.stop) in (1, B)

@@ -86,7 +86,8 @@ class Stack:
             S, P = sources[0].v.shape[2], sources[0].k.shape[3]
         hidden = None
         if exists is not None:
-            hidden = torch.zeros(exists.shape).masked_fill_(~exists, -torch.inf)
+            hidden = torch.zeros(exists.shape, dtype=torch.float32, device="cpu")
+            hidden = hidden.masked_fill_(~exists, -torch.inf)
             hidden = pad(hidden, (0, P - S), value=-torch.inf)
         told = [_told(layers[i], sources[i] if sources else None) for i in range(len(layers))]
         self.layers = torch.frombuffer(bytearray(b"".join(told)), dtype=torch.uint8)
@@ -115,8 +116,9 @@ class Stack:
         Gives N M, and where a layer `aligns` the mean weights of its heads, N S.
         """
         N, T = origins.shape
-        x = torch.empty(N, self.width)
-        weights = None if self.aligns is None else torch.empty(N, self.source)
+        x, weights = self.table.new_empty(N, self.width), None
+        if self.aligns is not None:
+            weights = self.table.new_empty(N, self.source)
         places = array("q", [past.data_ptr() for past in pasts])
         _step(
             symbols.data_ptr(), self.table.data_ptr(), place.data_ptr(), self.layers.data_ptr(),

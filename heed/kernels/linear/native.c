@@ -32,9 +32,19 @@ HEED_EXPORT int HEED(heed_linear_pack)(const struct packing *a, int threads)
     return 0;
 }
 
-/* A mark of what stands in W: 32 sums, each over every 32nd number. Multiplying by an odd number
-loses nothing, so one changed number always changes the mark. */
+/* A mark of what stands in W: 32 hashes, each over every 32nd number. No step loses anything, so one
+changed number always changes the mark. A product only carries bits upwards, and what changed in the
+sign or the exponent would soon be pushed out at the top: the upper bits go down before. */
 enum { MARKS = 32 };
+typedef uint32_t marks __attribute__((vector_size(sizeof(ivec))));
+
+HEED_INLINE marks marked(marks mark, marks bits)
+{
+    mark ^= bits;
+    mark ^= mark >> 15;
+    return mark * 0x9e3779b1u;
+}
+
 struct marking {
     int64_t weight, row, mark, N, K;
 };
@@ -42,21 +52,21 @@ struct marking {
 HEED_EXPORT int HEED(heed_linear_mark)(const struct marking *a, int threads)
 {
     (void)threads;
-    ivec sum[MARKS / LANES] = {0};
+    marks mark[MARKS / LANES] = {{0}};
     for (int64_t n = 0; n < a->N; n++) {
         const float *row = (const float *)a->weight + n * a->row;
         int64_t k = 0;
         for (; k + MARKS <= a->K; k += MARKS)
             for (int i = 0; i < MARKS / LANES; i++)
-                sum[i] = sum[i] * 0x1e3779b1 + (ivec)load(row + k + i * LANES);
+                mark[i] = marked(mark[i], (marks)load(row + k + i * LANES));
         if (k < a->K) {
-            ivec rest[MARKS / LANES] = {0};
+            marks rest[MARKS / LANES] = {{0}};
             memcpy(rest, row + k, sizeof(float) * (size_t)(a->K - k));
             for (int i = 0; i < MARKS / LANES; i++)
-                sum[i] = sum[i] * 0x1e3779b1 + rest[i];
+                mark[i] = marked(mark[i], rest[i]);
         }
     }
-    memcpy((void *)a->mark, sum, sizeof sum);
+    memcpy((void *)a->mark, mark, sizeof mark);
     return 0;
 }
 

@@ -53,7 +53,7 @@ class Likeliest(NamedTuple):
 
 
 _kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""By weight: the mark of what was packed, and what it was packed to, by the number of rows."""
+"""By weight: where it stood, its mark, and what it was packed to, by the number of rows."""
 
 
 def refusal(*tensors: Tensor | None) -> str | None:
@@ -74,15 +74,17 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
     """The weight N K, or its first `rows` rows, in panels."""
     N, K = (weight.shape[0] if rows is None else rows), weight.shape[1]
     part = weight.detach()[:N]
-    mark = torch.empty(MARKS, dtype=torch.int32)
+    version = None if weight.is_inference() else weight._version  # the former count no changes
+    place = version, part.data_ptr(), part.stride(0), K
+    mark = torch.empty(MARKS, dtype=torch.int32, device="cpu")
     _mark(part.data_ptr(), part.stride(0), mark.data_ptr(), N, K)
     kept = _kept.setdefault(weight, {})
     known = kept.get(N)
-    if known is None or not torch.equal(known[0], mark):
-        data = torch.empty(-(-N // PANEL), K, PANEL)
+    if known is None or known[0] != place or not torch.equal(known[1], mark):
+        data = torch.empty(-(-N // PANEL), K, PANEL, dtype=torch.float32, device="cpu")
         _pack(part.data_ptr(), part.stride(0), data.data_ptr(), N, K)
-        known = kept[N] = mark, data
-    return Packed(known[1], None if bias is None else bias.detach()[:N], N, K)
+        known = kept[N] = place, mark, data
+    return Packed(known[2], None if bias is None else bias.detach()[:N], N, K)
 
 
 def forward(x: Tensor, packed: Packed, relu: bool = False) -> Tensor:
@@ -105,7 +107,8 @@ def likeliest(x: Tensor, packed: Packed, many: int, end: int, forbid: Tensor) ->
     """
     data, bias, N, K = packed
     M, many = x.shape[0], min(many, N)
-    found = Likeliest(x.new_empty(M, many), torch.empty(M, many, dtype=torch.int64), x.new_empty(M))
+    symbols = torch.empty(M, many, dtype=torch.int64, device="cpu")
+    found = Likeliest(x.new_empty(M, many), symbols, x.new_empty(M))
     log_prob, symbol, ending = (each.data_ptr() for each in found)
     _likeliest(
         x.data_ptr(), x.stride(0), data.data_ptr(), 0 if bias is None else bias.data_ptr(),

@@ -140,6 +140,7 @@ def _scan_gradients(
     *inputs, weight, stand = ctx.saved_tensors
     covered, move = inputs[3:]
     if torch.is_grad_enabled():
+        inputs = _apart(inputs)
         found = TWINS["scan"](ctx.kind, *inputs)[: 2 if covered is None else 3]
         return None, *_again(found, (grad, d_last, d_used), inputs)
     handed_on = None if covered is None else d_used
@@ -164,8 +165,14 @@ def _keep_mixture(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _mixture_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     inputs = ctx.saved_tensors
     if torch.is_grad_enabled():
+        inputs = _apart(inputs)
         return *_again([TWINS["mixture"](*inputs, ctx.S)], [grad], inputs), None
     return *torch.ops.heed.mixture_backward(*inputs, grad), None, None
+
+
+def _apart(inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The same tensors, each standing for itself, though one may come from another."""
+    return [x if x is None else x.view_as(x) for x in inputs]
 
 
 def _again(

@@ -188,9 +188,9 @@ static void look(struct scene *x)
     for (int64_t c = x->n; c % KEYS; c++) /* fill the last vector up: seen by nobody */
         for (int i = 0; i < QUERIES; i++)
             x->less[c * QUERIES + i] = -INFINITY;
-    for (int64_t c = 0; c < x->n && a->peak; c++)
+    for (int64_t c = 0; (c < x->n || c % KEYS) && a->peak; c++)
         for (int i = 0; i < QUERIES; i++)
-            x->place[c * QUERIES + i] = (float)x->column[c];
+            x->place[c * QUERIES + i] = c < x->n ? (float)x->column[c] : 0;
 }
 
 /* out[c][i] = rows[i] · table[column[c]] */

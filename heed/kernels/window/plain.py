@@ -1,5 +1,7 @@
 """The same in plain PyTorch, with a table T S: what is dropped, and second derivatives."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -80,8 +82,15 @@ def attended(q: Tensor, k: Tensor, v: Tensor, see: Geometry) -> Tensor:
 def gradients(
     q: Tensor, k: Tensor, v: Tensor, see: Geometry, grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Those of the ten tensors that the operator takes, themselves differentiable."""
-    leaves = {0: q, 1: k, 2: v, 4: see.peak}
+    """Those of the ten tensors that the operator takes, themselves differentiable.
+
+    Each stands for itself here, though one may be, or come from, another: what a key is as a query
+    is not the key's to answer for.
+    """
+    q, k, v = (x.view_as(x) for x in (q, k, v))
+    peak = None if see.peak is None else see.peak.view_as(see.peak)
+    see = replace(see, peak=peak)
+    leaves = {0: q, 1: k, 2: v, 4: peak}
     wanted = {i: x for i, x in leaves.items() if x is not None and x.requires_grad}
     found = torch.autograd.grad(
         attended(q, k, v, see), list(wanted.values()), grad, create_graph=True
