@@ -231,7 +231,7 @@ def test_keys_are_prepared_once() -> None:
 @pytest.mark.parametrize("shape", [(3, 40), (2, 9, 40), (2, 3, 10, 40), (10, 39)])
 def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
     attend = heed.Attention("additive", query=8).eval()
-    with pytest.raises(ShapeError, match="visible (does not fit|and keys disagree)"):
+    with pytest.raises(ShapeError, match=r"visible (does not fit|and keys disagree)"):
         attend(
             torch.randn(2, 10, 8),
             torch.randn(2, 40, 8),
