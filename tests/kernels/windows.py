@@ -136,7 +136,7 @@ def assert_near(
         floor = epsilons * torch.finfo(x.dtype).eps * energy * largest
         allowed = max(times * (y.double() - z).abs().max().item(), floor)
         error = (x.double() - z).abs().max().item()
-        assert error <= allowed, f"number {i}"
+        assert error <= allowed, f"number {i}: off by {error:.2e}, {allowed:.2e} is allowed"
 
 
 def introduce(case: Case, attend: Callable[[Call], Tensor]) -> None:
