@@ -100,7 +100,7 @@ def prepare(k: Tensor) -> Tensor | None:
 
 def _prepared(call: Call) -> Tensor | None:
     """The keys as they were prepared for an earlier step, where the memory keeps such things."""
-    kept = getattr(call, "prepared", None)
+    kept = call.prepared
     if kept is None:
         return None
     version = -1 if call.k.is_inference() else call.k._version
