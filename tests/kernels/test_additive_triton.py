@@ -306,9 +306,9 @@ def test_the_twins_agree_at_every_length(D: int, dtype: torch.dtype) -> None:
     for _ in range(60):
         T, S, (H, G) = one_of(*ALL_LENGTHS), one_of(*ALL_LENGTHS), one_of((1, 1), (4, 2), (3, 1))
         B = one_of(1, 8)
-        if B * H * T * S * D > 1 << 28:  # what float64 by hand can hold
+        if B * H * T * S * D > 1 << 26:  # what float64 by hand can hold, in a dozen processes
             B, H, G = 1, 1, 1
-        if B * H * T * S * D > 1 << 28:
+        if B * H * T * S * D > 1 << 26:
             S = 143
         scale = one_of(0.01, 0.1, 1.0, 3.0, 10.0, 1e3, 1e4)
         seen = one_of(

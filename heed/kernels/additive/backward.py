@@ -41,7 +41,9 @@ from heed.kernels.additive.plan import Plan
 
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
-def delta_kernel(grad, context, delta, T, R, READ: tl.constexpr, BT: tl.constexpr):
+def delta_kernel(
+    grad, context, delta, T, R: tl.constexpr, READ: tl.constexpr, BT: tl.constexpr
+):
     """grad · context, row by row: what the softmax takes off every slope."""
     at = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
     r = tl.arange(0, READ)

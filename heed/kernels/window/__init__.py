@@ -100,7 +100,7 @@ def geometry(call: Call) -> Geometry:
         return _coarse(call, coarse)
     near = [x for x in conjuncts(call.visible) if isinstance(x, Near)]
     see = _described(call, sight(call))
-    see.rising = bool(near) and near[0].rising
+    see.rising = near[0].rising if near else False
     return see
 
 
