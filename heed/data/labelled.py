@@ -1,0 +1,251 @@
+"""Labelled texts out of TSV, CSV or JSON lines, counted as they are read.
+
+1<tab>a stirring , funny film            columns by number: label 0, text 1
+label,text                               or by the names of a first line
+{"text": "a stirring film", "label": 1}  or by key
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from heed.data.pairs import Report
+from heed.data.text import read_lines
+from heed.errors import Refused
+
+Column = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, Field(min_length=1, max_length=200)]
+MOST = 10_000
+"""Labels that are told apart; more of them are a column of something else."""
+LONGEST_LABEL = 200
+
+
+class Labelled(NamedTuple):
+    """A text and what it is."""
+
+    text: str
+    label: str
+
+
+class LabelledFiles(BaseModel):
+    """Where labelled texts are: one of `tsv`, `csv` and `jsonl`, plain or gzip.
+
+    A column is told by its number, from 0, or by its name in the file's first line; a JSON object
+    has keys. Unless told otherwise the label comes first and the text second, or the keys are
+    "label" and "text".
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tsv: Path | None = None
+    csv: Path | None = None
+    jsonl: Path | None = None
+    text: Column | None = Field(default=None, description="the column or key of the text")
+    label: Column | None = Field(default=None, description="the column or key of the label")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if sum(path is not None for path in (self.tsv, self.csv, self.jsonl)) != 1:
+            raise ValueError("give one of: tsv, csv, jsonl")
+        text, label = self.columns
+        if self.jsonl is not None and not (isinstance(text, str) and isinstance(label, str)):
+            raise ValueError("JSON objects have keys: say text and label as names")
+        if isinstance(text, str) != isinstance(label, str):
+            raise ValueError("say both columns by number, or both by the names of the first line")
+        if text == label:
+            raise ValueError(f"text and label are the same column, {text}")
+        return self
+
+    @property
+    def columns(self) -> tuple[int | str, int | str]:
+        """Where the text is, and where the label is."""
+        named = self.jsonl is not None or isinstance(self.text, str) or isinstance(self.label, str)
+        text, label = ("text", "label") if named else (1, 0)
+        return (
+            text if self.text is None else self.text,
+            label if self.label is None else self.label,
+        )
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        path = self.tsv or self.csv or self.jsonl
+        assert path is not None
+        return path
+
+    def under(self, folder: Path) -> Self:
+        """The same file, looked for in a folder unless its path is absolute."""
+        found = {"tsv": self.tsv, "csv": self.csv, "jsonl": self.jsonl}
+        moved = {name: folder / path for name, path in found.items() if path is not None}
+        return self.model_copy(update=moved)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass
+class TextReport(Report):
+    """What became of the texts: read = kept + dropped, at every moment."""
+
+    def __str__(self) -> str:
+        return super().__str__().replace(" pairs ", " texts ", 1)
+
+
+def read_labelled(
+    files: LabelledFiles,
+    *,
+    labels: Sequence[str] | None = None,
+    longest_characters: int = 100_000,
+    report: Report | None = None,
+) -> Iterator[Labelled]:
+    """The texts worth keeping, streamed; `report` counts along. None at all is refused.
+
+    labels  those of the training data: any other is refused, with its line
+    """
+    report = TextReport() if report is None else report
+    known = None if labels is None else set(labels)
+    for number, row in _rows(files):
+        report.read += 1
+        if not row.text or row.text.isspace():
+            report.drop("blank text")
+        elif not row.label:
+            report.drop("without a label")
+        elif len(row.text) > longest_characters:
+            report.drop("too long")
+        else:
+            if known is not None and row.label not in known:
+                raise Refused(f"{files}:{number}: {_unseen(row.label, labels or ())}")
+            report.kept += 1
+            yield row
+    if not report.kept:
+        raise Refused(f"nothing to learn from in {files}: {report}")
+
+
+def label_set(rows: Iterable[Labelled]) -> tuple[str, ...]:
+    """Every label once, in the order of numbers where all of them are numbers, else of letters."""
+    found: set[str] = set()
+    for row in rows:
+        found.add(row.label)
+        if len(found) > MOST:
+            raise Refused(f"more than {MOST:,} different labels; is `label` the right column?")
+    if len(found) == 1:
+        raise Refused(f"every text has the label '{found.pop()}': there is nothing to tell apart")
+    numbers = all(label.isascii() and label.isdecimal() for label in found)
+    return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
+
+
+def _unseen(label: str, labels: Sequence[str]) -> str:
+    near = get_close_matches(label, labels, n=3, cutoff=0.5) or list(labels)[:10]
+    return f"the label '{label}' never occurs in the training data, which has {', '.join(near)}" + (
+        " and more" if len(near) < len(labels) else ""
+    )
+
+
+def _rows(files: LabelledFiles) -> Iterator[tuple[int, Labelled]]:
+    """Each row with its line."""
+    if files.jsonl is not None:
+        found = _json(files)
+    else:
+        found = _cells(files, _csv(files.path) if files.csv is not None else _tsv(files.path))
+    for number, text, label in found:
+        label = label.strip()
+        if len(label) > LONGEST_LABEL:
+            raise Refused(
+                f"{files}:{number}: a label of {len(label):,} characters; is `label` the right "
+                "column?"
+            )
+        yield number, Labelled(text, label)
+
+
+Table = Iterator[tuple[int, list[str]]]
+
+
+def _tsv(path: Path) -> Table:
+    return ((number, line.split("\t") if line else []) for number, line in read_lines(path))
+
+
+def _csv(path: Path) -> Table:
+    """Quoted cells may hold commas and go on over several lines; the number is of the last one."""
+    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise Refused(f"{path}:{reader.line_num}: not CSV ({error})") from None
+        if cells is None:
+            return
+        yield reader.line_num, cells
+
+
+def _cells(files: LabelledFiles, table: Table) -> Iterator[tuple[int, str, str]]:
+    columns = _numbers(files, table)
+    last = max(columns)
+    for number, cells in table:
+        if not cells:  # an empty line is an empty text, counted as such
+            yield number, "", ""
+        elif len(cells) <= last:
+            count = f"{len(cells)} column{'s' * (len(cells) != 1)}"
+            raise Refused(f"{files}:{number}: {count}, and number {last} is asked for, from 0")
+        else:
+            yield number, cells[columns[0]], cells[columns[1]]
+
+
+def _numbers(files: LabelledFiles, table: Table) -> tuple[int, int]:
+    """The numbers of the columns; names are looked up in the first line, which is taken."""
+    text, label = files.columns
+    if isinstance(text, int) and isinstance(label, int):
+        return text, label
+    names = next(table, (1, []))[1]
+    for name in (text, label):
+        if names.count(str(name)) != 1:
+            there = ", ".join(name[:40] for name in names[:10]) or "nothing"
+            what = "has no column" if name not in names else "has more than one column"
+            raise Refused(f"{files}:1: the first line {what} '{name}'; it has: {there}")
+    return names.index(str(text)), names.index(str(label))
+
+
+def _json(files: LabelledFiles) -> Iterator[tuple[int, str, str]]:
+    text, label = files.columns
+    for number, line in read_lines(files.path):
+        if not line.strip():
+            yield number, "", ""
+            continue
+        where = f"{files}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Refused(f"{where}: not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise Refused(f"{where}: not a JSON object with the keys {text} and {label}")
+        if not isinstance(row.get(text), str):
+            what = "is no text" if text in row else "is missing"
+            raise Refused(f"{where}: the key '{text}' {what}")
+        yield number, _encodable(row[text], where), _encodable(_label(row, label, where), where)
+
+
+def _label(row: dict[Any, Any], key: Any, where: str) -> str:
+    """Labels may be numbers in JSON; true and false are spelt as JSON does. null is none."""
+    value = row.get(key)
+    if key not in row:
+        raise Refused(f"{where}: the key '{key}' is missing")
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str | int):
+        raise Refused(f"{where}: the key '{key}' is no label: neither a text nor a whole number")
+    return str(value)
+
+
+def _encodable(text: str, where: str) -> str:
+    """JSON can spell half a surrogate pair, which no UTF-8 text holds."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refused(f"{where}: holds half a surrogate pair") from None
+    return text

@@ -1,0 +1,162 @@
+"""Labelled texts: columns by number or name, labels never seen refused with their line."""
+
+import gzip
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from heed.data.labelled import (
+    Labelled,
+    LabelledFiles,
+    TextReport,
+    label_set,
+    read_labelled,
+)
+from heed.errors import Refused
+
+
+def file(tmp_path, text, name="a.tsv"):
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_a_table_has_its_label_first_unless_told(tmp_path):
+    path = file(tmp_path, "1\tgood film\r\n0\tbad\u2028film\n")
+    assert list(read_labelled(LabelledFiles(tsv=path))) == [
+        Labelled("good film", "1"),
+        Labelled("bad\u2028film", "0"),  # no end of a line
+    ]
+    turned = LabelledFiles(tsv=path, text=0, label=1)
+    assert next(read_labelled(turned)) == Labelled("1", "good film")
+
+
+def test_names_are_looked_up_in_the_first_line(tmp_path):
+    path = file(tmp_path, "id\tsentence\tlabel\n7\ta b\tpos\n")
+    files = LabelledFiles(tsv=path, text="sentence")
+    assert list(read_labelled(files)) == [Labelled("a b", "pos")]
+    with pytest.raises(Refused, match=r"a\.tsv:1: .*no column 'text'; it has: id, sentence, label"):
+        list(read_labelled(LabelledFiles(tsv=path, label="label")))
+    twice = file(tmp_path, "text\ttext\tlabel\n", "b.tsv")
+    with pytest.raises(Refused, match="more than one column 'text'"):
+        list(read_labelled(LabelledFiles(tsv=twice, text="text")))
+
+
+def test_csv_knows_quotes_over_several_lines_and_gzip(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(gzip.compress(b'label,text\npos,"a, ""b""\nc"\nneg,d\n'))
+    files = LabelledFiles(csv=path, text="text")
+    assert list(read_labelled(files)) == [Labelled('a, "b"\nc', "pos"), Labelled("d", "neg")]
+    with pytest.raises(Refused, match=r"a\.csv:4: the label 'neg' never occurs"):
+        list(read_labelled(files, labels=("pos",)))
+    broken = file(tmp_path, 'x,"a"b\n', "b.csv")
+    with pytest.raises(Refused, match=r"b\.csv:1: not CSV"):
+        list(read_labelled(LabelledFiles(csv=broken)))
+    open_ended = file(tmp_path, 'x,"' + "a\n" * 200_000, "c.csv")
+    with pytest.raises(Refused, match="not CSV"):  # not the whole file in one cell
+        list(read_labelled(LabelledFiles(csv=open_ended)))
+
+
+def test_json_labels_may_be_numbers(tmp_path):
+    lines = (
+        '{"text": "a", "label": 1}\n\n{"text": "b", "label": "x"}\n{"text": "c", "label": true}\n'
+    )
+    lines += '{"text": "d", "label": null}\n'
+    report = TextReport()
+    files = LabelledFiles(jsonl=file(tmp_path, lines, "a.jsonl"))
+    assert [row.label for row in read_labelled(files, report=report)] == ["1", "x", "true"]
+    assert report.dropped == {"blank text": 1, "without a label": 1}
+    assert str(report).startswith("5 texts read = 3 kept + 2 dropped")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("nonsense", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ('{"label": 1}', "'text' is missing"),
+        ('{"text": 3, "label": 1}', "'text' is no text"),
+        ('{"text": "a"}', "'label' is missing"),
+        ('{"text": "a", "label": [1]}', "'label' is no label"),
+        ('{"text": "\\ud800", "label": 1}', "surrogate"),
+        ('{"text": "a", "label": "\\ud800"}', "surrogate"),
+        ('{"text": "a", "label": ' + "1" * 300 + "}", "300 characters"),
+        ('{"text": "a", "label": ' + "1" * 9999 + "}", "not JSON"),
+    ],
+)
+def test_json_that_is_no_labelled_text(tmp_path, line, message):
+    path = file(tmp_path, '{"text": "a", "label": 1}\n' + line + "\n", "a.jsonl")
+    with pytest.raises(Refused, match=rf"a\.jsonl:2: .*{message}"):
+        list(read_labelled(LabelledFiles(jsonl=path)))
+
+
+def test_a_label_never_seen_in_training_is_refused_with_its_line(tmp_path):
+    path = file(tmp_path, "pos\ta\nposs\tb\n")
+    with pytest.raises(Refused, match=r"a\.tsv:2: the label 'poss' never occurs .* has pos and mo"):
+        list(read_labelled(LabelledFiles(tsv=path), labels=("neg", "pos")))
+
+
+def test_too_few_columns_and_nothing_at_all(tmp_path):
+    with pytest.raises(Refused, match=r"a\.tsv:1: 1 column, and number 1 is asked for"):
+        list(read_labelled(LabelledFiles(tsv=file(tmp_path, "alone\n"))))
+    with pytest.raises(Refused, match=r"nothing to learn .* 2 texts read = 0 kept \+ 2 dropped"):
+        list(read_labelled(LabelledFiles(tsv=file(tmp_path, "\n1\t \n"))))
+    report = TextReport()
+    path = file(tmp_path, "1\tlong\n0\tok\n")
+    assert len(list(read_labelled(LabelledFiles(tsv=path), longest_characters=3, report=report)))
+    assert report.dropped == {"too long": 1}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"tsv": "a", "csv": "b"},
+        {"jsonl": "a", "text": 0},
+        {"tsv": "a", "text": "x", "label": 0},
+        {"tsv": "a", "text": 0},  # the label is there unless told
+        {"tsv": "a", "columns": 3},
+        {"tsv": "a", "text": -1},
+    ],
+)
+def test_settings_that_contradict_themselves(given):
+    with pytest.raises(ValidationError):
+        LabelledFiles(**given)
+
+
+def test_labels_are_in_the_order_of_numbers_or_letters():
+    def rows(*labels):
+        return [Labelled("a", label) for label in labels]
+
+    assert label_set(rows("10", "9", "10")) == ("9", "10")
+    assert label_set(rows("10", "9", "a")) == ("10", "9", "a")
+    with pytest.raises(Refused, match="the label 'x': there is nothing to tell apart"):
+        label_set(rows("x", "x"))
+    with pytest.raises(Refused, match="right column"):
+        label_set(rows(*map(str, range(10_001))))
+
+
+def test_paths_are_looked_for_in_a_folder(tmp_path):
+    files = LabelledFiles(csv="a.csv", text="t")
+    moved = files.under(tmp_path)
+    assert moved.path == tmp_path / "a.csv"
+    assert (str(moved), moved.columns) == (str(tmp_path / "a.csv"), ("t", "label"))
+
+
+texts = st.text(
+    st.characters(exclude_categories=("Cs",), exclude_characters="\t\n\r\0"), max_size=8
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=8))
+def test_read_is_kept_and_dropped(tmp_path_factory, rows):
+    lines = "".join(f"{label}\t{text}\n" for label, text in rows)
+    path = file(tmp_path_factory.mktemp("rows"), "x\tfirst\n" + lines)
+    report = TextReport()
+    found = list(read_labelled(LabelledFiles(tsv=path), report=report))
+    assert report.read == len(rows) + 1 == report.kept + sum(report.dropped.values())
+    assert len(found) == report.kept
+    assert all(row.label and row.text.strip() for row in found)

@@ -1,0 +1,125 @@
+"""Rows of one length out of a stream: every symbol once, the next ones beside them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heed.data.batches import FILLER
+from heed.data.packing import Packed
+from heed.errors import Refused
+
+STREAM = np.arange(11, 20, dtype=np.uint16)  # nine symbols
+
+
+def rows_of(packed, number=0, start=0):
+    for batch in packed.epoch(number, start):
+        yield from zip(batch.tokens["text"].tolist(), batch.tokens["labels"].tolist(), strict=True)
+
+
+def test_rows_over_borders_by_hand():
+    packed = Packed(STREAM, length=4, rows=1, seed=0, shuffle=False)
+    assert packed.count(0) == 2
+    assert list(rows_of(packed)) == [
+        ([11, 12, 13, 14], [12, 13, 14, 15]),
+        ([15, 16, 17, 18], [16, 17, 18, 19]),
+    ]
+
+
+def test_rows_within_documents_by_hand():
+    borders = np.array([0, 5, 6, 6, 9])  # one document of one symbol, one of none
+    packed = Packed(STREAM, length=3, rows=2, seed=0, borders=borders, shuffle=False)
+    (first, second) = packed.epoch(0)
+    assert first.tokens["text"].tolist() == [[11, 12, 13], [14, 0, 0]]
+    assert first.tokens["labels"].tolist() == [[12, 13, 14], [15, 0, 0]]
+    assert second.tokens["text"].tolist() == [[17, 18, 0]]
+    assert second.tokens["labels"].tolist() == [[18, 19, 0]]
+    assert first.lengths["text"].tolist() == [3, 1]
+    assert first.rows.tolist() == [0, 3]
+
+
+def test_each_epoch_is_cut_somewhere_else_and_another_seed_otherwise():
+    stream = np.arange(1000)
+    packed = Packed(stream, length=7, rows=8, seed=5)
+    starts = [{int(r) % 7 for b in packed.epoch(e) for r in b.rows} for e in range(30)]
+    assert all(len(phase) == 1 for phase in starts)
+    assert len(set.union(*starts)) == 7
+    other = Packed(stream, length=7, rows=8, seed=6)
+    assert list(rows_of(packed, 3)) != list(rows_of(other, 3))
+    assert list(rows_of(packed, 3)) == list(rows_of(Packed(stream, length=7, rows=8, seed=5), 3))
+
+
+streams = st.lists(st.integers(0, 30), min_size=1, max_size=8)  # lengths of documents
+
+
+@settings(max_examples=80, deadline=None)
+@given(streams, st.integers(1, 9), st.integers(1, 5), st.integers(1, 3), st.booleans())
+def test_every_label_once_within_documents(sizes, length, rows, world, fixed):
+    stream = np.arange(1, sum(sizes) + 1)
+    borders = np.cumsum([0, *sizes])
+    kept = {"length": length, "rows": rows, "seed": 2, "borders": borders, "fixed": fixed}
+    if max(sizes) < 2:
+        with pytest.raises(Refused):
+            Packed(stream, **kept)
+        return
+    whole = Packed(stream, **kept)
+    batches = list(whole.epoch(1))
+    assert len(batches) == whole.count(1)
+    labels = torch.cat([b.tokens["labels"].flatten() for b in batches])
+    texts = torch.cat([b.tokens["text"].flatten() for b in batches])
+    firsts = set((borders[:-1][np.array(sizes) > 0] + 1).tolist())
+    assert sorted(labels[labels > 0].tolist()) == [
+        i for i in range(1, len(stream) + 1) if i not in firsts
+    ]
+    assert torch.equal(texts + (texts > 0), labels)  # the numbers of the stream go up by one
+    if fixed:
+        assert {tuple(b.tokens["text"].shape) for b in batches} == {(rows, length)}
+    shards = [list(Packed(stream, **kept, shard=(r, world)).epoch(1)) for r in range(world)]
+    for i, batch in enumerate(batches):
+        together = torch.cat([shard[i].rows for shard in shards])
+        assert sorted(together[together != FILLER].tolist()) == sorted(
+            batch.rows[batch.rows != FILLER].tolist()
+        )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 300), st.integers(1, 20), st.integers(1, 5), st.integers(0, 9))
+def test_whole_rows_lose_less_than_a_row_and_the_middle_is_the_same(size, length, rows, start):
+    stream = np.arange(1, size + 1)
+    if size <= length:
+        with pytest.raises(Refused, match="too few"):
+            Packed(stream, length=length, rows=rows, seed=1)
+        return
+    packed = Packed(stream, length=length, rows=rows, seed=1)
+    found = list(rows_of(packed, 4))
+    texts = [symbol for text, _ in found for symbol in text]
+    assert len(set(texts)) == len(texts) == len(found) * length
+    assert size - 1 - len(texts) < 2 * length  # the rest before the phase, and after
+    assert all(labels == [symbol + 1 for symbol in text] for text, labels in found)
+    assert list(rows_of(packed, 4, start)) == found[start * rows :]
+
+
+def test_a_filled_batch_has_rows_of_padding():
+    packed = Packed(STREAM, length=4, rows=3, seed=0, fixed=True)
+    (batch,) = packed.epoch(0)
+    filler = batch.rows == FILLER
+    assert int(filler.sum()) == 3 - len(list(rows_of(Packed(STREAM, length=4, rows=3, seed=0))))
+    assert not batch.tokens["text"][filler].any()
+    assert not batch.tokens["labels"][filler].any()
+    assert (batch.lengths["text"][filler] == 1).all()
+
+
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"rows": 0}, {"seed": -1}, {"shard": (2, 2)}])
+def test_what_makes_no_batches(wrong):
+    with pytest.raises(Refused):
+        Packed(STREAM, **{"length": 4, "rows": 1, "seed": 0, **wrong})
+
+
+def test_a_mapped_stream_is_not_copied(tmp_path):
+    path = tmp_path / "stream"
+    STREAM.tofile(path)
+    mapped = np.memmap(path, np.uint16, "r")
+    packed = Packed(mapped, length=4, rows=1, seed=0)
+    assert np.shares_memory(packed.stream, mapped)
+    assert next(rows_of(packed))[1]
