@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from heed.attention.watching import watch
     from heed.errors import HeedError
     from heed.records import Attended, State, Summary
+    from heed.running.loading import load
     from heed.visible import Visible, causal, lengths, window
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "causal",
     "kernels",
     "lengths",
+    "load",
     "watch",
     "window",
 ]
@@ -51,6 +53,7 @@ _HOMES = {
     "attend": "heed.attention.functional",
     "causal": "heed.visible",
     "lengths": "heed.visible",
+    "load": "heed.running.loading",
     "watch": "heed.attention.watching",
     "window": "heed.visible",
 }

@@ -24,6 +24,7 @@ PUBLIC = [
     "causal",
     "kernels",
     "lengths",
+    "load",
     "watch",
     "window",
 ]

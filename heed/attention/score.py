@@ -38,7 +38,7 @@ def additive(q: Tensor, k: Tensor, w: Tensor, hint: Tensor | None = None) -> Ten
 def distance(q: Tensor, r: Tensor, places: Places) -> Tensor:
     """Energy q_t·r_{t-s}: r holds one row per distance, furthest ahead first.
 
-    B H T D, H N D -> B H T S
+    B H T D, H N D or N D -> B H T S
     """
     t = torch.arange(places.T, device=q.device)
     s = torch.arange(places.S, device=q.device)
@@ -268,6 +268,9 @@ class Relative(Score):
 
     r_{t-s} is a sinusoid of the distance under a learned map; g, with `segments`, is one of two
     learned vectors: for a key of the query's own segment, and for one of another.
+
+    segments  False, True, or "optional": then a call that brings none goes without that term
+    clamp     distances beyond this count as this many, on both sides; 0: none does
     """
 
     family = "relative"
@@ -280,12 +283,16 @@ class Relative(Score):
         key: int,
         heads: int = 1,
         width: int | None = None,
-        segments: bool = False,
+        segments: bool | str = False,
+        clamp: int = 0,
     ) -> None:
         super().__init__()
         _same_width(self, query, key)
+        if isinstance(segments, str) and segments != "optional":
+            raise Refused(f"segments takes True, False or 'optional', not '{segments}'")
         self.kept_width = key
         self.scale = query**-0.5
+        self.segments, self.clamp = segments, whole("clamp", clamp, 0)
         self.width = whole("width", query + query % 2 if width is None else width, 2)
         if self.width % 2:
             raise Refused(f"width={self.width} must be even: it holds sines and cosines")
@@ -299,11 +306,17 @@ class Relative(Score):
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
         first = places.origin + places.step  # where the first query stands
         distances = torch.arange(first - places.S + 1, first + places.T, device=q.device)
-        pattern = torch.cat(waves(distances.to(q.dtype), self.width), -1)
-        r = pattern @ self.distance_weight.to(q.dtype).mT  # H N D
-        k = per_head(memory.k, q.shape[1])
-        energy = dot(q + self.content_bias, k) + distance(q + self.distance_bias, r, places)
-        if hasattr(self, "segment_vectors"):
+        if self.clamp:
+            distances = distances.clamp(-self.clamp, self.clamp)
+        pattern = torch.cat(waves(distances.to(q.dtype), self.width), -1)  # N W
+        k, weight = per_head(memory.k, q.shape[1]), self.distance_weight.to(q.dtype)
+        asked, r = q + self.distance_bias, pattern
+        if q.shape[1] * q.shape[2] <= self.width:  # few queries go through the map, not all the r
+            asked = asked @ weight  # B H T W
+        else:
+            r = pattern @ weight.mT  # H N D
+        energy = dot(q + self.content_bias, k) + distance(asked, r, places)
+        if self.segments is True or (self.segments and _has_segments(places)):
             energy = energy + self._same_segment(q, places)
         energy = energy * self.scale
         return energy if hint is None else energy + hint[..., 0]
@@ -317,6 +330,11 @@ class Relative(Score):
         other = (places.segment[:, :, None] != places.key_segment[:, None]).long()  # B T S
         energy = (q + self.segment_bias) @ self.segment_vectors.mT.to(q.dtype)  # B H T 2
         return energy.gather(-1, other[:, None].expand(-1, q.shape[1], -1, -1))
+
+
+def _has_segments(places: Places) -> bool:
+    """Whether a call brings any; half of them is no answer, and is refused."""
+    return places.segment is not None or places.key_segment is not None
 
 
 class Blind(Score):

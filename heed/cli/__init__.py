@@ -17,8 +17,9 @@ from typing import Annotated
 
 import typer
 
-from heed.cli import compare, demo, evaluate, predict, show, train
+from heed.cli import compare, convert, demo, evaluate, predict, show, train
 from heed.cli import list as listing
+from heed.cli.options import safe
 from heed.errors import HeedError
 from heed.running.events import Stopped
 
@@ -30,7 +31,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (demo, train, evaluate, predict, show, compare):
+for verb in (demo, train, evaluate, predict, show, compare, convert):
     app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLES)(verb.run)
 app.command("list", epilog=listing.EXAMPLES)(listing.run)
 
@@ -78,8 +79,6 @@ def _status() -> int:
 
 
 def _complain(message: str) -> int:
-    """One line, with nothing in it that a terminal obeys, whatever names a stranger's file has."""
-    line = message.replace("\n", " ")
-    safe = (c if c.isprintable() else ascii(c)[1:-1] for c in line)
-    print(f"heed: {''.join(safe)}", file=sys.stderr)
+    """In one line."""
+    print(f"heed: {safe(message)}", file=sys.stderr)
     return 2

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from heed.running.compare import Cell
+    from heed.running.stories.story import Story
 
 EXAMPLES = (
     "heed compare grammar --attention additive,general,local-p/general,none\n\n"
@@ -51,6 +52,7 @@ def run(
     from heed.cli.following import follow
     from heed.running import recipe as recipes
     from heed.running.compare import compare
+    from heed.running.stories import story
 
     raw = recipes.overridden(recipes.load(recipe), overrides or [])
     place = folder or Path("runs", f"compare-{Path(recipe).stem}")
@@ -67,19 +69,18 @@ def run(
     if as_json:
         print((place / "comparison.json").read_text("utf-8"))
     else:
-        tell(cells, Console(highlight=False))
+        tell(cells, story(raw["task"]), Console(highlight=False))
     if any(cell.trained is None for cell in cells):
         raise typer.Exit(1)
 
 
-def tell(cells: list[Cell], console: Console) -> None:
+def tell(cells: list[Cell], told: Story, console: Console) -> None:
     """The table, as on the page."""
     from heed.cli.tables import drawn
-    from heed.running.compare import COLUMNS
 
     if not console.is_terminal:
         console.width = 160  # a line each
-    console.print(drawn(COLUMNS, [cell.row() for cell in cells], SHORT))
+    console.print(drawn(told.columns, [cell.row(told) for cell in cells], SHORT))
     for cell in cells:
         if cell.error:
             console.print(f"{cell.mechanism}: {cell.error}", markup=False, soft_wrap=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from heed.running.demo import Demo
-    from heed.running.showing import Shown
+    from heed.running.stories.alignments import Shown
 
 EXAMPLES = "heed demo\n\nheed demo --attention local-p/general"
 
@@ -69,13 +69,13 @@ def tell(result: Demo, console: Console) -> None:
 
     from heed.cli.tables import drawn
     from heed.running.demo import COLUMNS, PICTURED, legend, rows
-    from heed.running.showing import panel
+    from heed.running.stories.alignments import alignment
     from heed.viewing.terminal import HeatMap
 
     console.print(f"\n{result.summary()}\n")
     for each in result.shown:
         console.print(_translation(each))
-    picture = panel(result.shown[PICTURED].translation, "Where it looked as it wrote")
+    picture = alignment(result.shown[PICTURED].translation, "Where it looked as it wrote")
     if picture is not None:
         console.print("", HeatMap(picture), sep="\n")
     console.print("", drawn(COLUMNS, rows(result)), Text(legend(result), style="dim"), "", sep="\n")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.cli.options import decoding_options, files_from
+from heed.cli.options import decoding_options, said
 from heed.errors import Refused
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from heed.running.evaluate import Evaluated
+    from heed.running.stories.story import Evaluated
 
 EXAMPLES = "heed evaluate runs/grammar\n\nheed evaluate runs/zh-en pairs.tsv --json"
 
@@ -26,35 +26,35 @@ def run(
         list[Path] | None,
         typer.Argument(
             metavar="[DATA]...",
-            help="A .tsv or .jsonl file of pairs, or two aligned files, source first.",
+            help="A file of examples: .tsv, .jsonl or text, as the task has them; of translations "
+            "also two aligned files, source first.",
         ),
     ] = None,
-    part: Annotated[str, typer.Option(help="Of what the run keeps: valid, test or long.")] = "test",
+    part: Annotated[str, typer.Option(help="Of what the run keeps: valid, test, long.")] = "test",
     alignments: Annotated[
         Path | None, typer.Option(help="Gold word alignments of DATA, in Pharaoh format.")
     ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Beam width; 1 is greedy.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Write the translations here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the answers here.")] = None,
     links: Annotated[
         Path | None, typer.Option(help="Write the word alignments here, in Pharaoh format.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
-    """Score a run: BLEU and chrF with signatures, perplexity, alignment error, BLEU by length."""
+    """Score a run as its task does: BLEU and alignment error, accuracy and F1, perplexity."""
     from rich.console import Console
 
     from heed.cli.following import follow
     from heed.running.evaluate import evaluate
 
-    if alignments is not None and not data:
-        raise Refused("--alignments are those of DATA, and none is given")
-    source = files_from(data, alignments) if data else part
-    work = evaluate(folder, source, device=device, decoding=decoding_options(width=width))
-    found = follow(work, quiet=as_json)
+    options = said(alignments=alignments) | decoding_options(width=width)
+    found = follow(evaluate(folder, data or part, device=device, **options), quiet=as_json)
     if out is not None:
-        out.write_text("".join(f"{each.text}\n" for each in found.written), "utf-8")
+        out.write_text("".join(f"{line}\n" for line in found.answers()), "utf-8")
     if links is not None:
+        if not hasattr(found, "pharaoh"):
+            raise Refused("--links are of translations: no words are aligned in this task")
         links.write_text("".join(f"{line}\n" for line in found.pharaoh()), "utf-8")
     if as_json:
         print(json.dumps(asdict(found.scores), ensure_ascii=False, indent=1))
@@ -65,21 +65,17 @@ def run(
 def tell(found: Evaluated, console: Console) -> None:
     """The scores, each with what makes it comparable."""
     from rich.table import Table
+    from rich.text import Text
+
+    from heed.cli.tables import drawn
 
     if not console.is_terminal:
         console.width = 160  # signatures are whole, or of no use
-    scores = found.scores
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_row("pairs", f"{scores.pairs:,}")
-    table.add_row("BLEU", f"{scores.bleu:.2f}", f"[dim]{scores.bleu_signature}")
-    table.add_row("chrF", f"{scores.chrf:.2f}", f"[dim]{scores.chrf_signature}")
-    table.add_row("perplexity", f"{scores.perplexity:.3f}", "[dim]per symbol of the reference")
-    if scores.entropy is not None:
-        table.add_row("entropy", f"{scores.entropy:.3f}", "[dim]of the attention, in nats")
-    if scores.aer is not None:
-        table.add_row("AER", f"{scores.aer:.4f}", "[dim]of the words that the gold aligns")
+    for name, figure, remark in found.facts():
+        table.add_row(name, figure, Text(remark, "dim"))
     console.print(table)
-    lengths = Table("source words", "pairs", "BLEU", box=None, padding=(0, 2, 0, 0))
-    for label, count, bleu in scores.by_length:
-        lengths.add_row(label, f"{count:,}", f"{bleu:.1f}")
-    console.print(lengths)
+    for each in found.tables():
+        if each.title:
+            console.print(Text(f"\n{each.title}", "dim"))
+        console.print(drawn(each.columns, each.rows))

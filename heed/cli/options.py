@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from heed.errors import Refused
-
-if TYPE_CHECKING:
-    from heed.running.evaluate import Files
-
-
-def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
-    """Pairs as they are named on the command line: one file, or source and target."""
-    from heed.running.evaluate import Files
-
-    if len(paths) == 2:
-        return Files(source=paths[0], target=paths[1], alignments=alignments)
-    if len(paths) != 1:
-        raise Refused(f"give one file of pairs, or source and target; got {len(paths)} files")
-    name = paths[0].name.removesuffix(".gz")
-    if name.endswith((".jsonl", ".ndjson")):
-        return Files(jsonl=paths[0], alignments=alignments)
-    return Files(tsv=paths[0], alignments=alignments)
 
 
 def decoding_options(**given: Any) -> dict[str, Any]:
     """What was said of decoding; the rest is as the run's recipe has it."""
-    said = {name: value for name, value in given.items() if value is not None}
-    sampling = [name for name in ("temperature", "top_k", "top_p", "seed") if name in said]
-    if sampling and said.setdefault("method", "sample") != "sample":
+    found = said(**given)
+    sampling = [name for name in ("temperature", "top_k", "top_p", "seed") if name in found]
+    if sampling and found.setdefault("method", "sample") != "sample":
         option = sampling[0].replace("_", "-")
-        raise Refused(f"--{option} is for --method sample, not {said['method']}")
-    if "width" in said:
-        said.setdefault("method", "beam")
-    return said
+        raise Refused(f"--{option} is for --method sample, not {found['method']}")
+    if "width" in found:
+        found.setdefault("method", "beam")
+    return found
+
+
+def said(**given: Any) -> dict[str, Any]:
+    """The options that somebody gave; a task refuses those that it does not have."""
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def safe(message: str) -> str:
+    """One line, with nothing in it that a terminal obeys, whatever a stranger's file says."""
+    line = message.replace("\n", " ")
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heed.cli.options import safe
 from heed.errors import Refused
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from heed.running.showing import Shown
+    from heed.running.stories.story import Shown
     from heed.viewing.panels import Panel
 
 EXAMPLES = "heed show runs/grammar '我 爱 中国'\n\nheed show runs/grammar --html look.html"
@@ -22,7 +23,7 @@ def run(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[INPUT]...", help="Sentences; some of the run's own if none."),
+        typer.Argument(metavar="[INPUT]...", help="Texts; some of the run's own if none."),
     ] = None,
     every: Annotated[bool, typer.Option("--heads", help="Every head of every attention.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page.")] = None,
@@ -30,7 +31,7 @@ def run(
     svg: Annotated[Path | None, typer.Option(help="Write a picture.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Translate, and draw what was looked at: in the terminal, as a picture, as a page."""
+    """Answer, and draw what was looked at: in the terminal, as a picture, as a page."""
     from rich.console import Console
 
     from heed.running.showing import page, show
@@ -49,23 +50,22 @@ def run(
 
 
 def tell(shown: Shown, console: Console) -> None:
-    """Source, translation, heat map."""
+    """Source, answer, heat map."""
     from rich.text import Text
 
-    from heed.viewing.terminal import HeatMap
-
-    source, text = shown.translation.source, shown.translation.text
-    console.print(Text.assemble((source, "bold"), " → ", text))  # no markup: text may hold [/]
-    for each in [shown.panel, *shown.heads]:
-        if each is not None:
-            console.print(HeatMap(each))
-    if shown.panel is None:
+    console.print(Text.assemble((safe(shown.source), "bold"), " → ", safe(shown.text)))
+    if remark := getattr(shown, "remark", ""):
+        console.print(Text(safe(remark), "dim"))
+    drawn = shown.drawn()
+    for each in drawn:
+        console.print(each)
+    if not drawn:
         console.print("[dim]no attention to show[/]")
     console.print()
 
 
 def _panels(shown: list[Shown]) -> list[Panel]:
-    panels = [panel for each in shown for panel in (each.panel, *each.heads) if panel is not None]
+    panels = [panel for each in shown for panel in each.panels]
     if not panels:
         raise Refused("there is nothing to draw: this model has no attention, or wrote nothing")
     return panels

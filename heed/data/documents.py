@@ -11,7 +11,6 @@ any stretch of a document is a stretch of the file, whatever its size.
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,19 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from heed.data import cache
 from heed.data.pairs import Report
 from heed.data.plan import Ints
+from heed.data.sentences import flowing
 from heed.data.text import read_lines
 from heed.data.tokenise import Tokeniser
 from heed.errors import Refused
 
 Ends = Literal["lines", "marks"]
-
-# An end, whatever closes after it, and then a space; marks of unspaced scripts need none.
-END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）》]*")
-# What has a full stop after it and seldom ends a sentence; and initials.
-ABBREVIATED = re.compile(
-    r"(?:^|[\s(\"'“‘])(?:[A-Za-z]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|vs|cf|etc|al|e\.g|i\.e|Fig|Eq|Sec|No|"
-    r"Vol|pp|approx)\.$"
-)
 
 
 class Sentence(NamedTuple):
@@ -177,45 +169,6 @@ def _document(line: str, key: str, where: str) -> list[str]:
     except UnicodeEncodeError:
         raise Refused(f"{where}: holds half a surrogate pair") from None
     return found
-
-
-def flowing(lines: Iterable[str | None], longest: int) -> Iterator[str | None]:
-    """Text that flows on from line to line, cut at marks; None ends a sentence, too.
-
-    What goes on for more than `longest` characters without a mark comes out as it is, so that no
-    more than that is held.
-    """
-    rest = ""
-    for line in lines:
-        if line is None:
-            if rest:
-                yield rest
-            rest = ""
-            yield None
-            continue
-        whole, rest = _cut(f"{rest} {line}" if rest else line)
-        yield from whole
-        if len(rest) > longest:
-            yield rest
-            rest = ""
-    if rest:
-        yield rest
-
-
-def split_sentences(text: str) -> list[str]:
-    """One text cut after its sentences; the last may be without an end."""
-    whole, rest = _cut(text)
-    return [*whole, rest] if rest else whole
-
-
-def _cut(text: str) -> tuple[list[str], str]:
-    """The sentences that have ended, and what may go on."""
-    found, start = [], 0
-    for end in END.finditer(text):
-        if not ABBREVIATED.search(text, max(start, end.end() - 12), end.end()):
-            found.append(text[start : end.end()].strip())
-            start = end.end()
-    return found, text[start:].strip()
 
 
 class Documents:

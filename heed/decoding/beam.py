@@ -44,7 +44,7 @@ def beam(
     carry: Carry,
     count: int,
     *,
-    begin: int,
+    begin: int | Tensor,
     end: int,
     longest: int | Tensor,
     width: int = 5,
@@ -55,12 +55,15 @@ def beam(
     forbid: Iterable[int] = (),
     lengths: Tensor | None = None,
     device: torch.device | str | None = None,
+    cut: bool = False,
 ) -> list[list[Hypothesis]]:
     """The `best` hypotheses of each sentence by score, best first; fewer where there are fewer.
 
     carry    of `count` sentences, one row each, as the model's `begin` gives it
+    begin    the symbol that comes first: one for all, or one per sentence (B)
     longest  how many symbols may be written, the end not counted: a number, or one per sentence
              (B). Then the end is written, whatever its probability
+    cut      or else no end is written then, and none is counted: the text could go on
     width, best, length_penalty, coverage_penalty, patience    see the head of this page
     forbid   symbols that are never written
     lengths  of the sources (B): the weights returned are cut to them, and the coverage penalty
@@ -70,7 +73,7 @@ def beam(
     Of equal continuations the better-ranked hypothesis goes first, then the lowest id; of equal
     scores, what finished first. Width 1 is greedy search.
     """
-    rules = Rules.of(count, begin, end, longest, forbid, lengths, device)
+    rules = Rules.of(count, begin, end, longest, forbid, lengths, device, cut)
     plan = Plan.of(width, best, length_penalty, coverage_penalty, patience)
     if not count:
         return []

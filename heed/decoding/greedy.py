@@ -20,8 +20,9 @@ from heed.decoding.stepping import (
     no_distribution,
 )
 
-Choose = Callable[[Tensor], Tensor]
-"""From the log-probabilities of the next symbol to the symbol.    N V -> N"""
+Choose = Callable[[Tensor, Tensor, int], Tensor]
+"""From the log-probabilities of the next symbol to the symbol, knowing which sentences these are
+and how many symbols they have.    N V, N, t -> N"""
 
 
 @torch.no_grad()
@@ -30,23 +31,26 @@ def greedy(
     carry: Carry,
     count: int,
     *,
-    begin: int,
+    begin: int | Tensor,
     end: int,
     longest: int | Tensor,
     forbid: Iterable[int] = (),
     lengths: Tensor | None = None,
     device: torch.device | str | None = None,
+    cut: bool = False,
 ) -> list[Hypothesis]:
     """The likeliest symbol at each step; of equals, the one with the lowest id.
 
     carry    of `count` sentences, one row each, as the model's `begin` gives it
+    begin    the symbol that comes first: one for all, or one per sentence (B)
     longest  how many symbols may be written, the end not counted: a number, or one per sentence
              (B). Then the end is written, whatever its probability
+    cut      or else no end is written then, and none is counted: the text could go on
     forbid   symbols that are never written
     lengths  of the sources (B): the weights returned are cut to them
     device   of the model; by default that of `lengths`, or else torch's default
     """
-    rules = Rules.of(count, begin, end, longest, forbid, lengths, device)
+    rules = Rules.of(count, begin, end, longest, forbid, lengths, device, cut)
     return follow(stepper, carry, rules, None)
 
 
@@ -61,12 +65,18 @@ def follow(
     alive = list(range(len(rules.limits)))
     symbols = rules.first()
     total = torch.zeros(len(alive), device=rules.device)
-    t = 0
+    who = torch.arange(len(alive), device=rules.device)
+    totals, t = [0.0] * len(alive), 0
     while alive:
+        last = [rules.limits[b] <= t for b in alive]
+        if rules.cut and all(last):
+            ends = zip(alive, totals, strict=True)
+            endings += [Ending(t, row, x, x, b) for row, (b, x) in enumerate(ends)]
+            break
         step = stepper.step(carry, symbols)
         carry = step.carry
         trail.look(step.weight)
-        symbols, gain = _next(rules, step, choose, [rules.limits[b] <= t for b in alive])
+        symbols, gain = _next(rules, step, choose, last, who, t)
         total = total + gain
         # The one synchronisation of the step. Where nothing may be written, a sentence ends.
         over = (symbols == rules.end) | (gain == -torch.inf)
@@ -80,7 +90,8 @@ def follow(
             keep = [row for row, x in enumerate(ended) if not x]
             rows = torch.tensor(keep, dtype=torch.long, device=rules.device)
             alive = [alive[row] for row in keep]
-            symbols, total = symbols[rows], total[rows]
+            symbols, total, who = symbols[rows], total[rows], who[rows]
+            totals = [totals[row] for row in keep]
             carry = stepper.select(carry, rows) if keep else carry
         else:
             rows = torch.arange(len(alive), device=rules.device)
@@ -91,7 +102,7 @@ def follow(
 
 
 def _next(
-    rules: Rules, step: Step[Any], choose: Choose | None, last: list[bool]
+    rules: Rules, step: Step[Any], choose: Choose | None, last: list[bool], who: Tensor, t: int
 ) -> tuple[Tensor, Tensor]:
     """The next symbol of each row and its log-probability; the end, where it is due.    N, N"""
     due = torch.tensor(last, device=rules.device) if any(last) else None
@@ -99,12 +110,14 @@ def _next(
         gain, symbols, ending = step.likeliest(1, rules.end, rules.forbid)
         gain, symbols = gain[:, 0], symbols[:, 0]
         if due is not None:
-            gain, symbols = ending.where(due, gain), symbols.masked_fill(due, rules.end)
+            gain, symbols = rules.last(ending).where(due, gain), symbols.masked_fill(due, rules.end)
         return symbols, gain
     log_prob = rules.log_prob(step.logits)
-    symbols = log_prob.argmax(-1) if choose is None else choose(log_prob)
+    symbols = log_prob.argmax(-1) if choose is None else choose(log_prob, who, t)
     if due is not None:
         symbols = symbols.masked_fill(due, rules.end)
     ending = log_prob[:, rules.end]  # never forbidden: NaN if the row is
     gain = log_prob.gather(-1, symbols[:, None])[:, 0]
+    if due is not None:
+        gain = rules.last(ending).where(due, gain)
     return symbols, gain.where(~ending.isnan(), ending)

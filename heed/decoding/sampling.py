@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Generator, Tensor
 
 from heed.decoding.greedy import follow
 from heed.decoding.stepping import Carry, Hypothesis, Rules, Stepper
-from heed.errors import Refused
+from heed.errors import Refused, ShapeError
 
 
 @torch.no_grad()
@@ -18,16 +18,18 @@ def sample(
     carry: Carry,
     count: int,
     *,
-    begin: int,
+    begin: int | Tensor,
     end: int,
     longest: int | Tensor,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     generator: Generator | None = None,
+    seeds: Sequence[int] | None = None,
     forbid: Iterable[int] = (),
     lengths: Tensor | None = None,
     device: torch.device | str | None = None,
+    cut: bool = False,
 ) -> list[Hypothesis]:
     """One hypothesis per sentence, drawn; several per sentence by `select` with rows repeated.
 
@@ -37,21 +39,31 @@ def sample(
                  one that passes it included; counted after temperature and top_k
     generator    on the model's device. The same seed and batch give the same answers; in another
                  batch a sentence meets other draws
+    seeds        one per sentence, instead of a generator: its draws are then its own, in any batch
+                 and on any device
 
     The rest is as for `greedy`. `log_prob` is the model's own, before all of these.
     """
     _check(temperature, top_k, top_p)
-    rules = Rules.of(count, begin, end, longest, forbid, lengths, device)
+    rules = Rules.of(count, begin, end, longest, forbid, lengths, device, cut)
+    own = None
+    if seeds is not None:
+        if len(seeds) != count:
+            raise ShapeError(f"there are {len(seeds)} seeds for {count} sentences")
+        own = torch.tensor([signed(seed) for seed in seeds], device=rules.device)
 
-    def draw(log_prob: Tensor) -> Tensor:
+    def draw(log_prob: Tensor, who: Tensor, t: int) -> Tensor:
         """N V -> N"""
         # The best is subtracted first: 0 stays 0 at any temperature, where x / 1e-40 is infinite.
         cool = (log_prob - log_prob.amax(-1, keepdim=True)) / temperature
+        clock = None if own is None else clocks(own[who], t, cool.shape[1])
         if top_k is None and top_p is None:
-            return _pick(cool.softmax(-1), generator)
+            return _pick(cool.softmax(-1), generator, clock)
         cool, symbols = cool.sort(dim=-1, descending=True, stable=True)
         share = truncate(cool, top_k, top_p)
-        return symbols[:, : share.shape[1]].gather(-1, _pick(share, generator)[:, None])[:, 0]
+        symbols = symbols[:, : share.shape[1]]
+        clock = None if clock is None else clock.gather(-1, symbols)
+        return symbols.gather(-1, _pick(share, generator, clock)[:, None])[:, 0]
 
     return follow(stepper, carry, rules, draw)
 
@@ -66,12 +78,45 @@ def truncate(sorted_logits: Tensor, top_k: int | None, top_p: float | None) -> T
     return share.masked_fill(before >= top_p, 0.0)
 
 
-def _pick(share: Tensor, generator: Generator | None) -> Tensor:
+def _pick(share: Tensor, generator: Generator | None, clock: Tensor | None) -> Tensor:
     """A column by chance, in proportion to its share.    N V -> N"""
     # An exponential race (the fastest of clocks that run at these rates): it takes rows of any
     # length and lets NaN pass, so that the caller can say what is wrong.
-    clock = torch.empty_like(share).exponential_(generator=generator)
+    if clock is None:
+        clock = torch.empty_like(share).exponential_(generator=generator)
     return (share / clock).argmax(-1)
+
+
+def clocks(seeds: Tensor, t: int, V: int) -> Tensor:
+    """Exponential draws that follow from the seed, the step and the symbol alone.    N -> N V
+
+    A counter put through a hash (SplitMix64; Steele 2014), as in Salmon 2011: no state, so no row
+    knows which others stand beside it.
+    """
+    row = _mixed(_mixed(seeds) + signed((t + 1) * GOLDEN))
+    symbols = torch.arange(1, V + 1, device=seeds.device) * signed(GOLDEN)
+    bits = _logical_shift(_mixed(row[:, None] + symbols), 11)
+    uniform = (bits.double() + 0.5) * 2.0**-53
+    return -uniform.log().float()
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """SplitMix64's last steps; int64 wraps round as its unsigned arithmetic does."""
+    x = (x ^ _logical_shift(x, 30)) * signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _logical_shift(x, 27)) * signed(0x94D049BB133111EB)
+    return x ^ _logical_shift(x, 31)
+
+
+def _logical_shift(x: Tensor, by: int) -> Tensor:
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def signed(number: int) -> int:
+    """Its lowest 64 bits, as int64 has them."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:

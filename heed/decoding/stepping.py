@@ -170,22 +170,24 @@ def _path(ending: Ending, parents: list[list[int]]) -> list[int]:
 class Rules(NamedTuple):
     """What all searches are told, checked: the same words mean the same everywhere."""
 
-    begin: int
+    begin: int | Tensor  # one for all, or each sentence's own, B
     end: int
     limits: list[int]  # of each sentence
     forbid: Tensor
     lengths: list[int] | None
     device: torch.device
+    cut: bool = False  # at its limit a text is cut off, and no end is written
 
     @staticmethod
     def of(
         count: int,
-        begin: int,
+        begin: int | Tensor,
         end: int,
         longest: int | Tensor,
         forbid: Iterable[int],
         lengths: Tensor | None,
         device: torch.device | str | None,
+        cut: bool = False,
     ) -> Rules:
         forbidden = sorted(set(forbid))
         if end in forbidden:
@@ -194,10 +196,14 @@ class Rules(NamedTuple):
         where = torch.get_default_device() if where is None else torch.device(where)
         own = None if lengths is None else _each("lengths", lengths, count)
         never = torch.tensor(forbidden, dtype=torch.long, device=where)
-        return Rules(begin, end, _each("longest", longest, count), never, own, where)
+        if isinstance(begin, Tensor) and begin.shape != (count,):
+            raise ShapeError(f"begin has the shape {tuple(begin.shape)} for {count} sentences")
+        return Rules(begin, end, _each("longest", longest, count), never, own, where, cut)
 
     def first(self) -> Tensor:
-        """The symbol that every sentence begins with.    B"""
+        """The symbol that each sentence begins with.    B"""
+        if isinstance(self.begin, Tensor):
+            return self.begin.to(self.device)
         return torch.full((len(self.limits),), self.begin, dtype=torch.long, device=self.device)
 
     def log_prob(self, logits: Tensor) -> Tensor:
@@ -221,7 +227,7 @@ class Rules(NamedTuple):
         if many is None or not isinstance(step, Choosy):
             log_prob = self.log_prob(step.logits).unflatten(0, (-1, R))
             if rows is not None:
-                last = log_prob[rows, :, self.end]
+                last = self.last(log_prob[rows, :, self.end])
                 log_prob[rows] = -torch.inf
                 log_prob[rows, :, self.end] = last
             return Choices(log_prob)
@@ -229,8 +235,12 @@ class Rules(NamedTuple):
         log_prob, symbols, ending = (x.unflatten(0, (-1, R)) for x in told)
         if rows is not None:
             log_prob[rows] = -torch.inf
-            log_prob[rows, :, 0], symbols[rows, :, 0] = ending[rows], self.end
+            log_prob[rows, :, 0], symbols[rows, :, 0] = self.last(ending[rows]), self.end
         return Choices(log_prob, symbols)
+
+    def last(self, ending: Tensor) -> Tensor:
+        """What the end counts at a limit: nothing where texts are cut; NaN stays NaN."""
+        return torch.zeros_like(ending).where(~ending.isnan(), ending) if self.cut else ending
 
 
 def _each(name: str, given: int | Tensor, count: int) -> list[int]:

@@ -1,13 +1,15 @@
 """Models by name: a closed table from settings to networks."""
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from heed.models import recurrent, transformer_settings
+from heed.errors import Refused
+from heed.models import recurrent, text_settings, transformer_settings, xlnet_settings
 
 Model = Annotated[
     recurrent.RecurrentSettings | transformer_settings.TransformerSettings,
@@ -17,12 +19,46 @@ Model = Annotated[
 
 MODELS = {"recurrent": recurrent, "transformer": transformer_settings}
 
+TextModel = Annotated[
+    text_settings.BertSettings | text_settings.GPT2Settings | xlnet_settings.XLNetSettings,
+    Field(discriminator="kind"),
+]
+"""The settings of any model that reads or writes one text."""
+
+TEXT_MODELS: dict[str, Any] = {
+    "bert": text_settings,
+    "gpt2": text_settings,
+    "xlnet": xlnet_settings,
+}
+
 
 def build(settings: Any, *, source: int, target: int, shared: bool, longest: int) -> nn.Module:
     """The network that the settings describe, for vocabularies of these sizes."""
     return MODELS[settings.kind].build(
         settings, source=source, target=target, shared=shared, longest=longest
     )
+
+
+def build_text(settings: Any, *, symbols: int) -> nn.Module:
+    """The network of a text model, for a vocabulary of this size."""
+    network: nn.Module = TEXT_MODELS[settings.kind].build(with_symbols(settings, symbols))
+    return network
+
+
+def with_symbols(settings: Any, symbols: int) -> Any:
+    """The settings of a text model with the size of its vocabulary; if they name one, it counts."""
+    if settings.symbols is not None and settings.symbols < symbols:
+        raise Refused(f"the vocabulary has {symbols} symbols, and the model {settings.symbols}")
+    if settings.symbols is not None:
+        return settings
+    known = settings.model_dump(exclude_unset=True)
+    return type(settings).model_validate({**known, "symbols": symbols})
+
+
+def reads_text(settings: Any) -> int | None:
+    """How long a text the model can read or write at most, in symbols; None: any."""
+    longest: int | None = None if settings.kind == "xlnet" else settings.longest
+    return longest
 
 
 def reads(settings: Any, longest: int) -> int | None:
@@ -58,6 +94,15 @@ def _named(word: str, mechanisms: str) -> bool:
 
 def shapes(settings: Any, **sizes: Any) -> dict[str, tuple[int, ...]]:
     """The names and shapes of the weights that `build` would make, with nothing allocated."""
+    return _shapes(lambda: build(settings, **sizes))
+
+
+def text_shapes(settings: Any, *, symbols: int) -> dict[str, tuple[int, ...]]:
+    """The same of `build_text`."""
+    return _shapes(lambda: build_text(settings, symbols=symbols))
+
+
+def _shapes(make: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
-        network = build(settings, **sizes)
+        network = make()
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}

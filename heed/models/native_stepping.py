@@ -7,6 +7,7 @@ order copies nothing but pointers back: what was written stays where it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,7 +15,15 @@ from torch import Tensor, nn
 
 from heed.errors import Refused, ShapeError
 from heed.kernels.decoder.native import Layer, Norm, Source, Stack
-from heed.kernels.linear.native import Likeliest, Packed, forward, likeliest, pack, refusal
+from heed.kernels.linear.native import (
+    Likeliest,
+    Packed,
+    as_it_is,
+    forward,
+    likeliest,
+    pack,
+    refusal,
+)
 
 if TYPE_CHECKING:
     import heed
@@ -54,6 +63,7 @@ class NativeCarry(NamedTuple):
     pasts: tuple[Tensor, ...]  # of each place, the keys and values of its rows: N' L 2 M
     origins: Tensor  # N T: the row of each place that a hypothesis comes from
     sentences: Tensor  # N: which source each looks at
+    behind: Tensor | None = None  # N: how many places in front of each text are padding
 
     @property
     def place(self) -> int:
@@ -65,18 +75,20 @@ class NativeCarry(NamedTuple):
         check_symbols(symbols, N, stack.symbols)
         past = stack.table.new_empty(N, stack.depth, 2, stack.width)
         pasts = (*self.pasts, past)
-        place = self.start.place(self.place).to(torch.float32)
+        place = self.start.place(self.place, self.behind).to(torch.float32)
         symbols = symbols.long().contiguous()
-        x, weight = stack.step(symbols, place, pasts, self.origins, self.sentences)
+        x, weight = stack.step(symbols, place, pasts, self.origins, self.sentences, self.behind)
         origins = torch.cat([self.origins, _counted(N)], 1)
         return NativeStep(x, self.output, self._replace(pasts=pasts, origins=origins), weight)
 
     def select(self, rows: Tensor, same: bool) -> NativeCarry:
         """The chosen hypotheses."""
         origins = self.origins.index_select(0, rows)
+        behind = None if self.behind is None else self.behind.index_select(0, rows)
         if same and len(rows) == len(self.sentences):
-            return self._replace(origins=origins)
-        chosen = self._replace(origins=origins, sentences=self.sentences.index_select(0, rows))
+            return self._replace(origins=origins, behind=behind)
+        sentences = self.sentences.index_select(0, rows)
+        chosen = self._replace(origins=origins, sentences=sentences, behind=behind)
         kept = sum(len(past) for past in self.pasts)
         return chosen._without_the_lost() if kept > 2 * origins.numel() else chosen
 
@@ -99,19 +111,22 @@ def native_carry(
         return None
     if not table.is_contiguous():  # its rows are looked up as if nothing stood between them
         return None
-    if len({_sizes(layer) for layer in layers}) > 1 or _shares_heads(decoder):
+    if len({_alike(layer) for layer in layers}) > 1 or _shares_heads(decoder):
         return None
+    check_behind(carry.behind, carry.place)
     sources = [_source(kept.source, exists) for kept in carry.layers if kept.source is not None]
-    norm = decoder.stack.norm
+    norm, lay = decoder.stack.norm, _laid(decoder)
+    if lay is as_it_is and len(carry.sentence) > MANY:
+        return None
     stack = Stack(
         table.detach(),
         decoder.words.scale,
-        [_layer(layer) for layer in layers],
+        [_layer(layer, lay) for layer in layers],
         sources,
         exists,
         heads=layers[0].attention.num_heads,
         pre_norm=layers[0].around_attention.pre_norm,
-        bends=isinstance(layers[0].feed[1], nn.GELU),
+        bends=_bends(layers[0].feed[1]),
         aligns=None if carry.need == "context" or not sources else decoder.alignment_layer,
         last=None if norm is None else _norm(norm),
     )
@@ -120,11 +135,12 @@ def native_carry(
     rows = _counted(len(carry.sentence))
     return NativeCarry(
         stack,
-        pack(weight, bias),
+        lay(weight, bias),
         start,
         pasts,
         rows.expand(-1, len(pasts)).contiguous(),
         carry.sentence.contiguous(),
+        None if carry.behind is None else carry.behind.long().contiguous(),
     )
 
 
@@ -141,15 +157,34 @@ def check_symbols(symbols: Tensor, rows: int, count: int) -> None:
         raise IndexError(f"symbols are numbers from 0 to {count - 1}; got {low} to {high}")
 
 
+def check_behind(behind: Tensor | None, places: int) -> None:
+    """Refuse texts that begin before their row or after its end: C would look there."""
+    if behind is None or not behind.numel():
+        return
+    low, high = torch.aminmax(behind)
+    if int(low) < 0 or int(high) > places:
+        raise ShapeError(
+            f"a text has 0 to {places} of the {places} symbols of its row; "
+            f"lengths has {places - int(high)} to {places - int(low)}"
+        )
+
+
 def _counted(rows: int) -> Tensor:
     """0, 1, 2 …    N 1"""
     return torch.arange(rows, dtype=torch.int64, device="cpu")[:, None]
 
 
-def _sizes(layer: Written) -> tuple[int, int]:
+def _alike(layer: Written) -> tuple[int, int, str]:
+    """What must be the same in all layers."""
     widen = layer.feed[0]
     assert isinstance(widen, nn.Linear)
-    return layer.attention.num_heads, widen.out_features
+    return layer.attention.num_heads, widen.out_features, _bends(layer.feed[1])
+
+
+def _bends(bend: nn.Module) -> str:
+    if not isinstance(bend, nn.GELU):
+        return "relu"
+    return "gelu" if bend.approximate == "none" else "gelu-tanh"
 
 
 def _shares_heads(decoder: Decoder) -> bool:
@@ -158,22 +193,38 @@ def _shares_heads(decoder: Decoder) -> bool:
     return any(x.groups != x.num_heads for x in attentions)
 
 
-def _layer(layer: Written) -> Layer:
+LARGE = 2**26
+"""Weights of a decoder, 256 MiB of them, that are not worth a second copy: no cache holds them."""
+
+MANY = 16
+"""Rows beyond which PyTorch multiplies faster by weights that are not packed."""
+
+Lay = Callable[..., Packed]
+
+
+def _laid(decoder: Decoder) -> Lay:
+    """How the weights are laid out: in panels, or as they are."""
+    weights = [x for x in decoder.parameters() if x.ndim == 2]
+    apart = any(x.stride(0) != x.shape[1] for x in weights)
+    return pack if apart or sum(x.numel() for x in weights) < LARGE else as_it_is
+
+
+def _layer(layer: Written, lay: Lay) -> Layer:
     own, cross = layer.attention, layer.cross
     parts = (layer.around_attention, layer.around_feed, layer.around_cross)
     assert own.in_proj_weight is not None
     ask = answer = None
     if cross is not None:
         assert cross.in_proj_weight is not None
-        ask = pack(cross.in_proj_weight, cross.in_proj_bias, rows=cross.embed_dim)
-        answer = pack(*_parts(cross.out_proj))
+        ask = lay(cross.in_proj_weight, cross.in_proj_bias, rows=cross.embed_dim)
+        answer = lay(*_parts(cross.out_proj))
     return Layer(
-        pack(own.in_proj_weight, own.in_proj_bias),
-        pack(*_parts(own.out_proj)),
+        lay(own.in_proj_weight, own.in_proj_bias),
+        lay(*_parts(own.out_proj)),
         ask,
         answer,
-        pack(*_parts(layer.feed[0])),
-        pack(*_parts(layer.feed[3])),
+        lay(*_parts(layer.feed[0])),
+        lay(*_parts(layer.feed[3])),
         tuple(_norm(part.norm) for part in parts if part is not None),
     )
 

@@ -24,19 +24,22 @@ from heed.attention.reach import Global
 from heed.attention.read import Blend
 from heed.attention.score import ScaledDot
 from heed.models.native_stepping import NativeCarry, native_carry
+from heed.models.own_attention import OwnAttention
 from heed.records import Need
 from heed.visible import Places
 
 if TYPE_CHECKING:
-    from heed.models.transformer import Carry, Decoder, FeedForward, Layer, Residual, Words
+    from heed.models.transformer import Carry, Decoder, FeedForward, Layer, Residual
+    from heed.models.words import Words
 
 Map = Callable[[Tensor], Tensor]
 
 KNOWN = {
     *(nn.Embedding, nn.Linear, nn.LayerNorm, nn.Dropout, nn.ReLU, nn.GELU, nn.ModuleList),
     *(heed.MultiHeadAttention, heed.Mechanism, ScaledDot, Global, Softmax, Blend),
-    *(Sinusoidal, Learned),
+    *(Sinusoidal, Learned, OwnAttention),
 }
+OWN = ("heed.models.transformer", "heed.models.words")
 """Whatever else is inside a decoder, other than its own classes, closes the short road."""
 
 GROWTH = 8  # places by which a cache grows: few copies, and little that is copied in vain
@@ -98,6 +101,7 @@ class PlainLayer(NamedTuple):
     heads: int
     around: tuple[Sublayer, ...]  # attention, feed-forward, cross-attention if there is one
     look: Map  # N M -> N 3M, query, key and value
+    back: heed.Mechanism
     join: Map
     ask: Map | None  # N M -> N M, the query of the cross-attention
     mechanism: heed.Mechanism | None
@@ -112,6 +116,7 @@ class PlainLayer(NamedTuple):
             own.num_heads,
             tuple(Sublayer.of(part) for part in parts if part is not None),
             _linear(own.in_proj_weight, own.in_proj_bias),
+            own.mechanism,
             _linear(own.out_proj.weight, own.out_proj.bias),
             None if cross is None else _linear(*cross._projection(0)),
             None if cross is None else cross.mechanism,
@@ -128,15 +133,16 @@ class Start:
         self.table = words.table.weight
         self.places = self.table.new_empty(0, self.table.shape[1])  # P M
 
-    def __call__(self, symbols: Tensor, place: int) -> Tensor:
+    def __call__(self, symbols: Tensor, place: int, behind: Tensor | None) -> Tensor:
         """N -> N M"""
-        return torch.add(self.place(place), embedding(symbols, self.table), alpha=self.scale)
+        where = self.place(place, behind)
+        return torch.add(where, embedding(symbols, self.table), alpha=self.scale)
 
-    def place(self, place: int) -> Tensor:
-        """What is added for where a symbol stands.    M"""
+    def place(self, place: int, behind: Tensor | None = None) -> Tensor:
+        """What is added for where a symbol stands: M, or N M where texts began `behind`, N."""
         while place >= self.places.shape[0]:
             self.places = torch.cat([self.places, self._more(self.places.shape[0])])
-        return self.places[place]
+        return self.places[place] if behind is None else self.places[place - behind]
 
     def _more(self, start: int) -> Tensor:
         count = 32
@@ -160,15 +166,16 @@ class PlainCarry(NamedTuple):
     hidden: Hidden | None
     sentence: Tensor  # which row of `source` each hypothesis asks    N
     aligns: int | None  # the layer whose weights are wanted
+    behind: Tensor | None = None  # how many places in front of each text are padding    N
 
     def step(self, symbols: Tensor) -> tuple[Tensor, PlainCarry, Tensor | None]:
         """N -> N M, before the last norm; and the weights that are wanted, N S."""
-        x, weight = self.start(symbols, self.place), None
-        after = []
+        x, weight = self.start(symbols, self.place, self.behind), None
+        unseen, after = self._unseen(x), []
         for i, (layer, own, source) in enumerate(
             zip(self.layers, self.own, self.source, strict=True)
         ):
-            x, own = self._look_back(x, layer, own)
+            x, own = self._look_back(x, layer, own, unseen)
             if source is not None:
                 need: Need = "weight" if i == self.aligns else "context"
                 x, seen = self._read(x, layer, source, need)
@@ -178,13 +185,26 @@ class PlainCarry(NamedTuple):
             after.append(own)
         return x, self._replace(place=self.place + 1, own=tuple(after), rows=None), weight
 
-    def _look_back(self, x: Tensor, layer: PlainLayer, own: Cache) -> tuple[Tensor, Cache]:
-        """Self-attention. All texts are equally long, so nothing is hidden.    N M -> N M"""
+    def _unseen(self, x: Tensor) -> Hidden | None:
+        """The places in front of texts that are shorter than others."""
+        if self.behind is None:
+            return None
+        places = torch.arange(self.place + 1, device=x.device)
+        return Hidden(places >= self.behind[:, None], x.dtype)
+
+    def _look_back(
+        self, x: Tensor, layer: PlainLayer, own: Cache, unseen: Hidden | None
+    ) -> tuple[Tensor, Cache]:
+        """Self-attention. Where all texts are equally long, nothing is hidden.    N M -> N M"""
         enter, leave = layer.around[0]
         new = layer.look(enter(x)).view(x.shape[0], 3, layer.heads, -1)  # N 3 H D
         own = own.extend(self.place, new[:, 1:], self.rows)
         k, v = own.table.narrow(3, 0, self.place + 1).unbind(1)
-        context = heed.attend(new[:, 0].unsqueeze(2), k, v).context  # N H 1 D
+        q = new[:, 0].unsqueeze(2)  # N H 1 D
+        if unseen is None:
+            context = heed.attend(q, k, v).context
+        else:
+            context = layer.back(q, heed.Memory(k, v), position=unseen).context
         return leave(x + layer.join(context.reshape(x.shape))), own
 
     def _read(
@@ -208,14 +228,16 @@ class PlainCarry(NamedTuple):
     def select(self, rows: Tensor, same: bool) -> PlainCarry:
         """The chosen hypotheses; their keys and values are copied with the next step."""
         chosen = rows if self.rows is None else self.rows[rows]
+        behind = None if self.behind is None else self.behind[rows]
         if same:
-            return self._replace(rows=chosen)
+            return self._replace(rows=chosen, behind=behind)
         kept, sentence = regroup(self.sentence[rows])
         source = tuple(None if each is None else each.select(kept) for each in self.source)
         hidden = self.hidden
         if hidden is not None:
             hidden = Hidden(hidden.far[kept, 0, 0] == 0, hidden.far.dtype)
-        return self._replace(rows=chosen, source=source, hidden=hidden, sentence=sentence)
+        followed = self._replace(rows=chosen, behind=behind)
+        return followed._replace(source=source, hidden=hidden, sentence=sentence)
 
 
 def shorten(decoder: Decoder, carry: Carry) -> PlainCarry | NativeCarry | None:
@@ -244,6 +266,7 @@ def shorten(decoder: Decoder, carry: Carry) -> PlainCarry | NativeCarry | None:
         hidden,
         carry.sentence,
         None if carry.need == "context" else decoder.alignment_layer,
+        carry.behind,
     )
 
 
@@ -266,6 +289,8 @@ def _plain(decoder: Decoder) -> bool:
         not (module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks)
         and all(map(_known, decoder.modules()))
         and decoder.words.position is not None
+        and decoder.words.norm is None
+        and decoder.words.types is None
         and not torch.is_autocast_enabled(decoder.words.table.weight.device.type)
         and all(x.in_proj_weight is not None and not x.sinks() for x in attentions)
     )
@@ -276,9 +301,7 @@ def _known(module: nn.Module) -> bool:
     kind = type(module)
     watched = module._forward_hooks or module._forward_pre_hooks
     changed = module.training or "forward" in module.__dict__
-    return not (watched or changed) and (
-        kind in KNOWN or kind.__module__ == "heed.models.transformer"
-    )
+    return not (watched or changed) and (kind in KNOWN or kind.__module__ in OWN)
 
 
 def _cache(memory: heed.Memory | None, place: int) -> Cache:
@@ -311,7 +334,9 @@ def _feed(feed: FeedForward) -> Map:
     assert isinstance(widen, nn.Linear)
     assert isinstance(narrow, nn.Linear)
     wide, thin = _linear(widen.weight, widen.bias), _linear(narrow.weight, narrow.bias)
-    bent = torch.relu_ if isinstance(bend, nn.ReLU) else gelu
+    bent: Map = torch.relu_
+    if isinstance(bend, nn.GELU):
+        bent = partial(gelu, approximate=bend.approximate)
     return lambda x: thin(bent(wide(x)))
 
 

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 import heed
 from heed.attention.grouping import HeadGroups
 from heed.attention.mixed import Mixed
-from heed.errors import Refused
+from heed.errors import Refused, ShapeError
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.stepping import PlainCarry, regroup, shorten
+from heed.models.words import Words, sight
 from heed.models.written import Step, Unformed, Written
 from heed.records import Attended, Need, State
-from heed.visible import Visible
+from heed.visible import Keys, Visible, both
 
 
 def forgets(mechanism: heed.Mechanism) -> bool:
@@ -41,6 +42,19 @@ def forgets(mechanism: heed.Mechanism) -> bool:
     )
 
 
+def counts_from_anywhere(mechanism: heed.Mechanism) -> bool:
+    """Whether hidden places in front of a text change nothing: only distances are felt, if any."""
+    if isinstance(mechanism, HeadGroups):
+        return all(counts_from_anywhere(lane) for lane in mechanism.lanes)
+    return (
+        not isinstance(mechanism, Mixed)
+        and mechanism.past is None
+        and mechanism.align.name in ("softmax", "sparsemax", "entmax", "argmax")
+        and mechanism.reach.name in ("global", "fixed-window")
+        and mechanism.score.name != "location"
+    )
+
+
 class Kept(NamedTuple):
     """What one layer keeps between steps: of its own text, and of the source where it has one."""
 
@@ -53,9 +67,10 @@ class Kept(NamedTuple):
 class Residual(nn.Module):
     """x + f(norm(x)), or norm(x + f(x)) as in the paper; dropout on what f gives. §3.1, §5.4"""
 
-    def __init__(self, width: int, dropout: float, pre_norm: bool) -> None:
+    def __init__(self, width: int, dropout: float, pre_norm: bool, epsilon: float = 1e-5) -> None:
         super().__init__()
-        self.norm, self.dropout, self.pre_norm = nn.LayerNorm(width), nn.Dropout(dropout), pre_norm
+        self.norm, self.dropout = nn.LayerNorm(width, eps=epsilon), nn.Dropout(dropout)
+        self.pre_norm = pre_norm
 
     def enter(self, x: Tensor) -> Tensor:
         """What f is given."""
@@ -67,11 +82,18 @@ class Residual(nn.Module):
         return x if self.pre_norm else self.norm(x)
 
 
+def bend_of(activation: str) -> nn.Module:
+    """What stands between two linear maps. `gelu-tanh` approximates `gelu`: Hendrycks 2016 §2."""
+    if activation == "gelu-tanh":
+        return nn.GELU(approximate="tanh")
+    return {"relu": nn.ReLU, "gelu": nn.GELU}[activation]()
+
+
 class FeedForward(nn.Sequential):
     """Two linear maps with a bend between them, at each place alike. §3.3"""
 
     def __init__(self, width: int, feed: int, activation: str, dropout: float) -> None:
-        bend = {"relu": nn.ReLU, "gelu": nn.GELU}[activation]()
+        bend = bend_of(activation)
         widen, narrow = nn.Linear(width, feed), nn.Linear(feed, width)
         for end in (widen, narrow):
             nn.init.xavier_uniform_(end.weight)
@@ -90,22 +112,32 @@ class Layer(nn.Module):
         *,
         dropout: float = 0.0,
         pre_norm: bool = True,
+        epsilon: float = 1e-5,
     ) -> None:
         super().__init__()
-        width = attention.embed_dim
+        around = (attention.embed_dim, dropout, pre_norm, epsilon)
         self.attention, self.cross, self.feed = attention, cross, feed
-        self.around_attention = Residual(width, dropout, pre_norm)
-        self.around_cross = None if cross is None else Residual(width, dropout, pre_norm)
-        self.around_feed = Residual(width, dropout, pre_norm)
+        self.around_attention = Residual(*around)
+        self.around_cross = None if cross is None else Residual(*around)
+        self.around_feed = Residual(*around)
         self.folds = cross is not None and forgets(cross.mechanism)
         """Whether the hypotheses of a sentence may ask one memory, as so many queries."""
 
     def forward(
-        self, x: Tensor, kept: Kept, visible: Visible, need: Need = "context"
+        self,
+        x: Tensor,
+        kept: Kept,
+        visible: Visible | None,
+        need: Need = "context",
+        exists: Visible | None = None,
     ) -> tuple[Tensor, dict[str, Attended], Kept]:
-        """B T M -> B T M"""
+        """B T M -> B T M; `exists`: which of these T are there at all, for all who look at them."""
         h = self.around_attention.enter(x)
-        own = None if kept.own is None else kept.own.extend(h)
+        own = None
+        if kept.own is not None:
+            own = kept.own.extend(h, visible=exists)
+        elif exists is not None:
+            visible = both(exists, visible)
         looked = self.attention(h, own, kept.own_state, visible=visible, need=need)
         x = self.around_attention.leave(x, looked.context)
         seen, read_state = {"self": looked}, kept.source_state
@@ -136,34 +168,24 @@ class Stack(nn.Module):
         self.norm = norm
 
     def forward(
-        self, x: Tensor, kept: Sequence[Kept], visible: Visible, needs: Sequence[Need]
+        self,
+        x: Tensor,
+        kept: Sequence[Kept],
+        visible: Visible | None,
+        needs: Sequence[Need],
+        exists: Visible | None = None,
     ) -> tuple[Tensor, dict[str, Attended], tuple[Kept, ...]]:
-        """B T M -> B T M, what every attention saw ("0.self", "0.cross"), and what to keep."""
+        """B T M -> B T M, what every attention saw ("0.self", "0.cross"), and what to keep.
+
+        What was read went on with x; a record that held it would keep a B T M alive per attention.
+        """
         seen: dict[str, Attended] = {}
         after = []
         for i, layer in enumerate(self.layers):
-            x, looks, keeps = layer(x, kept[i], visible, needs[i])
-            seen |= {f"{i}.{name}": look for name, look in looks.items()}
+            x, looks, keeps = layer(x, kept[i], visible, needs[i], exists)
+            seen |= {f"{i}.{name}": look.replace(context=None) for name, look in looks.items()}
             after.append(keeps)
         return x if self.norm is None else self.norm(x), seen, tuple(after)
-
-
-class Words(nn.Module):
-    """Symbols as vectors, √M times their table, and where they stand. §3.4, §3.5"""
-
-    def __init__(self, symbols: int, width: int, position: nn.Module | None, dropout: float):
-        super().__init__()
-        self.table = nn.Embedding(symbols, width)
-        nn.init.normal_(
-            self.table.weight, std=width**-0.5
-        )  # inputs and tied outputs both start near one
-        self.position, self.dropout = position, nn.Dropout(dropout)
-        self.scale = width**0.5
-
-    def forward(self, symbols: Tensor, start: int = 0) -> Tensor:
-        """B T -> B T M; the first of T stands at `start`."""
-        x = self.table(symbols) * self.scale
-        return self.dropout(x if self.position is None else self.position(x, start))
 
 
 class Encoder(nn.Module):
@@ -174,15 +196,28 @@ class Encoder(nn.Module):
         self.words, self.stack = words, stack
 
     def forward(
-        self, source: Tensor, lengths: Tensor, need: Need = "context", words: Words | None = None
+        self,
+        source: Tensor,
+        lengths: Tensor | Visible | None = None,
+        need: Need = "context",
+        words: Words | None = None,
+        types: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Attended]]:
-        """B S, B -> B S M, and what every attention saw; what stands beyond a length is noise."""
+        """B S, B -> B S M, and what every attention saw; what is padding comes out as noise.
+
+        lengths  of each text, B; or which symbols are there, B S; nothing: all of them
+        types    which of several texts each symbol belongs to, B S
+        Places are counted from the first column, padding or not.
+        """
         words = self.words if words is None else words
         if words is None:
             raise Refused("this encoder shares the embeddings of its decoder: give it words=...")
         layers = len(self.stack.layers)
         x, seen, _ = self.stack(
-            words(source), [Kept()] * layers, heed.lengths(lengths), [need] * layers
+            words(source, types=types),
+            [Kept()] * layers,
+            sight(lengths, source),
+            [need] * layers,
         )
         return x, seen
 
@@ -194,6 +229,7 @@ class Carry(NamedTuple):
     layers: tuple[Kept, ...]
     sentence: Tensor  # which row of a folded memory each hypothesis asks    N
     need: Need
+    behind: Tensor | None = None  # how many places in front of each text are padding    N
 
 
 AnyCarry = Carry | PlainCarry | NativeCarry
@@ -226,10 +262,17 @@ class Decoder(nn.Module):
         need: Need = "context",
         source: Tensor | None = None,
         visible: Visible | None = None,
+        lengths: Tensor | None = None,
     ) -> Written:
-        """A whole text at once: symbols B T (and an encoded source B S M) -> logits B T V."""
+        """A whole text at once: symbols B T (and an encoded source B S M) -> logits B T V.
+
+        Padding behind a text needs no word: nobody looks ahead. Where texts stand at the end of
+        their rows, `lengths` B says how long each is.
+        """
         kept = [Kept(source=memory) for memory in self._memories(source, visible)]
-        x, seen, _ = self.stack(self.words(inputs), kept, heed.causal(), [need] * len(kept))
+        behind, exists = self._padding(inputs, lengths)
+        x = self.words(inputs, behind=behind)
+        x, seen, _ = self.stack(x, kept, heed.causal(), [need] * len(kept), exists)
         return Written(self._unformed(x), seen)
 
     def begin(
@@ -238,8 +281,14 @@ class Decoder(nn.Module):
         need: Need = "context",
         source: Tensor | None = None,
         visible: Visible | None = None,
+        lengths: Tensor | None = None,
     ) -> AnyCarry:
-        """After the symbols of a prompt, which may be none.    N T -> carry"""
+        """After the symbols of a prompt, which may be none.    N T -> carry
+
+        Prompts of different lengths, N, stand at the end of their rows; what is in front of them
+        is never looked at, and each row counts its places from its own first symbol.
+        """
+        behind, exists = self._padding(inputs, lengths)
         nothing = self.words.table.weight.new_empty(len(inputs), 0, self.words.table.embedding_dim)
         kept = tuple(
             Kept(layer.attention.remember(nothing), source=memory)
@@ -248,8 +297,8 @@ class Decoder(nn.Module):
             )
         )
         rows = torch.arange(len(inputs), device=inputs.device)
-        carry = Carry(0, kept, rows, need)
-        carry = self._further(carry, inputs)[2] if inputs.shape[1] else carry
+        carry = Carry(0, kept, rows, need, behind)
+        carry = self._further(carry, inputs, exists)[2] if inputs.shape[1] else carry
         return shorten(self, carry) or carry
 
     def step(self, carry: AnyCarry, symbols: Tensor) -> Step | NativeStep:
@@ -280,13 +329,37 @@ class Decoder(nn.Module):
                 source = source.select(kept if layer.folds else rows)
             own = None if own is None else own.select(rows)
             layers.append(Kept(own, own_state.select(rows), source, state.select(rows)))
-        return carry._replace(layers=tuple(layers), sentence=sentence)
+        behind = None if carry.behind is None else carry.behind[rows]
+        return carry._replace(layers=tuple(layers), sentence=sentence, behind=behind)
 
-    def _further(self, carry: Carry, symbols: Tensor) -> tuple[Tensor, dict[str, Attended], Carry]:
+    def _padding(
+        self, inputs: Tensor, lengths: Tensor | None
+    ) -> tuple[Tensor | None, Visible | None]:
+        """How many places in front of each text are padding, N, and which are not."""
+        if lengths is None:
+            return None, None
+        N, T = inputs.shape
+        if lengths.shape != (N,) or lengths.is_floating_point():
+            raise ShapeError(
+                f"lengths takes one whole number for each of {N} texts; got {lengths.dtype} "
+                f"of shape {tuple(lengths.shape)}"
+            )
+        for layer in self.stack.layers:
+            if not counts_from_anywhere(layer.attention.mechanism):
+                raise Refused(
+                    "this attention counts places from the beginning of its row, so padding in "
+                    "front of a text would move it; take texts of one length together"
+                )
+        behind = T - lengths
+        return behind, Keys(torch.arange(T, device=inputs.device) >= behind[:, None])
+
+    def _further(
+        self, carry: Carry, symbols: Tensor, exists: Visible | None = None
+    ) -> tuple[Tensor, dict[str, Attended], Carry]:
         needs: list[Need] = ["context"] * len(carry.layers)
         needs[self.alignment_layer] = carry.need  # the only one that a step reports
-        x = self.words(symbols, carry.place)
-        x, seen, kept = self.stack(x, carry.layers, heed.causal(), needs)
+        x = self.words(symbols, carry.place, behind=carry.behind)
+        x, seen, kept = self.stack(x, carry.layers, heed.causal(), needs, exists)
         return x, seen, carry._replace(place=carry.place + symbols.shape[1], layers=kept)
 
     def _memories(self, source: Tensor | None, visible: Visible | None) -> list[heed.Memory | None]:

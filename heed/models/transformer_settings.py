@@ -9,6 +9,7 @@ per head. The networks are in `heed.models.transformer`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,8 +27,8 @@ from heed.models.transformer import (
     FeedForward,
     Layer,
     Stack,
-    Words,
 )
+from heed.models.words import Words
 
 
 class Size(NamedTuple):
@@ -70,7 +71,7 @@ class TransformerSettings(BaseModel):
     feed: int | None = Field(None, ge=1, le=65536)
     heads: int | None = Field(None, ge=1, le=256)
     norm: Literal["pre", "post"] = "pre"
-    activation: Literal["relu", "gelu"] = "relu"
+    activation: Literal["relu", "gelu", "gelu-tanh"] = "relu"
     position: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal"
     dropout: Share = 0.1  # on what each sublayer adds, and on the embeddings
     attention_dropout: Share = 0.0  # on the attention weights
@@ -115,6 +116,7 @@ def multi_head(
     position: Position | None = None,
     self_attends: bool = True,
     causal: bool = False,
+    kind: type[heed.MultiHeadAttention] = heed.MultiHeadAttention,
 ) -> heed.MultiHeadAttention:
     """The attention of one layer, whatever its heads do."""
     if width % heads:
@@ -130,7 +132,7 @@ def multi_head(
             raise Refused(f"'{name}' does not go inside the heads of a Transformer")
         lanes.append((lane, count))
     mechanism = lanes[0][0] if len(lanes) == 1 else HeadGroups(lanes)
-    return heed.MultiHeadAttention(width, heads, mechanism=mechanism, position=position)
+    return kind(width, heads, mechanism=mechanism, position=position)
 
 
 def build(
@@ -140,7 +142,8 @@ def build(
 
     shared: they are one vocabulary. longest: the longest source, its end included.
     """
-    _check_options(settings)
+    looks = (settings.encoder_attention, settings.decoder_attention, settings.cross_attention)
+    check_options(settings.options, looks, _size(settings).heads)
     tied = settings.tied and shared
     reading = None if tied else _words(settings, source, max(longest, settings.longest))
     encoder = Encoder(reading, _stack(settings, longest, decodes=False))
@@ -201,13 +204,14 @@ def _stack(
             pre_norm=pre_norm,
         )
 
-    looks = _per_layer(own, layers)
-    reads = _per_layer(settings.cross_attention, layers) if cross else [None] * layers
+    looks = per_layer(own, layers)
+    reads = per_layer(settings.cross_attention, layers) if cross else [None] * layers
     norm = nn.LayerNorm(size.width) if pre_norm else None
     return Stack(map(layer, looks, reads), norm)
 
 
-def _per_layer(given: Layers, layers: int) -> list[Heads]:
+def per_layer(given: Layers, layers: int) -> list[Heads]:
+    """The mechanism of each layer."""
     if isinstance(given, str):
         return [given] * layers
     if len(given) != layers:
@@ -215,18 +219,13 @@ def _per_layer(given: Layers, layers: int) -> list[Heads]:
     return list(given)
 
 
-def _check_options(settings: TransformerSettings) -> None:
-    """Refuse an option that no mechanism of these settings takes."""
-    heads = _size(settings).heads
+def check_options(options: dict[str, Any], given: Iterable[Layers], heads: int) -> None:
+    """Refuse an option that no mechanism of these takes."""
     known: dict[str, Any] = {}
-    for given in (
-        settings.encoder_attention,
-        settings.decoder_attention,
-        settings.cross_attention,
-    ):
-        for layer in [given] if isinstance(given, str) else given:
+    for layers in given:
+        for layer in [layers] if isinstance(layers, str) else layers:
             for name, _ in head_groups(layer, heads):
                 known |= naming.options_of(name)
-    for option in settings.options:
+    for option in options:
         if option not in known:
             raise UnknownName("option of these mechanisms", option, known or ["(they take none)"])

@@ -26,25 +26,13 @@ from heed.errors import HeedError, Refused
 from heed.running.devices import chosen
 from heed.running.events import Event, Note, Progress, Work, finish
 from heed.running.recipe import check, resolve, with_attention
-from heed.running.showing import by_length, show
+from heed.running.showing import show
+from heed.running.stories import story
+from heed.running.stories.story import Story
 from heed.running.train import Trained, train
 from heed.training.folder import RunFolder
-from heed.viewing.chart import LineChart
-from heed.viewing.page import Charts, Column, Examples, Heading, Page, Paragraph, Table
-
-CURVES = 6  # lines of a chart that can be told apart
-COLUMNS = (
-    Column("mechanism"),
-    Column("BLEU", ".1f", "high"),
-    Column("long BLEU", ".1f", "high"),
-    Column("AER", ".3f", "low"),
-    Column("perplexity", ".2f", "low"),
-    Column("entropy", ".2f"),
-    Column("symbols/s", ",.0f", "high"),
-    Column("memory, MiB", ",.0f", "low"),
-    Column("parameters", ",d"),
-    Column("seconds", ",.0f", "low"),
-)
+from heed.viewing.blocks import Block, Value
+from heed.viewing.page import Examples, Heading, Page, Paragraph, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +44,11 @@ class Cell:
     memory: float | None = None  # MiB at the most, beyond what was there before, if it trained now
     error: str = ""
 
-    def row(self) -> list[str | float | int | None]:
-        """As in COLUMNS."""
+    def row(self, told: Story) -> list[Value]:
+        """As in the story's columns."""
         if self.trained is None:
-            return [self.mechanism, *[None] * (len(COLUMNS) - 1)]
-        done = self.trained
-        test, far = done.scores.get("test"), done.scores.get("long")
-        return [
-            self.mechanism,
-            None if test is None else test.bleu,
-            None if far is None else far.bleu,
-            None if test is None else test.aer,
-            done.perplexity if test is None else test.perplexity,
-            None if test is None else test.entropy,
-            done.tokens_per_second,
-            self.memory,
-            done.parameters,
-            done.seconds,
-        ]
+            return [self.mechanism, *[None] * (len(told.columns) - 1)]
+        return told.row(self.mechanism, self.trained, self.memory)
 
 
 def compare(
@@ -89,8 +64,12 @@ def compare(
     """Train and judge the recipe under each mechanism; write comparison.json and page.html."""
     if len(set(mechanisms)) != len(mechanisms) or not mechanisms:
         raise Refused("name each mechanism once: --attention additive,dot,none")
-    for name in mechanisms:
-        check(resolve(with_attention(raw, name)))
+    recipes = [resolve(with_attention(raw, name)) for name in mechanisms]
+    told = story(recipes[0].task)
+    if not told.columns:
+        raise Refused(f"the task {told.name} has nothing to compare")
+    for recipe in recipes:
+        check(recipe)
     chosen(device)
     tasks = [
         (dict(raw), name, folder / name.replace("/", "+"), device, resume, overwrite)
@@ -98,7 +77,7 @@ def compare(
     ]
     cells = yield from _together(tasks, jobs)
     cells.sort(key=lambda cell: mechanisms.index(cell.mechanism))
-    yield from _written(cells, folder, device)
+    yield from _written(cells, folder, told, device)
     return cells
 
 
@@ -199,7 +178,7 @@ def _outcome(cell: Cell) -> str:
     )
 
 
-def _written(cells: list[Cell], folder: Path, device: str) -> Work[None]:
+def _written(cells: list[Cell], folder: Path, told: Story, device: str) -> Work[None]:
     good = [cell for cell in cells if cell.trained is not None]
     data = [
         {"mechanism": c.mechanism, "memory": c.memory, "error": c.error}
@@ -209,48 +188,19 @@ def _written(cells: list[Cell], folder: Path, device: str) -> Work[None]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "comparison.json").write_text(json.dumps(data, ensure_ascii=False, indent=1))
     if good:
-        page(cells, device).write(folder / "page.html")
+        page(cells, told, device).write(folder / "page.html")
         yield Note(f"{folder / 'page.html'} shows the table, the curves and where each one looks")
 
 
-def page(cells: Sequence[Cell], device: str = "cpu") -> Page:
-    """The table, BLEU by length, and one sentence as each mechanism aligns it."""
+def page(cells: Sequence[Cell], told: Story, device: str = "cpu") -> Page:
+    """The table, what the task has to say of it, and one example as each mechanism sees it."""
     good = {cell.mechanism: cell.trained for cell in cells if cell.trained is not None}
-    errors = [Paragraph(f"{cell.mechanism}: {cell.error}") for cell in cells if cell.error]
-    curve = by_length({name: trained.scores for name, trained in good.items()})
-    examples = [
-        show(trained.folder, device=device)[-1].block(name) for name, trained in good.items()
-    ]
-    return Page(
-        f"{len(cells)} mechanisms compared",
-        [
-            Table(COLUMNS, [cell.row() for cell in cells]),
-            *errors,
-            Heading(curve.title),
-            _lengths(curve),
-            Charts([_few(curve)]),
-            Heading("One sentence, as each aligns it"),
-            Examples(examples),
-        ],
-    )
-
-
-def _lengths(curve: LineChart) -> Table:
-    """Every line of the curve as a row."""
-    columns = [Column(label, ".1f", "high") for _, label in curve.ticks]
-    places = [x for x, _ in curve.ticks]
-    rows = [
-        [line.name, *map(dict(zip(line.x, line.y, strict=True)).get, places)]
-        for line in curve.lines
-    ]
-    return Table([Column("mechanism"), *columns], rows)
-
-
-def _few(curve: LineChart) -> LineChart:
-    """What can be told apart: the best on the longest sentences, and the one without attention."""
-    if len(curve.lines) <= CURVES or not curve.ticks:
-        return curve
-    plain = [line for line in curve.lines if line.name == "none"]
-    best = sorted((line for line in curve.lines if line not in plain), key=lambda line: -line.y[-1])
-    lines = [*best[: CURVES - len(plain)], *plain]
-    return replace(curve, title="The best on the longest sentences", lines=lines)
+    blocks: list[Block] = [Table(told.columns, [cell.row(told) for cell in cells])]
+    blocks += [Paragraph(f"{cell.mechanism}: {cell.error}") for cell in cells if cell.error]
+    blocks += told.compared(good)
+    if told.looks:
+        examples = [
+            show(trained.folder, device=device)[-1].block(name) for name, trained in good.items()
+        ]
+        blocks += [Heading(told.looks), Examples(examples)]
+    return Page(f"{len(cells)} mechanisms compared", blocks)

@@ -14,8 +14,10 @@ from typing import Any
 
 from heed.errors import Refused
 from heed.running.events import Event, Progress, Work, relayed
-from heed.running.recipe import Recipe, load, overridden, resolve, with_attention
-from heed.running.showing import Shown, by_length, show
+from heed.running.recipe import load, overridden, resolve, with_attention
+from heed.running.showing import show
+from heed.running.stories.alignments import Shown, by_length
+from heed.running.stories.translate_settings import TranslateRecipe
 from heed.running.train import Trained, train
 from heed.tasks.translate import Grammar
 from heed.viewing.chart import LineChart
@@ -42,7 +44,7 @@ class Demo:
     """What came of it."""
 
     attention: str
-    recipe: Recipe
+    recipe: TranslateRecipe
     trained: dict[str, Trained]  # by the name of the model: the attention's, and "none"
     shown: list[Shown]
     page: Path
@@ -72,7 +74,7 @@ class Demo:
         )
 
 
-def _drawn(recipe: Recipe) -> Grammar:
+def _drawn(recipe: TranslateRecipe) -> Grammar:
     if recipe.data.grammar is None:
         raise Refused("the demo draws its sentences; to learn from files: heed train")
     return recipe.data.grammar

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from heed.data.text import read_lines
 from heed.running.devices import chosen
 from heed.running.opening import open_run
-from heed.tasks.translator import Translation
+from heed.running.stories.story import Answer
 
 CHUNK = 2000  # lines that are held at a time: answers flow while a long file is still being read
 
@@ -20,18 +19,15 @@ def predict(
     file: str,
     *,
     device: str = "auto",
-    decoding: Mapping[str, Any] | None = None,
     look: bool = False,
-    best: int = 1,
     at_once: int = CHUNK,
-) -> Iterator[list[Translation]]:
-    """For each line of a file ("-" is the standard input) its translations, best first.
+    **options: Any,
+) -> Iterator[Answer]:
+    """For each line of a file ("-" is the standard input) its answer.
 
     at_once  lines to wait for before answering; 1 answers each line as it comes
+    options  what the run's task takes, such as best=3 for translations
     """
     run = open_run(path, chosen(device))
-    choice = run.decoding(decoding or {})
     lines = (text for _, text in read_lines(file))
-    chance = run.translator.chance(choice)
-    while chunk := list(islice(lines, at_once)):
-        yield from run.translator.translate(chunk, choice, look=look, best=best, chance=chance)
+    yield from run.story.predict(run, lines, options, look=look, at_once=at_once)

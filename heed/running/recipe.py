@@ -9,41 +9,34 @@ What comes out is checked to the last key: an unknown one is refused with the ne
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 from yaml.nodes import MappingNode, ScalarNode
 
-from heed.data.tokenise import SPECIALS
-from heed.errors import HeedError, Refused, UnknownName
-from heed.models.building import Model, shapes
-from heed.tasks import translate
-from heed.tasks.translator import Decoding
-from heed.training.settings import Training
+from heed.errors import Refused, UnknownName
+from heed.running.complaining import complaint
+from heed.running.stories import STORIES, story
+from heed.running.stories.story import Recipe
+
+__all__ = [
+    "Recipe",
+    "as_yaml",
+    "check",
+    "complaint",
+    "load",
+    "names",
+    "overridden",
+    "parse",
+    "resolve",
+    "with_attention",
+]
 
 LARGEST = 1 << 20  # bytes; a recipe is a page of text
-
-
-class Recipe(BaseModel):
-    """One training run: task, data, model, training, decoding."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    task: Literal["translate"]
-    about: str = Field("", description="What this recipe is for.")
-    needs: str = Field("", description="Where its data is expected.")
-    good: str = Field("", description="What a good run looks like.")
-    seed: int = Field(1, ge=0, le=2**31 - 1)
-    data: translate.Data
-    model: Model
-    training: Training
-    decoding: Decoding = Decoding()
 
 
 def names() -> list[str]:
@@ -145,75 +138,21 @@ def _value(text: str, override: str) -> Any:
         raise Refused(f"'{override[:80]}': the value is not YAML; quote it") from None
 
 
-def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = (), where: str = "") -> Recipe:
-    """A checked recipe; what is wrong with it is said in one line, with the file if told."""
+def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = (), where: str = "") -> Any:
+    """A checked recipe of its task; what is wrong is said in one line, with the file if told."""
     raw = overridden(raw, overrides)
+    place = f"{where}: " if where else ""
+    task = raw.get("task")
+    settings = Recipe  # which says what is wrong with a task that is none
+    if isinstance(task, str):
+        try:
+            settings = story(task).recipe
+        except UnknownName as error:
+            raise Refused(f"{place}task: {error}") from None
     try:
-        return Recipe.model_validate(raw)
+        return settings.model_validate(raw)
     except ValidationError as error:
-        place = f"{where}: " if where else ""
-        raise Refused(f"{place}{complaint(Recipe, error)}") from None
-
-
-def complaint(model: type[BaseModel], error: ValidationError) -> str:
-    """The first thing that is wrong, with its key and the cure; misspelt keys before missing."""
-    errors = error.errors()
-    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
-    keys, settings = _followed(model, first["loc"])
-    path = ".".join(str(key) for key in keys)
-    if first["type"] == "extra_forbidden":
-        known = sorted(settings.model_fields)
-        near = get_close_matches(str(keys[-1]), known, n=1, cutoff=0.5)
-        cure = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-        return f"there is no key '{path}'; {cure}"
-    given = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"[:80]
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{path or 'the recipe'}: {message[:1].lower()}{message[1:]}{given}"
-
-
-def _followed(
-    model: type[BaseModel], place: tuple[str | int, ...]
-) -> tuple[list[str | int], type[BaseModel]]:
-    """A path as a user writes it, without the tags that pydantic adds for the members of unions;
-    and the settings that its last key was looked up in."""
-    keys: list[str | int] = []
-    settings, inside = model, [cast(Any, model)]  # what the next part may be looked up in
-    for part in place:
-        chosen = [each for each in inside if _tag(each) == part]
-        found = [each for each in inside if _is_settings(each)]
-        tables = [each for each in inside if get_origin(each) in (dict, list, tuple)]
-        if chosen and len(found) > 1:
-            inside = chosen
-        elif found:
-            settings = found[0]
-            keys.append(part)
-            field = settings.model_fields.get(str(part))
-            inside = [] if field is None else list(_members(field.annotation))
-        elif tables:
-            keys.append(part)
-            inside = [each for kind in get_args(tables[0]) for each in _members(kind)]
-    return keys, settings
-
-
-def _is_settings(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _tag(annotation: Any) -> object:
-    kind = annotation.model_fields.get("kind") if _is_settings(annotation) else None
-    return None if kind is None else get_args(kind.annotation)[:1][0]
-
-
-def _members(annotation: Any) -> Iterable[Any]:
-    """What a type may be: the members of a union, or itself."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        yield from _members(get_args(annotation)[0])
-    elif origin in (Union, types.UnionType):
-        for each in get_args(annotation):
-            yield from _members(each)
-    else:
-        yield annotation
+        raise Refused(f"{place}{complaint(settings, error)}") from None
 
 
 def as_yaml(recipe: Recipe) -> str:
@@ -222,32 +161,13 @@ def as_yaml(recipe: Recipe) -> str:
 
 
 def check(recipe: Recipe) -> None:
-    """Say what cannot be built before anything is read; the vocabularies do not matter."""
-    symbols = len(SPECIALS)
-    try:
-        shapes(
-            recipe.model,
-            source=symbols,
-            target=symbols,
-            shared=recipe.data.tokens.shared,
-            longest=recipe.data.longest,
-        )
-    except HeedError as error:
-        raise Refused(f"the recipe's model cannot be built: {error}") from None
+    """Say what cannot be built before anything is read."""
+    story(recipe.task).check(recipe)
 
 
 def with_attention(raw: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """The raw recipe with another mechanism between source and target; "none" is without any."""
-    if name is None:
-        return dict(raw)
-    model = raw.get("model") or {}
-    if not isinstance(model, Mapping):
+    """The raw recipe with another mechanism where its task has one; "none" is without any."""
+    task = raw.get("task")
+    if name is None or not isinstance(task, str) or task not in STORIES:
         return dict(raw)  # refused as such later
-    model = dict(model)
-    if model.get("kind") == "transformer":
-        model["cross_attention"] = name
-    else:
-        model["attention"] = name
-        if name == "none":
-            model.pop("options", None)
-    return {**raw, "model": model}
+    return story(task).with_attention(raw, name)

@@ -45,7 +45,7 @@ EXPECTED = {
     "location": Expected("score", options=("longest",), weights=True),
     "key-value": Expected("score", kernel="sdpa", weights=True),
     "cosine": Expected("score", kernel="sdpa", options=("sharpness",), weights=True),
-    "relative": Expected("score", options=("width", "segments"), weights=True),
+    "relative": Expected("score", options=("width", "segments", "clamp"), weights=True),
     "coverage": Expected("past", weights=True, past=True),
     "location-aware": Expected("past", options=("channels", "kernel"), weights=True, past=True),
     "global": Expected("reach", kernel="sdpa"),

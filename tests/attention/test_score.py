@@ -355,3 +355,42 @@ def test_relative_asks_for_its_segments() -> None:
     attend = heed.Attention("relative", query=4, key=4, segments=True)
     with pytest.raises(Refused, match=r"remember\(segments="):
         attend(torch.randn(1, 2, 4), attend.remember(torch.randn(1, 3, 4)))
+
+
+def test_relative_goes_without_segments_where_they_are_optional() -> None:
+    attend = heed.Attention("relative", query=4, segments="optional").double()
+    plain = heed.Attention("relative", query=4).double()
+    for weight in attend.parameters():
+        torch.nn.init.normal_(weight)
+    plain.load_state_dict(attend.state_dict(), strict=False)
+    x, segments = torch.randn(1, 3, 4).double(), torch.tensor([[0, 1, 1]])
+    torch.testing.assert_close(attend(x).context, plain(x).context)
+    seen = attend(x, attend.remember(x, segments=segments), segments=segments)
+    assert not torch.allclose(seen.context, plain(x).context)
+    with pytest.raises(Refused, match=r"remember\(segments="):
+        attend(x, segments=None, memory=attend.remember(x, segments=segments))
+    with pytest.raises(Refused, match="optional"):
+        heed.Attention("relative", query=4, segments="perhaps")
+
+
+def test_relative_counts_no_further_than_its_clamp() -> None:
+    """As XLNet's clamp_len does."""
+    B, T, S, clamp = 2, 4, 9, 3
+    theirs = xlnet()
+    model = SimpleNamespace(
+        d_model=D_MODEL,
+        attn_type="bi",
+        bi_data=False,
+        clamp_len=clamp,
+        positional_embedding=XLNetModel.positional_embedding,
+    )
+    r = XLNetModel.relative_positional_encoding(model, T, S, B)
+    x, old = torch.randn(B, T, D_MODEL).double(), torch.randn(B, S - T, D_MODEL).double()
+    output, _ = their_answer(theirs, x, old, None, None, r)
+    ours = same_weights(theirs, segments=False)
+    memory = ours.remember(torch.cat([old, x], 1))
+    assert not torch.allclose(ours(x, memory).context, output, atol=1e-3)
+    ours.mechanism.score.clamp = clamp
+    torch.testing.assert_close(ours(x, memory).context, output, atol=1e-5, rtol=1e-5)
+    with pytest.raises(Refused, match="clamp"):
+        heed.Attention("relative", query=4, clamp=-1)

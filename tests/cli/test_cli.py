@@ -25,7 +25,7 @@ def test_without_a_verb_the_help_is_shown(command) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", ["demo", "train", "evaluate", "predict", "show", "compare", "list"]
+    "verb", ["demo", "train", "evaluate", "predict", "show", "compare", "convert", "list"]
 )
 def test_help_ends_with_two_lines_to_paste(command, verb: str) -> None:
     done = command(verb, "--help")

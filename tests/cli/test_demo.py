@@ -14,7 +14,7 @@ from heed.cli import following
 from heed.cli.demo import EXAMPLES, tell
 from heed.running.demo import LEAST, SENTENCES, Demo, demo
 from heed.running.events import finish
-from heed.running.showing import Shown
+from heed.running.stories.alignments import Shown
 
 SHORT = (
     "training.steps=2",

@@ -15,9 +15,7 @@ from heed.data.documents import (
     Sentence,
     SentenceReport,
     encode,
-    flowing,
     read_sentences,
-    split_sentences,
 )
 from heed.data.tokenise import Tokeniser
 from heed.errors import Refused
@@ -70,27 +68,6 @@ def test_a_column_of_a_table_is_text(tmp_path):
         list(read_sentences(DocumentFiles(text=path, column=2)))
     with pytest.raises(ValidationError, match="that of text files"):
         DocumentFiles(jsonl="a", column=1)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentences"),
-    [
-        ("One. Two? Three!", ["One.", "Two?", "Three!"]),
-        ("我爱中国。你呢？好", ["我爱中国。", "你呢？", "好"]),
-        ("J. Doe et al. agree, cf. Fig. 2.", ["J. Doe et al. agree, cf. Fig. 2."]),
-        ("Wait... what?! (Yes.) So", ["Wait...", "what?!", "(Yes.)", "So"]),
-        ("no end", ["no end"]),
-        ("   ", []),
-    ],
-)
-def test_sentences_end_at_marks(text, sentences):
-    assert split_sentences(text) == sentences
-
-
-def test_what_has_no_mark_is_not_held_without_bound():
-    found = list(flowing(["word word"] * 100, longest=30))
-    assert max(map(len, found)) <= 30 + 10
-    assert " ".join(found) == " ".join(["word word"] * 100)
 
 
 def test_json_documents_are_texts_or_lists(tmp_path):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from heed.decoding import greedy
+from heed.decoding import beam, greedy
+from heed.errors import ShapeError
 from tests.decoding.toys import BEGIN, END, Table, Toy
 
 WORDS = {"begin": BEGIN, "end": END, "forbid": (BEGIN,)}
@@ -56,3 +57,50 @@ def test_lengths_cut_the_weights() -> None:
     toy = Toy(S=6, seed=1)
     found = greedy(toy, toy.begin([0, 1]), 2, longest=4, lengths=torch.tensor([6, 2]), **WORDS)
     assert [h.weight.shape[1] for h in found if h.weight is not None] == [6, 2]
+
+
+def test_each_sentence_begins_with_its_own_symbol() -> None:
+    toy = Toy(V=9, seed=1)
+    firsts = torch.tensor([2, 5, 3])
+    found = greedy(toy, toy.begin([0, 1, 2]), 3, longest=6, **{**WORDS, "begin": firsts})
+    for b, first in enumerate(firsts.tolist()):
+        (alone,) = greedy(toy, toy.begin([b]), 1, longest=6, **{**WORDS, "begin": first})
+        assert alone.symbols == found[b].symbols
+        assert alone.log_prob == pytest.approx(found[b].log_prob)
+    with pytest.raises(ShapeError, match="for 2 sentences"):
+        greedy(toy, toy.begin([0, 1]), 2, longest=6, **{**WORDS, "begin": firsts})
+
+
+@pytest.mark.parametrize("search", [greedy, beam])
+def test_a_text_that_is_cut_counts_no_end(search) -> None:
+    """Its probability is that of what was written: the end is no part of it."""
+    toy = Toy(V=9, seed=1)
+    limits = torch.tensor([4, 0, 2, 30])
+    how = {"longest": limits, "cut": True, **WORDS}
+    found = search(toy, toy.begin([0, 1, 2, 3]), 4, **how)
+    steps = len(toy.rows)
+    found = [each[0] if isinstance(each, list) else each for each in found]
+    for b, (h, limit) in enumerate(zip(found, limits.tolist(), strict=True)):
+        whole, _ = toy.rescore(b, h.symbols)
+        last = 0.0
+        if len(h.symbols) == limit:
+            carry = toy.begin([b])
+            for symbol in [BEGIN, *h.symbols]:
+                step = toy.step(carry, torch.tensor([symbol]))
+                carry = step.carry
+            last = float(step.logits.log_softmax(-1)[0, END])
+        assert h.log_prob == pytest.approx(whole - last, rel=1e-5, abs=1e-6)
+    if search is greedy:
+        assert steps <= 31
+
+
+def test_where_all_are_cut_no_further_step_is_taken() -> None:
+    table = Table([0.0, -90.0, 1.0], [0.0, -90.0, 1.0])
+    counted = []
+    step = table.step
+    table.step = lambda *given: (counted.append(1), step(*given))[1]  # type: ignore[method-assign]
+    for cut in (False, True):
+        counted.clear()
+        (found, _) = greedy(table, table.begin(2), 2, longest=5, cut=cut, **WORDS)
+        assert len(found.symbols) == 5
+        assert len(counted) == (5 if cut else 6)

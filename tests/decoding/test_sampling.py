@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 import torch
-from scipy.stats import chisquare
+from scipy.stats import chisquare, kstest
 
 from heed.decoding import Hypothesis, greedy, sample
-from heed.decoding.sampling import truncate
-from heed.errors import HeedError, Refused
+from heed.decoding.sampling import clocks, truncate
+from heed.errors import HeedError, Refused, ShapeError
 from tests.decoding.toys import BEGIN, END, Table, Toy
 
 WORDS = {"begin": BEGIN, "end": END, "forbid": (BEGIN,)}
@@ -109,3 +109,39 @@ def test_logits_that_say_nothing_are_an_error(how: dict) -> None:
 def test_what_is_refused(how: dict, message: str) -> None:
     with pytest.raises(Refused, match=message):
         drawn(0, **how)
+
+
+def test_with_seeds_a_sentence_draws_for_itself() -> None:
+    """Whoever stands beside it, and in whatever order."""
+    toy, seeds = Toy(seed=3, sharp=1.0), [7, 8, 7, -5, 2**63]
+    draw = {"longest": 12, "device": "cpu", **WORDS}
+    together = sample(toy, toy.begin([0, 1, 0, 2, 3]), 5, seeds=seeds, **draw)
+    for place, (sentence, seed) in enumerate(zip([0, 1, 0, 2, 3], seeds, strict=True)):
+        (alone,) = sample(toy, toy.begin([sentence]), 1, seeds=[seed], **draw)
+        assert alone.symbols == together[place].symbols
+    assert together[0].symbols == together[2].symbols
+    assert len({tuple(each.symbols) for each in together}) == 4
+    with pytest.raises(ShapeError, match="2 seeds for 1"):
+        sample(toy, toy.begin([0]), 1, seeds=[1, 2], **draw)
+
+
+@pytest.mark.parametrize("how", [{}, {"top_k": 3}, {"temperature": 2.0}])
+def test_with_seeds_as_often_as_they_are_likely(how: dict) -> None:
+    table, count = Table(LOGITS, [0.0, 90.0, 0.0, 0.0, 0.0, 0.0]), 20000
+    found = sample(table, table.begin(count), count, longest=1, seeds=range(count), **WORDS, **how)
+    counts = Counter(h.symbols[0] if h.symbols else END for h in found)
+    logits = {i: x / how.get("temperature", 1) for i, x in enumerate(LOGITS) if i != BEGIN}
+    inside = sorted(logits, key=lambda i: -logits[i])[: how.get("top_k")]
+    total = sum(math.exp(logits[i]) for i in inside)
+    wanted = [count * math.exp(logits[i]) / total for i in inside]
+    assert set(counts) <= set(inside)
+    assert chisquare([counts[i] for i in inside], wanted).pvalue > 1e-3
+
+
+def test_clocks_are_exponential_and_of_their_own_row() -> None:
+    drawn = clocks(torch.arange(50, device="cpu"), 3, 200)
+    assert drawn.unique().numel() > 0.99 * drawn.numel()
+    assert kstest(drawn.flatten().numpy(), "expon").pvalue > 1e-3
+    again = torch.stack([clocks(torch.tensor([i]), 3, 200)[0] for i in range(50)])
+    assert torch.equal(drawn, again.cpu())
+    assert not torch.equal(drawn, clocks(torch.arange(50, device="cpu"), 4, 200))

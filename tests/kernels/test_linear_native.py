@@ -25,7 +25,7 @@ def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
         pytest.skip(f"this processor is no {request.param}")
     for name in ("pack", "mark", "forward", "likeliest"):
-        layout = {"forward": "10q", "likeliest": "17q"}.get(name, "5q")
+        layout = getattr(kernel, f"_{name}").layout
         function = native.Function(f"heed_linear_{name}", layout, at=request.param)
         monkeypatch.setattr(kernel, f"_{name}", function)
     return str(request.param)
@@ -53,6 +53,30 @@ def test_a_product_is_that_of_pytorch(
     error = (found - exact).abs().max()
     few = 4 * torch.finfo(torch.float32).eps * exact.abs().max()
     assert error <= torch.maximum(2 * (plain - exact).abs().max(), few)
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("M", "K", "N"), [*SHAPES, (3, 3100, 19)])
+def test_weights_may_be_read_where_they_stand(
+    M: int, K: int, N: int, bias: bool, relu: bool, level: str
+) -> None:
+    x, w, b = numbers(M, K, N, bias)
+    exact, plain = linear(*wide(x, w, b)), linear(x, w, b)
+    if relu:
+        exact, plain = exact.relu(), plain.relu()
+    packed = kernel.as_it_is(w, b)
+    assert packed.data.data_ptr() == w.data_ptr()
+    found = kernel.forward(x, packed, relu)
+    error = (found - exact).abs().max()
+    few = 4 * torch.finfo(torch.float32).eps * exact.abs().max()
+    assert error <= torch.maximum(2 * (plain - exact).abs().max(), few)
+    for m in range(M):  # the same bits alone and among others
+        assert torch.equal(kernel.forward(x[m : m + 1], packed, relu)[0], found[m])
+    wanted = kernel.likeliest(x, kernel.pack(w, b), 3, 0, torch.tensor([N - 1]))
+    told = kernel.likeliest(x, packed, 3, 0, torch.tensor([N - 1]))
+    assert torch.equal(told.symbol, wanted.symbol)
+    torch.testing.assert_close(told.log_prob, wanted.log_prob, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_and_weights_may_stand_apart(level: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from heed.errors import HeedError
 from heed.models import building
 
 SIZES: dict[str, Any] = {"source": 11, "target": 13, "shared": False, "longest": 9}
@@ -99,3 +100,42 @@ def test_how_much_a_model_can_read_is_true_of_it(given: dict[str, Any], most: in
     if most is not None:
         with pytest.raises((ValueError, IndexError, RuntimeError)):
             read(most + 1)
+
+
+TEXTS: list[dict[str, Any]] = [
+    {"kind": "bert", "size": "tiny", "head": "pretraining"},
+    {"kind": "bert", "layers": 1, "width": 12, "heads": 3, "head": "label", "labels": 5},
+    {"kind": "gpt2", "layers": 2, "width": 12, "heads": 3, "attention": "additive"},
+    {"kind": "gpt2", "layers": 1, "width": 12, "heads": 3, "tied": False, "multiple": 64},
+    {"kind": "xlnet", "size": "tiny", "head": "language"},
+]
+
+
+def text(given: dict[str, Any]) -> Any:
+    return TypeAdapter(building.TextModel).validate_python(given)
+
+
+@pytest.mark.parametrize("given", TEXTS, ids=[str(i) for i in range(len(TEXTS))])
+def test_text_models_are_built_for_a_vocabulary(given: dict[str, Any]) -> None:
+    real = building.build_text(text(given), symbols=11).state_dict()
+    found = building.text_shapes(text(given), symbols=11)
+    assert found == {name: tuple(tensor.shape) for name, tensor in real.items()}
+    rows = 64 if given.get("multiple") else 11
+    assert rows in [shape[0] for shape in found.values()]
+
+
+def test_the_table_of_text_models_and_their_settings_agree() -> None:
+    for kind in building.TEXT_MODELS:
+        assert text({"kind": kind}).kind == kind
+    with pytest.raises(ValueError, match="gpt3"):
+        text({"kind": "gpt3"})
+
+
+def test_a_vocabulary_must_fit_the_model() -> None:
+    large = text({"kind": "gpt2", "symbols": 20, "longest": 7})
+    assert building.with_symbols(large, 11).rows == 20
+    assert building.with_symbols(text({"kind": "gpt2", "symbols": None}), 11).rows == 11
+    with pytest.raises(HeedError, match="vocabulary has 21 symbols, and the model 20"):
+        building.build_text(large, symbols=21)
+    assert building.reads_text(large) == 7
+    assert building.reads_text(text({"kind": "xlnet"})) is None

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from heed.decoding import beam, greedy
 from heed.errors import Refused, ShapeError
 from heed.kernels import native
+from heed.kernels.decoder.native import _step
 from heed.models import native_stepping
 from heed.models.native_stepping import NativeCarry
 from heed.models.stepping import PlainCarry
@@ -25,7 +26,7 @@ KINDS: list[dict[str, Any]] = [
     {"position": "learned", "tied": False},
     {"alignment_layer": 0, "decoder_layers": 3, "norm": "post", "width": 64, "heads": 2},
     {"width": 24, "heads": 8, "feed": 33},
-    {"width": 80, "heads": 2, "feed": 7},
+    {"width": 80, "heads": 2, "feed": 7, "activation": "gelu-tanh"},
 ]
 
 
@@ -89,7 +90,7 @@ def test_the_road_in_c_agrees_with_the_general_one(
 ) -> None:
     if native.LEVELS.index(level) > native.LEVELS.index(native.level()):
         pytest.skip(f"this processor is no {level}")
-    at_level = native.Function("heed_decoder_step", "21qd2qd", at=level)
+    at_level = native.Function("heed_decoder_step", _step.layout, at=level)
     monkeypatch.setattr("heed.kernels.decoder.native._step", at_level)
     net, (source, lengths) = network(**kind), texts()
     lengths = lengths if padded else torch.full_like(lengths, S)
@@ -99,6 +100,54 @@ def test_the_road_in_c_agrees_with_the_general_one(
         general = exact.begin(source, lengths, need)
     assert not isinstance(general, PlainCarry | NativeCarry)
     agree(net, carry, exact, general)
+
+
+@pytest.mark.parametrize("level", native.LEVELS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@torch.no_grad()
+def test_large_weights_are_read_where_they_stand(
+    kind: dict[str, Any], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if native.LEVELS.index(level) > native.LEVELS.index(native.level()):
+        pytest.skip(f"this processor is no {level}")
+    at_level = native.Function("heed_decoder_step", _step.layout, at=level)
+    monkeypatch.setattr("heed.kernels.decoder.native._step", at_level)
+    monkeypatch.setattr(native_stepping, "LARGE", 0)
+    net, (source, lengths) = network(**kind), texts()
+    carry = net.begin(source, lengths, "weight")
+    assert carry.output.data.data_ptr() == _output(net).data_ptr()
+    exact = exactly(net, **kind)
+    with torch.enable_grad():
+        general = exact.begin(source, lengths, "weight")
+    agree(net, carry, exact, general)
+    many = torch.arange(B).repeat_interleave(6)
+    assert isinstance(net.begin(source[many], lengths[many]), PlainCarry)  # PyTorch is faster then
+
+
+def _output(net: Any) -> Tensor:
+    out = net.decoder.output
+    return net.decoder.words.table.weight if out is None else out.weight
+
+
+@pytest.mark.parametrize("large", [0, native_stepping.LARGE])
+@torch.no_grad()
+def test_workers_that_share_every_map_change_no_bit(
+    large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer of so many weights that several threads read them together."""
+    monkeypatch.setattr(native_stepping, "LARGE", large)
+    settings = TransformerSettings(width=400, feed=900, heads=4, decoder_layers=1)
+    net = build_decoder(settings, symbols=SYMBOLS, longest=S).eval()
+    prompt, found, before = torch.randint(4, SYMBOLS, (B, 5)), [], torch.get_num_threads()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        carry = net.begin(prompt)
+        assert isinstance(carry, NativeCarry)
+        found.append(net.step(carry, prompt[:, 0]).logits)
+    torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    torch.testing.assert_close(found[0], net(torch.cat([prompt, prompt[:, :1]], 1)).logits[:, -1])
 
 
 @torch.no_grad()

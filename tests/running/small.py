@@ -166,9 +166,9 @@ def command(*words: str) -> None:
 
 def stopped(number: int, step: int, *words: str) -> None:
     """The command, which gets a signal right after a step."""
-    from heed.running import train
+    from heed.running import learner
 
-    fit = train.fit
+    fit = learner.fit
 
     def watched(*given: Any, **named: Any) -> Any:
         for moment in fit(*given, **named):
@@ -176,7 +176,7 @@ def stopped(number: int, step: int, *words: str) -> None:
                 os.kill(os.getpid(), number)
             yield moment
 
-    train.fit = watched  # type: ignore[assignment]
+    learner.fit = watched  # type: ignore[assignment]
     command(*words)
 
 

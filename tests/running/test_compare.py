@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from heed.errors import Refused
-from heed.running.compare import COLUMNS, Cell, _heard, compare, page
+from heed.running.compare import Cell, _heard, compare, page
 from heed.running.events import finish
 from heed.running.recipe import load
+from heed.running.stories.translate import STORY
 from heed.running.train import Trained
 from heed.tasks.translate import Scores
 from tests.running.writing import recipe, written
@@ -37,7 +38,7 @@ def small_transformer() -> dict[str, Any]:
         (recipe(), ["dot", "lstm/dot"], "no mechanism"),
         (small_transformer(), ["additive", "nonsense"], "cannot be built: no mech"),
         (small_transformer(), ["fixed-window"], "cannot be built: .*two"),
-        (load("demo") | {"task": "classify"}, ["dot"], "task: "),
+        (load("demo") | {"task": "clasify"}, ["dot"], "no task is called .*classify"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_done(
@@ -56,7 +57,13 @@ def trained(folder: Path) -> Trained:
 
 def test_a_row_holds_what_its_columns_say(writer: Path) -> None:
     done = trained(writer)
-    row = dict(zip((column.name for column in COLUMNS), Cell("dot", done, 12.5).row(), strict=True))
+    row = dict(
+        zip(
+            (column.name for column in STORY.columns),
+            Cell("dot", done, 12.5).row(STORY),
+            strict=True,
+        )
+    )
     test, far = done.scores["test"], done.scores["long"]
     assert row == {
         "mechanism": "dot",
@@ -70,12 +77,12 @@ def test_a_row_holds_what_its_columns_say(writer: Path) -> None:
         "parameters": done.parameters,
         "seconds": done.seconds,
     }
-    assert Cell("dot", error="no").row() == ["dot", *[None] * 9]
+    assert Cell("dot", error="no").row(STORY) == ["dot", *[None] * 9]
 
 
 def test_the_page_has_every_mechanism_and_why_one_failed(writer: Path) -> None:
     cells = [Cell("general", trained(writer), 1.0), Cell("hard", error="it <broke> down")]
-    html = page(cells).html()
+    html = page(cells, STORY).html()
     assert "2 mechanisms compared" in html
     assert "hard: it &lt;broke&gt; down" in html
     assert "BLEU by sentence length" in html

@@ -37,13 +37,11 @@ def test_weights_of_another_run_bring_their_tokens(run: Path, tmp_path: Path) ->
     raw = changed({"seed": 7}, steps=1, rate=1e-9, validate_every=1)
     finish(train(resolve(raw), tmp_path / "next", start=run, device="cpu"))
     before, after = (open_run(path, CPU) for path in (run, tmp_path / "next"))
-    assert after.translator.vocabulary.source.fingerprint == (
-        before.translator.vocabulary.source.fingerprint
+    assert after.worker.vocabulary.source.fingerprint == (
+        before.worker.vocabulary.source.fingerprint
     )
     sentence = ["我 爱 中国"]
-    texts = [
-        x.translator.translate(sentence, x.config.decoding)[0][0].text for x in (before, after)
-    ]
+    texts = [x.worker.translate(sentence, x.config.decoding)[0][0].text for x in (before, after)]
     assert texts[0] == texts[1]
 
 
@@ -63,13 +61,13 @@ def test_validating_does_not_count_as_training(
 ) -> None:
     import time
 
-    from heed.running import validating
+    from heed.running.stories import translating
 
     def slow(self: Any, step: int) -> Any:
         time.sleep(0.3)
-        return validating.Validated(1.0, math.e, {"loss": 1.0}, _Sample())
+        return translating.Validated(1.0, math.e, {"loss": 1.0}, _Sample())
 
-    monkeypatch.setattr(validating.Validator, "judge", slow)
+    monkeypatch.setattr(translating.Validator, "judge", slow)
     raw = changed(steps=4, validate_every=1)
     trained = finish(train(resolve(raw), tmp_path / "run", device="cpu"))
     assert trained.seconds < 4 * 0.3
@@ -80,7 +78,7 @@ class _Sample:
 
 
 def test_samples_differ_from_batch_to_batch(run: Path) -> None:
-    translator = open_run(run, CPU).translator
+    translator = open_run(run, CPU).worker
     translator.tokens = 40
     warm = Decoding(method="sample", temperature=3.0)
     texts = [best[0].text for best in translator.translate(["我 爱 中国"] * 60, warm)]
@@ -97,14 +95,14 @@ def test_what_outgrows_a_table_of_places_is_cut(model: dict[str, Any], tmp_path:
     raw["model"] = {"kind": "transformer", "longest": 9, **tiny, **model}
     raw["decoding"] = {"method": "greedy", "longest": 200}
     trained = finish(train(resolve(raw), tmp_path / "run", device="cpu"))
-    found = open_run(tmp_path / "run", CPU).translator.translate(["我 爱"], Decoding())
+    found = open_run(tmp_path / "run", CPU).worker.translate(["我 爱"], Decoding())
     assert len(found[0][0].rows) < 9
     assert math.isfinite(trained.perplexity)
 
 
 def test_links_outside_their_pair_are_left_out_and_told(run: Path, tmp_path: Path, capsys) -> None:
-    from heed.cli.options import files_from
     from heed.data.pairs import Report
+    from heed.running.stories.translate import files_from
     from heed.tasks.translate import from_files
 
     (tmp_path / "pairs.tsv").write_text("我 爱\ti love\n", "utf-8")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from heed.data.pairs import Files
 from heed.errors import Refused
-from heed.running.evaluate import Evaluated, evaluate
+from heed.running.evaluate import evaluate
 from heed.running.events import Note, Progress, finish
+from heed.running.stories.translating import Evaluated
 from tests.running.writing import written
 
 
@@ -46,7 +46,7 @@ def test_figures_are_those_of_what_was_written(writer: Path) -> None:
 def test_other_files_are_counted_and_scored(writer: Path, tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text("我 爱 中国\ti love china\n\n你 爱 我\tyou love me\n")
-    work = evaluate(writer, Files(tsv=path), device="cpu", decoding={"method": "beam", "width": 2})
+    work = evaluate(writer, [path], device="cpu", method="beam", width=2)
     events = []
     while True:
         try:
@@ -63,6 +63,6 @@ def test_what_is_not_kept_or_cannot_be_chosen_is_refused(writer: Path) -> None:
     with pytest.raises(Refused, match="keeps no train pairs; give a file"):
         finish(evaluate(writer, "train", device="cpu"))
     with pytest.raises(Refused, match=r"^decoding: width: input should be greater"):
-        finish(evaluate(writer, device="cpu", decoding={"width": 0}))
+        finish(evaluate(writer, device="cpu", width=0))
     with pytest.raises(Refused, match="there is no run nowhere"):
         finish(evaluate(Path("nowhere"), device="cpu"))

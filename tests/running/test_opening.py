@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Spoil, tuple[str, ...]]] = {}
 
 
 def translated(run, sentence: str):
-    return run.translator.translate([sentence], run.config.decoding, look=True)[0][0]
+    return run.worker.translate([sentence], run.config.decoding, look=True)[0][0]
 
 
 def config(**changes: Any) -> Spoil:
@@ -310,7 +310,7 @@ def test_nothing_large_is_allocated(results: dict[str, list[Any]]) -> None:
 def test_a_good_run_opens_and_has_the_weights_of_its_file(trained: Path) -> None:
     run = open_run(trained, torch.device("cpu"))
     held = tensors.read(trained / "model.safetensors")
-    for name, weight in run.translator.model.state_dict().items():
+    for name, weight in run.worker.model.state_dict().items():
         assert torch.equal(weight, held[name])
     assert translated(run, "我 爱 中国").weight is not None
 

@@ -29,8 +29,8 @@ LINES = [
 
 
 def answers(run: Path, file: Path | str, **choices: object) -> list[str]:
-    found = predict(run, str(file), device="cpu", decoding=choices)
-    return [best[0].text for best in found]
+    found = predict(run, str(file), device="cpu", **choices)
+    return [each.line() for each in found]
 
 
 @pytest.mark.parametrize("end", ["\n", "", "\r\n"])

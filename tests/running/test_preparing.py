@@ -10,10 +10,11 @@ import pytest
 
 from heed.data.pairs import Links
 from heed.errors import Refused
-from heed.running import preparing
 from heed.running.events import Note, finish
-from heed.running.preparing import Prepared, kept, prepare, vocabulary_of
-from heed.running.recipe import Recipe, resolve
+from heed.running.recipe import resolve
+from heed.running.stories import pairs
+from heed.running.stories.pairs import Prepared, kept, prepare, vocabulary_of
+from heed.running.stories.translate_settings import TranslateRecipe as Recipe
 from heed.tasks.translator import Example
 from heed.training.folder import RunFolder
 from tests.running.small import small
@@ -47,7 +48,7 @@ def from_files(**data: Any) -> dict[str, Any]:
 
 def prepared(recipe: Recipe, folder: RunFolder) -> tuple[Prepared, list[str]]:
     notes: list[str] = []
-    work = prepare(recipe, folder)
+    work = prepare(recipe.data, folder)
     while True:
         try:
             event = next(work)
@@ -99,7 +100,7 @@ def test_the_second_time_nothing_is_read(
     first, _ = prepared(recipe, folder)
     for path in (tmp_path / "data/mine").iterdir():
         path.unlink()
-    monkeypatch.setattr(preparing, "_write", None)
+    monkeypatch.setattr(pairs, "_write", None)
     second, notes = prepared(recipe, folder)
     assert notes == []
     assert second.valid == first.valid
@@ -112,48 +113,48 @@ def test_the_second_time_nothing_is_read(
 def test_what_was_broken_off_is_begun_again(recipe: Recipe, tmp_path: Path) -> None:
     """The mark that the cache is whole comes last."""
     folder = RunFolder.create(tmp_path / "run")
-    work = prepare(recipe, folder)
+    work = prepare(recipe.data, folder)
     while not isinstance(next(work), Note):
         pass
     work.close()
     assert not (folder.cache / "ready.json").exists()
-    assert len(finish(prepare(recipe, folder)).train) == 2
+    assert len(finish(prepare(recipe.data, folder)).train) == 2
 
 
 def test_a_run_that_lost_its_cache_says_so(recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run")
-    finish(prepare(recipe, folder))
+    finish(prepare(recipe.data, folder))
     folder.write_json(folder.config, {})
     (folder.cache / "ready.json").unlink()
     with pytest.raises(Refused, match="has lost its cache; begin anew: --overwrite"):
-        finish(prepare(recipe, folder))
+        finish(prepare(recipe.data, folder))
 
 
 def test_a_cache_of_other_tokenisers_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     folder, other = (RunFolder.create(tmp_path / name) for name in ("run", "other"))
-    finish(prepare(recipe, folder))
+    finish(prepare(recipe.data, folder))
     (tmp_path / "data/mine/train.tsv").write_text("a\tx\n")
-    finish(prepare(recipe, other))
+    finish(prepare(recipe.data, other))
     folder.tokenizer.write_bytes(other.tokenizer.read_bytes())
     with pytest.raises(Refused, match="other data or tokens; begin anew"):
-        finish(prepare(recipe, folder))
+        finish(prepare(recipe.data, folder))
 
 
 def test_nothing_to_train_on_is_told_with_the_reasons(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"nothing to train on: 6 pairs read = 0 kept .*4 too long"):
-        finish(prepare(resolve(from_files(longest=2)), RunFolder.create(tmp_path / "run")))
+        finish(prepare(resolve(from_files(longest=2)).data, RunFolder.create(tmp_path / "run")))
 
 
 def test_parts_that_are_kept(tmp_path: Path) -> None:
     raw = small()
     raw["data"]["grammar"] = {"pairs": 30, "longest": 5, "beyond": 7, "held_out": 3}
     folder = RunFolder.create(tmp_path / "run")
-    finish(prepare(resolve(raw), folder))
+    finish(prepare(resolve(raw).data, folder))
     for part, lengths in (("valid", {3, 4, 5}), ("test", {3, 4, 5}), ("long", {6, 7})):
-        pairs = list(kept(folder, part))
-        assert len(pairs) == 3
-        assert {len(pair.source.split()) for pair in pairs} <= lengths
-        assert all(pair.links is not None for pair in pairs)
+        found = list(kept(folder, part))
+        assert len(found) == 3
+        assert {len(pair.source.split()) for pair in found} <= lengths
+        assert all(pair.links is not None for pair in found)
     with pytest.raises(Refused, match="keeps no train pairs; give a file"):
         list(kept(folder, "train"))
     assert not vocabulary_of(folder).shared

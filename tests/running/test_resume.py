@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from heed.running import train as training
+from heed.running import learner as training
 from heed.running.events import Progress, finish
 from heed.running.recipe import resolve
+from heed.running.train import train
 from heed.training import checkpoint, journal
 from tests.running.small import Job, Server, small, write_recipe
 
@@ -213,12 +214,12 @@ def test_every_sample_comes_once_an_epoch(tmp_path: Path, monkeypatch: pytest.Mo
     recipe = resolve(small(validate_every=12))
     threads = torch.get_num_threads()
     for steps in (3, 1, 4, 2, 5):
-        work = training.train(recipe, tmp_path, resume=True, device="cpu")
+        work = train(recipe, tmp_path, resume=True, device="cpu")
         while steps:
             event = next(work)
             steps -= isinstance(event, Progress) and event.stage == "training"
         work.close()
-    finish(training.train(recipe, tmp_path, resume=True, device="cpu"))
+    finish(train(recipe, tmp_path, resume=True, device="cpu"))
     torch.set_num_threads(threads)
     assert sorted(seen) == list(range(1, max(seen) + 1))
     for epoch in range(2):

@@ -14,10 +14,11 @@ from torch.nn.functional import dropout
 
 from heed.running.evaluate import evaluate
 from heed.running.events import Progress, finish
-from heed.running.preparing import Prepared, prepare
-from heed.running.recipe import Recipe, resolve
+from heed.running.recipe import resolve
+from heed.running.stories.pairs import Prepared, prepare
+from heed.running.stories.translate_settings import TranslateRecipe as Recipe
+from heed.running.stories.translating import Validator
 from heed.running.train import Learner, Trained, train
-from heed.running.validating import Validator
 from heed.tasks import translator as working
 from heed.tasks.translator import Decoding
 from heed.training import checkpoint, journal, tensors
@@ -50,7 +51,7 @@ def alone() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = RunFolder.create(tmp_path_factory.mktemp("prepared") / "run")
-    return finish(prepare(recipe(), folder))
+    return finish(prepare(recipe().data, folder))
 
 
 class Crew(Distributed):
@@ -63,6 +64,7 @@ class Crew(Distributed):
 def learner(prepared: Prepared, path: Path, *overrides: str, rank: int = 0) -> Learner:
     crew = Crew(rank, rank + 1)
     folder = RunFolder.create(path)
+    prepared.vocabulary.save(folder.tokenizer, folder.target_tokenizer)
     return Learner(recipe(*overrides), folder, prepared, crew, Stop(), None)
 
 
@@ -255,7 +257,7 @@ def test_penalties_reach_the_beam(
     written = {}
     for length, coverage in ((0.0, 0.0), (3.0, 0.0), (0.0, 5.0)):
         chosen = Decoding(length_penalty=length, coverage_penalty=coverage, width=100, longest=4)
-        ((best,),) = one.translator.translate([prepared.valid[0].source], chosen)
+        ((best,),) = one.worker.translate([prepared.valid[0].source], chosen)
         written[length, coverage] = best.rows
         assert (told[-1]["length_penalty"], told[-1]["coverage_penalty"]) == (length, coverage)
     assert len(written[3.0, 0.0]) > len(written[0.0, 0.0])

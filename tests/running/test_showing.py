@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from heed.running.opening import open_run
-from heed.running.preparing import kept
-from heed.running.showing import FEW, by_length, heads, page, panel, show
+from heed.running.showing import page, show
+from heed.running.stories.alignments import alignment, by_length, heads
+from heed.running.stories.pairs import kept
+from heed.running.stories.translate import FEW
 from heed.tasks.translate import Scores
 from heed.tasks.translator import Translation
 from tests.running.writing import written
@@ -59,11 +61,11 @@ def test_every_head_is_read_again_and_agrees_with_the_search(writer: Path) -> No
 def test_what_is_blank_or_unseen_has_no_panel(writer: Path) -> None:
     (blank,) = show(writer, ["  "], every=True, device="cpu")
     assert (blank.panel, list(blank.heads)) == (None, [])
-    assert panel(Translation("a", "b", 0.0, ["a"], ["b"], None)) is None
+    assert alignment(Translation("a", "b", 0.0, ["a"], ["b"], None)) is None
     nothing = Translation("a", "", 0.0, ["a"], [], np.zeros((0, 1), np.float32))
-    assert panel(nothing) is None
+    assert alignment(nothing) is None
     run = open_run(writer, torch.device("cpu"))
-    (end,) = heads(run, Translation(SENTENCE, "", 0.0, [], [], None))
+    (end,) = heads(run.worker, Translation(SENTENCE, "", 0.0, [], [], None))
     assert list(end.rows) == ["</s>"]
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from heed.running.opening import open_run
-from heed.running.preparing import kept
-from heed.running.validating import GREEDY, SAMPLES, Validator
+from heed.running.stories.pairs import kept
+from heed.running.stories.translating import GREEDY, SAMPLES, Validator
 from heed.training import journal
 from heed.training.folder import RunFolder
 from tests.running.writing import written
@@ -28,7 +28,7 @@ def test_a_validation_is_repeated_to_the_digit(writer: Path, tmp_path: Path) -> 
     """The kept weights are those of the last validation: what it wrote is found again."""
     run = open_run(writer, CPU)
     pairs = list(kept(run.folder, "valid"))
-    validator = Validator(run.translator, pairs, RunFolder.create(tmp_path / "again"))
+    validator = Validator(run.worker, pairs, RunFolder.create(tmp_path / "again"))
     found = validator.judge(60)
     *_, told = (entry for entry in journal.read(writer / "metrics.jsonl") if "valid/loss" in entry)
     assert told["step"] == 60
@@ -45,21 +45,21 @@ def test_the_loss_is_per_symbol_over_all_pairs(writer: Path, tmp_path: Path) -> 
     pairs = list(kept(run.folder, "valid"))
     total, symbols = 0.0, 0
     for pair in pairs:
-        (reading,) = run.translator.read([pair])
+        (reading,) = run.worker.read([pair])
         total += reading.surprise
         symbols += len(pair.target.split()) + 1
-    validator = Validator(run.translator, pairs, RunFolder.create(tmp_path / "run"))
+    validator = Validator(run.worker, pairs, RunFolder.create(tmp_path / "run"))
     assert validator.loss() == pytest.approx(total / symbols, rel=1e-5)
 
 
 def test_samples_are_what_the_model_writes(writer: Path, tmp_path: Path) -> None:
     run = open_run(writer, CPU)
     pairs = list(kept(run.folder, "test"))
-    found = Validator(run.translator, pairs, RunFolder.create(tmp_path / "run")).judge(7)
+    found = Validator(run.worker, pairs, RunFolder.create(tmp_path / "run")).judge(7)
     blocks = (tmp_path / "run/samples/step-0000007.txt").read_text().strip().split("\n\n")
     assert len(blocks) == SAMPLES
     for block, pair in zip(blocks, pairs, strict=False):
-        text = run.translator.translate([pair.source], GREEDY)[0][0].text
+        text = run.worker.translate([pair.source], GREEDY)[0][0].text
         assert [line[11:] for line in block.splitlines()] == [pair.source, pair.target, text]
     assert found.line() == (
         f"validation perplexity {found.perplexity:.2f} · {pairs[0].source} -> {found.sample.text}"

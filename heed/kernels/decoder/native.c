@@ -1,7 +1,8 @@
 /* One step of a plain Transformer decoder: all layers, for some hypotheses, in one call.
 
 A hypothesis never needs another one, so each worker takes some of them through all the layers, and
-nobody waits. README.md has the reasons and figures. */
+nobody waits; unless the weights of a layer are so large that reading them is what takes the time:
+then the workers share every map among them. README.md has the reasons and figures. */
 
 #include "kernels/linear/product.h"
 
@@ -25,7 +26,7 @@ struct layer {
 struct step {
     int64_t symbols;   /* N, int64 */
     int64_t table;     /* V M */
-    int64_t place;     /* M: what is added for the place */
+    int64_t place;     /* M: what is added for the place; or N M, for each its own */
     int64_t layers;    /* L */
     int64_t pasts;     /* T + 1 pointers: the keys and values of each place, rows L 2 M */
     int64_t origins;   /* N T, int64: the row of each place that a hypothesis comes from */
@@ -33,10 +34,17 @@ struct step {
     int64_t hidden;    /* B P: 0, or -inf where there is no place; 0: all are there */
     int64_t x;         /* N M: what comes out */
     int64_t weights;   /* N S, of the layer `aligns` */
-    int64_t L, N, T, M, H, F, S, P, pre_norm, bends, aligns;
+    int64_t L, N, T, M, H, F, S, P, pre_norm, bends, aligns; /* bends: by an `enum bend` */
     double scale;
-    struct norm last; /* weight 0: there is none */
+    struct norm last;    /* weight 0: there is none */
+    int64_t first;       /* N, int64: the place where each text begins; 0: all at the first */
+    int64_t place_row;   /* from one row of `place` to the next: 0 or M */
+    int64_t as_it_is;    /* whether weights are rows, not panels */
 };
+
+enum { FAR = 1 << 20 }; /* weights of a layer that are not near any processor */
+
+enum bend { BY_RELU, BY_GELU, BY_TANH };
 
 /* What one worker writes on. */
 struct desk {
@@ -110,13 +118,22 @@ HEED_INLINE vec gelu(vec x)
     return x * 0.5f * pick(x < 0, tail, 2.0f - tail);
 }
 
-static void bend(float *x, int64_t count)
+/* x (1 + tanh u) / 2 = x / (1 + e^{-2u}), u = √(2/π) (x + 0.044715 x³). */
+HEED_INLINE vec gelu_by_tanh(vec x)
+{
+    vec twice = x * (x * x * 0x1.2444f2p-4f + 0x1.988454p+0f);
+    return x / (1.0f + exp_of(-twice));
+}
+
+HEED_INLINE vec bent(vec x, int64_t bends) { return bends == BY_TANH ? gelu_by_tanh(x) : gelu(x); }
+
+static void bend(float *x, int64_t count, int64_t bends)
 {
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES)
-        store(x + i, gelu(load(x + i)));
+        store(x + i, bent(load(x + i), bends));
     if (i < count)
-        store_some(x + i, gelu(load_some(x + i, (int)(count - i), 0)), (int)(count - i));
+        store_some(x + i, bent(load_some(x + i, (int)(count - i), 0), bends), (int)(count - i));
 }
 
 /* Energies to weights, in whole vectors: what lies beyond `count` counts for nothing. */
@@ -186,19 +203,20 @@ static void look_back(const struct step *a, int64_t layer, int64_t n, float *h,
     int64_t M = a->M, D = M / a->H, T = a->T, room = (T + LANES) / LANES * LANES;
     const int64_t *pasts = (const int64_t *)a->pasts;
     const int64_t *origins = (const int64_t *)a->origins + n * T;
+    int64_t first = a->first ? ((const int64_t *)a->first)[n] : 0, seen = T + 1 - first;
     float *own = (float *)pasts[T] + (n * a->L + layer) * 2 * M;
     memcpy(own, h + M, sizeof(float) * 2 * (size_t)M);
-    for (int64_t t = 0; t < T; t++)
-        desk->row[t] = (const float *)pasts[t] + (origins[t] * a->L + layer) * 2 * M;
-    desk->row[T] = own;
+    for (int64_t t = first; t < T; t++)
+        desk->row[t - first] = (const float *)pasts[t] + (origins[t] * a->L + layer) * 2 * M;
+    desk->row[T - first] = own;
     float scale = 1 / sqrtf((float)D);
-    for (int64_t t = 0; t <= T; t++)
+    for (int64_t t = 0; t < seen; t++)
         for (int64_t head = 0; head < a->H; head++)
             desk->energy[head * room + t] = dot(h + head * D, desk->row[t] + head * D, D);
     for (int64_t head = 0; head < a->H; head++) {
         float *energy = desk->energy + head * room;
-        softmax(energy, T + 1, scale);
-        read_rows(h + head * D, D, energy, desk->row, M + head * D, T + 1);
+        softmax(energy, seen, scale);
+        read_rows(h + head * D, D, energy, desk->row, M + head * D, seen);
     }
 }
 
@@ -236,65 +254,105 @@ static void read_source(const struct step *a, const struct layer *layer, int64_t
         ((float *)a->weights)[n * S + s] = desk->sight[s] / (float)H;
 }
 
-/* Hypotheses `from` to `to` through one layer.    x: to - from, M */
+/* y = x Wᵀ + b with all the workers there are. */
+static void map_rows(const struct mapping *map, int threads)
+{
+    if (threads > 1)
+        heed_share(map_part, (void *)map, 4 * threads, threads);
+    else
+        product(map->x, map->x_row, map->w, map->w_row, map->bias, map->y, map->y_row, map->M,
+                map->K, map->N, (int)map->finish);
+}
+
+/* What the hypotheses of one layer look at, each for itself: what was written, or the source. */
+struct looking {
+    const struct step *step;
+    int64_t l, from, to;
+    float *q;
+    const struct desk *desk;
+    int at_source;
+};
+
+static void look_part(void *context, struct heed_turns *turns)
+{
+    const struct looking *a = context;
+    const struct layer *layer = (const struct layer *)a->step->layers + a->l;
+    int64_t N = a->to - a->from, M = a->step->M;
+    for (int64_t part; heed_turn(turns, &part);)
+        for (int64_t n = N * part / turns->tasks; n < N * (part + 1) / turns->tasks; n++)
+            if (a->at_source)
+                read_source(a->step, layer, a->from + n, a->q + n * M, a->desk + part,
+                            a->l == a->step->aligns);
+            else
+                look_back(a->step, a->l, a->from + n, a->q + n * 3 * M, a->desk + part);
+}
+
+static void look(const struct step *a, int64_t l, int64_t from, int64_t to, float *q,
+                 const struct desk *desk, int at_source, int workers)
+{
+    struct looking looking = {a, l, from, to, q, desk, at_source};
+    heed_share(look_part, &looking, workers, workers);
+}
+
+/* Hypotheses `from` to `to` through one layer, a desk for each worker.    x: to - from, M */
 static void pass(const struct step *a, int64_t l, int64_t from, int64_t to, float *x,
-                 const struct desk *desk)
+                 const struct desk *desk, int threads)
 {
     const struct layer *layer = (const struct layer *)a->layers + l;
     int64_t M = a->M, F = a->F, N = to - from;
+    int workers = threads < N ? threads : (int)N;
     float *h = desk->h, *wide = desk->wide;
 #define MAP(x, x_row, part, y, y_row, K, columns, finish)                                         \
-    product(x, x_row, (const float *)layer->part, (const float *)layer->part##_bias, y, y_row, N, \
-            K, columns, finish)
+    map_rows(&(struct mapping){x, (const float *)layer->part, (const float *)layer->part##_bias,  \
+                               y, x_row, a->as_it_is ? K : 0, y_row, N, K, columns, finish},      \
+             threads)
     const float *in = enter(a, &layer->around[0], x, h, N);
     MAP(in, M, look, wide, 3 * M, M, 3 * M, STORE);
-    for (int64_t n = 0; n < N; n++)
-        look_back(a, l, from + n, wide + n * 3 * M, desk);
+    look(a, l, from, to, wide, desk, 0, workers);
     MAP(wide, 3 * M, join, x, M, M, M, ADD);
     leave(a, &layer->around[0], x, N);
     if (layer->ask) {
         in = enter(a, &layer->around[2], x, h, N);
         MAP(in, M, ask, wide, M, M, M, STORE);
-        for (int64_t n = 0; n < N; n++)
-            read_source(a, layer, from + n, wide + n * M, desk, l == a->aligns);
+        look(a, l, from, to, wide, desk, 1, workers);
         MAP(wide, M, answer, x, M, M, M, ADD);
         leave(a, &layer->around[2], x, N);
     }
     in = enter(a, &layer->around[1], x, h, N);
     MAP(in, M, widen, wide, F, M, F, a->bends ? STORE : RELU);
     if (a->bends)
-        bend(wide, N * F);
+        bend(wide, N * F, a->bends);
     MAP(wide, F, narrow, x, M, F, M, ADD);
     leave(a, &layer->around[1], x, N);
 #undef MAP
 }
 
 /* Hypotheses `from` to `to` from symbols to what the output is made of. */
-static int write(const struct step *a, int64_t from, int64_t to)
+static int write(const struct step *a, int64_t from, int64_t to, int threads)
 {
     int64_t M = a->M, N = to - from, most = 3 * M > a->F ? 3 * M : a->F;
     int64_t room = (a->T + LANES) / LANES * LANES * a->H;
     room = room > a->P ? room : a->P;
-    int64_t rows = a->T + 1 > a->S ? a->T + 1 : a->S;
-    float *memory = malloc(sizeof(float) * (size_t)(N * (M + most) + room + a->P) +
-                           sizeof(float *) * (size_t)rows);
+    int64_t rows = a->T + 1 > a->S ? a->T + 1 : a->S, desks = threads < N ? threads : N;
+    size_t each = sizeof(struct desk) + sizeof(float *) * (size_t)rows +
+                  sizeof(float) * (size_t)(room + a->P);
+    char *memory = malloc(each * (size_t)desks + sizeof(float) * (size_t)(N * (M + most)));
     if (!memory)
         return 1;
-    struct desk desk;
-    desk.row = (const float **)memory;
-    desk.h = (float *)(desk.row + rows);
-    desk.wide = desk.h + N * M;
-    desk.energy = desk.wide + N * most;
-    desk.sight = desk.energy + room;
+    struct desk *desk = (struct desk *)memory;
+    const float **row = (const float **)(desk + desks);
+    float *h = (float *)(row + desks * rows), *scratch = h + N * (M + most);
+    for (int64_t i = 0; i < desks; i++, row += rows, scratch += room + a->P)
+        desk[i] = (struct desk){h, h + N * M, scratch, scratch + room, row};
     float *x = (float *)a->x + from * M;
-    const float *place = (const float *)a->place;
     for (int64_t n = 0; n < N; n++) {
+        const float *place = (const float *)a->place + (from + n) * a->place_row;
         const float *vector = (const float *)a->table + ((const int64_t *)a->symbols)[from + n] * M;
         for (int64_t i = 0; i < M; i++)
             x[n * M + i] = place[i] + (float)a->scale * vector[i];
     }
     for (int64_t l = 0; l < a->L; l++)
-        pass(a, l, from, to, x, &desk);
+        pass(a, l, from, to, x, desk, threads);
     if (a->last.weight)
         normalise_rows(x, x, N, M, &a->last);
     free(memory);
@@ -310,12 +368,15 @@ static void take_part(void *context, struct heed_turns *turns)
 {
     struct sharing *sharing = context;
     for (int64_t part, N = sharing->step->N; heed_turn(turns, &part);)
-        if (write(sharing->step, N * part / turns->tasks, N * (part + 1) / turns->tasks))
+        if (write(sharing->step, N * part / turns->tasks, N * (part + 1) / turns->tasks, 1))
             atomic_store(&sharing->failed, 1);
 }
 
 HEED_EXPORT int HEED(heed_decoder_step)(const struct step *a, int threads)
 {
+    int64_t weights = 4 * a->M * a->M + 2 * a->M * a->F;
+    if (threads > 1 && weights > FAR)
+        return write(a, 0, a->N, threads);
     struct sharing sharing = {a, 0};
     heed_share(take_part, &sharing, threads < a->N ? threads : a->N, threads);
     return sharing.failed;

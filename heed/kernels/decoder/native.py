@@ -21,8 +21,11 @@ from torch.nn.functional import pad
 from heed.kernels import native
 from heed.kernels.linear.native import PANEL, Packed
 
-_step = native.Function("heed_decoder_step", "21qd2qd")
+_step = native.Function("heed_decoder_step", "21qd2qd3q")
 _layer = struct.Struct("@14q" + 3 * "2qd")
+
+
+BENDS = ("relu", "gelu", "gelu-tanh")
 
 
 class Norm(NamedTuple):
@@ -75,11 +78,14 @@ class Stack:
         *,
         heads: int,
         pre_norm: bool,
-        bends: bool,
+        bends: str,
         aligns: int | None,
         last: Norm | None,
     ) -> None:
-        """`table` V M and `exists` B S are read; `bends`: by GELU, else by ReLU."""
+        """`table` V M and `exists` B S are read; `bends`: one of BENDS.
+
+        Either all maps are packed, or none is and the rows of each stand side by side.
+        """
         V, M = table.shape
         S = P = 0
         if sources:
@@ -95,8 +101,18 @@ class Stack:
         self.table, self.symbols, self.width, self.source = table, V, M, S
         self.depth, self.aligns = len(layers), aligns
         F = layers[0].widen.N
+        self.as_it_is = layers[0].widen.row > 0
         self.hidden = 0 if hidden is None else hidden.data_ptr()
-        self.sizes = (M, heads, F, S, P, pre_norm, bends, -1 if aligns is None else aligns)
+        self.sizes = (
+            M,
+            heads,
+            F,
+            S,
+            P,
+            pre_norm,
+            BENDS.index(bends),
+            -1 if aligns is None else aligns,
+        )
         self.rest = (scale, *((0, 0, 0.0) if last is None else last.told()))
 
     def step(
@@ -106,13 +122,15 @@ class Stack:
         pasts: Sequence[Tensor],
         origins: Tensor,
         sentences: Tensor,
+        first: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """One more symbol for each hypothesis: what the output is made of, and where it looked.
 
         symbols    N, and sentences N: which source each looks at; both int64
-        place      M, what is added for where they stand
+        place      M, what is added for where they stand; or N M, for each its own
         pasts      of the T places before this one and of this one, which is written: N' L 2 M
         origins    N T, int64: the row of each past that a hypothesis comes from
+        first      N, int64: the place where each text begins; None: the first
         Gives N M, and where a layer `aligns` the mean weights of its heads, N S.
         """
         N, T = origins.shape
@@ -124,7 +142,8 @@ class Stack:
             symbols.data_ptr(), self.table.data_ptr(), place.data_ptr(), self.layers.data_ptr(),
             places.buffer_info()[0], origins.data_ptr(), sentences.data_ptr(), self.hidden,
             x.data_ptr(), 0 if weights is None else weights.data_ptr(), self.depth, N, T,
-            *self.sizes, *self.rest,
+            *self.sizes, *self.rest, 0 if first is None else first.data_ptr(),
+            self.width if place.ndim == 2 else 0, self.as_it_is,
         )  # fmt: skip
         return x, weights
 

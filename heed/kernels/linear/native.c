@@ -71,28 +71,17 @@ HEED_EXPORT int HEED(heed_linear_mark)(const struct marking *a, int threads)
 }
 
 /* y = x Wᵀ + b.    M K -> M N */
-struct mapping {
-    int64_t x, x_row, packed, bias, y, y_row, M, K, N, relu;
+struct forward {
+    int64_t x, x_row, w, w_row, bias, y, y_row, M, K, N, relu;
 };
 
-static void map_part(void *context, struct heed_turns *turns)
+HEED_EXPORT int HEED(heed_linear_forward)(const struct forward *a, int threads)
 {
-    const struct mapping *a = context;
-    int64_t parts = turns->tasks, panels = panels_of(a->N);
-    const float *bias = (const float *)a->bias;
-    for (int64_t part; heed_turn(turns, &part);) {
-        int64_t from = panels * part / parts, to = panels * (part + 1) / parts;
-        int64_t columns = to * PANEL < a->N ? to * PANEL : a->N;
-        product((const float *)a->x, a->x_row, (const float *)a->packed + from * a->K * PANEL,
-                bias ? bias + from * PANEL : 0, (float *)a->y + from * PANEL, a->y_row, a->M, a->K,
-                columns - from * PANEL, a->relu ? RELU : STORE);
-    }
-}
-
-HEED_EXPORT int HEED(heed_linear_forward)(const struct mapping *a, int threads)
-{
+    struct mapping map = {(const float *)a->x, (const float *)a->w, (const float *)a->bias,
+                          (float *)a->y, a->x_row, a->w_row, a->y_row, a->M, a->K, a->N,
+                          a->relu ? RELU : STORE};
     int64_t work = a->M * a->K * a->N;
-    heed_share(map_part, (void *)a, work < 200000 ? 1 : threads, threads);
+    heed_share(map_part, &map, work < 200000 ? 1 : threads, threads);
     return 0;
 }
 
@@ -102,7 +91,7 @@ The symbols are cut into chunks, whose limits depend on nothing but their number
 each row its largest logit, Σ exp(logit - largest), and its best few. No symbol of a later chunk is
 among the best if it lies below the worst of those few: the floor, which never sinks. */
 struct choosing {
-    int64_t x, x_row, packed, bias, M, K, N, many, end, forbidden, forbids;
+    int64_t x, x_row, w, w_row, bias, M, K, N, many, end, forbidden, forbids;
     int64_t log_prob, symbol, ending, chunks, scratch, floor;
 };
 
@@ -215,8 +204,8 @@ static void choose_rows(const struct choosing *a, int64_t chunk, int64_t from, i
     if (to - from < BLOCK || count < WIDE)
         for (int64_t i = 0; i < rows * WIDE; i++)
             logit[i] = -INFINITY;
-    rows_by_panels(rows, (const float *)a->x + m * a->x_row, a->x_row, (const float *)a->packed,
-                   (const float *)a->bias, logit, WIDE, a->K, a->N, from, to, STORE);
+    rows_by_panels(rows, (const float *)a->x + m * a->x_row, a->x_row, (const float *)a->w,
+                   a->w_row, (const float *)a->bias, logit, WIDE, a->K, a->N, from, to, STORE);
     for (int64_t i = 0; i < rows; i++) {
         if (a->end >= first && a->end < to * PANEL)
             ((float *)a->ending)[m + i] = logit[i * WIDE + a->end - first];

@@ -23,20 +23,22 @@ PANEL, MARKS = 16, 32
 
 _pack = native.Function("heed_linear_pack", "5q")
 _mark = native.Function("heed_linear_mark", "5q")
-_forward = native.Function("heed_linear_forward", "10q")
-_likeliest = native.Function("heed_linear_likeliest", "17q")
+_forward = native.Function("heed_linear_forward", "11q")
+_likeliest = native.Function("heed_linear_likeliest", "18q")
 
 
 class Packed(NamedTuple):
     """The weights of a linear map in panels of 16 columns, and its bias as it is.
 
-    data  ⌈N / 16⌉ K 16
+    data  ⌈N / 16⌉ K 16; or N K, not packed at all
+    row   0; or how far apart the rows of what is not packed stand
     """
 
     data: Tensor
     bias: Tensor | None
     N: int
     K: int
+    row: int = 0
 
 
 class Likeliest(NamedTuple):
@@ -87,13 +89,23 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
     return Packed(known[2], None if bias is None else bias.detach()[:N], N, K)
 
 
+def as_it_is(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) -> Packed:
+    """The weight N K, or its first `rows` rows, read where it stands: slower, but no second copy.
+
+    For weights that no cache holds, where reading takes most of the time.
+    """
+    N, K = (weight.shape[0] if rows is None else rows), weight.shape[1]
+    data = weight.detach()[:N]
+    return Packed(data, None if bias is None else bias.detach()[:N], N, K, data.stride(0))
+
+
 def forward(x: Tensor, packed: Packed, relu: bool = False) -> Tensor:
     """x Wᵀ + b, bent if wanted.    M K -> M N"""
-    data, bias, N, K = packed
+    data, bias, N, K, row = packed
     M = x.shape[0]
     y = x.new_empty(M, N)
     _forward(
-        x.data_ptr(), x.stride(0), data.data_ptr(), 0 if bias is None else bias.data_ptr(),
+        x.data_ptr(), x.stride(0), data.data_ptr(), row, 0 if bias is None else bias.data_ptr(),
         y.data_ptr(), N, M, K, N, relu,
     )  # fmt: skip
     return y
@@ -105,13 +117,13 @@ def likeliest(x: Tensor, packed: Packed, many: int, end: int, forbid: Tensor) ->
     A forbidden symbol's share goes to nobody. Of equal symbols the one with the lowest id is
     better. Where fewer than `many` are possible, symbol 0 with -inf fills the row.
     """
-    data, bias, N, K = packed
+    data, bias, N, K, row = packed
     M, many = x.shape[0], min(many, N)
     symbols = torch.empty(M, many, dtype=torch.int64, device="cpu")
     found = Likeliest(x.new_empty(M, many), symbols, x.new_empty(M))
     log_prob, symbol, ending = (each.data_ptr() for each in found)
     _likeliest(
-        x.data_ptr(), x.stride(0), data.data_ptr(), 0 if bias is None else bias.data_ptr(),
+        x.data_ptr(), x.stride(0), data.data_ptr(), row, 0 if bias is None else bias.data_ptr(),
         M, K, N, many, end, forbid.data_ptr(), len(forbid), log_prob, symbol, ending, 0, 0, 0,
     )  # fmt: skip
     return found

@@ -1,0 +1,205 @@
+r"""Text to numbers and back with nothing changed: every space, line break and capital stays.
+
+    character   each character of the training text has a number; others are <unk>
+    byte-bpe    pieces of bytes, merged by frequency, so that nothing is unknown. Radford 2019 §2.2
+
+For language models, which write text as it stands in a file. (`tokenise.py` is for sentences,
+where white space only parts words.) Kept as one tokenizer.json, whose rules are only ever these.
+"""
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from heed.data.text import read_lines
+from heed.data.tokenise import BOS, EOS, LARGEST, PAD, SPECIALS, UNK
+from heed.errors import Refused, UnknownName
+
+Kind = Literal["character", "byte-bpe"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CHUNK = 1 << 16
+"""Characters that are cut into symbols at a time."""
+
+
+class Verbatim:
+    """A vocabulary and how text is cut into it. `train` or `load` makes one."""
+
+    def __init__(self, tokenizer: Tokenizer, kind: Kind) -> None:
+        self.kind = kind
+        tokenizer.encode_special_tokens = True  # a special symbol in a text is ordinary text
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def train(cls, kind: Kind, texts: Iterable[str], size: int = 8000) -> "Verbatim":
+        """A vocabulary of at most `size` symbols, the four special ones among them.
+
+        The commonest characters come first, those as common in the order of their code points.
+        """
+        if kind not in KINDS:
+            raise UnknownName("tokeniser", kind, KINDS)
+        least = len(SPECIALS) + (256 if kind == "byte-bpe" else 1)
+        if size < least:
+            raise Refused(f"a {kind} vocabulary has {least} symbols or more; got size={size}")
+        tokenizer = _frame(kind)
+        if kind == "character":
+            counts = Counter(character for text in texts for character in text)
+            ranked = sorted(counts, key=lambda each: (-counts[each], each))
+            pieces = [*SPECIALS, *ranked][:size]
+            numbers = {piece: i for i, piece in enumerate(pieces)}
+            tokenizer.model = models.BPE(numbers, [], unk_token=SPECIALS[UNK])
+        else:
+            trainer = trainers.BpeTrainer(
+                vocab_size=size,
+                min_frequency=2,
+                special_tokens=list(SPECIALS),
+                initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+                show_progress=False,
+            )
+            tokenizer.train_from_iterator(texts, trainer)
+        _name_specials(tokenizer)
+        return cls(tokenizer, kind)
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, special symbols included."""
+        return int(self._tokenizer.get_vocab_size())
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same vocabulary and rules, and for no others."""
+        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's numbers, and nothing before or after them."""
+        return [coded.ids for coded in self._tokenizer.encode_batch_fast(list(texts))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text up to </s>; bytes that are no text, and what is unknown, are shown as �."""
+        kept = []
+        for i in ids:
+            if i == EOS:
+                break
+            if i not in (PAD, BOS):
+                kept.append(int(i))
+        if self.kind == "byte-bpe":
+            return str(self._tokenizer.decode(kept, skip_special_tokens=False))
+        pieces = (self._tokenizer.id_to_token(i) or "" for i in kept)
+        return "".join("�" if i == UNK else piece for i, piece in zip(kept, pieces, strict=True))
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """A label for each number, for pictures: what cannot be seen is drawn."""
+        return [_label(self._surface(int(i))) for i in ids]
+
+    def _surface(self, i: int) -> str:
+        if i < len(SPECIALS):
+            return SPECIALS[i]
+        if self.kind == "byte-bpe":
+            return str(self._tokenizer.decode([i]))
+        return self._tokenizer.id_to_token(i) or ""
+
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json, whole or not at all."""
+        path = Path(path)
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(self._tokenizer.to_str(pretty=True))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Verbatim":
+        """What `save` wrote. Rules other than heed's own are refused: a file is only data."""
+        try:
+            if os.path.getsize(path) > LARGEST:
+                raise Refused(f"{path}: too large for a tokeniser")
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise Refused(f"cannot read {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise Refused(f"{path}: not a tokeniser (not UTF-8)") from None
+        return cls(*_parsed(text, path))
+
+
+def read_text(path: str | Path) -> Iterator[str]:
+    r"""A file as it stands, some lines at a time; every line ends at "\n", the last one too.
+
+    A cut comes before a line that begins with a letter or a mark, so that byte-bpe, whose pieces
+    never cross from white space into a word, cuts the parts as it would cut the whole.
+    """
+    held: list[str] = []
+    length = 0
+    for _, line in read_lines(path):
+        if length >= CHUNK and line[:1].strip():
+            yield "".join(held)
+            held, length = [], 0
+        held.append(f"{line}\n")
+        length += len(line) + 1
+    if held:
+        yield "".join(held)
+
+
+def _frame(kind: Kind) -> Tokenizer:
+    """The rules without a vocabulary."""
+    if kind == "character":
+        tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNK]))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        tokenizer.decoder = decoders.Fuse()
+    else:
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _name_specials(tokenizer: Tokenizer) -> None:
+    tokenizer.add_special_tokens([AddedToken(symbol, special=True) for symbol in SPECIALS])
+
+
+def _parsed(text: str, path: str | Path) -> tuple[Tokenizer, Kind]:
+    """A tokeniser whose rules are among these; anything else is refused."""
+    try:
+        rules = json.loads(text)
+        pieces = rules["model"]["vocab"]
+        sound = set(pieces.values()) == set(range(len(pieces))) and all(
+            pieces.get(symbol) == i for i, symbol in enumerate(SPECIALS)
+        )
+        tokenizer = Tokenizer.from_str(text) if sound else None
+        kind = None if tokenizer is None else _outlines().get(_outline(tokenizer))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # the library's own panics are no Exception
+        raise Refused(f"{path}: not a tokeniser, or a broken one") from None
+    if tokenizer is None or kind is None:
+        raise Refused(f"{path}: not a tokeniser for language models that heed wrote")
+    return tokenizer, kind
+
+
+@cache
+def _outlines() -> dict[str, Kind]:
+    found: dict[str, Kind] = {}
+    for kind in KINDS:
+        tokenizer = _frame(kind)
+        _name_specials(tokenizer)
+        found[_outline(tokenizer)] = kind
+    return found
+
+
+def _outline(tokenizer: Tokenizer) -> str:
+    """All that a tokenizer.json says, without the pieces."""
+    rules = json.loads(tokenizer.to_str())
+    rules["model"] = {k: v for k, v in rules["model"].items() if k not in ("vocab", "merges")}
+    return json.dumps(rules, sort_keys=True)
+
+
+def _label(piece: str) -> str:
+    """Line breaks and spaces as signs that can be seen."""
+    shown = piece.replace("\n", "↵").replace("\t", "⇥")
+    return shown if shown.strip() else shown.replace(" ", "␣")

@@ -1,0 +1,201 @@
+"""Vocabularies in the files that Hugging Face keeps, as one tokeniser with the same numbers.
+
+    tokenizer.json            all of it, whatever the kind
+    vocab.txt                 WordPiece, as BERT has it
+    vocab.json merges.txt     byte-level BPE, as GPT-2 has it
+    spiece.model              a sentencepiece unigram model, as XLNet has it
+    tokenizer_config.json     lower case or not, and which piece is the padding, the mask and so on
+
+    vocabulary = read({"vocab.txt": data}, symbols=30522, where="folder")
+    vocabulary.encode(["我爱中国"])
+
+A file is data: nothing in it is executed, and it is looked at before `tokenizers` is given it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer, processors
+
+from heed.data import vocabulary_files
+from heed.data.vocabulary_files import Given
+from heed.errors import Refused
+
+SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", *SETTINGS)
+
+MORE = 1000  # pieces that may be added to a vocabulary
+
+
+class Format(NamedTuple):
+    """A kind of file, and what its family does where its settings do not say."""
+
+    file: str
+    make: Callable[[Given], Tokenizer]
+    roles: dict[str, str]
+    """Which piece has which role, in the order in which missing ones get their numbers."""
+    around: tuple[str, str] | None = None
+    """What stands around a text, and around a pair; with the segment of each. None: a beginning
+    and an end if the settings say so."""
+
+
+BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+GPT2 = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
+XLNET = {"bos": "<s>", "eos": "</s>"} | {
+    role: f"<{role}>" for role in ("unk", "sep", "pad", "cls", "mask")
+}
+FORMATS = (
+    Format(
+        "vocab.txt",
+        vocabulary_files.wordpiece,
+        BERT,
+        around=("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"),
+    ),
+    Format("vocab.json", vocabulary_files.byte_level, GPT2),
+    Format(
+        "spiece.model",
+        vocabulary_files.unigram,
+        XLNET,
+        around=("$A:0 {sep}:0 {cls}:2", "$A:0 {sep}:0 $B:1 {sep}:1 {cls}:2"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """How text is cut into numbers, and which of them have a role: pad, cls, sep, mask, ..."""
+
+    tokenizer: Tokenizer
+    roles: dict[str, int]
+
+    @property
+    def size(self) -> int:
+        """How many pieces there are, those that were added included."""
+        return self.tokenizer.get_vocab_size()
+
+    def encode(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, plain: bool = False
+    ) -> list[list[int]]:
+        """The numbers of each text, or of each text and its pair, as the model reads them.
+
+        plain  without what a model wants around a text, such as [CLS] and [SEP]
+        """
+        given: Any = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
+        coded = self.tokenizer.encode_batch_fast(given, add_special_tokens=not plain)
+        return [each.ids for each in coded]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some numbers; pieces with a role are left out."""
+        return self.tokenizer.decode(list(ids))
+
+    def files(self) -> dict[str, bytes]:
+        """tokenizer.json and what must stand beside it, for Hugging Face to read."""
+        names = {f"{role}_token": self.tokenizer.id_to_token(i) for role, i in self.roles.items()}
+        # The class that takes tokenizer.json as it is; others would make rules of their own.
+        beside = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+        return {
+            "tokenizer.json": self.tokenizer.to_str().encode(),
+            "tokenizer_config.json": json.dumps(beside, ensure_ascii=False, indent=2).encode(),
+        }
+
+
+def largest(symbols: int) -> int:
+    """Bytes that a file of a vocabulary may have, for a model of so many symbols."""
+    return 2**20 + 256 * symbols
+
+
+def read(files: Mapping[str, bytes], symbols: int, where: str) -> Vocabulary | None:
+    """The vocabulary among some files of a folder, for a model of so many symbols; None: there is
+    none."""
+    given = Given(files, symbols, where)
+    told = given.table("special_tokens_map.json") | given.table("tokenizer_config.json")
+    given = given._replace(told=told)
+    if "tokenizer.json" in files:
+        tokenizer = vocabulary_files.whole(given)
+        roles = _named(_usual(tokenizer) | _told(told), tokenizer)
+    else:
+        form = next((form for form in FORMATS if form.file in files), None)
+        if form is None:
+            return None
+        tokenizer, roles = _made(form, given)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return Vocabulary(tokenizer, roles)
+
+
+def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
+    """A tokeniser out of the older files, which say less than a tokenizer.json."""
+    tokenizer = form.make(given)
+    names = form.roles | _told(given.told)
+    _add(tokenizer, _numbered(given), given.where)
+    tokenizer.add_special_tokens(list(names.values()))
+    for more in ("additional_special_tokens", "extra_special_tokens"):
+        tokenizer.add_special_tokens(list(_contents(given.told.get(more)))[:MORE])
+    roles = _named(names, tokenizer)
+    single, pair = form.around or _ends(given)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=single.format(**names),
+        pair=pair.format(**names),
+        special_tokens=[(names[r], i) for r, i in roles.items() if f"{{{r}}}" in single],
+    )
+    return tokenizer, roles
+
+
+def _ends(given: Given) -> tuple[str, str]:
+    """What stands around a text where that is a matter of two settings."""
+    begin = "{bos}:0 " if given.flag("add_bos_token", False) else ""
+    end = " {eos}:0" if given.flag("add_eos_token", False) else ""
+    single = f"{begin}$A:0{end}"
+    return single, f"{single} {single.replace('$A', '$B').replace(':0', ':1')}"
+
+
+def _usual(tokenizer: Tokenizer) -> dict[str, str]:
+    """Roles by the names that the three families, or heed, give such pieces."""
+    families = [BERT, XLNET, GPT2]
+    found: dict[str, str] = {}
+    for family in families:
+        found = {r: n for r, n in family.items() if tokenizer.token_to_id(n) is not None} | found
+    return found
+
+
+def _told(told: Mapping[str, Any]) -> dict[str, str]:
+    """Roles as the settings give them."""
+    roles = {role: told.get(f"{role}_token") for role in {**XLNET, **BERT}}
+    return {role: name for role, given in roles.items() for name in _contents([given])}
+
+
+def _contents(tokens: Any) -> Iterable[str]:
+    """Pieces as settings write them: plain, or with what surrounds them."""
+    for token in tokens if isinstance(tokens, list | tuple) else ():
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(content, str) and 0 < len(content) <= 256:
+            yield content
+
+
+def _named(names: Mapping[str, str], tokenizer: Tokenizer) -> dict[str, int]:
+    numbers = {role: tokenizer.token_to_id(name) for role, name in names.items()}
+    return {role: i for role, i in numbers.items() if i is not None}
+
+
+def _numbered(given: Given) -> dict[int, str]:
+    """Pieces that were added to the vocabulary, by their numbers."""
+    old = given.table("added_tokens.json")
+    found = {i: name for name, i in old.items() if type(i) is int}
+    newer = given.told.get("added_tokens_decoder")
+    for number, token in newer.items() if isinstance(newer, dict) else ():
+        for name in _contents([token]) if number.isdecimal() and len(number) < 10 else ():
+            found[int(number)] = name
+    if len(found) > MORE:
+        raise Refused(f"{given.where} adds {len(found):,} pieces to its vocabulary; {MORE} may be")
+    return found
+
+
+def _add(tokenizer: Tokenizer, pieces: Mapping[int, str], where: str) -> None:
+    for number, name in sorted(pieces.items()):
+        tokenizer.add_special_tokens([name])
+        if tokenizer.token_to_id(name) != number:
+            raise Refused(f"{where}: the added piece {name!r} cannot have the number {number}")

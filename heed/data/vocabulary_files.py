@@ -1,0 +1,177 @@
+"""The files of a vocabulary, each read with suspicion: sizes and numbers first, pieces then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from heed.data import sentencepiece
+from heed.errors import Refused
+
+FEW = 20_000
+"""Commas and brackets that rules may have beside those of their pieces."""
+
+
+class Given(NamedTuple):
+    """The files of a folder, and the model that their vocabulary is for."""
+
+    files: Mapping[str, bytes]
+    symbols: int
+    where: str
+    told: Mapping[str, Any] = {}
+
+    def path(self, name: str) -> str:
+        """A file's name for a message."""
+        return f"{self.where}/{name}"
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A JSON object; of a file that is not there an empty one.
+
+        What takes memory in JSON are its values, and they are counted before it is parsed.
+        """
+        data = self.files.get(name, b"{}")
+        values = sum(map(data.count, (b",", b"[", b"{")))
+        if values > FEW + 8 * self.symbols:
+            raise Refused(f"{self.path(name)} has far more entries than the model has symbols")
+        try:
+            table = json.loads(data.decode())
+        except (ValueError, RecursionError):
+            raise Refused(f"{self.path(name)} is not sound JSON") from None
+        if not isinstance(table, dict):
+            raise Refused(f"{self.path(name)} is not what it should be: a table is expected")
+        return table
+
+    def lines(self, name: str) -> list[str]:
+        """A text's lines, which end at \\n alone."""
+        try:
+            text = self.files[name].decode()
+        except KeyError:
+            raise Refused(f"{self.where} has no {name}, which the vocabulary needs") from None
+        except UnicodeDecodeError:
+            raise Refused(f"{self.path(name)} is not UTF-8 text") from None
+        return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+    def flag(self, name: str, otherwise: bool | None) -> bool | None:
+        """A setting that is yes or no."""
+        value = self.told.get(name, otherwise)
+        return value if isinstance(value, bool) else otherwise
+
+
+def whole(given: Given) -> Tokenizer:
+    """A tokenizer.json."""
+    name = given.path("tokenizer.json")
+    rules = given.table("tokenizer.json")
+    try:
+        pieces = rules["model"]["vocab"]
+        if isinstance(pieces, list):
+            pieces = {piece: i for i, (piece, _) in enumerate(pieces)}
+        added = {token["content"]: token["id"] for token in rules.get("added_tokens") or []}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise Refused(f"{name}: not a tokeniser, or a broken one") from None
+    _check_numbers(pieces, given.symbols, name)
+    _check_numbers({**pieces, **added}, len(pieces) + len(added), name)
+    return _built(lambda: Tokenizer.from_str(given.files["tokenizer.json"].decode()), name)
+
+
+def wordpiece(given: Given) -> Tokenizer:
+    """A vocab.txt: a piece per line, its number that of the line. Devlin 2019."""
+    lines = given.lines("vocab.txt")
+    pieces = {line: i for i, line in enumerate(lines)}
+    name = given.path("vocab.txt")
+    _check_numbers(pieces, given.symbols, name)
+    unknown = next(_texts(given.told.get("unk_token")), "[UNK]")
+    tokenizer = _built(lambda: Tokenizer(models.WordPiece(pieces, unk_token=unknown)), name)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=given.flag("tokenize_chinese_chars", True) is True,
+        strip_accents=given.flag("strip_accents", None),
+        lowercase=given.flag("do_lower_case", True) is True,
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return tokenizer
+
+
+def byte_level(given: Given) -> Tokenizer:
+    """vocab.json and merges.txt: byte-pair encoding of bytes, so nothing is unknown. Radford 2019.
+
+    The merges stand in the order in which they are made, after a line that may say a version.
+    """
+    name = given.path("vocab.json")
+    pieces = given.table("vocab.json")
+    _check_numbers(pieces, given.symbols, name)
+    lines = given.lines("merges.txt")
+    lines = [line for line in lines[lines[0].startswith("#version") :] if line]
+    if any(line.count(" ") != 1 for line in lines):
+        raise Refused(f"{given.path('merges.txt')} has a line that is not two pieces")
+    merges = [(a, b) for a, _, b in (line.partition(" ") for line in lines)]
+    # The library stops the program at a merge whose pieces it cannot find.
+    if any(not {*merge, "".join(merge)} <= pieces.keys() for merge in merges):
+        raise Refused(f"{given.path('merges.txt')} merges pieces that vocab.json does not have")
+    rules: Any = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
+    tokenizer = _built(lambda: Tokenizer(models.BPE(pieces, merges, **rules)), name)
+    space = given.flag("add_prefix_space", False) is True
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def unigram(given: Given) -> Tokenizer:
+    """A sentencepiece model, with what XLNet does to a text before it is cut. Kudo 2018."""
+    name = given.path("spiece.model")
+    found = sentencepiece.parse(given.files["spiece.model"], name, given.symbols)
+    pieces = [(piece.text, piece.score) for piece in found.pieces]
+    tokenizer = _built(lambda: Tokenizer(models.Unigram(pieces, found.unknown, False)), name)
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if given.flag("do_lower_case", False):
+        steps.append(normalizers.Lowercase())
+    if found.charsmap:
+        steps.append(_built(lambda: normalizers.Precompiled(found.charsmap), name))
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", "always")]
+    )
+    tokenizer.decoder = decoders.Metaspace("▁", "always")
+    whole = (sentencepiece.CONTROL, sentencepiece.USER_DEFINED)  # never cut, wherever they stand
+    tokenizer.add_tokens(
+        [
+            AddedToken(text, normalized=False, special=kind == sentencepiece.CONTROL)
+            for text, _, kind in found.pieces
+            if kind in whole
+        ]
+    )
+    return tokenizer
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """A piece as settings write it: plain, or with what surrounds it."""
+    content = value.get("content") if isinstance(value, dict) else value
+    if isinstance(content, str):
+        yield content
+
+
+def _check_numbers(pieces: Any, below: int, name: str) -> None:
+    """Each piece has a number of its own, within the model's symbols."""
+    if not isinstance(pieces, dict) or not pieces:
+        raise Refused(f"{name}: not a vocabulary, or an empty one")
+    if len(pieces) > below:
+        raise Refused(f"{name} has {len(pieces):,} pieces, more than the model's {below:,} symbols")
+    numbers = pieces.values()
+    if not all(type(i) is int and 0 <= i < below for i in numbers) or len(set(numbers)) != len(
+        pieces
+    ):
+        raise Refused(f"{name}: the numbers of the pieces are not each one below {below:,}")
+
+
+def _built(make: Callable[[], Any], name: str) -> Any:
+    """What the library makes of a file, or a line that says it could not."""
+    try:
+        return make()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # the library's own panics are no Exception
+        raise Refused(f"{name}: not a tokeniser, or a broken one") from None

@@ -1,0 +1,105 @@
+"""Texts longer than a model's places: when they are full, the model begins anew with the last half.
+
+A text of n symbols is seen from place s(n) on: s(n) = 0 up to the P places that there are, and then
+the least multiple of h = ⌈P / 2⌉ that leaves no more than P. What a text is continued by thus
+depends on the text alone: not on where its prompt ended, nor on the texts beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from heed.decoding.stepping import Step
+
+
+class Model(Protocol):
+    """A model that begins with prompts, which stand at the end of their rows."""
+
+    def begin(self, inputs: Tensor, *, lengths: Tensor | None = None) -> Any:
+        """N T, N -> carry"""
+
+    def step(self, carry: Any, symbols: Tensor) -> Step[Any]:
+        """Read one symbol per row.    N"""
+
+    def select(self, carry: Any, rows: Tensor, same: bool = False) -> Any:
+        """The carry of the chosen rows."""
+
+
+class Carry(NamedTuple):
+    """The model's own carry, and the texts that it would begin anew with."""
+
+    inner: Any
+    text: Tensor  # N L, each at the end of its row
+    lengths: Tensor  # N, of the whole texts
+    room: int  # places that are left
+
+
+class Slid(NamedTuple):
+    """A step of the model, with the carry of the whole text."""
+
+    logits: Tensor
+    carry: Carry
+    weight: Tensor | None
+
+
+def first_seen(n: int, places: int) -> int:
+    """From which symbol on a text of n symbols is seen."""
+    half = places - places // 2
+    return -(-max(0, n - places) // half) * half
+
+
+def padded(texts: list[list[int]], device: torch.device | str) -> tuple[Tensor, Tensor | None]:
+    """Texts at the end of their rows, and their lengths; None where they are equal.    N T, N"""
+    T = max(map(len, texts), default=0)
+    rows = [[0] * (T - len(text)) + text for text in texts]
+    table = torch.tensor(rows, dtype=torch.long, device=device).view(len(texts), T)
+    lengths = None
+    if any(len(text) < T for text in texts):
+        lengths = torch.tensor([len(text) for text in texts], device=device)
+    return table, lengths
+
+
+class Sliding:
+    """A model with P places as one without an end, over the protocol of `stepping.py`."""
+
+    def __init__(self, model: Model, places: int, device: torch.device | str) -> None:
+        self.model, self.places, self.device = model, places, device
+
+    def begin(self, texts: list[list[int]]) -> Carry:
+        """After these texts, which may be empty and of any length."""
+        text, lengths = padded([t[first_seen(len(t) + 1, self.places) :] for t in texts], "cpu")
+        whole = torch.tensor([len(t) for t in texts], dtype=torch.long)
+        return self._begun(text, lengths, whole)
+
+    def _begun(self, text: Tensor, lengths: Tensor | None, whole: Tensor) -> Carry:
+        text, whole = text.to(self.device), whole.to(self.device)
+        lengths = None if lengths is None else lengths.to(self.device)
+        inner = self.model.begin(text, lengths=lengths)
+        return Carry(inner, text, whole, self.places - text.shape[1])
+
+    def step(self, carry: Carry, symbols: Tensor) -> Slid:
+        """Read one symbol per row.    N"""
+        if not carry.room:
+            carry = self._anew(carry)
+        step = self.model.step(carry.inner, symbols)
+        text = torch.cat([carry.text, symbols[:, None]], 1)
+        return Slid(
+            step.logits, Carry(step.carry, text, carry.lengths + 1, carry.room - 1), step.weight
+        )
+
+    def _anew(self, carry: Carry) -> Carry:
+        """With what is to be seen of each text, once one of them fills all places."""
+        sizes = carry.lengths.tolist()
+        seen = [n - first_seen(n + 1, self.places) for n in sizes]
+        T = max(seen)
+        lengths = torch.tensor(seen) if min(seen) < T else None
+        return self._begun(carry.text[:, carry.text.shape[1] - T :], lengths, carry.lengths)
+
+    def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
+        """The carry of the chosen rows."""
+        inner = self.model.select(carry.inner, rows, same)
+        text, lengths = carry.text.index_select(0, rows), carry.lengths.index_select(0, rows)
+        return Carry(inner, text, lengths, carry.room)

@@ -1,0 +1,142 @@
+"""What is made of a text that was read: words in place of masks, one answer, or one for each place.
+
+An encoder reads (heed.models.transformer), and heads answer. Devlin 2019 §3, §4.
+
+    network = build(BertSettings(size="tiny", symbols=8000, head="pretraining"))
+    said = network(symbols, lengths, types)         # B S, B, B S
+    said.words.form()                               # B S V, what each place should hold
+    said.follows                                    # B 2, whether the second text follows the first
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from heed.errors import Refused
+from heed.models.transformer import Encoder, bend_of
+from heed.models.written import Unformed
+from heed.records import Attended, Need
+from heed.visible import Visible
+
+
+@dataclass(eq=False, slots=True)
+class Answered:
+    """What a model says of texts.
+
+    states   of every symbol, padding as noise                                  B S M
+    pooled   the whole text as one vector, where the head has one                B M
+    words    what each place (or each that was asked for) should hold, unformed  B S V, B K V
+    follows  whether the second text follows the first: yes, no                  B 2
+    logits   of the text's label (B C), of each symbol's label (B S C), or of each symbol as the
+             first and as the last of an answer (B S 2)
+    seen     every attention, as "0.self"
+    """
+
+    states: Tensor
+    pooled: Tensor | None
+    words: Unformed | None
+    follows: Tensor | None
+    logits: Tensor | None
+    seen: dict[str, Attended]
+
+
+class Pooler(nn.Module):
+    """tanh(W x_0 + b): the first symbol stands for the text. Devlin 2019 §3.    B S M -> B M"""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.tanh(self.dense(states[:, 0]))
+
+
+class MaskedWords(nn.Module):
+    """What stands where something was hidden: dense, bend, norm, and the embeddings transposed.
+
+    The table of embeddings is handed in: it belongs to the encoder.
+    """
+
+    def __init__(self, symbols: int, width: int, activation: str, epsilon: float) -> None:
+        super().__init__()
+        self.dense, self.bend = nn.Linear(width, width), bend_of(activation)
+        self.norm = nn.LayerNorm(width, eps=epsilon)
+        self.bias = nn.Parameter(torch.zeros(symbols))
+
+    def forward(self, states: Tensor, table: Tensor) -> Unformed:
+        """B K M, V M -> B K V, to be formed by whoever needs them"""
+        known = self.norm(self.bend(self.dense(states)))
+        return Unformed(known, table.view_as(table), self.bias.view_as(self.bias))
+
+
+class Answerer(nn.Module):
+    """An encoder with words of its own, and what answers from its states.
+
+    pool     the text as one vector; `follows` and `answer` look at that
+    words    what hidden words were
+    follows  M -> 2
+    answer   M -> C, of the text where there is a pool, else of each symbol
+    dropout  on what `answer` is given
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        pool: Pooler | None = None,
+        words: MaskedWords | None = None,
+        follows: nn.Linear | None = None,
+        answer: nn.Linear | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if encoder.words is None:
+            raise Refused("who answers reads by itself: the encoder needs words of its own")
+        if follows is not None and pool is None:
+            raise Refused("whether a text follows another is asked of the pooled text")
+        self.encoder, self.pool, self.words = encoder, pool, words
+        self.follows, self.answer = follows, answer
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        symbols: Tensor,
+        lengths: Tensor | Visible | None = None,
+        types: Tensor | None = None,
+        need: Need = "context",
+        asked: Tensor | None = None,
+    ) -> Answered:
+        """Symbols B S -> answers.
+
+        lengths  of each text, B; or which symbols are there, B S; nothing: all of them
+        types    which of two texts each symbol belongs to, B S
+        asked    the places whose words are wanted, B K, whole numbers; nothing: every place
+        """
+        states, seen = self.encoder(symbols, lengths, need, types=types)
+        pooled = None if self.pool is None else self.pool(states)
+        return Answered(
+            states,
+            pooled,
+            None if self.words is None else self.words(at(states, asked), self.table),
+            None if self.follows is None else self.follows(pooled),
+            None
+            if self.answer is None
+            else self.answer(self.dropout(states if pooled is None else pooled)),
+            seen,
+        )
+
+    @property
+    def table(self) -> Tensor:
+        """The embeddings.    V M"""
+        assert self.encoder.words is not None
+        return self.encoder.words.table.weight
+
+
+def at(states: Tensor, places: Tensor | None) -> Tensor:
+    """The states of some places of each row.    B S M, B K -> B K M"""
+    if places is None:
+        return states
+    return states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))

@@ -1,0 +1,203 @@
+"""Classifiers: a text to one of several labels, by what its words come to together.
+
+A reader gives a state for each word; a pool makes one vector of them: a static attention, which
+shows what it weighed, or the mean, the maximum, the last or the first state. Yang 2016, Kim 2014,
+Devlin 2019 §4.1.
+
+    network = build(ClassifierSettings(pool="static/additive"), symbols=8000, labels=2)
+    said = network(symbols, lengths, need="weight")          # B S, B
+    said.logits                                              # B C
+    said.seen["pool"].weight                                 # B 1 1 S
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+
+from heed.attention.naming import options_of, parse
+from heed.errors import HeedError, Refused, UnknownName
+from heed.models.answers import Answered
+from heed.models.reading import (
+    AttentiveReader,
+    ConvolutionReader,
+    First,
+    Greatest,
+    Last,
+    Mean,
+    Reader,
+    RecurrentReader,
+    Static,
+    Vectors,
+)
+from heed.models.recurrent import Option
+from heed.models.text_settings import BertSettings, build_bert, draw_linear
+from heed.records import Need
+
+POOLS = ("mean", "max", "last", "first")
+"""What makes one vector of a text's states without looking; all others are static attentions."""
+
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Settings(BaseModel):
+    """Unknown keys are refused; nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RecurrentEncoder(Settings):
+    """An RNN over words."""
+
+    kind: Literal["lstm", "gru", "tanh"] = "lstm"
+    embedding: int = Field(200, ge=1, le=8192)
+    hidden: int = Field(200, ge=1, le=8192, description="Both directions together.")
+    layers: int = Field(1, ge=1, le=16)
+    bidirectional: bool = True
+
+
+class ConvolutionEncoder(Settings):
+    """Filters over neighbouring words."""
+
+    kind: Literal["cnn"] = "cnn"
+    embedding: int = Field(200, ge=1, le=8192)
+    channels: int = Field(100, ge=1, le=8192, description="Filters of each width.")
+    widths: tuple[Annotated[int, Field(ge=1, le=63)], ...] = Field(
+        (3, 4, 5), min_length=1, max_length=16
+    )
+
+
+class ClassifierSettings(Settings):
+    """What a recipe says of a classifier.
+
+    pool  mean, max, last, first (of BERT), or a static attention by name: static/additive
+    """
+
+    kind: Literal["classifier"] = "classifier"
+    encoder: Annotated[
+        RecurrentEncoder | ConvolutionEncoder | BertSettings, Field(discriminator="kind")
+    ] = RecurrentEncoder()
+    pool: str = Field("static/additive", max_length=200)
+    options: dict[str, Option] = Field(default_factory=dict, max_length=32)  # of the pool
+    dropout: Share = Field(0.3, description="On what the label is told from, and between layers.")
+    embedding_dropout: Share | None = Field(
+        None, description="On the words' vectors; as dropout if not said."
+    )
+    word_dropout: Share = Field(0.0, description="Whole words that are left out in training.")
+    attention_dropout: Share = Field(0.0, description="On the weights of a static attention.")
+
+    @model_validator(mode="after")
+    def _fits(self) -> ClassifierSettings:
+        try:
+            check_pool(self.pool, self.options)
+        except HeedError as error:  # some are not ValueErrors, which pydantic expects
+            raise ValueError(str(error)) from error
+        if self.encoder.kind != "bert":
+            return self
+        if self.encoder.head != "none":
+            raise ValueError("encoder.head belongs to the classifier; leave it out")
+        if self.word_dropout or self.embedding_dropout is not None:
+            key = "word_dropout" if self.word_dropout else "embedding_dropout"
+            raise ValueError(f"{key} is not BERT's; say encoder.dropout")
+        return self
+
+    @property
+    def reads(self) -> int | None:
+        """How many symbols of a text it can read, if there is a limit."""
+        places = [self.encoder.longest] if self.encoder.kind == "bert" else []
+        if self.pool not in POOLS and "longest" in options_of(self.pool):
+            places.append(int(self.options.get("longest", options_of(self.pool)["longest"])))
+        return min(places, default=None)
+
+
+def check_pool(pool: str, options: dict[str, Any]) -> None:
+    """Refuse what makes no vector of a text, and options that it does not take."""
+    if pool in POOLS:
+        if options:
+            raise Refused(f"options are an attention's, and '{pool}' is none")
+        return
+    parts = parse(pool)
+    if parts.get("reach") != "static":
+        raise Refused(f"'{pool}' is asked by every word; a text is asked once: static/{pool}")
+    known = options_of(pool)
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of '{pool}'", option, list(known) or ["(it takes none)"])
+
+
+class Classifier(nn.Module):
+    """A reader, a pool, and what tells the label.
+
+    reader   words to states
+    pool     states to one vector
+    answer   M -> C
+    dropout  on what `answer` is given
+    """
+
+    def __init__(
+        self, reader: Reader, pool: nn.Module, answer: nn.Linear, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.encoder: Any = reader
+        self.pool, self.answer, self.dropout = pool, answer, nn.Dropout(dropout)
+
+    def forward(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Answered:
+        """Texts B S of some lengths B -> logits B C"""
+        read = self.encoder.read(symbols, lengths, need)
+        pooled, looked = self.pool(read, need)
+        logits = self.answer(self.dropout(pooled))
+        return Answered(read.states, pooled, None, None, logits, {**read.seen, **looked})
+
+
+def build(settings: ClassifierSettings, *, symbols: int, labels: int) -> Classifier:
+    """The network for a vocabulary and so many labels."""
+    reader, width = _reader(settings, symbols)
+    pool = _pool(settings, width)
+    answer = nn.Linear(width, labels)
+    if isinstance(settings.encoder, BertSettings):
+        fresh = [answer, pool.dense] if isinstance(pool, First) else [answer]
+        draw_linear(fresh, settings.encoder.initial)
+    return Classifier(reader, pool, answer, settings.dropout)
+
+
+def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
+    """Who reads, and how wide its states are."""
+    chosen = settings.encoder
+    if isinstance(chosen, BertSettings):
+        whole = build_bert(_sized(chosen, symbols)).encoder
+        return AttentiveReader(whole.words, whole.stack), chosen.sizes.width
+    some = settings.dropout if settings.embedding_dropout is None else settings.embedding_dropout
+    embed = Vectors(symbols, chosen.embedding, words=settings.word_dropout, dropout=some)
+    if isinstance(chosen, ConvolutionEncoder):
+        widths, channels = chosen.widths, chosen.channels
+        reader = ConvolutionReader(embed, inputs=chosen.embedding, channels=channels, widths=widths)
+        return reader, channels * len(widths)
+    return RecurrentReader(
+        embed,
+        inputs=chosen.embedding,
+        hidden=chosen.hidden,
+        layers=chosen.layers,
+        cell=chosen.kind,
+        bidirectional=chosen.bidirectional,
+    ), chosen.hidden
+
+
+def _sized(chosen: BertSettings, symbols: int) -> BertSettings:
+    """With as many symbols as there are, unless more are named."""
+    if chosen.symbols is None:
+        return chosen.model_copy(update={"symbols": symbols})
+    if chosen.symbols < symbols:
+        raise Refused(f"the vocabulary has {symbols} symbols, and the model {chosen.symbols}")
+    return chosen
+
+
+def _pool(settings: ClassifierSettings, width: int) -> nn.Module:
+    plain = {"mean": Mean, "max": Greatest, "last": Last}
+    if settings.pool in plain:
+        return plain[settings.pool]()
+    if settings.pool == "first":
+        return First(width)
+    dropout, options = settings.attention_dropout, settings.options
+    return Static(settings.pool, width=width, dropout=dropout, **options)

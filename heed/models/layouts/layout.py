@@ -1,0 +1,115 @@
+"""How a Hugging Face folder says the same as heed: a table of names, walked in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from torch import nn
+
+from heed.errors import Refused
+
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+class Rename(NamedTuple):
+    """Where a weight of heed is found in the other layout."""
+
+    name: str | tuple[str, ...]
+    """One tensor, or several joined along axis 0 (query, key and value to `in_proj_weight`)."""
+
+    transpose: bool = False
+    """Theirs is the transpose: GPT-2 keeps its linear maps as M_in M_out."""
+
+    part: tuple[int, int] | None = None
+    """Ours is the i-th of n equal parts along axis 0 of theirs, once transposed."""
+
+    view: tuple[int, ...] | None = None
+    """Theirs is reshaped to this first, before it is transposed or joined."""
+
+
+class Layout(NamedTuple):
+    """One family of models as Hugging Face stores it."""
+
+    architectures: dict[str, str]
+    """The class names there, and the head each of them stands for here."""
+
+    settings: Callable[[dict[str, Any], str], Any]
+    """config.json and a head -> heed's settings; refuses in words what heed cannot reproduce."""
+
+    config: Callable[[Any, str], dict[str, Any]]
+    """And back: heed's settings and a head -> a config.json."""
+
+    build: Callable[[Any], nn.Module]
+    """The network of the settings."""
+
+    names: Callable[[Any], dict[str, Rename]]
+    """Every weight of the network by its name here; tied weights are listed once."""
+
+    prefix: str = ""
+    """What the names of the body begin with under a head; old files leave it out, or have it
+    where there is no head."""
+
+    ignored: tuple[str, ...] = ()
+    """Names that a file may hold besides, as regular expressions: masks, and what is tied."""
+
+
+def translated(
+    kind: type[Settings],
+    config: Mapping[str, Any],
+    names: Mapping[str, tuple[str, Any]],
+    **known: Any,
+) -> Settings:
+    """Settings from a config, whose own names stand in every complaint.
+
+    names  of each of heed's fields: the key there, and what holds where it is left out
+    """
+    given = {field: config.get(key, default) for field, (key, default) in names.items()}
+    try:
+        return kind(**given, **known)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        field = str(wrong["loc"][0]) if wrong["loc"] else ""
+        key = names[field][0] if field in names else field
+        said = repr(wrong["input"])
+        said = said if len(said) < 60 else f"{said[:60]}…"
+        raise Refused(f"config.json has {key}: {said}: {wrong['msg']}") from None
+
+
+def only(config: Mapping[str, Any], **expected: Any) -> None:
+    """Refuse a config that says something else of these keys; what is left out is as expected."""
+    for key, value in expected.items():
+        found = config.get(key, value)
+        if found != value and found is not None:
+            raise Refused(f"config.json has {key}: {found!r}; heed reproduces {value!r} alone")
+
+
+def chosen(config: Mapping[str, Any], key: str, default: str, known: Mapping[str, str]) -> str:
+    """heed's word for a choice there."""
+    found = config.get(key, default)
+    if not isinstance(found, str) or found not in known:
+        raise Refused(
+            f"config.json has {key}: {found!r}; heed reproduces {', '.join(sorted(known))}"
+        )
+    return known[found]
+
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+}
+"""Their names of what bends, and heed's; two of them compute the same."""
+
+THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new"}
+
+
+def plain_attention(attention: Any) -> None:
+    """Refuse to write down an attention that the other side does not have."""
+    looks = attention if isinstance(attention, list) else [attention]
+    flat = [name for look in looks for name in (look if isinstance(look, list) else [look])]
+    other = next((name for name in flat if name != "scaled-dot"), None)
+    if other is not None:
+        raise Refused(f"Hugging Face's layout has no place for '{other}': 'scaled-dot' alone")

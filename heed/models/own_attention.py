@@ -1,0 +1,48 @@
+"""Heads that look at their own text, whose queries, keys and values are one product."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import linear
+
+import heed
+from heed.records import Attended, Need, State
+from heed.shapes import check, check_width
+from heed.visible import Causal, Visible
+
+
+class OwnAttention(heed.MultiHeadAttention):
+    """Self-attention: where all of it is there, one product projects it.
+
+    The weights, and but for rounding the numbers, are those of `heed.MultiHeadAttention`.
+    """
+
+    def forward(
+        self,
+        query: Tensor | None,
+        memory: heed.Memory | Tensor | None = None,
+        state: State | None = None,
+        *,
+        visible: Visible | Tensor | None = None,
+        need: Need = "context",
+        **more: Any,
+    ) -> Attended:
+        """Attend: queries B T M -> context B T M, weight B H T S."""
+        plain = (visible is None or type(visible) is Causal) and more.keys() <= {"statistics"}
+        if memory is not None or query is None or not plain or not self.one_product:
+            return super().forward(query, memory, state, visible=visible, need=need, **more)
+        check(queries=(query, "B T M"))
+        check_width("queries", query, self.embed_dim)
+        assert self.in_proj_weight is not None
+        every = linear(query, self.in_proj_weight, self.in_proj_bias)
+        q, k, v = every.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # B H T D
+        kept = heed.Memory(self.mechanism.keep(k, v), v)
+        seen: Attended = self.mechanism(q, kept, state, visible=visible, need=need, **more)
+        return seen.replace(context=self.shape_context(seen.context))
+
+    @property
+    def one_product(self) -> bool:
+        """Whether query, key and value are alike, and nothing stands between them and the heads."""
+        return self.in_proj_weight is not None and self.position is None and not self.sinks()

@@ -1,0 +1,252 @@
+"""Weights to and from the layouts of Hugging Face: what they are called there, and their shapes.
+
+    described = describe(config)                # config.json -> family, head, settings
+    plan = fitted(described, header)            # each of heed's weights, where it is found there
+    fill(described.blank(), plan, read)         # read(name) -> tensor
+    theirs(described, model.state_dict())       # and back
+
+A config is data. Its architecture is looked up in a closed table, its sizes are bounded, and before
+anything is allocated every tensor of a file is seen to have the shape that the config gives it.
+This module opens no files: `heed.running.loading` does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from heed.errors import HeedError, Refused, UnknownName
+from heed.models.layouts import LAYOUTS, Layout, Rename, xlnet
+
+Header = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+"""dtype and shape of each tensor that a folder has."""
+
+STORED = {"xlnet": xlnet.stored}
+"""The shapes there of what a layout views with other axes."""
+
+LONG = 100  # characters of a name out of a file that are worth looking at
+
+# The names of a norm's weights in the first files that were published.
+OLD = {"gamma": "weight", "beta": "bias"}
+
+
+class Undrawn(TorchFunctionMode):
+    """Tensors that would be filled with random numbers stay as they are."""
+
+    # Some of nn.init come here as such, others as the methods that they call.
+    DRAWS = (
+        Tensor.normal_,
+        Tensor.uniform_,
+        nn.init.normal_,
+        nn.init.uniform_,
+        nn.init.kaiming_uniform_,
+    )
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in self.DRAWS:
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
+class Described(NamedTuple):
+    """A model as heed builds it."""
+
+    kind: str
+    head: str
+    settings: Any
+
+    @property
+    def layout(self) -> Layout:
+        """How Hugging Face stores it."""
+        return LAYOUTS[self.kind]
+
+    def blank(self) -> nn.Module:
+        """The network, its weights still to be written: drawing them would take most of the time.
+        The caller's random numbers go on as if nothing had been drawn."""
+        with torch.random.fork_rng(devices=[]), Undrawn():
+            return self.layout.build(self.settings)
+
+    def outline(self) -> dict[str, Tensor]:
+        """The network's weights without their numbers: nothing is allocated."""
+        with torch.device("meta"), Undrawn():
+            return self.layout.build(self.settings).state_dict(keep_vars=True)
+
+
+class Plan(NamedTuple):
+    """Which tensors of a folder make each weight, and which are of no use."""
+
+    sources: dict[str, tuple[Rename, tuple[str, ...]]]
+    unused: tuple[str, ...]
+
+
+def describe(config: Any, head: str | None = None) -> Described:
+    """What a config.json describes; with another head, if it is told."""
+    if not isinstance(config, dict):
+        raise Refused("config.json is not a table")
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        raise Refused("config.json does not say its model_type")
+    if kind not in LAYOUTS:
+        raise UnknownName("model_type", kind[:LONG], LAYOUTS)
+    layout = LAYOUTS[kind]
+    return _settled(kind, config, head or _head(layout, config.get("architectures")))
+
+
+def _head(layout: Layout, named: Any) -> str:
+    """Of several architectures the first counts; a body that names none has no head."""
+    if named in (None, []):
+        return "none"
+    name = named[0] if isinstance(named, list) else named
+    if not isinstance(name, str) or name not in layout.architectures:
+        raise UnknownName("architecture", str(name)[:LONG], layout.architectures)
+    return layout.architectures[name]
+
+
+def _settled(kind: str, config: dict[str, Any], head: str) -> Described:
+    known = sorted(set(LAYOUTS[kind].architectures.values()))
+    if head not in known:
+        raise UnknownName(f"head of {kind}", head, known)
+    try:
+        return Described(kind, head, LAYOUTS[kind].settings(config, head))
+    except HeedError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
+        raise Refused("config.json describes the model in a way that makes no sense") from None
+
+
+def fitted(described: Described, header: Header) -> Plan:
+    """Where each weight is found; refused, in words, where a tensor is missing, has another shape
+    or is of no use to any head of the family."""
+    layout = described.layout
+    outline = described.outline()
+    found = {_current(name): name for name in header}
+    wanted = _expected(described, outline)
+    places = {name: _found(name, layout.prefix, found) for name in wanted}
+    for name, shape in wanted.items():
+        if places[name] is None:
+            raise Refused(f"the weights lack '{name}', which config.json describes")
+        _check(name, header[found[str(places[name])]], shape)
+    sources = {
+        mine: (rename, tuple(found[str(places[name])] for name in _names(rename)))
+        for mine, rename in layout.names(described.settings).items()
+    }
+    used = {name for _, names in sources.values() for name in names}
+    return Plan(sources, _unused(described, [n for n in found if found[n] not in used]))
+
+
+def _current(name: str) -> str:
+    front, dot, last = name.rpartition(".")
+    return f"{front}{dot}{OLD.get(last, last)}"
+
+
+def _found(name: str, prefix: str, names: Mapping[str, str]) -> str | None:
+    """A name as a file has it, which may lack the prefix of the body, or have it without need."""
+    other = name.removeprefix(prefix) if name.startswith(prefix) else prefix + name
+    return next((each for each in (name, other) if each in names), None)
+
+
+def _check(name: str, there: tuple[torch.dtype, tuple[int, ...]], shape: tuple[int, ...]) -> None:
+    kind, size = there
+    if not kind.is_floating_point:
+        raise Refused(f"'{name}' holds {kind}, not weights")
+    if size != shape:
+        raise Refused(f"'{name}' has the shape {size}; config.json describes {shape}")
+
+
+def _unused(described: Described, left: list[str]) -> tuple[str, ...]:
+    """Names that another head of the family would use; any other is refused."""
+    layout = described.layout
+    ignored = [re.compile(pattern) for pattern in layout.ignored]
+    left = [name for name in left if not any(each.fullmatch(name) for each in ignored)]
+    others = {name for head in set(layout.architectures.values()) for name in _all(described, head)}
+    bare = {name.removeprefix(layout.prefix) for name in others}
+    for name in left:
+        if name.removeprefix(layout.prefix) not in bare:
+            raise Refused(f"the weights hold '{name}', which config.json does not describe")
+    return tuple(sorted(left))
+
+
+def _all(described: Described, head: str) -> Iterator[str]:
+    """Every name that the family has there with this head."""
+    settings = described.settings.model_copy(update={"head": head})
+    for rename in described.layout.names(settings).values():
+        yield from _names(rename)
+
+
+def _names(rename: Rename) -> tuple[str, ...]:
+    return (rename.name,) if isinstance(rename.name, str) else rename.name
+
+
+def _expected(described: Described, outline: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor there."""
+    return {name: tuple(x.shape) for name, x in _given(described, outline, outline)}
+
+
+@torch.no_grad()
+def fill(
+    model: nn.Module, plan: Plan, read: Callable[[str], Tensor]
+) -> Iterator[tuple[int, int, str]]:
+    """Put the weights in their places, one by one; tells how many of how many, and which."""
+    mine = model.state_dict()
+    for i, (name, (rename, sources)) in enumerate(plan.sources.items()):
+        yield i, len(plan.sources), name
+        taken = _taken(rename, [read(source) for source in sources])
+        mine[name].copy_(taken.reshape(mine[name].shape))  # as H D M where theirs is HD M
+    yield len(plan.sources), len(plan.sources), ""
+
+
+def _taken(rename: Rename, tensors: list[Tensor]) -> Tensor:
+    """Theirs as ours: reshaped, transposed, joined, and the part of it that is meant."""
+    if rename.view is not None:
+        tensors = [x.reshape(rename.view) for x in tensors]
+    if rename.transpose:
+        tensors = [x.transpose(0, 1) for x in tensors]
+    x = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+    return x if rename.part is None else x.chunk(rename.part[1])[rename.part[0]]
+
+
+def theirs(described: Described, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """heed's weights under the names and in the shapes that they have there."""
+    return {name: x.detach() for name, x in _given(described, described.outline(), state)}
+
+
+def _renames(described: Described, outline: Mapping[str, Tensor]) -> dict[str, Rename]:
+    """Where each weight is found; one that has no place there must be tied to one that has."""
+    renames = described.layout.names(described.settings)
+    listed = {id(outline[name]) for name in renames}
+    for name, weight in outline.items():
+        if id(weight) not in listed:
+            raise Refused(f"Hugging Face's layout of {described.kind} has no place for '{name}'")
+    return renames
+
+
+def _given(
+    described: Described, outline: Mapping[str, Tensor], state: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    """Ours as theirs: what `_taken` does, backwards."""
+    stored = STORED[described.kind](described.settings) if described.kind in STORED else {}
+    parts: dict[tuple[str, ...], list[Tensor | None]] = {}
+    for mine, rename in _renames(described, outline).items():
+        names, x = _names(rename), state[mine]
+        if rename.part is not None:
+            place, count = rename.part
+            gathered = parts.setdefault(names, [None] * count)
+            gathered[place] = x
+            if any(part is None for part in gathered):
+                continue
+            x = torch.cat([part for part in gathered if part is not None])
+        for name, piece in zip(names, x.chunk(len(names)), strict=True):
+            if rename.view is not None:
+                first, *rest = rename.view
+                turned = (rest[0], first, *rest[1:]) if rename.transpose else rename.view
+                piece = piece.reshape(turned)
+            piece = piece.transpose(0, 1) if rename.transpose else piece
+            yield name, piece.reshape(stored.get(name, piece.shape)).contiguous()

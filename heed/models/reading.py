@@ -1,0 +1,168 @@
+"""Texts to states: three readers with one face, and what makes one vector of the states.
+
+RecurrentReader    an RNN in one direction or both
+ConvolutionReader  filters over neighbouring words. Kim 2014
+AttentiveReader    a Transformer's encoder
+
+Static, Mean, Greatest, Last, First    from B S M to B M; only real places count
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+import heed
+from heed.models.cells import Dropout
+from heed.models.sequence import Encoder as Recurrent
+from heed.models.transformer import Encoder as Attentive
+from heed.records import Attended, Need
+
+
+class Read(NamedTuple):
+    """What a reader made of texts."""
+
+    states: Tensor  # B S M, zero on padding
+    last: Tensor  # B M, where the text ends; of two directions each at its end
+    there: Tensor  # B S, True at real places
+    seen: dict[str, Attended]
+
+
+class Reader(Protocol):
+    """Symbols to states."""
+
+    def read(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Read:
+        """B S, B -> B S M"""
+
+
+class Vectors(nn.Module):
+    """Words as vectors. In training whole words are left out, as well as parts of each.
+
+    words    how many of the words are left out. Iyyer 2015 §2.3
+    dropout  how much of each vector
+    """
+
+    def __init__(self, symbols: int, width: int, *, words: float = 0.0, dropout: float = 0.0):
+        super().__init__()
+        self.table = nn.Embedding(symbols, width)
+        nn.init.uniform_(self.table.weight, -0.1, 0.1)
+        self.words, self.dropout = words, Dropout(dropout)
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        """B S -> B S M"""
+        x: Tensor = self.table(symbols)
+        if self.training and self.words:
+            kept = torch.rand(symbols.shape, device=symbols.device) >= self.words
+            x = x * kept[..., None]
+        return self.dropout(x)  # type: ignore[no-any-return]
+
+
+class RecurrentReader(Recurrent):
+    """An RNN over words."""
+
+    def read(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Read:
+        """B S, B -> B S M"""
+        found = self(symbols, lengths)
+        return Read(found.states, found.last, real(symbols, lengths), {})
+
+
+class ConvolutionReader(nn.Module):
+    """Filters of several widths over neighbouring words, side by side. Kim 2014 §2
+
+    A place sees as many words to its left as to its right, or one more to its right.
+    """
+
+    def __init__(
+        self, embed: nn.Module, *, inputs: int, channels: int, widths: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.embed = embed
+        self.filters = nn.ModuleList(nn.Conv1d(inputs, channels, width) for width in widths)
+        self.sides = [((width - 1) // 2, width // 2) for width in widths]
+
+    def read(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Read:
+        """B S, B -> B S M"""
+        there = real(symbols, lengths)
+        x = self.embed(symbols).where(there[..., None], 0).mT  # B E S
+        found = [each(pad(x, side)) for each, side in zip(self.filters, self.sides, strict=True)]
+        states = torch.relu(torch.cat(found, 1)).mT
+        states = states.where(there[..., None], 0)
+        return Read(states, ends(states, lengths), there, {})
+
+
+class AttentiveReader(Attentive):
+    """The encoder of a Transformer, under the names that it has everywhere."""
+
+    def read(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Read:
+        """B S, B -> B S M"""
+        there = real(symbols, lengths)
+        states, seen = self(symbols, lengths, need)
+        states = states.where(there[..., None], 0)
+        return Read(states, ends(states, lengths), there, seen)
+
+
+def real(symbols: Tensor, lengths: Tensor) -> Tensor:
+    """Which places are no padding.    B S, B -> B S"""
+    return torch.arange(symbols.shape[1], device=symbols.device) < lengths[:, None]
+
+
+def ends(states: Tensor, lengths: Tensor) -> Tensor:
+    """The state of each text's last place.    B S M, B -> B M"""
+    end = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[-1])
+    return states.gather(1, end)[:, 0]
+
+
+class Static(nn.Module):
+    """One look at the whole text, by any mechanism that has `static` in it. Yang 2016 §2.2"""
+
+    def __init__(self, mechanism: str, *, width: int, dropout: float = 0.0, **options: Any) -> None:
+        super().__init__()
+        self.attention = heed.Attention(mechanism, key=width, dropout=dropout, **options)
+
+    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+        """B S M -> B M, and what was looked at"""
+        memory = self.attention.remember(read.states, visible=heed.Visible.keys(read.there))
+        seen = self.attention(None, memory, need=need)
+        return seen.context[:, 0], {"pool": seen}
+
+
+class Mean(nn.Module):
+    """The mean of all states."""
+
+    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+        """B S M -> B M"""
+        count = read.there.sum(1, keepdim=True).clamp(min=1)
+        return read.states.sum(1) / count, {}
+
+
+class Greatest(nn.Module):
+    """The greatest value of each unit over all states."""
+
+    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+        """B S M -> B M"""
+        least = torch.finfo(read.states.dtype).min
+        return read.states.where(read.there[..., None], least).amax(1), {}
+
+
+class Last(nn.Module):
+    """The state where the text ends."""
+
+    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+        """B S M -> B M"""
+        return read.last, {}
+
+
+class First(nn.Module):
+    """tanh(W x_0 + b): the first symbol stands for the text. Devlin 2019 §3"""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+        """B S M -> B M"""
+        return torch.tanh(self.dense(read.states[:, 0])), {}

@@ -1,0 +1,94 @@
+"""Symbols as vectors that know where they stand, and which of them are there at all."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import heed
+from heed.attention.position import Learned, Sinusoidal, sinusoid
+from heed.errors import Refused, ShapeError
+from heed.visible import Visible
+
+
+class Words(nn.Module):
+    """Symbols as vectors, √M times their table unless told, and where they stand. §3.4, §3.5
+
+    Where there are `types`, each symbol is also told which of several texts it belongs to, and a
+    `norm` goes around the sum: Devlin 2019 §3.
+    """
+
+    def __init__(
+        self,
+        symbols: int,
+        width: int,
+        position: nn.Module | None,
+        dropout: float,
+        *,
+        scale: float | None = None,
+        types: nn.Embedding | None = None,
+        norm: nn.LayerNorm | None = None,
+    ) -> None:
+        super().__init__()
+        self.table = nn.Embedding(symbols, width)
+        nn.init.normal_(
+            self.table.weight, std=width**-0.5
+        )  # inputs and tied outputs both start near one
+        self.position, self.dropout = position, nn.Dropout(dropout)
+        self.types, self.norm = types, norm
+        self.scale = width**0.5 if scale is None else scale
+
+    def forward(
+        self,
+        symbols: Tensor,
+        start: int = 0,
+        types: Tensor | None = None,
+        behind: Tensor | None = None,
+    ) -> Tensor:
+        """B T -> B T M; the first of T stands at `start`.
+
+        types   of each symbol, B T; the first type where none are given
+        behind  how many places of padding stand in front of each row, B: they are not counted
+        """
+        x = self.table(symbols)
+        x = x if self.scale == 1 else x * self.scale
+        if self.types is not None:
+            x = x + (self.types.weight[0] if types is None else self.types(types))
+        elif types is not None:
+            raise Refused("this model was built without token types")
+        if self.position is not None:
+            x = _standing(self.position, x, start, behind)
+        return self.dropout(x if self.norm is None else self.norm(x))
+
+
+def _standing(position: nn.Module, x: Tensor, start: int, behind: Tensor | None) -> Tensor:
+    """Vectors that know where they stand, each row counted from its own first symbol.  B T M, B"""
+    if behind is None:
+        told: Tensor = position(x, start)
+        return told
+    T, M = x.shape[1:]
+    places = torch.arange(start, start + T, device=x.device) - behind[:, None]
+    places = places.clamp(min=0)  # what stands in front is hidden from all
+    if isinstance(position, Learned):
+        longest = position.table.num_embeddings
+        if start + T > longest:
+            raise Refused(f"learned positions end at {longest}; this text reaches {start + T}")
+        return x + position.table(places).to(x.dtype)
+    if not isinstance(position, Sinusoidal):
+        raise Refused(f"{type(position).__name__} cannot count each row's places by itself")
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return x + sinusoid(places.flatten().to(wide), M).view_as(x).to(x.dtype)
+
+
+def sight(given: Tensor | Visible | None, symbols: Tensor) -> Visible | None:
+    """Which symbols B S are there: lengths B, booleans B S, a predicate, or None for all."""
+    if given is None or isinstance(given, Visible):
+        return given
+    if given.dtype != torch.bool:
+        return heed.lengths(given)
+    if given.shape != symbols.shape:
+        raise ShapeError(
+            f"which symbols are there is said for each, B S {tuple(symbols.shape)}; "
+            f"got {tuple(given.shape)}"
+        )
+    return Visible.keys(given)

@@ -1,0 +1,260 @@
+"""XLNet's two streams: a content that sees itself, and queries that do not. Yang 2019.
+
+A text is predicted in any order. The content stream reads every symbol; the query stream stands
+at the places to be predicted, knows where it stands and what comes before it in the order, and
+never sees the symbol there. Both ask the same keys with the same weights (§2.3). Distances and
+segments are compared by the score `relative`; the states of one segment are kept, without
+gradient, as memories for the next (§2.4, §2.5; Dai 2019 §3.2).
+
+    read = streams(symbols, targets=places, visible=order)   # B T, B P, B T T -> read.states B P M
+    read = streams(symbols, memories=read.memories)          # the next segment -> read.states B T M
+
+The heads are in `heed.models.xlnet_answers`, the settings in `heed.models.xlnet_settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+import heed
+from heed.errors import Refused, ShapeError
+from heed.models.transformer import FeedForward, Residual, counts_from_anywhere
+from heed.models.xlnet_sights import Memories, Segment, Sights, picked, spread
+from heed.records import Attended, Need, State
+from heed.visible import Visible
+
+
+class Read(NamedTuple):
+    """What the streams make of a segment."""
+
+    states: Tensor  # of every symbol B T M, or of what was asked for B P M
+    memories: Memories  # for the next segment
+    seen: dict[str, Attended]  # by layer and stream: "0.content", "0.query"
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each within a residual and a norm; both streams go through it."""
+
+    def __init__(
+        self,
+        attention: heed.MultiHeadAttention,
+        feed: FeedForward,
+        *,
+        dropout: float = 0.0,
+        epsilon: float = 1e-12,
+    ) -> None:
+        super().__init__()
+        if not counts_from_anywhere(attention.mechanism):
+            raise Refused(
+                "the two streams ask in no order and from any place, so every query must be "
+                "answered by itself: a mechanism with a past, one that moves along the keys, or "
+                "one that counts places from the beginning does not suit XLNet"
+            )
+        self.attention, self.feed = attention, feed
+        self.around_attention = Residual(attention.embed_dim, dropout, False, epsilon)
+        self.around_feed = Residual(attention.embed_dim, dropout, False, epsilon)
+
+    def remember(
+        self, h: Tensor, before: Tensor | None, types: Tensor | None, exists: Tensor | None = None
+    ) -> heed.Memory:
+        """The content as all queries of this layer ask it, after what was kept.    B T M, B L M"""
+        keys = h if before is None else torch.cat([before, h], 1)
+        if types is not None:  # what was kept counts as of the first type
+            types = pad(types, (keys.shape[1] - h.shape[1], 0))
+        return self.attention.remember(keys, visible=exists, segments=types)
+
+    def leave(self, x: Tensor, context: Tensor) -> Tensor:
+        """What goes on of a stream.    B T M -> B T M"""
+        x = self.around_attention.leave(x, context)
+        return self.around_feed.leave(x, self.feed(x))
+
+    def ask(
+        self,
+        g: Tensor,
+        memory: heed.Memory,
+        sights: Sights,
+        targets: Tensor | None,
+        types: Tensor | None,
+        need: Need,
+    ) -> Attended:
+        """The query stream looks at the content, which hides its own symbols.    B P M -> B P M"""
+        asked = g if targets is None else spread(g, targets, sights.places)
+        seen: Attended = self.attention(
+            asked, memory, sights.state, visible=sights.query, segments=types, need=need
+        )
+        context = seen.context
+        if sights.blind is not None:
+            everything = memory.v.mean(2, keepdim=True) * sights.blind[..., None]  # B H T D
+            context = context + self.attention.shape_context(everything)
+        if targets is None:
+            return seen.replace(context=context)
+        rows = {} if need == "context" else {"weight": picked(seen.weight, targets)}
+        if need == "energy":
+            rows["energy"] = picked(seen.energy, targets)
+        return seen.replace(context=picked(context, targets), **rows)
+
+
+class TwoStreams(nn.Module):
+    """The layers, the symbols' table, and the vector that every query begins with.
+
+    causal  a symbol sees itself and what stands before it; else all of its segment, unless told
+    memory  how many places are kept for the next segment; None: all there ever were
+    reuse   how many of a segment's first symbols are kept; None: all of them
+    blind   what a query reads that sees nothing: "zero" (contract 1), or "uniform", the mean of
+            all values, as in the published model
+    """
+
+    layers: Sequence[Layer]
+
+    def __init__(
+        self,
+        words: nn.Embedding,
+        layers: Sequence[Layer],
+        *,
+        dropout: float = 0.0,
+        causal: bool = False,
+        memory: int | None = None,
+        reuse: int | None = None,
+        blind: Literal["zero", "uniform"] = "zero",
+    ) -> None:
+        super().__init__()
+        self.words, self.dropout = words, nn.Dropout(dropout)
+        self.question = nn.Parameter(torch.zeros(words.embedding_dim))
+        self.layers = nn.ModuleList(layers)  # type: ignore[assignment]
+        self.causal, self.memory, self.reuse, self.blind = causal, memory, reuse, blind
+
+    def forward(
+        self,
+        symbols: Tensor,
+        lengths: Tensor | Visible | None = None,
+        types: Tensor | None = None,
+        need: Need = "context",
+        *,
+        targets: Tensor | None = None,
+        visible: Tensor | Visible | None = None,
+        memories: Memories | None = None,
+        ahead: bool = False,
+    ) -> Read:
+        """One segment: symbols B T -> states B T M; of the query stream where it is asked.
+
+        lengths   of each text, B; or which symbols are there, B T; nothing: all of them
+        types     which of several texts each symbol belongs to, B T; nothing: not compared
+        targets   the places to be predicted, B P, each once; below 0: none -> states B P M
+        visible   who may look at whom in the order of prediction, B T T. A symbol sees itself in
+                  the content stream and never in the query stream, whatever is said here;
+                  nothing: nobody sees a target, unless the network is causal
+        memories  what the segment before left; all may look at it
+        ahead     every place also predicts the symbol after it, and nobody looks ahead
+        """
+        if ahead and (targets is not None or visible is not None):
+            raise Refused("left to right is an order of its own: give targets, or ahead=True")
+        self._check(symbols, types, targets, memories)
+        segment = Segment.of(symbols, lengths, memories)
+        sights = segment.sights(
+            causal=self.causal,
+            visible=visible,
+            targets=targets,
+            ahead=ahead,
+            uniform=self.blind == "uniform",
+        )
+        h, g = self.dropout(self.words(symbols)), None
+        if ahead or targets is not None:
+            size = symbols.shape if targets is None else targets.shape
+            g = self.dropout(self.question.expand(*size, -1))
+        seen, kept = {}, []
+        for i, layer in enumerate(self.layers):
+            before = None if memories is None else memories.layers[i]
+            kept.append(self._kept(h, before))
+            memory = layer.remember(h, before, types)
+            look = layer.attention(h, memory, visible=sights.content, segments=types, need=need)
+            seen[f"{i}.content"] = look
+            h = layer.leave(h, look.context)
+            if g is not None:
+                look = layer.ask(g, memory, sights, targets, types, need)
+                seen[f"{i}.query"] = look
+                g = layer.leave(g, look.context)
+        there, L = segment.table, segment.before
+        if there is not None:
+            there = self._kept(there[:, L:], there[:, :L])
+        return Read(self.dropout(h if g is None else g), Memories(tuple(kept), there), seen)
+
+    def begin(
+        self,
+        symbols: Tensor,
+        lengths: Tensor | Visible | None = None,
+        types: Tensor | None = None,
+        memories: Memories | None = None,
+    ) -> tuple[heed.Memory, ...]:
+        """The content of a text to be continued, as each layer keeps it.    N T
+
+        It is read as a whole unless the network is causal; what is written later it never sees.
+        """
+        self._check(symbols, types, None, memories)
+        segment = Segment.of(symbols, lengths, memories)
+        sights = segment.sights(causal=self.causal)
+        h, kept = self.dropout(self.words(symbols)), []
+        for i, layer in enumerate(self.layers):
+            before = None if memories is None else memories.layers[i]
+            kept.append(layer.remember(h, before, types, segment.table))
+            look = layer.attention(h, kept[-1], visible=sights.content, segments=types)
+            h = layer.leave(h, look.context)
+        return tuple(kept)
+
+    def further(
+        self, symbols: Tensor, kept: Sequence[heed.Memory]
+    ) -> tuple[Tensor, tuple[heed.Memory, ...]]:
+        """One more symbol for each text, and the query for the one after it.    N -> N M
+
+        The two stand side by side and see the same, so each layer answers both in one call.
+        """
+        question = self.question.expand(len(symbols), 1, -1)
+        x = self.dropout(torch.cat([self.words(symbols)[:, None], question], 1))  # N 2 M
+        after = []
+        for layer, before in zip(self.layers, kept, strict=True):
+            types = None if before.segments is None else before.segments[:, -1:]
+            after.append(before.extend(x[:, :1], segments=types))
+            types = None if types is None else types.expand(-1, 2)
+            look = layer.attention(x, after[-1], State(0, before.S), segments=types)
+            x = layer.leave(x, look.context)
+        return self.dropout(x[:, 1]), tuple(after)
+
+    def _kept(self, new: Tensor, before: Tensor | None) -> Tensor:
+        """What the next segment may still look at.    B T ..., B L ... -> B L' ..."""
+        new = new if self.reuse is None else new[:, : self.reuse]
+        joined = new if before is None else torch.cat([before, new], 1)
+        return (joined if self.memory is None else joined[:, -self.memory :]).detach()
+
+    def _check(
+        self,
+        symbols: Tensor,
+        types: Tensor | None,
+        targets: Tensor | None,
+        memories: Memories | None,
+    ) -> None:
+        """Refuse what does not fit together, in words."""
+        if symbols.ndim != 2:
+            raise ShapeError(f"symbols are whole numbers, B T; got {tuple(symbols.shape)}")
+        if types is not None and types.shape != symbols.shape:
+            raise ShapeError(
+                f"there is a type for each symbol, B T {tuple(symbols.shape)}; "
+                f"got {tuple(types.shape)}"
+            )
+        if targets is not None and (targets.ndim != 2 or len(targets) != len(symbols)):
+            raise ShapeError(
+                f"targets are places of each row, B P with B={len(symbols)}; "
+                f"got {tuple(targets.shape)}"
+            )
+        if memories is None:
+            return
+        wanted = (len(symbols), memories.length, self.words.embedding_dim)
+        shapes = {tuple(layer.shape) for layer in memories.layers}
+        if len(memories.layers) != len(self.layers) or shapes != {wanted}:
+            raise ShapeError(
+                f"memories are one tensor B L M for each of {len(self.layers)} layers, with "
+                f"B={wanted[0]} and M={wanted[2]}; got {len(memories.layers)} of {sorted(shapes)}"
+            )

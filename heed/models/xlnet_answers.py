@@ -1,0 +1,211 @@
+"""What XLNet says of a text: its next symbols, hidden ones in any order, a label, labels, a span.
+
+    said = network(symbols, targets=places, visible=order)   # B T, B P, B T T -> said.logits B P V
+    said = network(symbols)                                  # each next symbol -> said.logits B T V
+    carry = network.begin(prompts, lengths=lengths)          # N T, N, texts at their rows' ends
+    step = network.step(carry, symbols)                      # N -> step.logits N V
+
+Yang 2019 §2; the summary of a text is the state of its last symbol, which pre-training ends with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import heed
+from heed.errors import Refused
+from heed.models.answers import Answered
+from heed.models.written import Step, Unformed, Written
+from heed.models.xlnet import TwoStreams
+from heed.models.xlnet_sights import Memories, Segment
+from heed.records import Attended, Need
+from heed.visible import Visible
+
+
+@dataclass(init=False, eq=False, slots=True)
+class Predicted(Written):
+    """Logits of what was asked for, and the memories for the next segment."""
+
+    memories: Memories
+
+    def __init__(self, logits: Unformed, seen: dict[str, Attended], memories: Memories) -> None:
+        Written.__init__(self, logits, seen)
+        self.memories = memories
+
+
+@dataclass(eq=False, slots=True)
+class Recalled(Answered):
+    """Answers, and the memories for the next segment."""
+
+    memories: Memories
+
+
+class Carry(NamedTuple):
+    """What is handed from step to step: the content, as each layer keeps it."""
+
+    layers: tuple[heed.Memory, ...]
+
+
+class LanguageModel(nn.Module):
+    """Predicts symbols: any of a text in any order, or each next one. Yang 2019 eq. 5.
+
+    The output is the transposed embedding and a bias, unless an `output` of its own is given.
+    """
+
+    def __init__(self, streams: TwoStreams, output: nn.Linear | None = None) -> None:
+        super().__init__()
+        self.streams, self.output = streams, output
+        if output is None:
+            self.bias = nn.Parameter(torch.zeros(streams.words.num_embeddings))
+
+    def forward(
+        self,
+        symbols: Tensor,
+        need: Need = "context",
+        *,
+        targets: Tensor | None = None,
+        visible: Tensor | Visible | None = None,
+        lengths: Tensor | Visible | None = None,
+        types: Tensor | None = None,
+        memories: Memories | None = None,
+    ) -> Predicted:
+        """Symbols B T -> logits of the targets B P V, or without targets of each next symbol B T V.
+
+        targets   the places to be predicted, B P; below 0: none, whose logits mean nothing
+        visible   who may look at whom in the order of prediction, B T T: what a target sees, and
+                  what every symbol sees besides itself; nothing: nobody sees a target, unless the
+                  network is causal. Without targets the order is left to right
+        lengths   of each text, B; or which symbols are there, B T; nothing: all of them
+        types     which of several texts each symbol belongs to, B T
+        memories  what the segment before left
+        """
+        read = self.streams(
+            symbols,
+            lengths,
+            types,
+            need,
+            targets=targets,
+            visible=visible,
+            memories=memories,
+            ahead=targets is None,
+        )
+        return Predicted(self.unformed(read.states), read.seen, read.memories)
+
+    def begin(
+        self,
+        inputs: Tensor,
+        need: Need = "context",
+        *,
+        lengths: Tensor | None = None,
+        types: Tensor | None = None,
+        memories: Memories | None = None,
+    ) -> Carry:
+        """After the symbols of a prompt, which may be none.    N T -> carry
+
+        Prompts of different lengths, N, stand at the end of their rows; what is in front of them
+        is never looked at. A prompt is read as a whole unless the network is causal; each symbol
+        written after it sees the prompt and what was written before.
+        """
+        exists = None
+        if lengths is not None:
+            T = inputs.shape[1]
+            exists = torch.arange(T, device=inputs.device) >= T - lengths[:, None]
+        types = types if inputs.shape[1] else None
+        return Carry(self.streams.begin(inputs, exists, types, memories))
+
+    def step(self, carry: Carry, symbols: Tensor) -> Step:
+        """One more symbol for each text, and the query for the next.    N -> logits N V"""
+        states, layers = self.streams.further(symbols, carry.layers)
+        return Step(self.unformed(states).form(), Carry(layers), None)
+
+    def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
+        """The chosen texts, in that order."""
+        return Carry(tuple(memory.select(rows) for memory in carry.layers))
+
+    def unformed(self, states: Tensor) -> Unformed:
+        """The logits of any states, to be formed by whoever needs them.    B T M -> B T V"""
+        if self.output is not None:
+            return Unformed.of(states, self.output)
+        table = self.streams.words.weight
+        return Unformed(states, table.view_as(table), self.bias.view_as(self.bias))
+
+
+class Summary(nn.Module):
+    """tanh(W x + b) of the text's last symbol, its first one, or the mean of all.    B T M -> B M
+
+    Padding, on either side, is no symbol of the text.
+    """
+
+    def __init__(
+        self, width: int, which: Literal["last", "first", "mean"], activation: nn.Module
+    ) -> None:
+        super().__init__()
+        self.dense, self.which, self.activation = nn.Linear(width, width), which, activation
+
+    def forward(self, states: Tensor, exists: Tensor | None = None) -> Tensor:
+        """B T M, B T -> B M"""
+        if exists is None:
+            exists = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+        if self.which == "mean":
+            share = exists / exists.sum(-1, keepdim=True).clamp(min=1)
+            chosen = (states * share.to(states.dtype)[..., None]).sum(1)
+        else:
+            T = exists.shape[1]
+            order = torch.arange(T, device=exists.device)
+            order = order + 1 if self.which == "last" else T - order
+            place = (order * exists).argmax(-1)  # B
+            chosen = states.gather(1, place[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
+        known: Tensor = self.activation(self.dense(chosen))
+        return known
+
+
+class Answerer(nn.Module):
+    """Reads a text and answers from the content stream.
+
+    pool     the text as one vector
+    answer   M -> C, of the text where there is a pool, else of each symbol
+    dropout  on what `answer` is given
+    """
+
+    def __init__(
+        self,
+        streams: TwoStreams,
+        *,
+        pool: Summary | None = None,
+        answer: nn.Linear | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.streams, self.pool, self.answer = streams, pool, answer
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        symbols: Tensor,
+        lengths: Tensor | Visible | None = None,
+        types: Tensor | None = None,
+        need: Need = "context",
+        asked: Tensor | None = None,
+        *,
+        visible: Tensor | Visible | None = None,
+        memories: Memories | None = None,
+    ) -> Recalled:
+        """Symbols B T -> answers.
+
+        lengths  of each text, B; or which symbols are there, B T; nothing: all of them
+        types    which of several texts each symbol belongs to, B T
+        asked    no words are predicted here: that is the language model's
+        """
+        if asked is not None:
+            raise Refused("this head predicts no words: head='language' does, at its targets")
+        read = self.streams(symbols, lengths, types, need, visible=visible, memories=memories)
+        pooled = None
+        if self.pool is not None:
+            pooled = self.pool(read.states, Segment.of(symbols, lengths).table)
+        known = read.states if pooled is None else pooled
+        logits = None if self.answer is None else self.answer(self.dropout(known))
+        return Recalled(read.states, pooled, None, None, logits, read.seen, read.memories)

@@ -1,0 +1,146 @@
+"""XLNet from settings. Yang 2019.
+
+    build(XLNetSettings(size="mini", symbols=8000, head="language"))              # a LanguageModel
+    build(XLNetSettings(size="base", symbols=32000, head="classify", labels=6))   # an Answerer
+
+The attention of all layers, of each layer or of each head is exchanged by its name; every query
+must be answered by itself (heed.models.xlnet).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+import heed
+from heed.attention.score import Relative
+from heed.models.text_settings import Activation, TextSettings, draw, draw_linear
+from heed.models.transformer import FeedForward
+from heed.models.transformer_settings import (
+    Heads,
+    Layers,
+    Share,
+    Size,
+    check_options,
+    multi_head,
+    per_layer,
+)
+from heed.models.xlnet import Layer, TwoStreams
+from heed.models.xlnet_answers import Answerer, LanguageModel, Summary
+
+SIZES = {
+    "tiny": Size(2, 128, 512, 2),
+    "mini": Size(4, 256, 1024, 4),
+    "base": Size(12, 768, 3072, 12),  # Yang 2019 A.4
+    "large": Size(24, 1024, 4096, 16),
+}
+
+Head = Literal["none", "language", "classify", "label", "span"]
+
+
+class XLNetSettings(TextSettings):
+    """Two streams over one text, with memories of the segments before it, and a head.
+
+    head  none      the states
+          language  hidden symbols in any order, or the next one
+          classify  one of `labels` for the text
+          label     one of `labels` for each symbol
+          span      where an answer begins and ends
+    """
+
+    kind: Literal["xlnet"] = "xlnet"
+    size: Literal["tiny", "mini", "base", "large"] = "base"
+    activation: Activation = "gelu"
+    epsilon: float = Field(1e-12, gt=0, le=1)
+    attention: Layers = "relative"
+    direction: Literal["both", "left-to-right"] = "both"
+    memory: int | None = Field(512, ge=1, le=65536)  # places kept for the next segment; None: all
+    reuse: int | None = Field(None, ge=1, le=65536)  # of a segment's first places; None: all
+    clamp: int = Field(0, ge=0, le=65536)  # distances beyond it count as it; 0: none does
+    blind: Literal["zero", "uniform"] = "zero"  # what a query reads that sees nothing
+    tied: bool = True  # output = embedding
+    head: Head = "none"
+    labels: Annotated[int, Field(ge=1, le=65536)] = 2
+    summary: Literal["last", "first", "mean"] = "last"  # what stands for a text
+    summary_activation: Literal["tanh", "none"] = "tanh"
+    head_dropout: Share | None = None  # None: as dropout
+
+    @property
+    def sizes(self) -> Size:
+        return self._sized(SIZES[self.size])
+
+
+def build(settings: XLNetSettings) -> LanguageModel | Answerer:
+    """The network of the settings."""
+    check_options(settings.options, [settings.attention], settings.sizes.heads)
+    streams, width, head = _streams(settings), settings.sizes.width, settings.head
+    network: LanguageModel | Answerer
+    if head == "language":
+        network = LanguageModel(streams, None if settings.tied else nn.Linear(width, settings.rows))
+    else:
+        counts = {"classify": settings.labels, "label": settings.labels, "span": 2}
+        dropout = settings.dropout if settings.head_dropout is None else settings.head_dropout
+        bend = nn.Tanh() if settings.summary_activation == "tanh" else nn.Identity()
+        network = Answerer(
+            streams,
+            pool=Summary(width, settings.summary, bend) if head == "classify" else None,
+            answer=nn.Linear(width, counts[head]) if head in counts else None,
+            dropout=dropout if head == "classify" else 0.0,
+        )
+    _draw(network, settings.initial)
+    return network
+
+
+def _streams(settings: XLNetSettings) -> TwoStreams:
+    size = settings.sizes
+    layers = [
+        Layer(
+            _attention(settings, look),
+            FeedForward(size.width, size.feed, settings.activation, settings.dropout),
+            dropout=settings.dropout,
+            epsilon=settings.epsilon,
+        )
+        for look in per_layer(settings.attention, size.layers)
+    ]
+    dropout = settings.embedding_dropout
+    return TwoStreams(
+        nn.Embedding(settings.rows, size.width),
+        layers,
+        dropout=settings.dropout if dropout is None else dropout,
+        causal=settings.direction == "left-to-right",
+        memory=settings.memory,
+        reuse=settings.reuse,
+        blind=settings.blind,
+    )
+
+
+def _attention(settings: XLNetSettings, look: Heads) -> heed.MultiHeadAttention:
+    """Without biases: the score has its own."""
+    size = settings.sizes
+    own: dict[str, Any] = {"width": size.width, "segments": "optional", "clamp": settings.clamp}
+    made = multi_head(
+        look,
+        width=size.width,
+        heads=size.heads,
+        dropout=settings.attention_dropout,
+        options={**own, **settings.options},
+        causal=settings.direction == "left-to-right",
+    )
+    return heed.MultiHeadAttention(size.width, size.heads, bias=False, mechanism=made.mechanism)
+
+
+@torch.no_grad()
+def _draw(network: nn.Module, spread: float) -> None:
+    """New weights: all normal, the vectors of the score too; biases of linear maps zero."""
+    draw(network, spread)
+    for module in network.modules():
+        if isinstance(module, Summary | Answerer | LanguageModel):
+            draw_linear((x for x in module.children() if isinstance(x, nn.Linear)), spread)
+        if isinstance(module, Relative):
+            for weight in module.parameters():
+                nn.init.normal_(weight, std=spread)
+        if isinstance(module, TwoStreams):
+            nn.init.normal_(module.question, std=spread)

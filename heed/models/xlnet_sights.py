@@ -1,0 +1,149 @@
+"""Who sees whom in XLNet's two streams, where the queries stand, and what is remembered.
+
+visible B T T    in the order of prediction; a symbol sees itself in the content stream, and
+                 never in the query stream, whatever the table says
+memories B L M   of the segments before, which everyone may look at
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+import heed
+from heed.attention.memory import as_keys, key_table
+from heed.errors import ShapeError
+from heed.models.transformer import sight
+from heed.records import State
+from heed.visible import Places, Visible, as_visible
+
+
+class Memories(NamedTuple):
+    """What earlier segments leave behind: what entered each layer, without gradient."""
+
+    layers: tuple[Tensor, ...]  # B L M each
+    exists: Tensor | None = None  # which of them are no padding, B L; None: all
+
+    @property
+    def length(self) -> int:
+        """How many places they hold.    L"""
+        return self.layers[0].shape[1]
+
+    def select(self, rows: Tensor) -> Memories:
+        """Those of the chosen rows, in that order."""
+        exists = None if self.exists is None else self.exists[rows]
+        return Memories(tuple(layer[rows] for layer in self.layers), exists)
+
+
+class Sights(NamedTuple):
+    """Who sees whom, and where the queries of the query stream stand."""
+
+    content: Visible | None
+    query: Visible | None = None
+    blind: Tensor | None = None  # queries that see nothing, and shall see all  B|1 H|1 T
+    state: State | None = None  # None: at the places of the symbols
+    places: int = 0  # how many of those there are  T
+
+
+class Segment(NamedTuple):
+    """The symbols of a call as far as sight goes, and what came before them."""
+
+    symbols: Tensor  # B T
+    exists: Visible | None = None  # which of them are there; None: all
+    memories: Memories | None = None
+
+    @staticmethod
+    def of(
+        symbols: Tensor, lengths: Tensor | Visible | None, memories: Memories | None = None
+    ) -> Segment:
+        """Lengths B, or which symbols are there, B T."""
+        return Segment(symbols, as_keys(sight(lengths, symbols)), memories)
+
+    @property
+    def before(self) -> int:
+        """How many places are remembered.    L"""
+        return 0 if self.memories is None else self.memories.length
+
+    @property
+    def table(self) -> Tensor | None:
+        """Which places are there, remembered ones first; None: all.    B L+T"""
+        remembered = None if self.memories is None else self.memories.exists
+        if self.exists is None and remembered is None:
+            return None
+        B, T = self.symbols.shape
+        there = torch.ones(B, self.before + T, dtype=torch.bool, device=self.symbols.device)
+        if self.exists is not None:
+            own = key_table(self.exists, T, self.symbols.device)
+            there = there & pad(own, (self.before, 0), value=True)
+        return there if remembered is None else there & pad(remembered, (0, T), value=True)
+
+    def sights(
+        self,
+        *,
+        causal: bool,
+        visible: Tensor | Visible | None = None,
+        targets: Tensor | None = None,
+        ahead: bool = False,
+        uniform: bool = False,
+    ) -> Sights:
+        """Who sees whom. The query stream asks at the targets, or at each place for the next.
+
+        Without an order of their own, neither left to right nor told, all targets are hidden from
+        everyone: what a symbol knows of a target, a query would learn from it one layer later.
+        """
+        (B, T), L, device = self.symbols.shape, self.before, self.symbols.device
+        there, causal = self.table, causal or ahead
+        asks = ahead or targets is not None
+        if there is None and visible is None and not asks:
+            return Sights(heed.causal() if causal else None)
+        places = Places(T, L + T, 0, L, device)
+        table = torch.ones(1, 1, T, L + T, dtype=torch.bool, device=device)
+        if causal:
+            table = heed.causal().dense(places)
+        if there is not None:
+            table = table & there[:, None, None]
+        if visible is None and targets is not None and not causal:
+            visible = Visible.keys(~placed(targets, T))
+        if visible is not None:
+            own = as_visible(visible).dense(Places(T, T, 0, 0, device))
+            _check_table(own, B, T)
+            table = table & pad(own.expand(*own.shape[:2], T, T), (L, 0), value=True)
+        itself = places.key == places.query[:, None]  # T S
+        content = Visible.mask(table | itself)
+        if not asks:
+            return Sights(content)
+        table = table if ahead else table & ~itself
+        blind = ~table.any(-1) if uniform else None
+        state = State(0, L + 1) if ahead else None  # each query stands behind its symbol
+        return Sights(content, Visible.mask(table), blind, state, T)
+
+
+def spread(g: Tensor, targets: Tensor, T: int) -> Tensor:
+    """Queries at their places, zero at the others; a target below 0 is none.    B P M -> B T M"""
+    place = targets.where(targets >= 0, T)[..., None].expand_as(g)
+    return g.new_zeros(len(g), T + 1, g.shape[-1]).scatter(1, place, g)[:, :T]
+
+
+def placed(targets: Tensor, T: int) -> Tensor:
+    """Which places are targets.    B P -> B T"""
+    one = torch.ones_like(targets, dtype=torch.bool)
+    place = targets.where(targets >= 0, T)
+    return one.new_zeros(len(targets), T + 1).scatter(1, place, one)[:, :T]
+
+
+def picked(x: Tensor, targets: Tensor) -> Tensor:
+    """The rows of the targets, zero where there is none.    B (H) T M, B P -> B (H) P M"""
+    shape = (len(x), *(1,) * (x.ndim - 3), targets.shape[1], 1)
+    there = (targets >= 0).view(shape)
+    place = targets.clamp(min=0).view(shape).expand(*x.shape[:-2], -1, x.shape[-1])
+    return x.gather(-2, place).where(there, 0)
+
+
+def _check_table(own: Tensor, B: int, T: int) -> None:
+    """Who looks at whom speaks of these rows and of these symbols."""
+    if own.shape[0] not in (1, B) or own.shape[2] not in (1, T) or own.shape[3] != T:
+        axes = " ".join(f"{a}={n}" for a, n in zip("BHTT", own.shape, strict=True))
+        raise ShapeError(f"who looks at whom does not fit\n  given: {axes}\n  symbols: B={B} T={T}")

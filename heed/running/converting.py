@@ -1,0 +1,192 @@
+"""Converting: a pretrained folder of Hugging Face to one of heed, and one of heed to Hugging Face.
+
+What is read is told by its config.json: heed's own names the heed that wrote it. A run of a task
+whose model has a place at Hugging Face (BERT, GPT-2, XLNet) goes there, too. The target is written
+beside its place and renamed when all of it is there, so it is whole or it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from heed.data import vocabularies
+from heed.errors import Refused
+from heed.models import pretrained
+from heed.models.building import with_symbols
+from heed.models.layouts import LAYOUTS
+from heed.models.pretrained import Described
+from heed.running.devices import version
+from heed.running.events import Note, Progress, Work
+from heed.running.loading import Loaded, Stored, folder_of, loading
+from heed.running.opening import fits, read_config
+from heed.running.shards import Shelf
+from heed.tasks import pretrain
+from heed.training import durable, tensors
+from heed.training.folder import RunFolder
+
+ROLES = ("pad", "bos", "eos", "sep", "cls")  # that a config.json names by their numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What was written, and in whose layout: "heed" or "huggingface"."""
+
+    folder: Path
+    layout: str
+    kind: str
+    head: str
+    parameters: int
+    tokeniser: bool
+    unused: tuple[str, ...] = ()
+
+    def as_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+    def line(self) -> str:
+        """In one line."""
+        words = "" if self.tokeniser else ", without a tokeniser"
+        return (
+            f"{self.folder}: {self.kind} with the head '{self.head}', {self.parameters:,} "
+            f"parameters, in the layout of {self.layout}{words}"
+        )
+
+
+def convert(
+    source: str,
+    target: Path,
+    *,
+    head: str | None = None,
+    revision: str | None = None,
+    pickled: bool = False,
+) -> Work[Converted]:
+    """Write a folder in the other layout; a target that holds anything is refused.
+
+    source  a folder, or a name at the Hugging Face hub
+    """
+    _check_free(target)
+    folder = folder_of(source, revision)
+    raw = Shelf(folder).json("config.json")
+    if isinstance(raw, dict) and "task" in raw:
+        if head is not None:
+            raise Refused(f"{folder} is a run, whose head is that of its task; leave out --head")
+        found = _run(folder)
+    else:
+        found = yield from loading(folder, head=head, pickled=pickled)
+    if found.unused:
+        yield Note(
+            f"left out, since the head '{found.head}' has no use for them: "
+            f"{', '.join(found.unused)}"
+        )
+    leaves = isinstance(raw, dict) and "heed" in raw
+    named = _theirs(found) if leaves else found.model.state_dict()
+    yield Progress("writing", 0, 1)
+    _write(target, _files(found, leaves), named)
+    yield Progress("writing", 1, 1)
+    count = sum(x.numel() for x in found.model.parameters())
+    layout = "huggingface" if leaves else "heed"
+    has = found.tokeniser is not None
+    return Converted(target, layout, found.kind, found.head, count, has, found.unused)
+
+
+def _check_free(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise Refused(f"{target} is in the way: name a new folder")
+    if target.is_dir() and os.listdir(target):
+        raise Refused(f"{target} holds other files; name a new folder")
+
+
+def _run(folder: Path) -> Loaded:
+    """The model of a run, if its kind has a place at Hugging Face."""
+    run = RunFolder.open(folder)
+    config = read_config(run)
+    settings = _settings(config)
+    if settings is None:
+        raise Refused(
+            f"{folder}: Hugging Face has no place for the model of this run of {config.task}; it "
+            f"has for {', '.join(LAYOUTS)}, and for BERT with the pool 'first'"
+        )
+    if not run.model.is_file():
+        raise Refused(f"{folder} has no model.safetensors yet: its training has not validated once")
+    fits(config, run.model_header(), run.model)
+    described = Described(settings.kind, settings.head, settings)
+    LAYOUTS[settings.kind].config(settings, settings.head)  # refuses what it cannot say
+    model = described.blank()
+    model.load_state_dict(run.load_model())
+    limit = vocabularies.largest(settings.rows)
+    files = {"tokenizer.json": run.read_bytes(run.tokenizer, limit)}
+    tokeniser = vocabularies.read(files, settings.rows, str(folder))
+    return Loaded(model.eval(), *described, tokeniser, tuple(getattr(config, "labels", ())))
+
+
+def _settings(config: Any) -> Any:
+    """The settings of a run's network as a text model of its own; None: it is none.
+
+    A classifier that reads by BERT and looks at the first symbol is BERT with a head, and its
+    weights have the same names.
+    """
+    told = config.model
+    if config.task == "pretrain":
+        sizes = {"symbols": config.symbols, "longest": config.longest}
+        return pretrain.fitted(told, config.objective, **sizes)
+    if told.kind == "classifier" and told.encoder.kind == "bert" and told.pool == "first":
+        head = {"head": "classify", "labels": len(config.labels), "head_dropout": told.dropout}
+        return with_symbols(told.encoder, config.symbols).model_copy(update=head)
+    return with_symbols(told, config.symbols) if told.kind in LAYOUTS else None
+
+
+def _theirs(found: Loaded) -> dict[str, Tensor]:
+    """The weights as Hugging Face has them."""
+    described = Described(found.kind, found.head, found.settings)
+    return pretrained.theirs(described, found.model.state_dict())
+
+
+def _files(found: Loaded, leaves: bool) -> dict[str, bytes]:
+    """Everything but the weights."""
+    words = {} if found.tokeniser is None else found.tokeniser.files()
+    config = _their_config(found) if leaves else _own_config(found)
+    return {"config.json": json.dumps(config, ensure_ascii=False, indent=2).encode(), **words}
+
+
+def _own_config(found: Loaded) -> dict[str, Any]:
+    stored = Stored(
+        heed=version(),
+        model_type=found.kind,
+        model=found.settings,
+        labels=list(found.labels),
+    )
+    return stored.model_dump(mode="json")
+
+
+def _their_config(found: Loaded) -> dict[str, Any]:
+    config = LAYOUTS[found.kind].config(found.settings, found.head)
+    if found.labels:
+        names = dict(enumerate(found.labels))
+        config |= {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+    roles = {} if found.tokeniser is None else found.tokeniser.roles
+    numbers = {f"{role}_token_id": roles[role] for role in ROLES if role in roles}
+    return config | {key: i for key, i in numbers.items() if i < found.settings.rows}
+
+
+def _write(target: Path, files: Mapping[str, bytes], named: Mapping[str, Tensor]) -> None:
+    """The whole folder, or nothing of it."""
+    durable.make_folder(target.parent)
+    draft = durable.aside(target)
+    try:
+        os.mkdir(draft)
+        for name, data in files.items():
+            durable.write(draft / name, [data])
+        durable.write(draft / "model.safetensors", tensors.parts(named))
+        durable.sync(draft)
+        os.rename(draft, target)  # an empty folder gives way
+    except BaseException:
+        durable.remove(draft)
+        raise
+    durable.sync(target.parent)

@@ -1,0 +1,270 @@
+"""One run while it learns: log, validate, save, stop, go on, and be judged at the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from heed.errors import Refused
+from heed.running.events import Note, Progress, Stopped, Work
+from heed.running.opening import fits, read_config
+from heed.running.starting import begin
+from heed.running.stories import story
+from heed.running.stories.story import Start
+from heed.training import checkpoint, optimise, signals
+from heed.training.distributed import Distributed
+from heed.training.fit import Moment, due, fit, planned
+from heed.training.folder import RunFolder, header
+from heed.training.journal import Journal
+from heed.training.objective import Objective
+from heed.training.progress import Progress as Standing
+from heed.training.progress import gather, load_weights, restore
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What came of a training."""
+
+    folder: Path
+    parameters: int
+    steps: int
+    seconds: float
+    tokens_per_second: float  # of what the objective counts
+    perplexity: float  # of the validation examples
+    scores: dict[str, Any]  # of the parts that the run keeps: test, long
+
+    def as_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+class Learner:
+    """One run: model, optimiser and data in their places, and where it stands."""
+
+    def __init__(
+        self,
+        recipe: Any,
+        folder: RunFolder,
+        prepared: Any,
+        crew: Distributed,
+        stop: signals.Stop,
+        start: Start | None,
+    ) -> None:
+        self.story = story(recipe.task)
+        self.recipe, self.settings, self.folder = recipe, recipe.training, folder
+        self.crew, self.stop = crew, stop
+        self.notes: list[Note] = []
+        self.config = self.story.describe(recipe, prepared)
+        self.found = crew.share(self._newest())
+        self._check_sizes()
+        torch.manual_seed(recipe.seed)
+        self.model = self.config.build()
+        if start is not None and (note := begin(self.model, start, self.story)) is not None:
+            self.notes.append(note)
+        self.model.to(crew.device)
+        self.objective: Objective = self.story.objective(recipe, prepared).to(crew.device)
+        self.optimiser = optimise.build(self.model, self.settings)
+        self.batches = self.story.batches(
+            recipe,
+            prepared,
+            shard=(crew.rank, crew.world),
+            fixed=self.settings.capture and crew.device.type == "cuda",
+        )
+        self.total = planned(self.settings, self.batches)
+        if self.settings.warmup > self.total:
+            self._say(f"warmup={self.settings.warmup} is longer than the {self.total} steps in all")
+        self.schedule = optimise.schedule(self.settings, self.total)
+        self.standing = Standing()
+        tokens = self.story.tokens(folder, self.config)
+        self.worker = self.story.worker(self.model, tokens, self.config, crew.device)
+        self.validator = self.story.validator(self.worker, prepared, folder)
+        self.journal = Journal(folder.metrics, say=self._say)
+        torch.manual_seed(recipe.seed + crew.rank)  # each process drops out for itself
+
+    def _say(self, text: str) -> None:
+        self.notes.append(Note(text))
+
+    def _told(self) -> Work[None]:
+        while self.notes:
+            yield self.notes.pop(0)
+
+    def catch_up(self) -> Work[None]:
+        """From the newest good checkpoint, if there is one."""
+        if self.found is None:
+            if self.crew.main:
+                self.folder.write_json(self.folder.config, self.config.model_dump(mode="json"))
+                self.journal.rewind(-1)
+            yield Note(f"{parameters(self.model):,} parameters on {self.crew.device}")
+            yield from self._told()
+            return
+        saved = checkpoint.load(self.folder.checkpoints / self.found)
+        restore(saved.tensors, saved.facts, *self._state(), self.crew)
+        if self.crew.main:
+            checkpoint.rewind(self.folder.checkpoints, self.standing.step)
+            if not saved.facts.get("passing"):
+                self._tidy()
+            self.journal.rewind(self.standing.step)
+        yield from self._told()
+        yield Note(f"going on from step {self.standing.step}")
+
+    def _newest(self) -> str | None:
+        found = self.folder.newest(self._say) if self.crew.main else None
+        return None if found is None else found.name
+
+    def _check_sizes(self) -> None:
+        """Before anything is allocated: the recipe, config.json and the checkpoint agree."""
+        if self.folder.config.exists():
+            told = read_config(self.folder).model_copy(update={"heed": self.config.heed})
+            if told != self.config:
+                raise Refused(
+                    f"{self.folder.recipe} is not the recipe that {self.folder.config} is of"
+                )
+        if self.found is not None:
+            path = self.folder.checkpoints / self.found / "model.safetensors"
+            fits(self.config, header(path), path)
+
+    def _state(
+        self,
+    ) -> tuple[Standing, nn.Module, torch.optim.Optimizer, optimise.Schedule, Objective]:
+        return self.standing, self.model, self.optimiser, self.schedule, self.objective
+
+    def learn(self) -> Work[None]:
+        """The loop: log, validate, save, stop."""
+        note = ""
+        if self.standing.tired(self.settings.patience):
+            return
+        for moment in fit(
+            self.model,
+            self.batches,
+            self.objective,
+            self.optimiser,
+            self.schedule,
+            settings=self.settings,
+            progress=self.standing,
+            device=self.crew.device,
+            distributed=self.crew,
+        ):
+            if due(self.settings.log_every, moment):
+                note = self._log(moment)
+            yield Progress("training", moment.step, self.total, note)
+            last = moment.final
+            if due(self.settings.validate_every, moment) or last:
+                with self._aside():
+                    yield from self._validate()
+            asked = self.crew.greatest(self.stop.code)
+            expected = due(self.settings.save_every, moment) or last
+            if expected or asked:
+                with self._aside():
+                    self._save(passing=not expected)
+            yield from self._told()
+            if asked:
+                raise Stopped(self.folder.path, moment.step, asked)
+            if self.standing.tired(self.settings.patience):
+                yield Note(f"no improvement for {self.settings.patience} validations: stopping")
+                break
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """What happens here is not training, and does not count as its time."""
+        if self.crew.device.type == "cuda":
+            torch.cuda.synchronize()  # what is still on its way is training
+        begun = time.perf_counter()
+        yield
+        self.standing.paused += time.perf_counter() - begun
+
+    def _log(self, moment: Moment) -> str:
+        loss = float(moment.loss)
+        speed = self.standing.tokens / max(self.standing.seconds, 1e-9)
+        if self.crew.main:
+            parts = {name: float(part) for name, part in moment.parts.items()}
+            figures = {"loss": loss, **parts, "rate": moment.rate, "norm": float(moment.norm)}
+            figures |= {"epoch": moment.epoch, "tokens_per_second": speed}
+            self.journal.write(moment.step, {"train": figures})
+        return f"loss {loss:.3f} · {speed:,.0f} {self.story.unit}/s"
+
+    def _validate(self) -> Work[None]:
+        """Judge; keep the weights if they are the best so far. All hear what the main one found."""
+        found = None
+        if self.crew.main:
+            found = self.validator.judge(self.standing.step)
+            self.journal.write(self.standing.step, {"valid": found.figures})
+        score = self.crew.share(None if found is None else found.loss)
+        self.schedule.judge(score)
+        best = self.standing.judge(score)
+        if found is not None:
+            if best:
+                self.folder.save_model(self.model.state_dict())
+            yield Note(f"step {self.standing.step}: {found.line()}")
+
+    def _save(self, *, passing: bool) -> None:
+        """passing: only because of a stop, where an undisturbed run would not have saved."""
+        tensors, facts = gather(*self._state(), self.crew)
+        if self.crew.main:
+            place = checkpoint.at(self.folder.checkpoints, self.standing.step)
+            checkpoint.save(place, tensors, {**facts, "passing": passing})
+            if not passing:
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Keep the last few of those that an undisturbed run has: they may be averaged."""
+        checkpoint.forget(self.folder.checkpoints, lambda facts: facts.get("passing") is True)
+        checkpoint.prune(self.folder.checkpoints, self.settings.keep)
+
+    def finish(self) -> Work[Trained]:
+        """The weights to keep: the best, or the mean of the last where that is better. Judged."""
+        scores: dict[str, Any] = {}
+        if self.crew.main:
+            load_weights(self.model, self.folder.load_model())
+            if self.settings.average > 1:
+                yield from self._average()
+            for part in self.story.parts(self.folder):
+                work = self.story.score(self.recipe, self.worker, self.folder, part)
+                scores[part] = yield from work
+                yield Note(f"{part}: {scores[part].line()}")
+        trained = self._trained(scores)
+        if self.crew.main:
+            self.folder.write_json(self.folder.scores, trained.as_data())
+        return trained
+
+    def _average(self) -> Work[None]:
+        """Averaging the last few checkpoints: Vaswani 2017 §6.1."""
+        last = list(checkpoint.good(self.folder.checkpoints, self._say))[: self.settings.average]
+        yield from self._told()
+        best = self.standing.best
+        load_weights(self.model, checkpoint.average(last))
+        loss = self.validator.loss()
+        better = best is None or loss <= best
+        if better:
+            self.standing.best = loss
+            self.folder.save_model(self.model.state_dict())
+        else:
+            load_weights(self.model, self.folder.load_model())
+        verdict = "taken" if better else f"the best single one has {best:.4f} and is taken"
+        yield Note(
+            f"mean of the last {len(last)} checkpoints: validation loss {loss:.4f}; {verdict}"
+        )
+
+    def _trained(self, scores: dict[str, Any]) -> Trained:
+        standing = self.standing
+        return Trained(
+            self.folder.path,
+            parameters(self.model),
+            standing.step,
+            standing.seconds,
+            standing.tokens / max(standing.seconds, 1e-9),
+            math.exp(min(standing.best or 0.0, 700)),
+            scores,
+        )
+
+
+def parameters(model: nn.Module) -> int:
+    """Numbers that are learnt, shared ones counted once."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -1,0 +1,238 @@
+"""Pretrained models: a folder, or a name at the Hugging Face hub, to a model that is ready.
+
+    bert = heed.load("bert-base-uncased")
+    bert.tokeniser.encode(["我爱中国"])
+    bert.model(...)
+
+A folder has config.json, model.safetensors (whole or in shards) and the files of a vocabulary,
+either as Hugging Face lays them out or as `heed convert` does. It is checked before anything is
+allocated: sizes, then names and shapes of all tensors, then the vocabulary, then the weights.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import nn
+
+from heed.data import vocabularies
+from heed.data.vocabularies import Vocabulary
+from heed.errors import HeedError, Refused
+from heed.models import pretrained
+from heed.models.pretrained import Described
+from heed.models.text_settings import BertSettings, GPT2Settings
+from heed.models.xlnet_settings import XLNetSettings
+from heed.running.complaining import complaint
+from heed.running.events import Progress, Work, finish
+from heed.running.shards import Shelf, find
+from heed.training import tensors
+
+WANTED = (
+    "config.json",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*-of-*.safetensors",
+    *vocabularies.FILES,
+)
+"""What is downloaded: data, and nothing that could be executed."""
+
+HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
+
+
+LINE = 500  # characters; a stranger's file may have names of a megabyte
+
+
+class Stored(BaseModel):
+    """config.json of a pretrained model as heed keeps it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    heed: str = Field(max_length=100, description="The version that wrote it.")
+    model_type: str = Field(max_length=100)
+    model: Annotated[BertSettings | GPT2Settings | XLNetSettings, Field(discriminator="kind")]
+    labels: list[str] = Field(default_factory=list, max_length=65536)
+
+    @model_validator(mode="after")
+    def _of_one_mind(self) -> Stored:
+        if self.model_type != self.model.kind:
+            raise ValueError(f"model_type is '{self.model_type}', and model is {self.model.kind}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A pretrained model, in evaluation mode.
+
+    settings   what `heed.models` builds it from
+    tokeniser  None where the folder has none
+    labels     the names of what a head chooses from, where the folder names them
+    unused     weights of other heads, which were left where they are
+    """
+
+    model: nn.Module
+    kind: str
+    head: str
+    settings: Any
+    tokeniser: Vocabulary | None
+    labels: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+
+def load(
+    source: str | os.PathLike[str],
+    *,
+    head: str | None = None,
+    revision: str | None = None,
+    pickled: bool = False,
+    device: str | torch.device = "cpu",
+) -> Loaded:
+    """A pretrained BERT, GPT-2 or XLNet, from a folder or by its name at the Hugging Face hub.
+
+    head      another head than the folder names, if it has the weights: "none" is the body alone
+    revision  a branch, tag or commit at the hub
+    pickled   read pytorch_model.bin where there is no model.safetensors
+    """
+    found = finish(loading(folder_of(source, revision), head=head, pickled=pickled))
+    found.model.to(device)
+    return found
+
+
+def folder_of(source: str | os.PathLike[str], revision: str | None = None) -> Path:
+    """A folder that is there; else what the hub's cache has of that name; else a download."""
+    path = Path(source)
+    if path.is_dir():
+        return path
+    name = os.fspath(source)
+    if path.exists():
+        raise Refused(f"{name} is a file; give the folder that it is in")
+    if HUB_NAME.fullmatch(name) is None or ".." in name or name.startswith((".", "/", "~")):
+        raise Refused(f"there is no folder {name}, and it is no name at the Hugging Face hub")
+    return _cached(name, revision) or _downloaded(name, revision)
+
+
+def _cached(name: str, revision: str | None) -> Path | None:
+    """What was downloaded before, if it is complete."""
+    from huggingface_hub import snapshot_download
+
+    wanted: Any = {"revision": revision, "allow_patterns": list(WANTED)}
+    try:
+        path = Path(snapshot_download(name, local_files_only=True, **wanted))
+        find(Shelf(path))
+    except Exception:  # not there, or not all of it: then the hub is asked
+        return None
+    return path if (path / "config.json").exists() else None
+
+
+def _downloaded(name: str, revision: str | None) -> Path:
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(WANTED)))
+    except errors.GatedRepoError:
+        reason = "the hub gives it only to those who were granted access"
+    except errors.RepositoryNotFoundError:
+        reason = "nor does the hub have a model of this name"
+    except errors.RevisionNotFoundError:
+        reason = f"and at the hub it has no revision {revision}"
+    except Exception as error:  # the net has many ways to fail
+        first = str(error).strip().splitlines() or [type(error).__name__]
+        reason = f"and the hub cannot be reached ({first[0][:200]})"
+    raise Refused(f"there is no folder {name}, {reason}")
+
+
+def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> Work[Loaded]:
+    """The model of a folder, with progress."""
+    shelf = Shelf(folder)
+    try:
+        raw = shelf.json("config.json")
+        ours = isinstance(raw, dict) and "heed" in raw
+        if ours:
+            return (yield from _own(shelf, raw, head))
+        described = pretrained.describe(raw, head)
+        weights = find(shelf, pickled)
+        plan = pretrained.fitted(described, weights.header)
+        tokeniser = _vocabulary(shelf, described)
+    except HeedError as error:
+        raise _placed(error, folder) from None
+    model = described.blank()
+    with weights.reader() as read:
+        for i, count, name in pretrained.fill(model, plan, read):
+            yield Progress("weights", i, count, name)
+    return _loaded(model, described, tokeniser, _labels(raw), plan.unused)
+
+
+def _placed(error: HeedError, folder: Path) -> HeedError:
+    """The same complaint, with the folder in it, and no longer than a line should be."""
+    said = str(error)
+    said = said if str(folder) in said else f"{folder}: {said}"
+    return Refused(said if len(said) < LINE else f"{said[:LINE]}…")
+
+
+def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
+    """A folder that `heed convert` wrote."""
+    described, labels = stored(shelf, raw)
+    if head not in (None, described.head):
+        raise Refused(f"{shelf.path} has the head '{described.head}', not '{head}'")
+    weights = find(shelf)
+    path = shelf.place("model.safetensors")
+    expected = {name: tuple(x.shape) for name, x in described.outline().items()}
+    there = {name: shape for name, (_, shape) in weights.header.items()}
+    if expected != there:
+        odd = sorted(set(expected.items()) ^ set(there.items()))[0][0]
+        raise Refused(
+            f"the weights do not fit config.json: '{odd}' is {there.get(odd, 'missing')}, "
+            f"expected {expected.get(odd, 'nothing')}"
+        )
+    tokeniser = _vocabulary(shelf, described)
+    yield Progress("weights", 0, len(expected))
+    model = described.blank()
+    model.load_state_dict(tensors.read(path))
+    yield Progress("weights", len(expected), len(expected))
+    return _loaded(model, described, tokeniser, labels)
+
+
+def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, tuple[str, ...]]:
+    """What config.json of heed's own describes, and the names of its labels."""
+    if "task" in raw:
+        raise Refused(f"{shelf.path} is a run of heed; heed.load is for pretrained models")
+    try:
+        config = Stored.model_validate(raw)
+    except ValidationError as error:
+        raise Refused(f"config.json: {complaint(Stored, error)}") from None
+    settings = config.model
+    return Described(settings.kind, settings.head, settings), tuple(config.labels)
+
+
+def _vocabulary(shelf: Shelf, described: Described) -> Vocabulary | None:
+    symbols = described.settings.rows
+    there = [name for name in vocabularies.FILES if shelf.has(name)]
+    files = {name: shelf.bytes(name, vocabularies.largest(symbols)) for name in there}
+    return vocabularies.read(files, symbols, str(shelf.path))
+
+
+def _labels(config: dict[str, Any]) -> tuple[str, ...]:
+    """Names by number, where they are more than their numbers."""
+    named = config.get("id2label")
+    names = [named.get(str(i)) for i in range(len(named))] if isinstance(named, dict) else []
+    plain = all(isinstance(name, str) for name in names)
+    return tuple(map(str, names)) if plain and names != _unnamed(len(names)) else ()
+
+
+def _unnamed(count: int) -> list[str]:
+    return [f"LABEL_{i}" for i in range(count)]
+
+
+def _loaded(
+    model: nn.Module,
+    described: Described,
+    tokeniser: Vocabulary | None,
+    labels: tuple[str, ...],
+    unused: tuple[str, ...] = (),
+) -> Loaded:
+    return Loaded(model.eval(), *described, tokeniser, labels, unused)

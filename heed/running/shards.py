@@ -1,0 +1,218 @@
+"""The files of a pretrained folder that may be anybody's: opened with care, read when wanted.
+
+    shelf = Shelf(folder)
+    weights = find(shelf)               # model.safetensors, or the shards that an index lists
+    weights.header                      # names, types and shapes, before anything is allocated
+    with weights.reader() as read:
+        read("bert.pooler.dense.bias")
+
+Nothing outside of the folder is read, and nothing in it is executed: pickled weights are taken only
+if asked for, and then by the reader of PyTorch that makes tensors and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from heed.errors import Refused
+from heed.training import durable, tensors
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+
+SMALL = 2**20
+"""Bytes of a config, an index or a header: some thousand tensors. What they say takes twenty times
+as much memory once it is parsed."""
+
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+MANY = 1000  # shards
+
+Shards = dict[str, set[str] | None]
+"""Files, and the tensors that an index says each of them has; None: there is no index."""
+
+
+class Shelf:
+    """A folder, of which only plain files are read.
+
+    In a cache of huggingface_hub the files are links to the blobs beside; no other link is
+    followed out of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            raise Refused(f"{path} is not a folder")
+        self.path = path
+        self._roots = [path.resolve()]
+        if path.resolve().parent.name == "snapshots":
+            self._roots.append(path.resolve().parent.parent / "blobs")
+
+    def has(self, name: str) -> bool:
+        """Whether there is something of this name."""
+        return (self.path / name).exists() or (self.path / name).is_symlink()
+
+    def place(self, name: str) -> Path:
+        """Where a file really is; what lies or leads outside of the folder is refused."""
+        if PLAIN.fullmatch(name) is None:
+            raise Refused(f"{self.path}: {name[:200]!r} is no name of a file in this folder")
+        path = self.path / name
+        if not self.has(name):
+            raise Refused(f"{self.path} has no {name}")
+        try:
+            found = path.resolve(strict=True)
+        except (OSError, RuntimeError) as error:
+            raise Refused(f"{path} leads nowhere") from error
+        if not any(found.is_relative_to(root) for root in self._roots):
+            raise Refused(f"{path} leads out of its folder")
+        return found
+
+    def bytes(self, name: str, limit: int) -> bytes:
+        """All of a file of at most `limit` bytes."""
+        path = self.place(name)
+        _sniff(path, self.path / name)
+        return durable.read_bytes(path, limit)
+
+    def json(self, name: str, limit: int = SMALL) -> Any:
+        """What a JSON file of at most `limit` bytes says."""
+        return durable.parse_json(self.bytes(name, limit), self.path / name)
+
+
+def _sniff(path: Path, shown: Path) -> bytes:
+    """The beginning of a file; what is often found in the place of one is told by its name."""
+    with durable.open_plain(path) as file:
+        start = file.read(512)
+    if start.startswith(b"version https://git-lfs"):
+        raise Refused(f"{shown} is a Git LFS pointer, not the file: fetch it by git lfs pull")
+    if re.match(rb"\s*<(!doctype|html|\?xml)", start, re.IGNORECASE):
+        raise Refused(f"{shown} is a web page, not what its name says: download it again")
+    return start
+
+
+class Weights(NamedTuple):
+    """The tensors of a folder: what they are, and the file that has each."""
+
+    header: dict[str, tuple[torch.dtype, tuple[int, ...]]]
+    places: dict[str, Path]
+    pickled: bool = False
+
+    @contextmanager
+    def reader(self) -> Iterator[Callable[[str], Tensor]]:
+        """Gives a tensor by its name; a file is opened when the first of its tensors is read."""
+        files: dict[Path, Any] = {}
+
+        def read(name: str) -> Tensor:
+            path = self.places[name]
+            if path not in files:
+                files[path] = _unpickled(path, "cpu") if self.pickled else _opened(path)
+            tensor: Tensor = files[path][name] if self.pickled else files[path].get_tensor(name)
+            return tensor
+
+        try:
+            yield read
+        finally:
+            files.clear()
+
+
+def find(shelf: Shelf, pickled: bool = False) -> Weights:
+    """The weights of a folder, whole or in shards.
+
+    pickled  take pytorch_model.bin, where there is nothing else
+    """
+    if shelf.has(SINGLE):
+        return _gathered(shelf, {SINGLE: None}, _header)
+    if shelf.has(INDEX):
+        return _gathered(shelf, _listed(shelf, INDEX), _header)
+    if not shelf.has(PICKLED) and not shelf.has(PICKLED_INDEX):
+        raise Refused(f"{shelf.path} has no {SINGLE}")
+    if not pickled:
+        raise Refused(
+            f"{shelf.path} has its weights as {PICKLED} alone, a pickled file; if you trust where "
+            "it comes from, allow it: --pickled, or pickled=True"
+        )
+    files: Shards = {PICKLED: None} if shelf.has(PICKLED) else _listed(shelf, PICKLED_INDEX)
+    return _gathered(shelf, files, _pickled_header)._replace(pickled=True)
+
+
+def _listed(shelf: Shelf, index: str) -> Shards:
+    """The shards of an index, and what it says is in each."""
+    table = shelf.json(index)
+    names = table.get("weight_map") if isinstance(table, dict) else None
+    if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
+        raise Refused(f"{shelf.path / index} does not say which file has which tensor")
+    shards: Shards = {}
+    for name, file in names.items():
+        held = shards.setdefault(file, set())
+        assert held is not None
+        held.add(name)
+    if not 0 < len(shards) <= MANY:
+        raise Refused(f"{shelf.path / index} lists {len(shards):,} files; 1 to {MANY:,} can be")
+    for file in shards:
+        if PLAIN.fullmatch(file) is not None and not shelf.has(file):
+            raise Refused(f"{shelf.path} has no {file}, which {index} lists")
+    return shards
+
+
+def _gathered(shelf: Shelf, files: Shards, look: Callable[..., Any]) -> Weights:
+    """The headers of all files, each tensor in one of them and where the index says."""
+    found = Weights({}, {})
+    for file, listed in files.items():
+        path = shelf.place(file)
+        header = look(path, shelf.path / file)
+        odd = set() if listed is None else listed ^ header.keys()
+        if odd or found.header.keys() & header.keys():
+            name = next(iter(sorted(odd or found.header.keys() & header.keys())))
+            raise Refused(f"{shelf.path / file}: it and the index disagree on '{name}'")
+        found.header.update(header)
+        found.places.update(dict.fromkeys(header, path))
+    return found
+
+
+def _header(path: Path, shown: Path) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    start = _sniff(path, shown)
+    if start.startswith(b"PK\3\4"):
+        raise Refused(f"{shown} is a zip file, perhaps of pickled weights, not safetensors")
+    length = int.from_bytes(start[:8], "little")
+    if SMALL < length < path.stat().st_size:
+        raise Refused(f"{shown} has a header of {length:,} bytes; {SMALL:,} may be")
+    return tensors.header(path)
+
+
+def _opened(path: Path) -> Any:
+    from safetensors import safe_open
+
+    return safe_open(path, framework="pt", device="cpu")
+
+
+def _pickled_header(path: Path, shown: Path) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Shapes without numbers: on no device, nothing is allocated."""
+    start = _sniff(path, shown)
+    if not start.startswith(b"PK\3\4") or not zipfile.is_zipfile(path):
+        raise Refused(f"{shown} is no file that torch.save wrote, or was cut off")
+    with zipfile.ZipFile(path) as inside:
+        for entry in inside.infolist():
+            small = not entry.filename.endswith(".pkl") or entry.file_size <= 4 * SMALL
+            if entry.compress_type != zipfile.ZIP_STORED or not small:
+                raise Refused(f"{shown} is packed in a way that torch.save does not")
+    return {name: (x.dtype, tuple(x.shape)) for name, x in _unpickled(path, "meta").items()}
+
+
+def _unpickled(path: Path, device: str) -> dict[str, Tensor]:
+    """Tensors by name, out of a pickle that may make nothing else."""
+    try:
+        on_demand = {"mmap": True} if device == "cpu" else {}
+        found = torch.load(path, map_location=device, weights_only=True, **on_demand)
+    except Exception:  # whatever a stranger's pickle leads to
+        raise Refused(f"{path} holds more than weights, or is broken: it is not read") from None
+    plain = isinstance(found, dict) and all(
+        isinstance(name, str) and isinstance(x, Tensor) for name, x in found.items()
+    )
+    if not plain:
+        raise Refused(f"{path} holds something other than tensors by name")
+    return dict(found)

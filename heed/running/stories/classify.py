@@ -1,0 +1,246 @@
+"""The story of classification: from labelled texts to a model that says what a text is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from heed.data.batches import Batches
+from heed.data.labelled import Labelled, LabelledFiles, TextReport, read_labelled
+from heed.data.tokenise import SPECIALS
+from heed.errors import HeedError, Refused
+from heed.models import classifier
+from heed.models.classifier import POOLS, ClassifierSettings
+from heed.running.devices import version
+from heed.running.events import Note, Work
+from heed.running.stories.labelling import Evaluated, Labelling, Validator, evaluated
+from heed.running.stories.labels import Prepared, kept, prepare, words_of
+from heed.running.stories.story import Config, Recipe, Run, Start, Story
+from heed.running.stories.weighing import Answer, Shown, heads
+from heed.tasks import classify
+from heed.tasks.cutting import Words
+from heed.tasks.labeller import Labeller
+from heed.training.folder import RunFolder
+from heed.viewing.blocks import Block, Charts, Column, Heading, Value
+from heed.viewing.chart import BarChart, Bars
+
+FEW = 5  # texts that are shown when none is given
+
+Label = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class ClassifyRecipe(Recipe):
+    """One training run: task, data, model, training."""
+
+    task: Literal["classify"]
+    data: classify.Data
+    model: ClassifierSettings
+
+
+class ClassifyConfig(Config):
+    """config.json of a run that labels texts."""
+
+    task: Literal["classify"]
+    model: ClassifierSettings
+    symbols: int = Field(ge=4, le=2_000_000)
+    labels: list[Label] = Field(min_length=2, max_length=10_000)
+    names: dict[Label, Label] = Field(
+        default_factory=dict, max_length=10_000, description="What labels of files are called."
+    )
+    longest: int = Field(ge=2, le=1_000_000, description="Symbols of a text that are read.")
+
+    def build(self) -> nn.Module:
+        """The network, its weights drawn at random."""
+        return classifier.build(self.model, symbols=self.symbols, labels=len(self.labels))
+
+
+class Classifying(Story):
+    """What running must know of classification."""
+
+    name = "classify"
+    about = (classify.__doc__ or "").splitlines()[0].rstrip(".")
+    unit = "texts"
+    recipe = ClassifyRecipe
+    config = ClassifyConfig
+    looks = "One text, as each weighs it"
+    columns = (
+        Column("mechanism"),
+        Column("accuracy", ".2f", "high"),
+        Column("macro-F1", ".2f", "high"),
+        Column("loss", ".4f", "low"),
+        Column("texts/s", ",.0f", "high"),
+        Column("memory, MiB", ",.0f", "low"),
+        Column("parameters", ",d"),
+        Column("seconds", ",.0f", "low"),
+    )
+
+    def check(self, recipe: ClassifyRecipe) -> None:
+        """Neither the vocabulary nor the labels matter."""
+        try:
+            with torch.device("meta"):
+                classifier.build(recipe.model, symbols=len(SPECIALS), labels=2)
+        except HeedError as error:
+            raise Refused(f"the recipe's model cannot be built: {error}") from None
+
+    def with_attention(self, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Another pool: mean, max, last, first, or a static attention, whose `static/` may be left
+        out. Of BERT a name that is neither is the attention between its words."""
+        model = raw.get("model") or {}
+        if not isinstance(model, Mapping):
+            return dict(raw)  # refused as such later
+        model = {key: value for key, value in model.items() if key != "options"}
+        encoder = model.get("encoder")
+        plain = name in POOLS or name == "none" or "static" in name.split("/")
+        if not plain and isinstance(encoder, Mapping) and encoder.get("kind") == "bert":
+            return {**raw, "model": {**model, "encoder": {**encoder, "attention": name}}}
+        pool = "mean" if name == "none" else name if plain else f"static/{name}"
+        return {**raw, "model": {**model, "pool": pool}}
+
+    def prepare(
+        self, recipe: ClassifyRecipe, folder: RunFolder, start: Start | None = None
+    ) -> Work[Prepared]:
+        """A tokeniser, a cache, and the texts to judge by."""
+        model = recipe.model
+        return prepare(recipe.data, folder, start, framed=framed(model), reads=model.reads)
+
+    def describe(self, recipe: ClassifyRecipe, prepared: Prepared) -> ClassifyConfig:
+        """config.json."""
+        words = prepared.words
+        return ClassifyConfig(
+            heed=version(),
+            task=recipe.task,
+            model=recipe.model,
+            symbols=words.tokeniser.size,
+            labels=list(words.labels),
+            names=recipe.data.names,
+            longest=words.longest or recipe.data.longest,
+        )
+
+    def objective(self, recipe: ClassifyRecipe, prepared: Prepared) -> Labelling:
+        """The label of each text."""
+        return Labelling(recipe.training)
+
+    def batches(
+        self, recipe: ClassifyRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
+    ) -> Batches:
+        """Texts of like length together."""
+        tokens = recipe.training.batch_tokens
+        return Batches(prepared.train, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
+
+    def tokens(self, folder: RunFolder, config: ClassifyConfig) -> Words:
+        """The tokeniser and the labels."""
+        words = words_of(folder, config.labels, framed(config.model), config.longest)
+        if words.tokeniser.size != config.symbols:
+            raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
+        if len(set(config.labels)) != len(config.labels):
+            raise Refused(f"{folder.config}: one of its labels is there twice")
+        if not set(config.names.values()) <= set(config.labels):
+            raise Refused(f"{folder.config}: names are given for labels that there are not")
+        return words
+
+    def tokeniser(self, tokens: Words) -> Any:
+        """The one there is."""
+        return tokens.tokeniser.tokeniser
+
+    def worker(
+        self, model: nn.Module, tokens: Words, config: ClassifyConfig, device: torch.device
+    ) -> Labeller:
+        """A labeller."""
+        return Labeller(model, tokens, device)
+
+    def validator(self, worker: Labeller, prepared: Prepared, folder: RunFolder) -> Validator:
+        """By texts it does not learn from."""
+        return Validator(worker, prepared.valid, folder)
+
+    def score(
+        self, recipe: ClassifyRecipe, worker: Labeller, folder: RunFolder, part: str
+    ) -> Work[classify.Scores]:
+        """Accuracy, macro-F1, by label."""
+        rows = list(kept(folder, part, worker.words.labels))
+        return (yield from evaluated(worker, rows, stage=f"scoring {part}")).scores
+
+    def evaluate(
+        self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
+    ) -> Work[Evaluated]:
+        """On a kept part, or a file of labelled texts."""
+        self.only(options)
+        labels, names = run.config.labels, run.config.names
+        if isinstance(data, str):
+            rows = list(kept(run.folder, data, labels))
+        else:
+            report, known = TextReport(), [*labels, *names]
+            found = read_labelled(files_from(data), labels=known, report=report)
+            rows = [row._replace(label=names.get(row.label, row.label)) for row in found]
+            yield Note(str(report))
+        return (yield from evaluated(run.worker, rows))
+
+    def predict(
+        self,
+        run: Run,
+        lines: Iterator[str],
+        options: Mapping[str, Any],
+        *,
+        look: bool,
+        at_once: int,
+    ) -> Iterator[Answer]:
+        """The label of each line."""
+        self.only(options)
+        while chunk := list(islice(lines, at_once)):
+            yield from map(Answer, run.worker.label(chunk, look=look))
+
+    def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
+        """What was weighed in texts, or in a few that the run keeps."""
+        rows = [Labelled(text, "") for text in texts] or examples_of(run.folder, run.config.labels)
+        said = run.worker.label([row.text for row in rows], look=True)
+        return [
+            Shown(each, row.label, heads(each) if every or each.weight is None else ())
+            for row, each in zip(rows, said, strict=True)
+        ]
+
+    def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
+        """As in columns."""
+        test = trained.scores.get("test")
+        figures = [None] * 3 if test is None else [test.accuracy, test.macro_f1, test.loss]
+        spent = [trained.tokens_per_second, memory, trained.parameters, trained.seconds]
+        return [mechanism, *figures, *spent]
+
+    def compared(self, trained: Mapping[str, Any]) -> list[Block]:
+        """F1 of each label, side by side."""
+        tested = {name: each.scores["test"] for name, each in trained.items() if each.scores}
+        if not tested:
+            return []
+        labels = next(iter(tested.values())).labels
+        bars = [Bars(n, [each.f1 for each in test.by_label]) for n, test in tested.items()]
+        return [Heading("F1 of each label"), Charts([BarChart("F1 of each label", labels, bars)])]
+
+
+def framed(model: ClassifierSettings) -> bool:
+    """Whether a symbol goes before each text: BERT has one to gather what a text says."""
+    return model.encoder.kind == "bert"
+
+
+def files_from(paths: Sequence[Path]) -> LabelledFiles:
+    """Labelled texts as they are named on the command line: one file."""
+    if len(paths) != 1:
+        raise Refused(f"give one file of labelled texts; got {len(paths)} files")
+    name = paths[0].name.removesuffix(".gz")
+    if name.endswith((".jsonl", ".ndjson")):
+        return LabelledFiles(jsonl=paths[0])
+    return LabelledFiles(csv=paths[0]) if name.endswith(".csv") else LabelledFiles(tsv=paths[0])
+
+
+def examples_of(folder: RunFolder, labels: Sequence[str], count: int = FEW) -> list[Labelled]:
+    """The first few texts that the run keeps for tests, or else for validation."""
+    for part in ("test", "valid"):
+        if (folder.examples / f"{part}.jsonl").is_file():
+            return list(islice(kept(folder, part, labels), count))
+    raise Refused(f"{folder.path} keeps no examples; give a text")
+
+
+STORY = Classifying()

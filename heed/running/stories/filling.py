@@ -1,0 +1,101 @@
+"""Lines with their hidden words found, as `heed predict` and `heed show` have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heed.tasks.pretrainer import Filled
+from heed.viewing.blocks import Example
+from heed.viewing.panels import Panel
+from heed.viewing.terminal import HeatMap
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A line with its masks replaced.
+
+    best  how many words are named for each mask; 1: none beside the text
+    """
+
+    found: Filled
+    best: int = 1
+
+    def line(self) -> str:
+        """The text; whether the second text follows; words with their probabilities."""
+        found = self.found
+        cells = [found.text]
+        if found.follows is not None:
+            cells.append(f"follows {found.follows:.3f}")
+        if self.best > 1:
+            cells += [", ".join(f"{w} {p:.3f}" for w, p in named) for named in found.words]
+        return "\t".join(cells)
+
+    def as_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        words = [[{"word": w, "probability": p} for w, p in named] for named in self.found.words]
+        return {
+            "source": self.found.source,
+            "text": self.found.text,
+            "words": words,
+            "follows": self.found.follows,
+            "unread": self.found.unread,
+        }
+
+    @property
+    def note(self) -> str:
+        """Worth saying aloud: that the model had no places for all of the line."""
+        n = self.found.unread
+        return f"the last {n} symbols were not read: the model has no more places" if n else ""
+
+    def shown(self) -> Shown:
+        """With what was looked at."""
+        return Shown(self.found, heads(self.found))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A line, what was found in it, and who was looked at."""
+
+    found: Filled
+    panels: Sequence[Panel]
+
+    @property
+    def source(self) -> str:
+        """The line."""
+        return self.found.source
+
+    @property
+    def text(self) -> str:
+        """The line with its masks replaced."""
+        return Answer(self.found).line()
+
+    def drawn(self) -> list[HeatMap]:
+        """As a terminal shows it."""
+        return [HeatMap(panel) for panel in self.panels]
+
+    def block(self, note: str = "") -> Example:
+        """As a page shows it."""
+        return Example(self.source, self.text, "", self.panels, note or Answer(self.found).note)
+
+
+def layers(found: Filled) -> list[Panel]:
+    """Every layer, the mean of its heads."""
+    return [
+        Panel.of(f"layer {path.split('.')[0]}", weight.mean(0), found.pieces, found.pieces)
+        for path, weight in found.heads.items()
+    ]
+
+
+def heads(found: Filled) -> list[Panel]:
+    """Every head of every layer."""
+    every: Mapping[str, NDArray[np.float32]] = found.heads
+    return [
+        Panel.of(f"layer {path.split('.')[0]} · head {h}", weight, found.pieces, found.pieces)
+        for path, each in every.items()
+        for h, weight in enumerate(each)
+    ]

@@ -1,0 +1,172 @@
+"""Classification while it is learnt and judged: the objective, the validations, the scores."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from heed.data.batches import Batch
+from heed.data.labelled import Labelled
+from heed.models.answers import Answered
+from heed.running.events import Progress, Work
+from heed.tasks.classify import Scores, judged
+from heed.tasks.labeller import Judgement, Labeller
+from heed.training.folder import RunFolder
+from heed.training.objective import Loss
+from heed.training.reinforce import MovingAverage, reinforce
+from heed.training.settings import Training
+from heed.viewing.blocks import Column, Table, Value
+
+SAMPLES = 5
+WATCHED = 64  # texts whose attentions are measured
+
+
+class Labelling(nn.Module):
+    """The objective: the label of each text, and what an attention that draws has earned."""
+
+    def __init__(self, settings: Training) -> None:
+        super().__init__()
+        self.settings, self.baseline = settings, MovingAverage()
+
+    def count(self, batch: Batch) -> int:
+        """Texts."""
+        return int((batch.tokens["label"] != 0).sum())
+
+    def forward(self, model: nn.Module, batch: Batch) -> Loss:
+        said: Answered = model(batch.tokens["text"], batch.lengths["text"])
+        assert said.logits is not None
+        logits, labels = said.logits.float(), batch.tokens["label"][:, 0] - 1  # -1: a filler
+        rules: dict[str, Any] = {"ignore_index": -1, "reduction": "none"}
+        nll = cross_entropy(logits, labels, **rules)
+        smoothing = self.settings.smoothing
+        total = (
+            nll
+            if not smoothing
+            else cross_entropy(logits, labels, label_smoothing=smoothing, **rules)
+        )
+        drew = [record for record in said.seen.values() if record.log_prob is not None]
+        chance = self._chance(drew, batch, -nll.detach()) if drew else 0.0
+        return Loss(total.sum() + chance, {"nll": nll.detach().sum()})
+
+    def _chance(self, drew: list[Any], batch: Batch, reward: Tensor) -> Tensor | float:
+        """REINFORCE as a sum: a look earns the log-probability of the text's label."""
+        if not torch.is_grad_enabled():
+            return 0.0
+        level, bonus, rows = self.baseline.value, self.settings.entropy_bonus, len(reward)
+        total = reward.new_zeros(())
+        for record in drew:
+            T = record.log_prob.shape[2]
+            asked = 1 if T == 1 else batch.lengths["text"][:, None]
+            real = (torch.arange(T, device=reward.device) < asked) & (batch.rows >= 0)[:, None]
+            real = real[:, None]
+            entropy = None if record.entropy is None else record.entropy * real
+            total = total + rows * reinforce(
+                record.log_prob * real, reward, level, entropy=entropy, bonus=bonus
+            )
+        if self.baseline.training:
+            real = batch.rows >= 0
+            mean = (reward * real).sum() / real.sum().clamp(min=1)
+            self.baseline.update(torch.where(mean.isfinite() & real.any(), mean, level))
+        return self.settings.reinforce * total
+
+
+class Validated(NamedTuple):
+    """What a validation found."""
+
+    loss: float  # nats per text
+    figures: dict[str, Any]
+
+    def line(self) -> str:
+        """In one line."""
+        return f"validation accuracy {self.figures['accuracy']:.2f} % · loss {self.loss:.4f}"
+
+
+class Validator:
+    """Judges a model by the same texts each time."""
+
+    def __init__(self, labeller: Labeller, rows: list[Labelled], folder: RunFolder) -> None:
+        self.labeller, self.rows, self.folder = labeller, rows, folder
+
+    def loss(self) -> float:
+        """Nats per text."""
+        return self.labeller.surprise(self.rows)
+
+    def judge(self, step: int) -> Validated:
+        """Loss, accuracy, a few texts with what was said of them, the attentions' statistics."""
+        texts = [row.text for row in self.rows]
+        found = judged(
+            self.rows, self.labeller.label(texts), self.labeller.words.labels, self.loss()
+        )
+        figures = {
+            "loss": found.loss,
+            "accuracy": found.accuracy,
+            "macro_f1": found.macro_f1,
+            "attention": self.labeller.sharpness(texts[:WATCHED]),
+        }
+        self._samples(step)
+        return Validated(found.loss, figures)
+
+    def _samples(self, step: int) -> None:
+        rows = self.rows[:SAMPLES]
+        said = self.labeller.label([row.text for row in rows])
+        text = "".join(
+            f"text   {row.text}\nright  {row.label}\nsaid   {each.label} {each.probability:.3f}\n\n"
+            for row, each in zip(rows, said, strict=True)
+        )
+        self.folder.write_text(self.folder.samples / f"step-{step:07d}.txt", text)
+
+
+class Evaluated(NamedTuple):
+    """The scores, and what they are scores of."""
+
+    scores: Scores
+    rows: list[Labelled]
+    said: list[Judgement]
+
+    def answers(self) -> list[str]:
+        """The labels that were given."""
+        return [each.label for each in self.said]
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The figures of all texts together."""
+        scores = self.scores
+        found = [
+            ("texts", f"{scores.texts:,}", ""),
+            ("accuracy", f"{scores.accuracy:.2f} %", ""),
+            ("macro-F1", f"{scores.macro_f1:.2f}", "the mean over labels"),
+            ("loss", f"{scores.loss:.4f}", "nats per text"),
+        ]
+        return found + (
+            [("cut", f"{scores.cut:,}", "texts too long to be read to their end")]
+            if scores.cut
+            else []
+        )
+
+    def tables(self) -> list[Table]:
+        """By label, and what was taken for what."""
+        scores = self.scores
+        columns = [Column("label"), Column("texts", ",d")]
+        columns += [Column(name, ".3f") for name in ("precision", "recall", "F1")]
+        each: list[list[Value]] = [
+            [one.label, one.texts, one.precision, one.recall, one.f1] for one in scores.by_label
+        ]
+        wide = [Column("right ↓ said →"), *(Column(label, ",d") for label in scores.labels)]
+        rows = zip(scores.labels, scores.confusion, strict=True)
+        confusion = Table(wide, [[label, *row] for label, row in rows], "Which label got which")
+        return [Table(columns, each), confusion]
+
+
+def evaluated(
+    labeller: Labeller, rows: list[Labelled], *, stage: str = "labelling"
+) -> Work[Evaluated]:
+    """Label the texts and judge what comes."""
+    found: dict[int, Judgement] = {}
+    for done in labeller.stream([row.text for row in rows]):
+        found |= done
+        yield Progress(stage, len(found), len(rows))
+    said = [found[i] for i in range(len(rows))]
+    scores = judged(rows, said, labeller.words.labels, labeller.surprise(rows))
+    return Evaluated(scores, rows, said)

@@ -1,0 +1,132 @@
+"""From a recipe's labelled texts to what training reads: a tokeniser, a cache, examples kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heed.data import cache
+from heed.data.labelled import Labelled, TextReport, label_set
+from heed.data.tokenise import Tokeniser
+from heed.data.vocabularies import Vocabulary
+from heed.errors import Refused
+from heed.running import preparing
+from heed.running.events import Note, Progress, Work
+from heed.running.preparing import data_root, text_of
+from heed.running.stories.story import Start
+from heed.tasks.classify import Data, examples
+from heed.tasks.cutting import Cutting, Words, load_cutting
+from heed.training.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What training reads."""
+
+    words: Words
+    train: cache.Corpus
+    valid: list[Labelled]
+
+
+def prepare(
+    data: Data, folder: RunFolder, start: Start | None, *, framed: bool, reads: int | None
+) -> Work[Prepared]:
+    """Read the texts, train the tokeniser, write the cache; what is there already is kept.
+
+    framed  a symbol goes before each text
+    reads   symbols that the model can read, if there is a limit
+    """
+    longest = data.longest if reads is None else min(data.longest, reads)
+    if not preparing.ready(folder):
+        yield from _write(data, folder, start, framed, longest)
+    words = words_of(folder, labels_of(folder), framed, longest)
+    sizes = {"text": words.tokeniser.size, "label": len(words.labels) + 1}
+    train = preparing.cached(folder, words.fingerprint, sizes)
+    return Prepared(words, train, list(kept(folder, "valid", words.labels)))
+
+
+def words_of(folder: RunFolder, labels: Sequence[str], framed: bool, longest: int) -> Words:
+    """The tokeniser of a run, and the labels that texts may get."""
+    return Words(load_cutting(folder.plain(folder.tokenizer)), tuple(labels), framed, longest)
+
+
+def labels_of(folder: RunFolder) -> list[str]:
+    """The labels of the training texts, in their order."""
+    path = folder.cache / "labels.json"
+    labels = folder.read_json(path)
+    texts = isinstance(labels, list) and all(isinstance(each, str) for each in labels)
+    if not texts or not 1 < len(set(labels)) == len(labels):
+        raise Refused(f"{path} is not a list of labels; begin anew: --overwrite")
+    return list(labels)
+
+
+def _write(
+    data: Data, folder: RunFolder, start: Start | None, framed: bool, longest: int
+) -> Work[None]:
+    root = data_root()
+    labels = label_set(examples(data, "train", root, TextReport()))
+    tokeniser: Cutting
+    if start is not None:
+        if not isinstance(start.tokeniser, Tokeniser | Vocabulary):
+            raise Refused(f"{start.path} has no tokeniser of sentences for the texts to be cut by")
+        tokeniser = Cutting(start.tokeniser)
+    else:
+        yield Progress(f"learning {data.tokens.kind} tokens", 0)
+        texts = (row.text for row in examples(data, "train", root, TextReport()))
+        tokens = data.tokens
+        tokeniser = Cutting(
+            Tokeniser.train(tokens.kind, texts, tokens.size, tokens.lowercase, least=tokens.least)
+        )
+    tokeniser.save(folder.tokenizer)
+    folder.write_json(folder.cache / "labels.json", list(labels))
+    words = words_of(folder, labels, framed, longest)
+    report = TextReport()
+    cut = yield from _tokenise(data, words, folder, report)
+    yield Note(f"training texts: {report}; {len(labels)} labels{_said(cut, longest)}")
+    for part in data.parts():
+        counted = TextReport()
+        rows = (row._asdict() for row in examples(data, part, root, counted, labels))
+        preparing.keep(folder, part, rows, "texts")
+        yield Note(f"{part} texts: {counted}")
+    folder.write_json(folder.cache / "ready.json", {"texts": report.kept})
+
+
+def _said(cut: int, longest: int) -> str:
+    return f"; {cut:,} longer than {longest} symbols were cut" if cut else ""
+
+
+def _tokenise(data: Data, words: Words, folder: RunFolder, report: TextReport) -> Work[int]:
+    """Texts and labels as numbers, labels from 1; how many texts were cut."""
+    numbers = {label: [c + 1] for c, label in enumerate(words.labels)}
+    cut = 0
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        nonlocal cut
+        whole = words.whole(texts)
+        cut += sum(len(ids) > len(words.cut(ids)) for ids in whole)
+        return [words.cut(ids) for ids in whole]
+
+    rows = examples(data, "train", data_root(), report, words.labels)
+    for read in cache.encode(
+        folder.cache,
+        "train",
+        ((row.text, row.label) for row in rows),
+        {"text": encode, "label": lambda labels: [numbers[label] for label in labels]},
+        vocabulary=max(words.tokeniser.size, len(words.labels) + 1),
+        fingerprint=words.fingerprint,
+        chunk=preparing.CHUNK,
+    ):
+        yield Progress("tokenising", read)
+    return cut
+
+
+def kept(folder: RunFolder, part: str, labels: Sequence[str]) -> Iterator[Labelled]:
+    """The texts of a part, as the run folder keeps them."""
+
+    def parse(found: Any) -> Labelled:
+        if found["label"] not in labels:
+            raise ValueError
+        return Labelled(text_of(found["text"]), found["label"])
+
+    return preparing.kept(folder, part, parse, "texts")

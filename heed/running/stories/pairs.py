@@ -1,0 +1,113 @@
+"""From a recipe's pairs to what training reads: tokenisers, a cache of tokens, examples kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heed.data import cache
+from heed.data.pairs import Links, Report
+from heed.errors import Refused
+from heed.running import preparing
+from heed.running.events import Note, Progress, Work
+from heed.running.preparing import data_root, text_of
+from heed.running.stories.story import Start
+from heed.tasks.translate import Data, Part, examples
+from heed.tasks.translator import Example, Vocabulary
+from heed.training.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What training reads."""
+
+    vocabulary: Vocabulary
+    train: cache.Corpus
+    valid: list[Example]
+
+
+def prepare(data: Data, folder: RunFolder, start: Start | None = None) -> Work[Prepared]:
+    """Read the pairs, train the tokenisers, write the cache; what is there already is kept.
+
+    start  a run whose tokenisers to take, since its weights mean nothing with others
+    """
+    if not preparing.ready(folder):
+        yield from _write(data, folder, start)
+    vocabulary = vocabulary_of(folder)
+    sizes = {"source": vocabulary.source.size, "target": vocabulary.target.size}
+    train = preparing.cached(folder, vocabulary.fingerprint, sizes)
+    return Prepared(vocabulary, train, list(kept(folder, "valid")))
+
+
+def vocabulary_of(folder: RunFolder) -> Vocabulary:
+    """The tokenisers of a run."""
+    source, target = folder.plain(folder.tokenizer), folder.target_tokenizer
+    return Vocabulary.load(source, folder.plain(target) if target.exists() else target)
+
+
+def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
+    root = data_root()
+    if start is None:
+        yield Progress(f"learning {data.tokens.kind} tokens", 0)
+        vocabulary = Vocabulary.train(data.tokens, lambda: examples(data, "train", root, Report()))
+    else:
+        vocabulary = vocabulary_of(RunFolder.open(start.path))
+    vocabulary.save(folder.tokenizer, folder.target_tokenizer)
+    report = Report()
+    yield from _tokenise(data, vocabulary, folder, report)
+    yield Note(f"training pairs: {report}")
+    for part in _parts(data):
+        counted = Report()
+        pairs = map(_as_data, examples(data, part, root, counted))
+        preparing.keep(folder, part, pairs, "pairs")
+        yield Note(f"{part} pairs: {counted}")
+    folder.write_json(folder.cache / "ready.json", {"pairs": report.kept})
+
+
+def _parts(data: Data) -> list[Part]:
+    if data.grammar is not None:
+        return ["valid", "test", "long"] if data.grammar.beyond else ["valid", "test"]
+    return ["valid"] if data.test is None else ["valid", "test"]
+
+
+def _tokenise(data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Report) -> Work[None]:
+    def fits(row: Sequence[Sequence[int]]) -> bool:
+        short = max(map(len, row)) <= data.longest
+        if not short:
+            report.drop_kept("too long")
+        return short
+
+    sides = {"source": vocabulary.source, "target": vocabulary.target}
+    pairs = examples(data, "train", data_root(), report)
+    for read in cache.encode(
+        folder.cache,
+        "train",
+        ((pair.source, pair.target) for pair in pairs),
+        {name: side.encode for name, side in sides.items()},
+        vocabulary=max(side.size for side in sides.values()),
+        fingerprint=vocabulary.fingerprint,
+        keep=fits,
+        chunk=preparing.CHUNK,
+    ):
+        yield Progress("tokenising", read)
+    if not report.kept:
+        raise Refused(f"there is nothing to train on: {report}")
+
+
+def _as_data(pair: Example) -> dict[str, Any]:
+    links = None if pair.links is None else [sorted(some) for some in pair.links]
+    return {"source": pair.source, "target": pair.target, "links": links}
+
+
+def kept(folder: RunFolder, part: str) -> Iterator[Example]:
+    """The pairs of a part, as the run folder keeps them."""
+    return preparing.kept(folder, part, _example, "pairs")
+
+
+def _example(found: Any) -> Example:
+    """What `_as_data` made of an example."""
+    source, target, links = text_of(found["source"]), text_of(found["target"]), found["links"]
+    if links is not None:
+        links = Links(*(frozenset((int(i), int(j)) for i, j in some) for some in links))
+    return Example(source, target, links)

@@ -1,0 +1,240 @@
+"""The story of pre-training: plain text in, a model that other tasks begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from heed.data.documents import DocumentFiles, SentenceReport, read_sentences
+from heed.data.remaking import Remade
+from heed.data.tokenise import SPECIALS, Tokeniser
+from heed.errors import HeedError, Refused
+from heed.running.devices import version
+from heed.running.events import Note, Work
+from heed.running.stories.documents import Prepared, gathered, kept, prepare, tokeniser_of
+from heed.running.stories.filling import Answer, Shown, heads, layers
+from heed.running.stories.pretraining import (
+    Evaluated,
+    HiddenWords,
+    Validator,
+    evaluated,
+    hidden,
+    rows,
+)
+from heed.running.stories.story import Config, Recipe, Run, Start, Story
+from heed.tasks import pretrain
+from heed.tasks.pretrainer import Pretrainer
+from heed.training.folder import RunFolder
+from heed.viewing.blocks import Column, Value
+
+FEW = 3  # examples that are shown when no text is given
+
+
+class PretrainRecipe(Recipe):
+    """One training run: task, data, objective, model, training."""
+
+    task: Literal["pretrain"]
+    data: pretrain.Data
+    objective: pretrain.Objective = pretrain.Hidden()
+    model: pretrain.Model
+
+
+class PretrainConfig(Config):
+    """config.json of a run that was trained on plain text."""
+
+    task: Literal["pretrain"]
+    model: pretrain.Model
+    objective: pretrain.Objective
+    symbols: int = Field(ge=4, le=2_000_000)
+    longest: int = Field(ge=5, le=65536, description="Symbols of a row.")
+
+    def build(self) -> nn.Module:
+        """The network, its weights drawn at random."""
+        sizes = {"symbols": self.symbols, "longest": self.longest}
+        return pretrain.build(self.model, self.objective, **sizes)
+
+
+class Pretraining(Story):
+    """What running must know of pre-training."""
+
+    name = "pretrain"
+    about = (pretrain.__doc__ or "").splitlines()[0].rstrip(".")
+    unit = "words to find"
+    recipe = PretrainRecipe
+    config = PretrainConfig
+    columns = (
+        Column("mechanism"),
+        Column("loss", ".4f", "low"),
+        Column("unigram", ".4f"),
+        Column("perplexity", ".2f", "low"),
+        Column("accuracy, %", ".1f", "high"),
+        Column("next sentence, %", ".1f", "high"),
+        Column("words/s", ",.0f", "high"),
+        Column("memory, MiB", ",.0f", "low"),
+        Column("parameters", ",d"),
+        Column("seconds", ",.0f", "low"),
+    )
+
+    def check(self, recipe: PretrainRecipe) -> None:
+        """The vocabulary does not matter."""
+        symbols = recipe.model.symbols or len(SPECIALS) + 1
+        try:
+            with torch.device("meta"):
+                pretrain.build(
+                    recipe.model, recipe.objective, symbols=symbols, longest=recipe.data.longest
+                )
+        except HeedError as error:
+            raise Refused(f"the recipe's model cannot be built: {error}") from None
+
+    def with_attention(self, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Another mechanism in every layer."""
+        model = raw.get("model") or {}
+        if not isinstance(model, Mapping):
+            return dict(raw)  # refused as such later
+        return {**raw, "model": {**model, "attention": name}}
+
+    def prepare(
+        self, recipe: PretrainRecipe, folder: RunFolder, start: Start | None = None
+    ) -> Work[Prepared]:
+        """A tokeniser, a cache, and the documents to judge by."""
+        return prepare(recipe.data, recipe.objective, folder, start)
+
+    def describe(self, recipe: PretrainRecipe, prepared: Prepared) -> PretrainConfig:
+        """config.json."""
+        return PretrainConfig(
+            heed=version(),
+            task=recipe.task,
+            model=recipe.model,
+            objective=recipe.objective,
+            symbols=prepared.tokeniser.size,
+            longest=recipe.data.longest,
+        )
+
+    def objective(self, recipe: PretrainRecipe, prepared: Prepared) -> HiddenWords:
+        """Words that were hidden, and what follows."""
+        return HiddenWords(recipe.training)
+
+    def batches(
+        self, recipe: PretrainRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
+    ) -> Remade:
+        """Rows that are made anew in every epoch."""
+        longest = recipe.data.longest
+        make = pretrain.maker(prepared.train, prepared.symbols, recipe.objective, longest)
+        tokens = recipe.training.batch_tokens
+        return Remade(make, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
+
+    def tokens(self, folder: RunFolder, config: PretrainConfig) -> Tokeniser:
+        """The one tokeniser."""
+        tokeniser = tokeniser_of(folder)
+        if tokeniser.size != config.symbols:
+            raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
+        return tokeniser
+
+    def worker(
+        self, model: nn.Module, tokens: Tokeniser, config: PretrainConfig, device: torch.device
+    ) -> Pretrainer:
+        """Finds hidden words."""
+        objective = config.objective
+        return Pretrainer(
+            model,
+            tokens,
+            device,
+            ordered=isinstance(objective, pretrain.Ordered),
+            pairs=isinstance(objective, pretrain.Hidden) and objective.next_sentence,
+            places=config.model.longest,
+        )
+
+    def validator(self, worker: Pretrainer, prepared: Prepared, folder: RunFolder) -> Validator:
+        """By words hidden in documents it does not learn from."""
+        batches = rows(worker, prepared.valid, prepared.objective, prepared.longest)
+        return Validator(worker, batches, hidden(prepared.valid), folder)
+
+    def parts(self, folder: RunFolder) -> list[str]:
+        """The test, or else what it was validated by."""
+        return [_part(folder)]
+
+    def score(
+        self, recipe: PretrainRecipe, worker: Pretrainer, folder: RunFolder, part: str
+    ) -> Work[pretrain.Scores]:
+        """Loss, perplexity, accuracy, next sentences."""
+        documents, longest = list(kept(folder, part)), recipe.data.longest
+        stage = f"scoring {part}"
+        found = yield from evaluated(worker, documents, recipe.objective, longest, stage)
+        return found.scores
+
+    def evaluate(
+        self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
+    ) -> Work[Evaluated]:
+        """On a kept part, or on files of text or JSON lines."""
+        self.only(options)
+        if isinstance(data, str):
+            if data == "test" and (part := _part(run.folder)) != "test":
+                yield Note("this run keeps no test text: judged by what it was validated by")
+                data = part
+            documents = list(kept(run.folder, data))
+        else:
+            report = SentenceReport()
+            documents = list(gathered(read_sentences(files_from(data), report=report)))
+            yield Note(str(report))
+        config = run.config
+        return (yield from evaluated(run.worker, documents, config.objective, config.longest))
+
+    def predict(
+        self,
+        run: Run,
+        lines: Iterator[str],
+        options: Mapping[str, Any],
+        *,
+        look: bool,
+        at_once: int,
+    ) -> Iterator[Answer]:
+        """Each line with words in place of [MASK]; options: best, words named for each mask."""
+        self.only(options, "best")
+        best = options.get("best", 1)
+        while chunk := list(islice(lines, at_once)):
+            for found in run.worker.fill(chunk, best=best, look=look):
+                yield Answer(found, best)
+
+    def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
+        """What is looked at while texts are read, or a few sentences that the run keeps."""
+        texts = list(texts) or hidden(list(islice(kept(run.folder, _part(run.folder)), FEW)))
+        found = run.worker.fill(texts, look=True)
+        return [Shown(each, heads(each) if every else layers(each)) for each in found]
+
+    def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
+        """As in columns."""
+        (scores,) = trained.scores.values()
+        return [
+            mechanism,
+            scores.loss,
+            scores.unigram_entropy,
+            scores.perplexity,
+            scores.accuracy,
+            scores.follows_accuracy,
+            trained.tokens_per_second,
+            memory,
+            trained.parameters,
+            trained.seconds,
+        ]
+
+
+def _part(folder: RunFolder) -> str:
+    """What a run is judged by in the end."""
+    return "test" if (folder.examples / "test.jsonl").is_file() else "valid"
+
+
+def files_from(paths: Sequence[Path]) -> DocumentFiles:
+    """Documents as they are named on the command line, by their endings: text, or JSON lines."""
+    lines = [path.name.removesuffix(".gz").endswith((".jsonl", ".ndjson")) for path in paths]
+    if any(lines) != all(lines):
+        raise Refused("give text files, or JSON lines, not both at once")
+    return DocumentFiles(jsonl=tuple(paths)) if any(lines) else DocumentFiles(text=tuple(paths))
+
+
+STORY = Pretraining()

@@ -1,0 +1,192 @@
+"""Pre-training while it goes on and is judged: the objective, the validations, the scores.
+
+At each validation `samples/` gets a few sentences with words hidden and found, and a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from heed.data.batches import Batch
+from heed.data.chance import below
+from heed.data.remaking import Remade
+from heed.data.tokenise import PAD
+from heed.errors import Refused
+from heed.running.events import Progress, Work
+from heed.running.stories.documents import Document
+from heed.running.stories.filling import layers
+from heed.tasks.pretrain import Scores, judged, maker
+from heed.tasks.pretrainer import Filled, Pretrainer, ask
+from heed.training.folder import RunFolder
+from heed.training.objective import Loss, sequence_loss
+from heed.training.reinforce import MovingAverage
+from heed.training.settings import Training
+from heed.viewing.blocks import Table
+from heed.viewing.image import svg
+
+SAMPLES = 3
+TOKENS = 8000  # places in a batch that is judged
+SEED = 0  # of what is hidden while the model is judged: the same each time
+
+
+class HiddenWords(nn.Module):
+    """The objective: words that were hidden, and whether the second text follows the first.
+
+    The loss is the mean over words plus the mean over pairs (Devlin 2019 A.2); the loop divides by
+    the words, so the pairs' mean is counted as often.
+    """
+
+    def __init__(self, settings: Training) -> None:
+        super().__init__()
+        self.settings, self.baseline = settings, MovingAverage()
+
+    def count(self, batch: Batch) -> int:
+        """Words that are to be found."""
+        return int((batch.tokens["labels"] != PAD).sum())
+
+    def forward(self, model: nn.Module, batch: Batch) -> Loss:
+        tokens = batch.tokens
+        said = ask(model, tokens, batch.lengths["text"])
+        asked = {path: record for path, record in said.seen.items() if path.endswith(".query")}
+        real = tokens["text"] != PAD
+        loss = sequence_loss(
+            said.words,
+            tokens["labels"],
+            asked,
+            elsewhere={p: (record, real) for p, record in said.seen.items() if p not in asked},
+            smoothing=self.settings.smoothing,
+            coverage=self.settings.coverage,
+            reinforced=self.settings.reinforce,
+            entropy_bonus=self.settings.entropy_bonus,
+            baseline=self.baseline,
+        )
+        if said.follows is None:
+            return loss
+        labels = tokens["follows"][:, 0] - 1  # below 0 where there is none
+        wrong = nn.functional.cross_entropy(
+            said.follows.float(), labels, ignore_index=-1, reduction="sum"
+        )
+        words, pairs = (tokens["labels"] != PAD).sum(), (labels >= 0).sum()
+        follows = wrong * (words / pairs.clamp(min=1))
+        return Loss(loss.total + follows, {**loss.parts, "follows": follows.detach()})
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """What a validation found."""
+
+    loss: float
+    figures: dict[str, Any]
+    scores: Scores
+    sample: Filled
+
+    def line(self) -> str:
+        """In one line."""
+        return f"validation {self.scores.line()}"
+
+
+class Validator:
+    """Judges a model by the same documents each time, and the same words hidden in them."""
+
+    def __init__(
+        self, worker: Pretrainer, batches: Remade, lines: Sequence[str], folder: RunFolder
+    ):
+        self.worker, self.batches, self.lines, self.folder = worker, batches, lines, folder
+
+    def loss(self) -> float:
+        """What training makes small."""
+        return self._scores().total
+
+    def _scores(self) -> Scores:
+        return judged(list(self.worker.read(self.batches.epoch(0))))
+
+    def judge(self, step: int) -> Validated:
+        """Loss and scores, a few sentences with a picture, and the attentions' statistics."""
+        scores = self._scores()
+        found = self.worker.fill(self.lines, look=True)
+        name = f"step-{step:07d}"
+        text = "".join(f"given   {each.source}\nfilled  {each.text}\n\n" for each in found)
+        self.folder.write_text(self.folder.samples / f"{name}.txt", text)
+        panels = layers(found[0])
+        if panels:
+            self.folder.write_text(self.folder.samples / f"{name}.svg", svg(panels))
+        figures = {
+            "loss": scores.total,
+            "words_loss": scores.loss,
+            "perplexity": scores.perplexity,
+            "accuracy": scores.accuracy,
+            "unigram_entropy": scores.unigram_entropy,
+        }
+        if scores.follows_accuracy is not None:
+            figures |= {
+                "follows_loss": scores.follows_loss or 0.0,
+                "follows_accuracy": scores.follows_accuracy,
+            }
+        attention = self.worker.sharpness(self.lines)
+        return Validated(scores.total, {**figures, "attention": attention}, scores, found[0])
+
+
+def rows(worker: Pretrainer, documents: Sequence[Document], objective: Any, longest: int) -> Remade:
+    """Documents to judge by as rows, the same each time."""
+    held = worker.documents(documents)
+    make = maker(held, worker.symbols, objective, longest)
+    return Remade(make, tokens=max(TOKENS, longest), seed=SEED, shuffle=False)
+
+
+def hidden(documents: Sequence[Document], count: int = SAMPLES) -> list[str]:
+    """A few sentences with one word of each masked."""
+    lines = []
+    for number, document in enumerate(documents[:count]):
+        words = document[0].split()[:40]
+        words[int(below(len(words), SEED, number))] = "[MASK]"
+        lines.append(" ".join(words))
+    return lines
+
+
+class Evaluated(NamedTuple):
+    """The scores; there is nothing to write for each document."""
+
+    scores: Scores
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The scores, each with what makes it comparable."""
+        scores = self.scores
+        found = [
+            ("words to find", f"{scores.words:,}", ""),
+            ("loss", f"{scores.loss:.4f}", "nats per word"),
+            ("unigram entropy", f"{scores.unigram_entropy:.4f}", "of the same words, no context"),
+            ("perplexity", f"{scores.perplexity:.3f}", ""),
+            ("accuracy", f"{scores.accuracy:.2f} %", ""),
+        ]
+        if scores.follows_accuracy is not None:
+            remark = f"{scores.pairs:,} pairs, loss {scores.follows_loss:.4f}"
+            found.append(("next sentence", f"{scores.follows_accuracy:.2f} %", remark))
+        return found
+
+    def tables(self) -> list[Table]:
+        """There is nothing more."""
+        return []
+
+    def answers(self) -> list[str]:
+        """None: words are hidden in rows, which are no examples."""
+        raise Refused("a run of pretrain has no answer for each example; leave --out away")
+
+
+def evaluated(
+    worker: Pretrainer,
+    documents: Sequence[Document],
+    objective: Any,
+    longest: int,
+    stage: str = "reading",
+) -> Work[Evaluated]:
+    """Hide words in documents, and judge how well they are found."""
+    batches = rows(worker, documents, objective, longest)
+    total, readings = batches.count(0), []
+    for reading in worker.read(batches.epoch(0)):
+        readings.append(reading)
+        yield Progress(stage, len(readings), total)
+    return Evaluated(judged(readings))

@@ -1,0 +1,94 @@
+"""What stories hand to the loop and to the verbs, as protocols: each task has its own records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from heed.viewing.blocks import Block, Table
+from heed.viewing.panels import Panel
+
+
+class Validated(Protocol):
+    """What a validation found."""
+
+    @property
+    def loss(self) -> float:
+        """The lower, the better: the best weights so far are kept by it."""
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What goes into metrics.jsonl."""
+
+    def line(self) -> str:
+        """In one line."""
+
+
+class Validator(Protocol):
+    """Judges a model by the same examples each time."""
+
+    def loss(self) -> float:
+        """As `Validated.loss`, and nothing else."""
+
+    def judge(self, step: int) -> Validated:
+        """Loss, figures, and what goes into samples/ under the step's name."""
+
+
+class Scores(Protocol):
+    """How good a model is: a frozen dataclass of plain data."""
+
+    def line(self) -> str:
+        """In one line."""
+
+
+class Evaluated(Protocol):
+    """What `heed evaluate` reports."""
+
+    @property
+    def scores(self) -> Any:
+        """A dataclass: --json prints its fields."""
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """Name, figure and remark, a row each."""
+
+    def tables(self) -> list[Table]:
+        """What follows below."""
+
+    def answers(self) -> list[str]:
+        """For --out: a line for each example."""
+
+
+class Shown(Protocol):
+    """An input, what the model made of it, and what it looked at.
+
+    Where there is something to know about it, such as that it was cut, it also has a `remark`.
+    """
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def panels(self) -> Sequence[Panel]:
+        """For pictures, the most telling first; none without attention."""
+
+    def drawn(self) -> Sequence[Any]:
+        """The same for a terminal, each of them something that rich prints."""
+
+    def block(self, note: str = "") -> Block:
+        """The same for a page, an item of a list."""
+
+
+class Answer(Protocol):
+    """What `heed predict` has for a line. A `remark`, where it has one, goes to stderr."""
+
+    def line(self) -> str:
+        """Printed; blank for a blank line."""
+
+    def as_data(self) -> dict[str, Any]:
+        """For --json."""
+
+    def shown(self) -> Shown:
+        """For --html."""

@@ -1,0 +1,109 @@
+"""From a recipe's text files to what training reads: a tokeniser, a cache, texts to judge by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heed.data import cache
+from heed.data.tokenise import EOS
+from heed.data.verbatim import Verbatim
+from heed.errors import Refused
+from heed.running import preparing
+from heed.running.events import Note, Progress, Work
+from heed.running.preparing import data_root
+from heed.running.stories.story import Start
+from heed.tasks.language_model import Data, Texts, texts, vocabulary
+from heed.training.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What training reads."""
+
+    vocabulary: Verbatim
+    train: cache.Corpus
+    valid: list[NDArray[np.int64]]  # a document each
+
+
+def prepare(data: Data, folder: RunFolder, start: Start | None = None) -> Work[Prepared]:
+    """Read the text, learn the tokens, write the cache; what is there already is kept.
+
+    start  a run whose tokeniser to take, since its weights mean nothing with another
+    """
+    if not preparing.ready(folder):
+        yield from _write(data, folder, start)
+    found = vocabulary_of(folder)
+    train = preparing.cached(folder, found.fingerprint, {"text": found.size})
+    valid = [np.array(ids, np.int64) for ids in found.encode(kept(folder, "valid"))]
+    return Prepared(found, train, valid)
+
+
+def vocabulary_of(folder: RunFolder) -> Verbatim:
+    """The tokeniser of a run."""
+    return Verbatim.load(folder.plain(folder.tokenizer))
+
+
+def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
+    parts = texts(data, data_root())
+    if start is None:
+        yield Progress(f"learning {data.tokens.kind} tokens", 0)
+        found = vocabulary(data.tokens, parts["train"])
+    elif not isinstance(start.tokeniser, Verbatim):
+        raise Refused(f"{start.path} has no tokeniser that keeps text as it stands")
+    else:
+        found = start.tokeniser
+    found.save(folder.tokenizer)
+    count = yield from _tokenise(parts["train"], found, folder)
+    yield Note(f"training text: {count:,} symbols, of a vocabulary of {found.size:,}")
+    for part in parts.keys() - {"train"}:
+        preparing.keep(folder, part, _records(parts[part]), "texts")
+        judged = kept(folder, part)
+        unknown = sum(ids.count(1) for ids in found.encode(judged))
+        strange = f"; {unknown:,} symbols of it are unknown" if unknown else ""
+        yield Note(f"{part} text: {sum(map(len, judged)):,} characters{strange}")
+    folder.write_json(folder.cache / "ready.json", {"symbols": count})
+
+
+def _tokenise(documents: Sequence[Texts], found: Verbatim, folder: RunFolder) -> Work[int]:
+    """All the training text as one stream; where a document is over, its end is written."""
+    count = 0
+    with cache.Writer(
+        folder.cache, "train", ["text"], vocabulary=found.size, fingerprint=found.fingerprint
+    ) as writer:
+        for number, document in enumerate(documents, 1):
+            for piece in document():
+                writer.add({"text": found.encode([piece])})
+                count = writer.counts["text"]
+                yield Progress("tokenising", count)
+            if number < len(documents):
+                writer.add({"text": [[EOS]]})
+    if not count:
+        raise Refused("there is nothing to train on: the training text is empty")
+    return count
+
+
+def _records(documents: Sequence[Texts]) -> Iterator[dict[str, Any]]:
+    for number, document in enumerate(documents):
+        for piece in document():
+            yield {"document": number, "text": piece}
+
+
+def kept(folder: RunFolder, part: str) -> list[str]:
+    """The documents of a part, as the run folder keeps them."""
+    found: dict[int, list[str]] = {}
+    for number, piece in preparing.kept(folder, part, _piece, "text"):
+        found.setdefault(number, []).append(piece)
+    return ["".join(pieces) for pieces in found.values()]
+
+
+def _piece(found: Any) -> tuple[int, str]:
+    number, text = found["document"], found["text"]
+    if type(number) is not int or not isinstance(text, str) or not text:
+        raise ValueError
+    text.encode()  # half a surrogate pair is a ValueError, too
+    return number, text

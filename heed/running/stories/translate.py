@@ -1,0 +1,242 @@
+"""The story of translation: from pairs of sentences to a model that turns one into the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from heed.data.batches import Batches
+from heed.data.pairs import Files, Report
+from heed.data.tokenise import SPECIALS, Tokeniser
+from heed.errors import HeedError, Refused
+from heed.models import building
+from heed.running.devices import version
+from heed.running.events import Note, Work
+from heed.running.stories.alignments import Answer, Shown, by_length, few, heads, lengths
+from heed.running.stories.pairs import Prepared, kept, prepare, vocabulary_of
+from heed.running.stories.story import Run, Start, Story
+from heed.running.stories.translate_settings import TranslateConfig, TranslateRecipe
+from heed.running.stories.translating import Evaluated, TeacherForcing, Validator, evaluated
+from heed.tasks import translate
+from heed.tasks.translator import Decoding, Example, Translator, Vocabulary
+from heed.training.folder import RunFolder
+from heed.viewing.blocks import Block, Charts, Column, Heading, Value
+
+FEW = 5  # examples that are shown when no input is given
+
+
+class Translating(Story):
+    """What running must know of translation."""
+
+    name = "translate"
+    about = (translate.__doc__ or "").splitlines()[0].rstrip(".")
+    recipe = TranslateRecipe
+    config = TranslateConfig
+    judged = ("test", "long")
+    whole = True
+    looks = "One sentence, as each aligns it"
+    columns = (
+        Column("mechanism"),
+        Column("BLEU", ".1f", "high"),
+        Column("long BLEU", ".1f", "high"),
+        Column("AER", ".3f", "low"),
+        Column("perplexity", ".2f", "low"),
+        Column("entropy", ".2f"),
+        Column("symbols/s", ",.0f", "high"),
+        Column("memory, MiB", ",.0f", "low"),
+        Column("parameters", ",d"),
+        Column("seconds", ",.0f", "low"),
+    )
+
+    def check(self, recipe: TranslateRecipe) -> None:
+        """The vocabularies do not matter."""
+        symbols = len(SPECIALS)
+        try:
+            building.shapes(
+                recipe.model,
+                source=symbols,
+                target=symbols,
+                shared=recipe.data.tokens.shared,
+                longest=recipe.data.longest,
+            )
+        except HeedError as error:
+            raise Refused(f"the recipe's model cannot be built: {error}") from None
+
+    def with_attention(self, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Another mechanism between source and target; "none" is without any."""
+        model = raw.get("model") or {}
+        if not isinstance(model, Mapping):
+            return dict(raw)  # refused as such later
+        model = dict(model)
+        if model.get("kind") == "transformer":
+            model["cross_attention"] = name
+        else:
+            model["attention"] = name
+            if name == "none":
+                model.pop("options", None)
+        return {**raw, "model": model}
+
+    def prepare(
+        self, recipe: TranslateRecipe, folder: RunFolder, start: Start | None = None
+    ) -> Work[Prepared]:
+        """Tokenisers, a cache, and the pairs to judge by."""
+        return prepare(recipe.data, folder, start)
+
+    def describe(self, recipe: TranslateRecipe, prepared: Prepared) -> TranslateConfig:
+        """config.json."""
+        vocabulary = prepared.vocabulary
+        return TranslateConfig(
+            heed=version(),
+            task=recipe.task,
+            model=recipe.model,
+            source=vocabulary.source.size,
+            target=vocabulary.target.size,
+            shared=vocabulary.shared,
+            longest=recipe.data.longest,
+            lowercase=recipe.data.tokens.lowercase,
+            decoding=recipe.decoding,
+        )
+
+    def objective(self, recipe: TranslateRecipe, prepared: Prepared) -> TeacherForcing:
+        """Each symbol of the target given those before it."""
+        return TeacherForcing(recipe.training)
+
+    def batches(
+        self, recipe: TranslateRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
+    ) -> Batches:
+        """Pairs of like length together."""
+        tokens = recipe.training.batch_tokens
+        return Batches(prepared.train, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
+
+    def tokens(self, folder: RunFolder, config: TranslateConfig) -> Vocabulary:
+        """Both tokenisers."""
+        vocabulary = vocabulary_of(folder)
+        sizes = (vocabulary.source.size, vocabulary.target.size, vocabulary.shared)
+        if sizes != (config.source, config.target, config.shared):
+            raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
+        return vocabulary
+
+    def tokeniser(self, tokens: Vocabulary) -> Tokeniser:
+        """The source's."""
+        return tokens.source
+
+    def worker(
+        self, model: nn.Module, tokens: Vocabulary, config: TranslateConfig, device: torch.device
+    ) -> Translator:
+        """A translator."""
+        return Translator(model, tokens, device, longest=config.reads, writes=config.writes)
+
+    def validator(self, worker: Translator, prepared: Prepared, folder: RunFolder) -> Validator:
+        """By the surprise at pairs it does not learn from."""
+        return Validator(worker, prepared.valid, folder)
+
+    def score(
+        self, recipe: TranslateRecipe, worker: Translator, folder: RunFolder, part: str
+    ) -> Work[translate.Scores]:
+        """BLEU, chrF, perplexity, alignment error."""
+        found = yield from evaluated(
+            worker,
+            list(kept(folder, part)),
+            recipe.decoding,
+            recipe.data.tokens.lowercase,
+            stage=f"scoring {part}",
+        )
+        return found.scores
+
+    def evaluate(
+        self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
+    ) -> Work[Evaluated]:
+        """On a kept part or files; options: alignments (of the files), and those of decoding."""
+        self.only(options, "alignments", *Decoding.model_fields)
+        changes = dict(options)
+        alignments = changes.pop("alignments", None)
+        if isinstance(data, str):
+            if alignments is not None:
+                raise Refused("--alignments are those of DATA, and none is given")
+            pairs = list(kept(run.folder, data))
+        else:
+            report = Report()
+            pairs = list(translate.from_files(files_from(data, alignments), report))
+            yield Note(str(report))
+        choice = run.config.chosen(changes)
+        return (yield from evaluated(run.worker, pairs, choice, run.config.lowercase))
+
+    def predict(
+        self,
+        run: Run,
+        lines: Iterator[str],
+        options: Mapping[str, Any],
+        *,
+        look: bool,
+        at_once: int,
+    ) -> Iterator[Answer]:
+        """The translations of each line; options: best (how many), and those of decoding."""
+        self.only(options, "best", *Decoding.model_fields)
+        changes = dict(options)
+        best = changes.pop("best", 1)
+        if best > 1 and changes.setdefault("method", "beam") != "beam":
+            raise Refused(f"--best {best} is for a beam; {changes['method']} gives one answer")
+        choice, translator = run.config.chosen(changes), run.worker
+        chance = translator.chance(choice)
+        while chunk := list(islice(lines, at_once)):
+            for found in translator.translate(chunk, choice, look=look, best=best, chance=chance):
+                yield Answer(found, best)
+
+    def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
+        """Translations of sentences, or of a few pairs that the run keeps."""
+        pairs = [Example(sentence, "") for sentence in texts] or examples_of(run.folder)
+        sources = [pair.source for pair in pairs]
+        found = run.worker.translate(sources, run.config.decoding, look=True)
+        return [
+            Shown(best[0], pair.target, heads(run.worker, best[0]) if every else ())
+            for pair, best in zip(pairs, found, strict=True)
+        ]
+
+    def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
+        """As in columns."""
+        test, far = trained.scores.get("test"), trained.scores.get("long")
+        return [
+            mechanism,
+            None if test is None else test.bleu,
+            None if far is None else far.bleu,
+            None if test is None else test.aer,
+            trained.perplexity if test is None else test.perplexity,
+            None if test is None else test.entropy,
+            trained.tokens_per_second,
+            memory,
+            trained.parameters,
+            trained.seconds,
+        ]
+
+    def compared(self, trained: Mapping[str, Any]) -> list[Block]:
+        """BLEU over the length of the sentence."""
+        curve = by_length({name: each.scores for name, each in trained.items()})
+        return [Heading(curve.title), lengths(curve), Charts([few(curve)])]
+
+
+def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
+    """Pairs as they are named on the command line: one file, or source and target."""
+    if len(paths) == 2:
+        return Files(source=paths[0], target=paths[1], alignments=alignments)
+    if len(paths) != 1:
+        raise Refused(f"give one file of pairs, or source and target; got {len(paths)} files")
+    name = paths[0].name.removesuffix(".gz")
+    if name.endswith((".jsonl", ".ndjson")):
+        return Files(jsonl=paths[0], alignments=alignments)
+    return Files(tsv=paths[0], alignments=alignments)
+
+
+def examples_of(folder: RunFolder, count: int = FEW) -> list[Example]:
+    """The first few pairs that the run keeps for tests, or else for validation."""
+    for part in ("test", "valid"):
+        if (folder.examples / f"{part}.jsonl").is_file():
+            return list(islice(kept(folder, part), count))
+    raise Refused(f"{folder.path} keeps no examples; give a sentence")
+
+
+STORY = Translating()

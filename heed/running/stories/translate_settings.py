@@ -1,0 +1,65 @@
+"""What a recipe and a run folder say of a translation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+from torch import nn
+
+from heed.errors import Refused
+from heed.models import building
+from heed.running.complaining import complaint
+from heed.running.stories.story import Config, Recipe
+from heed.tasks import translate
+from heed.tasks.translator import Decoding
+
+
+class TranslateRecipe(Recipe):
+    """One training run: task, data, model, training, decoding."""
+
+    task: Literal["translate"]
+    data: translate.Data
+    model: building.Model
+    decoding: Decoding = Decoding()
+
+
+class TranslateConfig(Config):
+    """config.json of a run that translates."""
+
+    task: Literal["translate"]
+    model: building.Model
+    source: int = Field(ge=4, le=2_000_000, description="Symbols of the source.")
+    target: int = Field(ge=4, le=2_000_000)
+    shared: bool
+    longest: int = Field(ge=1, le=1_000_000, description="The longest source it is built for.")
+    lowercase: bool
+    decoding: Decoding
+
+    def build(self) -> nn.Module:
+        """The network, its weights drawn at random."""
+        return building.build(
+            self.model,
+            source=self.source,
+            target=self.target,
+            shared=self.shared,
+            longest=self.longest,
+        )
+
+    @property
+    def reads(self) -> int | None:
+        """How long a source it can read, if there is a limit."""
+        return building.reads(self.model, self.longest)
+
+    @property
+    def writes(self) -> int | None:
+        """How much it can write, if there is a limit."""
+        return building.writes(self.model, self.longest)
+
+    def chosen(self, changes: Mapping[str, Any]) -> Decoding:
+        """The run's own way of choosing, with some of it changed."""
+        try:
+            return Decoding(**{**self.decoding.model_dump(), **changes})
+        except ValidationError as error:
+            raise Refused(f"decoding: {complaint(Decoding, error)}") from None

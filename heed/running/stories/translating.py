@@ -1,0 +1,179 @@
+"""Translation while it is learnt and judged: the objective, the validations, the scores.
+
+At each validation `samples/` gets the translations and the picture of one alignment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from heed.data.batches import Batch
+from heed.data.tokenise import PAD
+from heed.running.events import Progress, Work
+from heed.running.stories.alignments import alignment
+from heed.tasks.measuring import to_pharaoh
+from heed.tasks.translate import Scores, judged
+from heed.tasks.translator import (
+    Decoding,
+    Example,
+    Reading,
+    Translation,
+    Translator,
+    shifted,
+)
+from heed.training.folder import RunFolder
+from heed.training.objective import Loss, sequence_loss
+from heed.training.reinforce import MovingAverage
+from heed.training.settings import Training
+from heed.viewing.blocks import Column, Table
+from heed.viewing.image import svg
+
+SAMPLES = 3
+WATCHED = 32  # pairs whose attentions are measured
+GREEDY = Decoding(method="greedy")
+
+
+class TeacherForcing(nn.Module):
+    """The objective: each symbol of the target given those before it, and what attention asks."""
+
+    def __init__(self, settings: Training) -> None:
+        super().__init__()
+        self.settings, self.baseline = settings, MovingAverage()
+
+    def count(self, batch: Batch) -> int:
+        """Symbols of the target."""
+        return int((batch.tokens["target"] != PAD).sum())
+
+    def forward(self, model: nn.Module, batch: Batch) -> Loss:
+        source, labels = batch.tokens["source"], batch.tokens["target"]
+        written = model(source, batch.lengths["source"], shifted(labels))
+        encoder = {path for path in written.seen if path.startswith("encoder")}
+        return sequence_loss(
+            written.output,
+            labels,
+            {path: seen for path, seen in written.seen.items() if path not in encoder},
+            elsewhere={path: (written.seen[path], source != PAD) for path in encoder},
+            smoothing=self.settings.smoothing,
+            coverage=self.settings.coverage,
+            reinforced=self.settings.reinforce,
+            entropy_bonus=self.settings.entropy_bonus,
+            baseline=self.baseline,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """What a validation found."""
+
+    loss: float  # nats per symbol
+    perplexity: float
+    figures: dict[str, Any]
+    sample: Translation
+
+    def line(self) -> str:
+        """In one line."""
+        return (
+            f"validation perplexity {self.perplexity:.2f} · "
+            f"{self.sample.source} -> {self.sample.text}"
+        )
+
+
+class Validator:
+    """Judges a model by the same pairs each time."""
+
+    def __init__(self, translator: Translator, pairs: list[Example], folder: RunFolder) -> None:
+        self.translator, self.pairs, self.folder = translator, pairs, folder
+
+    def loss(self) -> float:
+        """Nats per symbol of the targets."""
+        readings = self.translator.read(self.pairs, look=False)
+        return sum(r.surprise for r in readings) / sum(r.symbols for r in readings)
+
+    def judge(self, step: int) -> Validated:
+        """Loss, a few translations with a picture, and the attentions' statistics."""
+        loss = self.loss()
+        perplexity = math.exp(min(loss, 700))
+        samples = self._samples(step)
+        figures = {
+            "loss": loss,
+            "perplexity": perplexity,
+            "attention": self.translator.sharpness(self.pairs[:WATCHED]),
+        }
+        return Validated(loss, perplexity, figures, samples[0])
+
+    def _samples(self, step: int) -> list[Translation]:
+        pairs = self.pairs[:SAMPLES]
+        written = self.translator.translate([pair.source for pair in pairs], GREEDY, look=True)
+        samples = [best[0] for best in written]
+        text = "".join(
+            f"source     {pair.source}\nreference  {pair.target}\nwritten    {sample.text}\n\n"
+            for pair, sample in zip(pairs, samples, strict=True)
+        )
+        name = f"step-{step:07d}"
+        self.folder.write_text(self.folder.samples / f"{name}.txt", text)
+        pictured = next(filter(None, (alignment(each, each.source) for each in samples)), None)
+        if pictured is not None:
+            self.folder.write_text(self.folder.samples / f"{name}.svg", svg(pictured))
+        return samples
+
+
+class Evaluated(NamedTuple):
+    """The scores, and what they are scores of."""
+
+    scores: Scores
+    pairs: list[Example]
+    written: list[Translation]
+    readings: list[Reading]
+
+    def pharaoh(self) -> list[str]:
+        """The words that the model links while it reads each pair, "0-0 1-2"; blank without."""
+        return [to_pharaoh(each.links or []) for each in self.readings]
+
+    def answers(self) -> list[str]:
+        """The translations."""
+        return [each.text for each in self.written]
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The scores, each with what makes it comparable."""
+        scores = self.scores
+        found = [
+            ("pairs", f"{scores.pairs:,}", ""),
+            ("BLEU", f"{scores.bleu:.2f}", scores.bleu_signature),
+            ("chrF", f"{scores.chrf:.2f}", scores.chrf_signature),
+            ("perplexity", f"{scores.perplexity:.3f}", "per symbol of the reference"),
+        ]
+        if scores.entropy is not None:
+            found.append(("entropy", f"{scores.entropy:.3f}", "of the attention, in nats"))
+        if scores.aer is not None:
+            found.append(("AER", f"{scores.aer:.4f}", "of the words that the gold aligns"))
+        return found
+
+    def tables(self) -> list[Table]:
+        """BLEU by length."""
+        columns = (Column("source words"), Column("pairs", ",d"), Column("BLEU", ".1f"))
+        return [Table(columns, self.scores.by_length)]
+
+
+def evaluated(
+    translator: Translator,
+    pairs: Sequence[Example],
+    decoding: Decoding,
+    lowercase: bool,
+    *,
+    stage: str = "translating",
+) -> Work[Evaluated]:
+    """Translate the sources and judge what comes."""
+    sources = [pair.source for pair in pairs]
+    found: dict[int, Translation] = {}
+    for done in translator.stream(sources, decoding):
+        found |= {i: best[0] for i, best in done.items()}
+        yield Progress(stage, len(found), len(pairs))
+    written = [found[i] for i in range(len(pairs))]
+    readings = translator.read(pairs)
+    scores = judged(pairs, written, readings, lowercase=lowercase)
+    return Evaluated(scores, list(pairs), written, readings)

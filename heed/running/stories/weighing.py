@@ -1,0 +1,105 @@
+"""What a labelled text is answered and shown with: its label, and the words that were weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from heed.tasks.labeller import Judgement
+from heed.viewing.panels import Panel
+from heed.viewing.terminal import HeatMap
+from heed.viewing.words import Said, Weighed
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A text, its label, and what was looked at; `right` where it is known."""
+
+    judgement: Judgement
+    right: str = ""
+    heads: Sequence[Panel] = ()
+
+    @property
+    def source(self) -> str:
+        """The text."""
+        return self.judgement.text
+
+    @property
+    def text(self) -> str:
+        """The label, and how sure the model is; the right one where that is another."""
+        if not self.judgement.label:
+            return ""
+        wrong = f"; right would be: {self.right}" if self.right not in ("", self._label) else ""
+        return f"{self._label} ({self.judgement.probability:.2f}{wrong})"
+
+    @property
+    def remark(self) -> str:
+        """Whether the text was too long."""
+        return self.judgement.remark
+
+    @property
+    def _label(self) -> str:
+        return self.judgement.label
+
+    @property
+    def weighed(self) -> Weighed | None:
+        """The words that a static attention weighed."""
+        said = self.judgement
+        if said.weight is None:
+            return None
+        return Weighed("what it weighed", said.pieces, said.weight.tolist())
+
+    @property
+    def panels(self) -> list[Panel]:
+        """The weighed words, and every head of every other attention."""
+        return [*([] if self.weighed is None else [self.weighed.panel]), *self.heads]
+
+    def drawn(self) -> list[Any]:
+        """As a terminal shows it."""
+        first = [] if self.weighed is None else [self.weighed]
+        return [*first, *(HeatMap(panel) for panel in self.heads)]
+
+    def block(self, note: str = "") -> Said:
+        """As a page shows it."""
+        shares = " · ".join(f"{name} {p:.3f}" for name, p in self.judgement.shares.items())
+        facts = [("Text", self.source), ("Label", self._label), ("Of all", shares)]
+        facts += [("Right", self.right)] if self.right else []
+        return Said(facts, self.weighed, self.heads, note or self.remark)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The label of a line."""
+
+    judgement: Judgement
+
+    @property
+    def remark(self) -> str:
+        """Whether the line was too long."""
+        return self.judgement.remark
+
+    def line(self) -> str:
+        """Label, tab, probability; blank for a blank line."""
+        said = self.judgement
+        return f"{said.label}\t{said.probability:.4f}" if said.label else ""
+
+    def as_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        said = self.judgement
+        found: dict[str, Any] = {"text": said.text, "label": said.label or None}
+        found |= {"probability": said.probability, "probabilities": said.shares, "cut": said.cut}
+        return found
+
+    def shown(self) -> Shown:
+        """With what was looked at."""
+        return Shown(self.judgement, heads=heads(self.judgement))
+
+
+def heads(said: Judgement) -> list[Panel]:
+    """Every head of every attention between the words of a text."""
+    return [
+        Panel.of(f"layer {path.partition('.')[0]} · head {h}", weight, said.pieces, said.pieces)
+        for path, looks in said.heads.items()
+        for h, weight in enumerate(looks)
+    ]

@@ -1,0 +1,240 @@
+"""Language models while they learn and are judged: objective, validations, scores, what is shown.
+
+At each validation `samples/` gets what the model writes, and a picture of where it looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from heed.data.batches import Batch
+from heed.data.tokenise import PAD
+from heed.records import Attended
+from heed.running.events import Progress, Work
+from heed.tasks.language_model import Scores, judged
+from heed.tasks.writer import Continuation, Decoding, Reading, Writer, sharpness
+from heed.training.folder import RunFolder
+from heed.training.objective import Loss, sequence_loss
+from heed.training.reinforce import MovingAverage
+from heed.training.settings import Training
+from heed.viewing.blocks import Table
+from heed.viewing.image import svg
+from heed.viewing.panels import Panel
+from heed.viewing.small import SmallMaps
+from heed.viewing.terminal import HeatMap
+from heed.viewing.words import Said
+
+SAMPLED = Decoding(method="sample", longest=200, temperature=0.8, top_k=200, seed=1)
+WATCHED = 24  # symbols of the validation text whose attention is drawn
+PICTURED = 12  # heads of it that go into samples/
+
+
+class NextSymbol(nn.Module):
+    """The objective: each symbol given those before it, and what attention asks."""
+
+    def __init__(self, settings: Training) -> None:
+        super().__init__()
+        self.settings, self.baseline = settings, MovingAverage()
+
+    def count(self, batch: Batch) -> int:
+        """Symbols that are predicted."""
+        return int((batch.tokens["labels"] != PAD).sum())
+
+    def forward(self, model: nn.Module, batch: Batch) -> Loss:
+        written = model(batch.tokens["text"])
+        return sequence_loss(
+            written.output,
+            batch.tokens["labels"],
+            written.seen,
+            smoothing=self.settings.smoothing,
+            coverage=self.settings.coverage,
+            reinforced=self.settings.reinforce,
+            entropy_bonus=self.settings.entropy_bonus,
+            baseline=self.baseline,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """What a validation found."""
+
+    loss: float  # nats per symbol
+    figures: dict[str, Any]
+    sample: str
+
+    def line(self) -> str:
+        """In one line."""
+        return f"validation loss {self.loss:.4f} · {escaped(self.sample)[:60]}"
+
+
+class Validator:
+    """Judges a model by the same texts each time, whole."""
+
+    def __init__(
+        self, writer: Writer, documents: Sequence[NDArray[np.int64]], folder: RunFolder
+    ) -> None:
+        self.writer, self.folder = writer, folder
+        self.documents = [document for document in documents if len(document) > 1]
+
+    def loss(self) -> float:
+        """Nats per symbol."""
+        readings = [self.writer.read_symbols(document) for document in self.documents]
+        return sum(each.nats for each in readings) / sum(each.symbols for each in readings)
+
+    def judge(self, step: int) -> Validated:
+        """Loss, a text of its own, and the attentions' statistics."""
+        scores = judged([self.writer.read_symbols(each) for each in self.documents], context=0)
+        opening = self.writer.vocabulary.decode(self.documents[0][:WATCHED].tolist())
+        pieces, _, seen = self.writer.look(opening)
+        sample = self.writer.write([""], SAMPLED)[0][0].text
+        name = f"step-{step:07d}"
+        self.folder.write_text(self.folder.samples / f"{name}.txt", f"{sample}\n")
+        panels = heads(pieces, seen)[:PICTURED]
+        if panels:
+            self.folder.write_text(self.folder.samples / f"{name}.svg", svg(panels))
+        figures = {
+            "loss": scores.loss,
+            "perplexity": scores.perplexity,
+            "bits_per_character": scores.bits_per_character,
+            "attention": sharpness(seen),
+        }
+        return Validated(scores.loss, figures, sample)
+
+
+class Evaluated(NamedTuple):
+    """The scores, and what they are scores of."""
+
+    scores: Scores
+    readings: list[Reading]
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The scores, each with what makes it comparable."""
+        scores = self.scores
+        window = f"windows of {scores.context} symbols"
+        window += f", {scores.overlap} of them read before" if scores.overlap else ""
+        strange = f"{scores.unknown:,} unknown" if scores.unknown else ""
+        return [
+            ("symbols", f"{scores.symbols:,}", strange),
+            ("loss", f"{scores.loss:.4f}", f"nats per symbol, in {window}"),
+            ("perplexity", f"{scores.perplexity:.3f}", "per symbol"),
+            ("bits per character", f"{scores.bits_per_character:.4f}", ""),
+            ("bits per byte", f"{scores.bits_per_byte:.4f}", ""),
+        ]
+
+    def tables(self) -> list[Table]:
+        """There is nothing more."""
+        return []
+
+    def answers(self) -> list[str]:
+        """The loss of each text, in nats per symbol."""
+        return [f"{each.loss:.6f}" for each in self.readings]
+
+
+def evaluated(
+    writer: Writer, texts: Sequence[str], *, overlap: int = 0, stage: str = "reading"
+) -> Work[Evaluated]:
+    """Read texts and judge how surprising they are."""
+    readings = []
+    for number, text in enumerate(texts, 1):
+        readings.append(writer.read(text, overlap=overlap))
+        yield Progress(stage, number, len(texts))
+    return Evaluated(judged(readings, context=writer.context, overlap=overlap), readings)
+
+
+def escaped(text: str) -> str:
+    r"""A text in one line: a line break is \n, and a backslash \\."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def unescaped(line: str) -> str:
+    r"""What `escaped` made a line of; other backslashes stay as they are."""
+    parts = line.split("\\\\")
+    return "\\".join(part.replace("\\n", "\n").replace("\\r", "\r") for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The continuations of a line. With a writer, what it looked at can be shown."""
+
+    found: list[Continuation]
+    writer: Writer | None = None
+
+    def line(self) -> str:
+        """With tabs between them, in one line."""
+        return "\t".join(escaped(each.text) for each in self.found)
+
+    def as_data(self) -> dict[str, Any]:
+        """As JSON has them."""
+        answers = [
+            {
+                "text": each.text,
+                "log_prob": each.log_prob,
+                "ended": each.ended,
+                "slid": each.slid,
+            }
+            for each in self.found
+        ]
+        return {"prompt": self.found[0].prompt, "answers": answers}
+
+    @property
+    def remark(self) -> str:
+        """Worth saying aloud: that the model lost the beginning of the text from sight."""
+        slid = any(each.slid for each in self.found)
+        return "the text outgrew the model's places: it went on with its last half" if slid else ""
+
+    def shown(self) -> Shown:
+        """The first, with what was looked at while prompt and continuation are read."""
+        assert self.writer is not None
+        first = self.found[0]
+        return shown(self.writer, first.prompt + first.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A text, the likeliest symbol after each of its own, and who was looked at.
+
+    every  whether a terminal draws every head by itself, or all of them small
+    """
+
+    source: str
+    text: str
+    panels: Sequence[Panel]
+    remark: str = ""
+    every: bool = False
+
+    def drawn(self) -> list[Any]:
+        """As a terminal shows it."""
+        if not self.panels or self.every:
+            return [HeatMap(panel) for panel in self.panels]
+        return [SmallMaps(self.panels)]
+
+    def block(self, note: str = "") -> Said:
+        """As a page shows it."""
+        facts = [("Text", self.source), ("Likeliest next", self.text)]
+        return Said(facts, None, self.panels, note or self.remark)
+
+
+def shown(writer: Writer, text: str, *, every: bool = False) -> Shown:
+    """Every head of every layer while a text is read."""
+    pieces, likeliest, seen = writer.look(text)
+    panels = heads(pieces, seen)
+    remark = "" if panels else "a recurrent network keeps what it read in its state: no attention"
+    places = writer.places
+    if places is not None and len(writer.symbols(text)) > places:
+        remark = f"only the last {places} symbols are read: the model has no more places"
+    return Shown(escaped(text), "".join(likeliest), panels, remark, every)
+
+
+def heads(pieces: Sequence[str], seen: Mapping[str, Attended]) -> list[Panel]:
+    """Every head of every layer: the symbol that looks down, those that it looks at across."""
+    return [
+        Panel.of(f"layer {path.split('.')[0]} · head {h}", weight, pieces, pieces)
+        for path, record in seen.items()
+        for h, weight in enumerate(record.weight[0].float().cpu().numpy())
+    ]

@@ -1,0 +1,183 @@
+"""Classify: from labelled texts to a model that says what a text is.
+
+    a stirring , funny and finally transporting film  ->  positive
+
+Data     Labelled texts from files (`data/labelled.py`). Where there is one file only, a share of it
+         is held out, chosen by the texts alone. Tokenisers are trained on the training texts, or
+         come with the weights that training starts from.
+Model    `models/classifier.py`: a BiLSTM, filters or BERT, and a static attention or another pool.
+Judged   Accuracy, macro-F1, precision and recall of each label, what is taken for what.
+A good run  The recipe `sst2` passes 81 % of the test in two or three minutes; docs/results.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from heed.data.labelled import Labelled, LabelledFiles, read_labelled
+from heed.data.pairs import Report
+from heed.data.tokenise import Kind
+from heed.errors import Refused
+from heed.tasks.labeller import Judgement
+
+Part = Literal["train", "valid", "test"]
+
+
+class Settings(BaseModel):
+    """Unknown keys are refused; nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tokens(Settings):
+    """How text is cut into symbols."""
+
+    kind: Kind = "word"
+    size: int = Field(20_000, ge=16, le=1_000_000, description="Symbols in the vocabulary.")
+    lowercase: bool = True
+    least: int = Field(1, ge=1, le=1_000_000, description="Rarer words are all one: unknown.")
+
+
+class HeldOut(Settings):
+    """Shares of the training file that are kept from training, where no file is given for them.
+
+    A text is held out by what it says and by the key: the same text always on the same side.
+    """
+
+    valid: float = Field(0.0, ge=0, le=0.5)
+    test: float = Field(0.0, ge=0, le=0.5)
+    key: str = Field("", max_length=100)
+
+
+class Data(Settings):
+    """Where the texts come from."""
+
+    folder: str = Field(".", description="Paths start here; itself under $HEED_DATA if relative.")
+    train: LabelledFiles
+    valid: LabelledFiles | None = None
+    test: LabelledFiles | None = None
+    held_out: HeldOut = HeldOut()
+    names: dict[str, str] = Field(
+        default_factory=dict, max_length=1000, description="What labels of the files are called."
+    )
+    tokens: Tokens = Tokens()
+    longest: int = Field(256, ge=4, le=100_000, description="Longer texts (in symbols) are cut.")
+
+    @model_validator(mode="after")
+    def _judged_by_something(self) -> Data:
+        for part, files in (("valid", self.valid), ("test", self.test)):
+            share = getattr(self.held_out, part)
+            if files is not None and share:
+                raise ValueError(f"data.{part} is given, so nothing is held out for it")
+        if self.valid is None and not self.held_out.valid:
+            raise ValueError(
+                "data.valid is missing: texts to judge the model on while it trains; or hold some "
+                "out: data.held_out.valid=0.1"
+            )
+        if len(set(self.names.values())) != len(self.names):
+            raise ValueError("data.names has one name for two labels")
+        return self
+
+    def parts(self) -> list[Part]:
+        """What there is beside the training texts."""
+        return ["valid", "test"] if self.test or self.held_out.test else ["valid"]
+
+
+def examples(
+    data: Data, part: Part, root: Path, report: Report, labels: Sequence[str] | None = None
+) -> Iterator[Labelled]:
+    """The texts of one part; what is read, kept and dropped is counted in the report.
+
+    labels  those of the training texts: any other is refused, with its line
+    """
+    own: LabelledFiles | None = getattr(data, part)
+    files = (own or data.train).under(root / data.folder)
+    named = {name: label for label, name in data.names.items()}
+    known = None if labels is None else [named.get(label, label) for label in labels]
+    for row in read_labelled(files, labels=known, report=report):
+        if (own is None or part == "train") and side(row.text, data.held_out) != part:
+            report.read -= 1  # a text of another part is none of this
+            report.kept -= 1
+            continue
+        yield row._replace(label=data.names.get(row.label, row.label))
+    if not report.kept:
+        raise Refused(f"there is nothing in data.{part}: {report}")
+
+
+def side(text: str, held: HeldOut) -> Part:
+    """Where a text belongs, by a draw that its words decide."""
+    if not (held.valid or held.test):
+        return "train"
+    digest = hashlib.sha256(f"{held.key}\0{' '.join(text.split())}".encode()).digest()
+    draw = int.from_bytes(digest[:8], "big") / 2**64
+    if draw < held.test:
+        return "test"
+    return "valid" if draw < held.test + held.valid else "train"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelScores:
+    """How well one label is told: of those that got it, and of those that should have."""
+
+    label: str
+    texts: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How good the labels are."""
+
+    texts: int
+    accuracy: float  # per cent
+    macro_f1: float  # per cent; the mean over labels that occur or were given
+    loss: float  # nats per text
+    by_label: list[LabelScores]
+    labels: list[str]
+    confusion: list[list[int]]  # how many texts of each label (rows) got which (columns)
+    cut: int  # texts that were too long to be read to their end
+
+    def line(self) -> str:
+        """In one line."""
+        return (
+            f"accuracy {self.accuracy:.2f} % · macro-F1 {self.macro_f1:.2f} · loss {self.loss:.4f}"
+        )
+
+
+def judged(
+    rows: Sequence[Labelled], said: Sequence[Judgement], labels: Sequence[str], loss: float
+) -> Scores:
+    """How good what was said of the texts is."""
+    numbers = {label: c for c, label in enumerate(labels)}
+    confusion = [[0] * len(labels) for _ in labels]
+    for row, judgement in zip(rows, said, strict=True):
+        confusion[numbers[row.label]][numbers[judgement.label]] += 1
+    by_label = [_label_scores(label, c, confusion) for label, c in numbers.items()]
+    given = [sum(row[c] for row in confusion) for c in range(len(labels))]
+    present = [each for each, n in zip(by_label, given, strict=True) if each.texts or n]
+    right = sum(confusion[c][c] for c in range(len(labels)))
+    return Scores(
+        len(rows),
+        100 * right / max(1, len(rows)),
+        100 * sum(each.f1 for each in present) / max(1, len(present)),
+        loss,
+        by_label,
+        list(labels),
+        confusion,
+        sum(each.cut for each in said),
+    )
+
+
+def _label_scores(label: str, c: int, confusion: list[list[int]]) -> LabelScores:
+    right, texts, given = confusion[c][c], sum(confusion[c]), sum(row[c] for row in confusion)
+    precision, recall = right / max(1, given), right / max(1, texts)
+    f1 = 2 * right / max(1, texts + given)
+    return LabelScores(label, texts, precision, recall, f1)

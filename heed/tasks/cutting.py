@@ -1,0 +1,114 @@
+"""Tokenisers of several kinds with one face, for tasks that read whole texts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from heed.data import vocabularies
+from heed.data.tokenise import BOS, LARGEST, Tokeniser
+from heed.data.vocabularies import Vocabulary
+from heed.errors import HeedError
+
+MOST = 2_000_000  # symbols of a vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """heed's own tokeniser, or the vocabulary of a pretrained model."""
+
+    tokeniser: Tokeniser | Vocabulary
+
+    @property
+    def framed(self) -> bool:
+        """Whether it sets a text into a frame by itself, as [CLS] and [SEP] around it."""
+        return isinstance(self.tokeniser, Vocabulary)
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return self.tokeniser.size
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same vocabulary and rules, and for no others."""
+        if isinstance(self.tokeniser, Tokeniser):
+            return self.tokeniser.fingerprint
+        return hashlib.sha256(self.tokeniser.tokenizer.to_str().encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's numbers."""
+        return self.tokeniser.encode(texts)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """A label for each number, for pictures."""
+        if isinstance(self.tokeniser, Tokeniser):
+            return self.tokeniser.pieces(ids)
+        return [self.tokeniser.tokenizer.id_to_token(i) or "" for i in ids]
+
+    def save(self, path: Path) -> None:
+        """Write tokenizer.json, whole or not at all."""
+        if isinstance(self.tokeniser, Tokeniser):
+            self.tokeniser.save(path)
+            return
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        part.write_bytes(self.tokeniser.files()["tokenizer.json"])
+        part.replace(path)
+
+
+def load_cutting(path: Path) -> Cutting:
+    """What `save` wrote, of whichever kind it is; a file is only data."""
+    try:
+        return Cutting(Tokeniser.load(path))
+    except HeedError as error:
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            raise
+        try:
+            found = vocabularies.read({"tokenizer.json": path.read_bytes()}, MOST, str(path))
+        except HeedError:
+            found = None
+        if found is None:
+            raise error from None
+        return Cutting(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How texts are cut for a model, and the labels they may get.
+
+    framed   a symbol stands before each text, as a model that was pretrained on such texts has it
+    longest  symbols of a text that the model reads; what comes after is cut off
+    """
+
+    tokeniser: Cutting
+    labels: tuple[str, ...]
+    framed: bool = False
+    longest: int | None = None
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's numbers, none of them too long; the end stays."""
+        return [self.cut(ids) for ids in self.whole(texts)]
+
+    def whole(self, texts: Sequence[str]) -> list[list[int]]:
+        """The same, however long."""
+        coded = self.tokeniser.encode(texts)
+        bare = self.framed and not self.tokeniser.framed
+        return [[BOS, *ids] for ids in coded] if bare else coded
+
+    def cut(self, ids: list[int]) -> list[int]:
+        """No longer than the model reads."""
+        most = self.longest
+        return ids if most is None or len(ids) <= most else [*ids[: most - 1], ids[-1]]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """A label for each number, for pictures."""
+        return self.tokeniser.pieces(ids)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same tokens and labels, and for no others."""
+        told = [self.tokeniser.fingerprint, self.framed, self.longest, *self.labels]
+        return hashlib.sha256(repr(told).encode()).hexdigest()

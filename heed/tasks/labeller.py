@@ -1,0 +1,152 @@
+"""A trained model at work: it says what a text is, how sure it is, and which words it weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from heed.attention.statistics import statistics
+from heed.data.labelled import Labelled
+from heed.data.tokenise import PAD
+from heed.tasks.cutting import Words
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the model says of a text; nothing of a blank one.
+
+    weight  of each piece in a static attention, where there is one and it was asked for
+    heads   every other attention by its path, H S S, where they were asked for
+    """
+
+    text: str
+    label: str = ""
+    probability: float = 0.0
+    shares: dict[str, float] = field(default_factory=dict)  # of every label, the likeliest first
+    pieces: list[str] = field(default_factory=list)
+    weight: NDArray[np.float32] | None = None
+    heads: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    symbols: int = 0  # of the whole text; the model has read len(pieces)
+
+    @property
+    def cut(self) -> bool:
+        """Whether the text was too long to be read to its end."""
+        return self.symbols > len(self.pieces)
+
+    @property
+    def remark(self) -> str:
+        """What a reader should know of the answer."""
+        read = f"only {len(self.pieces):,} of {self.symbols:,} symbols were read"
+        return f"{self.text[:30]}…: {read}" if self.cut else ""
+
+
+class Labeller:
+    """A trained model at work.
+
+    words   how texts are cut, and the labels
+    tokens  places in a batch, padding included
+    """
+
+    def __init__(
+        self, model: nn.Module, words: Words, device: torch.device, *, tokens: int = 8000
+    ) -> None:
+        self.model: Any = model
+        self.words, self.device, self.tokens = words, device, tokens
+
+    def label(self, texts: Sequence[str], *, look: bool = False) -> list[Judgement]:
+        """The label of each text; a blank one gets none."""
+        found = [Judgement(text) for text in texts]
+        for done in self.stream(texts, look=look):
+            for i, judgement in done.items():
+                found[i] = judgement
+        return found
+
+    def stream(self, texts: Sequence[str], *, look: bool = False) -> Iterator[dict[int, Judgement]]:
+        """The same by the batch, the longest texts first; blank ones are left out."""
+        busy = [i for i, text in enumerate(texts) if text.strip()]
+        whole = self.words.whole([texts[i] for i in busy])
+        ids = dict(zip(busy, map(self.words.cut, whole), strict=True))
+        symbols = {i: len(each) for i, each in zip(busy, whole, strict=True)}
+        for rows in self._batches({i: len(each) for i, each in ids.items()}):
+            said = self._said([ids[i] for i in rows], look)
+            shares = said.logits.float().softmax(-1).cpu()
+            looks = said.seen.items() if look else ()
+            seen = {path: record.weight.float().cpu().numpy() for path, record in looks}
+            yield {
+                i: self._judged(texts[i], ids[i], symbols[i], shares[n], _row(seen, n, len(ids[i])))
+                for n, i in enumerate(rows)
+            }
+
+    def _judged(
+        self, text: str, ids: list[int], symbols: int, shares: Tensor, seen: dict[str, Any]
+    ) -> Judgement:
+        ranked = shares.argsort(descending=True, stable=True).tolist()
+        named = {self.words.labels[c]: float(shares[c]) for c in ranked}
+        label = self.words.labels[ranked[0]]
+        pooled = seen.pop("pool", None)
+        return Judgement(
+            text,
+            label,
+            named[label],
+            named,
+            self.words.pieces(ids),
+            None if pooled is None else pooled[0, 0],
+            seen,
+            symbols,
+        )
+
+    def surprise(self, examples: Sequence[Labelled]) -> float:
+        """Nats per text: how little the model expected their labels."""
+        numbers = {label: c for c, label in enumerate(self.words.labels)}
+        coded = self.words.encode([each.text for each in examples])
+        total = 0.0
+        for rows in self._batches({i: len(each) for i, each in enumerate(coded)}):
+            logits = self._said([coded[i] for i in rows], look=False).logits.double()
+            right = torch.tensor([numbers[examples[i].label] for i in rows], device=self.device)
+            total += float(nn.functional.cross_entropy(logits, right, reduction="sum"))
+        return total / max(1, len(examples))
+
+    def sharpness(self, texts: Sequence[str]) -> dict[str, dict[str, float]]:
+        """Of each attention while texts are read: mean entropy (nats) and largest share."""
+        ids = self.words.encode(texts)
+        lengths = torch.tensor([len(each) for each in ids], device=self.device)
+        found = {}
+        for path, record in self._said(ids, look=True).seen.items():
+            figures = statistics(record.weight)  # B H T each
+            places = torch.arange(figures.peak.shape[2], device=self.device)
+            real = (places < (1 if path == "pool" else lengths[:, None])).expand(len(ids), -1)
+            real = real[:, None].expand_as(figures.peak)
+            entropy, peak = (float(x[real].mean()) for x in (figures.entropy, figures.peak))
+            found[path] = {"entropy": entropy, "sharpness": peak}
+        return found
+
+    @torch.inference_mode()
+    def _said(self, ids: list[list[int]], look: bool) -> Any:
+        self.model.eval()
+        lengths = torch.tensor([len(each) for each in ids])
+        table = pad_sequence([torch.tensor(each) for each in ids], True, PAD)
+        need = "weight" if look else "context"
+        return self.model(table.to(self.device), lengths.to(self.device), need=need)
+
+    def _batches(self, lengths: Mapping[int, int]) -> Iterator[list[int]]:
+        """Rows of similar length together, the longest first."""
+        rows: list[int] = []
+        for i in sorted(lengths, key=lambda i: -lengths[i]):
+            if rows and (len(rows) + 1) * lengths[rows[0]] > self.tokens:
+                yield rows
+                rows = []
+            rows.append(i)
+        if rows:
+            yield rows
+
+
+def _row(seen: Mapping[str, NDArray[Any]], n: int, length: int) -> dict[str, Any]:
+    """Of each attention the weights of one text, its padding left out.    B H T S -> H T S"""
+    return {path: weight[n, :, :length, :length] for path, weight in seen.items()}

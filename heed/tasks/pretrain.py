@@ -1,0 +1,247 @@
+"""Pretrain: from plain text to a model that knows the language, for other tasks to begin with.
+
+    it was [MASK] . she went home .   ->   late
+
+Data     Documents of sentences (`data/documents.py`); what to judge by is files of its own, or some
+         of the documents. Tokens are learnt from the text, and one more is the mask.
+Model    BERT (`models/text_settings.py`) finds words that were hidden, and says whether one text
+         follows another: Devlin 2019 §3.1. XLNet (`models/xlnet_settings.py`) predicts words in a
+         random order, with two streams: Yang 2019 §2.
+Judged   The loss at hidden words (nats), perplexity and accuracy, beside the entropy of the same
+         words as mere frequencies: below it the model has learnt from context. Whether it can tell
+         which text follows.
+A good run  `bert-mini` comes far below that entropy; docs/results.md has the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from torch import nn
+
+from heed.data.documents import (
+    DocumentFiles,
+    Documents,
+    Sentence,
+    SentenceReport,
+    read_sentences,
+)
+from heed.data.masking import Masking, Symbols
+from heed.data.permuting import Permuting
+from heed.data.remaking import Maker, MaskedPairs, MaskedStretches, PermutedStretches
+from heed.data.tokenise import Kind
+from heed.errors import Refused
+from heed.models import text_settings, xlnet_settings
+from heed.models.text_settings import BertSettings
+from heed.models.xlnet_settings import XLNetSettings
+from heed.tasks.pretrainer import Reading
+
+Part = Literal["train", "valid", "test"]
+Model = Annotated[BertSettings | XLNetSettings, Field(discriminator="kind")]
+"""The settings of any model that is trained on plain text before it is given a task."""
+
+
+class Settings(BaseModel):
+    """Unknown keys are refused; nothing changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tokens(Settings):
+    """How text is cut into symbols; one more is the mask."""
+
+    kind: Kind = "wordpiece"
+    size: int = Field(8000, ge=16, le=1_000_000, description="Symbols in the vocabulary, at most.")
+    lowercase: bool = False
+
+
+class HeldOut(Settings):
+    """What is kept from training where no files are given to judge by.
+
+    A document is held out by what its first sentence says: always on the same side.
+    """
+
+    share: float = Field(0.05, ge=0, le=0.5, description="Of the documents.")
+    most: int = Field(2000, ge=1, le=100_000, description="Documents.")
+
+
+class Data(Settings):
+    """Where the text comes from. Files are settings, or simply paths: text, or *.jsonl."""
+
+    folder: str = Field(".", description="Paths start here; itself under $HEED_DATA if relative.")
+    train: DocumentFiles
+    valid: DocumentFiles | None = None
+    test: DocumentFiles | None = None
+    held_out: HeldOut = HeldOut()
+    tokens: Tokens = Tokens()
+    longest: int = Field(128, ge=5, le=65536, description="Symbols of a row.")
+
+    @field_validator("train", "valid", "test", mode="before")
+    @classmethod
+    def _paths(cls, given: Any) -> Any:
+        """One path, or several of one kind."""
+        paths = [given] if isinstance(given, str | Path) else given
+        if not isinstance(paths, list | tuple):
+            return given
+        ends = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+        return {"jsonl" if paths and str(paths[0]).endswith(ends) else "text": list(paths)}
+
+    @model_validator(mode="after")
+    def _judged_by_something(self) -> Data:
+        if self.valid is None and not self.held_out.share:
+            raise ValueError(
+                "data.valid is missing: text to judge the model on while it trains; or hold some "
+                "out: data.held_out.share=0.05"
+            )
+        return self
+
+
+class Hidden(Masking):
+    """Hidden words are to be found, and whether one text follows another: BERT."""
+
+    kind: Literal["masked"] = "masked"
+    next_sentence: bool = Field(True, description="Two texts in a row, and does the second follow?")
+
+
+class Ordered(Permuting):
+    """Words are predicted in a random order: XLNet."""
+
+    kind: Literal["permutation"] = "permutation"
+
+
+Objective = Annotated[Hidden | Ordered, Field(discriminator="kind")]
+
+
+def fitted(model: Any, objective: Any, *, symbols: int, longest: int) -> Any:
+    """Settings that know the vocabulary and have the head that the objective asks for."""
+    wants = "bert" if isinstance(objective, Hidden) else "xlnet"
+    if model.kind != wants:
+        raise Refused(
+            f"the objective '{objective.kind}' is that of {wants}, not of {model.kind}; set "
+            f"objective.kind={'permutation' if wants == 'bert' else 'masked'}"
+        )
+    head = "language"
+    if isinstance(objective, Hidden):
+        head = "pretraining" if objective.next_sentence else "masked"
+    if model.head not in ("none", head):
+        raise Refused(f"model.head follows from the objective, here '{head}'; leave it out")
+    if model.symbols not in (None, symbols):
+        raise Refused(
+            f"model.symbols={model.symbols}, and the vocabulary has {symbols}; leave it out"
+        )
+    if longest > model.longest:
+        raise Refused(
+            f"data.longest={longest} symbols do not fit the model's places: "
+            f"set model.longest={longest}"
+        )
+    return model.model_copy(update={"symbols": symbols, "head": head})
+
+
+def build(model: Any, objective: Any, *, symbols: int, longest: int) -> nn.Module:
+    """The network, for a vocabulary and rows of `longest` symbols."""
+    settings = fitted(model, objective, symbols=symbols, longest=longest)
+    if isinstance(settings, BertSettings):
+        return text_settings.build(settings)
+    return xlnet_settings.build(settings)
+
+
+def maker(documents: Documents, symbols: Symbols, objective: Any, longest: int) -> Maker:
+    """What makes rows of documents, as the objective wants them."""
+    if isinstance(objective, Ordered):
+        return PermutedStretches(documents, symbols, objective, longest)
+    if objective.next_sentence:
+        return MaskedPairs(documents, symbols, objective, longest)
+    return MaskedStretches(documents, symbols, objective, longest)
+
+
+def sentences(data: Data, part: Part, root: Path, report: SentenceReport) -> Iterator[Sentence]:
+    """The sentences of one part; what is read, kept and dropped is counted in the report."""
+    own: DocumentFiles | None = getattr(data, part)
+    files = (own or data.train).under(root / data.folder)
+    if part == "test" or data.valid is not None:
+        yield from read_sentences(files, report=report)
+        return
+    counted, held, aside = SentenceReport(), 0, False
+    for sentence in read_sentences(files, report=counted):
+        if sentence.opens:
+            aside = held < data.held_out.most and _held_out(sentence.text, data.held_out.share)
+            held += aside
+        if aside == (part == "valid"):
+            report.read += 1
+            report.kept += 1
+            report.documents += sentence.opens
+            yield sentence
+    if part == "train":
+        report.read += sum(counted.dropped.values())
+        report.dropped = counted.dropped
+    if not report.kept:
+        cure = "part them by blank lines, or name other text as data.valid"
+        raise Refused(f"{files} has too few documents to hold some out: {cure}")
+
+
+def _held_out(text: str, share: float) -> bool:
+    digest = hashlib.sha256(" ".join(text.split()).encode()).digest()
+    return int.from_bytes(digest[:8], "big") < share * 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How well hidden words are found, and what follows."""
+
+    words: int  # that were to be found
+    loss: float  # nats per word
+    perplexity: float
+    accuracy: float  # per cent
+    unigram_entropy: float  # nats per word, of the same words as mere frequencies
+    pairs: int
+    follows_loss: float | None  # nats per pair
+    follows_accuracy: float | None  # per cent
+
+    @property
+    def total(self) -> float:
+        """What training makes small."""
+        return self.loss + (self.follows_loss or 0.0)
+
+    def line(self) -> str:
+        """In one line."""
+        found = (
+            f"loss {self.loss:.4f} (unigram {self.unigram_entropy:.4f}) · "
+            f"perplexity {self.perplexity:.2f} · accuracy {self.accuracy:.1f} %"
+        )
+        if self.follows_accuracy is None:
+            return found
+        return f"{found} · next sentence {self.follows_accuracy:.1f} %"
+
+
+def judged(readings: Sequence[Reading]) -> Scores:
+    """How good what was made of all rows is."""
+    targets = np.sum([each.targets for each in readings], axis=0)
+    words, pairs = int(targets.sum()), sum(each.pairs for each in readings)
+    loss = sum(each.surprise for each in readings) / max(1, words)
+    right = sum(each.right for each in readings)
+    guessed = sum(each.follows_right for each in readings)
+    follows = sum(each.follows_surprise for each in readings)
+    return Scores(
+        words,
+        loss,
+        math.exp(min(loss, 700)),
+        100 * right / max(1, words),
+        entropy(targets),
+        pairs,
+        follows / pairs if pairs else None,
+        100 * guessed / pairs if pairs else None,
+    )
+
+
+def entropy(counts: NDArray[np.int64]) -> float:
+    """Of frequencies, in nats: the least loss of a model that does not look at the context."""
+    share = counts[counts > 0] / max(1, counts.sum())
+    return float(-(share * np.log(share)).sum())

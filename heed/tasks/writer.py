@@ -1,0 +1,300 @@
+"""A trained language model at work: it continues prompts, reads given texts, can be looked at."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from heed.data.tokenise import BOS, EOS, PAD, UNK
+from heed.data.verbatim import Verbatim
+from heed.decoding.beam import beam
+from heed.decoding.greedy import greedy
+from heed.decoding.sampling import sample
+from heed.decoding.sliding import Sliding, padded
+from heed.decoding.stepping import Hypothesis
+from heed.errors import Refused
+from heed.models.transformer import Decoder, counts_from_anywhere
+from heed.records import Attended
+
+
+class Decoding(BaseModel):
+    """How a continuation is chosen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: Literal["sample", "greedy", "beam"] = "sample"
+    longest: int = Field(200, ge=1, le=1_000_000, description="Symbols at most.")
+    temperature: float = Field(1.0, gt=0, le=100)
+    top_k: int | None = Field(None, ge=1)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int = Field(0, ge=0, le=2**31 - 1, description="For method: sample.")
+    width: int = Field(5, ge=1, le=1000, description="For method: beam.")
+    length_penalty: float = Field(0.0, ge=0, le=10, description="For method: beam.")
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What was written after a prompt.
+
+    ended  whether the model ended the text itself, before it was cut off
+    slid   whether the text outgrew the model's places, so that its beginning was lost from sight
+    """
+
+    prompt: str
+    text: str
+    log_prob: float
+    symbols: int
+    ended: bool
+    slid: bool
+
+
+class Writer:
+    """A trained language model at work.
+
+    places   how many symbols the model can see at once; None: any number
+    context  how many it was trained on at once: given texts are read so many at a time
+    tokens   places in a batch, padding included
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        vocabulary: Verbatim,
+        device: torch.device,
+        *,
+        places: int | None,
+        context: int,
+        tokens: int = 16384,
+    ) -> None:
+        self.model: Any = model
+        self.vocabulary, self.device = vocabulary, device
+        self.places, self.context, self.tokens = places, context, tokens
+
+    def write(
+        self, prompts: Sequence[str], decoding: Decoding, samples: int = 1
+    ) -> list[list[Continuation]]:
+        """Continuations of each prompt: so many samples, or the best few of a beam.
+
+        The same prompt, seed and number of a sample give the same text, whatever is beside them.
+        """
+        found: dict[int, list[Continuation]] = {}
+        for done in self.stream(prompts, decoding, samples):
+            found |= done
+        return [found[i] for i in range(len(prompts))]
+
+    @torch.inference_mode()
+    def stream(
+        self, prompts: Sequence[str], decoding: Decoding, samples: int = 1
+    ) -> Iterator[dict[int, list[Continuation]]]:
+        """The same by the batch, prompts of like length together, the longest first."""
+        if samples > 1 and decoding.method == "greedy":
+            raise Refused(f"greedy search has one answer, not {samples}: sample, or take a beam")
+        self.model.eval()
+        ids = [self.symbols(prompt) for prompt in prompts]
+        for rows in self._batches([len(each) for each in ids], decoding, samples):
+            written = self._decode([ids[i] for i in rows], decoding, samples)
+            yield {
+                i: [self._finished(prompts[i], ids[i], each, decoding) for each in some]
+                for i, some in zip(rows, written, strict=True)
+            }
+
+    def symbols(self, prompt: str) -> list[int]:
+        """A prompt as numbers; after nothing at all, a text begins as after a line break."""
+        (ids,) = self.vocabulary.encode([prompt])
+        if ids:
+            return ids
+        (line,) = self.vocabulary.encode(["\n"])
+        return line if line and UNK not in line else [EOS]
+
+    def _decode(
+        self, ids: list[list[int]], decoding: Decoding, samples: int
+    ) -> list[list[Hypothesis]]:
+        """Each prompt's last symbol is the first that is read step by step."""
+        sampled = decoding.method == "sample"
+        each = samples if sampled else 1
+        ids = [row for row in ids for _ in range(each)]
+        before = [row[:-1] for row in ids]
+        model: Any = self.model
+        if self._slides(max(map(len, ids)), decoding):
+            assert self.places is not None
+            model = Sliding(self.model, self.places, self.device)
+            carry = model.begin(before)
+        else:
+            inputs, lengths = padded(before, self.device)
+            carry = model.begin(inputs, lengths=lengths)
+        rules: dict[str, Any] = {
+            "begin": torch.tensor([row[-1] for row in ids], device=self.device),
+            "end": EOS,
+            "longest": decoding.longest,
+            "forbid": self._forbidden,
+            "device": self.device,
+            "cut": True,
+        }
+        if decoding.method == "beam":
+            rules |= {"width": max(decoding.width, samples), "best": samples}
+            return beam(model, carry, len(ids), length_penalty=decoding.length_penalty, **rules)
+        if not sampled:
+            return [[one] for one in greedy(model, carry, len(ids), **rules)]
+        rules |= decoding.model_dump(include={"temperature", "top_k", "top_p"})
+        rules["seeds"] = [seed_of(decoding.seed, i % each, row) for i, row in enumerate(ids)]
+        found = sample(model, carry, len(ids), **rules)
+        return [found[i : i + each] for i in range(0, len(found), each)]
+
+    @property
+    def _forbidden(self) -> list[int]:
+        """What is no text, and rows of the table that only fill it up."""
+        model = self.model
+        rows = len(model.words.table.weight) if isinstance(model, Decoder) else 0
+        return [PAD, UNK, BOS, *range(self.vocabulary.size, rows)]
+
+    def _slides(self, prompt: int, decoding: Decoding) -> bool:
+        """Whether the text comes to outgrow the places. The last symbol written is never read."""
+        return self.places is not None and prompt + decoding.longest - 1 > self.places
+
+    def _finished(
+        self, prompt: str, ids: list[int], found: Hypothesis, decoding: Decoding
+    ) -> Continuation:
+        count = len(found.symbols)
+        read = len(ids) + count - (count == decoding.longest)
+        return Continuation(
+            prompt,
+            self.vocabulary.decode(found.symbols),
+            found.log_prob,
+            count,
+            ended=count < decoding.longest,
+            slid=self.places is not None and read > self.places,
+        )
+
+    def _batches(self, lengths: list[int], decoding: Decoding, samples: int) -> Iterator[list[int]]:
+        """Rows of like length together; of one length, where the model needs that."""
+        each = samples if decoding.method == "sample" else 1
+        each = max(decoding.width, samples) if decoding.method == "beam" else each
+        mixed = self._pads
+        rows: list[int] = []
+        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+            longest = lengths[rows[0]] if rows else 0
+            full = (len(rows) + 1) * each * (longest + decoding.longest) > self.tokens
+            if rows and (full or not (mixed or lengths[i] == longest)):
+                yield rows
+                rows = []
+            rows.append(i)
+        if rows:
+            yield rows
+
+    @property
+    def _pads(self) -> bool:
+        """Whether padding in front of a prompt changes nothing."""
+        if not isinstance(self.model, Decoder):
+            return True
+        layers = self.model.stack.layers
+        return all(counts_from_anywhere(layer.attention.mechanism) for layer in layers)
+
+    def read(self, text: str, *, overlap: int = 0) -> Reading:
+        """How surprised the model is by a text, symbol by symbol."""
+        (ids,) = self.vocabulary.encode([text])
+        return self.read_symbols(np.array(ids, np.int64), text, overlap=overlap)
+
+    def read_symbols(
+        self, ids: NDArray[Any], text: str | None = None, *, overlap: int = 0
+    ) -> Reading:
+        """The same of symbols. All but the first are predicted.
+
+        Windows of `context` symbols follow each other, and none knows what came before it but for
+        an `overlap`, which is read again and not counted again.
+        """
+        if not 0 <= overlap < self.context:
+            raise Refused(f"an overlap lies between 0 and the context of {self.context} symbols")
+        if len(ids) < 2:
+            raise Refused("a text of fewer than two symbols: there is nothing to predict")
+        nats = sum(self._nats(ids, starts, overlap) for starts in self._windows(ids, overlap))
+        # The first symbol is not predicted, and what it writes is not counted.
+        text = self.vocabulary.decode(ids.tolist()) if text is None else text
+        text = text[len(self.vocabulary.decode(ids[:1].tolist())) :]
+        unknown = int((ids[1:] == UNK).sum())
+        return Reading(nats, len(ids) - 1, len(text), len(text.encode()), unknown)
+
+    def _windows(self, ids: NDArray[Any], overlap: int) -> Iterator[list[int]]:
+        """Where windows begin, by the batch."""
+        stride = self.context - overlap
+        last = len(ids) - 1  # which is only predicted
+        starts = list(range(0, max(1, last - overlap), stride))
+        size = max(1, self.tokens // self.context)
+        yield from (starts[i : i + size] for i in range(0, len(starts), size))
+
+    @torch.inference_mode()
+    def _nats(self, ids: NDArray[Any], starts: list[int], overlap: int) -> float:
+        self.model.eval()
+        place = np.array(starts)[:, None] + np.arange(self.context + 1)
+        inside = place < len(ids)
+        rows = np.where(inside, ids.take(np.minimum(place, len(ids) - 1)), PAD)
+        counted = inside[:, 1:] & (
+            (np.arange(self.context) >= overlap) | (np.array(starts)[:, None] == 0)
+        )
+        table, real = torch.from_numpy(rows).to(self.device), torch.from_numpy(counted)
+        logits = self.model(table[:, :-1]).logits.float()
+        nats = cross_entropy(logits.mT, table[:, 1:], reduction="none")
+        return float((nats.double() * real.to(self.device)).sum())
+
+    @torch.inference_mode()
+    def look(self, text: str) -> tuple[list[str], list[str], dict[str, Attended]]:
+        """Every attention while a text is read: its pieces, the likeliest next ones, the records.
+
+        Of a text longer than the places only the end is read.
+        """
+        self.model.eval()
+        ids = self.symbols(text)
+        ids = ids if self.places is None else ids[-self.places :]
+        written = self.model(torch.tensor([ids], device=self.device), need="weight")
+        logits: Tensor = written.logits[0, :, : self.vocabulary.size]
+        pieces = self.vocabulary.pieces
+        return pieces(ids), pieces(logits.argmax(-1).tolist()), written.seen
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a model made of a text: its surprise in nats, and how much there was."""
+
+    nats: float
+    symbols: int  # that were predicted
+    characters: int
+    bytes: int
+    unknown: int
+
+    @property
+    def loss(self) -> float:
+        """Nats per symbol."""
+        return self.nats / self.symbols
+
+    @property
+    def perplexity(self) -> float:
+        """Of a symbol."""
+        return math.exp(min(self.loss, 700))
+
+    def bits(self, of: int) -> float:
+        """Per character or byte."""
+        return self.nats / math.log(2) / max(of, 1)
+
+
+def seed_of(seed: int, sample: int, prompt: Sequence[int]) -> int:
+    """What the draws of a sample follow from: nothing but these."""
+    told = f"{seed} {sample} {list(prompt)}".encode()
+    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest())
+
+
+def sharpness(seen: Mapping[str, Attended]) -> dict[str, float]:
+    """The mean entropy of each attention, in nats, over heads and places."""
+    found = {}
+    for path, record in seen.items():
+        weight = record.weight.float()
+        found[path] = float(-(weight * weight.clamp(min=1e-30).log()).sum(-1).mean())
+    return found

@@ -1,0 +1,133 @@
+"""A text whose words were weighed: coloured words, and bars for those that weighed most.
+
+rich.print(Weighed("what it weighed", ["a", "fine", "film"], [0.1, 0.8, 0.1]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.text import Text
+
+from heed.errors import ShapeError
+from heed.viewing import drawing as draw
+from heed.viewing.blocks import Maps
+from heed.viewing.chart import BarChart, Bars
+from heed.viewing.panels import Panel
+from heed.viewing.terminal import shown
+
+MOST = 8  # words with a bar
+ANSWER = ' class="answer"'
+WIDTH, SIZE, LINE = 680.0, 15.0, 27.0  # of the picture
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Words in their order, each with a weight of its own."""
+
+    title: str
+    words: Sequence[str]
+    weights: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if len(self.words) != len(self.weights):
+            raise ShapeError(f"{len(self.words)} words have {len(self.weights)} weights")
+
+    @property
+    def panel(self) -> Panel:
+        """The same as a panel of one row."""
+        return Panel.of(self.title, [list(self.weights)], [""], self.words)
+
+    def heaviest(self) -> list[tuple[str, float]]:
+        """The words that weighed most, the heaviest first."""
+        pairs = zip(self.words, map(float, self.weights), strict=True)
+        return sorted(pairs, key=lambda pair: -pair[1])[:MOST]
+
+    def bars(self) -> BarChart:
+        """Those as bars."""
+        found = self.heaviest()
+        values = [weight for _, weight in found]
+        return BarChart(self.title, [word for word, _ in found], [Bars("weight", values)])
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text()
+        for word, (red, green, blue) in zip(self.words, self._colours(), strict=True):
+            ink = "black" if _bright(red, green, blue) else "white"
+            line.append(shown(word), Style(color=ink, bgcolor=Color.from_rgb(red, green, blue)))
+            line.append(" ")
+        yield line
+        yield self.bars()
+
+    def svg(self, style: bool = True) -> str:
+        """The coloured words as the text of an SVG file."""
+        x, y, body = 8.0, 22.0, ""
+        for word, weight, colour in zip(self.words, self.weights, self._colours(), strict=True):
+            label = draw.shortened(word)
+            wide = draw.extent(label, SIZE) + 8 if label else 8.0
+            if x > 8 and x + wide > WIDTH - 8:
+                x, y = 8.0, y + LINE
+            body += _word((x, y), wide, label, float(weight), colour)
+            x += wide + 3
+        rules = draw.STYLE if style else ""
+        return draw.drawing(WIDTH, y + 12, f"{self.title}: weighed words", body, rules)
+
+    def _colours(self) -> list[tuple[int, int, int]]:
+        weight = np.asarray(self.weights, np.float64)
+        colours = draw.colours(weight / (weight.max(initial=0) or 1))
+        return [(int(red), int(green), int(blue)) for red, green, blue in colours]
+
+    def _repr_html_(self) -> str:
+        return self.svg()
+
+
+def _bright(red: int, green: int, blue: int) -> bool:
+    """Whether dark letters are read better on it."""
+    return 0.299 * red + 0.587 * green + 0.114 * blue > 140
+
+
+def _word(
+    at: tuple[float, float], wide: float, label: str, weight: float, colour: tuple[int, int, int]
+) -> str:
+    fill, ink = "#{:02x}{:02x}{:02x}".format(*colour), "#000000" if _bright(*colour) else "#ffffff"
+    x, y = at
+    return (
+        f'<g><title>{draw.written(label)}: {weight:.3f}</title><rect x="{x:.5g}" y="{y - 16:.5g}" '
+        f'width="{wide:.5g}" height="22" rx="3" fill="{fill}"/><text x="{x + 4:.5g}" y="{y:.5g}" '
+        f'font-size="{SIZE:g}" fill="{ink}">{draw.written(label)}</text></g>'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A text, what was said of it, and what was looked at: an item of a page's list.
+
+    facts    names and values, in the order of reading; the second is the answer
+    weighed  the words of one look at the whole text
+    panels   every other attention
+    """
+
+    facts: Sequence[tuple[str, str]]
+    weighed: Weighed | None = None
+    panels: Sequence[Panel] = ()
+    note: str = ""
+
+    def html(self) -> str:
+        """Markup, with all text escaped."""
+        rows = "".join(
+            f"<dt>{draw.written(name)}</dt><dd{ANSWER if n == 1 else ''} dir=auto>"
+            f"{draw.written(value)}</dd>"
+            for n, (name, value) in enumerate(self.facts)
+        )
+        note = f'<p class="note">{draw.written(self.note)}</p>' if self.note else ""
+        picture = ""
+        if self.weighed is not None:
+            for svg in (self.weighed.svg(style=False), self.weighed.bars().svg(style=False)):
+                picture += f'<figure class="chart">{svg}</figure>'
+        maps = Maps(self.panels).html() if self.panels else ""
+        texts = f'<dl class="sentences">{rows}</dl>'
+        return f'<li class="example wide">{texts}{note}{picture}{maps}</li>'

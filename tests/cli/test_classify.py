@@ -1,0 +1,136 @@
+"""The verbs on a run that labels texts, and bad input told in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.running.labelling import files, labelled, recipe
+
+CPU = ("--device", "cpu")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(labelled(tmp_path_factory))
+
+
+def test_evaluate_prints_a_table(command: Callable[..., Any], run: str) -> None:
+    done = command("evaluate", run, *CPU)
+    assert done.code == 0, done.err
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["accuracy", "100.00", "%"] in lines
+    assert ["disliked", "48", "1.000", "1.000", "1.000"] in lines
+    assert ["liked", "0", "48"] in lines  # of the confusion
+
+
+def test_evaluate_a_file(command: Callable[..., Any], run: str, tmp_path: Path) -> None:
+    """Labels as the training file had them, or as the recipe calls them."""
+    path = tmp_path / "more.tsv"
+    path.write_text("1\tit was good\nliked\tit was fine\n\n0\tit was lovely\n")
+    done = command("evaluate", run, str(path), "--json", "--out", str(tmp_path / "out"), *CPU)
+    found = json.loads(done.out)
+    assert found["confusion"] == [[0, 1], [0, 2]]
+    assert found["accuracy"] == pytest.approx(200 / 3)
+    assert (tmp_path / "out").read_text() == "liked\n" * 3
+
+
+def test_predict_answers_every_line(command: Callable[..., Any], run: str, tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("it was good\n\n   \nit was dull\n" + "word " * 50 + "\n")
+    done = command("predict", run, str(path), "--html", str(tmp_path / "page.html"), *CPU)
+    assert done.code == 0, done.err
+    first, *blank, last, _ = done.out.split("\n")[:-1]
+    label, probability = first.split("\t")
+    assert label == "liked"
+    assert 0.5 < float(probability) <= 1
+    assert blank == ["", ""]
+    assert last.startswith("disliked\t")
+    assert "only 20 of 51 symbols were read" in done.err
+    html = (tmp_path / "page.html").read_text()
+    assert "it was good" in html
+    assert "only 20 of 51" in html
+    rows = command("predict", run, str(path), "--json", *CPU).out.splitlines()
+    found = [json.loads(row) for row in rows]
+    assert [each["label"] for each in found[:3]] == ["liked", None, None]
+    assert found[0]["probabilities"].keys() == {"liked", "disliked"}
+    assert [each["cut"] for each in found] == [False] * 4 + [True]
+
+
+def test_show_weighs_words(command: Callable[..., Any], run: str, tmp_path: Path) -> None:
+    done = command("show", run, "it was [/] lovely \x1b[31m", *CPU)
+    assert done.code == 0, done.err
+    assert "→ liked" in done.out
+    assert "what it weighed" in done.out
+    assert "\x1b[31m" not in done.out
+    pictures = ("--html", "--svg")
+    for option in pictures:
+        path = tmp_path / f"look.{option[2:]}"
+        assert command("show", run, "a <b>good</b> one", option, str(path), *CPU).code == 0
+        assert "<b>good" not in path.read_text()
+    own = command("show", run, *CPU)
+    assert own.out.count("→") == 5
+
+
+def test_train_from_a_recipe_file(command: Callable[..., Any], tmp_path: Path) -> None:
+    raw = recipe(files(tmp_path / "data"), steps=2, validate_every=2)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
+    words = ("--run", str(tmp_path / "run"), "--attention", "mean", "--json", *CPU)
+    done = command("train", str(tmp_path / "mine.yaml"), *words)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["scores"]["test"]["texts"] == 96
+    shown = command("show", str(tmp_path / "run"), "good", *CPU)
+    assert "no attention to show" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("2\tnever seen", "valid.tsv:97: the label '2' never occurs in the training data"),
+        ("no tab", "valid.tsv:97: 1 column, and number 1 is asked for"),
+    ],
+)
+def test_bad_labels_are_told_with_file_and_line(
+    command: Callable[..., Any], tmp_path: Path, line: str, says: str
+) -> None:
+    data = files(tmp_path / "data")
+    with (data / "valid.tsv").open("a") as file:
+        file.write(f"{line}\n")
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe(data)))
+    done = command("train", str(tmp_path / "mine.yaml"), "--run", str(tmp_path / "run"), *CPU)
+    assert done.code == 2
+    assert says in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["evaluate", "RUN", "nowhere.tsv"], "cannot read nowhere.tsv"),
+        (["evaluate", "RUN", "a.tsv", "b.tsv"], "give one file of labelled texts"),
+        (["evaluate", "RUN", "--part", "long"], "keeps no long texts"),
+        (["evaluate", "RUN", "--width", "2"], "not for runs of the task classify"),
+        (["evaluate", "RUN", "--links", "x"], "--links are of translations"),
+        (["predict", "RUN", "--method", "greedy"], "not for runs of the task classify"),
+        (["train", "sst2", "model.pool=dott"], "did you mean dot"),
+        (["train", "sst2", "model.pool=additive"], "static/additive"),
+        (["train", "sst2", "data.longset=3"], "did you mean 'longest'"),
+        (["train", "sst2", "model.encoder.hiden=3"], "did you mean"),
+    ],
+)
+def test_bad_words_are_told(
+    command: Callable[..., Any],
+    run: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = command(*(run if word == "RUN" else word for word in words), *CPU)
+    assert done.code == 2
+    assert says in done.err.splitlines()[-1], done.err

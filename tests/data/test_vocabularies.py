@@ -1,0 +1,299 @@
+"""Vocabularies in every file format, against `transformers` reading the same files."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from heed.data import sentencepiece, vocabularies
+from heed.errors import Refused
+
+CORPUS = [
+    "the cat sat on the mat, and the dog didn't",
+    "我爱中国，我爱北京天安门",
+    "naïve café Ünïcödé straße",
+    "emoji 🙂🙃 family 👨‍👩‍👧 flags 🇩🇪",
+    "lower lowest newer newest wide widest 1234 3.14",
+] * 3
+TEXTS = [
+    "",
+    " ",
+    "the lowest cat",
+    "  The  CAT's naïve Café\tdidn't\nsit ",
+    "我爱中国 and 北京!",
+    "🙂 or 👨‍👩‍👧 or 🦜 or 🇩🇪",
+    "``quoted'' ﬁne ½ Ⅷ",
+    "unseen жук and ☃ mixed 中a国b",
+    "a [MASK] <mask> <|endoftext|> [SEP] </s> <sep> token",
+    "x" * 150,
+    "\u200bzero\u00a0width\ufeff \x00 control",
+]
+
+
+def trained(kind: str) -> Tokenizer:
+    """A small vocabulary of this kind."""
+    if kind == "wordpiece":
+        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        trainer: Any = trainers.WordPieceTrainer(
+            vocab_size=260, special_tokens=specials, show_progress=False
+        )
+    elif kind == "bytes":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trainer = trainers.BpeTrainer(
+            vocab_size=330,
+            special_tokens=["<|endoftext|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=150, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
+        )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def write_wordpiece(folder: Path, **config: Any) -> None:
+    numbers = trained("wordpiece").get_vocab()
+    pieces = sorted(numbers, key=numbers.__getitem__)
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
+    write_config(folder, config)
+
+
+def write_bytes(folder: Path, **config: Any) -> None:
+    model = json.loads(trained("bytes").to_str())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), "utf-8")
+    lines = ["#version: 0.2", *(" ".join(merge) for merge in model["merges"])]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    write_config(folder, config)
+
+
+def write_sentencepiece(folder: Path, **config: Any) -> None:
+    from transformers.utils import sentencepiece_model_pb2_new as protocol
+
+    model = protocol.ModelProto()
+    types = {"<unk>": 2, "<s>": 3, "</s>": 3, "<cls>": 3, "<sep>": 3, "<pad>": 4}
+    pieces = json.loads(trained("unigram").to_str())["model"]["vocab"]
+    for piece, score in [*((name, 0.0) for name in types), *pieces[1:]]:
+        kind = types.get(piece, 1)
+        model.pieces.add(piece=piece, score=score, type=kind)
+    model.trainer_spec.model_type = 1
+    model.trainer_spec.unk_id = 0
+    model.normalizer_spec.name = "nmt_nfkc"
+    model.normalizer_spec.precompiled_charsmap = charsmap("ж", "c")
+    (folder / "spiece.model").write_bytes(model.SerializeToString())
+    write_config(folder, config)
+
+
+def charsmap(character: str, becomes: str) -> bytes:
+    """The compiled table of a normaliser with one rule: a double array, and the texts it names.
+
+    A unit holds its label, an offset to its children, and whether one of them is a leaf.
+    """
+    units = [0] * 1024
+    node = 0
+    for depth, byte in enumerate(character.encode()):
+        child = (256 * (depth + 1)) ^ byte
+        units[node] |= (child ^ byte ^ node) << 10
+        units[child] = byte
+        node = child
+    units[node] |= (1 << 10) | (1 << 8)
+    units[node ^ 1] = 1 << 31  # a leaf: the text at place 0
+    trie = struct.pack(f"<{len(units)}I", *units)
+    return struct.pack("<I", len(trie)) + trie + becomes.encode() + b"\0"
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    if config:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+
+
+def ours(folder: Path, symbols: int = 400) -> vocabularies.Vocabulary:
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    found = vocabularies.read(files, symbols, str(folder))
+    assert found is not None
+    return found
+
+
+def theirs(kind: type, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    # Their reader of sentencepiece asks for that library, and then only uses protobuf.
+    monkeypatch.setattr("transformers.convert_slow_tokenizer.requires_backends", lambda *_: None)
+    return kind.from_pretrained(folder)  # type: ignore[attr-defined]
+
+
+def assert_same(mine: vocabularies.Vocabulary, other: Any) -> None:
+    plain = [other(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
+    assert mine.encode(TEXTS, plain=True) == plain
+    assert mine.encode(TEXTS) == [other(text)["input_ids"] for text in TEXTS]
+    others = [text or "none" for text in TEXTS[::-1]]  # to them an empty pair is no pair
+    pairs = [other(a, b)["input_ids"] for a, b in zip(TEXTS, others, strict=True)]
+    assert mine.encode(TEXTS, others) == pairs
+    assert mine.size == len(other)
+    for role, number in mine.roles.items():
+        assert getattr(other, f"{role}_token_id") == number, role
+    assert sum(map(len, plain)) > 70
+
+
+CASES: dict[str, tuple[Callable[..., None], type, dict[str, Any]]] = {
+    "uncased": (write_wordpiece, transformers.BertTokenizer, {}),
+    "cased": (write_wordpiece, transformers.BertTokenizer, {"do_lower_case": False}),
+    "accents": (
+        write_wordpiece,
+        transformers.BertTokenizer,
+        {"strip_accents": False, "tokenize_chinese_chars": False},
+    ),
+    "missing mask": (write_wordpiece, transformers.BertTokenizer, {"mask_token": "<hide>"}),
+    "bytes": (write_bytes, transformers.GPT2Tokenizer, {}),
+    "space first": (write_bytes, transformers.GPT2Tokenizer, {"add_prefix_space": True}),
+    "ends": (
+        write_bytes,
+        transformers.GPT2Tokenizer,
+        {"add_bos_token": True, "add_eos_token": True, "bos_token": "<begin>"},
+    ),
+    "padded bytes": (write_bytes, transformers.GPT2Tokenizer, {"pad_token": "<fill>"}),
+    "sentencepiece": (write_sentencepiece, transformers.XLNetTokenizer, {}),
+    "lower": (write_sentencepiece, transformers.XLNetTokenizer, {"do_lower_case": True}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_old_files_give_the_same_numbers(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, kind, config = CASES[case]
+    write(tmp_path, **config)
+    assert_same(ours(tmp_path), theirs(kind, tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_tokenizer_json_gives_the_same_numbers_and_goes_back(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, kind, config = CASES[case]
+    old, whole, back = (tmp_path / name for name in ("old", "whole", "back"))
+    for folder in (old, whole, back):
+        folder.mkdir()
+    write(old, **config)
+    other = theirs(kind, old, monkeypatch)
+    other.save_pretrained(whole)
+    for name in ("vocab.txt", "vocab.json", "merges.txt", "spiece.model"):
+        (whole / name).unlink(missing_ok=True)
+    mine = ours(whole)
+    assert_same(mine, other)
+    for name, data in mine.files().items():
+        (back / name).write_bytes(data)
+    again = transformers.AutoTokenizer.from_pretrained(back)
+    assert [again(text)["input_ids"] for text in TEXTS] == mine.encode(TEXTS)
+    assert_same(ours(back), again)
+
+
+def test_pieces_that_were_added_keep_their_numbers(tmp_path: Path) -> None:
+    write_bytes(tmp_path)
+    size = ours(tmp_path).size
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<user>": size + 1, "<bot>": size}))
+    other = transformers.GPT2Tokenizer.from_pretrained(tmp_path)
+    mine = ours(tmp_path)
+    assert mine.encode(["hi<user>you<bot>"]) == [other("hi<user>you<bot>").input_ids]
+    assert mine.tokenizer.token_to_id("<user>") == size + 1
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<user>": size + 7}))
+    with pytest.raises(Refused, match=f"cannot have the number {size + 7}"):
+        ours(tmp_path)
+
+
+def test_numbers_come_back_as_text(tmp_path: Path) -> None:
+    write_bytes(tmp_path)
+    mine = ours(tmp_path)
+    for text in TEXTS:
+        if "<|" not in text:
+            assert mine.decode(mine.encode([text])[0]) == text
+
+
+def test_a_folder_without_a_vocabulary_has_none() -> None:
+    assert vocabularies.read({"tokenizer_config.json": b"{}"}, 100, "folder") is None
+
+
+GOOD = json.dumps({"a": 0, "b": 1, "ab": 2}).encode()
+BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
+    "no merges": ({"vocab.json": GOOD}, "no merges.txt"),
+    "merges of nothing": ({"vocab.json": GOOD, "merges.txt": b"a c\n"}, "does not have"),
+    "one piece": ({"vocab.json": GOOD, "merges.txt": b"ab\n"}, "not two pieces"),
+    "three pieces": ({"vocab.json": GOOD, "merges.txt": b"a b c\n"}, "not two pieces"),
+    "no text": ({"vocab.json": GOOD, "merges.txt": b"\xff"}, "not UTF-8"),
+    "no table": ({"vocab.json": b"[]", "merges.txt": b""}, "a table is expected"),
+    "no JSON": ({"vocab.json": b"{", "merges.txt": b""}, "not sound JSON"),
+    "too deep": ({"vocab.json": b"[" * 9000, "merges.txt": b""}, "not sound JSON"),
+    "empty": ({"vocab.json": b"{}", "merges.txt": b""}, "empty"),
+    "no number": ({"vocab.json": b'{"a": "0"}', "merges.txt": b""}, "numbers of the pieces"),
+    "a truth": ({"vocab.json": b'{"a": true}', "merges.txt": b""}, "numbers of the pieces"),
+    "a number twice": ({"vocab.json": b'{"a": 0, "b": 0}', "merges.txt": b""}, "numbers of"),
+    "a large number": ({"vocab.json": b'{"a": 4000000000}', "merges.txt": b""}, "numbers of"),
+    "a long list": ({"vocab.txt": b"\n".join(b"%d" % i for i in range(401))}, "401 pieces"),
+    "no model": ({"tokenizer.json": b'{"model": null}'}, "not a tokeniser"),
+    "odd added": (
+        {"tokenizer.json": b'{"model": {"vocab": {"a": 0}}, "added_tokens": [3]}'},
+        "not a tokeniser",
+    ),
+    "odd kind": (
+        {"tokenizer.json": b'{"model": {"type": "Evil", "vocab": {"a": 0}}}'},
+        "not a tokeniser",
+    ),
+    "added far away": (
+        {
+            "tokenizer.json": b'{"model": {"type": "WordPiece", "vocab": {"a": 0}}, '
+            b'"added_tokens": [{"content": "b", "id": 90000000}]}'
+        },
+        "numbers of the pieces",
+    ),
+    "heavy settings": (
+        {"vocab.txt": b"a", "tokenizer_config.json": b'{"a": [' + b"[]," * 90000 + b"0]}"},
+        "far more entries",
+    ),
+    "no sentencepiece": ({"spiece.model": b"hello there"}, "no sentencepiece model"),
+    "no pieces": ({"spiece.model": b""}, "no pieces"),
+    "cut off": ({"spiece.model": b"\x0a\x7f\x0a\x01a"}, "cut off"),
+    "endless number": ({"spiece.model": b"\x80" * 30}, "no sentencepiece model"),
+    "no such end": ({"spiece.model": b"\x0a\xff\xff\xff\xff\x0f"}, "cut off"),
+    "half a letter": ({"spiece.model": b"\x0a\x03\x0a\x01\xff"}, "no sentencepiece model"),
+    "no score": ({"spiece.model": b"\x0a\x05\x15\x00\x00\xc0\x7f"}, "no sentencepiece model"),
+    "other kind": ({"spiece.model": b"\x0a\x03\x0a\x01a\x12\x02\x18\x02"}, "unigram"),
+    "unknown where": ({"spiece.model": b"\x0a\x03\x0a\x01a\x12\x03\xc0\x02\x09"}, "unknown"),
+    "too many": ({"spiece.model": b"\x0a\x03\x0a\x01a" * 401}, "more than the 400 pieces"),
+    "odd charsmap": (
+        {"spiece.model": b"\x0a\x03\x0a\x01a\x1a\x05\x12\x03abc"},
+        "not a tokeniser",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_said_in_one_line(case: str) -> None:
+    files, says = BROKEN[case]
+    with pytest.raises(Refused, match=says) as refused:
+        vocabularies.read(files, 400, "folder")
+    assert str(refused.value).startswith("folder")
+    assert "\n" not in str(refused.value)
+
+
+def test_any_cut_of_a_sentencepiece_model_is_read_or_refused(tmp_path: Path) -> None:
+    write_sentencepiece(tmp_path)
+    data = (tmp_path / "spiece.model").read_bytes()
+    whole = sentencepiece.parse(data, "model", 400)
+    assert whole.pieces[0] == ("<unk>", 0.0, sentencepiece.UNKNOWN)
+    for end in range(0, min(len(data), 700)):
+        try:
+            part = sentencepiece.parse(data[:end], "model", 400)
+        except Refused:
+            continue
+        assert part.pieces == whole.pieces[: len(part.pieces)]

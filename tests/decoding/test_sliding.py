@@ -1,0 +1,106 @@
+"""A model with few places: what it sees of a long text, and that nothing else counts."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from heed.decoding import greedy, sample
+from heed.decoding.sliding import Sliding, first_seen, padded
+
+END = 1
+
+
+class Said(NamedTuple):
+    logits: Tensor
+    carry: list[list[int]]
+    weight: None = None
+
+
+class Reader:
+    """Its next symbol follows from all that it sees; it sees at most `places`."""
+
+    def __init__(self, places: int, V: int = 11) -> None:
+        self.places, self.V = places, V
+        self.seen: list[tuple[int, ...]] = []
+        self.begun = 0
+
+    def begin(self, inputs: Tensor, *, lengths: Tensor | None = None) -> list[list[int]]:
+        self.begun += 1
+        rows, T = inputs.tolist(), inputs.shape[1]
+        sizes = [T] * len(rows) if lengths is None else lengths.tolist()
+        assert self.places > T
+        return [row[T - size :] for row, size in zip(rows, sizes, strict=True)]
+
+    def step(self, carry: list[list[int]], symbols: Tensor) -> Said:
+        after = [[*row, x] for row, x in zip(carry, symbols.tolist(), strict=True)]
+        assert max(map(len, after)) <= self.places
+        self.seen += map(tuple, after)
+        logits = torch.zeros(len(after), self.V)
+        for row, logit in zip(after, logits, strict=True):
+            value = sum((i + 1) * x for i, x in enumerate(row))
+            logit[2 + value % (self.V - 2)] = 9.0
+            logit[2 + value * 7 % (self.V - 2)] += 8.0
+        return Said(logits, after)
+
+    def select(self, carry: list[list[int]], rows: Tensor, same: bool = False) -> list[list[int]]:
+        return [carry[row] for row in rows.tolist()]
+
+
+def test_what_is_seen_of_a_text() -> None:
+    assert [first_seen(n, 4) for n in range(1, 10)] == [0, 0, 0, 0, 2, 2, 4, 4, 6]
+    assert [first_seen(n, 5) for n in (5, 6, 8, 9)] == [0, 3, 3, 6]
+    assert all(1 <= n - first_seen(n, P) <= P for P in range(1, 9) for n in range(1, 40))
+
+
+def test_padding_stands_in_front() -> None:
+    table, lengths = padded([[5, 6], [], [7]], "cpu")
+    assert table.tolist() == [[5, 6], [0, 0], [0, 7]]
+    assert lengths is not None
+    assert lengths.tolist() == [2, 0, 1]
+    assert padded([[5], [6]], "cpu")[1] is None
+
+
+def written(places: int, prompts: list[list[int]], longest: int | Tensor, draw: bool) -> list:
+    model = Sliding(Reader(places), places, "cpu")
+    carry = model.begin([prompt[:-1] for prompt in prompts])
+    first = torch.tensor([prompt[-1] for prompt in prompts])
+    rules = {"begin": first, "end": END, "longest": longest, "cut": True, "device": "cpu"}
+    if draw:
+        found = sample(model, carry, len(prompts), seeds=[sum(p) for p in prompts], **rules)
+    else:
+        found = greedy(model, carry, len(prompts), **rules)
+    return [each.symbols for each in found]
+
+
+@pytest.mark.parametrize("draw", [False, True])
+@pytest.mark.parametrize("places", [1, 2, 5, 8])
+def test_together_as_alone(places: int, draw: bool) -> None:
+    prompts = [[3], [4, 5, 6, 7, 8, 9, 2], [9, 9, 2], [5] * 12]
+    limits = torch.tensor([13, 9, 20, 1])
+    together = written(places, prompts, limits, draw)
+    alone = [
+        written(places, [prompt], int(limit), draw)[0]
+        for prompt, limit in zip(prompts, limits, strict=True)
+    ]
+    assert together == alone
+    if not draw:
+        assert list(map(len, together)) == limits.tolist()
+
+
+def test_where_a_prompt_ends_does_not_matter() -> None:
+    """Continuing what was written is what writing on would have given."""
+    whole = written(6, [[3, 4]], 25, False)[0]
+    for cut in (1, 4, 5, 11, 20):
+        assert written(6, [[3, 4, *whole[:cut]]], 25 - cut, False)[0] == whole[cut:]
+
+
+def test_it_begins_anew_only_when_full() -> None:
+    model = Reader(8)
+    sliding = Sliding(model, 8, "cpu")
+    greedy(sliding, sliding.begin([[]]), 1, begin=3, end=END, longest=8, cut=True, device="cpu")
+    assert model.begun == 1
+    greedy(sliding, sliding.begin([[]]), 1, begin=3, end=END, longest=9, cut=True, device="cpu")
+    assert model.begun == 3
+    assert len(model.seen[-1]) == 5

@@ -1,0 +1,94 @@
+"""Heads: what each says, of which places, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from heed.errors import Refused, ShapeError
+from heed.models.answers import Answerer, MaskedWords, Pooler, at
+from heed.models.text_settings import BertSettings, build_bert
+from heed.models.transformer import Encoder
+
+B, S, M, SYMBOLS = 2, 5, 8, 12
+SAYS = {
+    "none": {"pooled": (B, M)},
+    "masked": {"words": (B, S, SYMBOLS)},
+    "next": {"pooled": (B, M), "follows": (B, 2)},
+    "pretraining": {"pooled": (B, M), "follows": (B, 2), "words": (B, S, SYMBOLS)},
+    "classify": {"pooled": (B, M), "logits": (B, 3)},
+    "label": {"logits": (B, S, 3)},
+    "span": {"logits": (B, S, 2)},
+}
+
+
+def network(head: str) -> Answerer:
+    sizes = {"layers": 1, "width": M, "feed": 9, "heads": 2, "symbols": SYMBOLS, "longest": S}
+    return build_bert(BertSettings(**sizes, head=head, labels=3)).eval()
+
+
+@pytest.mark.parametrize("head", SAYS)
+def test_a_head_says_what_it_is_for_and_nothing_else(head: str) -> None:
+    said = network(head)(torch.randint(0, SYMBOLS, (B, S)))
+    assert said.states.shape == (B, S, M)
+    for field in ("pooled", "words", "follows", "logits"):
+        found = getattr(said, field)
+        if found is not None and field == "words":
+            found = found.form()
+        shape = None if found is None else tuple(found.shape)
+        assert shape == SAYS[head].get(field), field
+
+
+def test_words_by_hand() -> None:
+    """norm(bend(W x + b)) E^T + c, with numbers that can be followed."""
+    head = MaskedWords(3, 2, "relu", 1e-12)
+    with torch.no_grad():
+        head.dense.weight.copy_(torch.eye(2))
+        head.dense.bias.zero_()
+        head.bias.copy_(torch.tensor([0.0, 10.0, 0.0]))
+    table = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    logits = head(torch.tensor([[[3.0, -5.0]]]), table).form()
+    # relu: (3, 0); normalised: (1, -1)
+    torch.testing.assert_close(logits, torch.tensor([[[1.0, 9.0, 0.0]]]))
+
+
+def test_the_first_symbol_stands_for_the_text() -> None:
+    pool = Pooler(2)
+    with torch.no_grad():
+        pool.dense.weight.copy_(torch.eye(2))
+        pool.dense.bias.copy_(torch.tensor([0.0, 1.0]))
+    states = torch.tensor([[[0.5, 0.0], [9.0, 9.0]]])
+    torch.testing.assert_close(pool(states), torch.tensor([[0.5, 1.0]]).tanh())
+
+
+@torch.no_grad()
+def test_words_are_told_where_they_are_asked_for() -> None:
+    net, x = network("masked"), torch.randint(0, SYMBOLS, (B, S))
+    asked = torch.tensor([[4, 0], [2, 2]])
+    every, some = net(x).words.form(), net(x, asked=asked).words.form()
+    torch.testing.assert_close(some[0], every[0, [4, 0]])
+    torch.testing.assert_close(some[1], every[1, [2, 2]])
+    assert at(every, None) is every
+
+
+def test_the_output_is_the_embedding() -> None:
+    """A word that is never read is learned nonetheless, from where it is written."""
+    net = network("masked")
+    net(torch.zeros(B, S, dtype=torch.long)).words.form()[..., 7].sum().backward()
+    assert net.table.grad[7].abs().sum() > 0
+    assert [n for n, p in net.named_parameters() if p.shape == (SYMBOLS, M)] == [
+        "encoder.words.table.weight"
+    ]
+
+
+def test_what_cannot_be_is_refused_in_words() -> None:
+    net = network("classify")
+    with pytest.raises(Refused, match="words of its own"):
+        Answerer(Encoder(None, net.encoder.stack))
+    with pytest.raises(Refused, match="pooled text"):
+        Answerer(net.encoder, follows=nn.Linear(M, 2))
+    with pytest.raises(ShapeError, match="is said for each"):
+        net(torch.zeros(B, S, dtype=torch.long), torch.ones(B, S + 1, dtype=torch.bool))
+    with pytest.raises(Refused, match="positions end at 5"):
+        net(torch.zeros(B, S + 1, dtype=torch.long))

@@ -1,0 +1,162 @@
+"""Classifiers: padding counts for nothing, settings are closed, and each part does what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from heed.models.classifier import POOLS, Classifier, ClassifierSettings, build
+from heed.models.text_settings import BertSettings
+from heed.models.text_settings import build as build_text
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "lstm": {"kind": "lstm", "embedding": 7, "hidden": 10},
+    "gru": {"kind": "gru", "embedding": 7, "hidden": 10, "layers": 2},
+    "tanh": {"kind": "tanh", "embedding": 7, "hidden": 5, "bidirectional": False},
+    "cnn": {"kind": "cnn", "embedding": 7, "channels": 8, "widths": (1, 2, 5)},
+    "bert": {"kind": "bert", "layers": 2, "width": 12, "heads": 3, "longest": 16},
+}
+LOOKS = ("static", "static/additive", "static/sparsemax", "static/general", "static/argmax")
+
+
+def network(encoder: str, pool: str, **more: Any) -> Classifier:
+    torch.manual_seed(1)
+    settings = ClassifierSettings(encoder=ENCODERS[encoder], pool=pool, **more)  # type: ignore[arg-type]
+    return build(settings, symbols=30, labels=3)
+
+
+def texts() -> tuple[Tensor, Tensor]:
+    return torch.randint(4, 30, (4, 9)), torch.tensor([9, 5, 1, 3])
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("pool", [*POOLS, *LOOKS])
+def test_a_text_alone_and_in_company_alike(encoder: str, pool: str) -> None:
+    model = network(encoder, pool).eval()
+    symbols, lengths = texts()
+    with torch.no_grad():
+        together = model(symbols, lengths).logits
+        assert together is not None
+        for row, length in enumerate(lengths.tolist()):
+            alone = model(symbols[row : row + 1, :length], lengths[row : row + 1]).logits
+            torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-5, atol=1e-6)
+        symbols[1, 5:] = 3  # other padding
+        again = model(symbols, lengths).logits
+    torch.testing.assert_close(together, again, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("pool", ["max", "static/additive"])
+def test_every_weight_learns(encoder: str, pool: str) -> None:
+    model = network(encoder, pool)
+    said = model(*texts()).logits
+    assert said is not None
+    said.square().sum().backward()
+    still = {
+        name
+        for name, weight in model.named_parameters()
+        if weight.grad is None or not weight.grad.any()
+    }
+    assert still <= {"encoder.words.types.weight"}  # one text has one type
+
+
+def test_pools_are_what_their_names_say() -> None:
+    symbols, lengths = texts()
+    for pool in ("mean", "max", "last"):
+        model = network("lstm", pool).eval()
+        said = model(symbols, lengths)
+        assert said.pooled is not None
+        for row, length in enumerate(lengths.tolist()):
+            states = said.states[row, :length]
+            ends = torch.cat([states[-1, :5], states[0, 5:]])
+            expected = {"mean": states.mean(0), "max": states.amax(0), "last": ends}[pool]
+            torch.testing.assert_close(said.pooled[row], expected)
+
+
+def test_a_filter_sees_its_neighbours_and_no_others() -> None:
+    model = network("cnn", "mean").eval()
+    symbols, lengths = torch.full((1, 9), 5), torch.tensor([9])
+    before = model(symbols, lengths).states
+    symbols[0, 4] = 6
+    moved = (model(symbols, lengths).states != before).any(0)  # S M, eight filters to a width
+    for n, reach in enumerate([{4}, {3, 4}, {2, 3, 4, 5, 6}]):
+        places = moved[:, 8 * n : 8 * n + 8].any(1).nonzero().flatten().tolist()
+        assert set(places) == reach, f"width {n}"
+
+
+def test_a_look_shows_its_weights_and_they_leave_padding_out() -> None:
+    symbols, lengths = texts()
+    said = network("lstm", "static/additive").eval()(symbols, lengths, need="weight")
+    weight = said.seen["pool"].weight  # B 1 1 S
+    assert weight.shape == (4, 1, 1, 9)
+    torch.testing.assert_close(weight.sum(-1), torch.ones(4, 1, 1))
+    assert not weight[1, ..., 5:].any()
+    pooled = (weight[:, 0] @ said.states)[:, 0]
+    assert said.pooled is not None
+    torch.testing.assert_close(said.pooled, pooled)
+    layers = network("bert", "first").eval()(symbols, lengths, need="weight").seen
+    assert {path: tuple(x.weight.shape) for path, x in layers.items()} == {
+        "0.self": (4, 3, 9, 9),
+        "1.self": (4, 3, 9, 9),
+    }
+
+
+def test_whole_words_are_left_out_in_training_only() -> None:
+    model = network("lstm", "mean", word_dropout=0.5, embedding_dropout=0, dropout=0)
+    embed: nn.Module = model.encoder.embed
+    symbols = torch.randint(4, 30, (50, 40))
+    gone = (embed.train()(symbols) == 0).all(-1)
+    assert 0.45 < gone.float().mean() < 0.55
+    kept = embed(symbols)
+    there = (kept != 0).any(-1)
+    torch.testing.assert_close(kept[there], embed.eval()(symbols)[there])  # nothing is scaled
+    assert not (embed(symbols) == 0).all(-1).any()
+
+
+def test_a_bert_has_the_names_and_the_numbers_of_one_with_a_head() -> None:
+    """So that weights go from one to the other."""
+    model = network("bert", "first", dropout=0.1).eval()
+    facts = {key: value for key, value in ENCODERS["bert"].items() if key != "kind"}
+    whole = build_text(BertSettings(**facts, symbols=30, head="classify", labels=3)).eval()
+    whole.load_state_dict(model.state_dict())
+    symbols, lengths = texts()
+    torch.testing.assert_close(whole(symbols, lengths).logits, model(symbols, lengths).logits)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"pool": "additive"}, "a text is asked once: static/additive"),
+        ({"pool": "statik"}, "did you mean static"),
+        ({"pool": "mean", "options": {"width": 3}}, "'mean' is none"),
+        ({"pool": "static", "options": {"widht": 3}}, "option of 'static'"),
+        ({"encoder": {"kind": "bert", "head": "masked"}}, "leave it out"),
+        ({"encoder": {"kind": "bert"}, "word_dropout": 0.1}, "say encoder.dropout"),
+        ({"encoder": {"kind": "lstm", "hidden": 10**9}}, "less than or equal"),
+        ({"encoder": {"kind": "cnn", "widths": []}}, "at least 1"),
+        ({"encoder": {"kind": "os"}}, "does not match any of the expected tags"),
+        ({"dropout": 1}, "less than 1"),
+        ({"poool": "mean"}, "Extra inputs"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        ClassifierSettings(**given)
+
+
+def test_how_much_is_read_is_known() -> None:
+    reads = {
+        (encoder, pool): ClassifierSettings(encoder=ENCODERS[encoder], pool=pool).reads  # type: ignore[arg-type]
+        for encoder in ("lstm", "bert")
+        for pool in ("mean", "static/location")
+    }
+    assert reads == {
+        ("lstm", "mean"): None,
+        ("lstm", "static/location"): 100,
+        ("bert", "mean"): 16,
+        ("bert", "static/location"): 16,
+    }

@@ -1,0 +1,55 @@
+"""Steps, prompts of different lengths, and the whole pass agree; PyTorch's own LSTM agrees too."""
+
+import pytest
+import torch
+from torch import nn
+
+from heed.models.recurrent_language import RecurrentLanguageSettings, build
+
+V = 11
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "tanh"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_steps_and_the_whole_pass_agree(cell: str, layers: int) -> None:
+    model = build(
+        RecurrentLanguageSettings(cell=cell, layers=layers, embedding=5, hidden=7), symbols=V
+    ).eval()
+    text = torch.randint(V, (3, 9))
+    whole = model(text).logits
+    for prompt in (0, 4):
+        carry = model.begin(text[:, :prompt])
+        for t in range(prompt, 9):
+            step = model.step(carry, text[:, t])
+            carry = step.carry
+            torch.testing.assert_close(step.logits, whole[:, t], rtol=1e-5, atol=1e-6)
+
+
+def test_prompts_stand_at_the_end_of_their_rows() -> None:
+    model = build(RecurrentLanguageSettings(embedding=5, hidden=7), symbols=V).eval()
+    prompts = [[3, 4, 5], [], [6]]
+    rows = torch.tensor([[0] * (3 - len(p)) + p for p in prompts])
+    carry = model.begin(rows, lengths=torch.tensor([3, 0, 1]))
+    carry = model.select(carry, torch.tensor([2, 0, 1]))
+    found = model.step(carry, torch.tensor([1, 2, 3])).logits
+    for row, (prompt, symbol) in enumerate([([6], 1), ([3, 4, 5], 2), ([], 3)]):
+        alone = model(torch.tensor([[*prompt, symbol]])).logits[0, -1]
+        torch.testing.assert_close(found[row], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_the_numbers_are_those_of_torch() -> None:
+    model = build(RecurrentLanguageSettings(layers=2, embedding=5, hidden=7), symbols=V).eval()
+    theirs = nn.LSTM(5, 7, 2, batch_first=True)
+    for i, layer in enumerate(model.labeller.encoder.ahead):
+        for name, weight in layer.rnn.named_parameters():
+            getattr(theirs, name.replace("_l0", f"_l{i}")).data.copy_(weight)
+    text = torch.randint(V, (2, 6))
+    states, _ = theirs(model.labeller.encoder.embed(text))
+    torch.testing.assert_close(model(text).logits, model.labeller.out(states))
+
+
+def test_tied_weights_are_one() -> None:
+    settings = RecurrentLanguageSettings(embedding=7, hidden=7, tied=True)
+    model = build(settings, symbols=V)
+    assert model.labeller.out.weight is model.labeller.encoder.embed.weight
+    assert float(model(torch.zeros(1, 1, dtype=torch.long)).logits.std()) < 1

@@ -1,0 +1,352 @@
+"""BERT and GPT-2 as settings: sizes, first weights, any attention by name, and prompts together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import heed
+from heed.errors import HeedError, Refused
+from heed.kernels import native
+from heed.models import stepping
+from heed.models.native_stepping import NativeCarry
+from heed.models.stepping import PlainCarry
+from heed.models.text_settings import BertSettings, GPT2Settings, build, build_bert, build_gpt2
+from heed.models.transformer import Carry, Decoder
+
+SYMBOLS, B, T = 20, 3, 9
+SMALL: dict[str, Any] = {"layers": 2, "width": 16, "feed": 33, "heads": 4, "symbols": SYMBOLS}
+CAUSAL = [
+    "scaled-dot",
+    "additive",
+    "local-m/dot",
+    "location",
+    "relative",
+    "entmax",
+    "fixed-window",
+    "monotonic/additive",
+    "coverage/additive",
+    "2*additive + 2*scaled-dot",
+    [["scaled-dot", "additive", "scaled-dot", "entmax"], "sparsemax"],
+]
+ENCODING = [*CAUSAL, "local-p/general", "mixed", "expanded-window"]
+
+
+def random_weights(network: Any) -> Any:
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return network
+
+
+def writer(**choices: Any) -> Decoder:
+    settings = GPT2Settings(**{**SMALL, "longest": 30, **choices})
+    return random_weights(build_gpt2(settings)).double().eval()
+
+
+def options(mechanism: Any) -> dict[str, Any]:
+    known = {"expanded-window": {"block": 3, "window": 1}, "fixed-window": {"window": 2}}
+    return known.get(mechanism, {}) if isinstance(mechanism, str) else {}
+
+
+PUBLISHED = {
+    "bert": {"tiny": 4_385_920, "mini": 11_170_560, "base": 109_482_240, "large": 335_141_888},
+    "gpt2": {"small": 124_439_808, "medium": 354_823_168, "large": 774_030_080, "xl": 1557611200},
+}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_named_sizes_have_as_many_weights_as_were_published(kind: str) -> None:
+    for size, count in PUBLISHED[kind].items():
+        with torch.device("meta"):
+            if kind == "bert":
+                network: nn.Module = build(BertSettings(size=size, symbols=30522))
+            else:
+                network = build(GPT2Settings(size=size, symbols=50257))
+        assert sum(p.numel() for p in network.parameters()) == count
+
+
+def test_first_weights_are_small_and_smaller_where_many_are_added_up() -> None:
+    torch.manual_seed(0)
+    made = build_gpt2(GPT2Settings(symbols=500, width=128, layers=8, heads=4))
+    layer = made.stack.layers[5]
+    for weight in (layer.attention.in_proj_weight, layer.feed[0].weight, made.words.table.weight):
+        assert float(weight.detach().std()) == pytest.approx(0.02, rel=0.05)
+    for added in (layer.attention.out_proj, layer.feed[3]):
+        assert float(added.weight.detach().std()) == pytest.approx(0.02 / 4, rel=0.05)
+        assert added.bias.eq(0).all()
+    read = build_bert(BertSettings(symbols=500, size="tiny", head="pretraining", initial=0.1))
+    spread = {n: float(p.detach().std()) for n, p in read.named_parameters() if p.ndim == 2}
+    few = {"encoder.words.types.weight", "follows.weight"}
+    for name, found in spread.items():
+        assert found == pytest.approx(0.1, rel=0.2 if name in few else 0.05), name
+
+
+def test_the_table_may_be_rounded_up() -> None:
+    settings = GPT2Settings(**{**SMALL, "symbols": 50257, "multiple": 64})
+    with torch.device("meta"):
+        assert build_gpt2(settings).words.table.weight.shape == (50304, 16)
+        masked = build_bert(BertSettings(**SMALL, multiple=64, head="masked"))
+    assert masked.words.bias.shape == masked.table.shape[:1] == (64,)
+
+
+@pytest.mark.parametrize("mechanism", ENCODING, ids=str)
+@torch.no_grad()
+def test_any_attention_reads_and_a_padded_row_reads_as_if_alone(mechanism: Any) -> None:
+    choices = {"attention": mechanism, "options": options(mechanism), "longest": T}
+    net = random_weights(build_bert(BertSettings(**SMALL, **choices, head="classify")))
+    net = net.double().eval()
+    x, types = torch.randint(1, SYMBOLS, (B, T)), torch.randint(0, 2, (B, T))
+    lengths = torch.tensor([T, 4, 6])
+    together = net(x, lengths, types, need="weight")
+    table = net(x, torch.arange(T) < lengths[:, None], types)
+    torch.testing.assert_close(table.logits, together.logits)
+    alone = net(x[1:2, :4], None, types[1:2, :4])
+    torch.testing.assert_close(alone.states[0], together.states[1, :4])
+    torch.testing.assert_close(alone.logits[0], together.logits[1])
+    assert list(together.seen) == ["0.self", "1.self"]
+    assert together.seen["1.self"].weight[1, ..., 4:].eq(0).all()
+
+
+@pytest.mark.parametrize("mechanism", CAUSAL, ids=str)
+@torch.no_grad()
+def test_any_attention_writes_step_by_step_as_at_once(mechanism: Any) -> None:
+    net = writer(attention=mechanism, options=options(mechanism))
+    x = torch.randint(1, SYMBOLS, (B, T))
+    at_once, carry = net(x).logits, net.begin(x[:, :3])
+    for t in range(3, T):
+        step = net.step(carry, x[:, t])
+        carry = step.carry
+        torch.testing.assert_close(step.logits, at_once[:, t])
+
+
+def roads(net: Decoder, x: Tensor, lengths: Tensor, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """The same prompts on the general road, on the short one, and on the one in C."""
+    with torch.enable_grad():
+        found: dict[type, Any] = {Carry: (net, net.begin(x, lengths=lengths))}
+    found[PlainCarry] = (net, net.begin(x, lengths=lengths))
+    if native.missing() is None:
+        single = writer().float()
+        single.load_state_dict(net.state_dict())
+        found[NativeCarry] = (single, single.begin(x, lengths=lengths))
+    for kind, (_, carry) in found.items():
+        assert type(carry) is kind
+    return found
+
+
+@torch.no_grad()
+def test_prompts_together_are_continued_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three lengths, one of them nothing at all; rows that are chosen, doubled and dropped."""
+    net = writer()
+    x, lengths = torch.randint(1, SYMBOLS, (B, 6)), torch.tensor([6, 0, 3])
+    for kind, (model, carry) in roads(net, x, lengths, monkeypatch).items():
+        bound = 1e-4 if kind is NativeCarry else 1e-10
+        texts = [row[6 - n :] for row, n in zip(x, lengths.tolist(), strict=True)]
+        for rows in ([0, 1, 2], [2, 1, 0], [0, 0, 2, 1], [3, 1, 0], [2], [0]):
+            carry = model.select(carry, torch.tensor(rows))
+            written = torch.randint(1, SYMBOLS, (len(rows),))
+            texts = [torch.cat([texts[i], s[None]]) for i, s in zip(rows, written, strict=True)]
+            step = model.step(carry, written)
+            carry = step.carry
+            for text, logits in zip(texts, step.logits, strict=True):
+                wanted = net(text[None]).logits[0, -1]
+                torch.testing.assert_close(logits.double(), wanted, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize(
+    "mechanism", ["additive", "relative", "fixed-window", "entmax", "2*additive + 2*scaled-dot"]
+)
+@torch.no_grad()
+def test_other_attentions_continue_prompts_together_too(mechanism: str) -> None:
+    net = writer(attention=mechanism, options=options(mechanism))
+    x, lengths = torch.randint(1, SYMBOLS, (B, 6)), torch.tensor([6, 2, 3])
+    written = torch.randint(1, SYMBOLS, (B, 4))
+    carry = net.begin(x, lengths=lengths)
+    for t in range(4):
+        step = net.step(carry, written[:, t])
+        carry = step.carry
+        for row, n in enumerate(lengths.tolist()):
+            text = torch.cat([x[row, 6 - n :], written[row, : t + 1]])
+            torch.testing.assert_close(step.logits[row], net(text[None]).logits[0, -1])
+
+
+@torch.no_grad()
+def test_what_stands_in_front_changes_no_bit() -> None:
+    net = writer()
+    x, lengths = torch.randint(1, SYMBOLS, (B, 6)), torch.tensor([6, 2, 3])
+    other = x.where(torch.arange(6) >= 6 - lengths[:, None], 7)
+    assert not torch.equal(x, other)
+    for write in (
+        lambda y: net(y, lengths=lengths).logits[:, -1],
+        lambda y: begun(net, y, lengths),
+    ):
+        assert torch.equal(write(x), write(other))
+
+
+def begun(net: Decoder, x: Tensor, lengths: Tensor) -> Tensor:
+    return net.step(net.begin(x, lengths=lengths), torch.tensor([4, 5, 6])).logits
+
+
+@pytest.mark.parametrize("mechanism", ["location", "local-m", "monotonic", "coverage/additive"])
+def test_an_attention_that_counts_from_the_front_takes_no_padding_there(mechanism: str) -> None:
+    net = writer(attention=mechanism)
+    with pytest.raises(Refused, match="texts of one length together"):
+        net.begin(torch.ones(2, 5, dtype=torch.long), lengths=torch.tensor([5, 3]))
+
+
+def test_lengths_that_do_not_fit_are_refused() -> None:
+    net, x = writer(), torch.ones(2, 5, dtype=torch.long)
+    for wrong in (torch.tensor([5]), torch.tensor([5.0, 3.0])):
+        with pytest.raises(HeedError, match="one whole number for each of 2 texts"):
+            net.begin(x, lengths=wrong)
+    if native.missing() is None:
+        for beyond in ([6, 3], [5, -1]):
+            with torch.no_grad(), pytest.raises(HeedError, match="0 to 5 of the 5 symbols"):
+                net.float().begin(x, lengths=torch.tensor(beyond))
+    with pytest.raises(Refused, match="positions end at 30; this text reaches 40"):
+        net.begin(x.repeat(1, 8), lengths=torch.tensor([40, 3]))
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_all_of_it_is_one_graph(kind: str) -> None:
+    """Forward and backward: whatever breaks a graph would cost a training run its speed."""
+    torch._dynamo.reset()
+    plain = {**SMALL, "layers": 1, "dropout": 0.0, "attention_dropout": 0.0, "longest": T}
+    x, wanted = torch.randint(1, SYMBOLS, (B, T)), torch.randint(1, SYMBOLS, (B, T))
+    if kind == "gpt2":
+        net: Any = random_weights(build_gpt2(GPT2Settings(**plain)))
+        arguments: tuple[Any, ...] = (x,)
+    else:
+        net = random_weights(build_bert(BertSettings(**plain, head="pretraining")))
+        arguments = (x, torch.tensor([T, 4, 2]), torch.randint(0, 2, (B, T)))
+
+    def loss(model: Any) -> Tensor:
+        said = model(*arguments)
+        logits = said.logits if kind == "gpt2" else said.words.form()
+        total = cross_entropy(logits.flatten(0, 1), wanted.flatten())
+        return total if kind == "gpt2" else total + said.follows.square().sum()
+
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    found = []
+    for model in (compiled, net):
+        net.zero_grad()
+        total = loss(model)
+        total.backward()
+        found.append([total, *(p.grad for p in net.parameters())])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+class NoLookAtNumbers(TorchDispatchMode):
+    """Refuses whatever would bring a number, or a size that depends on one, back to the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        stops = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal")
+        assert func.overloadpacket.__name__ not in stops
+        return func(*args, **(kwargs or {}))
+
+
+def test_training_never_waits_for_the_device() -> None:
+    x, lengths = torch.randint(1, SYMBOLS, (B, T)), torch.tensor([T, 4, 6])
+    read, write = build(BertSettings(**SMALL, head="masked")), build(GPT2Settings(**SMALL))
+    asked = torch.tensor([[0, 3], [1, 1], [5, 2]])
+    with NoLookAtNumbers():
+        read(x, lengths, asked=asked).words.form().square().mean().backward()
+        write(x, lengths=lengths).logits.square().mean().backward()
+    for network in (read, write):
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+
+
+class Products(TorchDispatchMode):
+    """Counts the products of matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm")
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_layer_takes_four_products_and_one_fused_attention() -> None:
+    net, x = writer(), torch.randint(1, SYMBOLS, (B, T))
+    with Products() as products:
+        written = net(x)
+    assert products.count == 2 * 4  # queries, keys and values at once; joined; wide; narrow
+    assert {look.kernel for look in written.seen.values()} == {"sdpa"}
+
+
+@pytest.mark.parametrize("mechanism", ["scaled-dot", "additive", "key-value", "relative"])
+def test_one_product_gives_what_three_would(mechanism: str) -> None:
+    net = writer(attention=mechanism)
+    own, x = net.stack.layers[0].attention, torch.randn(B, T, 16, dtype=torch.double)
+    twin = heed.MultiHeadAttention(16, 4, mechanism=mechanism).double().eval()
+    twin.load_state_dict(own.state_dict())
+    for visible in (None, heed.causal(), heed.lengths([T, 3, 5])):
+        one, two = (a(x, visible=visible, need="weight") for a in (own, twin))
+        torch.testing.assert_close(one.context, two.context)
+        torch.testing.assert_close(one.weight, two.weight)
+    with pytest.raises(HeedError, match="17 wide"):
+        own(torch.randn(B, T, 17))
+    with pytest.raises(HeedError, match="visible=~mask"):
+        own(x, attn_mask=torch.ones(T, T, dtype=torch.bool))
+
+
+def test_settings_are_closed_and_bounded() -> None:
+    for wrong in (
+        {"widht": 3},
+        {"width": 10**9},
+        {"symbols": 10**12},
+        {"size": "huge"},
+        {"dropout": 1.0},
+        {"head": "tail"},
+        {"longest": 10**9},
+    ):
+        for kind in (BertSettings, GPT2Settings):
+            with pytest.raises(ValidationError):
+                kind(**wrong)
+    with pytest.raises(Refused, match="symbols="):
+        build(BertSettings(size="tiny"))
+    with pytest.raises(HeedError, match="did you mean window"):
+        build(GPT2Settings(**SMALL, attention="local-m", options={"windw": 3}))
+    with pytest.raises(HeedError, match="2 layers, and 1 mechanisms"):
+        build(GPT2Settings(**SMALL, attention=["additive"]))
+    with pytest.raises(Refused, match="the text's length"):
+        build(GPT2Settings(**SMALL, attention="local-p"))
+    with pytest.raises(Refused, match="without token types"):
+        writer().words(torch.ones(1, 2, dtype=torch.long), types=torch.ones(1, 2).long())
+
+
+@torch.no_grad()
+def test_every_layer_can_be_watched() -> None:
+    net = writer()
+    with heed.watch(net) as seen:
+        net(torch.randint(1, SYMBOLS, (B, T)))
+    assert seen["stack.layers.1.attention"][0].weight.shape == (B, 4, T, T)
+
+
+def test_it_learns_to_copy() -> None:
+    torch.manual_seed(1)
+    plain = {"dropout": 0.0, "attention_dropout": 0.0, "longest": 11}
+    net = build_gpt2(GPT2Settings(layers=2, width=32, heads=2, symbols=SYMBOLS, **plain))
+    optimiser = torch.optim.Adam(net.parameters(), 1e-2)
+    for _ in range(120):
+        first = torch.randint(4, SYMBOLS, (64, 5))
+        text = torch.cat([first, torch.full((64, 1), 2), first], 1)
+        logits = net(text[:, :-1]).logits[:, 5:]
+        loss = cross_entropy(logits.flatten(0, 1), first.flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss < 1.0  # chance is log 16 = 2.8
+
+
+def test_the_short_road_is_not_taken_by_what_it_does_not_know() -> None:
+    """Types and a norm around the embeddings are none of its parts."""
+    net = writer()
+    assert stepping._plain(net)
+    net.words.norm = nn.LayerNorm(16).eval()
+    assert not stepping._plain(net)

@@ -1,0 +1,495 @@
+"""XLNet: Hugging Face's numbers, no leak, memories, and step by step the same as at once."""
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+import heed
+from heed.decoding.greedy import greedy
+from heed.errors import HeedError, Refused, ShapeError, UnknownName
+from heed.models.layouts.xlnet import names, settings, stored
+from heed.models.xlnet_answers import Answerer, LanguageModel
+from heed.models.xlnet_settings import XLNetSettings, build
+from heed.models.xlnet_sights import Memories, picked, spread
+from tests.models.layouts.walking import given, same_network
+
+SYMBOLS, B, T = 40, 3, 9
+CONFIGS = [
+    {},
+    {"d_model": 20, "n_head": 5, "attn_type": "uni"},
+    {"d_model": 18, "n_head": 3, "clamp_len": 4, "ff_activation": "relu", "n_layer": 3},
+    {"d_model": 14, "n_head": 7, "mem_len": 5, "reuse_len": 6, "ff_activation": "gelu_new"},
+    {"d_model": 16, "n_head": 1, "mem_len": 4, "layer_norm_eps": 1e-5, "attn_type": "uni"},
+]
+each_config = pytest.mark.parametrize("config", CONFIGS, ids=[str(i) for i in range(len(CONFIGS))])
+
+
+def theirs(kind: str = "XLNetLMHeadModel", **config: Any) -> Any:
+    small = {"d_model": 12, "n_head": 3, "n_layer": 2, "d_inner": 26, "initializer_range": 0.4}
+    config = {"vocab_size": SYMBOLS, "mem_len": None, "num_labels": 4, **small, **config}
+    made = getattr(transformers, kind)(transformers.XLNetConfig(**config)).eval()
+    for name, weight in made.named_parameters():
+        if "bias" in name or "norm" in name:  # they begin at nothing, and would hide a mistake
+            torch.nn.init.normal_(weight, std=0.3)
+    return made
+
+
+def network(head: str = "language", **choices: Any) -> Any:
+    small = {"layers": 2, "width": 16, "feed": 24, "heads": 4, "symbols": SYMBOLS, "initial": 0.4}
+    return build(XLNetSettings(**{**small, "head": head, **choices})).double().eval()
+
+
+def near(ours: Tensor, other: Tensor) -> None:
+    """Within 1e-5 of the largest magnitude."""
+    assert ours.shape == other.shape
+    assert (ours - other).abs().max() <= 1e-5 * other.abs().max()
+
+
+def padding(side: str) -> Tensor:
+    """Which symbols are there.    B T"""
+    ahead = torch.arange(T) < torch.tensor([T, 4, 6])[:, None]
+    return {"left": ahead.flip(1), "right": ahead, "none": torch.ones(B, T, dtype=torch.bool)}[side]
+
+
+def order(rows: int = B, places: int = T) -> tuple[Tensor, Tensor]:
+    """Who sees whom in a random order of each row, and the rank of each place.    B T T, B T"""
+    rank = torch.stack([torch.randperm(places) for _ in range(rows)])
+    return rank[:, :, None] > rank[:, None], rank
+
+
+def their_mask(visible: Tensor) -> Tensor:
+    """What they hide, a target from itself too.    B T T"""
+    return (~(visible & ~torch.eye(visible.shape[-1], dtype=torch.bool))).float()
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@each_config
+def test_the_content_stream_is_theirs_over_several_segments(
+    config: dict[str, Any], side: str
+) -> None:
+    other = theirs("XLNetModel", **config)
+    ours = same_network(other)
+    assert isinstance(ours, Answerer)
+    rows = 1 if side != "none" and other.config.attn_type == "uni" else B  # theirs fails at more
+    exists, mems, memories = padding(side)[-rows:], None, None
+    for segment in range(3):
+        symbols = torch.randint(0, SYMBOLS, (rows, T))
+        types = torch.randint(0, 3, (rows, T)) if segment else None
+        mask = None if side == "none" else exists.float()
+        said = other(symbols, attention_mask=mask, token_type_ids=types, mems=mems)
+        read = ours(symbols, None if side == "none" else exists, types, memories=memories)
+        near(read.states, said.last_hidden_state)
+        mems = said.mems
+        for kept, layer in zip(mems, read.memories.layers, strict=True):
+            near(layer, kept.transpose(0, 1))
+            assert not layer.requires_grad
+        # They let everyone look at padding that is remembered; that is said in so many words.
+        memories = read.memories._replace(exists=None)
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@pytest.mark.parametrize("with_types", [False, True], ids=["plain", "types"])
+@each_config
+def test_targets_losses_and_gradients_are_theirs(
+    config: dict[str, Any], with_types: bool, side: str
+) -> None:
+    other = theirs(**config)
+    ours = same_network(other)
+    rows = 1 if other.config.attn_type == "uni" else B  # theirs fails at several rows
+    exists = padding(side)[-rows:]
+    mems = memories = None
+    for _ in range(2):
+        symbols = torch.randint(0, SYMBOLS, (rows, T))
+        visible, _ = order(rows)
+        targets = torch.stack([torch.randperm(T)[:4] for _ in range(rows)])
+        targets[0, -1] = -1
+        labels = torch.where(targets < 0, -100, torch.randint(0, SYMBOLS, targets.shape))
+        types = torch.randint(0, 2, (rows, T)) if with_types else None
+        said = other(
+            symbols,
+            attention_mask=None if side == "none" else exists.float(),
+            perm_mask=their_mask(visible),
+            target_mapping=one_hot(targets.clamp(min=0), T).float() * (targets >= 0)[..., None],
+            token_type_ids=types,
+            mems=mems,
+            labels=labels,
+        )
+        predicted = ours(
+            symbols,
+            targets=targets,
+            visible=visible,
+            lengths=None if side == "none" else exists,
+            types=types,
+            memories=memories,
+        )
+        near(predicted.logits, said.logits)
+        mems, memories = said.mems, predicted.memories._replace(exists=None)
+    loss = cross_entropy(predicted.logits.flatten(0, 1), labels.flatten())
+    torch.testing.assert_close(loss, said.loss, rtol=1e-6, atol=0)
+    gradients_are_theirs(other, ours, said.loss, loss)
+
+
+def gradients_are_theirs(other: Any, ours: Any, their_loss: Tensor, our_loss: Tensor) -> None:
+    """Within 1e-4 of each weight's largest gradient."""
+    their_loss.backward()
+    our_loss.backward()
+    made = settings(other.config.to_dict(), "language")
+    back = {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad
+        for name, weight in ours.named_parameters()
+    }
+    back = given(names(made), back, stored(made))
+    largest = max(x.abs().max() for x in back.values())
+    for name, weight in other.named_parameters():
+        grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        away = (back[name] - grad).abs().max()
+        assert away <= 1e-4 * grad.abs().max() + 1e-7 * largest, name
+
+
+def test_a_query_that_sees_nothing_reads_zero_or_as_there_everything() -> None:
+    other = theirs()
+    symbols, targets = torch.randint(0, SYMBOLS, (B, T)), torch.tensor([[2, 5]] * B)
+    visible = torch.ones(B, T, T, dtype=torch.bool)
+    visible[:, 2] = False
+    said = other(symbols, perm_mask=their_mask(visible), target_mapping=one_hot(targets, T).float())
+    ours = same_network(other)
+    near(ours(symbols, targets=targets, visible=visible).logits, said.logits)
+    ours.streams.blind = "zero"
+    seen = ours(symbols, "weight", targets=targets, visible=visible)
+    assert not seen.seen["1.query"].context[:, 0].any()
+    assert not seen.seen["1.query"].weight[:, :, 0].any()
+    assert seen.seen["1.query"].context[:, 1].any()
+    (back,) = torch.autograd.grad(seen.logits[:, 0].sum(), ours.streams.layers[0].feed[0].weight)
+    assert back.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("summary", "side"), [("last", "none"), ("last", "left"), ("first", "right"), ("mean", "none")]
+)
+def test_a_label_for_a_text_is_theirs(summary: str, side: str) -> None:
+    """Where theirs does not take padding for the text's symbols."""
+    other = theirs("XLNetForSequenceClassification", summary_type=summary)
+    ours, symbols, exists = same_network(other), torch.randint(0, SYMBOLS, (B, T)), padding(side)
+    types = torch.randint(0, 2, (B, T))
+    said = other(symbols, attention_mask=exists.float(), token_type_ids=types)
+    answered = ours(symbols, exists, types)
+    near(answered.logits, said.logits)
+
+
+@pytest.mark.parametrize("which", ["last", "first", "mean"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_changes_no_answer(side: str, which: str) -> None:
+    ours, exists = network("classify", summary=which), padding(side)
+    symbols = torch.randint(0, SYMBOLS, (B, T))
+    together = ours(symbols, exists).logits
+    for b in range(B):
+        alone = ours(symbols[b : b + 1, exists[b]]).logits
+        torch.testing.assert_close(together[b : b + 1], alone)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels"), [("XLNetForTokenClassification", 5), ("XLNetForQuestionAnsweringSimple", 2)]
+)
+def test_labels_and_spans_are_theirs(kind: str, labels: int) -> None:
+    other = theirs(kind, num_labels=labels)
+    symbols, exists = torch.randint(0, SYMBOLS, (B, T)), padding("left")
+    said = other(symbols, attention_mask=exists.float())
+    answered = same_network(other)(symbols, exists)
+    if labels == 2:
+        near(answered.logits[..., 0], said.start_logits)
+        near(answered.logits[..., 1], said.end_logits)
+    else:
+        near(answered.logits, said.logits)
+
+
+@pytest.mark.parametrize("remembered", [0, 4])
+def test_a_query_never_sees_its_own_symbol(remembered: int) -> None:
+    """Nor any that comes later in the order, through however many layers; the content does."""
+    ours = network(layers=3)
+    visible, rank = order()
+    visible |= torch.eye(T, dtype=torch.bool)  # even where the caller allows it
+    targets = torch.arange(T).expand(B, T)
+    symbols = torch.randint(0, SYMBOLS // 2, (B, T))
+    memories = None
+    if remembered:
+        memories = ours.streams(torch.randint(0, SYMBOLS, (B, remembered))).memories
+    before = ours(symbols, targets=targets, visible=visible, memories=memories).logits
+    content = ours.streams(symbols, visible=visible, memories=memories).states
+    for place in range(T):
+        other = symbols.clone()
+        other[:, place] = SYMBOLS - 1
+        after = ours(other, targets=targets, visible=visible, memories=memories).logits
+        changed = (after != before).any(-1)
+        later = rank > rank[:, place : place + 1]
+        assert not changed[~later].any()
+        assert changed[later].all()
+        own = ours.streams(other, visible=visible, memories=memories).states
+        assert (own != content)[:, place].any(-1).all()
+
+
+def test_no_gradient_reaches_what_is_to_be_predicted() -> None:
+    ours = network()
+    visible, rank = order(1)
+    visible |= torch.eye(T, dtype=torch.bool)
+    symbols = torch.randperm(SYMBOLS)[None, :T]  # each once: a row of the table is a place
+    for place in range(T):
+        read = ours.streams(symbols, targets=torch.tensor([[place]]), visible=visible)
+        (back,) = torch.autograd.grad(
+            read.states.sum() + read.states.square().sum(), ours.streams.words.weight
+        )
+        reached = back[symbols[0]].ne(0).any(-1)
+        assert not reached[rank[0] >= rank[0, place]].any()
+        assert reached[rank[0] < rank[0, place]].all()
+
+
+@pytest.mark.parametrize("direction", ["both", "left-to-right"])
+def test_targets_without_an_order_are_hidden_from_all(direction: str) -> None:
+    """Else a query would learn its symbol from those that saw it, one layer later."""
+    ours = network(layers=3, direction=direction)
+    symbols, targets = torch.randint(0, SYMBOLS - 1, (B, T)), torch.tensor([[3, 6, -1]] * B)
+    before = ours(symbols, targets=targets).logits
+    other = symbols.clone()
+    other[:, 6] = SYMBOLS - 1
+    assert torch.equal(ours(other, targets=targets).logits, before)
+    other[:, 3] = SYMBOLS - 1
+    after = ours(other, targets=targets).logits
+    assert torch.equal(after[:, 0], before[:, 0])
+    assert torch.equal(after[:, 1], before[:, 1]) == (direction == "both")
+    other[:, 1] = SYMBOLS - 1
+    assert (ours(other, targets=targets).logits != before)[:, :2].any(-1).all()
+
+
+def test_each_next_symbol_as_they_would_be_asked_for_it() -> None:
+    other = theirs()
+    ours, symbols = same_network(other), torch.randint(0, SYMBOLS, (B, T))
+    more = torch.cat([symbols, symbols[:, :1]], 1)  # one more place, which nobody looks at
+    visible = torch.ones(T + 1, T + 1, dtype=torch.bool).tril(-1).expand(B, -1, -1)
+    targets = torch.arange(1, T + 1).expand(B, -1)
+    said = other(
+        more, perm_mask=their_mask(visible), target_mapping=one_hot(targets, T + 1).float()
+    )
+    near(ours(symbols).logits, said.logits)
+    near(ours(more, targets=targets, visible=visible).logits, said.logits)
+
+
+MECHANISMS = [
+    "relative",
+    "scaled-dot",
+    "additive",
+    "entmax/general",
+    "fixed-window",
+    "2*additive + 2*relative",
+    ["relative", "cosine"],
+]
+each_mechanism = pytest.mark.parametrize("attention", MECHANISMS, ids=str)
+
+
+def stepped(ours: LanguageModel, carry: Any, symbols: Tensor) -> Tensor:
+    """Logits written symbol by symbol, the rows turned round at every step.    N T -> N T V"""
+    rows, logits = torch.arange(len(symbols)), []
+    turn = torch.arange(len(symbols)).roll(1)
+    for t in range(symbols.shape[1]):
+        step = ours.step(carry, symbols[rows, t])
+        logits.append(step.logits[rows.argsort()])
+        carry, rows = ours.select(step.carry, turn), rows[turn]
+    return torch.stack(logits, 1)
+
+
+@pytest.mark.parametrize("direction", ["both", "left-to-right"])
+@each_mechanism
+def test_step_by_step_is_the_whole_pass(attention: Any, direction: str) -> None:
+    ours = network(attention=attention, direction=direction)
+    symbols = torch.randint(0, SYMBOLS, (B, T))
+    written = stepped(ours, ours.begin(symbols[:, :0]), symbols)
+    torch.testing.assert_close(written, ours(symbols).logits)
+
+
+@pytest.mark.parametrize("with_types", [False, True], ids=["plain", "types"])
+@pytest.mark.parametrize("direction", ["both", "left-to-right"])
+def test_what_follows_a_prompt_is_predicted_in_its_order(direction: str, with_types: bool) -> None:
+    """The prompt is only read, as a whole or not; the rest is predicted from left to right."""
+    ours, n = network(direction=direction), 4
+    symbols = torch.randint(0, SYMBOLS, (B, T))
+    types = torch.cat([torch.zeros(B, 2), torch.ones(B, T - 2)], 1).long() if with_types else None
+    earlier = ours(torch.randint(0, SYMBOLS, (B, 5))).memories
+    visible = torch.ones(T, T, dtype=torch.bool).tril(-1)
+    if direction == "both":
+        visible[:n, :n] = True
+    targets = torch.arange(n + 1, T).expand(B, -1)
+    whole = ours(
+        symbols, targets=targets, visible=visible[None], types=types, memories=earlier
+    ).logits
+    told = None if types is None else types[:, :n]
+    carry = ours.begin(symbols[:, :n], types=told, memories=earlier)
+    torch.testing.assert_close(stepped(ours, carry, symbols[:, n:-1]), whole)
+
+
+@each_mechanism
+def test_prompts_of_different_lengths_go_on_as_alone(attention: Any) -> None:
+    ours = network(attention=attention)
+    prompts, more = torch.randint(0, SYMBOLS, (B, T)), torch.randint(0, SYMBOLS, (B, 4))
+    lengths = torch.tensor([T, 1, 6])
+    together = stepped(ours, ours.begin(prompts, lengths=lengths), more)
+    for b in range(B):
+        own = prompts[b : b + 1, T - lengths[b] :]
+        alone = stepped(ours, ours.begin(own), more[b : b + 1])
+        torch.testing.assert_close(together[b : b + 1], alone)
+
+
+def test_a_search_writes_with_it() -> None:
+    ours, symbols = network(), torch.randint(4, SYMBOLS, (B, 5))
+    with torch.no_grad():
+        found = greedy(ours, ours.begin(symbols), count=B, begin=1, end=2, longest=6)
+        for b in range(B):
+            carry = ours.begin(symbols[b : b + 1])
+            alone = greedy(ours, carry, count=1, begin=1, end=2, longest=6)
+            assert found[b].symbols == alone[0].symbols
+
+
+def test_memories_are_what_was_asked_for() -> None:
+    ours = network(memory=7, reuse=4)
+    memories = None
+    for length in (4, 7, 7):
+        read = ours(torch.randint(0, SYMBOLS, (B, T)), memories=memories)
+        memories = read.memories
+        assert memories.length == length
+        assert memories.exists is None
+        assert not any(layer.requires_grad for layer in memories.layers)
+    rows = memories.select(torch.tensor([2, 0]))
+    assert torch.equal(rows.layers[1], memories.layers[1][[2, 0]])
+    padded = ours(torch.zeros(B, T, dtype=torch.long), lengths=torch.tensor([1, 2, 3])).memories
+    assert padded.select(torch.tensor([2, 0])).exists.tolist() == [
+        [True, True, True, False],
+        [True, False, False, False],
+    ]
+    assert network(memory=None)(torch.zeros(1, 3, dtype=torch.long)).memories.length == 3
+
+
+def test_a_segment_after_padding_is_as_alone() -> None:
+    """Unlike there, remembered padding stays hidden."""
+    ours, exists = network(memory=None), padding("left")
+    first, second = torch.randint(0, SYMBOLS, (2, B, T))
+    together = ours.streams(second, memories=ours.streams(first, exists).memories)
+    assert torch.equal(together.memories.exists, torch.cat([exists, torch.ones_like(exists)], 1))
+    for b in range(B):
+        memories = ours.streams(first[b : b + 1, exists[b]]).memories
+        alone = ours.streams(second[b : b + 1], memories=memories).states
+        torch.testing.assert_close(together.states[b : b + 1], alone)
+
+
+def test_a_remembered_state_changes_what_is_read() -> None:
+    ours, symbols = network(), torch.randint(0, SYMBOLS, (B, T))
+    one, other = (ours(torch.randint(0, SYMBOLS, (B, T))).memories for _ in range(2))
+    assert not torch.allclose(ours(symbols, memories=one).logits, ours(symbols).logits)
+    assert not torch.allclose(
+        ours(symbols, memories=one).logits, ours(symbols, memories=other).logits
+    )
+
+
+def test_targets_that_are_none_stay_none() -> None:
+    g = torch.arange(1.0, 13).view(2, 3, 2)
+    targets = torch.tensor([[3, -1, 0], [-1, -1, 2]])
+    placed = spread(g, targets, 4)
+    assert placed[0].tolist() == [[5, 6], [0, 0], [0, 0], [1, 2]]
+    assert placed[1].tolist() == [[0, 0], [0, 0], [11, 12], [0, 0]]
+    assert torch.equal(picked(placed, targets), g * (targets >= 0)[..., None])
+
+
+@pytest.mark.parametrize("need", ["weight", "energy"])
+def test_what_was_looked_at_is_told_for_each_target(need: Any) -> None:
+    ours, targets = network(), torch.tensor([[4, 0, -1]] * B)
+    visible, _ = order()
+    predicted = ours(torch.randint(0, SYMBOLS, (B, T)), need, targets=targets, visible=visible)
+    assert set(predicted.seen) == {f"{i}.{stream}" for i in "01" for stream in ("content", "query")}
+    weight = predicted.seen["0.query"].weight
+    assert weight.shape == (B, 4, 3, T)
+    for b in range(B):
+        assert not weight[b, :, 0, ~visible[b, 4]].any()
+    assert not weight[:, :, 2].any()
+    content = predicted.seen["0.content"].weight
+    assert (content.diagonal(dim1=-2, dim2=-1) > 0).all()
+
+
+def test_it_compiles_in_one_piece() -> None:
+    ours = network(layers=1).float()
+    symbols, targets = torch.randint(0, SYMBOLS, (B, T)), torch.tensor([[1, 4]] * B)
+    visible, _ = order()
+    memories = ours(symbols).memories
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    told = {"targets": targets, "visible": visible, "memories": memories}
+    torch.testing.assert_close(compiled(symbols, **told).logits, ours(symbols, **told).logits)
+
+
+def test_the_permutation_loss_learns() -> None:
+    """Every symbol is its neighbour's successor, so that any one seen tells all the others."""
+    small = {"width": 32, "feed": 64, "symbols": 8, "initial": 0.1}
+    ours = network(**small, dropout=0, attention_dropout=0).float().train()
+    adam = torch.optim.Adam(ours.parameters(), 5e-3)
+    for _ in range(60):
+        symbols = (torch.randint(0, 8, (16, 1)) + torch.arange(T)) % 8
+        visible, rank = order(16)
+        targets = rank.argsort(1)[:, 1:5]  # all but the first, which sees nothing
+        logits = ours(symbols, targets=targets, visible=visible).logits
+        loss = cross_entropy(logits.flatten(0, 1), symbols.gather(1, targets).flatten())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    assert loss < 1.5  # ln 8 = 2.08 knows nothing
+
+
+@pytest.mark.parametrize(
+    "attention",
+    ["coverage/additive", "monotonic", "forward", "local-m", "local-p", "location", "mixed"],
+)
+@pytest.mark.parametrize("direction", ["both", "left-to-right"])
+def test_a_mechanism_that_asks_in_an_order_is_refused(attention: str, direction: str) -> None:
+    with pytest.raises(Refused, match=r"answered by itself|text's length"):
+        network(attention=attention, direction=direction)
+
+
+@pytest.mark.parametrize(
+    ("choices", "kind"),
+    [
+        ({"heads": 3}, Refused),
+        ({"width": 15, "heads": 3}, Refused),
+        ({"options": {"windw": 3}}, UnknownName),
+        ({"attention": "relatve"}, UnknownName),
+        ({"symbols": None}, Refused),
+        ({"memory": 0}, ValueError),
+        ({"clamp": -1}, ValueError),
+        ({"mems": 3}, ValueError),
+    ],
+)
+def test_settings_that_cannot_be(choices: dict[str, Any], kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        network(**choices)
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"visible": torch.ones(B, T, T + 1, dtype=torch.bool)}, "who looks at whom"),
+        ({"visible": torch.ones(B + 1, T, T, dtype=torch.bool)}, "who looks at whom"),
+        ({"types": torch.zeros(B, T - 1, dtype=torch.long)}, "a type for each symbol"),
+        ({"targets": torch.zeros(B + 1, 2, dtype=torch.long)}, "places of each row"),
+        ({"lengths": torch.ones(B, T + 1, dtype=torch.bool)}, "said for each"),
+        ({"lengths": heed.causal()}, "visible="),
+        ({"memories": Memories((torch.zeros(B, 2, 16),))}, "each of 2 layers"),
+        ({"memories": Memories((torch.zeros(B, 2, 8),) * 2)}, "M=16"),
+        ({"ahead": True, "visible": torch.ones(B, T, T, dtype=torch.bool)}, "an order of its own"),
+    ],
+)
+def test_what_does_not_fit_is_said(told: dict[str, Any], words: str) -> None:
+    with pytest.raises(HeedError, match=words):
+        network().streams(torch.zeros(B, T, dtype=torch.long), **told)
+
+
+def test_rows_of_symbols_alone_are_read() -> None:
+    with pytest.raises(ShapeError, match="B T"):
+        network().streams(torch.zeros(T, dtype=torch.long))
+    with pytest.raises(Refused, match="language"):
+        network("none")(torch.zeros(1, 2, dtype=torch.long), asked=torch.zeros(1, 1))

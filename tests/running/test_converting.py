@@ -1,0 +1,267 @@
+"""Converting in both directions, against `transformers` loading what was written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import heed
+from heed.data.masking import with_mask
+from heed.data.tokenise import Tokeniser
+from heed.data.verbatim import Verbatim
+from heed.errors import HeedError, Refused
+from heed.models.layouts import LAYOUTS
+from heed.models.text_settings import BertSettings, GPT2Settings
+from heed.running import converting
+from heed.running.converting import Converted, convert
+from heed.running.events import Note, Progress, finish
+from heed.running.stories.classify import ClassifyConfig
+from heed.running.stories.language_model import LanguageConfig
+from heed.running.stories.pretrain import PretrainConfig
+from heed.training.folder import RunFolder
+from tests.running.folders import network, reconfigure, save
+
+CLASSES = [name for layout in LAYOUTS.values() for name in layout.architectures]
+
+
+def converted(source: Path, target: Path, **options: Any) -> Converted:
+    return finish(convert(str(source), target, **options))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_there_and_back_everything_is_equal(name: str, tmp_path: Path) -> None:
+    their = network(name)
+    save(their, tmp_path / "theirs", shards=2)
+    ours = converted(tmp_path / "theirs", tmp_path / "ours")
+    assert (ours.layout, ours.kind) == ("heed", their.config.model_type)
+    assert ours.parameters == sum(x.numel() for x in their.parameters())
+    back = converted(tmp_path / "ours", tmp_path / "back")
+    assert (back.layout, back.head, back.unused) == ("huggingface", ours.head, ())
+    again = type(their).from_pretrained(tmp_path / "back").eval()
+    symbols = torch.randint(20, (2, 9))
+    with torch.no_grad():
+        expected, found = their(symbols).to_tuple(), again(symbols).to_tuple()
+    for x, y in zip(expected, found, strict=True):
+        if isinstance(x, torch.Tensor):
+            assert torch.equal(x, y)
+    assert again.config.architectures == [name]
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    tokeniser = heed.load(tmp_path / "theirs").tokeniser
+    assert tokeniser is not None
+    assert words("the cats 爱 🙂").input_ids == tokeniser.encode(["the cats 爱 🙂"])[0]
+    assert words.pad_token == "[PAD]"
+
+
+def test_what_heed_keeps_is_loaded_by_heed(tmp_path: Path) -> None:
+    their = network("BertForSequenceClassification", num_labels=3)
+    their.config.id2label = {0: "bad", 1: "so-so", 2: "good"}
+    save(their, tmp_path / "theirs")
+    converted(tmp_path / "theirs", tmp_path / "ours")
+    one, other = heed.load(tmp_path / "theirs"), heed.load(tmp_path / "ours")
+    assert (one.settings, one.labels) == (other.settings, other.labels)
+    assert_equal(one.model, other.model)
+    assert one.tokeniser is not None
+    assert other.tokeniser is not None
+    assert one.tokeniser.roles == other.tokeniser.roles
+    converted(tmp_path / "ours", tmp_path / "back")
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert config["id2label"] == {"0": "bad", "1": "so-so", "2": "good"}
+    with pytest.raises(Refused, match="has the head 'classify', not 'masked'"):
+        heed.load(tmp_path / "ours", head="masked")
+
+
+def assert_equal(one: nn.Module, other: nn.Module) -> None:
+    ours, theirs = one.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(x, theirs[name]) for name, x in ours.items())
+
+
+def test_a_folder_of_heed_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    save(network("GPT2Model"), tmp_path / "theirs", words=False)
+    converted(tmp_path / "theirs", tmp_path / "ours")
+    good = json.loads((tmp_path / "ours" / "config.json").read_text())
+    for change, says in (
+        ({"n_layer": 3}, "no key 'n_layer'"),
+        ({"model": good["model"] | {"layers": 3}}, "do not fit"),
+        ({"model": good["model"] | {"width": 10**12}}, "width"),
+        ({"model": good["model"] | {"kind": "os.system"}}, "model"),
+        ({"heed": 3}, "heed"),
+        ({"task": "nothing"}, "is a run"),
+        ({"model_type": "bert"}, "model_type"),
+    ):
+        reconfigure(tmp_path / "ours", **good)
+        reconfigure(tmp_path / "ours", **change)
+        with pytest.raises(HeedError, match=says):
+            heed.load(tmp_path / "ours")
+        reconfigure(tmp_path / "ours", **dict.fromkeys(change))
+
+
+def test_progress_is_told_and_what_is_left_out(tmp_path: Path) -> None:
+    save(network("BertForPreTraining"), tmp_path / "theirs")
+    events = list(convert(str(tmp_path / "theirs"), tmp_path / "ours", head="masked"))
+    notes = [event.text for event in events if isinstance(event, Note)]
+    assert len(notes) == 1
+    assert "cls.seq_relationship.weight" in notes[0]
+    stages = [event for event in events if isinstance(event, Progress)]
+    assert stages[0].done == 0
+    assert all(stage.done <= stage.total for stage in stages)
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    save(network("GPT2Model"), tmp_path / "theirs", words=False)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("full", "file", "link", "theirs"):
+        with pytest.raises(Refused, match="name a new folder"):
+            converted(tmp_path / "theirs", tmp_path / name)
+    assert (tmp_path / "full" / "kept").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    converted(tmp_path / "theirs", tmp_path / "empty")
+    converted(tmp_path / "theirs", tmp_path / "deep" / "er")
+
+
+def test_what_breaks_off_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(network("GPT2Model"), tmp_path / "theirs", words=False)
+
+    def full(named: Any) -> Any:
+        yield b"some"
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(converting.tensors, "parts", full)
+    with pytest.raises(OSError, match="No space"):
+        converted(tmp_path / "theirs", tmp_path / "ours")
+    assert os.listdir(tmp_path) == ["theirs"]
+
+
+def written(folder: Path, config: Any, tokeniser: Any) -> nn.Module:
+    """A run that was trained, as far as converting is concerned."""
+    run = RunFolder.create(folder)
+    torch.manual_seed(1)
+    model: nn.Module = config.build().eval()
+    tokeniser.save(run.tokenizer)
+    told = config.model_dump(mode="json")
+    if told["model"]["kind"] == "classifier" and told["model"]["encoder"]["kind"] == "bert":
+        for other in ("embedding_dropout", "word_dropout"):  # of other encoders
+            told["model"].pop(other, None)
+    run.write_json(run.config, told)
+    run.save_model(model.state_dict())
+    return model
+
+
+def test_a_run_that_writes_goes_to_hugging_face(tmp_path: Path) -> None:
+    tokeniser = Verbatim.train("byte-bpe", ["the cat sat on the mat 爱"], size=270)
+    model = GPT2Settings(size="nano", layers=2, width=16, heads=2, longest=12, multiple=8)
+    config = LanguageConfig(
+        heed="0.1.0",
+        task="language-model",
+        model=model,
+        symbols=tokeniser.size,
+        context=12,
+        decoding={},
+    )
+    mine = written(tmp_path / "run", config, tokeniser)
+    converted(tmp_path / "run", tmp_path / "theirs")
+    their = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "theirs").eval()
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    text = "the cat 🙂 爱"
+    ids = words(text).input_ids
+    assert ids == tokeniser.encode([text])[0]
+    assert (words.bos_token_id, words.eos_token_id, words.pad_token_id) == (2, 3, 0)
+    symbols = torch.tensor([ids[:10]])
+    with torch.no_grad():
+        expected, found = mine(symbols).logits, their(symbols).logits
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert_equal(heed.load(tmp_path / "theirs").model, mine)
+
+
+def test_a_run_that_labels_by_bert_goes_to_hugging_face(tmp_path: Path) -> None:
+    tokeniser = Tokeniser.train("wordpiece", ["the cat sat", "a dog ran"], size=60)
+    facts: dict[str, Any] = {"layers": 1, "width": 12, "heads": 3, "feed": 14, "longest": 16}
+    encoder = BertSettings(size="tiny", symbols=tokeniser.size, **facts)
+    config = ClassifyConfig(
+        heed="0.1.0",
+        task="classify",
+        model={"encoder": encoder, "pool": "first"},
+        symbols=tokeniser.size,
+        labels=["bad", "good", "so-so"],
+        longest=16,
+    )
+    mine = written(tmp_path / "run", config, tokeniser)
+    assert converted(tmp_path / "run", tmp_path / "theirs").head == "classify"
+    name = "BertForSequenceClassification"
+    their = getattr(transformers, name).from_pretrained(tmp_path / "theirs").eval()
+    assert their.config.id2label == {0: "bad", 1: "good", 2: "so-so"}
+    symbols = torch.randint(4, tokeniser.size, (2, 7))
+    lengths = torch.tensor([7, 4])
+    mask = (torch.arange(7) < lengths[:, None]).long()
+    with torch.no_grad():
+        expected = mine(symbols, lengths).logits
+        found = their(symbols, attention_mask=mask).logits
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "name"),
+    [
+        ({"kind": "bert", "size": "tiny"}, {"kind": "masked"}, "BertForPreTraining"),
+        (
+            {"kind": "bert", "size": "tiny"},
+            {"kind": "masked", "next_sentence": False},
+            "BertForMaskedLM",
+        ),
+        (
+            {"kind": "xlnet", "layers": 2, "width": 12, "heads": 3, "feed": 14},
+            {"kind": "permutation"},
+            "XLNetLMHeadModel",
+        ),
+    ],
+)
+def test_a_pretrained_run_goes_to_hugging_face(
+    model: dict[str, Any], objective: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    tokeniser = with_mask(Tokeniser.train("bpe", ["the cat sat", "a dog ran 爱"], size=60))
+    config = PretrainConfig(
+        heed="0.1.0",
+        task="pretrain",
+        model=model,
+        objective=objective,
+        symbols=tokeniser.size,
+        longest=32,
+    )
+    mine = written(tmp_path / "run", config, tokeniser)
+    converted(tmp_path / "run", tmp_path / "theirs")
+    their = getattr(transformers, name).from_pretrained(tmp_path / "theirs").eval()
+    assert sum(x.numel() for x in their.parameters()) == sum(x.numel() for x in mine.parameters())
+    assert_equal(heed.load(tmp_path / "theirs").model, mine)
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    assert words("the cat 爱").input_ids == tokeniser.encode(["the cat 爱"])[0]
+    assert words.mask_token_id == tokeniser.size - 1
+
+
+def test_a_run_without_a_place_there_is_refused(tmp_path: Path) -> None:
+    tokeniser = Tokeniser.train("word", ["the cat sat", "a dog ran"], size=60)
+    facts: dict[str, Any] = {"symbols": tokeniser.size, "labels": ["a", "b"], "longest": 16}
+    config = ClassifyConfig(heed="0.1.0", task="classify", model={}, **facts)
+    written(tmp_path / "lstm", config, tokeniser)
+    with pytest.raises(Refused, match="no place for the model"):
+        converted(tmp_path / "lstm", tmp_path / "theirs")
+    sharp = BertSettings(size="tiny", attention="entmax", symbols=tokeniser.size, longest=16)
+    model = {"encoder": sharp, "pool": "first"}
+    config = ClassifyConfig(heed="0.1.0", task="classify", model=model, **facts)
+    written(tmp_path / "entmax", config, tokeniser)
+    with pytest.raises(Refused, match="no place for 'entmax'"):
+        converted(tmp_path / "entmax", tmp_path / "theirs")
+    with pytest.raises(Refused, match="leave out --head"):
+        converted(tmp_path / "entmax", tmp_path / "theirs", head="none")
+    assert not (tmp_path / "theirs").exists()

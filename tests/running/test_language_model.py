@@ -1,0 +1,246 @@
+r"""The task language-model through the command line: train, go on, evaluate, predict, show."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heed.data.cache import Corpus
+from heed.errors import Refused
+from heed.running.evaluate import evaluate
+from heed.running.events import finish
+from heed.running.learner import Trained
+from heed.running.predict import predict
+from heed.running.recipe import load, resolve
+from heed.running.stories import story
+from heed.running.stories.writing import escaped, unescaped
+from heed.tasks.language_model import judged
+from heed.tasks.writer import Reading
+from heed.training import tensors
+from tests.running.small import Server, write_recipe
+
+LINES = ["the cat sat on the mat.", "a dog came, too!", "and the cat ran away.", ""]
+TEXT = "".join(f"{line}\n" for _ in range(30) for line in LINES)
+GPT = {"kind": "gpt2", "layers": 2, "width": 16, "heads": 2, "longest": 16, "dropout": 0.1}
+LSTM = {"kind": "recurrent-language", "embedding": 8, "hidden": 16, "layers": 1, "dropout": 0.1}
+
+
+def small(folder: Path, model: dict[str, Any], **changes: Any) -> Path:
+    """A recipe of twenty steps, and its text beside it."""
+    (folder / "input.txt").write_text(TEXT)
+    training = {
+        "steps": 20,
+        "batch_tokens": 128,
+        "rate": 0.02,
+        "warmup": 2,
+        "schedule": "cosine",
+        "validate_every": 10,
+        "save_every": 5,
+        "log_every": 5,
+        "deterministic": True,
+    }
+    data = {"folder": str(folder), "train": "input.txt", "context": 16}
+    raw = {
+        "task": "language-model",
+        "data": {**data, **changes.pop("data", {})},
+        "model": model,
+        "training": training | changes,
+        "decoding": {"longest": 30, "temperature": 0.5},
+    }
+    return write_recipe(folder, raw)
+
+
+@pytest.fixture(scope="module")
+def runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One run of each kind, trained once and only read."""
+    found = {}
+    for name, model in (("gpt", GPT), ("lstm", LSTM)):
+        folder = tmp_path_factory.mktemp(name)
+        done = server.run("train", small(folder, model), "--run", folder / "run")
+        assert done.code == 0, done.err
+        assert "training text: 1,728 symbols" in done.err + done.out
+        found[name] = folder / "run"
+    return found
+
+
+@pytest.mark.parametrize("name", ["gpt", "lstm"])
+def test_a_run_learns_and_keeps_what_it_was_judged_by(runs: dict[str, Path], name: str) -> None:
+    told = [json.loads(line) for line in (runs[name] / "metrics.jsonl").read_text().splitlines()]
+    valid = [entry["valid/loss"] for entry in told if "valid/loss" in entry]
+    assert len(valid) == 2
+    assert valid[1] < valid[0] < 3.5
+    scores = json.loads((runs[name] / "scores.json").read_text())["scores"]["valid"]
+    assert scores["loss"] == pytest.approx(min(valid), rel=1e-5)
+    assert scores["symbols"] == scores["characters"] == 191
+    assert scores["bits_per_character"] == pytest.approx(scores["loss"] / 0.693147, rel=1e-4)
+    assert (runs[name] / "samples/step-0000020.txt").stat().st_size
+    assert (runs[name] / "samples/step-0000020.svg").exists() == (name == "gpt")
+
+
+@pytest.mark.parametrize("model", [GPT, LSTM], ids=["gpt", "lstm"])
+def test_it_goes_on_exactly(
+    server: Server, runs: dict[str, Path], model: dict[str, Any], tmp_path: Path
+) -> None:
+    """Its last checkpoints lost, a run comes to the same weights again."""
+    name = "gpt" if model is GPT else "lstm"
+    shutil.copytree(runs[name], tmp_path / "run")
+    for step in (15, 20):
+        shutil.rmtree(tmp_path / f"run/checkpoints/step-{step}")
+    done = server.run("train", tmp_path / "run", "--resume")
+    assert done.code == 0, done.err
+    assert "going on from step 10" in done.err + done.out
+    again = tensors.read(tmp_path / "run/checkpoints/step-20/model.safetensors")
+    for key, weight in tensors.read(runs[name] / "checkpoints/step-20/model.safetensors").items():
+        assert weight.equal(again[key]), key
+
+
+@pytest.mark.parametrize("name", ["gpt", "lstm"])
+def test_evaluate(server: Server, runs: dict[str, Path], name: str, tmp_path: Path) -> None:
+    kept = json.loads((runs[name] / "scores.json").read_text())["scores"]["valid"]
+    done = server.run("evaluate", runs[name], "--json")
+    assert json.loads(done.out) == pytest.approx(kept)
+    assert "bits per character" in server.run("evaluate", runs[name]).out
+    (tmp_path / "other.txt").write_text("☃ sat on the mat.\n")
+    other = json.loads(server.run("evaluate", runs[name], tmp_path / "other.txt", "--json").out)
+    assert (other["symbols"], other["unknown"]) == (17, 0)  # the first is not predicted
+    (tmp_path / "one.txt").write_text("")
+    assert (
+        "nothing to predict" in server.run("evaluate", runs[name], tmp_path / "one.txt").refused()
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt", "lstm"])
+def test_predict_answers_every_line(
+    server: Server, runs: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    lines = ["the cat", "", "a dog came, too!\\nand the", "☃"]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
+    done = server.run("predict", runs[name], tmp_path / "in.txt")
+    assert done.code == 0, done.err
+    found = done.out.split("\n")
+    assert len(found) == 5
+    assert all(line for line in found[:-1])
+    (tmp_path / "one.txt").write_text(f"{lines[2]}\n")
+    assert server.run("predict", runs[name], tmp_path / "one.txt").out == f"{found[2]}\n"
+    assert ("outgrew the model's places" in done.err) == (name == "gpt")
+    told = server.run("predict", runs[name], tmp_path / "in.txt", "--json", "--method", "greedy")
+    answers = [json.loads(line) for line in told.out.splitlines()]
+    assert answers[2]["prompt"] == "a dog came, too!\nand the"
+    assert [each["answers"][0]["slid"] for each in answers] == [name == "gpt"] * 4
+    refused = server.run("predict", runs[name], tmp_path / "in.txt", "--temperature", "0")
+    assert "temperature" in refused.refused()
+
+
+def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
+    """As they are called from Python."""
+    (tmp_path / "in.txt").write_text("the cat\n\n")
+    file, how = str(tmp_path / "in.txt"), {"device": "cpu", "longest": 5, "temperature": 2.0}
+    found = list(predict(runs["gpt"], file, samples=3, **how))
+    assert [len(each.line().split("\t")) for each in found] == [3, 3]
+    assert all(len(one.text) <= 5 for each in found for one in each.found)
+    alone = next(iter(predict(runs["gpt"], file, **how)))
+    assert alone.found[0].text == found[0].found[0].text
+    with pytest.raises(Refused, match="--samples 2"):
+        list(predict(runs["gpt"], file, best=2, method="sample", device="cpu"))
+    plain, closer = (
+        finish(evaluate(runs["gpt"], "valid", device="cpu", overlap=n)).scores for n in (0, 12)
+    )
+    assert (closer.symbols, closer.overlap) == (plain.symbols, 12)
+    assert closer.loss != plain.loss
+    with pytest.raises(Refused, match="--width is not for"):
+        finish(evaluate(runs["gpt"], "valid", device="cpu", width=3))
+
+
+def test_show(server: Server, runs: dict[str, Path], tmp_path: Path) -> None:
+    done = server.run("show", runs["gpt"], "the cat")
+    assert done.code == 0, done.err
+    assert "layer 1 · head 1" in done.out
+    assert "█" in done.out
+    done = server.run("show", runs["gpt"], "the cat", "--heads")
+    assert "weights in hundredths" in done.out
+    done = server.run("show", runs["gpt"], "the cat" * 9)
+    assert "only the last 16 symbols are read" in done.out
+    done = server.run("show", runs["gpt"], "--html", tmp_path / "page.html")
+    assert done.code == 0, done.err
+    page = (tmp_path / "page.html").read_text()
+    assert "layer 1 · head 1" in page
+    done = server.run("show", runs["lstm"], "the cat")
+    assert "no attention" in done.out
+    assert "no attention" in server.run("show", runs["lstm"], "--svg", tmp_path / "a.svg").refused()
+
+
+def test_another_attention_by_name(server: Server, tmp_path: Path) -> None:
+    recipe = small(tmp_path, {**GPT, "layers": 1}, steps=3)
+    done = server.run("train", recipe, "--attention", "additive", "--run", tmp_path / "run")
+    assert done.code == 0, done.err
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["model"]["attention"] == "additive"
+    refused = server.run("train", small(tmp_path, LSTM), "--attention", "dot").refused()
+    assert "no attention to exchange" in refused
+
+
+def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
+    told = story("language-model")
+    scores = {"valid": judged([Reading(2.0, 4, 4, 4, 0)], context=8)}
+    trained = Trained(runs["gpt"], 99, 20, 1.5, 1e4, 2.0, scores)
+    row = told.row("cosine", trained, 12.0)
+    assert len(row) == len(told.columns)
+    assert row[:3] == ["cosine", 0.5, pytest.approx(1.6487, rel=1e-4)]
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (GPT, {"context": 17}, "set model.longest=17"),
+        (GPT, {"train": "none.txt"}, "cannot read"),
+        (GPT, {"tokens": {"kind": "byte-bpe", "size": 100}}, "260 symbols or more"),
+        ({**GPT, "wdith": 3}, {}, "did you mean 'width'"),
+        (LSTM, {"context": 10_000}, "too few for a row"),
+        ({**LSTM, "tied": True}, {}, "must agree"),
+        ({**GPT, "attention": "local-p"}, {}, "does not know"),
+    ],
+)
+def test_bad_input_is_one_line(
+    server: Server, tmp_path: Path, model: dict[str, Any], data: dict[str, Any], message: str
+) -> None:
+    recipe = small(tmp_path, model, data=data)
+    done = server.run("train", recipe, "--run", tmp_path / "run")
+    assert (done.code, done.out) == (2, ""), done
+    *before, last = done.err.splitlines()
+    assert last.startswith("heed: "), done
+    assert message in last
+    assert not any(line.startswith(("heed", "Trace")) for line in before)
+
+
+def test_documents_and_bytes(server: Server, tmp_path: Path) -> None:
+    """Several files, pieces of bytes, a test of its own: bits per byte, not per symbol."""
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_text(TEXT.replace("cat", "猫"))
+    data = {"train": ["a.txt", "b.txt"], "valid": "c.txt", "test": "c.txt"}
+    data |= {"tokens": {"kind": "byte-bpe", "size": 300}}
+    recipe = small(tmp_path, LSTM, data=data, steps=4)
+    done = server.run("train", recipe, "--run", tmp_path / "run")
+    assert done.code == 0, done.err
+    scores = json.loads((tmp_path / "run/scores.json").read_text())["scores"]["test"]
+    assert scores["symbols"] < scores["characters"]
+    assert scores["bits_per_byte"] < scores["bits_per_character"]
+    stream = Corpus.open(tmp_path / "run/cache", "train").tokens["text"]
+    assert (stream == 3).sum() == 1  # one end, between the two
+
+
+def test_lines_escape_and_come_back() -> None:
+    for text in ("a\nb", "\\n", "\\\n\\\\n", "plain", "a\\tb"):
+        assert "\n" not in escaped(text)
+        assert unescaped(escaped(text)) == text
+    assert unescaped("ROMEO:\\nO") == "ROMEO:\nO"
+    assert unescaped("a\\tb") == "a\\tb"
+
+
+@pytest.mark.parametrize("name", ["shakespeare-gpt", "shakespeare-lstm"])
+def test_the_ready_recipes_are_sound(name: str) -> None:
+    recipe = resolve(load(name))
+    assert recipe.data.context * 16 <= recipe.training.batch_tokens

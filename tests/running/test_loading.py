@@ -1,0 +1,289 @@
+"""`heed.load`: pretrained folders, and names at the hub, to models that are ready."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import heed
+from heed.errors import HeedError, Refused
+from tests.running.folders import cut, headed, network, page, pointer, reconfigure, save
+
+
+def test_a_bert_folder_says_what_it_says_there(tmp_path: Path) -> None:
+    their = network("BertForSequenceClassification", num_labels=3)
+    their.config.id2label = {0: "bad", 1: "so-so", 2: "good"}
+    loaded = heed.load(save(their, tmp_path))
+    assert (loaded.kind, loaded.head) == ("bert", "classify")
+    assert loaded.labels == ("bad", "so-so", "good")
+    assert loaded.tokeniser is not None
+    assert not loaded.model.training
+    first, second = loaded.tokeniser.encode(["the cats 🙂.", "爱"], ["a", "the cat"])
+    symbols = torch.tensor([first, second + [0] * (len(first) - len(second))])
+    lengths = torch.tensor([len(first), len(second)])
+    mask = torch.arange(len(first)) < lengths[:, None]
+    with torch.no_grad():
+        expected = their(symbols, attention_mask=mask.long()).logits
+        assert_close(loaded.model(symbols, lengths).logits, expected)
+
+
+def test_a_gpt2_folder_in_shards_says_what_it_says_there(tmp_path: Path) -> None:
+    their = network("GPT2LMHeadModel")
+    folder = save(their, tmp_path, shards=3, words=False)
+    assert len(list(folder.glob("model-*.safetensors"))) >= 3
+    loaded = heed.load(folder)
+    assert loaded.tokeniser is None
+    symbols = torch.randint(23, (2, 11))
+    with torch.no_grad():
+        assert_close(loaded.model(symbols).logits, their(symbols).logits)
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    """Within 1e-5 of the largest magnitude."""
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_the_body_alone_and_half_precision(tmp_path: Path) -> None:
+    their = network("BertForPreTraining").half()
+    body = heed.load(save(their, tmp_path), head="none")
+    assert body.head == "none"
+    assert all(name.startswith("cls.") for name in body.unused)
+    weights = body.model.state_dict()
+    expected = their.bert.pooler.dense.weight.float()
+    assert torch.equal(weights["pool.dense.weight"], expected)
+
+
+def test_random_numbers_go_on_as_if_nothing_was_loaded(tmp_path: Path) -> None:
+    folder = save(network("GPT2Model"), tmp_path, words=False)
+    torch.manual_seed(9)
+    expected = torch.rand(3)
+    torch.manual_seed(9)
+    heed.load(folder)
+    assert torch.equal(torch.rand(3), expected)
+
+
+# What can be wrong with a folder, and what is said of it.
+WRONG: dict[str, tuple[Any, str]] = {
+    "pointer": (lambda f: pointer(f / "model.safetensors"), "Git LFS pointer"),
+    "page": (lambda f: page(f / "model.safetensors"), "web page"),
+    "page as config": (lambda f: page(f / "config.json"), "web page"),
+    "cut": (lambda f: cut(f / "model.safetensors"), "bytes of numbers"),
+    "cut config": (lambda f: cut(f / "config.json"), "not sound JSON"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no model.safetensors"),
+    "no config": (lambda f: (f / "config.json").unlink(), "has no config.json"),
+    "huge config": (lambda f: (f / "config.json").write_bytes(b" " * (2**20 + 1)), "larger than"),
+    "heavy config": (
+        lambda f: (f / "config.json").write_text("[" + "[]," * 300_000 + "0]"),
+        "not a table",
+    ),
+    "huge header": (lambda f: headed(f / "model.safetensors", b" " * 2**24, 1), "a header of"),
+    "heavy header": (
+        lambda f: headed(f / "model.safetensors", b"[" + b"[]," * 300_000 + b"0]"),
+        "no table",
+    ),
+    "no sense": (lambda f: headed(f / "model.safetensors", b'{"a": {}}'), "makes no sense"),
+    "1e12 wide": (lambda f: reconfigure(f, hidden_size=10**12), "hidden_size: 1000000000000"),
+    "1e12 symbols": (lambda f: reconfigure(f, vocab_size=10**12), "vocab_size: 1000000000000"),
+    "1e12 layers": (lambda f: reconfigure(f, num_hidden_layers=1e12), "num_hidden_layers"),
+    "as large as can be": (
+        lambda f: reconfigure(
+            f, hidden_size=16384, num_hidden_layers=200, vocab_size=2**22, num_attention_heads=1
+        ),
+        "has the shape",
+    ),
+    "a tensor of 1e12": (
+        lambda f: headed(
+            f / "model.safetensors",
+            json.dumps(
+                {"a": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}
+            ).encode(),
+            4 * 10**12,
+        ),
+        "lack 'bert.embeddings",
+    ),
+    "one more layer": (lambda f: reconfigure(f, num_hidden_layers=3), "lack 'bert.encoder.layer.2"),
+    "one layer less": (lambda f: reconfigure(f, num_hidden_layers=1), "hold 'bert.encoder.layer.1"),
+    "wrong width": (lambda f: reconfigure(f, intermediate_size=15), "has the shape"),
+    "unknown type": (lambda f: reconfigure(f, model_type="brt"), "did you mean bert"),
+    "unknown class": (lambda f: reconfigure(f, architectures=["BertForMaskLM"]), "BertForMaskedLM"),
+    "a long type": (lambda f: reconfigure(f, model_type="b" * 900_000), "no model_type"),
+    "a long key": (lambda f: reconfigure(f, hidden_act="b" * 900_000), "hidden_act"),
+    "a long class": (lambda f: reconfigure(f, architectures=["B" * 900_000]), "no architecture"),
+    "a class to import": (
+        lambda f: reconfigure(f, architectures=["os.system"], auto_map={"AutoModel": "evil.Evil"}),
+        "no architecture is called 'os.system'",
+    ),
+    "a link out": (
+        lambda f: ((f / "vocab.txt").unlink(), (f / "vocab.txt").symlink_to("/etc/passwd")),
+        "leads out",
+    ),
+    "too many words": (
+        lambda f: (f / "vocab.txt").write_text("\n".join("abcdefghijklmnopqrstuvw")),
+        "23 pieces, more than the model's 20",
+    ),
+    "words that are none": (lambda f: (f / "vocab.txt").write_bytes(b"\xff\xfe" * 5), "not UTF-8"),
+    "a broken tokeniser": (lambda f: (f / "tokenizer.json").write_text("{}"), "not a tokeniser"),
+    "a heavy tokeniser": (
+        lambda f: (f / "tokenizer.json").write_text('{"a": [' + "[]," * 300_000 + "0]}"),
+        "far more entries",
+    ),
+    "a huge tokeniser": (
+        lambda f: (f / "tokenizer.json").write_bytes(b" " * 2**21),
+        "larger than",
+    ),
+    "a piece with a huge number": (
+        lambda f: (f / "tokenizer.json").write_text(
+            json.dumps({"model": {"type": "WordPiece", "vocab": {"a": 10**9}}, "added_tokens": []})
+        ),
+        "numbers of the pieces",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(network("BertForMaskedLM"), tmp_path_factory.mktemp("good"))
+
+
+def broken(good: Path, folder: Path, wrong: str) -> str:
+    """A copy of a good folder with one thing wrong; gives what should be said."""
+    folder.mkdir()
+    for path in good.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    change, says = WRONG[wrong]
+    change(folder)
+    return str(says)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_is_said_in_one_line(good: Path, tmp_path: Path, wrong: str) -> None:
+    folder = tmp_path / "folder"
+    says = broken(good, folder, wrong)
+    with pytest.raises(HeedError) as refused:
+        heed.load(folder)
+    line = str(refused.value)
+    assert says in line
+    assert str(folder) in line
+    assert "\n" not in line
+    assert len(line) <= 501
+
+
+MEASURED = """
+import sys
+import heed
+from heed.errors import HeedError
+
+def memory(name):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+
+good, *folders = sys.argv[1:]
+heed.load(good)  # all that is imported for it is
+for folder in folders:
+    before = memory("VmRSS")
+    open("/proc/self/clear_refs", "w").write("5")  # the highest so far is forgotten
+    try:
+        heed.load(folder)
+    except HeedError:
+        print(folder, memory("VmHWM") - before)
+    else:
+        raise SystemExit(folder)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read where Linux shows it")
+def test_a_refused_folder_takes_little_memory(good: Path, tmp_path: Path) -> None:
+    folders = []
+    for i, wrong in enumerate(WRONG):
+        broken(good, tmp_path / str(i), wrong)
+        folders.append(str(tmp_path / str(i)))
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(good), *folders], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(WRONG)
+    grown = {wrong: float(line.split()[1]) for wrong, line in zip(WRONG, lines, strict=True)}
+    assert max(grown.values()) < 50, grown
+
+
+class Hub:
+    """Stands for huggingface_hub: a cache, and a net that is there or not."""
+
+    def __init__(self, cached: Path | None = None, online: Path | Exception | None = None) -> None:
+        self.cached, self.online, self.asked = cached, online, []
+
+    def snapshot_download(self, name: str, **options: Any) -> str:
+        self.asked.append((name, options))
+        found = self.cached if options.get("local_files_only") else self.online
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
+            raise FileNotFoundError("nothing there")
+        return str(found)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def put(**parts: Any) -> Hub:
+        made = Hub(**parts)
+        monkeypatch.setattr("huggingface_hub.snapshot_download", made.snapshot_download)
+        return made
+
+    return put
+
+
+def test_what_is_cached_is_not_downloaded(good: Path, hub: Any) -> None:
+    made = hub(cached=good)
+    assert heed.load("someone/bert", revision="abc").kind == "bert"
+    ((name, options),) = made.asked
+    assert (name, options["revision"]) == ("someone/bert", "abc")
+    assert options["local_files_only"]
+
+
+def test_what_is_not_cached_is_downloaded_and_only_data(
+    good: Path, tmp_path: Path, hub: Any
+) -> None:
+    half = tmp_path / "half"
+    half.mkdir()
+    (half / "config.json").write_bytes((good / "config.json").read_bytes())
+    for cached in (None, half):
+        made = hub(cached=cached, online=good)
+        assert heed.load("bert-base").head == "masked"
+        name, options = made.asked[-1]
+        assert (name, options["revision"]) == ("bert-base", None)
+        patterns = options["allow_patterns"]
+        assert all(each.endswith((".json", ".safetensors", ".txt", ".model")) for each in patterns)
+
+
+def test_offline_and_unknown_names_are_said(hub: Any) -> None:
+    hub(online=ConnectionError("no route"))
+    with pytest.raises(Refused, match=r"no folder gpt3.*cannot be reached \(no route\)"):
+        heed.load("gpt3")
+    for name in ("../x", "/nowhere", "a/b/c", "~/x", "a b", "./x", "x/..", "x\n"):
+        with pytest.raises(Refused, match="no folder"):
+            heed.load(name)
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(Refused, match="give the folder"):
+        heed.load(tmp_path / "model.safetensors")
+
+
+def test_pickled_weights_if_asked_for(tmp_path: Path) -> None:
+    their = network("GPT2Model")
+    folder = save(their, tmp_path, words=False)
+    (folder / "model.safetensors").unlink()
+    torch.save(their.state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(Refused, match="pickled=True"):
+        heed.load(folder)
+    weights = heed.load(folder, pickled=True).model.state_dict()
+    assert torch.equal(weights["words.table.weight"], their.wte.weight)

@@ -1,0 +1,332 @@
+"""The task pretrain through the command line: train, go on, evaluate, predict, show, begin with."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from heed.data.batches import Batch
+from heed.data.permuting import sees
+from heed.models.text_settings import BertSettings
+from heed.running.opening import open_run
+from heed.running.recipe import load, resolve
+from heed.running.stories import story
+from heed.running.stories.documents import kept
+from heed.running.stories.pretraining import HiddenWords, rows
+from heed.tasks.pretrain import Hidden, build
+from heed.training import tensors
+from heed.training.settings import Training
+from tests.running.small import Server, write_recipe
+
+TOPICS = "abcdefghijkl"
+BERT = {"kind": "bert", "size": "tiny", "layers": 2, "width": 48, "heads": 3, "longest": 24}
+XLNET = {"kind": "xlnet", "size": "tiny", "layers": 1, "width": 16, "heads": 2}
+BLIND = {"blind": "uniform"}  # as published: some rows are so short that a place sees nothing
+STILL = {"dropout": 0.0, "attention_dropout": 0.0, "initial": 0.1}
+
+
+def topical(documents: int, seed: int) -> str:
+    """Each document has one topic, and its sentences are words of that topic: what follows, and
+    what is hidden, is known from the words around it."""
+    draw = random.Random(seed)
+
+    def sentence(topic: str) -> str:
+        words = (f"{topic}{draw.randint(1, 4)}" for _ in range(draw.randint(2, 4)))
+        return f"{' '.join(words)} ."
+
+    found = (
+        [sentence(TOPICS[d % len(TOPICS)]) for _ in range(draw.randint(3, 6))]
+        for d in range(documents)
+    )
+    return "\n\n".join("\n".join(document) for document in found) + "\n"
+
+
+def small(folder: Path, model: dict[str, Any], objective: dict[str, Any], **changes: Any) -> Path:
+    """A recipe of a few steps, and its text beside it."""
+    (folder / "train.txt").write_text(topical(240, 0))
+    (folder / "valid.txt").write_text(topical(36, 1))
+    data = {"folder": str(folder), "train": "train.txt", "valid": "valid.txt", "longest": 24}
+    training = {
+        "steps": 12,
+        "batch_tokens": 300,
+        "rate": 0.003,
+        "warmup": 2,
+        "schedule": "cosine",
+        "validate_every": 6,
+        "save_every": 3,
+        "log_every": 3,
+        "deterministic": True,
+    }
+    raw = {
+        "task": "pretrain",
+        "data": {**data, "tokens": {"kind": "word", "size": 200}, **changes.pop("data", {})},
+        "objective": objective,
+        "model": {**STILL, **model},
+        "training": training | changes,
+    }
+    return write_recipe(folder, raw)
+
+
+@pytest.fixture(scope="module")
+def learnt(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small BERT that has learnt what there is to learn."""
+    folder = tmp_path_factory.mktemp("learnt")
+    long = {"steps": 240, "batch_tokens": 768, "validate_every": 120, "save_every": 120}
+    recipe = small(folder, BERT, {"kind": "masked"}, **long, warmup=20)
+    done = server.run("train", recipe, "--run", folder / "run")
+    assert done.code == 0, done.err
+    assert "valid text:" in done.err + done.out
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def ordered(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An XLNet of a few steps, with no file to judge by."""
+    folder = tmp_path_factory.mktemp("ordered")
+    data = {"valid": None, "held_out": {"share": 0.1}, "tokens": {"kind": "unigram", "size": 90}}
+    recipe = small(folder, {**XLNET, **BLIND}, {"kind": "permutation"}, data=data, rate=0.01)
+    done = server.run("train", recipe, "--run", folder / "run")
+    assert done.code == 0, done.err
+    return folder / "run"
+
+
+def test_it_learns_from_context_and_tells_what_follows(learnt: Path) -> None:
+    scores = json.loads((learnt / "scores.json").read_text())["scores"]["valid"]
+    assert scores["unigram_entropy"] > 3.0
+    assert scores["loss"] < 0.5 * scores["unigram_entropy"]
+    assert scores["follows_accuracy"] >= 90
+    told = [json.loads(line) for line in (learnt / "metrics.jsonl").read_text().splitlines()]
+    trained = [entry for entry in told if "train/nll" in entry]
+    for entry in trained:
+        whole = entry["train/nll"] + entry["train/follows"]
+        assert entry["train/loss"] == pytest.approx(whole, rel=1e-5)
+    valid = [entry for entry in told if "valid/loss" in entry]
+    assert valid[-1]["valid/loss"] < valid[0]["valid/loss"]
+    assert "[MASK]" in (learnt / "samples/step-0000240.txt").read_text()
+    assert (learnt / "samples/step-0000240.svg").exists()
+
+
+def test_masks_are_filled_and_pairs_told_apart(server: Server, learnt: Path) -> None:
+    lines = learnt.parent / "lines.txt"
+    lines.write_text("a1 a2 [MASK] a4 .\n\nb1 b2 .\tb3 [MASK] .\nb1 b2 b4 .\tc1 c3 c2 .\nno mask\n")
+    done = server.run("predict", learnt, lines, "--json")
+    assert done.code == 0, done.err
+    first, blank, same, other, plain = map(json.loads, done.out.splitlines())
+    assert first["words"][0][0]["word"].startswith("a")
+    assert first["text"] == f"a1 a2 {first['words'][0][0]['word']} a4 ."
+    assert blank["text"] == ""
+    assert same["follows"] > 0.5 > other["follows"]
+    assert same["words"][0][0]["word"].startswith("b")
+    assert plain["text"] == "no mask"
+    done = server.run("predict", learnt, lines, "--best", "2")
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 5
+    text, named = done.out.splitlines()[0].split("\t")
+    assert text == first["text"]
+    assert named.count(",") == 1
+    refused = server.run("predict", learnt, lines, "--method", "beam")
+    assert refused.code == 2
+    assert "--method is not for runs of the task pretrain" in refused.err
+
+
+def test_a_run_is_evaluated_on_what_it_keeps_and_on_files(server: Server, learnt: Path) -> None:
+    kept = server.run("evaluate", learnt, "--json")
+    assert kept.code == 0, kept.err
+    file = server.run("evaluate", learnt, learnt.parent / "valid.txt", "--json")
+    assert file.code == 0, file.err
+    for out in (kept.out, file.out):
+        scores = json.loads(out)
+        scores = scores.get("scores", scores)
+        assert scores["follows_accuracy"] >= 90
+        assert scores["words"] > 100
+    page = learnt.parent / "page.html"
+    shown = server.run("show", learnt, "a1 [MASK] a2", "--html", page)
+    assert shown.code == 0, shown.err
+    assert "layer 1" in page.read_text()
+
+
+def test_an_xlnet_holds_documents_out_and_fills_masks(server: Server, ordered: Path) -> None:
+    scores = json.loads((ordered / "scores.json").read_text())["scores"]["valid"]
+    assert scores["follows_accuracy"] is None
+    told = [json.loads(line) for line in (ordered / "metrics.jsonl").read_text().splitlines()]
+    valid = [entry["valid/loss"] for entry in told if "valid/loss" in entry]
+    assert valid[-1] < valid[0]
+    lines = ordered.parent / "lines.txt"
+    lines.write_text("a1 [MASK] .\n")
+    done = server.run("predict", ordered, lines, "--json")
+    assert done.code == 0, done.err
+    assert len(json.loads(done.out)["words"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "objective"),
+    [(BERT, {"kind": "masked"}), (XLNET, {"kind": "permutation"})],
+    ids=["bert", "xlnet"],
+)
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
+    server: Server, tmp_path: Path, model: dict[str, Any], objective: dict[str, Any]
+) -> None:
+    recipe = small(tmp_path, model, objective, steps=6)
+    whole = server.run("train", recipe, "--run", tmp_path / "whole")
+    assert whole.code == 0, whole.err
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut/checkpoints/step-6")
+    on = server.run("train", tmp_path / "cut", "--resume")
+    assert on.code == 0, on.err
+    assert "going on from step 3" in on.err + on.out
+    one, two = (
+        tensors.read(tmp_path / name / "checkpoints/step-6/model.safetensors")
+        for name in ("whole", "cut")
+    )
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_classifier_begins_with_what_was_learnt(server: Server, learnt: Path) -> None:
+    folder = learnt.parent
+    rows = "".join(f"{i % 2}\t{'a1 a2' if i % 2 else 'b3 b1'} .\n" for i in range(40))
+    (folder / "labels.tsv").write_text(rows)
+    encoder = {**BERT, **STILL}
+    raw = {
+        "task": "classify",
+        "data": {"folder": str(folder), "train": {"tsv": "labels.tsv"}, "longest": 24}
+        | {"valid": {"tsv": "labels.tsv"}},
+        "model": {"encoder": encoder, "pool": "first", "dropout": 0},
+        "training": {"steps": 1, "rate": 1e-9, "warmup": 0, "batch_tokens": 100},
+    }
+    recipe = write_recipe(folder, raw)
+    done = server.run("train", recipe, "--run", folder / "fine", "--from", learnt)
+    assert done.code == 0, done.err
+    assert "taken from" in done.err + done.out
+    before, after = (tensors.read(run / "model.safetensors") for run in (learnt, folder / "fine"))
+    same = [name for name in after if name.startswith("encoder.")]
+    assert len(same) > 10
+    for name in same:
+        assert torch.allclose(after[name], before[name], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("data.longest=600", "set model.longest=600"),
+        ("objective.kind=permutation", "is that of xlnet"),
+        ("model.attention=additiv", "additive"),
+        ("data.train=missing.txt", "cannot read"),
+        ("objective.masked=0.95", "more than all"),
+        ("objective.share=2", "objective.share"),
+        ("data.valid=null data.held_out.share=0", "data.valid is missing"),
+    ],
+)
+def test_bad_recipes_are_refused_in_words(
+    server: Server, tmp_path: Path, change: str, message: str
+) -> None:
+    recipe = small(tmp_path, BERT, {"kind": "masked"})
+    done = server.run("train", recipe, *change.split(), "--run", tmp_path / "run")
+    assert done.code == 2, done.err
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_text_of_one_document_has_nothing_that_follows(server: Server, tmp_path: Path) -> None:
+    recipe = small(tmp_path, BERT, {"kind": "masked"})
+    (tmp_path / "train.txt").write_text("a1 a2 .\na3 a4 .\n")
+    done = server.run("train", recipe, "--run", tmp_path / "run")
+    assert done.code == 2, done.err
+    assert "two documents at least" in done.err
+
+
+@torch.no_grad()
+def test_the_objective_is_the_mean_over_words_and_the_mean_over_pairs() -> None:
+    torch.manual_seed(0)
+    model: Any = build(BertSettings(**BERT, **STILL), Hidden(), symbols=30, longest=24)
+    text = torch.randint(4, 30, (4, 9))
+    text[3] = 0
+    labels = torch.tensor([[5, 6, 0], [7, 0, 0], [8, 9, 10], [0, 0, 0]])
+    places = torch.tensor([[1, 2, 0], [3, 0, 0], [1, 4, 5], [0, 0, 0]])
+    follows = torch.tensor([[1], [2], [2], [0]])
+    tokens = {"text": text, "segments": torch.zeros_like(text), "places": places}
+    lengths = torch.tensor([9, 9, 9, 1])
+    batch = Batch(
+        {**tokens, "labels": labels, "follows": follows}, {"text": lengths}, torch.arange(4)
+    )
+    objective = HiddenWords(Training(steps=1))
+    loss = objective(model, batch)
+    said = model(text, lengths, torch.zeros_like(text))
+    logits = said.words.form()
+    words = [cross_entropy(logits[b, places[b, k]], labels[b, k]) for b, k in labels.nonzero()]
+    pairs = cross_entropy(said.follows[:3], torch.tensor([0, 1, 1]))
+    count = objective.count(batch)
+    assert count == 6
+    assert float(loss.total) / count == pytest.approx(float(torch.stack(words).mean() + pairs))
+    assert float(loss.parts["follows"]) / count == pytest.approx(float(pairs))
+
+
+def batch_of(run: Path) -> tuple[Any, Batch]:
+    """The model of a run, and some rows that it might learn from."""
+    opened = open_run(run, torch.device("cpu"))
+    documents = list(kept(opened.folder, "valid"))
+    made = rows(opened.worker, documents, opened.config.objective, opened.config.longest)
+    return opened.worker.model.eval(), next(made.epoch(0))
+
+
+@torch.no_grad()
+def test_the_loss_of_bert_is_that_of_transformers(server: Server, learnt: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = learnt.parent / "theirs"
+    done = server.run("convert", learnt, folder)
+    assert done.code == 0, done.err
+    theirs = transformers.BertForPreTraining.from_pretrained(folder).eval()
+    model, batch = batch_of(learnt)
+    objective = HiddenWords(Training(steps=1))
+    ours = float(objective(model, batch).total) / objective.count(batch)
+    tokens = batch.tokens
+    labels = torch.full_like(tokens["text"], -100)
+    for b, k in tokens["labels"].nonzero():
+        labels[b, tokens["places"][b, k]] = tokens["labels"][b, k]
+    said = theirs(
+        input_ids=tokens["text"],
+        attention_mask=(tokens["text"] != 0).long(),
+        token_type_ids=tokens["segments"],
+        labels=labels,
+        next_sentence_label=tokens["follows"][:, 0] - 1,
+    )
+    assert ours == pytest.approx(float(said.loss), rel=1e-6)
+
+
+@torch.no_grad()
+def test_the_loss_of_xlnet_is_that_of_transformers(server: Server, ordered: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = ordered.parent / "theirs"
+    done = server.run("convert", ordered, folder)
+    assert done.code == 0, done.err
+    theirs = transformers.XLNetLMHeadModel.from_pretrained(folder).eval()
+    model, batch = batch_of(ordered)
+    objective = HiddenWords(Training(steps=1))
+    ours = float(objective(model, batch).total) / objective.count(batch)
+    tokens = batch.tokens
+    sights = torch.from_numpy(sees(tokens["order"].numpy(), tokens["predicted"].numpy()))
+    places, T = tokens["places"], tokens["text"].shape[1]
+    mapping = torch.nn.functional.one_hot(places.clamp(min=0), T).float()
+    said = theirs(
+        input_ids=tokens["text"],
+        attention_mask=(tokens["text"] != 0).float(),
+        perm_mask=(~sights).float(),
+        target_mapping=mapping * (places >= 0)[..., None],
+        labels=torch.where(tokens["labels"] == 0, -100, tokens["labels"]),
+    )
+    assert ours == pytest.approx(float(said.loss), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bert-mini", "xlnet-mini"])
+def test_ready_recipes_can_be_built(name: str) -> None:
+    recipe = resolve(load(name))
+    story("pretrain").check(recipe)
+    raw = story("pretrain").with_attention(load(name), "additive")
+    story("pretrain").check(resolve(raw))

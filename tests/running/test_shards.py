@@ -1,0 +1,215 @@
+"""Files of a pretrained folder that is anybody's."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from heed.errors import HeedError, Refused
+from heed.running.shards import MANY, SMALL, Shelf, find
+from tests.running.folders import cut, headed, page, pointer
+
+TENSORS = {"a": torch.randn(3, 4), "b": torch.randn(5).half(), "c": torch.arange(6)}
+INDEX = "model.safetensors.index.json"
+
+
+def single(folder: Path) -> None:
+    save_file(TENSORS, folder / "model.safetensors", {"format": "pt"})
+
+
+def sharded(folder: Path) -> dict[str, str]:
+    places = {name: f"model-0000{i + 1}-of-00003.safetensors" for i, name in enumerate(TENSORS)}
+    for name, file in places.items():
+        save_file({name: TENSORS[name]}, folder / file, {"format": "pt"})
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return places
+
+
+def pickled(folder: Path) -> None:
+    torch.save(TENSORS, folder / "pytorch_model.bin")
+
+
+def assert_all_there(folder: Path, trusted: bool = False) -> None:
+    weights = find(Shelf(folder), pickled=trusted)
+    assert weights.header == {name: (x.dtype, tuple(x.shape)) for name, x in TENSORS.items()}
+    with weights.reader() as read:
+        assert all(torch.equal(read(name), x) for name, x in TENSORS.items())
+
+
+def test_whole_in_shards_and_pickled(tmp_path: Path) -> None:
+    for i, write in enumerate((single, sharded, pickled)):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        write(folder)
+        assert_all_there(folder, trusted=True)
+
+
+def test_a_pickled_file_is_read_only_if_asked_for(tmp_path: Path) -> None:
+    pickled(tmp_path)
+    with pytest.raises(Refused, match="--pickled"):
+        find(Shelf(tmp_path))
+    single(tmp_path)
+    assert not find(Shelf(tmp_path), pickled=True).pickled
+
+
+def test_pickled_shards(tmp_path: Path) -> None:
+    for name, x in TENSORS.items():
+        torch.save({name: x}, tmp_path / f"pytorch_model-{name}.bin")
+    places = {name: f"pytorch_model-{name}.bin" for name in TENSORS}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+    assert_all_there(tmp_path, trusted=True)
+
+
+class Touch:
+    """A pickle that does something."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_that_acts_does_not_act(tmp_path: Path) -> None:
+    torch.save({"a": Touch(tmp_path / "touched")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(Refused, match="more than weights"):
+        find(Shelf(tmp_path), pickled=True)
+    assert not (tmp_path / "touched").exists()
+
+
+def plain_pickle(path: Path) -> None:
+    path.write_bytes(pickle.dumps({"a": 1}))
+
+
+def packed(path: Path) -> None:
+    torch.save(TENSORS, path)
+    with zipfile.ZipFile(path) as inside:
+        entries = {entry.filename: inside.read(entry) for entry in inside.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as again:
+        for name, data in entries.items():
+            again.writestr(name, data)
+
+
+def other_things(path: Path) -> None:
+    torch.save({"a": torch.zeros(2), "step": 7}, path)
+
+
+@pytest.mark.parametrize("broken", [plain_pickle, packed, other_things, page, pointer])
+def test_a_pickled_file_that_is_something_else(tmp_path: Path, broken) -> None:
+    broken(tmp_path / "pytorch_model.bin")
+    with pytest.raises(Refused, match=r"pytorch_model\.bin"):
+        find(Shelf(tmp_path), pickled=True)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (pointer, "Git LFS pointer"),
+        (page, "web page"),
+        (cut, "cut off"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes of numbers"),
+        (lambda path: path.write_bytes(b""), "cut off"),
+        (lambda path: path.write_bytes(b"\0" * 8), "cut off"),
+        (lambda path: path.write_bytes(b"PK\3\4" + b"\0" * 50), "zip"),
+        (lambda path: headed(path, b"[" * SMALL + b"]" * SMALL, 10), "header of 2,097,152"),
+        (lambda path: headed(path, b"[" * 2000), "sound JSON"),
+        (lambda path: headed(path, b"[]"), "no table"),
+        (lambda path: (path.unlink(), os.mkfifo(path)), "not a plain file"),
+        (lambda path: (path.unlink(), path.mkdir()), "not a plain file"),
+    ],
+)
+def test_weights_that_are_something_else(tmp_path: Path, broken, says: str) -> None:
+    single(tmp_path)
+    broken(tmp_path / "model.safetensors")
+    with pytest.raises(HeedError, match=says):
+        find(Shelf(tmp_path))
+
+
+def test_a_shard_that_is_missing_or_says_something_else(tmp_path: Path) -> None:
+    places = sharded(tmp_path)
+    second = tmp_path / places["b"]
+    kept = second.read_bytes()
+    second.unlink()
+    with pytest.raises(Refused, match=r"no model-00002-of-00003\.safetensors, which .* lists"):
+        find(Shelf(tmp_path))
+    save_file({"b": TENSORS["b"], "d": torch.zeros(2)}, second)
+    with pytest.raises(Refused, match="disagree on 'd'"):
+        find(Shelf(tmp_path))
+    save_file({"a": TENSORS["a"]}, second)
+    with pytest.raises(Refused, match="disagree on 'a'"):
+        find(Shelf(tmp_path))
+    second.write_bytes(kept)
+    assert_all_there(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["../out.safetensors", "/etc/passwd", "sub/a.safetensors", "..", ".", "", ".hidden", "a\0b", 7],
+)
+def test_an_index_names_plain_files_of_its_folder_alone(tmp_path: Path, file: object) -> None:
+    save_file(TENSORS, tmp_path / "out.safetensors")
+    folder = tmp_path / "folder"
+    (folder / "sub").mkdir(parents=True)
+    save_file(TENSORS, folder / "sub" / "a.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(TENSORS, file)}))
+    with pytest.raises(HeedError, match=r"no name of a file|which file"):
+        find(Shelf(folder))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', "[" * 5000, '{"a": 1, "a": 2}'],
+)
+def test_an_index_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / INDEX).write_text(text)
+    with pytest.raises(HeedError, match="index"):
+        find(Shelf(tmp_path))
+
+
+def test_more_shards_than_can_be(tmp_path: Path) -> None:
+    names = {f"t{i}": f"f{i}.safetensors" for i in range(MANY + 1)}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(Refused, match="1,001 files"):
+        find(Shelf(tmp_path))
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    single(tmp_path)
+    (folder / "model.safetensors").symlink_to(tmp_path / "model.safetensors")
+    with pytest.raises(Refused, match="leads out"):
+        find(Shelf(folder))
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("model.safetensors")
+    with pytest.raises(Refused, match="leads nowhere"):
+        find(Shelf(folder))
+
+
+def test_the_links_of_a_hub_cache_lead_to_its_blobs_and_nowhere_else(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--x" / "snapshots" / "abc"
+    blobs = tmp_path / "models--x" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    single(blobs)
+    (snapshot / "model.safetensors").symlink_to("../../blobs/model.safetensors")
+    assert_all_there(snapshot)
+    single(tmp_path)
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "model.safetensors").symlink_to(tmp_path / "model.safetensors")
+    with pytest.raises(Refused, match="leads out"):
+        find(Shelf(snapshot))
+
+
+def test_no_weights_and_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=r"has no model\.safetensors"):
+        find(Shelf(tmp_path))
+    with pytest.raises(Refused, match="not a folder"):
+        Shelf(tmp_path / "nowhere")

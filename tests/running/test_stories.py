@@ -1,0 +1,301 @@
+"""Stories: a closed table, and one loop around all of them; here classification goes through it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from heed.data.batches import FILLER, Batch
+from heed.errors import Refused, UnknownName
+from heed.models import classifier
+from heed.running.compare import Cell, page
+from heed.running.evaluate import evaluate
+from heed.running.events import Note, finish
+from heed.running.opening import open_run
+from heed.running.predict import predict
+from heed.running.recipe import resolve, with_attention
+from heed.running.showing import show
+from heed.running.starting import begin, opened
+from heed.running.stories import STORIES, story
+from heed.running.stories.classify import STORY
+from heed.running.stories.labelling import Labelling
+from heed.running.stories.story import Start
+from heed.running.train import Trained, train
+from heed.training import tensors
+from heed.training.settings import Training
+from tests.running.labelling import BAD, GOOD, files, labelled, recipe
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return labelled(tmp_path_factory)
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def trained(raw: dict[str, Any], path: Path, **how: Any) -> tuple[Trained, list[str]]:
+    notes: list[str] = []
+    work = train(resolve(raw), path, device="cpu", **how)
+    tell = notes.append
+    done = finish(work, lambda event: tell(event.text) if isinstance(event, Note) else None)
+    return done, notes
+
+
+@pytest.mark.parametrize("task", STORIES)
+def test_every_story_is_of_its_task(task: str) -> None:
+    told = story(task)
+    assert told.name == task
+    for settings in (told.recipe, told.config):
+        assert get_args(settings.model_fields["task"].annotation) == (task,)
+        assert settings.model_config["extra"] == "forbid"
+    assert told.columns == () or told.columns[0].name == "mechanism"
+
+
+def test_an_unknown_task_is_refused_with_the_nearest(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean classify"):
+        story("clasify")
+    with pytest.raises(Refused, match=r"^task: no task is called 'clasify'; did you mean"):
+        resolve(recipe(tmp_path) | {"task": "clasify"})
+    shutil.copytree(run, tmp_path / "run")
+    told = json.loads((run / "config.json").read_text())
+    (tmp_path / "run/config.json").write_text(json.dumps(told | {"task": "os"}))
+    with pytest.raises(Refused, match=r"config\.json: task: no task is called 'os'"):
+        open_run(tmp_path / "run", CPU)
+
+
+def test_options_of_other_tasks_are_refused(run: Path) -> None:
+    with pytest.raises(Refused, match="--width is not for runs of the task classify"):
+        finish(evaluate(run, device="cpu", width=3))
+    with pytest.raises(Refused, match="--top-k is not for runs of the task classify"):
+        list(predict(run, "/dev/null", device="cpu", top_k=3))
+
+
+def test_a_run_learns_and_keeps_what_it_needs(run: Path) -> None:
+    scores = json.loads((run / "scores.json").read_text())
+    assert scores["scores"]["test"]["accuracy"] == 100
+    config = json.loads((run / "config.json").read_text())
+    assert config["labels"] == ["disliked", "liked"]
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert any("valid/accuracy" in line for line in metrics)
+    (sample,) = (run / "samples").glob("*.txt")
+    assert "right  liked" in sample.read_text()
+    found = finish(evaluate(run, device="cpu")).scores
+    assert found.accuracy == 100
+    assert found.loss == pytest.approx(scores["scores"]["test"]["loss"], rel=1e-4)
+
+
+def test_a_text_is_shown_with_the_weight_of_each_word(run: Path) -> None:
+    texts = [f"it was {word} indeed , i think" for word in (*GOOD, *BAD)]
+    for each, word in zip(show(run, texts, device="cpu"), (*GOOD, *BAD), strict=True):
+        assert each.text.startswith("liked" if word in GOOD else "disliked")
+        assert each.weighed is not None
+        assert list(each.weighed.words) == [*f"it was {word} indeed , i think".split(), "</s>"]
+        assert sum(each.weighed.weights) == pytest.approx(1)
+
+
+def test_a_run_that_was_broken_off_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    data = files(tmp_path / "data")
+    raw = recipe(data, steps=14, validate_every=7, save_every=2)
+    raw["model"] |= {"dropout": 0.3, "word_dropout": 0.2}
+    trained(raw, tmp_path / "whole")
+    work = train(resolve(raw), tmp_path / "parts", device="cpu")
+    for event in work:
+        if getattr(event, "stage", "") == "training" and event.done == 9:  # type: ignore[union-attr]
+            break
+    work.close()
+    trained(raw, tmp_path / "parts", resume=True)
+    whole, parts = (
+        tensors.read(tmp_path / name / "model.safetensors") for name in ("whole", "parts")
+    )
+    assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+
+
+def batch(rows: list[int]) -> Batch:
+    labels = torch.tensor([[1], [2], [3], [0]])
+    texts = torch.randint(4, 9, (4, 5))
+    lengths = {"text": torch.tensor([5, 3, 2, 1]), "label": torch.ones(4, dtype=torch.long)}
+    return Batch({"text": texts, "label": labels}, lengths, torch.tensor(rows))
+
+
+@pytest.mark.parametrize("pool", ["static/additive", "static/sample/additive"])
+def test_rows_that_only_fill_up_teach_nothing(pool: str) -> None:
+    torch.manual_seed(0)
+    settings = classifier.ClassifierSettings(pool=pool, embedding_dropout=0, dropout=0)
+    model = classifier.build(settings, symbols=9, labels=3)
+    whole = batch([4, 7, 1, FILLER])
+    losses, grads = [], []
+    for filler in (5, 6):
+        objective = Labelling(Training(steps=1, smoothing=0.1))
+        objective.baseline.update(torch.tensor(-1.0))  # so that earning nothing is a surprise
+        assert objective.count(whole) == 3
+        whole.tokens["text"][3] = filler
+        model.zero_grad()
+        torch.manual_seed(3)
+        loss = objective(model, whole)
+        loss.total.backward()
+        losses.append(loss.total.detach())
+        grads.append([weight.grad.clone() for weight in model.parameters()])  # type: ignore[union-attr]
+    torch.testing.assert_close(*losses)
+    for one, other in zip(*grads, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_look_that_is_drawn_learns_by_what_it_earned() -> None:
+    torch.manual_seed(0)
+    settings = classifier.ClassifierSettings(pool="static/sample/additive")
+    model = classifier.build(settings, symbols=9, labels=3)
+    moved = {}
+    for weight in (0.0, 1.0):
+        model.zero_grad()
+        torch.manual_seed(3)
+        Labelling(Training(steps=1, reinforce=weight))(
+            model, batch([0, 1, 2, FILLER])
+        ).total.backward()
+        moved[weight] = model.pool.attention.mechanism.reach.vector.grad  # type: ignore[union-attr]
+    assert moved[1.0] is not None
+    assert moved[1.0].any()
+    assert moved[0.0] is None or not torch.equal(moved[0.0], moved[1.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mean", "mean"),
+        ("none", "mean"),
+        ("static/sparsemax", "static/sparsemax"),
+        ("additive", "static/additive"),
+    ],
+)
+def test_attention_by_name_is_the_pool(name: str, expected: str, tmp_path: Path) -> None:
+    assert resolve(with_attention(recipe(tmp_path), name)).model.pool == expected
+
+
+def test_attention_by_name_between_the_words_of_a_bert(tmp_path: Path) -> None:
+    raw = recipe(tmp_path)
+    raw["model"] = {"encoder": {"kind": "bert", "size": "tiny"}, "pool": "first"}
+    changed = resolve(with_attention(raw, "sparsemax")).model
+    assert (changed.encoder.attention, changed.pool) == ("sparsemax", "first")
+    changed = resolve(with_attention(raw, "static/additive")).model
+    assert (changed.encoder.attention, changed.pool) == ("scaled-dot", "static/additive")
+
+
+def test_a_comparison_shows_each_pool(run: Path) -> None:
+    told = json.loads((run / "scores.json").read_text())
+    from heed.tasks.classify import LabelScores, Scores
+
+    def scores(given: dict[str, Any]) -> Scores:
+        by_label = [LabelScores(**each) for each in given.pop("by_label")]
+        return Scores(**given, by_label=by_label)
+
+    parts = {name: scores(each) for name, each in told.pop("scores").items()}
+    done = Trained(**{**told, "folder": run}, scores=parts)
+    cells = [Cell("static/additive", done, 1.0), Cell("mean", error="<it> broke")]
+    assert Cell("mean", error="no").row(STORY) == ["mean", *[None] * 7]
+    row = dict(zip([c.name for c in STORY.columns], cells[0].row(STORY), strict=True))
+    assert (row["accuracy"], row["texts/s"]) == (100, done.tokens_per_second)
+    html = page(cells, STORY).html()
+    assert "F1 of each label" in html
+    assert "mean: &lt;it&gt; broke" in html
+    assert "weighed words" in html
+
+
+def weights(start: Start) -> dict[str, Tensor]:
+    return dict(start.weights)
+
+
+def test_what_fits_is_taken_from_a_run_with_other_labels(run: Path, tmp_path: Path) -> None:
+    data = files(tmp_path / "data")
+    for name in ("train.tsv", "valid.tsv"):
+        with (data / name).open("a") as file:
+            file.write("2\tan unheard word\n2\tunheard of\n")
+    raw = recipe(data, steps=1, rate=1e-9, validate_every=1)
+    raw["data"]["names"] = {}
+    _, notes = trained(raw, tmp_path / "next", start=run)
+    (told,) = [note for note in notes if "taken" in note]
+    assert told.endswith("tensors; new: answer.*")
+    before, after = opened(run), opened(tmp_path / "next")
+    assert after.tokeniser.fingerprint == before.tokeniser.fingerprint
+    table = "encoder.embed.table.weight"
+    torch.testing.assert_close(weights(before)[table], weights(after)[table], rtol=0, atol=1e-6)
+    assert weights(after)["answer.weight"].shape[0] == 3
+
+
+def test_where_nothing_fits_nothing_begins(run: Path, tmp_path: Path) -> None:
+    raw = recipe(files(tmp_path / "data"))
+    raw["model"] |= {"encoder": {"kind": "gru", "embedding": 5, "hidden": 6}, "pool": "mean"}
+    with pytest.raises(Refused, match="no weight has its name and shape"):
+        trained(raw | {"data": raw["data"] | {"names": {}}}, tmp_path / "next", start=run)
+
+
+def test_only_what_is_new_is_named() -> None:
+    model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
+    there = {"a.weight": torch.ones(2, 2), "a.bias": torch.ones(3)}
+    note = begin(model, Start(Path("x"), "pretrain", there), STORY)
+    assert note == Note("taken from x: 1 of 4 tensors; new: a.bias, b.*")
+    assert model["a"].weight.eq(1).all()  # type: ignore[union-attr]
+
+
+def test_a_bert_begins_with_a_pretrained_folder(tmp_path: Path) -> None:
+    """Its body is that of the folder, number for number, and its vocabulary cuts the texts."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, "film", "it", "was", "."]
+    config = transformers.BertConfig(
+        vocab_size=len(pieces),
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=24,
+        max_position_embeddings=20,
+    )
+    theirs = transformers.BertForMaskedLM(config)
+    theirs.save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs/vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    raw = recipe(files(tmp_path / "data"), steps=1, rate=1e-9, validate_every=1)
+    size = {"layers": 2, "width": 12, "heads": 3, "feed": 24, "longest": 20}
+    raw["model"] = {"encoder": {"kind": "bert", **size}, "pool": "first"}
+    _, notes = trained(raw, tmp_path / "run", start=tmp_path / "theirs")
+    (told,) = [note for note in notes if "taken" in note]
+    assert "new: pool.*, answer.*" in told
+    worker = open_run(tmp_path / "run", CPU).worker
+    (ids,) = worker.words.encode(["It was lovely ."])
+    assert worker.words.pieces(ids) == ["[CLS]", "it", "was", "lovely", ".", "[SEP]"]
+    mine = worker.model.eval()(torch.tensor([ids]), torch.tensor([len(ids)])).states
+    expected = theirs.bert.eval()(torch.tensor([ids])).last_hidden_state
+    torch.testing.assert_close(mine, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"labels": ["liked", "liked"]}, "there twice"),
+        ({"labels": ["liked"]}, "at least 2"),
+        ({"symbols": 2_000_000}, "vocabulary is not that of"),
+        ({"labels": ["disliked", "liked", "neither"]}, "does not fit config"),
+        ({"names": {"0": "awful"}}, "names are given"),
+        ({"model": {"encoder": {"kind": "lstm", "hidden": 8192}}}, "does not fit config"),
+        ({"model": {"pool": "__import__('os')"}}, "no mechanism"),
+    ],
+)
+def test_a_hostile_folder_is_refused(
+    run: Path, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    told = json.loads((run / "config.json").read_text())
+    (tmp_path / "run/config.json").write_text(json.dumps(told | change))
+    with pytest.raises(Refused, match=says):
+        open_run(tmp_path / "run", CPU)

@@ -1,0 +1,104 @@
+"""Classifying: who is held out, what is refused, and figures that can be checked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from heed.data.labelled import Labelled, TextReport
+from heed.errors import Refused
+from heed.tasks.classify import Data, HeldOut, examples, judged, side
+from heed.tasks.labeller import Judgement
+
+LINES = ["1\tfine film", "0\tdull film", "1\t ", "0\tpoor thing", "\tno label", "1\tlovely one"]
+
+
+def data(folder: Path, **more: Any) -> Data:
+    (folder / "train.tsv").write_text("".join(f"{line}\n" for line in LINES))
+    given: dict[str, Any] = {"train": {"tsv": "train.tsv"}, "valid": {"tsv": "valid.tsv"}}
+    return Data.model_validate({**given, "folder": str(folder), **more})
+
+
+def test_what_is_blank_is_counted_and_dropped(tmp_path: Path) -> None:
+    report = TextReport()
+    rows = list(examples(data(tmp_path, names={"1": "good"}), "train", tmp_path, report))
+    assert [row.label for row in rows] == ["good", "0", "0", "good"]
+    assert str(report) == ("6 texts read = 4 kept + 2 dropped (1 blank text, 1 without a label)")
+
+
+def test_a_label_that_training_never_saw_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "valid.tsv").write_text("1\tfine\n2\twhat\n")
+    given = data(tmp_path, names={"0": "bad", "1": "good"})
+    with pytest.raises(Refused, match=r"valid\.tsv:2: the label '2' never occurs .* 0, 1"):
+        list(examples(given, "valid", tmp_path, TextReport(), ["bad", "good"]))
+
+
+def test_texts_are_held_out_by_what_they_say() -> None:
+    texts = [f"text number {n} of many" for n in range(3000)]
+    held = HeldOut(valid=0.2, test=0.1)
+    sides = [side(text, held) for text in texts]
+    assert 250 < sides.count("test") < 350
+    assert 520 < sides.count("valid") < 680
+    assert sides == [side(f" {text}  ", held) for text in texts]
+    assert sides != [side(text, HeldOut(valid=0.2, test=0.1, key="other")) for text in texts]
+    fewer = [side(text, HeldOut(test=0.1)) for text in texts]
+    assert [a == "test" for a in fewer] == [a == "test" for a in sides]
+    assert side("text number 7 of many", HeldOut()) == "train"
+
+
+def test_parts_of_one_file_share_it_out(tmp_path: Path) -> None:
+    lines = [f"{n % 2}\tsentence {n}" for n in range(200)]
+    given = data(tmp_path, valid=None, held_out={"valid": 0.2, "test": 0.2})
+    (tmp_path / "train.tsv").write_text("".join(f"{line}\n" for line in lines))
+    parts = {}
+    for part in ("train", "valid", "test"):
+        report = TextReport()
+        parts[part] = [row.text for row in examples(given, part, tmp_path, report)]  # type: ignore[arg-type]
+        assert report.read == report.kept == len(parts[part]) > 0
+    shared = sorted(text for texts in parts.values() for text in texts)
+    assert shared == sorted(line[2:] for line in lines)
+    assert given.parts() == ["valid", "test"]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"valid": None}, "hold some out"),
+        ({"held_out": {"valid": 0.1}}, "nothing is held out"),
+        ({"names": {"0": "a", "1": "a"}}, "one name for two"),
+        ({"held_out": {"test": 0.9}}, "less than or equal to 0.5"),
+        ({"train": {}}, "give one of: tsv, csv, jsonl"),
+        ({"tokens": {"kind": "words"}}, "Input should be"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match=says):
+        data(tmp_path, **given)
+
+
+def test_figures_by_hand() -> None:
+    """Five texts of a, two of b, none of c; c was said once."""
+    right = ["a", "a", "a", "a", "a", "b", "b"]
+    said = ["a", "a", "a", "b", "c", "b", "a"]
+    found = judged(
+        [Labelled(str(n), label) for n, label in enumerate(right)],
+        [
+            Judgement(str(n), label, pieces=["x"], symbols=1 + (n == 0))
+            for n, label in enumerate(said)
+        ],
+        ["a", "b", "c", "d"],
+        0.5,
+    )
+    assert found.confusion == [[3, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert found.accuracy == pytest.approx(100 * 4 / 7)
+    a, b, c, d = found.by_label
+    assert (a.texts, a.precision, a.recall) == (5, 3 / 4, 3 / 5)
+    assert a.f1 == pytest.approx(2 * (3 / 4) * (3 / 5) / (3 / 4 + 3 / 5))
+    assert (b.precision, b.recall, b.f1) == (1 / 2, 1 / 2, 1 / 2)
+    assert (c.precision, c.recall, c.f1) == (0, 0, 0) == (d.precision, d.recall, d.f1)
+    assert found.macro_f1 == pytest.approx(100 * (a.f1 + b.f1 + 0) / 3)  # d is nowhere
+    assert (found.loss, found.cut, found.texts) == (0.5, 1, 7)
+    assert found.line() == f"accuracy 57.14 % · macro-F1 {found.macro_f1:.2f} · loss 0.5000"

@@ -1,0 +1,148 @@
+"""Pre-training: what is held out, which head an objective asks for, and the scores by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from heed.data.documents import Documents, SentenceReport
+from heed.data.masking import Symbols
+from heed.data.remaking import MaskedPairs, MaskedStretches, PermutedStretches
+from heed.errors import Refused
+from heed.models.answers import Answerer
+from heed.models.text_settings import BertSettings
+from heed.models.xlnet_answers import LanguageModel
+from heed.models.xlnet_settings import XLNetSettings
+from heed.tasks.pretrain import (
+    Data,
+    Hidden,
+    Ordered,
+    build,
+    entropy,
+    judged,
+    maker,
+    sentences,
+)
+from heed.tasks.pretrainer import Reading
+
+BERT = BertSettings(size="tiny", layers=1, width=8, heads=2, longest=16)
+XLNET = XLNetSettings(size="tiny", layers=1, width=8, heads=2)
+
+
+def text(count: int) -> str:
+    return "\n\n".join(f"document {i}\nsecond of {i}" for i in range(count)) + "\n"
+
+
+def part(data: Data, which: Any, root: Path) -> tuple[list[str], SentenceReport]:
+    report = SentenceReport()
+    return [s.text for s in sentences(data, which, root, report)], report
+
+
+def test_a_document_is_held_out_whole_and_always_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text(300))
+    data = Data(train="a.txt", held_out={"share": 0.1})
+    train, counted = part(data, "train", tmp_path)
+    valid, judged_by = part(data, "valid", tmp_path)
+    assert sorted(train + valid) == sorted(text(300).replace("\n\n", "\n").splitlines())
+    assert 15 <= judged_by.documents <= 45
+    assert counted.documents + judged_by.documents == 300
+    assert counted.read == counted.kept == len(train) == 2 * counted.documents
+    assert all(f"second of {line.split()[-1]}" in valid for line in valid)
+    (tmp_path / "b.txt").write_text(text(400))
+    longer, _ = part(
+        data.model_copy(update={"train": Data(train="b.txt").train}), "valid", tmp_path
+    )
+    assert longer[: len(valid)] == valid
+
+
+def test_no_more_is_held_out_than_told_and_none_of_a_single_document(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text(300))
+    data = Data(train="a.txt", held_out={"share": 0.5, "most": 7})
+    assert part(data, "valid", tmp_path)[1].documents == 7
+    assert part(data, "train", tmp_path)[1].documents == 293
+    (tmp_path / "one.txt").write_text("a\nb\n")
+    with pytest.raises(Refused, match=r"too few documents .*: part them .* data\.valid"):
+        part(Data(train="one.txt"), "valid", tmp_path)
+
+
+def test_files_of_their_own_are_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text(50))
+    (tmp_path / "b.txt").write_text("x\ny\n" + "z" * 30_000 + "\n")
+    data = Data(train="a.txt", valid="b.txt", test="b.txt")
+    assert part(data, "train", tmp_path)[1].documents == 50
+    found, report = part(data, "valid", tmp_path)
+    assert found == part(data, "test", tmp_path)[0] == ["x", "y"]
+    assert report.dropped == {"too long": 1}
+    dropped = Data(train="b.txt", held_out={"share": 0.0001})
+    assert part(dropped, "train", tmp_path)[1].read == 3
+
+
+def test_paths_say_their_kind_by_their_endings() -> None:
+    assert Data(train="a.txt").train.text == (Path("a.txt"),)
+    assert Data(train=["a.jsonl.gz", "b.jsonl.gz"]).train.jsonl[1] == Path("b.jsonl.gz")
+    assert Data(train={"jsonl": "a", "key": "source"}).train.key == "source"
+    for wrong in ({}, {"train": 3}, {"train": []}, {"train": "a", "held_out": {"share": 0}}):
+        with pytest.raises(ValidationError):
+            Data(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "kind"),
+    [
+        (BERT, Hidden(), Answerer),
+        (BERT, Hidden(next_sentence=False), Answerer),
+        (XLNET, Ordered(), LanguageModel),
+    ],
+)
+def test_the_objective_chooses_the_head(model: Any, objective: Any, kind: type) -> None:
+    network: Any = build(model, objective, symbols=20, longest=16)
+    assert isinstance(network, kind)
+    if isinstance(objective, Hidden):
+        assert (network.follows is not None) == objective.next_sentence
+        assert network.words is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "objective", "message"),
+    [
+        (BERT, Ordered(), "is that of xlnet, not of bert; set objective.kind=masked"),
+        (XLNET, Hidden(), "is that of bert, not of xlnet; set objective.kind=permutation"),
+        (BERT.model_copy(update={"head": "span"}), Hidden(), "here 'pretraining'; leave it out"),
+        (BERT.model_copy(update={"symbols": 7}), Hidden(), "the vocabulary has 20; leave it out"),
+        (BERT.model_copy(update={"longest": 8}), Hidden(), "set model.longest=16"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(model: Any, objective: Any, message: str) -> None:
+    with pytest.raises(Refused, match=message):
+        build(model, objective, symbols=20, longest=16)
+
+
+def test_the_objective_chooses_the_rows() -> None:
+    documents = Documents.of([[[5, 6], [7]], [[8]]])
+    known = Symbols(19, np.arange(20) > 3, np.ones(20, bool), np.zeros(20, bool))
+    kinds = {Hidden(): MaskedPairs, Hidden(next_sentence=False): MaskedStretches}
+    for objective, kind in {**kinds, Ordered(): PermutedStretches}.items():
+        assert isinstance(maker(documents, known, objective, 16), kind)
+
+
+def test_scores_by_hand() -> None:
+    first = Reading(3.0, 1, np.array([0, 2, 0, 1]), 0.5, 1, 2)
+    second = Reading(1.0, 0, np.array([0, 0, 0, 1]), 0.3, 2, 2)
+    scores = judged([first, second])
+    assert (scores.words, scores.loss, scores.accuracy) == (4, 1.0, 25.0)
+    assert scores.perplexity == pytest.approx(math.e)
+    assert scores.unigram_entropy == pytest.approx(math.log(2))
+    assert (scores.pairs, scores.follows_accuracy) == (4, 75.0)
+    assert scores.follows_loss == pytest.approx(0.2)
+    assert scores.total == pytest.approx(1.2)
+    assert "next sentence 75.0 %" in scores.line()
+    alone = judged([Reading(2.0, 1, np.array([0, 2]))])
+    assert alone.follows_loss is None
+    assert alone.total == 1.0
+    assert "next" not in alone.line()
+    assert entropy(np.array([5, 0])) == 0
