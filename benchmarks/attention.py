@@ -26,21 +26,23 @@ from pathlib import Path
 
 import torch
 from _attention import additive, dot, inside, local, starting, walks
-from _attention.cases import OURS, Row, Wrong, measure, warm
+from _attention.cases import OURS, Row, Wrong, compiling, measure, warm
 from _attention.measuring import limits
 from _attention.table import HEADINGS, Report, printed, write
 
 SECTIONS = {"additive": additive, "local": local, "dot": dot, "inside": inside, "walks": walks}
 COMPILING = ("additive", "local", "dot")  # sections with rivals that must be compiled
 AHEAD = 60.0  # seconds that they may take before anything is measured
-WORKERS = 8  # processes that compile rivals before anything is timed
+WORKERS = min(16, os.cpu_count() or 1)  # processes that compile rivals before anything is timed
 
 
 def rows(section: str, args: argparse.Namespace) -> Iterator[Row]:
     """The figures of a section, case by case."""
     for case in SECTIONS[section].cases(args.device, args.tiny) if section in SECTIONS else ():
         torch.manual_seed(0)
+        begin = time.perf_counter()
         yield from told(section, case.name, measure(section, case, args.device, args.budget))
+        print(f"{time.perf_counter() - begin:5.1f} s  {section}, {case.name}", file=sys.stderr)
         torch.compiler.reset()  # it keeps what a case computed with
         gc.collect()
         if args.device == "cuda":
@@ -65,7 +67,7 @@ def told(section: str, case: str, found: Iterator[Row]) -> Iterator[Row]:
 def report(args: argparse.Namespace) -> Report:
     """Measure every section, printing each as it is done."""
     found = Report(args.device, machine(args.device))
-    if args.device == "cuda" and not args.tiny:
+    if args.device == "cuda" and not args.tiny and set(args.only or SECTIONS) & set(COMPILING):
         compile_ahead(args)
     for section in args.only or HEADINGS:
         begin = time.perf_counter()
@@ -99,11 +101,12 @@ def compile_ahead(args: argparse.Namespace) -> None:
 
 
 def work(args: argparse.Namespace) -> None:
-    """Compile what the rivals of every eighth case compile."""
+    """Compile a share of what the rivals of all cases compile."""
     sections = [SECTIONS[name] for name in COMPILING if name in (args.only or SECTIONS)]
     cases = [case for each in sections for case in each.cases(args.device, args.tiny)]
-    for case in cases[args.worker :: WORKERS]:
-        warm(case, args.device)
+    jobs = [job for case in cases for job in compiling(case)]
+    for job in jobs[args.worker :: WORKERS]:
+        warm(job, args.device)
         torch.cuda.empty_cache()
 
 

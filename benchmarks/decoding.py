@@ -38,8 +38,8 @@ from heed.models.transformer import EncoderDecoder, Layer
 from heed.models.transformer_settings import TransformerSettings, build
 from heed.running.events import finish
 from heed.running.opening import Run, open_run
-from heed.running.preparing import kept
 from heed.running.recipe import resolve
+from heed.running.stories.pairs import kept
 from heed.running.train import train
 
 PAD, END = 0, 3
@@ -231,7 +231,7 @@ def opened(path: Path) -> Run:
 
 def generated(run: Run, model: MarianMTModel, sentences: list[str], longest: int) -> list[str]:
     """Their translations, in batches of 32 of similar length."""
-    ids = [torch.tensor(each) for each in run.translator.vocabulary.source.encode(sentences)]
+    ids = [torch.tensor(each) for each in run.worker.vocabulary.source.encode(sentences)]
     order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
     found = [""] * len(ids)
     for start in range(0, len(order), 32):
@@ -243,20 +243,20 @@ def generated(run: Run, model: MarianMTModel, sentences: list[str], longest: int
             length_penalty=1.0, use_cache=True, do_sample=False, suppress_tokens=[PAD, UNK, BOS],
         )  # fmt: skip
         for i, each in zip(rows, written[:, 1:].tolist(), strict=True):
-            found[i] = run.translator.vocabulary.target.decode(each)
+            found[i] = run.worker.vocabulary.target.decode(each)
     return found
 
 
 def compare_run(path: Path, part: str, rounds: int) -> dict[str, object]:
     """Sentences per second of both on what a run keeps, and how many they translate alike."""
     run = opened(path)
-    network: Any = run.translator.model.eval()
+    network: Any = run.worker.model.eval()
     decoding = run.decoding({"method": "beam", "width": WIDTH, "length_penalty": 1.0})
     model = marian(network, BOS, run.config.model.activation, places=1024)
     sentences = [pair.source for pair in kept(run.folder, part)]
 
     def heeds() -> list[str]:
-        return [best[0].text for best in run.translator.translate(sentences, decoding)]
+        return [best[0].text for best in run.worker.translate(sentences, decoding)]
 
     def theirs() -> list[str]:
         return generated(run, model, sentences, decoding.longest)

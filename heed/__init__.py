@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from heed.attention.heads import MultiHeadAttention
     from heed.attention.mechanism import Mechanism
     from heed.attention.memory import Memory
+    from heed.attention.watch_file import load_watch
+    from heed.attention.watched import Watched
     from heed.attention.watching import watch
     from heed.errors import HeedError
     from heed.records import Attended, State, Summary
@@ -31,11 +33,13 @@ __all__ = [
     "State",
     "Summary",
     "Visible",
+    "Watched",
     "attend",
     "causal",
     "kernels",
     "lengths",
     "load",
+    "load_watch",
     "watch",
     "window",
 ]
@@ -50,10 +54,12 @@ _HOMES = {
     "State": "heed.records",
     "Summary": "heed.records",
     "Visible": "heed.visible",
+    "Watched": "heed.attention.watched",
     "attend": "heed.attention.functional",
     "causal": "heed.visible",
     "lengths": "heed.visible",
     "load": "heed.running.loading",
+    "load_watch": "heed.attention.watch_file",
     "watch": "heed.attention.watching",
     "window": "heed.visible",
 }

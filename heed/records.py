@@ -277,7 +277,10 @@ class Attended:
     def context(self) -> Tensor:
         """What was read."""
         if self._context is None:
-            raise NotFormed("a pointer gathers nothing: its distribution over the input is .weight")
+            raise NotFormed(
+                "there is no context in this record: a pointer gathers none (its distribution is "
+                ".weight), and what a whole model or a watch returns keeps only who was looked at"
+            )
         return self._context
 
     @property

@@ -20,11 +20,13 @@ PUBLIC = [
     "State",
     "Summary",
     "Visible",
+    "Watched",
     "attend",
     "causal",
     "kernels",
     "lengths",
     "load",
+    "load_watch",
     "watch",
     "window",
 ]

@@ -86,8 +86,14 @@ class Case:
     passes: tuple[str, ...] = (FORWARD, BOTH)
     eager: bool = True  # time the plain formula
     compiled: bool = True  # and the same under torch.compile
+    flexed: int = 0  # how many rivals FlexAttention has to compile on a GPU
     targets: Mapping[str, tuple[Target, ...]] = field(default_factory=dict)
     backward: float = 2.0  # how many times the forward's effort both passes are
+
+    @property
+    def compiles(self) -> int:
+        """How many rivals are compiled."""
+        return self.compiled + self.flexed
 
 
 @dataclass
@@ -196,14 +202,23 @@ def _ready(name: str, run: Run, way: str, device: str, row: Row) -> Run | None:
         return None
 
 
-def warm(case: Case, device: str) -> None:
-    """Have what rivals compile compiled, for the disk to keep; nothing is timed."""
-    work = case.make()
-    for way in case.passes:
-        row = Row("", case.name, "", way, "", {})
-        for name, run in contenders(case, work, way):
-            if name == COMPILED or "Flex" in name:
-                _ready(name, run, way.removesuffix(CAPTURED), device, row)
+Job = tuple[Case, str, int]
+"""A pass of a case, and which of its rivals that are compiled."""
+
+
+def compiling(case: Case) -> list[Job]:
+    """What of a case can be compiled apart, for the disk to keep."""
+    ways = dict.fromkeys(way.removesuffix(CAPTURED) for way in case.passes)
+    return [(case, way, n) for way in ways for n in range(case.compiles)]
+
+
+def warm(job: Job, device: str) -> None:
+    """Have it compiled; nothing is timed."""
+    case, way, n = job
+    work, row = case.make(), Row("", case.name, "", way, "", {})
+    some = [x for x in contenders(case, work, way) if x[0] == COMPILED or "Flex" in x[0]]
+    for name, run in some[n :: case.compiles]:
+        _ready(name, run, way, device, row)
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -53,6 +53,7 @@ def cases(device: str, tiny: bool) -> Iterator[Case]:
                 partial(_work, sizes, device, dtype, causal),
                 dtype,
                 compiled=False,
+                flexed=1,
                 targets={FORWARD: (ADDED,), BOTH: (ADDED,)},
                 backward=3.5,  # five products more, after two
             )

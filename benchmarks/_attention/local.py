@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 import heed
@@ -20,6 +20,7 @@ from heed.attention.score import ScaledDot
 from heed.kernels import KERNELS
 from heed.visible import Gaussian, Near, Places, Visible, both
 
+STRAYING = 32  # how far from its own place a query may look, where places follow the text
 PREDICTED = {  # B H T D, half a window
     "cuda": ((4, 16, 4096, 128, 128), (4, 16, 16384, 128, 128)),
     "cpu": ((1, 4, 2048, 64, 64),),
@@ -30,10 +31,13 @@ LENGTHS = {  # B H D, half a window, T from ... to, doubling
     "cpu": (1, 4, 64, 64, (1024, 16384)),
     "tiny": (1, 2, 8, 3, (16, 32)),
 }
-EAGERLY = {"cuda": 8192, "cpu": 4096}  # the longest T for which a table T T is made
+EAGERLY = {"cuda": 4096, "cpu": 4096}  # the longest T for which a table T T is made
 FUSED = {"cuda": 32768, "cpu": 4096}  # the longest T for which SDPA looks at everything
+GIVEN = "local-p, places"
 MADE, THERE = "Flex, mask made", "Flex, mask there"
-FLEXED = (4096, 65536)  # lengths at which FlexAttention is compiled
+BLOCK = 128  # queries, and keys, that FlexAttention takes together
+FLEXED = (4096, 65536)  # lengths at which FlexAttention is compiled for fixed windows
+FUSED_WHOLE = 4096  # the longest T for which it looks at everything, far behind SDPA
 
 
 class Given(Reach):
@@ -71,15 +75,17 @@ def cases(device: str, tiny: bool) -> Iterator[Case]:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     for n, (B, H, T, D, half) in enumerate(PREDICTED[size]):
         name = f"{B} × {H} × {T} × {D}, ± {half}"
-        aims = {FORWARD: (within(0.3),)} if device == "cuda" and n == 0 else {}
-        yield Case(
-            f"local-p, places given: {name}",
-            partial(_given, (B, H, T, D), half, device, dtype),
-            dtype,
-            eager=n == 0,
-            compiled=n == 0,
-            targets=aims,
-        )
+        for along in (True, False) if n == 0 else (True,):
+            aims = {FORWARD: (within(0.3),)} if device == "cuda" and n == 0 and along else {}
+            yield Case(
+                f"{GIVEN} {'along the text' if along else 'anywhere'}: {name}",
+                partial(_given, (B, H, T, D), half, device, dtype, along),
+                dtype,
+                eager=n == 0,
+                compiled=n == 0,
+                flexed=3 if T <= FUSED_WHOLE else 2,
+                targets=aims,
+            )
         for mechanism in ("local-p", "local-m") if n == 0 else ():
             yield Case(
                 f"{mechanism}, all of it: {name}",
@@ -97,6 +103,7 @@ def cases(device: str, tiny: bool) -> Iterator[Case]:
                 dtype,
                 eager=EAGERLY[device] >= T,
                 compiled=False,
+                flexed=int(make is _fixed and T in FLEXED),
             )
             T *= 2
 
@@ -119,16 +126,21 @@ def notes(rows: list[Row]) -> list[str]:
     return said
 
 
-def _given(sizes: tuple[int, int, int, int], half: int, device: str, dtype: torch.dtype) -> Work:
+def _given(
+    sizes: tuple[int, int, int, int], half: int, device: str, dtype: torch.dtype, along: bool
+) -> Work:
+    """Places that follow the text, as a trained model's do, or anywhere, as a new one's may."""
     B, H, T, D = sizes
     q, k, v = (leaf(*sizes, device=device, dtype=dtype) for _ in range(3))
-    p = (torch.rand(B, H, T, device=device) * (T - 1)).requires_grad_()
+    p = torch.rand(B, H, T, device=device)
+    p = torch.arange(T, device=device) + STRAYING * (2 * p - 1) if along else p * (T - 1)
+    p = p.clamp(0, T - 1).requires_grad_()
     mechanism = heed.Mechanism(score=ScaledDot(query=D, key=D), reach=Given(p, half))
     rivals: dict[str, Callable[[], Tensor]] = {
         "SDPA, no window": lambda: scaled_dot_product_attention(q, k, v)
     }
     if device == "cuda":
-        rivals |= _flex_predicted((q, k, v), p.detach(), half)
+        rivals |= _flex_predicted((q, k, v), p.detach(), half, bare=T <= FUSED_WHOLE)
     return Work(
         {"q": q, "k": k, "v": v, "p": p},
         lambda: heed.attend(q, k, v, mechanism),
@@ -145,15 +157,14 @@ def _effort(q: Tensor, keys: float) -> Effort:
 
 
 def _flex_predicted(
-    qkv: tuple[Tensor, Tensor, Tensor], p: Tensor, half: int
+    qkv: tuple[Tensor, Tensor, Tensor], p: Tensor, half: int, bare: bool
 ) -> dict[str, Callable[[], Tensor]]:
-    """FlexAttention with a block mask, which p must make anew at each step, and without.
+    """FlexAttention with a block mask, which p must make anew at each step, and `bare`, without.
 
     It multiplies by the Gaussian before it normalises, so that its rows sum to one: to normalise
     as Luong does it would have to run twice.
     """
-    B, H, T, _ = qkv[0].shape
-    sigma = half / 2
+    T, sigma = qkv[0].shape[2], half / 2
 
     def near(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         return (s - p[b, h, t]).abs() <= half
@@ -163,17 +174,34 @@ def _flex_predicted(
         return score - 0.5 * away * away
 
     flex = torch.compile(flex_attention, dynamic=False)
-    masking = torch.compile(create_block_mask, dynamic=False)
 
-    def mask() -> object:
-        return masking(near, B, H, T, T, device="cuda")
+    def mask() -> BlockMask:
+        return block_mask(p, half, T, near)
 
     made = mask()
-    return {
+    rivals: dict[str, Callable[[], Tensor]] = {
         MADE: lambda: flex(*qkv, score_mod=fading, block_mask=mask()),
         THERE: lambda: flex(*qkv, score_mod=fading, block_mask=made),
-        "Flex, no mask": lambda: flex(*qkv, score_mod=fading),
     }
+    if bare:
+        rivals["Flex, no mask"] = lambda: flex(*qkv, score_mod=fading)
+    return rivals
+
+
+def block_mask(p: Tensor, half: int, S: int, near: Callable[..., Tensor]) -> BlockMask:
+    """The blocks of keys within reach of p, marked query by query.    B H T
+
+    `create_block_mask` asks every pair: compiled for a minute, or by a table of all pairs.
+    """
+    low = ((p - half).ceil().clamp(0, S - 1) // BLOCK).long()
+    high = ((p + half).floor().clamp(0, S - 1) // BLOCK).long()
+    low, high = (x.unflatten(-1, (-1, BLOCK)) for x in (low, high))
+    met = torch.zeros(*low.shape[:3], S // BLOCK, dtype=torch.int8, device=p.device)
+    for i in range(2 * half // BLOCK + 2):
+        met.scatter_(3, (low + i).minimum(high), 1)
+    order = met.argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+    counts = met.sum(-1, dtype=torch.int32)
+    return BlockMask.from_kv_blocks(counts, order, BLOCK_SIZE=BLOCK, mask_mod=near)
 
 
 def _whole(
@@ -191,12 +219,11 @@ def _fixed(sizes: tuple[int, int, int, int], half: int, device: str, dtype: torc
     T = sizes[2]
     if device == "cuda" and T in FLEXED:
         flex = torch.compile(flex_attention, dynamic=False)
-        masking = torch.compile(create_block_mask, dynamic=False)
 
         def near(b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
             return (s - t).abs() <= half
 
-        mask = masking(near, None, None, T, T, device="cuda")
+        mask = block_mask(torch.arange(T, device=device)[None, None], half, T, near)
         rivals[THERE] = lambda: flex(q, k, v, block_mask=mask)
     if FUSED[device] >= T:
         rivals["SDPA, no window"] = lambda: scaled_dot_product_attention(q, k, v)

@@ -138,7 +138,7 @@ def _speed(report: Report) -> tuple[str, str] | None:
 
     found: dict[str, dict[str, float]] = {}
     for row in report.rows:
-        shown = row.section == "additive" or "places given" in row.case
+        shown = row.section == "additive" or row.case.startswith("local-p, places")
         for rival in (EAGER, COMPILED) if shown and row.way in (FORWARD, BOTH) else ():
             if {OURS, rival} <= row.seconds.keys():
                 short = "compiled" if rival == COMPILED else rival
@@ -155,7 +155,8 @@ def _speed(report: Report) -> tuple[str, str] | None:
 def _label(row: Row) -> str:
     """A case in few letters: 8×4096²×128 where T = S."""
     name = re.sub(r" × (\d+) × \1 × ", r"×\1²×", row.case).replace(" × ", "×")
-    name = name.partition(", ±")[0].replace(", places given:", "")
+    name = name.partition(", ±")[0].replace(", places", "").replace(" the text:", "")
+    name = name.replace("anywhere:", "anywhere")
     name = name.replace("a step of decoding:", "step").replace(", causal", " causal")
     return name if row.dtype != "fp32" else f"{name} fp32"
 

@@ -7,62 +7,117 @@ seen["decoder.attention"][0].weight
 with heed.watch(model, statistics=heed.Summary(top=4)) as seen:  # from the fast path
     model(batch)
 seen["decoder.attention"][0].statistics.entropy
+
+with heed.watch(model, modules="*.cross", heads=[0, 3]) as seen:  # while a text is written
+    (best,) = beam(model, model.begin(source, lengths), 1, ...)
+seen.follow(best[0])["decoder.stack.layers.0.cross"].weight
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heed.attention.attending import Attending
+from heed.attention.following import Following
 from heed.attention.mechanism import Mechanism
+from heed.attention.watch_file import load_watch
+from heed.attention.watched import Keeper, Records, Watched, folder_for, matching
 from heed.errors import Refused, UnknownName
-from heed.records import NEEDS, Attended, Need, Summary, as_summary
+from heed.records import NEEDS, Attended, Need, Statistics, Summary, as_summary
+from heed.shapes import whole
 
-Seen = dict[str, list[Attended]]
-"""The records of each attention, by the path of its module, in the order of the calls."""
+__all__ = ["Records", "StandIn", "Watched", "attentions", "load_watch", "watch"]
 
 
 @contextmanager
 def watch(
-    model: nn.Module, need: Need | None = None, *, statistics: Summary | bool | None = None
-) -> Iterator[Seen]:
+    model: nn.Module,
+    need: Need | None = None,
+    *,
+    statistics: Summary | bool | None = None,
+    modules: str | Sequence[str] | None = None,
+    heads: Sequence[int] | None = None,
+    rows: Sequence[int] | None = None,
+    tokens: Sequence[str] | Sequence[Sequence[str]] | None = None,
+    limit: int | None = None,
+    spill: str | PathLike[str] | None = None,
+) -> Iterator[Watched]:
     """Collect what every attention inside `model` returns, its weights formed, while this lasts.
 
-    With `statistics` (True or a `heed.Summary`) each record carries those instead of the weights,
-    which are then formed only where `need` asks for them; an attention that the model itself asks
-    for a Summary answers that one.
+    statistics  True or a `heed.Summary`: each record carries those instead of the weights, which
+                are then formed only where `need` asks for them; an attention that the model itself
+                asks for a Summary answers that one too
+    modules     paths of attentions or patterns of them, such as "encoder.*" or ["*.cross"]
+    heads       which heads are kept; all, unless told
+    rows        which queries of each call are kept (negative ones count from the last): where a
+                fast path serves the call it goes on doing so, and no other weights are kept. Steps
+                of a text that is being written are kept whole
+    tokens      the words that queries and keys stand for; `seen.tokens(...)` tells them later
+    limit       how many bytes of records may be kept in memory; more are refused, or
+    spill       written to files in this folder, and read from there when they are looked at
+
+    A text that is written step by step (`begin`, `step`, `select`) is followed: begin it inside,
+    and `seen.follow(hypothesis)` gives what the survivor saw. With a limit or a spill folder the
+    records are kept without graph, context and state.
 
     Nothing is left on the model afterwards. Graph capture is off meanwhile: a compiled model runs
     eagerly, since a captured graph would keep its records to itself.
     """
-    asked = as_summary(statistics)
-    least: Need = need or ("weight" if asked is None else "context")
-    if least not in NEEDS:
-        raise UnknownName("need", least, NEEDS)
-    seen: Seen = {path: [] for path, _ in attentions(model)}
-    if not seen:
-        raise Refused("there is no heed attention inside this model to watch")
-
-    def ask_for_more(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        wanted = kwargs.get("need", "context")
-        if wanted not in NEEDS:
-            return args, kwargs  # the attention itself will say what is wrong
-        more = {"need": max(wanted, least, key=NEEDS.index)}
-        if asked is not None and not isinstance(kwargs.get("statistics"), Summary):
-            more["statistics"] = asked
-        return args, {**kwargs, **more}
-
+    found = dict(attentions(model))
+    if not found:
+        raise Refused(
+            "there is no heed attention inside this model to watch; those of other libraries are "
+            "exchanged by heed.integrations.huggingface.enable(model) or "
+            "heed.integrations.torch.replace(model)"
+        )
+    seen = Watched(found if modules is None else matching(found, modules))
+    seen.heads = _numbers("heads", heads, 0)
+    seen.rows = _numbers("rows", rows, None)
+    following = Following()
+    seen.texts = following.texts
+    wish = Wish.of(need, as_summary(statistics), seen, following)
+    most = None if limit is None else whole("limit", limit, 1)
+    keeper = Keeper(seen, most, None if spill is None else folder_for(spill))
+    if tokens is not None:
+        seen.tokens(tokens)
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for path, module in attentions(model):
-            before = module.register_forward_pre_hook(ask_for_more, with_kwargs=True)
-            after = module.register_forward_hook(_collect(seen[path]))
-            stack.callback(before.remove)
-            stack.callback(after.remove)
+        following.listen(model, stack)
+        for path in seen:
+            before, after = wish.hooks(path, keeper)
+            module = found[path]
+            stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
         yield seen
+
+
+class Attend(Protocol):
+    """A call of attention for which only what it shall form is still open."""
+
+    def __call__(self, *, need: Need, statistics: Summary | bool | None) -> Attended:
+        """Attend."""
+
+
+class StandIn(nn.Module):
+    """Attends inside a module that is not heed's: a child of it, and watched under its path."""
+
+    def forward(
+        self,
+        query: Tensor,
+        attend: Attend,
+        *,
+        need: Need = "context",
+        statistics: Summary | bool | None = None,
+    ) -> Attended:
+        """Call `attend`; the queries (... T D) are there for who must know how many there are."""
+        return attend(need=need, statistics=statistics)
 
 
 def attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -70,13 +125,135 @@ def attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
     found: list[tuple[str, nn.Module]] = []
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{outer}." if outer else "") for outer, _ in found)
-        if isinstance(module, Attending | Mechanism) and not inside:
-            found.append((path, module))
+        if inside:
+            continue
+        deputy = next((x for x in module.children() if isinstance(x, StandIn)), None)
+        if deputy is not None or isinstance(module, Attending | Mechanism):
+            found.append((path, module if deputy is None else deputy))
     return found
 
 
-def _collect(records: list[Attended]) -> Any:
-    def hook(module: nn.Module, args: tuple[Any, ...], record: Attended) -> None:
-        records.append(record)
+Hook = Callable[..., Any]
 
-    return hook
+
+@dataclass(frozen=True)
+class Wish:
+    """What a watch wants of every call."""
+
+    need: Need
+    summary: Summary | None
+    heads: tuple[int, ...] | None
+    rows: tuple[int, ...] | None
+    following: Following
+
+    @staticmethod
+    def of(need: Need | None, summary: Summary | None, seen: Watched, following: Following) -> Wish:
+        least: Need = need or ("weight" if summary is None else "context")
+        if least not in NEEDS:
+            raise UnknownName("need", least, NEEDS)
+        return Wish(least, summary, seen.heads, seen.rows, following)
+
+    def hooks(self, path: str, keeper: Keeper) -> tuple[Hook, Hook]:
+        """Before a call of a module, and after it."""
+
+        def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            wanted = kwargs.get("need", "context")
+            if wanted not in NEEDS:
+                return args, kwargs  # the attention itself will say what is wrong
+            T = _queries(args, kwargs)
+            need, asked = self._of_call(T)
+            more: dict[str, Any] = {"need": max(wanted, need, key=NEEDS.index)}
+            theirs = kwargs.get("statistics")
+            if asked is not None:
+                more["statistics"] = _both(theirs, asked) if theirs else asked
+            return args, {**kwargs, **more}
+
+        def after(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], record: Attended
+        ) -> None:
+            cut = self._cut(record, kwargs, _queries(args, kwargs), path)
+            keeper.keep(path, cut, self.following.now)
+
+        return before, after
+
+    def _chosen(self, T: int) -> tuple[int, ...] | None:
+        """The queries of a call of T that are kept; None: all."""
+        if self.rows is None or self.following.stepping:
+            return None
+        return tuple(sorted({t % T for t in self.rows if -T <= t < T})) if T else ()
+
+    def _of_call(self, T: int) -> tuple[Need, Summary | None]:
+        """What a call of T queries shall form, and say."""
+        chosen, need, summary = self._chosen(T), self.need, self.summary
+        if chosen is not None and need == "weight":
+            need = "context"
+            if chosen:
+                summary = replace(summary or Summary(), rows=chosen)
+        if summary is not None and self.following.stepping and T > 1:
+            # Hypotheses that ask together: what each of them gave to each key.
+            summary = replace(summary, rows=tuple(range(T)))
+        return need, summary
+
+    def _cut(self, record: Attended, kwargs: dict[str, Any], T: int, path: str) -> Attended:
+        """What is kept of a record."""
+        chosen = self._chosen(T)
+        if chosen is not None:
+            record = self._of_queries(record, chosen, as_summary(kwargs.get("statistics")))
+        return record if self.heads is None else _of_heads(record, self.heads, path)
+
+    def _of_queries(
+        self, record: Attended, chosen: tuple[int, ...], asked: Summary | None
+    ) -> Attended:
+        weight, energy = (
+            None if x is None else x[:, :, list(chosen)] for x in (record._weight, record._energy)
+        )
+        said = record._statistics
+        wanted = weight is None and self.need != "context" and chosen
+        if wanted and asked is not None and said is not None and said.rows is not None:
+            weight = said.rows[:, :, [asked.rows.index(t) for t in chosen]]
+        told = said if self.summary is not None else None
+        return record.replace(weight=weight, energy=energy, statistics=told)
+
+
+def _queries(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many there are in a call; a learned query is one.    ... T D"""
+    query = args[0] if args else kwargs.get("query")
+    return query.shape[-2] if isinstance(query, Tensor) and query.ndim > 1 else 1
+
+
+def _both(theirs: Summary | bool, ours: Summary) -> Summary:
+    """A Summary that answers two; the first one's rows come first."""
+    first = as_summary(theirs) or Summary()
+    rows = first.rows + tuple(t for t in ours.rows if t not in first.rows)
+    return Summary(max(first.top, ours.top), first.map or ours.map, rows)
+
+
+def _of_heads(record: Attended, heads: tuple[int, ...], path: str) -> Attended:
+    """Some heads of all that has heads.    B H ... -> B n ..."""
+
+    def some(x: Tensor | None) -> Tensor | None:
+        if x is None:
+            return None
+        if max(heads) >= x.shape[1]:
+            raise Refused(f"{path or 'the model'} has {x.shape[1]} heads, and no head {max(heads)}")
+        return x.index_select(1, torch.tensor(heads, device=x.device))
+
+    said = record._statistics
+    return record.replace(
+        weight=some(record._weight),
+        energy=some(record._energy),
+        log_prob=some(record.log_prob),
+        entropy=some(record.entropy),
+        penalty=some(record.penalty),
+        statistics=None if said is None else Statistics(*map(some, said)),  # type: ignore[arg-type]
+    )
+
+
+def _numbers(name: str, given: Sequence[int] | None, least: int | None) -> tuple[int, ...] | None:
+    """Numbers of heads or rows; None where all are meant."""
+    if given is None:
+        return None
+    if isinstance(given, int | str) or not len(given):
+        raise Refused(f"{name} takes numbers, such as [0, 3]; got {given!r}")
+    low = -(2**31) if least is None else least
+    return tuple(whole(f"each of {name}", n, low) for n in given)

@@ -35,6 +35,10 @@ def run(
         Path | None, typer.Option(help="Gold word alignments of DATA, in Pharaoh format.")
     ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Beam width; 1 is greedy.")] = None,
+    overlap: Annotated[
+        int | None,
+        typer.Option(min=0, help="Symbols that a language model's windows read again."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Write the answers here.")] = None,
     links: Annotated[
@@ -48,7 +52,7 @@ def run(
     from heed.cli.following import follow
     from heed.running.evaluate import evaluate
 
-    options = said(alignments=alignments) | decoding_options(width=width)
+    options = said(alignments=alignments, overlap=overlap) | decoding_options(width=width)
     found = follow(evaluate(folder, data or part, device=device, **options), quiet=as_json)
     if out is not None:
         out.write_text("".join(f"{line}\n" for line in found.answers()), "utf-8")

@@ -28,6 +28,10 @@ def run(
     best: Annotated[
         int | None, typer.Option(min=1, help="Answers per line, best first; 1 unless told.")
     ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Continuations per line, of a language model.")
+    ] = None,
+    longest: Annotated[int | None, typer.Option(min=1, help="Symbols to write at most.")] = None,
     temperature: Annotated[float | None, typer.Option(help="For sampling.")] = None,
     top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest.")] = None,
     top_p: Annotated[
@@ -53,7 +57,7 @@ def run(
         device=device,
         look=html is not None,
         at_once=1 if file == "-" and sys.stdin.isatty() else CHUNK,
-        **decoding | said(best=best),
+        **decoding | said(best=best, samples=samples, longest=longest),
     )
     kept = list(printed(answers, as_json, keep=html is not None))
     if html is not None:

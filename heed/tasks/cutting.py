@@ -11,7 +11,7 @@ from pathlib import Path
 from heed.data import vocabularies
 from heed.data.tokenise import BOS, LARGEST, Tokeniser
 from heed.data.vocabularies import Vocabulary
-from heed.errors import HeedError
+from heed.errors import HeedError, Refused
 
 MOST = 2_000_000  # symbols of a vocabulary
 
@@ -59,15 +59,20 @@ class Cutting:
         part.replace(path)
 
 
-def load_cutting(path: Path) -> Cutting:
-    """What `save` wrote, of whichever kind it is; a file is only data."""
+def load_cutting(path: Path, symbols: int = MOST) -> Cutting:
+    """What `save` wrote, of whichever kind it is; a file is only data.
+
+    symbols  that it has at most: a larger file is not read
+    """
+    if path.is_file() and path.stat().st_size > min(LARGEST, vocabularies.largest(symbols)):
+        raise Refused(f"{path}: too large for a tokeniser of {symbols:,} symbols")
     try:
         return Cutting(Tokeniser.load(path))
     except HeedError as error:
-        if not path.is_file() or path.stat().st_size > LARGEST:
+        if not path.is_file():
             raise
         try:
-            found = vocabularies.read({"tokenizer.json": path.read_bytes()}, MOST, str(path))
+            found = vocabularies.read({"tokenizer.json": path.read_bytes()}, symbols, str(path))
         except HeedError:
             found = None
         if found is None:

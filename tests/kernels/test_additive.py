@@ -205,10 +205,20 @@ def test_second_derivatives_are_refused_in_words() -> None:
         grad.sum().backward()
 
 
-def test_passing_the_dispatcher_by_changes_no_bit() -> None:
-    given = inputs()
-    direct = operator.attend(*given, Plan(causal=True, first=S - T), plainly=True)
-    assert torch.equal(direct, operator.attend(*given, Plan(causal=True, first=S - T)))
+@pytest.mark.parametrize("name", list(plans()))
+def test_passing_the_dispatcher_by_changes_no_bit(name: str) -> None:
+    given, seen = inputs(), plans()[name]
+    assert torch.equal(*(operator.attend(*given, seen, plainly=by) for by in (True, False)))
+    leaves = [x.requires_grad_() for x in given]
+    if seen.gain_centre is not None:
+        leaves.append(seen.gain_centre.requires_grad_())
+    found = []
+    for by in (True, False):
+        context = operator.attend(*given, seen, plainly=by)
+        assert type(context.grad_fn).__name__.startswith("_Attend") == by
+        found.append(torch.autograd.grad(context.square().sum(), leaves))
+    for x, y in zip(*found, strict=True):
+        assert torch.equal(x, y)
 
 
 def test_dropout_draws_anew_each_time() -> None:

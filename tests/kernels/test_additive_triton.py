@@ -4,6 +4,9 @@ Without a GPU they run in Triton's interpreter, which is slow: lengths and width
 """
 
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +18,7 @@ from heed.kernels.additive.plan import Plan
 
 pytest.importorskip("triton")
 
-from heed.kernels.additive import backward, forward, tuned
+from heed.kernels.additive import backward, forward, scene, tuned
 
 # What a kernel computes and does not choose may overflow; numpy, which interprets it, says so.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
@@ -273,6 +276,7 @@ def test_stretches_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = by_triton(inputs, grad, Plan())
     monkeypatch.setattr(tuned, "SCRATCH", 1)
     monkeypatch.setattr(tuned, "depth", lambda D, _: 4)
+    monkeypatch.setattr(forward, "layout", scene.layout.__wrapped__)  # none kept from before
     centre = torch.rand(1, 2, 40) * 9
     seen = Plan(centre=centre, gain_centre=centre, sigma=2.0, radius=9)
     for x, y in zip(by_triton(inputs, grad, Plan()), whole, strict=True):
@@ -283,7 +287,7 @@ def test_stretches_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stretches_cover_everything_once() -> None:
     for B, H, blocks, budget in itertools.product((1, 3), (1, 2), (1, 5), (1, 7, 100)):
         taken = torch.zeros(B, blocks, dtype=torch.int64, device="cpu")
-        for b0, rows, block0, many in forward.stretches(B, H, blocks, 2, budget):
+        for b0, rows, block0, many in scene.stretches(B, H, blocks, 2, budget):
             assert rows * many * H * 2 <= max(budget, H * 2)
             taken[b0 : b0 + rows, block0 : block0 + many] += 1
         assert (taken == 1).all()
@@ -344,3 +348,71 @@ def test_offsets_beyond_two_billion(T: int) -> None:
     near = by_triton([*(x.contiguous() for x in (q, k, v)), w], grad, Plan())
     for x, y in zip(by_triton([q, k, v, w], grad, Plan()), near, strict=True):
         assert torch.equal(x, y)
+
+
+FAKED = """
+import torch
+from triton.runtime.jit import JITFunction
+from heed.kernels.additive import backward, forward, launching
+from heed.kernels.additive.plan import Plan
+
+launched = set()
+
+class Made:
+    function = packed_metadata = None
+    def run(self, *arguments):
+        addresses = arguments[9:]
+        assert all(x is None or isinstance(x, (int, float)) for x in addresses), addresses
+
+def faked(kernel, grid):
+    def launch(*values, num_warps, num_stages, maxnreg=None):
+        assert len(values) == len(kernel.params), kernel.__name__
+        launched.add(kernel)
+        return Made()
+    return launch
+
+JITFunction.__getitem__ = faked
+torch.cuda.current_device = lambda: 0
+torch._C._cuda_getCurrentRawStream = lambda device: 0
+for T, H, dtype in ((1, 2, torch.float32), (70, 2, torch.float32), (70, 4, torch.bfloat16)):
+    q, k, v = torch.randn(1, H, T, 16), torch.randn(1, 2, 90, 16), torch.randn(1, 2, 90, 32)
+    q, k, v, w = (x.to(dtype) for x in (q, k, v, torch.randn(H, 16)))
+    centre = torch.rand(1, H, T)
+    for seen in (Plan(), Plan(centre=centre, gain_centre=centre, radius=3)):
+        for _ in range(2):  # the second time by what was compiled
+            context, log_sum = forward.forward(q, k, v, w, seen, 0.0, None)
+            backward.backward(context, q, k, v, w, context, log_sum, seen, 0.0, None)
+kernels = {x for m in (forward, backward) for n, x in vars(m).items() if n.endswith("_kernel")}
+missing = kernels - launched - {forward.kept_kernel}
+assert not missing, missing
+CHANGE
+"""
+
+
+def faked(change: str) -> subprocess.CompletedProcess[str]:
+    """Every kernel launched from a process of its own, as on a GPU but for what compiles and runs.
+
+    Triton's own view of a kernel's parameters is there only where nothing is interpreted.
+    """
+    return subprocess.run(
+        [sys.executable, "-c", FAKED.replace("CHANGE", change)],
+        env={**os.environ, "TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_triton_compiles_for_no_number_that_a_launch_passes() -> None:
+    done = faked("print('done')")
+    assert done.stdout == "done\n", done.stderr
+
+
+def test_a_number_that_triton_would_compile_for_is_named() -> None:
+    done = faked(
+        "launching._compiled.clear()\n"
+        "[p.__dict__.update(do_not_specialize=False) for p in forward.read_kernel.params]\n"
+        "forward.forward(q, k, v, w, Plan(), 0.0, None)"
+    )
+    assert (
+        "AssertionError: read_kernel's T is a number that Triton would compile for" in done.stderr
+    )

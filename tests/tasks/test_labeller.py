@@ -132,5 +132,8 @@ def test_what_is_no_tokeniser_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(Refused, match=r"tokenizer\.json"):
         load_cutting(tmp_path / "tokenizer.json")
+    (tmp_path / "large.json").write_bytes(b" " * (2**20 + 256 * 10 + 1))
+    with pytest.raises(Refused, match="too large for a tokeniser of 10 symbols"):
+        load_cutting(tmp_path / "large.json", 10)
     with pytest.raises(Refused, match="No such file"):
         load_cutting(tmp_path / "nowhere.json")

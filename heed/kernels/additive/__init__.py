@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import needs_grad, no_triton, transformed
+from heed.kernels.ability import no_triton, transformed
 from heed.kernels.additive import native, operator
 from heed.kernels.additive.plan import plan
 from heed.records import Call
@@ -62,7 +62,7 @@ def run(call: Call) -> Tensor:
     seen = plan(call)
     seed = torch.randint(1 << 62, (1,), device=q.device) if call.dropout else None
     keys = None if q.is_cuda or dtype is not None else _prepared(call)
-    plainly = _plainly(q, k, v, w, seen.gain_centre)
+    plainly = not operator.watched(q, k, v, w)
     return operator.attend(q, k, v, w, seen, call.dropout, seed, keys, plainly=plainly)
 
 
@@ -78,16 +78,10 @@ def again(call: Call) -> Callable[[Tensor], Tensor] | None:
     assert w is not None
 
     def look(q: Tensor) -> Tensor:
-        plainly = _plainly(q, k, v, w)
+        plainly = not operator.watched(q, k, v, w)
         return operator.attend(q, k, v, w, seen, prepared=keys, plainly=plainly)
 
     return look
-
-
-def _plainly(*tensors: Tensor | None) -> bool:
-    """Whether nobody asks for a gradient, traces or transforms, so that no graph is needed."""
-    watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-    return not (watched or needs_grad(*tensors))
 
 
 def prepare(k: Tensor) -> Tensor | None:

@@ -5,6 +5,8 @@ and read by two kernels that sum over keys and over queries. With c = 1 / (1 + e
 tanh = -2c and its derivative is 4 (1/4 - c²); two neighbours along the sum share a reciprocal.
 """
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -30,28 +32,10 @@ from heed.kernels.additive.forward import (
     PLAIN_INTEGERS,
     Energies,
     energies_at,
-    extras,
-    launch,
-    prepared,
-    sights,
-    strides,
-    vector,
 )
+from heed.kernels.additive.launching import At, at, launch, maybe
 from heed.kernels.additive.plan import Plan
-
-
-@triton.jit(do_not_specialize=PLAIN_INTEGERS)
-def delta_kernel(
-    grad, context, delta, T, R: tl.constexpr, READ: tl.constexpr, BT: tl.constexpr
-):
-    """grad · context, row by row: what the softmax takes off every slope."""
-    at = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT)
-    r = tl.arange(0, READ)
-    here = (at < T)[:, None] & (r < R)[None, :]
-    place = at[:, None] * R + r[None, :]
-    x = tl.load(grad + place, mask=here, other=0.0).to(tl.float32)
-    y = tl.load(context + place, mask=here, other=0.0).to(tl.float32)
-    tl.store(delta + at, tl.sum(x * y, 1), mask=at < T)
+from heed.kernels.additive.scene import Back, Scene, Stretch
 
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
@@ -516,7 +500,7 @@ def row_kernel(
     b, h = row // H, row % H
     t = tl.zeros([1], tl.int32)
     d, r = tl.arange(0, WIDTH), tl.arange(0, READ)
-    scores = tl.load(w + h.to(tl.int64) * D + d, mask=d < D, other=0.0)
+    scores = tl.load(w + h.to(tl.int64) * D + d, mask=d < D, other=0.0).to(tl.float32)
     asked = q + (b.to(tl.int64) * q_b + h.to(tl.int64) * q_h) * VECTOR
     asked = tl.load(asked + d, mask=d < D, other=0.0).to(tl.float32)
     asked = tl.where(asked == asked, asked, 0.0)
@@ -604,89 +588,132 @@ def backward(
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of q, k, v, the score vector and, where there is a Gaussian, its centres."""
-    (B, H, T, D), (_, G, S, R) = q.shape, v.shape
-    common = {
-        "w": w.float().contiguous(),
-        "T": T,
-        "S": S,
-        "D": D,
-        "H": H,
-        "G": G,
-        **sights(seen, B, H, T, S),
-        **extras(seen, dropout, seed, B, H, T),
-        "R": R,
-        "WIDTH": max(16, triton.next_power_of_2(D)),
-        "READ": max(16, triton.next_power_of_2(R)),
-    }
-    grad = grad.contiguous()
-    by = _by_row if T == 1 and H == G else _by_tile
-    grads = by(grad, q, k, v, context.contiguous(), log_sum.contiguous(), common)
-    grad_q, grad_k, grad_v, grad_w, grad_centre = grads
-    grad_w = grad_w.view(B, H, -1, D).sum((0, 2)).to(w.dtype)
+    scene = Scene(q, k, v, w, seen, dropout, seed)
+    B, H, T, D = scene.shape
+    given = (at(x.contiguous()) for x in (grad, context, log_sum))
+    by = _by_row if T == 1 and H == scene.G else _by_tile
+    grad_q, grad_k, grad_v, grad_w, grad_centre = by(scene, (q, k, v), *given)
+    grad_w = grad_w.view(B, H, -1, D).sum((0, 2))
     if grad_centre is not None and seen.gain_centre is not None:
         grad_centre = grad_centre.sum_to_size(seen.gain_centre.shape)
-    return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_w, grad_centre
+    return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_w.to(w.dtype), grad_centre
 
 
-def _by_row(grad, q, k, v, context, log_sum, common):
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+
+
+def _by_row(
+    scene: Scene, qkv: tuple[Tensor, Tensor, Tensor], grad: At, context: At, log_sum: At
+) -> Found:
     """One query a head, whose keys are its own."""
-    B, H, _, D = q.shape
-    keys, warps = tuned.row(max(common["WIDTH"], common["READ"]))
-    wide = vector(q, k, v)
-    grads = {f"grad_{name}": _like(x) for name, x in (("q", q), ("k", k), ("v", v))}
+    q = qkv[0]
+    B, H, _, D = scene.shape
+    keys, warps = tuned.row(max(scene.width, scene.read))
+    unit = scene.unit("q", "k", "v")
+    grad_q, grad_k, grad_v = (_like(x) for x in qkv)
     grad_w = q.new_empty(B * H, D, dtype=torch.float32)
-    gains = common["gain_centre"] is not None
+    gains = scene.gain_centre is not None
     grad_centre = q.new_empty(B, H, 1, dtype=torch.float32) if gains else None
-    arguments = {**common, **grads, **strides(wide, q=q, k=k, v=v), "q": q, "k": k, "v": v}
-    arguments.update(grad=grad, context=context, log_sum=log_sum, grad_w=grad_w)
-    arguments.update(grad_centre=grad_centre, BS=keys, VECTOR=wide)
-    arguments["PRECISE"] = q.dtype == torch.float32
-    launch(row_kernel, (B * H,), arguments, warps)
-    return *grads.values(), grad_w, grad_centre
-
-
-def _like(x, dtype=None):
-    """Room for the gradient of a tensor, without its gaps."""
-    return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
-
-
-def _by_tile(grad, q, k, v, context, log_sum, common):
-    """Any number of queries: the slopes of a stretch, then the sums over them."""
-    (B, H, T, D), (_, G, _, R) = q.shape, v.shape
-    scratch = prepared(q, k, q.dtype == torch.float32, rows=True, clean=True)
-    stretched = Energies(q, k, scratch, common, 4 + v.element_size())
-    blocks_t, blocks_s, size = stretched.blocks_t, stretched.blocks_s, stretched.size
-    gains = common["gain_centre"] is not None
-    moments = q.new_zeros(size // ROWS.value, dtype=torch.float32) if gains else None
-    grad_centre = q.new_empty(B, H, T, dtype=torch.float32) if gains else None
-    whole = stretched.parts[0][3] == blocks_t  # else the gradients of keys come piece by piece
-    grad_k, grad_v = (_like(x, None if whole else torch.float32) for x in (k, v))
-    grad_q, grad_w = _like(q), q.new_empty(B * H * blocks_t, D, dtype=torch.float32)
-    delta = torch.empty_like(log_sum)
-    rows = {"grad": grad, "context": context, "delta": delta, "T": B * H * T, "R": R}
     launch(
-        delta_kernel, (triton.cdiv(B * H * T, 16),), {**rows, "READ": common["READ"], "BT": 16}, 4
+        row_kernel,
+        (B * H, 1),
+        (
+            *(scene.q, scene.k, scene.v, scene.w, grad, context, log_sum),
+            *(at(grad_q), at(grad_k), at(grad_v), at(grad_w), maybe(grad_centre)),
+            *scene.sights,
+        ),
+        (
+            *(*scene.lengths, *scene.steps(unit, "q", "k", "v"), *scene.table_steps),
+            *(*scene.edges, *scene.factors),
+        ),
+        (D, scene.R, scene.width, scene.read, keys, unit, scene.precise),
+        warps,
     )
-    aligned, wide = vector(v), vector(q, k)
-    width, read = min(64, common["WIDTH"]), min(64, common["READ"])
-    slopes = {**common, **strides(aligned, v=v), "v": v, "grad": grad, "log_sum": log_sum}
-    slopes.update(delta=delta, weights=v.new_empty(size), moments=moments, blocks_s=blocks_s)
-    sums = {**common, **scratch, **strides(wide, q=q, k=k), "q": q, "k": k, "VECTOR": wide}
-    sums.update(BD=width, BR=read, SINGLE=H == G, grad=grad, weights=slopes["weights"])
-    sums.update(grad_q=grad_q, grad_k=grad_k, grad_v=grad_v, grad_w=grad_w)
-    slices = triton.cdiv(D, width)
-    for where, rows in stretched:
-        blocks, groups = where["blocks"], rows // H * G
-        launch(slope_kernel, (blocks_s * blocks * rows,), {**slopes, **where, "VECTOR": aligned}, 4)
-        told = {**sums, **where, "slopes": where["energies"], "again": int(where["block0"] > 0)}
-        launch(query_kernel, (slices * blocks * rows,), told, 4)
-        launch(key_kernel, (slices * blocks_s * groups,), told, 4, tuned.KEY_REGISTERS)
-        launch(value_kernel, (triton.cdiv(R, read) * blocks_s * groups,), told, 4)
-        if gains:
-            t0 = where["block0"] * ROWS.value
-            found = moments[: rows * blocks_s * blocks * ROWS.value]
-            found = found.view(rows // H, H, blocks_s, -1).sum(2)[..., : T - t0]
-            part = grad_centre[where["b0"] : where["b0"] + rows // H, :, t0:]
-            part[..., : found.shape[-1]] = found
+    return grad_q, grad_k, grad_v, grad_w, grad_centre
+
+
+def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Room for the gradient of a tensor, without its gaps."""
+    return x.new_empty(x.shape, dtype=dtype)
+
+
+def _by_tile(
+    scene: Scene, qkv: tuple[Tensor, Tensor, Tensor], grad: At, context: At, log_sum: At
+) -> Found:
+    """Any number of queries: the slopes of a stretch, then the sums over them."""
+    q, k, v = qkv
+    (B, H, T, D), blocks_t = scene.shape, scene.blocks_t
+    energies = Energies(scene, q, Back(grad, context, v.dtype))
+    whole = energies.parts[0].blocks == blocks_t  # else the gradients of keys come piece by piece
+    grad_q = _like(q)
+    grad_k, grad_v = (_like(x, None if whole else torch.float32) for x in (k, v))
+    grad_w = q.new_empty(B * H * blocks_t, D, dtype=torch.float32)
+    moments = None if energies.moments is None else energies.moments.shown()
+    grad_centre = None if moments is None else q.new_empty(B, H, T, dtype=torch.float32)
+    slope = _slopes(energies, grad, log_sum)
+    add = _sums(energies, grad, at(grad_q), at(grad_k), at(grad_v), at(grad_w))
+    if moments is not None:
+        moments = moments[: energies.size // ROWS.value].zero_()
+    for part in energies:
+        slope(part)
+        add(part)
+        if moments is not None and grad_centre is not None:
+            t0 = part.block0 * ROWS.value
+            found = moments[: part.rows * H * scene.blocks_s * part.blocks * ROWS.value]
+            found = found.view(part.rows, H, scene.blocks_s, -1).sum(2)[..., : T - t0]
+            some = grad_centre[part.b0 : part.b0 + part.rows, :, t0:]
+            some[..., : found.shape[-1]] = found
             moments.zero_()
     return grad_q, grad_k, grad_v, grad_w, grad_centre
+
+
+def _slopes(energies: Energies, grad: At, log_sum: At) -> Callable[[Stretch], None]:
+    """What puts slopes where the energies of a stretch are, and weights beside them."""
+    scene = energies.scene
+    unit = scene.unit("v")
+    addresses = (
+        *(scene.v, grad, log_sum, energies.delta, energies.energies, energies.weights),
+        *(energies.moments, *scene.sights),
+    )
+    sizes = (*scene.lengths, scene.blocks_s, *scene.steps(unit, "v"), *scene.table_steps)
+    constants = (scene.R, scene.read, energies.sliced, unit)
+
+    def slope(part: Stretch) -> None:
+        launch(
+            slope_kernel,
+            (scene.blocks_s * part.blocks * part.rows * scene.shape[1], 1),
+            addresses,
+            (*sizes, *scene.edges, *part.place, energies.size, *scene.factors),
+            constants,
+            4,
+        )
+
+    return slope
+
+
+def _sums(
+    energies: Energies, grad: At, grad_q: At, grad_k: At, grad_v: At, grad_w: At
+) -> Callable[[Stretch], None]:
+    """What sums the slopes of a stretch over keys and over queries, and weights over queries."""
+    scene, slopes = energies.scene, energies.energies
+    (_, H, _, D), G, blocks_s = scene.shape, scene.G, scene.blocks_s
+    unit, width, read = scene.unit("q", "k"), min(64, scene.width), min(64, scene.read)
+    around = (energies.top_q, energies.top_k, scene.stop, scene.centre)
+    by_query = (scene.q, scene.k, energies.w, grad_q, grad_w, slopes, energies.rows_k, *around)
+    by_key = (scene.q, scene.k, energies.w, grad_k, slopes, energies.rows_q, *around)
+    by_value = (grad, grad_v, energies.weights, scene.stop, scene.centre)
+    sizes = (*scene.lengths, scene.blocks_t, blocks_s, *scene.steps(unit, "q", "k"), *scene.edges)
+    fewer = (*scene.lengths, blocks_s, *scene.edges)
+    slices, cuts = -(-D // width), -(-scene.R // read)
+
+    def add(part: Stretch) -> None:
+        rows, keys, again = part.rows * H, blocks_s * part.rows * G, int(part.block0 > 0)
+        here = (*sizes, *part.place)
+        launch(query_kernel, (slices * part.blocks * rows, 1), by_query, here, (D, width, unit), 4)
+        constants = (D, width, H == G, unit)
+        registers = tuned.KEY_REGISTERS
+        launch(key_kernel, (slices * keys, 1), by_key, (*here, again), constants, 4, registers)
+        here = (*fewer, *part.place, again)
+        launch(value_kernel, (cuts * keys, 1), by_value, here, (scene.R, read), 4)
+
+    return add

@@ -1,6 +1,6 @@
 """The forward pass in Triton: exponentials once per row, energies by tile, softmax and read."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 import triton
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from heed.kernels.additive import tuned
 from heed.kernels.additive.device import (
-    INTERPRETED,
     LN2,
     LOG2E,
     ROWS,
@@ -25,10 +24,11 @@ from heed.kernels.additive.device import (
     span,
     tanh,
 )
+from heed.kernels.additive.launching import At, at, launch
 from heed.kernels.additive.plan import Plan
+from heed.kernels.additive.scene import Back, Scene, Stretch, layout
 
-FAR = 1 << 30
-"""Further than any key stands from any query."""
+_ROWS: int = ROWS.value
 
 PLAIN_INTEGERS = [
     "T",
@@ -68,6 +68,7 @@ PLAIN_INTEGERS = [
 def prepare_kernel(
     q,
     k,
+    w,
     pairs_q,
     pairs_k,
     tanhs_q,
@@ -76,6 +77,10 @@ def prepare_kernel(
     rows_k,
     top_q,
     top_k,
+    vector,
+    grad,
+    context,
+    delta,
     T,
     S,
     H,
@@ -90,10 +95,33 @@ def prepare_kernel(
     k_g,
     k_s,
     D: tl.constexpr,
+    R: tl.constexpr,
     CLEAN: tl.constexpr,
 ):
-    """Exponentials and the largest magnitude of 64 rows of q or k, 64 widths of them."""
+    """Exponentials and the largest magnitude of 64 rows of q or k, 64 widths of them.
+
+    By the way, where asked: the score vector in float32; and grad · context of every query, which
+    is what the softmax takes off every slope.
+    """
     program = tl.program_id(0)
+    if vector is not None:  # noqa: SIM102  (None is left out before the rest is compiled)
+        if program == 0:
+            wide = tl.program_id(1) * 64 + tl.arange(0, 64)
+            for h in range(0, H):
+                scores = tl.load(w + h * D + wide, mask=wide < D, other=0.0)
+                tl.store(vector + h * D + wide, scores.to(tl.float32), mask=wide < D)
+    if delta is not None:  # noqa: SIM102
+        if (tl.program_id(1) == 0) & (program < programs_q):
+            t = program % blocks_t * ROWS + tl.arange(0, ROWS)
+            row = (program // blocks_t).to(tl.int64) * T + t
+            off = tl.zeros([ROWS], tl.float32)
+            for r0 in range(0, R, 64):
+                r = r0 + tl.arange(0, 64)
+                place, here = row[:, None] * R + r[None, :], (t < T)[:, None] & (r < R)[None, :]
+                wanted = tl.load(grad + place, mask=here, other=0.0).to(tl.float32)
+                given = tl.load(context + place, mask=here, other=0.0).to(tl.float32)
+                off += tl.sum(wanted * given, 1)
+            tl.store(delta + row, off, mask=t < T)
     x, pairs, tanhs, rows, top = q, pairs_q, tanhs_q, rows_q, top_q
     N, heads, blocks, x_b, x_h, x_n = T, H, blocks_t, q_b, q_h, q_t
     if program >= programs_q:
@@ -399,7 +427,7 @@ def row_kernel(
     g = h // (H // G)
     t = at % T + tl.zeros([1], tl.int32)
     d, r = tl.arange(0, WIDTH), tl.arange(0, READ)
-    vector = tl.load(w + h.to(tl.int64) * D + d, mask=d < D, other=0.0)
+    vector = tl.load(w + h.to(tl.int64) * D + d, mask=d < D, other=0.0).to(tl.float32)
     asked = q + (b.to(tl.int64) * q_b + h.to(tl.int64) * q_h + (at % T).to(tl.int64) * q_t) * VECTOR
     asked = tl.load(asked + d, mask=d < D, other=0.0).to(tl.float32)
     keys = k + (b.to(tl.int64) * k_b + g.to(tl.int64) * k_g) * VECTOR + d[None, :]
@@ -462,234 +490,132 @@ def row_kernel(
     tl.store(context + at * R + r, gathered / tl.sum(safe, 0), mask=r < R)
 
 
-def prepared(q, k, precise, rows=False, clean=False):
-    """Exponentials (and tanhs) of q and k, and the largest magnitudes: a dict of scratch tensors.
+class Energies:
+    """Energies of one stretch of queries after another, in a scratch of bounded size.
 
-    B H T D, B G S D -> pairs D/2 N 2 and, where asked, rows N/2 D 2, per head
+    Exponentials (and tanhs) of q and k are made at once: pairs D/2 N 2 and, where `back` asks for
+    gradients, rows N/2 D 2, per head; beside them the largest magnitudes. Each step of the
+    iteration launches the kernel that fills the energies, and gives a `Stretch`.
     """
-    (B, H, T, D), (_, G, S, _) = q.shape, k.shape
-    blocks_t, blocks_s = triton.cdiv(T, ROWS.value), triton.cdiv(S, ROWS.value)
-    padded = (D + 3) // 4 * 4
-    scratch = {}
-    for name, heads, blocks in (("q", B * H, blocks_t), ("k", B * G, blocks_s)):
-        size, many = heads * padded * blocks * ROWS.value, 1 + precise + rows
-        made = q.new_empty(many * size + 128, dtype=torch.float32)  # the last row is read beyond
-        made = [made[i * size : (i + 1) * size].view(torch.int64) for i in range(many)]
-        scratch["pairs_" + name] = made[0]
-        scratch["tanhs_" + name] = made[1] if precise else None
-        scratch["rows_" + name] = made[-1] if rows else None
-        top = (heads, blocks, SLICES.value)
-        scratch["top_" + name] = q.new_empty(top, dtype=torch.float32)
-    programs = B * H * blocks_t
-    grid = (programs + B * G * blocks_s, triton.cdiv(D, 64))
-    arguments = {"q": q, "k": k, **scratch, "T": T, "S": S, "D": D, "H": H, "G": G}
-    arguments.update(blocks_t=blocks_t, blocks_s=blocks_s, programs_q=programs, CLEAN=clean)
-    launch(prepare_kernel, grid, {**arguments, **strides(q=q, k=k)}, 8)
-    return {**scratch, "blocks_t": blocks_t, "blocks_s": blocks_s}
 
+    def __init__(self, scene: Scene, like: Tensor, back: Back | None = None) -> None:
+        self.scene, single = scene, torch.float32
+        ready = layout(
+            scene.shape,
+            (scene.groups, scene.S),
+            scene.precise,
+            None if back is None else back.dtype,
+            back is not None and scene.gain_centre is not None,
+            scene.w.kind[0] != single,
+        )
+        self.parts, self.size, self.tile, self.depth, self.sliced, rooms = ready
+        self.pairs_q, self.pairs_k, self.tanhs_q, self.tanhs_k, *parts = rooms.made(like)
+        self.rows_q, self.rows_k, self.top_q, self.top_k, *parts = parts
+        self.energies, self.weights, self.delta, self.moments, vector = parts
+        self.w = scene.w if vector is None else vector
+        self._prepare(back, vector)
 
-AXES = {"q": "bht", "k": "bgs", "v": "bgs"}
+    def _prepare(self, back: Back | None, vector: At | None) -> None:
+        scene = self.scene
+        D = scene.shape[3]
+        programs = scene.rows * scene.blocks_t
+        launch(
+            prepare_kernel,
+            (programs + scene.groups * scene.blocks_s, -(-D // 64)),
+            (
+                *(scene.q, scene.k, scene.w, self.pairs_q, self.pairs_k, self.tanhs_q),
+                *(self.tanhs_k, self.rows_q, self.rows_k, self.top_q, self.top_k, vector),
+                *((None, None) if back is None else (back.grad, back.context)),
+                self.delta,
+            ),
+            (
+                *(*scene.lengths, scene.blocks_t, scene.blocks_s, programs),
+                *(*scene.q_steps, *scene.k_steps),
+            ),
+            (D, scene.R, back is not None),
+            8,
+        )
 
-
-def strides(vector=1, **tensors):
-    """Strides by name, in units of a vector load."""
-    return {
-        f"{name}_{axis}": x.stride(i) // vector
-        for name, x in tensors.items()
-        for i, axis in enumerate(AXES[name])
-    }
-
-
-def vector(*tensors):
-    """How many elements one load may bring: 16 bytes' worth where all strides allow it."""
-    for x in tensors:
-        many = 16 // x.element_size()
-        if any(n % many for n in x.stride()[:-1]) or x.data_ptr() % 16:
-            return 1
-    return 16 // tensors[0].element_size()
-
-
-def sights(seen, B, H, T, S):
-    """The arguments that say who sees what."""
-    table = seen.table
-    if table is not None:
-        table = table.view(torch.uint8).expand(B, H, T, S)
-    steps = (0, 0, 0, 0) if table is None else table.stride()
-    ahead = 0 if seen.causal else FAR
-    behind = FAR
-    if seen.half >= 0:
-        behind, ahead = seen.half, min(ahead, seen.half)
-    return {
-        "stop": None if seen.stop is None else seen.stop.expand(B).contiguous(),
-        "exists": None
-        if seen.exists is None
-        else seen.exists.view(torch.uint8).expand(B, S).contiguous(),
-        "table": table,
-        "centre": None if seen.centre is None else seen.centre.expand(B, H, T).contiguous(),
-        **{f"table_{axis}": step for axis, step in zip("bhts", steps, strict=True)},
-        "first": seen.first,
-        "behind": min(behind, FAR),
-        "ahead": min(ahead, FAR),
-        "radius": seen.radius,
-    }
-
-
-def extras(seen, dropout, seed, B, H, T):
-    """The arguments that say what multiplies the weights."""
-    centre = seen.gain_centre
-    return {
-        "gain_centre": None if centre is None else centre.expand(B, H, T).contiguous(),
-        "sigma": float(seen.sigma),
-        "seed": seed if dropout else None,
-        "dropout": float(dropout),
-        "boost": 1 / (1 - dropout) if dropout < 1 else 0.0,
-    }
+    def __iter__(self) -> Iterator[Stretch]:
+        scene = self.scene
+        D, blocks_s = scene.shape[3], scene.blocks_s
+        addresses = (
+            *(scene.q, scene.k, self.w, self.energies, self.pairs_q, self.pairs_k),
+            *(self.tanhs_q, self.tanhs_k, self.top_q, self.top_k, scene.stop, scene.centre),
+        )
+        sizes = (
+            *(*scene.lengths, scene.blocks_t, blocks_s),
+            *(*scene.q_steps, *scene.k_steps, *scene.edges),
+        )
+        constants = (D, self.depth, scene.width, self.tile)
+        for part in self.parts:
+            rows = part.rows * scene.shape[1]
+            tiles = rows * part.blocks * (_ROWS // self.tile) * blocks_s
+            launch(
+                energy_kernel,
+                (tiles * self.sliced, 1),
+                addresses,
+                (*sizes, *part.place, self.size),
+                constants,
+                4,
+                tuned.ENERGY_REGISTERS,
+            )
+            yield part
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, w: Tensor, seen: Plan, dropout: float, seed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The context and the log of each query's sum.    -> B H T R, B H T"""
-    (B, H, T, D), (_, G, S, R) = q.shape, v.shape
-    common = {
-        "w": w.float().contiguous(),
-        "T": T,
-        "S": S,
-        "D": D,
-        "R": R,
-        "H": H,
-        "G": G,
-        **sights(seen, B, H, T, S),
-        **extras(seen, dropout, seed, B, H, T),
-        "WIDTH": max(16, triton.next_power_of_2(D)),
-        "READ": max(16, triton.next_power_of_2(R)),
-    }
+    scene = Scene(q, k, v, w, seen, dropout, seed)
+    B, H, T, _ = scene.shape
     if T <= 4:
-        return _by_row(q, k, v, common)
-    context = v.new_empty(B, H, T, R)
+        return _by_row(scene, v)
+    context = v.new_empty(B, H, T, scene.R)
     log_sum = q.new_empty(B, H, T, dtype=torch.float32)
-    scratch = prepared(q, k, q.dtype == torch.float32)
-    stretched = Energies(q, k, scratch, common, 4)
-    wide, tile = vector(v), tuned.read(T, R)
-    queries = min(tile.queries, ROWS.value)
-    arguments = {**common, **strides(wide, v=v), "blocks_s": stretched.blocks_s, "VECTOR": wide}
-    arguments.update(v=v, context=context, log_sum=log_sum, BT=queries)
-    for where, rows in stretched:
-        programs = rows * where["blocks"] * (ROWS.value // queries)
-        launch(read_kernel, (programs,), {**arguments, **where}, tile.warps)
+    energies = Energies(scene, q)
+    unit, tile = scene.unit("v"), tuned.read(T, scene.R)
+    queries = min(tile.queries, _ROWS)
+    addresses = (scene.v, at(context), at(log_sum), energies.energies, *scene.sights)
+    sizes = (*scene.lengths, scene.blocks_s, *scene.steps(unit, "v"), *scene.table_steps)
+    constants = (scene.R, scene.read, queries, energies.sliced, unit)
+    for part in energies:
+        launch(
+            read_kernel,
+            (part.rows * H * part.blocks * (_ROWS // queries), 1),
+            addresses,
+            (*sizes, *scene.edges, *part.place, energies.size, *scene.factors),
+            constants,
+            tile.warps,
+        )
     return context, log_sum
 
 
-class Energies:
-    """Energies of one stretch of queries after another, in a scratch of bounded size.
-
-    Each step of the iteration launches the kernel that fills it, and gives the arguments that say
-    where the stretch lies, and how many heads of how many batch rows it has.
-    """
-
-    def __init__(self, q, k, scratch, common, bytes_each):
-        B, H, T, D = q.shape
-        self.blocks_t, self.blocks_s = scratch["blocks_t"], scratch["blocks_s"]
-        self.H = H
-        block = ROWS.value * self.blocks_s * ROWS.value
-        self.parts = stretches(B, H, self.blocks_t, block * bytes_each, tuned.SCRATCH)
-        self.size = max(n * m for _, n, _, m in self.parts) * H * block
-        self.tile = min(tuned.energy(T), ROWS.value)
-        programs = self.size // (self.tile * ROWS.value)
-        self.depth = tuned.depth(D, programs)
-        self.sliced = -(-D // self.depth)
-        self.energies = q.new_empty(self.sliced * self.size, dtype=torch.float32)
-        self.arguments = {
-            **common,
-            **{name: x for name, x in scratch.items() if not name.startswith("rows")},
-            **strides(q=q, k=k),
-            "q": q,
-            "k": k,
-            "DEPTH": self.depth,
-            "BT": self.tile,
-        }
-
-    def __iter__(self):
-        for b0, rows, block0, blocks in self.parts:
-            where = {"b0": b0, "block0": block0, "blocks": blocks, "size": self.size}
-            where.update(energies=self.energies, SLICED=self.sliced)
-            tiles = rows * self.H * blocks * (ROWS.value // self.tile) * self.blocks_s
-            launch(
-                energy_kernel,
-                (tiles * self.sliced,),
-                {**self.arguments, **where},
-                4,
-                tuned.ENERGY_REGISTERS,
-            )
-            yield where, rows * self.H
-
-
-def stretches(B, H, blocks_t, bytes_per_block, budget):
-    """Batch rows and blocks of queries to take at a time: b0, rows, block0, blocks."""
-    fit = max(1, budget // (H * bytes_per_block))  # blocks of queries, of all the heads of a row
-    if fit >= blocks_t:
-        rows = fit // blocks_t
-        return [(b, min(rows, B - b), 0, blocks_t) for b in range(0, B, rows)]
-    starts = range(0, blocks_t, fit)
-    return [(b, 1, i, min(fit, blocks_t - i)) for b in range(B) for i in starts]
-
-
-_compiled: dict[tuple[Any, ...], Any] = {}
-_signature: dict[int, tuple[list[int], list[int], list[int]]] = {}
-
-
-def launch(kernel, grid, arguments, warps, registers=None):
-    """Launch a kernel; one that was launched alike before, without Triton's own long look at it."""
-    name = id(kernel)  # a kernel's own hash reads its source
-    values = [arguments[each] for each in kernel.arg_names]
-    if INTERPRETED.value:
-        kernel[grid](*values)
-        return
-    if name not in _signature:
-        _signature[name] = (
-            [i for i, p in enumerate(kernel.params) if p.is_constexpr],
-            [i for i, x in enumerate(values) if x is None or isinstance(x, torch.Tensor)],
-            [i for i, x in enumerate(values) if type(x) is int],
-        )
-    fixed, tensors, integers = _signature[name]
-    key = (
-        name,
-        warps,
-        torch.cuda.current_device(),
-        *[values[i] for i in fixed],
-        *[
-            x if x is None else (x.dtype, x.data_ptr() % 16)
-            for x in map(values.__getitem__, tensors)
-        ],
-        max(map(values.__getitem__, integers)) < 1 << 31,
-    )
-    known = _compiled.get(key)
-    if known is None:
-        options = {"num_warps": warps, "num_stages": 1}
-        if registers is not None:
-            options["maxnreg"] = registers
-        _compiled[key] = kernel[grid](*values, **options)
-    else:
-        known[(*grid, 1, 1)[:3]](*values)
-
-
-def _by_row(q, k, v, common):
+def _by_row(scene: Scene, v: Tensor) -> tuple[Tensor, Tensor]:
     """The same for a query or a few, cut along S where there are too few to fill a GPU."""
-    (B, H, T, _), (_, _, S, R) = q.shape, v.shape
-    keys, warps = tuned.row(max(common["WIDTH"], common["READ"]))
-    cuts = max(1, min(64, S // 512, tuned.ENOUGH * 2 // (B * H * T)))
-    context = q.new_empty(B, H, T, cuts, R, dtype=v.dtype if cuts == 1 else torch.float32)
-    log_sum = q.new_empty(B, H, T, cuts, dtype=torch.float32)
-    wide = vector(q, k, v)
-    arguments = {**common, **strides(wide, q=q, k=k, v=v), "q": q, "k": k, "v": v}
-    arguments.update(context=context, log_sum=log_sum, BS=keys, VECTOR=wide)
-    arguments["PRECISE"] = q.dtype == torch.float32
-    launch(row_kernel, (B * H * T, cuts), arguments, warps)
+    B, H, T, D = scene.shape
+    R, dtype = scene.R, v.dtype
+    keys, warps = tuned.row(max(scene.width, scene.read))
+    cuts = max(1, min(64, scene.S // 512, tuned.ENOUGH * 2 // (B * H * T)))
+    context = v.new_empty(B, H, T, cuts, R, dtype=dtype if cuts == 1 else torch.float32)
+    log_sum = v.new_empty(B, H, T, cuts, dtype=torch.float32)
+    unit = scene.unit("q", "k", "v")
+    launch(
+        row_kernel,
+        (B * H * T, cuts),
+        (scene.q, scene.k, scene.v, scene.w, at(context), at(log_sum), *scene.sights),
+        (
+            *(*scene.lengths, *scene.steps(unit, "q", "k", "v"), *scene.table_steps),
+            *(*scene.edges, *scene.factors),
+        ),
+        (D, R, scene.width, scene.read, keys, unit, scene.precise),
+        warps,
+    )
     if cuts == 1:
         return context[:, :, :, 0], log_sum[..., 0]
     whole = log_sum.logsumexp(-1)
     share = (log_sum - whole[..., None]).nan_to_num(-torch.inf, neginf=-torch.inf).exp()
-    return (share[..., None] * context).sum(3).to(v.dtype), whole
+    return (share[..., None] * context).sum(3).to(dtype), whole
 
 
 @triton.jit(do_not_specialize=["T", "S"])

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+from torch.nn import Parameter
 
 from heed.errors import Refused
+from heed.kernels.ability import needs_grad
 from heed.kernels.additive import native
 from heed.kernels.additive.plan import Plan
 
@@ -50,13 +52,16 @@ def attend(
 ) -> Tensor:
     """The context.    B H T D, B G S D, B G S R, H D -> B H T R
 
-    plainly  no gradient, transform or trace is about, so the dispatcher may be passed by
+    plainly  no transform or trace is about, so the dispatcher may be passed by
     """
-    if plainly:
-        serve = _on_cuda if q.is_cuda else _on_cpu
-        return serve(q, k, v, w, *seen, dropout, seed, prepared)[0]
-    context: Tensor = torch.ops.heed.additive(q, k, v, w, *seen, dropout, seed, prepared)[0]
-    return context
+    if not plainly:
+        context: Tensor = torch.ops.heed.additive(q, k, v, w, *seen, dropout, seed, prepared)[0]
+        return context
+    if needs_grad(q, k, v, w, seen.gain_centre):
+        context = _Attend.apply(q, k, v, w, *seen, dropout, seed, prepared)  # type: ignore[no-untyped-call]
+        return context
+    serve = _on_cuda if q.is_cuda else _on_cpu
+    return serve(q, k, v, w, *seen, dropout, seed, prepared)[0]
 
 
 def _on_cpu(q: Tensor, k: Tensor, v: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -66,10 +71,11 @@ def _on_cpu(q: Tensor, k: Tensor, v: Tensor, w: Tensor, *rest: Any) -> tuple[Ten
 def _on_cuda(q: Tensor, k: Tensor, v: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     from heed.kernels.additive import forward
 
-    seen, dropout, seed = Plan(*rest[:_STEPS]), rest[_STEPS], rest[_STEPS + 1]
+    given = (_dense(q), _dense(k), _dense(v), w, Plan(*rest[:_STEPS]), *rest[_STEPS : _STEPS + 2])
+    if q.device.index == torch.cuda.current_device():
+        return forward.forward(*given)
     with torch.cuda.device(q.device):
-        context, log_sum = forward.forward(_dense(q), _dense(k), _dense(v), w, seen, dropout, seed)
-    return context, log_sum
+        return forward.forward(*given)
 
 
 def _back_on_cpu(*given: Any) -> tuple[Tensor, ...]:
@@ -82,11 +88,12 @@ def _back_on_cuda(*given: Any) -> tuple[Tensor, ...]:
     from heed.kernels.additive import backward
 
     grad, q, k, v, w, context, log_sum, *rest = given
-    seen, dropout, seed = Plan(*rest[:_STEPS]), rest[_STEPS], rest[_STEPS + 1]
-    q, k, v = _dense(q), _dense(k), _dense(v)
+    seen = (Plan(*rest[:_STEPS]), *rest[_STEPS : _STEPS + 2])
+    given = (grad, _dense(q), _dense(k), _dense(v), w, context, log_sum, *seen)
+    if q.device.index == torch.cuda.current_device():
+        return _five(backward.backward(*given))
     with torch.cuda.device(q.device):
-        grads = backward.backward(grad, q, k, v, w, context, log_sum, seen, dropout, seed)
-    return _five(grads)
+        return _five(backward.backward(*given))
 
 
 def _dense(x: Tensor) -> Tensor:
@@ -122,28 +129,64 @@ def _fake_back(
     return (*fresh, none if gain_centre is None else torch.empty_like(gain_centre))
 
 
+_PLACE = 4 + Plan._fields.index("gain_centre")
+
+
 def _remember(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     context, log_sum = output
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     ctx.save_for_backward(*tensors, context, log_sum)
     ctx.others = [None if isinstance(x, Tensor) else (x,) for x in inputs]  # type: ignore[attr-defined]
-    ctx.mark_non_differentiable(log_sum)
     ctx.set_materialize_grads(False)
 
 
-def _differentiate(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _remember_both(
+    ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]
+) -> None:
+    _remember(ctx, inputs, output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
     *tensors, context, log_sum = ctx.saved_tensors
-    kept = iter(tensors)
-    q, k, v, w, *rest = [next(kept) if x is None else x[0] for x in ctx.others]
     nothing: list[Tensor | None] = [None] * len(ctx.others)
     if grad is None:
         return tuple(nothing)
-    grads = torch.ops.heed.additive_backward(grad, q, k, v, w, context, log_sum, *rest)
+    kept = iter(tensors)
+    q, k, v, w, *rest = [next(kept) if x is None else x[0] for x in ctx.others]
+    grads = _backwards(q)(grad, q, k, v, w, context, log_sum, *rest)
     nothing[:4] = grads[:4]
-    place = 4 + Plan._fields.index("gain_centre")
-    if ctx.needs_input_grad[place]:
-        nothing[place] = grads[4]
+    if ctx.needs_input_grad[_PLACE]:
+        nothing[_PLACE] = grads[4]
     return tuple(nothing)
+
+
+def _backwards(q: Tensor) -> Any:
+    """The operator where somebody looks on, or may want second derivatives, which it refuses."""
+    if torch.is_grad_enabled() or watched(q):
+        return torch.ops.heed.additive_backward
+    return _back_on_cuda if q.is_cuda else _back_on_cpu
+
+
+def watched(*tensors: Tensor) -> bool:
+    """Whether somebody traces or transforms, or a tensor is more than one."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    return any(type(x) is not Tensor and type(x) is not Parameter for x in tensors)
+
+
+class _Attend(torch.autograd.Function):
+    """heed::additive without the dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        found = (_on_cuda if inputs[0].is_cuda else _on_cpu)(*inputs)
+        _remember(ctx, inputs, found)
+        return found[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        return _differentiate(ctx, *grads)
 
 
 def _once_only(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -156,6 +199,6 @@ def _once_only(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
 torch.library.register_fake("heed::additive", _fake, lib=_library)
 torch.library.register_fake("heed::additive_backward", _fake_back, lib=_library)
 torch.library.register_autograd(
-    "heed::additive", _differentiate, setup_context=_remember, lib=_library
+    "heed::additive", _differentiate, setup_context=_remember_both, lib=_library
 )
 torch.library.register_autograd("heed::additive_backward", _once_only, lib=_library)

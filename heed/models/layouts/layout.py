@@ -66,6 +66,9 @@ def translated(
     names  of each of heed's fields: the key there, and what holds where it is left out
     """
     given = {field: config.get(key, default) for field, (key, default) in names.items()}
+    for field in ("symbols", "width", "layers", "heads"):
+        if field in names and given[field] is None:
+            raise Refused(f"config.json has {names[field][0]}: null, which is no size")
     try:
         return kind(**given, **known)
     except ValidationError as error:

@@ -135,7 +135,8 @@ class Classifying(Story):
 
     def tokens(self, folder: RunFolder, config: ClassifyConfig) -> Words:
         """The tokeniser and the labels."""
-        words = words_of(folder, config.labels, framed(config.model), config.longest)
+        frame, symbols = framed(config.model), config.symbols
+        words = words_of(folder, config.labels, frame, config.longest, symbols)
         if words.tokeniser.size != config.symbols:
             raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
         if len(set(config.labels)) != len(config.labels):

@@ -60,7 +60,7 @@ class Labelling(nn.Module):
         for record in drew:
             T = record.log_prob.shape[2]
             asked = 1 if T == 1 else batch.lengths["text"][:, None]
-            real = (torch.arange(T, device=reward.device) < asked) & (batch.rows >= 0)[:, None]
+            real = torch.arange(T, device=reward.device) < asked  # a filler has one place to see
             real = real[:, None]
             entropy = None if record.entropy is None else record.entropy * real
             total = total + rows * reinforce(

@@ -16,7 +16,7 @@ from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root, text_of
 from heed.running.stories.story import Start
 from heed.tasks.classify import Data, examples
-from heed.tasks.cutting import Cutting, Words, load_cutting
+from heed.tasks.cutting import MOST, Cutting, Words, load_cutting
 from heed.training.folder import RunFolder
 
 
@@ -46,9 +46,12 @@ def prepare(
     return Prepared(words, train, list(kept(folder, "valid", words.labels)))
 
 
-def words_of(folder: RunFolder, labels: Sequence[str], framed: bool, longest: int) -> Words:
+def words_of(
+    folder: RunFolder, labels: Sequence[str], framed: bool, longest: int, symbols: int = MOST
+) -> Words:
     """The tokeniser of a run, and the labels that texts may get."""
-    return Words(load_cutting(folder.plain(folder.tokenizer)), tuple(labels), framed, longest)
+    tokeniser = load_cutting(folder.plain(folder.tokenizer), symbols)
+    return Words(tokeniser, tuple(labels), framed, longest)
 
 
 def labels_of(folder: RunFolder) -> list[str]:

@@ -1,4 +1,4 @@
-"""Validating: the figures are those of the pairs, and samples are left to look at."""
+"""Validating a translation: the figures are those of the pairs, and samples are left to look at."""
 
 from __future__ import annotations
 

@@ -1,0 +1,251 @@
+"""Generation with a cache: heed's greedy search against Hugging Face `generate`, the same weights.
+
+    python benchmarks/generating.py [--size small] [--device cuda] [--prompts 1,8,32] [--mixed]
+    python benchmarks/generating.py --size tiny --new 8                   # a rehearsal
+
+A GPT-2 with random weights is written out in Hugging Face's layout and read there. Both continue
+the same prompts by the same number of symbols, in turns; each figure is the best of its rounds.
+With --mixed the prompts have different lengths, and stand at the end of their rows on both sides.
+float32 on a CPU, bfloat16 weights on a GPU. Memory is the peak above the weights: what a GPU had
+allocated, or on a CPU how much a process of its own grew. Nothing is reported unless both write the
+same symbols in float64.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from heed.decoding import greedy
+from heed.decoding.sliding import padded
+from heed.models import pretrained
+from heed.models.layouts import LAYOUTS
+from heed.models.replaying import Replaying
+from heed.models.text_settings import GPT2Settings, build
+from heed.models.transformer import Decoder
+
+SIZES = {
+    "tiny": GPT2Settings(layers=2, width=64, heads=4, symbols=500, longest=256, initial=0.1),
+    "nano": GPT2Settings(size="nano", symbols=512, longest=512, initial=0.1),
+    "small": GPT2Settings(size="small", symbols=50257, initial=0.1),
+}
+END = 3
+ROUNDS = 3
+
+
+def pair(size: str) -> tuple[Decoder, GPT2LMHeadModel]:
+    """The same network on both sides."""
+    settings = SIZES[size]
+    ours = build(settings).eval()
+    assert isinstance(ours, Decoder)
+    with torch.no_grad():
+        ours.words.table.weight[END] = 0  # never the likeliest, so that no text ends
+    theirs = GPT2LMHeadModel(their_config(settings)).eval()
+    described = pretrained.describe(LAYOUTS["gpt2"].config(settings, "language"))
+    missing = theirs.load_state_dict(
+        pretrained.theirs(described, ours.state_dict()), strict=False
+    ).missing_keys
+    assert set(missing) <= {"lm_head.weight"}, missing  # which is the table of words
+    return ours, theirs
+
+
+def their_config(settings: GPT2Settings) -> GPT2Config:
+    """As Hugging Face says it; no text ends by itself."""
+    config = LAYOUTS["gpt2"].config(settings, "language")
+    config |= {"eos_token_id": None, "bos_token_id": None}
+    return GPT2Config(**config, attn_implementation="sdpa")
+
+
+def prompts_of(count: int, length: int, mixed: bool, symbols: int) -> list[list[int]]:
+    """Random prompts; mixed: from half to the whole of the length."""
+    drawn = torch.Generator().manual_seed(count)
+    lengths = [length] * count
+    if mixed and count > 1:
+        lengths = torch.linspace(length / 2, length, count).long().tolist()
+    return [torch.randint(4, symbols, (n,), generator=drawn).tolist() for n in lengths]
+
+
+def heed_writes(
+    model: Decoder, prompts: list[list[int]], new: int, replay: bool = False
+) -> list[list[int]]:
+    """The likeliest symbols, with heed; replay: its steps from a CUDA graph."""
+    device = model.words.table.weight.device
+    with torch.inference_mode():
+        inputs, lengths = padded([prompt[:-1] for prompt in prompts], device)
+        places = -(-(inputs.shape[1] + new) // 8) * 8
+        stepper: Any = Replaying(model, places) if replay else model
+        carry = stepper.begin(inputs, lengths=lengths)
+        found = greedy(
+            stepper,
+            carry,
+            len(prompts),
+            begin=torch.tensor([prompt[-1] for prompt in prompts], device=device),
+            end=END,
+            longest=new,
+            device=device,
+            cut=True,
+        )
+    return [each.symbols for each in found]
+
+
+def theirs_write(
+    model: GPT2LMHeadModel, prompts: list[list[int]], new: int, **how: Any
+) -> list[list[int]]:
+    """The likeliest symbols, with `generate`."""
+    inputs, lengths = padded(prompts, model.device)
+    T = inputs.shape[1]
+    there = torch.ones_like(inputs)
+    if lengths is not None:
+        there = (torch.arange(T, device=model.device) >= T - lengths[:, None]).long()
+    with torch.inference_mode():
+        found: Tensor = model.generate(
+            inputs,
+            attention_mask=there,
+            max_new_tokens=new,
+            do_sample=False,
+            pad_token_id=0,
+            **how,
+        )
+    return found[:, T:].tolist()
+
+
+def agree(size: str, prompts: list[list[int]], new: int, device: str) -> None:
+    """The same symbols in float64, or no time is told."""
+    torch.manual_seed(0)
+    ours, theirs = (model.double().to(device) for model in pair(size))
+    wanted = theirs_write(theirs, prompts, new)
+    for replay in (False, True):
+        if heed_writes(ours, prompts, new, replay) != wanted:
+            sys.exit(f"{size}: the symbols differ, so no time is reported ({replay=})")
+
+
+def seconds(run: Callable[[], object], device: str) -> float:
+    begun = time.perf_counter()
+    run()
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def peak(run: Callable[[], object]) -> float:
+    """MiB on a GPU, above what was there."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def grown(options: argparse.Namespace, side: str, count: int) -> float:
+    """MiB by which a process of its own grew on a CPU."""
+    command = [sys.executable, __file__, "--side", side, "--prompts", str(count)]
+    for name in ("size", "length", "new", "threads"):
+        command += [f"--{name}", str(getattr(options, name))]
+    command += ["--mixed"] if options.mixed else []
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(told.split()[-1])
+
+
+def one_side(options: argparse.Namespace) -> float:
+    """What generating adds to the peak of this process, in MiB; only one network is in it."""
+    settings = SIZES[options.size]
+    prompts = prompts_of(int(options.prompts), options.length, options.mixed, settings.rows)
+    run: Callable[[], object]
+    if options.side == "heed":
+        ours = build(settings).eval()
+        assert isinstance(ours, Decoder)
+        run = partial(heed_writes, ours, prompts, options.new)
+    else:
+        theirs = GPT2LMHeadModel(their_config(settings)).eval()
+        run = partial(theirs_write, theirs, prompts, options.new)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before = resident("VmRSS")
+    run()
+    return resident("VmHWM") - before
+
+
+def resident(field: str) -> float:
+    """MiB of this process, as Linux counts them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (found,) = (line for line in lines if line.startswith(f"{field}:"))
+    return int(found.split()[1]) / 1024
+
+
+def compare(options: argparse.Namespace, count: int) -> dict[str, object]:
+    """Both sides in turns."""
+    device, new = options.device, options.new
+    torch.manual_seed(0)
+    ours, theirs = pair(options.size)
+    if device != "cpu":
+        ours, theirs = (model.to(device, torch.bfloat16) for model in (ours, theirs))
+    symbols = len(ours.words.table.weight)
+    prompts = prompts_of(count, options.length, options.mixed, symbols)
+    agree(options.size, prompts, min(new, 16), device)
+    how = {"cache_implementation": "static"} if options.static else {}
+    runs: dict[str, Callable[[], object]] = {"heed": partial(heed_writes, ours, prompts, new)}
+    if device != "cpu":
+        runs["heed replayed"] = partial(heed_writes, ours, prompts, new, replay=True)
+    runs["generate"] = partial(theirs_write, theirs, prompts, new, **how)
+    for run in runs.values():
+        run()
+    rounds = [
+        {name: seconds(run, device) for name, run in runs.items()} for _ in range(options.rounds)
+    ]
+    best = {name: min(each[name] for each in rounds) for name in runs}
+    if device == "cpu":
+        memory = {name: grown(options, name, count) for name in runs}
+    else:
+        memory = {name: peak(run) for name, run in runs.items()}
+    row: dict[str, object] = {
+        "size": options.size,
+        "device": device,
+        "prompts": count,
+        "mixed": options.mixed,
+    }
+    for name, time_taken in best.items():
+        row[f"{name} tokens/s"] = round(count * new / time_taken, 1)
+        row[f"{name} MiB"] = round(memory[name], 1)
+        if name != "generate":
+            row[f"{name} ratio"] = round(best["generate"] / time_taken, 3)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", default="small", choices=list(SIZES))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--prompts", default="1,8,32", help="how many at a time, several figures")
+    parser.add_argument("--length", type=int, default=32, help="symbols of a prompt")
+    parser.add_argument("--new", type=int, default=64, help="symbols to write")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--mixed", action="store_true", help="prompts of different lengths")
+    parser.add_argument("--static", action="store_true", help="their static cache")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--side", choices=("heed", "generate"), help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.side:
+        print(one_side(options))
+        return
+    for count in map(int, options.prompts.split(",")):
+        row = compare(options, count)
+        print(
+            json.dumps(row) if options.json else "  ".join(f"{k} {v}" for k, v in row.items()),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

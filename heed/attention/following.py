@@ -1,0 +1,289 @@
+"""Following texts while they are written: whose row is whose, and what one of them saw.
+
+A search puts its rows in a new order at every step (`begin`, `step`, `select`). While a model is
+watched, these calls are noted; afterwards the rows that a surviving text stood in are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from heed.errors import Refused
+from heed.records import Attended, State, Statistics
+
+When = tuple[int, int]
+"""Which text of a watch, and its step; -1 while the text began (a prompt, a source)."""
+
+
+class Text:
+    """Texts that were written side by side: what each row read, and which row it came from.
+
+    symbols   of each step, what its rows read
+    parents   of each step, the rows of the step before; of the first, the sentences
+    """
+
+    def __init__(self) -> None:
+        self.symbols: list[list[int]] = []
+        self.parents: list[list[int]] = []
+        self.chosen: list[int] | None = None  # since the last step
+
+    def select(self, rows: list[int]) -> None:
+        """Go on with these rows."""
+        self.chosen = rows if self.chosen is None else [self.chosen[row] for row in rows]
+
+    def step(self, symbols: list[int]) -> None:
+        """Each row reads a symbol."""
+        parents = list(range(len(symbols))) if self.chosen is None else self.chosen
+        self.symbols.append(symbols)
+        self.parents.append(parents)
+        self.chosen = None
+
+    def path(self, symbols: Sequence[int], sentence: int) -> list[int]:
+        """The rows in which a text of n symbols stood when each of them was chosen: n steps."""
+        n = len(symbols)
+        if not 0 < n <= len(self.symbols):
+            raise Refused(f"{len(self.symbols)} steps were watched, and the text has {n} symbols")
+        before = list(symbols[: n - 1])
+        for row in range(len(self.symbols[n - 1])):
+            rows = self._back(n - 1, row)
+            read = [self.symbols[t][rows[t]] for t in range(1, n)]
+            if self.parents[0][rows[0]] == sentence and read == before:
+                return rows
+        raise Refused(f"no hypothesis of sentence {sentence} was ever continued by these symbols")
+
+    def _back(self, t: int, row: int) -> list[int]:
+        rows = [row]
+        for parents in self.parents[t:0:-1]:
+            rows.append(parents[rows[-1]])
+        return rows[::-1]
+
+
+class Following:
+    """Notes the calls of `begin`, `step` and `select` inside a model while a watch lasts."""
+
+    def __init__(self) -> None:
+        self.texts: list[Text] = []
+        self.now: When | None = None
+        self.busy = False  # inside one of the calls: a model's part may have them too
+        self.last: tuple[object, int] | None = None  # the carry last handed out, and its text
+        self.kinds: set[type] = set()
+
+    @property
+    def stepping(self) -> bool:
+        """Whether a step is being taken, so that each row asks once."""
+        return self.now is not None and self.now[1] >= 0
+
+    def listen(self, model: nn.Module, stack: ExitStack) -> None:
+        """Until the stack is left."""
+        calls: dict[str, tuple[Callable[..., Any], int]]
+        calls = {"begin": (self._begin, 0), "step": (self._step, 2), "select": (self._select, 2)}
+        for module in model.modules():
+            if all(callable(getattr(module, name, None)) for name in calls):
+                for name, (around, least) in calls.items():
+                    self._note(module, name, around, least, stack)
+
+    def _note(
+        self,
+        module: nn.Module,
+        name: str,
+        around: Callable[..., Any],
+        least: int,
+        stack: ExitStack,
+    ) -> None:
+        """Put a call around a method of this one module; the stack takes it away again.
+
+        With fewer arguments than `least` it is some method that only shares the name.
+        """
+        call, own = getattr(module, name), vars(module).get(name)
+
+        @wraps(call)
+        def noted(*given: Any, **named: Any) -> Any:
+            if self.busy or len(given) < least:
+                return call(*given, **named)
+            self.busy = True
+            try:
+                return around(call, *given, **named)
+            finally:
+                self.busy, self.now = False, None
+
+        def restore() -> None:
+            vars(module).pop(name)
+            if own is not None:
+                vars(module)[name] = own
+
+        vars(module)[name] = noted
+        stack.callback(restore)
+
+    def _begin(self, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self.texts.append(Text())
+        self.now = (len(self.texts) - 1, -1)
+        return self._hand_out(call(*given, **named), self.now[0])
+
+    def _step(self, call: Callable[..., Any], carry: Any, symbols: Tensor, **named: Any) -> Any:
+        index = self._text(carry)
+        self.texts[index].step(symbols.tolist())
+        self.now = (index, len(self.texts[index].symbols) - 1)
+        told = call(carry, symbols, **named)
+        self._hand_out(told.carry, index)
+        return told
+
+    def _select(
+        self, call: Callable[..., Any], carry: Any, rows: Tensor, *given: Any, **named: Any
+    ) -> Any:
+        index = self._text(carry)
+        self.texts[index].select(rows.tolist())
+        return self._hand_out(call(carry, rows, *given, **named), index)
+
+    def _hand_out(self, carry: Any, index: int) -> Any:
+        self.last = (carry, index)
+        self.kinds.add(type(carry))
+        return carry
+
+    def _text(self, carry: Any) -> int:
+        """The text that a carry goes on with; one that branched off begins another."""
+        if self.last is not None and self.last[0] is carry:
+            return self.last[1]
+        if type(carry) not in self.kinds:
+            raise Refused(
+                "this text was begun before it was watched, perhaps on a road that forms no "
+                "records; begin it inside: with heed.watch(model): carry = model.begin(...)"
+            )
+        self.texts.append(Text())
+        return len(self.texts) - 1
+
+
+def of_row(record: Attended, row: int, rows: int) -> Attended:
+    """What one of so many rows saw.    B H T S -> 1 H T S
+
+    Hypotheses of a sentence may have asked its one memory together, as so many queries.
+    """
+    B, T = sizes(record)
+    if not 0 <= row < rows:
+        raise Refused(f"there is no row {row}: {rows} texts were written side by side")
+    if rows == B:
+        return _cut(record, row, None)
+    if rows != B * T:
+        raise Refused(f"{rows} texts were written, and a record has B={B} and T={T}")
+    return _cut(record, row // T, row % T)
+
+
+def sizes(record: Attended) -> tuple[int, int]:
+    """B and T of a record."""
+    for x in (record._weight, record._energy):
+        if x is not None:
+            return x.shape[0], x.shape[2]
+    if record._statistics is not None:
+        return record._statistics.mass.shape[0], record._statistics.mass.shape[2]
+    raise Refused("neither weights nor statistics were kept, so there is nothing to follow")
+
+
+def _cut(record: Attended, b: int, t: int | None) -> Attended:
+    def some(x: Tensor | None) -> Tensor | None:
+        return None if x is None else (x[b : b + 1] if t is None else x[b : b + 1, :, t : t + 1])
+
+    return Attended(
+        None,
+        State(record.state.step, record.state.origin),
+        some(record._weight),
+        some(record._energy),
+        some(record.log_prob),
+        some(record.entropy),
+        some(record.penalty),
+        record.kernel,
+        record.refusals,
+        None if record._statistics is None else _stated(record._statistics, b, t),
+    )
+
+
+def _stated(seen: Statistics, b: int, t: int | None) -> Statistics:
+    """Of one row, or of one of its queries: what a key received then is that query's weights."""
+    if t is None:
+        return Statistics(*(None if x is None else x[b : b + 1] for x in seen))  # type: ignore[arg-type]
+    if seen.rows is None or seen.rows.shape[2] != seen.mass.shape[2]:
+        raise Refused("what each hypothesis gave to each key was not kept; watch from the begin on")
+    whole = {"received", "map", "rows"}
+    fields: dict[str, Tensor | None] = {
+        name: None if x is None or name in whole else x[b : b + 1, :, t : t + 1]
+        for name, x in seen._asdict().items()
+    }
+    fields["received"] = seen.rows[b : b + 1, :, t]
+    return Statistics(**fields)  # type: ignore[arg-type]
+
+
+def join(records: Sequence[Attended]) -> Attended:
+    """Consecutive looks as one, along T; keys that came later are 0 for who came before."""
+    if len(records) == 1:
+        return records[0]
+    S = max(_keys(record) for record in records)
+    tops = [x.top.shape[-1] for x in (r._statistics for r in records) if x and x.top is not None]
+    return Attended.join([_wider(record, S, max(tops, default=0)) for record in records])
+
+
+def _keys(record: Attended) -> int:
+    for x in (record._weight, record._energy):
+        if x is not None:
+            return x.shape[-1]
+    return 0 if record._statistics is None else record._statistics.received.shape[-1]
+
+
+def _wider(record: Attended, S: int, most: int) -> Attended:
+    def to(x: Tensor | None) -> Tensor | None:
+        return None if x is None else pad(x, (0, S - x.shape[-1]))
+
+    seen = record._statistics
+    if seen is not None:  # maps of other widths cannot follow each other
+        received = pad(seen.received, (0, S - seen.received.shape[-1]))
+        seen = seen._replace(received=received, map=None, rows=None)
+        if seen.top is not None and seen.share is not None:
+            more = (0, most - seen.top.shape[-1])  # there were fewer keys to list
+            seen = seen._replace(top=pad(seen.top, more), share=pad(seen.share, more))
+    return record.replace(weight=to(record._weight), energy=to(record._energy), statistics=seen)
+
+
+def followed(
+    looks: Iterable[tuple[When, Attended]], text: Text, rows: Sequence[int]
+) -> Attended | None:
+    """What one module saw for one text: as it began, and at every step; None where it saw nothing.
+
+    looks   the records of the module for this text, and when each was made
+    rows    the row that the text stood in at each step
+    """
+    first, parts = text.parents[0][rows[0]], []
+    for when, record in looks:
+        if when[1] < 0:
+            parts.append(of_row(record, first, sizes(record)[0]))
+        else:
+            count = len(text.symbols[when[1]])
+            parts.append(of_row(record, rows[when[1]], count))
+    return join(parts) if parts else None
+
+
+def detached(record: Attended, *, device: torch.device | str | None = None) -> Attended:
+    """The same without its graph, its context and what its state remembers."""
+
+    def bare(x: Tensor | None) -> Tensor | None:
+        if x is None:
+            return None
+        x = x.detach().to(device=x.device if device is None else device)
+        return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
+
+    seen = record._statistics
+    return Attended(
+        None,
+        State(record.state.step, record.state.origin),
+        bare(record._weight),
+        bare(record._energy),
+        bare(record.log_prob),
+        bare(record.entropy),
+        bare(record.penalty),
+        record.kernel,
+        record.refusals,
+        None if seen is None else Statistics(*(bare(x) for x in seen)),  # type: ignore[arg-type]
+    )

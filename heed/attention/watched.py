@@ -1,0 +1,291 @@
+"""What a watch collected: the records of every attention, and the words that they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, overload
+
+from torch import Tensor
+
+from heed.attention.following import Text, When, detached, followed, join, of_row, sizes
+from heed.errors import Refused, UnknownName
+from heed.records import Attended, Statistics
+
+SPILLED_AT = 2**28
+"""Bytes of records that are kept in memory, where they may go to disk and no limit is given."""
+
+
+class Elsewhere(Protocol):
+    """A record that lies in a file."""
+
+    def __call__(self) -> Attended:
+        """Read it."""
+
+
+class Words(NamedTuple):
+    """The words that a module's queries and keys stand for, of each row of a batch."""
+
+    queries: tuple[tuple[str, ...], ...]
+    keys: tuple[tuple[str, ...], ...]
+
+
+class Records(Sequence[Attended]):
+    """The records of one attention in the order of the calls; some may lie on disk until asked."""
+
+    def __init__(self) -> None:
+        self.entries: list[Attended | Elsewhere] = []
+        self.when: list[When | None] = []
+
+    def append(self, record: Attended | Elsewhere, when: When | None = None) -> None:
+        """One more, made at a step of a text or outside of all."""
+        self.entries.append(record)
+        self.when.append(when)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Attended: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Attended]: ...
+    def __getitem__(self, index: int | slice) -> Attended | list[Attended]:
+        if isinstance(index, slice):
+            return [_read(entry) for entry in self.entries[index]]
+        return _read(self.entries[index])
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} records>"
+
+
+def _read(entry: Attended | Elsewhere) -> Attended:
+    return entry if isinstance(entry, Attended) else entry()
+
+
+class Watched(Mapping[str, Records]):
+    """The records of every attention, by the path of its module.
+
+    seen["decoder.attention"][0].weight            of its first call    B H T S
+    seen.tokens(words, modules="encoder.*")        the words that are looked at and from
+    seen.follow(hypothesis)                        what one text saw, step by step
+    seen.save("seen.safetensors")                  and heed.attention.watching.load_watch
+    """
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.records = {path: Records() for path in paths}
+        self.texts: list[Text] = []
+        self.heads: tuple[int, ...] | None = None  # which were kept; None: all
+        self.rows: tuple[int, ...] | None = None
+        self.words: dict[str, Words] = {}
+
+    def __getitem__(self, path: str) -> Records:
+        if path not in self.records:
+            raise UnknownName("watched attention", path, self.records)
+        return self.records[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self.records
+
+    def __repr__(self) -> str:
+        calls = ", ".join(f"{path or '(itself)'}: {len(x)}" for path, x in self.records.items())
+        return f"Watched({calls})"
+
+    def tokens(
+        self,
+        queries: Sequence[str] | Sequence[Sequence[str]],
+        keys: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        modules: str | Sequence[str] = "*",
+    ) -> None:
+        """Say which words the queries and keys (by default the same) of some modules stand for.
+
+        One list of words, or one per row of the batch. A list may be shorter than the text, which
+        then ends in padding, or longer, where a text is still being written.
+        """
+        asked = _each_row("queries", queries)
+        told = Words(asked, asked if keys is None else _each_row("keys", keys))
+        for path in matching(self.records, modules):
+            self.words[path] = told
+
+    def labels(self, path: str, row: int = 0) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The words of a module's queries and keys, of one row; empty where none were told."""
+        self[path]
+        told = self.words.get(path)
+        if told is None:
+            return (), ()
+        if not 0 <= row < min(map(len, told)):
+            raise Refused(f"there are words for {min(map(len, told))} rows; row {row} has none")
+        return told.queries[row], told.keys[row]
+
+    def follow(
+        self, written: Any, sentence: int = 0, *, text: int | None = None
+    ) -> dict[str, Attended]:
+        """What was seen for one text that a search wrote, each module's steps joined along T.
+
+        written   its symbols, or the Hypothesis. Row t of a decoder is what was seen when symbol t
+                  was chosen; what was seen of a prompt or source before stands in front
+        sentence  which of those that were begun together
+        text      which `begin` of the watch; the last that was written, unless told
+        """
+        symbols = [int(x) for x in getattr(written, "symbols", written)]
+        index = self._text(text)
+        rows = self.texts[index].path(symbols, sentence)
+        found = {}
+        for path, records in self.records.items():
+            looks = (
+                (when, _read(entry))
+                for entry, when in zip(records.entries, records.when, strict=True)
+                if when is not None and when[0] == index and when[1] < len(rows)
+            )
+            joined = followed(looks, self.texts[index], rows)
+            if joined is not None:
+                found[path] = joined
+        return found
+
+    def along(self, rows: Sequence[int]) -> dict[str, Attended]:
+        """What was seen in these rows of the batch, one for each of the first calls, joined.
+
+        For searches that heed does not lead: `generate` of Hugging Face tells them as
+        `beam_indices`, filled up with -1. Modules that were called less often are left out.
+        """
+        path_of_rows = [int(row) for row in rows]
+        while path_of_rows and path_of_rows[-1] < 0:
+            path_of_rows.pop()
+        n, found = len(path_of_rows), {}
+        for path, records in self.records.items():
+            if n and len(records) >= n:
+                looks = zip(records[:n], path_of_rows, strict=True)
+                found[path] = join([of_row(look, row, sizes(look)[0]) for look, row in looks])
+        if not found:
+            most = max(len(records) for records in self.records.values())
+            raise Refused(f"{n} rows were given, and there were {most} calls")
+        return found
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """All of it but contexts and states' slots, as one safetensors file."""
+        from heed.attention.watch_file import save
+
+        save(self, Path(path))
+
+    def _text(self, text: int | None) -> int:
+        numbers = range(len(self.texts))
+        written = [i for i in numbers if self.texts[i].symbols]
+        if not written:
+            raise Refused("no text was written step by step while this was watched")
+        if text is None:
+            return written[-1]
+        if text not in written:
+            raise Refused(f"there is no text {text}; those that were written: {written}")
+        return text
+
+
+def matching(paths: Iterable[str], patterns: str | Sequence[str]) -> list[str]:
+    """The paths that a pattern matches, such as "*.cross"; one that matches none is refused."""
+    paths = list(paths)
+    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    found: set[str] = set()
+    for pattern in wanted:
+        if not isinstance(pattern, str):
+            raise Refused(f"modules takes paths and patterns such as '*.cross'; got {pattern!r}")
+        here = {path for path in paths if fnmatchcase(path, pattern)}
+        if not here:
+            raise UnknownName("attention", pattern, paths)
+        found |= here
+    return [path for path in paths if path in found]
+
+
+def _each_row(
+    name: str, words: Sequence[str] | Sequence[Sequence[str]]
+) -> tuple[tuple[str, ...], ...]:
+    if isinstance(words, str):
+        raise Refused(f"{name} takes a list of words, not one string: ['i', 'love', 'china']")
+    flat = all(isinstance(word, str) for word in words)
+    rows: Sequence[Any] = [words] if flat else words
+    if any(isinstance(row, str) or not isinstance(row, Sequence) for row in rows) or not all(
+        isinstance(word, str) for row in rows for word in row
+    ):
+        raise Refused(f"{name} takes a list of words, or a list of such lists, one per row")
+    return tuple(tuple(row) for row in rows)
+
+
+def fields(record: Attended) -> dict[str, Tensor]:
+    """The tensors of a record that are kept in a file, by name."""
+    named = {
+        "weight": record._weight,
+        "energy": record._energy,
+        "log_prob": record.log_prob,
+        "entropy": record.entropy,
+        "penalty": record.penalty,
+    }
+    if record._statistics is not None:
+        told = record._statistics._asdict()
+        named |= {f"statistics.{name}": x for name, x in told.items()}
+    return {name: x for name, x in named.items() if x is not None}
+
+
+def of_fields(tensors: Mapping[str, Tensor], kernel: str = "reference", **told: Any) -> Attended:
+    """The record of these tensors."""
+    start = "statistics."
+    stated = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
+    told |= {name: x for name, x in tensors.items() if not name.startswith(start)}
+    said = Statistics(**stated) if stated else None
+    return Attended(None, kernel=kernel, statistics=said, **told)
+
+
+class Keeper:
+    """Keeps the records of a watch within a limit, or puts them on disk."""
+
+    def __init__(self, seen: Watched, limit: int | None, spill: Path | None) -> None:
+        self.seen, self.spill = seen, spill
+        self.limit = SPILLED_AT if limit is None and spill is not None else limit
+        self.waiting: list[tuple[str, int]] = []  # records in memory, by path and number
+        self.size = self.files = 0
+
+    def keep(self, path: str, record: Attended, when: When | None) -> None:
+        """One more record of a module."""
+        records = self.seen.records[path]
+        if self.limit is None:
+            records.append(record, when)
+            return
+        record = detached(record)
+        records.append(record, when)
+        self.waiting.append((path, len(records) - 1))
+        self.size += sum(x.nbytes for x in fields(record).values())
+        if self.size <= self.limit:
+            return
+        if self.spill is None:
+            raise Refused(
+                f"the records of this watch take more than limit={self.limit:,} bytes; choose "
+                "modules=, heads= or rows=, take statistics= instead of weights, or let them go "
+                "to disk: spill=folder"
+            )
+        self._empty(self.spill)
+
+    def _empty(self, folder: Path) -> None:
+        """Write what is in memory to the next file."""
+        from heed.attention.watch_file import Kept, write
+
+        held = [self.seen.records[path].entries[i] for path, i in self.waiting]
+        records = [entry for entry in held if isinstance(entry, Attended)]
+        file = folder / f"watch-{self.files:05}.safetensors"
+        write(file, {f"{i}.{n}": x for i, r in enumerate(records) for n, x in fields(r).items()})
+        for i, ((path, number), record) in enumerate(zip(self.waiting, records, strict=True)):
+            self.seen.records[path].entries[number] = Kept.of(file, f"{i}.", record)
+        self.files += 1
+        self.waiting, self.size = [], 0
+
+
+def folder_for(spill: str | PathLike[str]) -> Path:
+    """A folder where records may go; one that holds some of another watch is refused."""
+    folder = Path(spill)
+    folder.mkdir(parents=True, exist_ok=True)
+    if next(folder.glob("watch-*.safetensors"), None) is not None:
+        raise Refused(f"{folder} already holds the records of a watch; name another folder")
+    return folder

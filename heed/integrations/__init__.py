@@ -1,0 +1,1 @@
+"""heed inside other people's models: Hugging Face's transformers, and torch.nn."""

@@ -1,0 +1,282 @@
+"""Hugging Face models that attend through heed, so that they can be watched.
+
+import heed.integrations.huggingface as huggingface
+
+model = huggingface.enable(AutoModelForCausalLM.from_pretrained(...))
+with heed.watch(model, statistics=True) as seen:  # any length that the model itself can read
+    model(**batch)
+seen["transformer.h.0.attn"][0].statistics.entropy
+huggingface.disable(model)
+
+`enable` registers an attention and a mask function under the name "heed", and puts a stand-in into
+each module that attends. The numbers are those of the model's own attention; a query that sees
+nothing (padding) reads zero. What cannot be served exactly is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+import heed
+from heed.attention.memory import Memory
+from heed.attention.score import Score, dot, per_head
+from heed.attention.watching import StandIn
+from heed.errors import Refused
+from heed.integrations.added import Added, parted, sum_of
+from heed.records import Attended, Need, Summary
+from heed.visible import Places, Visible, causal
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NAME = "heed"
+"""Under which transformers knows heed's attention."""
+
+CHILD = "heed_stand_in"
+BEFORE = "_attention_before_heed"
+
+IGNORED = frozenset(
+    {
+        "cache_position",
+        "deterministic",
+        "inputs_embeds",
+        "input_ids",
+        "labels",
+        "layer_idx",
+        "logits_to_keep",
+        "num_items_in_batch",
+        "output_attentions",
+        "output_cross_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "position_ids",
+        "return_dict",
+        "sliding_window",
+        "token_type_ids",
+        "use_cache",
+    }
+)
+"""Arguments that change nothing of an attention; a sliding window is in its mask."""
+
+
+def enable(model: PreTrainedModel) -> PreTrainedModel:
+    """Let every attention of a model go through heed. `disable(model)` gives it back.
+
+    Models whose attention does not go through transformers' AttentionInterface are refused.
+    """
+    _register()
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise Refused(f"enable takes a model of transformers, not {type(model).__name__}")
+    attending = [module for module in model.modules() if _attends(module)]
+    submodels = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    alone = [each for each in submodels if not _exchangeable(each)]
+    if alone or not attending:
+        raise Refused(
+            f"{type(alone[0] if alone else model).__name__} computes some attention by itself and "
+            "not as transformers' AttentionInterface has it, so that heed cannot stand in"
+        )
+    before = [each.config._attn_implementation for each in submodels]
+    model.set_attn_implementation(NAME)
+    for each, name in zip(submodels, before, strict=True):
+        if name != NAME or not hasattr(each, BEFORE):
+            setattr(each, BEFORE, "sdpa" if name == NAME else name)
+    for module in attending:
+        if CHILD not in module._modules:
+            module.add_module(CHILD, StandIn())
+    return model
+
+
+def disable(model: PreTrainedModel) -> PreTrainedModel:
+    """The model as it was before `enable`."""
+    for module in list(model.modules()):
+        if CHILD in module._modules:
+            delattr(module, CHILD)
+        if BEFORE in vars(module):
+            config: Any = module.config
+            config._attn_implementation_internal = vars(module).pop(BEFORE)
+    return model
+
+
+def _register() -> None:
+    """The attention and the mask function, always together: a mask that nobody makes is no mask."""
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as error:
+        raise Refused(
+            "this needs transformers with an AttentionMaskInterface: "
+            "pip install 'heed-attention[hf]'"
+        ) from error
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, mask)
+
+
+def _exchangeable(model: PreTrainedModel) -> bool:
+    """Whether a model lets its attention be exchanged for any, told of masks as fused attention is:
+    where none is made, the module itself knows whether it only looks back."""
+    told = getattr(model, "_supports_sdpa", False)
+    any_other = getattr(model, "_supports_attention_backend", False)
+    return model._can_set_attn_implementation() and bool(told or any_other)
+
+
+def _attends(module: nn.Module) -> bool:
+    """Whether a module asks transformers for its attention function."""
+    forward = inspect.unwrap(type(module).forward)
+    code = getattr(forward, "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+def mask(*given: Any, **named: Any) -> Tensor | None:
+    """Who may look where, as booleans B 1 T S; None where the attention knows it by itself.
+
+    The same as for PyTorch's fused attention, but that of padding alone (which is the same for all
+    queries) only B S is kept.
+    """
+    from transformers import masking_utils
+
+    table: Tensor | None = masking_utils.sdpa_mask(*given, **named)
+    alone = named.get("mask_function") is masking_utils.bidirectional_mask_function
+    if table is not None and alone and not named.get("use_vmap"):
+        table = table[:, :, :1].clone().expand_as(table)
+    return table
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """What transformers calls in place of its own: B H T D, B G S D -> B T H D, and the weights.
+
+    The weights are formed where the model is asked for them (output_attentions=True).
+    """
+    for name, argument in others.items():
+        if name not in IGNORED and argument is not None and argument is not False:
+            raise Refused(
+                f"{type(module).__name__} hands '{name}' to its attention, which heed does not "
+                "know and would not drop; use another attn_implementation for this model"
+            )
+    deputy = module._modules.get(CHILD)
+    if deputy is None:
+        raise Refused(
+            f"{type(module).__name__} has no stand-in yet: "
+            "heed.integrations.huggingface.enable(model)"
+        )
+    look = causal() if is_causal is None and getattr(module, "is_causal", True) else None
+    look = causal() if is_causal else look
+    key, value, visible, bias = _sight(query, key, value, attention_mask, look, position_bias)
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    mechanism = _mechanism(scale, softcap, float(dropout))
+
+    def attend(*, need: Need, statistics: Summary | bool | None) -> Attended:
+        memory = mechanism.remember(key, value)
+        position = None if bias is None else Added(bias)
+        seen: Attended = mechanism(
+            query, memory, visible=visible, need=need, position=position, statistics=statistics
+        )
+        return seen
+
+    asked = _weights_asked(module, others)
+    seen: Attended = deputy(query, attend, need="weight" if asked else "context")
+    context = seen.context.transpose(1, 2).contiguous()
+    return context, seen.weight.to(query.dtype) if asked else None
+
+
+def _sight(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    given: Tensor | None,
+    look: Visible | None,
+    position_bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Visible | None, Tensor | None]:
+    """Keys, values, who may look where, and what is added to the energies."""
+    T, S = query.shape[2], key.shape[2]
+    visible: Visible | None = None
+    bias = position_bias
+    if given is None and look is not None and T > 1:
+        # No mask is made where the first query stands at the first key: what a cache holds beyond
+        # the last query is not written yet.
+        key, value = key[:, :, :T], value[:, :, :T]
+        bias = None if bias is None else bias[..., :T]
+        visible = look
+    elif given is not None:
+        if given.ndim != 4 or given.shape[-1] < S:
+            raise Refused(f"a mask is B 1 T S with S={S}; got {tuple(given.shape)}")
+        given = given[..., :S]
+        if given.dtype == torch.bool:
+            visible = _predicate(given)
+        else:
+            seen, added = parted("attention_mask", given)
+            visible, bias = _predicate(seen), sum_of(bias, added)
+    return key, value, visible, bias
+
+
+def _predicate(table: Tensor) -> Visible:
+    """Booleans B 1 T S; where all queries share a row of them, it is about keys alone."""
+    if table.shape[1] == 1 and (table.stride(2) == 0 or table.shape[2] == 1):
+        return Visible.keys(table[:, 0, 0])
+    return Visible.mask(table)
+
+
+def _weights_asked(module: nn.Module, others: dict[str, Any]) -> bool:
+    """Whether whoever called the model wants the weights in its output."""
+    if others.get("output_attentions"):
+        return True
+    config = getattr(module, "config", None)
+    if getattr(config, "output_attentions", False):
+        return True
+    capturing = sys.modules.get("transformers.utils.output_capturing")
+    collector = getattr(capturing, "_active_collector", None)
+    wanted = None if collector is None else collector.get()
+    return any("attentions" in name for name in wanted or ())
+
+
+class Dot(Score):
+    """q·k at a scale that the model chose."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+
+class CappedDot(Score):
+    """c tanh(q·k / c): energies that never leave ±c. Gemma Team 2024 §2."""
+
+    name = "capped-dot"
+
+    def __init__(self, scale: float, cap: float) -> None:
+        super().__init__()
+        self.scale, self.cap = scale, cap
+
+    def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
+        energy = dot(q, per_head(memory.k, q.shape[1]), self.scale)
+        return self.cap * torch.tanh(energy / self.cap)
+
+
+_built: dict[tuple[float, float | None, float], heed.Mechanism] = {}
+
+
+def _mechanism(scale: float, cap: float | None, dropout: float) -> heed.Mechanism:
+    """The attention of a module. It has no weights, so that all that are alike share it."""
+    made = _built.get((scale, cap, dropout))
+    if made is None:
+        score = Dot(scale) if cap is None else CappedDot(scale, float(cap))
+        made = heed.Mechanism(score=score, dropout=dropout)
+        if not torch.compiler.is_compiling():  # a traced module must not outlive its trace
+            _built[scale, cap, dropout] = made
+    return made

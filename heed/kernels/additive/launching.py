@@ -1,0 +1,142 @@
+"""Launching without Triton's own long look at every argument, and without a tensor for every part.
+
+A kernel's parameters are, in this order, addresses, numbers and constants. What Triton compiles for
+is told by the constants, by the kind of each address, and by which numbers are wide; a kernel that
+was launched with the same before is found again by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heed.kernels.additive.device import INTERPRETED
+
+APART = 256
+"""Bytes: parts of one allocation begin at multiples of it."""
+
+WIDE = 1 << 31
+"""From here on a number takes 64 bits."""
+
+
+class At(int):
+    """Where a tensor lies: its address, as the launcher takes it at no further cost."""
+
+    tensor: Tensor  # that begins there, or has it somewhere within
+    offset: int | None  # in bytes, within an allocation of several parts
+    kind: tuple[torch.dtype, bool]  # dtype, and whether it is aligned: what Triton compiles for
+
+    def shown(self) -> Tensor:
+        """The tensor that begins there."""
+        return self.tensor if self.offset is None else self.tensor[self.offset :].view(self.kind[0])
+
+
+def at(x: Tensor) -> At:
+    """Where a tensor lies."""
+    found = At(x.data_ptr())
+    found.tensor, found.offset, found.kind = x, None, (x.dtype, not found & 15)
+    return found
+
+
+def maybe(x: Tensor | None) -> At | None:
+    """The same where there is one."""
+    return None if x is None else at(x)
+
+
+class Room:
+    """Room for several tensors in one allocation: so many numbers of a dtype each, or none."""
+
+    def __init__(self, *parts: tuple[int, torch.dtype]) -> None:
+        self.total = 0
+        self.begins: list[tuple[int, tuple[torch.dtype, bool]] | None] = []
+        for count, dtype in parts:
+            self.begins.append((self.total, (dtype, True)) if count else None)
+            self.total += -(-count * dtype.itemsize // APART) * APART
+
+    def made(self, like: Tensor) -> list[At | None]:
+        """Where each of them lies, on the device of a tensor; None for none."""
+        whole = like.new_empty(self.total, dtype=torch.uint8)
+        base = whole.data_ptr()
+        found: list[At | None] = []
+        for part in self.begins:
+            if part is None:
+                found.append(None)
+                continue
+            there = At(base + part[0])
+            there.tensor, (there.offset, there.kind) = whole, part
+            found.append(there)
+        return found
+
+
+_compiled: dict[tuple[Any, ...], Callable[..., None]] = {}
+
+
+def launch(
+    kernel: Any,
+    grid: tuple[int, int],
+    addresses: Sequence[At | None],
+    numbers: tuple[float, ...],
+    constants: tuple[Any, ...],
+    warps: int,
+    registers: int | None = None,
+) -> None:
+    """Launch a kernel on the current device and stream."""
+    if INTERPRETED.value:
+        kernel[grid](*map(_shown, addresses), *numbers, *constants)
+        return
+    device = torch.cuda.current_device()
+    key = (
+        id(kernel),  # a kernel's own hash reads its source
+        device,
+        warps,
+        constants,
+        tuple([x if x is None else x.kind for x in addresses]),
+        None if max(numbers) < WIDE else tuple([x >= WIDE for x in numbers]),
+    )
+    known = _compiled.get(key)
+    if known is not None:
+        known(*grid, 1, _stream(device), *addresses, *numbers, *constants)
+        return
+    refuse_special(kernel, len(addresses), numbers)
+    options = {"num_warps": warps, "num_stages": 1}
+    if registers is not None:
+        options["maxnreg"] = registers
+    made = kernel[grid](*map(_shown, addresses), *numbers, *constants, **options)
+    _compiled[key] = _again(made)
+
+
+def _stream(device: int) -> int:
+    found: int = torch._C._cuda_getCurrentRawStream(device)
+    return found
+
+
+def _again(made: Any) -> Callable[..., None]:
+    """What launches a compiled kernel once more, by its own launcher and without hooks.
+
+    Triton has hooks called before and after each launch, even where there are none.
+    """
+    run, function, metadata = made.run, made.function, made.packed_metadata
+
+    def launch_again(x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        run(x, y, z, stream, function, metadata, None, None, None, *arguments)
+
+    return launch_again
+
+
+def _shown(x: At | None) -> Tensor | None:
+    return x if x is None else x.shown()
+
+
+def refuse_special(kernel: Any, addresses: int, numbers: tuple[float, ...]) -> None:
+    """That Triton compiles for no number's value: one compiled for 16 would serve 17, wrongly."""
+    for parameter, x in zip(kernel.params[addresses:], numbers, strict=False):
+        name = f"{kernel.__name__}'s {parameter.name}"
+        assert not parameter.is_constexpr, f"{name} is a constant, and was passed as a number"
+        special = isinstance(x, int) and not parameter.do_not_specialize
+        assert not special, f"{name} is a number that Triton would compile for"
+    for parameter in kernel.params[addresses + len(numbers) :]:
+        name = f"{kernel.__name__}'s {parameter.name}"
+        assert parameter.is_constexpr, f"{name} is a number, and was passed as a constant"

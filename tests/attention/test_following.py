@@ -1,0 +1,290 @@
+"""A text that a search writes is followed: what its survivor saw, in every model that writes."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import heed
+from heed.decoding import beam, greedy, sample
+from heed.decoding.stepping import Hypothesis
+from heed.errors import Refused
+from heed.models.recurrent import RecurrentSettings
+from heed.models.recurrent import build as build_recurrent
+from heed.models.transformer_settings import TransformerSettings, build_decoder
+from heed.models.transformer_settings import build as build_transformer
+from heed.models.xlnet_settings import XLNetSettings
+from heed.models.xlnet_settings import build as build_xlnet
+from heed.records import Summary
+
+SYMBOLS, B, S, SHARPER = 13, 3, 6, 2.5
+SOURCE = torch.tensor([[5, 7, 4, 9, 11, 3], [6, 8, 3, 0, 0, 0], [12, 4, 4, 10, 3, 0]])
+LENGTHS = torch.tensor([6, 3, 5])
+RULES: dict[str, Any] = {
+    "begin": 2,
+    "end": 3,
+    "longest": torch.tensor([7, 4, 6]),
+    "lengths": LENGTHS,
+}
+CROSS = "decoder.stack.layers.0.cross"
+SELF = "decoder.stack.layers.1.attention"
+
+
+def transformer(**choices: Any) -> nn.Module:
+    small = {"encoder_layers": 1, "decoder_layers": 2, "width": 12, "feed": 16, "heads": 2}
+    settings = TransformerSettings(**{**small, **choices})
+    net = build_transformer(settings, source=SYMBOLS, target=SYMBOLS, shared=True, longest=S)
+    return livened(net)
+
+
+def recurrent(**choices: Any) -> nn.Module:
+    small = {"embedding": 8, "hidden": 10, "layers": 1}
+    settings = RecurrentSettings(**{**small, **choices})
+    net = build_recurrent(settings, source=SYMBOLS, target=SYMBOLS, shared=True, longest=S)
+    return livened(net)
+
+
+def livened(net: nn.Module) -> nn.Module:
+    """Untrained networks say the same whatever they see; this one does not."""
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.mul_(SHARPER)
+    return net.double().eval()
+
+
+def searched(net: Any, width: int = 3) -> list[list[Hypothesis]]:
+    carry = net.begin(SOURCE, LENGTHS, need="weight")
+    return beam(net, carry, B, width=width, best=2, length_penalty=0.6, **RULES)
+
+
+def survivors(found: list[list[Hypothesis]]) -> list[tuple[int, Hypothesis]]:
+    return [(b, one) for b, each in enumerate(found) for one in each if one.symbols]
+
+
+def teacher(hypothesis: Hypothesis) -> Tensor:
+    return torch.tensor([[2, *hypothesis.symbols[:-1]]])
+
+
+TRANSFORMERS = [
+    {},
+    {"cross_attention": "monotonic/additive"},
+    {"cross_attention": "coverage/additive", "decoder_attention": "local-m/dot"},
+    {"cross_attention": "mixed", "decoder_attention": "1*additive + 1*scaled-dot"},
+    {
+        "cross_attention": "sparsemax",
+        "decoder_attention": "relative",
+        "encoder_attention": "cosine",
+    },
+]
+RECURRENT = [
+    {},
+    {"attention": "coverage/additive"},
+    {"decoder": "luong", "attention": "local-p/general", "input_feeding": False},
+    {"decoder": "luong", "attention": "monotonic/general"},
+]
+
+
+@pytest.mark.parametrize("choices", TRANSFORMERS)
+def test_a_beam_of_a_transformer_is_followed(choices: dict[str, Any]) -> None:
+    net: Any = transformer(alignment_layer=0, **choices)
+    plain = searched(net)
+    with heed.watch(net) as seen:
+        found = searched(net)
+    pairs = survivors(found)
+    assert [[x.symbols for x in each] for each in found] == [
+        [x.symbols for x in each] for each in plain
+    ]
+    assert len({len(one.symbols) for _, one in pairs}) > 1
+    for b, one in pairs:
+        looked = seen.follow(one, b)
+        n, own = len(one.symbols), int(LENGTHS[b])
+        assert set(looked) == set(seen)
+        torch.testing.assert_close(looked[CROSS].weight[0, :, :, :own].mean(0), one.weight)
+        whole = net(SOURCE[b : b + 1, :own], LENGTHS[b : b + 1], teacher(one), need="weight").seen
+        assert looked[SELF].weight.shape == (1, 2, n, n)
+        torch.testing.assert_close(looked[SELF].weight, whole["decoder.1.self"].weight)
+        torch.testing.assert_close(looked[CROSS].weight[..., :own], whole["decoder.0.cross"].weight)
+        source = looked["encoder.stack.layers.0.attention"].weight
+        torch.testing.assert_close(source[..., :own, :own], whole["encoder.0.self"].weight)
+
+
+@pytest.mark.parametrize("choices", RECURRENT)
+def test_a_beam_of_a_recurrent_network_is_followed(choices: dict[str, Any]) -> None:
+    net: Any = recurrent(**choices)
+    with heed.watch(net) as seen:
+        found = searched(net)
+    assert survivors(found)
+    for b, one in survivors(found):
+        looked = seen.follow(one, b)["decoder.attention"]
+        torch.testing.assert_close(looked.weight[0, 0, :, : int(LENGTHS[b])], one.weight)
+
+
+@pytest.mark.parametrize("choices", TRANSFORMERS[:3])
+def test_statistics_are_followed_where_hypotheses_ask_together(choices: dict[str, Any]) -> None:
+    net: Any = transformer(**choices)
+    with heed.watch(net) as seen:
+        found = searched(net)
+    with heed.watch(net, statistics=Summary(top=2, map=(2, 2))) as said:
+        assert [x[0].symbols for x in searched(net)] == [x[0].symbols for x in found]
+    folded = [record.statistics.mass.shape for record in said[CROSS]]
+    if not choices:
+        assert (B, 2, 3) in folded  # three hypotheses were so many queries of one memory
+    for b, one in survivors(found):
+        want, got = seen.follow(one, b), said.follow(one, b)
+        for path in (SELF, CROSS):
+            weight, told = want[path].weight, got[path].statistics
+            mass = weight.sum(-1)
+            share = weight / mass[..., None].clamp(min=1e-30)
+            torch.testing.assert_close(told.mass, mass)
+            torch.testing.assert_close(told.peak, share.amax(-1))
+            torch.testing.assert_close(told.received, weight.sum(2))
+            assert told.top is not None
+            assert told.top.shape[:3] == told.mass.shape
+
+
+def test_rows_are_of_whole_passes_and_steps_are_kept() -> None:
+    net: Any = transformer(alignment_layer=0)
+    with heed.watch(net, rows=[1], modules=[CROSS, "encoder.*"]) as seen:
+        found = searched(net)
+    for b, one in survivors(found):
+        looked = seen.follow(one, b)
+        torch.testing.assert_close(
+            looked[CROSS].weight[0, :, :, : int(LENGTHS[b])].mean(0), one.weight
+        )
+        assert looked["encoder.stack.layers.0.attention"].weight.shape == (1, 2, 1, S)
+
+
+@pytest.mark.parametrize("search", ["greedy", "sample"])
+def test_other_searches_are_followed(search: str) -> None:
+    net: Any = transformer(alignment_layer=0)
+    with heed.watch(net, modules="*.cross") as seen:
+        carry = net.begin(SOURCE, LENGTHS, need="weight")
+        if search == "greedy":
+            found = greedy(net, carry, B, **RULES)
+        else:
+            twice = torch.arange(B).repeat_interleave(2)
+            rules = {**RULES, "lengths": LENGTHS[twice], "longest": 6}
+            backwards = torch.arange(2 * B - 1, -1, -1)
+            carry = net.select(net.select(carry, twice), backwards)
+            rules["lengths"] = rules["lengths"].flip(0)
+            found = sample(net, carry, 2 * B, seeds=range(2 * B), **rules)
+    for i, one in enumerate(found):
+        b = i if search == "greedy" else (2 * B - 1 - i) // 2
+        if one.symbols:
+            looked = seen.follow(one, b)[CROSS].weight[0, :, :, : int(LENGTHS[b])]
+            torch.testing.assert_close(looked.mean(0), one.weight)
+
+
+def test_a_prompt_stands_in_front() -> None:
+    settings = TransformerSettings(decoder_layers=2, width=12, feed=16, heads=2)
+    net: Any = livened(build_decoder(settings, symbols=SYMBOLS, longest=16))
+    prompt = torch.tensor([[5, 6, 7], [8, 4, 9]])
+    rules = {"begin": torch.tensor([10, 11]), "end": 3, "longest": 5, "cut": True}
+    with torch.no_grad(), heed.watch(net) as seen:
+        found = beam(net, net.begin(prompt), 2, width=2, **rules)
+    for b, (one,) in enumerate(found):
+        looked = seen.follow(one, b)["stack.layers.1.attention"].weight
+        text = torch.cat([prompt[b], rules["begin"][b : b + 1], torch.tensor(one.symbols[:-1])])
+        whole = net(text[None], need="weight").seen["1.self"].weight
+        torch.testing.assert_close(looked, whole)
+
+
+def test_xlnet_is_followed() -> None:
+    small = {"layers": 2, "width": 12, "feed": 16, "heads": 2, "symbols": SYMBOLS}
+    net: Any = livened(build_xlnet(XLNetSettings(**small, head="language")))
+    prompt = torch.tensor([[5, 6, 7], [8, 4, 9]])
+    rules = {"begin": torch.tensor([10, 11]), "end": 3, "longest": 4, "cut": True}
+    with torch.no_grad(), heed.watch(net) as seen:
+        found = beam(net, net.begin(prompt), 2, width=2, **rules)
+        alone = net.begin(prompt[1:])
+        (again,) = beam(net, alone, 1, width=2, **{**rules, "begin": torch.tensor([11])})
+    assert again[0].symbols == found[1][0].symbols
+    one, two = seen.follow(found[1][0], 1, text=0), seen.follow(again[0])
+    assert set(one) == set(seen)
+    for path in one:
+        torch.testing.assert_close(one[path].weight, two[path].weight)
+
+
+def test_a_text_that_was_begun_before_is_refused() -> None:
+    """It may be on the short road, where nothing is recorded."""
+    net: Any = transformer().float()
+    with torch.no_grad():
+        carry = net.begin(SOURCE, LENGTHS)
+        with heed.watch(net), pytest.raises(Refused, match="begun before it was watched"):
+            greedy(net, carry, B, **RULES)
+        assert greedy(net, net.begin(SOURCE, LENGTHS), B, **RULES)
+
+
+def test_short_roads_are_left_while_watched() -> None:
+    """In C and in Python; and they are taken again afterwards, to the same answers."""
+    net: Any = transformer().float()
+    with torch.no_grad():
+        short = net.begin(SOURCE, LENGTHS)
+        with heed.watch(net, statistics=True):
+            general = net.begin(SOURCE, LENGTHS)
+            during = searched(net)
+        with heed.watch(net, modules="encoder.*"):
+            assert type(net.begin(SOURCE, LENGTHS)) is type(short)
+        after = searched(net)
+    assert type(short) is not type(general)
+    for one, two in zip(survivors(during), survivors(after), strict=True):
+        assert one[1].symbols == two[1].symbols
+        assert one[1].log_prob == pytest.approx(two[1].log_prob, rel=1e-5)
+
+
+def test_what_branches_off_is_another_text() -> None:
+    net: Any = transformer()
+    with torch.no_grad(), heed.watch(net) as seen:
+        carry = net.begin(SOURCE[:1], LENGTHS[:1])
+        for symbol in (4, 5):
+            net.step(carry, torch.tensor([symbol]))
+    assert [text.symbols for text in seen.texts] == [[[4]], [[5]]]
+
+
+def test_what_was_never_written_cannot_be_followed() -> None:
+    net: Any = transformer()
+    with heed.watch(net) as seen:
+        net(SOURCE, LENGTHS, SOURCE)
+    with pytest.raises(Refused, match="no text was written step by step"):
+        seen.follow([4, 5])
+    with heed.watch(net) as seen:
+        found = searched(net)
+    with pytest.raises(Refused, match="no hypothesis of sentence 0"):
+        seen.follow([0, 0, 0])
+    with pytest.raises(Refused, match="steps were watched"):
+        seen.follow([4] * 50)
+    with pytest.raises(Refused, match="there is no text 7"):
+        seen.follow(found[0][0], text=7)
+
+
+def test_nothing_is_left_on_a_model_that_writes() -> None:
+    net: Any = transformer()
+    before = {name: dict(vars(module)) for name, module in net.named_modules()}
+    with heed.watch(net), heed.watch(net.decoder):
+        assert "step" in vars(net)
+        searched(net)
+    assert {name: list(vars(m)) for name, m in net.named_modules()} == {
+        name: list(kept) for name, kept in before.items()
+    }
+    assert net.step.__func__ is type(net).step
+
+
+def test_rows_of_calls_that_others_led() -> None:
+    attend = heed.Attention("dot", query=4)
+    x = torch.randn(3, 4, 4)
+    with heed.watch(attend) as seen:
+        memory = attend.remember(x[:, :2])
+        attend(x[:, :2], memory, visible=heed.causal())
+        for t in (2, 3):
+            memory = memory.extend(x[:, t : t + 1])
+            attend(x[:, t : t + 1], memory)
+    got = seen.along([1, 1, 1])[""].weight
+    want = attend(x[1:2], visible=heed.causal(), need="weight").weight
+    torch.testing.assert_close(got, want)
+    mixed = seen.along([0, 0, 2])[""].weight
+    torch.testing.assert_close(mixed[0, 0, 3], seen[""][2].weight[2, 0, 0])
+    assert seen.along([0, 0, -1])[""].weight.shape == (1, 1, 3, 3)
+    for wrong in ([0] * 4, [], [0, 0, 3]):
+        with pytest.raises(Refused):
+            seen.along(wrong)

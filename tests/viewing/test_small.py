@@ -1,0 +1,43 @@
+"""Small maps side by side: what is drawn where, in letters and in colours."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from heed.viewing.panels import Panel
+from heed.viewing.small import SmallMaps, small
+
+
+def panel(title: str, weight: list[list[float]]) -> Panel:
+    rows, columns = (map(str, range(n)) for n in np.shape(weight))
+    return Panel.of(title, weight, rows, columns)
+
+
+def printed(panels: list[Panel], width: int = 20, **how) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, **how).print(SmallMaps(panels))
+    return file.getvalue()
+
+
+def test_as_many_side_by_side_as_fit() -> None:
+    one, two = panel("a", [[1.0, 0.0], [0.25, 0.75]]), panel("second", [[0.05]])
+    assert printed([one, two]) == "a       second\n█       ░\n▒▓\n\n".replace("▒▓", "▒█")
+    assert printed([one, two], width=9) == "a\n█\n▒█\n\nsecond\n░\n\n"
+    assert printed([]) == ""
+
+
+def test_half_a_line_for_each_row_in_colour() -> None:
+    found = printed([panel("a", [[1.0], [0.0], [0.5]])], force_terminal=True, color_system="256")
+    assert found.count("▀") == 2
+    assert "\x1b" in found
+
+
+@pytest.mark.parametrize(("count", "kept"), [(3, 3), (24, 24), (25, 24), (100, 24)])
+def test_the_heaviest_of_those_that_share_a_cell(count: int, kept: int) -> None:
+    weight = np.eye(count)
+    found = small(weight)
+    assert found.shape == (kept, kept)
+    assert (found.diagonal() == 1).all()
+    assert found.sum() >= min(count, kept)

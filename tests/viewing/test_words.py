@@ -1,0 +1,68 @@
+"""Weighed words: the heaviest stands out, and no text is taken for markup."""
+
+from __future__ import annotations
+
+import io
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from rich.console import Console
+
+from heed.errors import ShapeError
+from heed.viewing.panels import Panel
+from heed.viewing.words import MOST, Said, Weighed
+
+WEIGHED = Weighed("it", ["a", "<fine>", "film", "\x1b[31m"], [0.1, 0.6, 0.2, 0.1])
+
+
+def printed(thing: object, **how: object) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=60, **how)  # type: ignore[arg-type]
+    console.print(thing)
+    return out.getvalue()
+
+
+def test_every_word_is_printed_and_the_heaviest_first_among_the_bars() -> None:
+    text = printed(WEIGHED)
+    first, title, *bars = text.splitlines()
+    assert first.split() == ["a", "<fine>", "film", "\\x1b[31m"]
+    assert title == "it"
+    assert bars[0].split()[0] == "<fine>"
+    assert "0.6" in bars[0]
+
+
+def test_colours_follow_the_weights() -> None:
+    text = printed(WEIGHED, force_terminal=True, color_system="truecolor", legacy_windows=False)
+    assert "48;2;253;231;37m<fine>" in text  # the brightest of the scale
+    assert "\x1b[31m" not in text.replace("\\x1b[31m", "")
+
+
+def test_a_picture_is_whole_and_safe() -> None:
+    root = ElementTree.fromstring(WEIGHED.svg())
+    names = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert names == ["a", "<fine>", "film", "\\x1b[31m"]
+    fills = [each.get("fill") for each in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
+    assert fills[1] == "#fde725"
+    many = Weighed("long", ["word"] * 200, [0.005] * 200)
+    height = float(ElementTree.fromstring(many.svg()).get("height", 0))
+    assert height > 10 * 27  # lines, not one endless row
+    assert len(many.heaviest()) == MOST
+
+
+def test_a_panel_of_one_row() -> None:
+    panel = WEIGHED.panel
+    assert panel.weight.tolist() == [[0.1, 0.6, 0.2, 0.1]]
+    with pytest.raises(ShapeError, match="2 words have 1 weights"):
+        Weighed("x", ["a", "b"], [1.0])
+
+
+def test_an_item_of_a_page() -> None:
+    panel = Panel.of("layer 0", [[1.0]], ["<i>"], ["<i>"])
+    html = Said([("Text", "<b>"), ("Label", "good")], WEIGHED, [panel], "cut & dried").html()
+    assert "<b>" not in html
+    assert '<dd class="answer" dir=auto>good</dd>' in html
+    assert "cut &amp; dried" in html
+    assert html.count("<svg") == 2
+    assert 'class="map"' in html
+    bare = Said([("Text", "a"), ("Label", "")]).html()
+    assert "<svg" not in bare
