@@ -117,27 +117,36 @@ class Tokeniser:
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json, whole or not at all."""
-        path = Path(path)
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(self._tokenizer.to_str(pretty=True))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_rules(path, self._tokenizer)
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokeniser":
         """What `save` wrote. Rules other than heed's own are refused: a file is only data."""
-        try:
-            if os.path.getsize(path) > LARGEST:
-                raise Refused(f"{path}: too large for a tokeniser")
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise Refused(f"cannot read {path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise Refused(f"{path}: not a tokeniser (not UTF-8)") from None
-        tokenizer, kind = vocabulary.parse(text, path)
+        tokenizer, kind = vocabulary.parse(read_rules(path), path)
         return cls(tokenizer, kind)
+
+
+def write_rules(path: str | Path, tokenizer: Tokenizer) -> None:
+    """A tokenizer.json, whole or not at all."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(part, "w", encoding="utf-8") as file:
+        file.write(tokenizer.to_str(pretty=True))
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def read_rules(path: str | Path) -> str:
+    """The text of a tokenizer.json that may be anybody's; it has still to be looked at."""
+    try:
+        if os.path.getsize(path) > LARGEST:
+            raise Refused(f"{path}: too large for a tokeniser")
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise Refused(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise Refused(f"{path}: not a tokeniser (not UTF-8)") from None
 
 
 def _before_end(ids: Iterable[int]) -> Iterator[int]:

@@ -9,7 +9,6 @@ where white space only parts words.) Kept as one tokenizer.json, whose rules are
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -19,7 +18,7 @@ from typing import Literal, get_args
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from heed.data.text import read_lines
-from heed.data.tokenise import BOS, EOS, LARGEST, PAD, SPECIALS, UNK
+from heed.data.tokenise import BOS, EOS, PAD, SPECIALS, UNK, read_rules, write_rules
 from heed.errors import Refused, UnknownName
 
 Kind = Literal["character", "byte-bpe"]
@@ -106,26 +105,12 @@ class Verbatim:
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json, whole or not at all."""
-        path = Path(path)
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(self._tokenizer.to_str(pretty=True))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_rules(path, self._tokenizer)
 
     @classmethod
     def load(cls, path: str | Path) -> "Verbatim":
         """What `save` wrote. Rules other than heed's own are refused: a file is only data."""
-        try:
-            if os.path.getsize(path) > LARGEST:
-                raise Refused(f"{path}: too large for a tokeniser")
-            text = Path(path).read_text(encoding="utf-8")
-        except OSError as error:
-            raise Refused(f"cannot read {path}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise Refused(f"{path}: not a tokeniser (not UTF-8)") from None
-        return cls(*_parsed(text, path))
+        return cls(*_parsed(read_rules(path), path))
 
 
 def read_text(path: str | Path) -> Iterator[str]:
