@@ -242,4 +242,6 @@ def packed(panels: Sequence[Panel]) -> dict[str, Any]:
 def embedded(data: Any) -> str:
     """JSON that can stand inside a script element: nothing in it can end the element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text

@@ -34,13 +34,23 @@ STYLE = f"""
 """
 
 
+JOINERS = "\u200c\u200d"  # Persian, the scripts of India and emoji are written with these
+
+
 def written(text: str) -> str:
     """Any text, safe inside HTML and XML: no markup, and no character that steers."""
-    joiners = "\u200c\u200d"  # Persian, the scripts of India and emoji are written with these
     safe = (
-        c if c.isprintable() or c in joiners else " " if c.isspace() else shown(c) for c in text
+        c if c.isprintable() or c in JOINERS else " " if c.isspace() else shown(c) for c in text
     )
     return escape("".join(safe))
+
+
+def token(text: str) -> str:
+    """A piece of text, not yet safe inside HTML, of which every letter can be seen: one that turns
+    the direction of writing, ends a line or has no look is spelt out."""
+    if not text.strip(" "):
+        return "␣" * len(text)
+    return "".join(c if c.isprintable() or c in JOINERS else shown(c) for c in text)
 
 
 def shortened(label: str, longest: int = LONGEST) -> str:

@@ -60,14 +60,15 @@ class Page:
         title = drawing.written(self.title)
         scale = " ".join(",".join(map(str, colour)) for colour in SCALE)
         body = "\n".join(block.html() for block in self.blocks)
+        kinds = _kinds(self.blocks)
         return (
             f'<!doctype html>\n<html lang="{escape(self.language)}" data-scale="{scale}">\n'
             f'<head>\n<meta charset="utf-8">\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy(kinds)}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"<title>{title}</title>\n<style>{style()}</style>\n</head>\n"
+            f"<title>{title}</title>\n<style>{style(kinds)}</style>\n</head>\n"
             f"<body>\n<main>\n<h1>{title}</h1>\n{body}\n</main>\n{_WITHOUT}\n"
-            f"<script>{script()}</script>\n</body>\n</html>\n"
+            f"<script>{script(kinds)}</script>\n</body>\n</html>\n"
         )
 
     def write(self, path: str | Path) -> None:
@@ -85,23 +86,43 @@ class Page:
 _WITHOUT = "<noscript><p>The heat maps of this page are drawn by a script.</p></noscript>"
 
 
+SHARED = ("draw", "map", "lines", "figure", "page")
+SCRIPTS = {
+    "atlas": (
+        *("strings", "store", "field", "sources", "paint", "labels", "layout", "plate", "stage"),
+        *("threads", "thumbs", "figures", "reading", "controls", "atlas"),
+    ),
+    "history": ("history",),
+}
+"""What a page with a block of this kind needs beside what all pages have."""
+
+
+def _kinds(blocks: Sequence[Block]) -> tuple[str, ...]:
+    """The kinds of blocks that bring a style and scripts of their own."""
+    return tuple(sorted({getattr(block, "kind", "") for block in blocks} & set(SCRIPTS)))
+
+
 @cache
-def style() -> str:
+def style(kinds: tuple[str, ...] = ()) -> str:
     """The page's style, with that of the charts on it."""
-    return drawing.STYLE + chart.STYLE + _asset("page.css")
+    own = "".join(_asset(f"{kind}.css") for kind in kinds)
+    return drawing.STYLE + chart.STYLE + _asset("page.css") + own
 
 
 @cache
-def script() -> str:
+def script(kinds: tuple[str, ...] = ()) -> str:
     """What draws the heat maps and sorts the tables."""
-    parts = "".join(_asset(f"{name}.js") for name in ("draw", "map", "lines", "figure", "page"))
-    return f'"use strict";\n(() => {{\n{parts}}})();\n'
+    own = (name for kind in kinds for name in SCRIPTS[kind])
+    parts = "".join(_asset(f"{name}.js") for name in (*SHARED, *own))
+    ready = 'document.documentElement.dataset.ready = "yes";'
+    return f'"use strict";\n(() => {{\n{parts}{ready}\n}})();\n'
 
 
 @cache
-def policy() -> str:
-    """Nothing is loaded; only this script runs and only this style applies."""
-    return f"default-src 'none'; script-src {_hash(script())}; style-src {_hash(style())}"
+def policy(kinds: tuple[str, ...] = ()) -> str:
+    """Nothing is loaded or sent; only this script runs and only this style applies."""
+    own = f"script-src {_hash(script(kinds))}; style-src {_hash(style(kinds))}"
+    return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
 
 
 def _asset(name: str) -> str:

@@ -1,0 +1,38 @@
+// A slider over the steps of a training: every map and text below shows the step it stands at.
+function scrub(host) {
+  const steps = host.dataset.steps.split(" ").map(Number);
+  const slider = element("input", {
+    type: "range",
+    min: 0,
+    max: steps.length - 1,
+    value: steps.length - 1,
+    "aria-label": "step",
+  });
+  const said = element("output", {});
+  // A map that was not saved at this step shows the one before it.
+  function show() {
+    const step = steps[slider.value];
+    said.textContent = `step ${step}`;
+    slider.setAttribute("aria-valuetext", said.textContent);
+    host.querySelectorAll("figure.map").forEach((figure) => {
+      const select = figure.querySelector("select");
+      const before = figure.dataset.steps.split(" ").filter((each) => Number(each) <= step);
+      const place = Math.max(0, before.length - 1);
+      if (!select || select.selectedIndex === place) return;
+      select.selectedIndex = place;
+      select.dispatchEvent(new Event("change"));
+    });
+    host.querySelectorAll("[data-step]").forEach((text) => {
+      text.hidden = Number(text.dataset.step) !== step;
+    });
+  }
+  slider.addEventListener("input", show);
+  host.prepend(element("label", { class: "slider" }, slider, said));
+  // Maps are drawn when they come near: a new one is brought to the same step.
+  const figures = host.querySelectorAll("figure.map");
+  const watch = new MutationObserver(show);
+  figures.forEach((figure) => watch.observe(figure, { childList: true }));
+  show();
+}
+document.querySelectorAll(".scrub").forEach(scrub);
+document.documentElement.dataset.ready = "yes";

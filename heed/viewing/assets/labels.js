@@ -1,0 +1,72 @@
+// Words along the sides of a map: a few elements that are moved, never one for each of 32,768.
+const READABLE = 13; // pixels from one label to the next
+
+function makeLabels(axis) {
+  const node = element("div", { class: `labels ${axis}`, "aria-hidden": "true" });
+  const pool = [];
+
+  // Every word where they have room; else every so many, with its number.
+  function put(words, from, size, room, chosen, level) {
+    const every = niceStep(READABLE / size);
+    // Such that numbers are round.
+    const first = Math.ceil((Math.floor(from) + 1) / every) * every - 1;
+    const last = Math.min(words.length - 1, Math.floor(from + room / size));
+    node.classList.toggle("level", level);
+    let used = 0;
+    for (let n = first; n <= last; n += every) {
+      const middle = (n + 0.5 - from) * size;
+      const edge = every > 1 ? 6 : 0;
+      if (middle < edge || middle > room - edge) continue;
+      place(used++, words[n], n, middle, every > 1, n === chosen, level);
+    }
+    for (const spare of pool.slice(used)) spare.node.hidden = true;
+  }
+  function place(i, word, n, middle, numbered, chosen, level) {
+    pool[i] ??= newLabel();
+    const { node: label, text, number } = pool[i];
+    if (text.textContent !== short(word)) text.textContent = short(word);
+    label.title = word;
+    number.textContent = numbered ? `${n + 1}` : "";
+    label.hidden = false;
+    label.classList.toggle("chosen", chosen);
+    label.classList.toggle("standing", !level && stands(short(word)));
+    label.style[axis === "row" ? "top" : "left"] = `${middle}px`;
+  }
+  function newLabel() {
+    const [text, number] = [element("bdi"), element("small")];
+    const label = element("span", {}, number, text);
+    node.append(label);
+    return { node: label, text, number };
+  }
+  return { node, put };
+}
+
+// 1, 2, 5, 10, 20, 50 …: the least that is enough.
+function niceStep(least) {
+  if (least <= 1) return 1;
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((m) => m * power).find((step) => step >= least);
+}
+
+// What tells paths apart: without the parts that all of them begin and end with.
+function distinct(names) {
+  if (names.length < 2) return names;
+  const paths = names.map((name) => name.split("."));
+  const least = Math.min(...paths.map((path) => path.length)) - 1;
+  const all = (part) => paths.every((path) => path.at(part) === paths[0].at(part));
+  let [start, end] = [0, 0];
+  while (start < least && all(start)) start += 1;
+  while (end < least - start && all(-1 - end)) end += 1;
+  return paths.map((path) => path.slice(start, path.length - end).join("."));
+}
+
+// How wide the longest of the first words is.
+const longest = (words) =>
+  Math.max(0, ...words.slice(0, 400).map((word) => extent(short(word), 12.5)));
+
+// How much room it takes, the rest being cut.
+function roomFor(words, most) {
+  const long = longest(words);
+  const number = words.length > 60 ? extent(`${words.length} `, 11) : 0;
+  return clamp(long * 1.08 + number + (number ? 18 : 10), 24, most);
+}

@@ -1,0 +1,37 @@
+// Where things lie on the stage: how large a cell is, which level suits it, which tiles are in view.
+const LARGEST_CELL = 48; // pixels of a cell
+const GAP = 28; // pixels between maps
+
+// Cells as large as the room allows, square unless one side is far longer than the other.
+function layStage(room, { panes, queries, keys }, zoom) {
+  const named = panes.filter((pane, n) => n === 0 || pane.queries !== queries);
+  const left = Math.max(...named.map((pane) => roomFor(pane.queries, 150)));
+  const most = clamp(innerHeight * 0.7, 300, 660);
+  const taken = left * named.length + GAP * (panes.length - 1);
+  const wide = Math.max(80, (room - taken) / panes.length - 2);
+  let across = Math.min(wide / keys.length, LARGEST_CELL);
+  let down = Math.min(most / queries.length, LARGEST_CELL);
+  const square = Math.min(across, down);
+  across = Math.min(across, Math.max(square, 7)) * zoom;
+  down = Math.min(down, Math.max(square, 7)) * zoom;
+  const full = [Math.min(wide, across * keys.length), Math.min(most, down * queries.length)];
+  const level = panes.every((pane) => longest(pane.keys) + 4 <= across);
+  const top = level ? 26 : Math.max(...panes.map((pane) => roomFor(pane.keys, 120)));
+  return { left, top, level, across, down, wide: full[0], high: full[1] };
+}
+
+// The finest level whose cells are not smaller than the screen's: finer ones would only fade.
+function levelFor(field, { across, down }) {
+  const seen = (level) =>
+    Math.max(level.across * across, level.down * down) * devicePixelRatio >= 0.99;
+  return Math.max(0, field.levels.findLastIndex(seen));
+}
+
+function* inView(level, view, { wide, high, across, down }) {
+  const [tall, broad] = [TILE * level.down * down, TILE * level.across * across];
+  const [top, left] = [view.row * down, view.column * across];
+  const last = (start, room, size, count) => Math.min(count - 1, Math.floor((start + room) / size));
+  for (let i = Math.floor(top / tall); i <= last(top, high, tall, tilesDown(level)); i++)
+    for (let j = Math.floor(left / broad); j <= last(left, wide, broad, tilesAcross(level)); j++)
+      yield [i, j];
+}

@@ -1,0 +1,162 @@
+// The large map: one field, or several side by side that are moved and zoomed together.
+function makeStage({ say, choose, settled, moved }) {
+  const node = element("div", { class: "panes", tabindex: 0, role: "application" });
+  const view = { zoom: 1, row: 0, column: 0 };
+  let show = null; // { panes, queries, keys, chosen, contrast, upto, name }
+  let lay = null;
+  let plates = [];
+  let named = ""; // which of them have words of their own
+  let waiting = 0;
+
+  function set(next) {
+    const same = show && show.queries === next.queries && show.keys === next.keys;
+    const own = (pane, n) => n === 0 || pane.queries !== next.queries; // words of its own
+    const drawn = next.panes.map(own).join();
+    const alike = drawn === named;
+    show = next;
+    if (!same) Object.assign(view, { zoom: 1, row: 0, column: 0 });
+    if (!alike) {
+      plates = show.panes.map((pane, n) => newPlate(own(pane, n)));
+      named = drawn;
+      node.replaceChildren(...plates.map((plate) => plate.node));
+    }
+    plates.forEach((plate, n) => plate.name.replaceChildren(show.panes[n].name));
+    const size = [show.queries.length, show.keys.length];
+    node.setAttribute("aria-label", say("stage", show.name, ...size));
+    resize();
+  }
+  function newPlate(named) {
+    const plate = makePlate(named, () => (settled(), draw()));
+    listen(plate.box);
+    return plate;
+  }
+
+  function resize() {
+    lay = layStage(node.clientWidth, show, view.zoom);
+    hold();
+    for (const plate of plates) plate.resize(lay, plates.length === 1);
+    draw();
+  }
+  // Nothing beside the map comes into view.
+  function hold() {
+    const last = (count, room, size) => Math.max(0, count - room / size);
+    view.row = clamp(view.row, 0, last(show.queries.length, lay.high, lay.down));
+    view.column = clamp(view.column, 0, last(show.keys.length, lay.wide, lay.across));
+  }
+  function draw() {
+    waiting ||= requestAnimationFrame(() => {
+      waiting = 0;
+      plates.forEach((plate, n) => plate.draw(show.panes[n].field, show.contrast, view, lay));
+      const [rows, columns] = [show.queries.length, show.keys.length];
+      moved({
+        left: view.column / columns,
+        top: view.row / rows,
+        wide: lay.wide / lay.across / columns,
+        high: lay.high / lay.down / rows,
+      });
+      mark();
+    });
+  }
+
+  function mark() {
+    plates.forEach((plate, n) => plate.mark(show.panes[n], show.chosen, show.upto, view, lay));
+  }
+
+  function mayZoom(by) {
+    const most = Math.max(1, LARGEST_CELL / Math.min(lay.across / view.zoom, lay.down / view.zoom));
+    return clamp(view.zoom * by, 1, most);
+  }
+  // Where the chosen cell is, or the middle if it is out of sight, in pixels.
+  function middle() {
+    const [row, column] = show.chosen;
+    const [x, y] = [(column + 0.5 - view.column) * lay.across, (row + 0.5 - view.row) * lay.down];
+    const seen = row !== null && column !== null && x > 0 && y > 0 && x < lay.wide && y < lay.high;
+    return seen ? [x, y] : [lay.wide / 2, lay.high / 2];
+  }
+  // Larger or smaller around a place of the map.
+  function zoom(by, x = middle()[0], y = middle()[1]) {
+    const [row, column] = [view.row + y / lay.down, view.column + x / lay.across];
+    view.zoom = mayZoom(by);
+    const [wide, high] = [lay.wide, lay.high];
+    lay = layStage(node.clientWidth, show, view.zoom);
+    view.row = row - (y * lay.high) / high / lay.down;
+    view.column = column - (x * lay.wide) / wide / lay.across;
+    resize();
+  }
+  const whole = () => (Object.assign(view, { zoom: 1, row: 0, column: 0 }), resize());
+
+  function reveal(row, column) {
+    const [rows, columns] = [lay.high / lay.down, lay.wide / lay.across];
+    if (row !== null && (row < view.row || row > view.row + rows - 1)) view.row = row - rows / 2;
+    if (column !== null && (column < view.column || column > view.column + columns - 1))
+      view.column = column - columns / 2;
+    hold();
+    draw();
+  }
+
+  function listen(box) {
+    let held = null;
+    const at = (event) => {
+      const edge = box.getBoundingClientRect();
+      return [event.clientX - edge.left, event.clientY - edge.top];
+    };
+    box.addEventListener("pointerdown", (event) => {
+      held = { at: at(event), row: view.row, column: view.column };
+      box.setPointerCapture(event.pointerId);
+    });
+    box.addEventListener("pointerup", () => (held = null));
+    box.addEventListener("pointermove", (event) => {
+      const [x, y] = at(event);
+      if (held && view.zoom > 1) {
+        view.row = held.row - (y - held.at[1]) / lay.down;
+        view.column = held.column - (x - held.at[0]) / lay.across;
+        hold();
+        draw();
+      }
+      const row = Math.floor(view.row + y / lay.down);
+      const column = Math.floor(view.column + x / lay.across);
+      choose(clamp(row, 0, show.queries.length - 1), clamp(column, 0, show.keys.length - 1));
+    });
+    box.addEventListener("dblclick", (event) => zoom(event.shiftKey ? 0.5 : 2, ...at(event)));
+    box.addEventListener(
+      "wheel",
+      (event) => {
+        if (!event.ctrlKey && !event.metaKey) return; // the page scrolls
+        event.preventDefault();
+        zoom(2 ** (-event.deltaY / 200), ...at(event));
+      },
+      { passive: false },
+    );
+  }
+  node.addEventListener("keydown", (event) => {
+    const [row, column] = show.chosen;
+    const page = Math.max(1, Math.floor(lay.high / lay.down) - 1);
+    const moves = {
+      ArrowUp: [-1, 0],
+      ArrowDown: [1, 0],
+      ArrowLeft: [0, -1],
+      ArrowRight: [0, 1],
+      PageUp: [-page, 0],
+      PageDown: [page, 0],
+      Home: [0, -1e9],
+      End: [0, 1e9],
+    };
+    const by = { "+": 2, "=": 2, "-": 0.5 }[event.key];
+    const move = moves[event.key];
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (by) zoom(by);
+    else if (event.key === "0") whole();
+    else if (event.key === "Escape") choose(null, null);
+    else if (move) {
+      const next = [
+        clamp((row ?? (move[0] > 0 ? -1 : 0)) + move[0], 0, show.queries.length - 1),
+        clamp((column ?? (move[1] > 0 ? -1 : 0)) + move[1], 0, show.keys.length - 1),
+      ];
+      choose(...next);
+      reveal(...next);
+    } else return;
+    event.preventDefault();
+  });
+  const chosen = (row, column) => ((show.chosen = [row, column]), mark());
+  return { node, set, resize, draw, zoom, whole, chosen, view: () => ({ ...view, ...lay }) };
+}

@@ -1,0 +1,258 @@
+"""One head at several levels, so that a map of any size can be looked at from far and from near.
+
+The exact level has a cell for each weight; in every coarser one a cell is its queries' mean mass
+on its keys, as in `Statistics.map`. Levels are cut into tiles of bytes, of which 255 is the
+largest weight of their row.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heed.errors import Refused, ShapeError
+from heed.viewing.measure import RANKED, Tally, effective_rank
+
+Floats = NDArray[np.float64]
+Rows = Callable[[int, int], NDArray[Any]]
+"""From a first query to one past the last: their weights.    -> n S"""
+
+TILE = 128
+LEAST = 64  # cells along a side below which nothing is pooled any more
+WHOLE = 2048  # cells along a side up to which a level is kept as a whole
+KEPT = 4096  # exact tiles that are held until it is known how many of them fit
+STEP = 2048  # steps of a row's scale from one power of two to the next
+NONE = 65535  # the scale of a row of zeros
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A piece of a level, as bytes; heavier ones are wanted more."""
+
+    row: int
+    column: int
+    bytes: NDArray[np.uint8]
+    worth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One resolution: a cell is `down` queries by `across` keys."""
+
+    down: float
+    across: float
+    shape: tuple[int, int]
+    high: float  # the largest cell
+    scale: NDArray[np.uint16]  # of each row, as steps below the highest
+    tiles: Sequence[Tile]
+
+
+@dataclass(frozen=True, slots=True)
+class Pyramid:
+    """One head: its levels from the coarsest on, chosen rows, and what was measured on the way."""
+
+    shape: tuple[int, int]  # T S
+    levels: Sequence[Level]
+    rows: Mapping[int, tuple[float, NDArray[np.uint8]]] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+def of_weights(weight: NDArray[Any]) -> Pyramid:
+    """A head whose weights are all there.    T S"""
+    T, S = weight.shape
+    head = of_rows(lambda start, stop: weight[start:stop], T, S)
+    if 0 < T * S <= RANKED:
+        rank = float(effective_rank(weight))
+        return Pyramid(head.shape, head.levels, head.rows, {**head.measured, "rank": rank})
+    return head
+
+
+def of_rows(rows: Rows, T: int, S: int) -> Pyramid:
+    """A head whose weights are asked for block by block, once."""
+    steps = levels(T, S)
+    down, across = next(each for each in steps if _cells((T, S), each) <= WHOLE)
+    exact = (down, across) == (1, 1)
+    tally, best = Tally(T, S), _Best()
+    sums = np.zeros((-(-T // down), -(-S // across)))  # over queries and keys
+    top = np.zeros(T)
+    for start in range(0, T, _block(down)):
+        weight = _checked(rows(start, min(start + _block(down), T)), start, S)
+        tally.add(start, weight)
+        part = _pooled(weight, down, across)
+        sums[start // down : start // down + len(part)] = part
+        if not exact:
+            top[start : start + len(weight)] = weight.max(-1, initial=0.0)
+            best.add(start, weight)
+    levels_ = [_level(each, T, S) for each in _coarser(sums, (down, across), steps)]
+    if not exact:
+        levels_.append(best.level(T, S, top))
+    return Pyramid((T, S), levels_, {}, tally.result())
+
+
+def of_map(
+    map: NDArray[Any],
+    T: int,
+    S: int,
+    rows: Mapping[int, NDArray[Any]] | None = None,
+    measured: Mapping[str, float] | None = None,
+) -> Pyramid:
+    """A head of which only a pooled map is known, as the fast path gives it, and perhaps some rows.
+
+    A map of fewer cells than weights has cells of T / rows by S / columns places.
+    """
+    cells = _checked(map, 0, np.shape(map)[-1])
+    R, C = cells.shape
+    if R > T or C > S or not R or not C:
+        raise ShapeError(f"a map of {R} × {C} does not fit weights of T={T} S={S}")
+    levels_, every = [], levels(R, C)
+    for down, across in every:
+        mean = _pooled(cells, down, across) / _counts(R, down)[:, None]
+        # Cells of the map need not be as many places wide as the next: the page is told how many
+        # there are on the mean.
+        levels_.append(_tiled((down * T / R, across * S / C), mean))
+    levels_.reverse()
+    kept = {int(t): _row(_checked(np.atleast_2d(row), t, S)[0], t, T) for t, row in _items(rows)}
+    return Pyramid((T, S), levels_, kept, dict(measured or {}))
+
+
+def _items(rows: Mapping[int, NDArray[Any]] | None) -> Iterator[tuple[int, NDArray[Any]]]:
+    yield from sorted((rows or {}).items())
+
+
+def levels(T: int, S: int) -> list[tuple[int, int]]:
+    """Queries and keys in a cell of each level, from the exact one to the coarsest."""
+    most = [max(0, int(np.ceil(np.log2(max(n, 1) / LEAST)))) for n in (T, S)]
+    return [(2 ** min(k, most[0]), 2 ** min(k, most[1])) for k in range(max(most) + 1)]
+
+
+def _cells(shape: tuple[int, int], cell: tuple[int, int]) -> int:
+    return max(-(-n // size) for n, size in zip(shape, cell, strict=True))
+
+
+def _block(down: int) -> int:
+    """Rows that are asked for together: whole tiles of exact weights, and whole cells."""
+    return max(TILE, down)
+
+
+def _checked(weight: NDArray[Any], start: int, S: int) -> NDArray[Any]:
+    weight = np.asarray(weight)
+    if weight.dtype not in (np.float32, np.float64):
+        weight = weight.astype(np.float64)
+    if weight.ndim != 2 or weight.shape[1] != S:
+        size = " × ".join(map(str, weight.shape))
+        raise ShapeError(f"the weights from row {start} on are {size}, not n × S={S}")
+    if not np.isfinite(weight).all():
+        row, column = np.argwhere(~np.isfinite(weight))[0]
+        raise Refused(f"the weight of row {start + row}, column {column} is {weight[row, column]}")
+    if weight.min(initial=0.0) < 0:
+        row, column = np.argwhere(weight < 0)[0]
+        raise Refused(f"the weight of row {start + row}, column {column} is below zero")
+    return weight
+
+
+def _pooled(weight: NDArray[Any], down: int, across: int) -> NDArray[Any]:
+    """Sums over cells; the last of a row or column may be smaller."""
+    spare = (-weight.shape[0] % down, -weight.shape[1] % across)
+    if any(spare):
+        weight = np.pad(weight, ((0, spare[0]), (0, spare[1])))
+    if down > 1:
+        weight = weight.reshape(-1, down, weight.shape[1]).sum(1)
+    if across > 1:
+        weight = weight.reshape(len(weight), -1, across).sum(2)
+    return weight
+
+
+def _counts(T: int, down: int) -> NDArray[np.int64]:
+    """How many queries each cell has."""
+    return np.minimum(down, T - np.arange(0, T, down))
+
+
+def _coarser(
+    sums: Floats, cell: tuple[int, int], steps: Sequence[tuple[int, int]]
+) -> list[tuple[tuple[int, int], Floats]]:
+    """Levels from the coarsest to the one given."""
+    found = [(cell, sums)]
+    for down, across in steps[steps.index(cell) + 1 :]:
+        (d, a), last = found[-1]
+        found.append(((down, across), _pooled(last, down // d, across // a)))
+    return found[::-1]
+
+
+def _level(level: tuple[tuple[int, int], Floats], T: int, S: int) -> Level:
+    (down, across), sums = level
+    return _tiled((down, across), sums / _counts(T, down)[:, None])
+
+
+def _tiled(cell: tuple[float, float], values: Floats) -> Level:
+    """A level that is kept as a whole."""
+    high, scale, largest = scaled(values.max(-1, initial=0.0))
+    bytes_ = quantised(values, largest)
+    tiles = []
+    for row in range(0, values.shape[0], TILE):
+        for column in range(0, values.shape[1], TILE):
+            part = values[row : row + TILE, column : column + TILE]
+            piece = bytes_[row : row + TILE, column : column + TILE]
+            worth = float(np.einsum("ts,ts->", part, part))
+            tiles.append(Tile(row // TILE, column // TILE, piece, worth))
+    shape = (values.shape[0], values.shape[1])
+    return Level(*cell, shape, high, scale, tiles)
+
+
+def scaled(top: Floats) -> tuple[float, NDArray[np.uint16], Floats]:
+    """The highest of all rows, each row's steps below it, and what these say its largest is.
+
+    The last is never less than what it stands for, and at most 1 part in 2900 more.
+    """
+    high = float(top.max(initial=0.0))
+    with np.errstate(divide="ignore"):
+        below = -np.log2(top / high) * STEP if high else np.full(len(top), np.inf)
+    steps = np.where(below < NONE, np.floor(np.minimum(below, NONE)), NONE).astype(np.uint16)
+    largest = np.where(steps < NONE, high * 2.0 ** (-(steps.astype(np.float64)) / STEP), 0.0)
+    return high, steps, largest
+
+
+def quantised(values: NDArray[Any], largest: Floats) -> NDArray[np.uint8]:
+    """Each row as bytes, of which 255 is its largest."""
+    scale = np.where(largest > 0, 255 / np.where(largest > 0, largest, 1), 0)
+    shares = np.minimum(values * scale[:, None], 255)
+    return np.asarray(np.rint(shares).astype(np.uint8))
+
+
+def _row(row: Floats, t: int, T: int) -> tuple[float, NDArray[np.uint8]]:
+    if not 0 <= t < T:
+        raise Refused(f"there is no row {t} to keep the weights of: T={T}")
+    high = float(row.max(initial=0.0))
+    return high, quantised(row[None], np.array([high]))[0]
+
+
+class _Best:
+    """The heaviest exact tiles of a head that has too many."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, int, NDArray[np.uint8]]] = []
+
+    def add(self, start: int, weight: NDArray[Any]) -> None:
+        spare = -weight.shape[1] % TILE
+        edge = np.pad(weight, ((0, 0), (0, spare))) if spare else weight
+        cut = edge.reshape(len(weight), -1, TILE)
+        worth = np.einsum("rtc,rtc->t", cut, cut)
+        top = weight.max(-1, initial=0.0).astype(np.float64)
+        for column in np.argsort(-worth, kind="stable"):
+            full = len(self.heap) >= KEPT
+            if not worth[column] or (full and worth[column] <= self.heap[0][0]):
+                break
+            bytes_ = quantised(weight[:, column * TILE : (column + 1) * TILE], top)
+            for row in range(0, len(bytes_), TILE):
+                place = (start + row) // TILE
+                item = (float(worth[column]), place, int(column), bytes_[row : row + TILE])
+                (heapq.heapreplace if full else heapq.heappush)(self.heap, item)
+
+    def level(self, T: int, S: int, top: Floats) -> Level:
+        high, scale, _ = scaled(top)  # a 2900th at most above what the bytes were made with
+        tiles = [Tile(row, column, bytes_, worth) for worth, row, column, bytes_ in self.heap]
+        return Level(1, 1, (T, S), high, scale, tiles)
