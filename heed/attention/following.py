@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,20 @@ class Text:
         return rows[::-1]
 
 
+class _Noted(NamedTuple):
+    """Who put a call around a module's method, and what the module itself had there before."""
+
+    watch: Following
+    call: Callable[..., Any]
+    below: Callable[..., Any] | None
+
+    @staticmethod
+    def of(call: Any) -> _Noted | None:
+        """What is known of a call; None where no watch put it there, though it may wrap one."""
+        found = getattr(call, "noted", None)
+        return found if isinstance(found, _Noted) and found.call is call else None
+
+
 class Following:
     """Notes the calls of `begin`, `step` and `select` inside a model while a watch lasts."""
 
@@ -74,6 +88,7 @@ class Following:
         self.busy = False  # inside one of the calls: a model's part may have them too
         self.last: tuple[object, int] | None = None  # the carry last handed out, and its text
         self.kinds: set[type] = set()
+        self.ended = False
 
     @property
     def stepping(self) -> bool:
@@ -99,13 +114,14 @@ class Following:
     ) -> None:
         """Put a call around a method of this one module; the stack takes it away again.
 
-        With fewer arguments than `least` it is some method that only shares the name.
+        With fewer arguments than `least` it is some method that only shares the name. Where another
+        watch has put its own around this one, this one does nothing more, and goes with that.
         """
-        call, own = getattr(module, name), vars(module).get(name)
+        call, below = getattr(module, name), vars(module).get(name)
 
         @wraps(call)
         def noted(*given: Any, **named: Any) -> Any:
-            if self.busy or len(given) < least:
+            if self.ended or self.busy or len(given) < least:
                 return call(*given, **named)
             self.busy = True
             try:
@@ -114,10 +130,14 @@ class Following:
                 self.busy, self.now = False, None
 
         def restore() -> None:
-            vars(module).pop(name)
-            if own is not None:
-                vars(module)[name] = own
+            self.ended = True
+            while (top := _Noted.of(vars(module).get(name))) is not None and top.watch.ended:
+                if top.below is None:
+                    vars(module).pop(name)
+                else:
+                    vars(module)[name] = top.below
 
+        vars(noted)["noted"] = _Noted(self, noted, below)
         vars(module)[name] = noted
         stack.callback(restore)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -53,7 +54,8 @@ def watch(
 
     statistics  True or a `heed.Summary`: each record carries those instead of the weights, which
                 are then formed only where `need` asks for them; an attention that the model itself
-                asks for a Summary answers that one too
+                asks for a Summary answers that one too. One call gives one map: who asks for
+                another than the model or a watch around this one is refused at the call
     modules     paths of attentions or patterns of them, such as "encoder.*" or ["*.cross"]
     heads       which heads are kept; all, unless told
     rows        which queries of each call are kept (negative ones count from the last): where a
@@ -67,8 +69,10 @@ def watch(
     and `seen.follow(hypothesis)` gives what the survivor saw. With a limit or a spill folder the
     records are kept without graph, context and state.
 
-    Nothing is left on the model afterwards. Graph capture is off meanwhile: a compiled model runs
-    eagerly, since a captured graph would keep its records to itself.
+    Nothing is left on the model afterwards, in whatever order watches of it end. Graph capture is
+    off meanwhile: a compiled model runs eagerly, since a captured graph would keep its records to
+    itself. Calls from all threads are collected as they come; let one thread at a time call a model
+    that is watched, or the records of the others stand in between.
     """
     found = dict(attentions(model))
     if not found:
@@ -88,7 +92,7 @@ def watch(
     if tokens is not None:
         seen.tokens(tokens)
     with ExitStack() as stack:
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(_EAGER)
         following.listen(model, stack)
         for path in seen:
             before, after = wish.hooks(path, keeper)
@@ -96,6 +100,28 @@ def watch(
             stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(after, with_kwargs=True).remove)
         yield seen
+
+
+class _Eager:
+    """Graph capture is off from the first watch that begins until none is left."""
+
+    def __init__(self) -> None:
+        self.lock, self.watches, self.stance = Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.watches:
+                self.stance.enter_context(torch.compiler.set_stance("force_eager"))
+            self.watches += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.lock:
+            self.watches -= 1
+            if not self.watches:
+                self.stance.close()
+
+
+_EAGER = _Eager()
 
 
 class Attend(Protocol):
@@ -137,6 +163,13 @@ Hook = Callable[..., Any]
 
 
 @dataclass(frozen=True)
+class Joint(Summary):
+    """A Summary that answers all who ask in one call; `own` is what the model itself asks for."""
+
+    own: Summary | None = None
+
+
+@dataclass(frozen=True)
 class Wish:
     """What a watch wants of every call."""
 
@@ -163,15 +196,15 @@ class Wish:
             T = _queries(args, kwargs)
             need, asked = self._of_call(T)
             more: dict[str, Any] = {"need": max(wanted, need, key=NEEDS.index)}
-            theirs = kwargs.get("statistics")
             if asked is not None:
-                more["statistics"] = _both(theirs, asked) if theirs else asked
+                more["statistics"] = _joint(as_summary(kwargs.get("statistics")), asked)
             return args, {**kwargs, **more}
 
         def after(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], record: Attended
         ) -> None:
-            cut = self._cut(record, kwargs, _queries(args, kwargs), path)
+            asked = as_summary(kwargs.get("statistics"))
+            cut = self._cut(record, asked, _queries(args, kwargs), path)
             keeper.keep(path, cut, self.following.now)
 
         return before, after
@@ -194,11 +227,15 @@ class Wish:
             summary = replace(summary, rows=tuple(range(T)))
         return need, summary
 
-    def _cut(self, record: Attended, kwargs: dict[str, Any], T: int, path: str) -> Attended:
-        """What is kept of a record."""
+    def _cut(self, record: Attended, asked: Summary | None, T: int, path: str) -> Attended:
+        """What is kept of a record: nothing that only other watches asked for."""
+        if isinstance(asked, Joint):
+            ours = _both(asked.own, self._of_call(T)[1])
+            record = record.replace(statistics=_told(record._statistics, asked, ours))
+            asked = ours
         chosen = self._chosen(T)
         if chosen is not None:
-            record = self._of_queries(record, chosen, as_summary(kwargs.get("statistics")))
+            record = self._of_queries(record, chosen, asked)
         return record if self.heads is None else _of_heads(record, self.heads, path)
 
     def _of_queries(
@@ -221,11 +258,39 @@ def _queries(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     return query.shape[-2] if isinstance(query, Tensor) and query.ndim > 1 else 1
 
 
-def _both(theirs: Summary | bool, ours: Summary) -> Summary:
+def _joint(theirs: Summary | None, ours: Summary) -> Joint:
+    """What a call shall say where the model or other watches have asked, or nobody has."""
+    every = _both(theirs, ours) or ours
+    own = theirs.own if isinstance(theirs, Joint) else theirs
+    return Joint(every.top, every.map, every.rows, own)
+
+
+def _both(first: Summary | None, second: Summary | None) -> Summary | None:
     """A Summary that answers two; the first one's rows come first."""
-    first = as_summary(theirs) or Summary()
-    rows = first.rows + tuple(t for t in ours.rows if t not in first.rows)
-    return Summary(max(first.top, ours.top), first.map or ours.map, rows)
+    if first is None or second is None:
+        return first or second
+    if first.map is not None and second.map not in (None, first.map):
+        there, here = ("{} by {}".format(*one.map) for one in (first, second) if one.map)
+        raise Refused(
+            f"a call gives one map of its weights: the model or another watch asks for {there} "
+            f"cells, and this watch for {here}; ask for the same, or watch one after the other"
+        )
+    rows = first.rows + tuple(t for t in second.rows if t not in first.rows)
+    return Summary(max(first.top, second.top), first.map or second.map, rows)
+
+
+def _told(said: Statistics | None, every: Summary, ours: Summary | None) -> Statistics | None:
+    """Of what a call says to all who asked, what one of them asked for."""
+    if said is None or ours is None:
+        return None
+    if (ours.top, ours.map, ours.rows) == (every.top, every.map, every.rows):
+        return said
+    top, share, rows = said.top, said.share, said.rows
+    if top is not None and share is not None:
+        top, share = (x[..., : ours.top] if ours.top else None for x in (top, share))
+    if rows is not None:
+        rows = rows[:, :, [every.rows.index(t) for t in ours.rows]] if ours.rows else None
+    return said._replace(top=top, share=share, map=said.map if ours.map else None, rows=rows)
 
 
 def _of_heads(record: Attended, heads: tuple[int, ...], path: str) -> Attended:

@@ -21,7 +21,9 @@ EXAMPLES = "heed evaluate runs/grammar\n\nheed evaluate runs/zh-en pairs.tsv --j
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a pretrained model.")
+    ],
     data: Annotated[
         list[Path] | None,
         typer.Argument(

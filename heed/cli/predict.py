@@ -19,7 +19,9 @@ EXAMPLES = "heed predict runs/grammar input.txt\n\necho '我 爱 中国' | heed 
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a pretrained model.")
+    ],
     file: Annotated[
         str, typer.Argument(metavar="[FILE]", help="A line each; - is the standard input.")
     ] = "-",
@@ -44,7 +46,8 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
 ) -> None:
-    """Answer line by line: a blank line gives a blank line."""
+    """Answer line by line, as many answers as lines. A blank line gives a blank one, except that a
+    language model writes on from it."""
     from heed.running.predict import CHUNK, predict
     from heed.running.showing import page
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
+from unicodedata import category
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -23,6 +24,8 @@ Column = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, Field(min_length=
 MOST = 10_000
 """Labels that are told apart; more of them are a column of something else."""
 LONGEST_LABEL = 200
+LONGEST_CELL = 1 << 23
+"""Characters of one cell of CSV: more of them are a quote that nobody closed."""
 
 
 class Labelled(NamedTuple):
@@ -139,6 +142,11 @@ def label_set(rows: Iterable[Labelled]) -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
 
 
+def fits_a_line(label: str) -> bool:
+    """Whether a label can be printed in a column: it has no tab, no end of a line or the like."""
+    return label.isprintable() or not any(category(c) in ("Cc", "Zl", "Zp") for c in label)
+
+
 def _unseen(label: str, labels: Sequence[str]) -> str:
     near = get_close_matches(label, labels, n=3, cutoff=0.5) or list(labels)[:10]
     return f"the label '{label}' never occurs in the training data, which has {', '.join(near)}" + (
@@ -159,6 +167,11 @@ def _rows(files: LabelledFiles) -> Iterator[tuple[int, Labelled]]:
                 f"{files}:{number}: a label of {len(label):,} characters; is `label` the right "
                 "column?"
             )
+        if not fits_a_line(label):
+            raise Refused(
+                f"{files}:{number}: the label {label!r} has a tab, a line's end or another control "
+                "character, and could not be printed in a column"
+            )
         yield number, Labelled(text, label)
 
 
@@ -170,13 +183,20 @@ def _tsv(path: Path) -> Table:
 
 
 def _csv(path: Path) -> Table:
-    """Quoted cells may hold commas and go on over several lines; the number is of the last one."""
+    """Quoted cells may hold commas and go on over several lines; the number is of the last one.
+
+    How long a cell may be is a setting of the whole process, so it is changed for one row at a
+    time: texts that are too long are for the reader to count.
+    """
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
     while True:
+        before = csv.field_size_limit(LONGEST_CELL)
         try:
             cells = next(reader, None)
         except csv.Error as error:
             raise Refused(f"{path}:{reader.line_num}: not CSV ({error})") from None
+        finally:
+            csv.field_size_limit(before)
         if cells is None:
             return
         yield reader.line_num, cells
@@ -217,7 +237,9 @@ def _json(files: LabelledFiles) -> Iterator[tuple[int, str, str]]:
             continue
         where = f"{files}:{number}"
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_once)
+        except KeyTwice as error:
+            raise Refused(f"{where}: the key {error.args[0]!r} stands twice") from None
         except (ValueError, RecursionError) as error:
             raise Refused(f"{where}: not JSON ({error})") from None
         if not isinstance(row, dict):
@@ -226,6 +248,19 @@ def _json(files: LabelledFiles) -> Iterator[tuple[int, str, str]]:
             what = "is no text" if text in row else "is missing"
             raise Refused(f"{where}: the key '{text}' {what}")
         yield number, _encodable(row[text], where), _encodable(_label(row, label, where), where)
+
+
+class KeyTwice(Exception):
+    """A key that a JSON object has twice; which of its values is meant, nobody knows."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys are all different."""
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise KeyTwice(next(key for key in keys if keys.count(key) > 1)[:40])
+    return row
 
 
 def _label(row: dict[Any, Any], key: Any, where: str) -> str:

@@ -63,6 +63,10 @@ def parse(data: bytes, where: str, limit: int) -> SentencePieces:
         raise Refused(f"{where} is no sentencepiece model, or was cut off") from None
     if not pieces:
         raise Refused(f"{where} is no sentencepiece model: it has no pieces")
+    texts = {piece.text: i for i, piece in enumerate(pieces)}
+    twice = next((piece.text for i, piece in enumerate(pieces) if texts[piece.text] != i), None)
+    if twice is not None:
+        raise Refused(f"{where}: the piece {twice!r} stands twice")
     if model != UNIGRAM:
         raise Refused(f"{where}: only sentencepiece models of the kind unigram can be read")
     if not 0 <= unknown < len(pieces):

@@ -29,6 +29,7 @@ SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.js
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", *SETTINGS)
 
 MORE = 1000  # pieces that may be added to a vocabulary
+RARE = "\ua66e \U0001242b \u2603"  # letters and a sign that no vocabulary has all of
 
 
 class Format(NamedTuple):
@@ -85,12 +86,20 @@ class Vocabulary:
         plain  without what a model wants around a text, such as [CLS] and [SEP]
         """
         given: Any = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
-        coded = self.tokenizer.encode_batch_fast(given, add_special_tokens=not plain)
+        coded = vocabulary_files.tried(
+            lambda: self.tokenizer.encode_batch_fast(given, add_special_tokens=not plain),
+            "the rules of the vocabulary cannot cut one of these texts",
+        )
         return [each.ids for each in coded]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some numbers; pieces with a role are left out."""
-        return self.tokenizer.decode(list(ids))
+        numbers = list(ids)
+        text: str = vocabulary_files.tried(
+            lambda: self.tokenizer.decode(numbers),
+            "by the rules of the vocabulary these numbers cannot be turned into text",
+        )
+        return text
 
     def files(self) -> dict[str, bytes]:
         """tokenizer.json and what must stand beside it, for Hugging Face to read."""
@@ -124,25 +133,79 @@ def read(files: Mapping[str, bytes], symbols: int, where: str) -> Vocabulary | N
         tokenizer, roles = _made(form, given)
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    return Vocabulary(tokenizer, roles)
+    found = Vocabulary(tokenizer, roles)
+    _check(found, symbols, where)
+    return found
+
+
+def _check(found: Vocabulary, symbols: int, where: str) -> None:
+    """Refuses what would go wrong later: numbers shared, or without a row; no piece for unknowns.
+
+    A piece that is added gets the next number by the count of pieces, which another one has if a
+    piece stands twice or numbers are left out.
+    """
+    names: dict[int, str] = {}
+    for name, number in found.tokenizer.get_vocab().items():
+        if number in names:
+            one, other = sorted((name, names[number]))
+            raise Refused(
+                f"{where}: the pieces {one!r} and {other!r} have the same number, {number}"
+            )
+        names[number] = name
+    highest = max(names)
+    if highest >= symbols:
+        raise Refused(
+            f"{where}: the piece {names[highest]!r} has the number {highest}, and the model "
+            f"{symbols:,} symbols"
+        )
+    around = max([0, *found.encode([""])[0], *found.encode([""], [""])[0]])
+    if around >= symbols:
+        raise Refused(f"{where} puts {around} around a text, and the model has {symbols:,} symbols")
+    vocabulary_files.tried(
+        lambda: found.encode([RARE]), f"{where}: the vocabulary cannot cut what it does not know"
+    )
 
 
 def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
     """A tokeniser out of the older files, which say less than a tokenizer.json."""
     tokenizer = form.make(given)
     names = form.roles | _told(given.told)
-    _add(tokenizer, _numbered(given), given.where)
-    tokenizer.add_special_tokens(list(names.values()))
+    _add(tokenizer, _numbered(given), given.symbols, given.where)
+    _make_special(tokenizer, names.values(), given.symbols)
     for more in ("additional_special_tokens", "extra_special_tokens"):
-        tokenizer.add_special_tokens(list(_contents(given.told.get(more)))[:MORE])
+        _make_special(tokenizer, list(_contents(given.told.get(more)))[:MORE], given.symbols)
     roles = _named(names, tokenizer)
     single, pair = form.around or _ends(given)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=single.format(**names),
-        pair=pair.format(**names),
-        special_tokens=[(names[r], i) for r, i in roles.items() if f"{{{r}}}" in single],
+    for role in [role for role in names if f"{{{role}}}" in single]:
+        _check_around(names[role], role in roles, given)
+    tokenizer.post_processor = vocabulary_files.tried(
+        lambda: processors.TemplateProcessing(
+            single=single.format(**names),
+            pair=pair.format(**names),
+            special_tokens=[(names[r], i) for r, i in roles.items() if f"{{{r}}}" in single],
+        ),
+        f"{given.where}: its special pieces cannot stand around a text",
     )
     return tokenizer, roles
+
+
+def _make_special(tokenizer: Tokenizer, names: Iterable[str], symbols: int) -> None:
+    """Pieces that are never cut; one that would get a number without a row is left out."""
+    wanted = list(dict.fromkeys(names))
+    added = [name for name in wanted if tokenizer.token_to_id(name) is None]
+    beyond = set(added[max(0, symbols - tokenizer.get_vocab_size()) :])
+    tokenizer.add_special_tokens([name for name in wanted if name not in beyond])
+
+
+def _check_around(name: str, numbered: bool, given: Given) -> None:
+    """Refuses a piece that a template cannot name, or that has no number."""
+    if name.startswith("$") or ":" in name or len(name.split()) != 1:
+        raise Refused(f"{given.where}: the piece {name!r} cannot stand around a text")
+    if not numbered:
+        raise Refused(
+            f"{given.where}: {name!r} stands around a text, and the vocabulary of "
+            f"{given.symbols:,} pieces has neither it nor room for it"
+        )
 
 
 def _ends(given: Given) -> tuple[str, str]:
@@ -194,8 +257,10 @@ def _numbered(given: Given) -> dict[int, str]:
     return found
 
 
-def _add(tokenizer: Tokenizer, pieces: Mapping[int, str], where: str) -> None:
+def _add(tokenizer: Tokenizer, pieces: Mapping[int, str], symbols: int, where: str) -> None:
     for number, name in sorted(pieces.items()):
+        if number >= symbols:
+            return  # the model was not made for it, nor for those after it
         tokenizer.add_special_tokens([name])
         if tokenizer.token_to_id(name) != number:
             raise Refused(f"{where}: the added piece {name!r} cannot have the number {number}")

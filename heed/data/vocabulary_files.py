@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -13,6 +14,8 @@ from heed.errors import Refused
 
 FEW = 20_000
 """Commas and brackets that rules may have beside those of their pieces."""
+GROWTH = 100
+"""Times that the steps of a tokenizer.json may lengthen a text before it is cut."""
 
 
 class Given(NamedTuple):
@@ -69,11 +72,37 @@ def whole(given: Given) -> Tokenizer:
         if isinstance(pieces, list):
             pieces = {piece: i for i, (piece, _) in enumerate(pieces)}
         added = {token["content"]: token["id"] for token in rules.get("added_tokens") or []}
-    except (KeyError, TypeError, ValueError, AttributeError):
+        grown = _growth(rules.get("normalizer")) * _growth(rules.get("pre_tokenizer"))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise Refused(f"{name}: not a tokeniser, or a broken one") from None
     _check_numbers(pieces, given.symbols, name)
     _check_numbers({**pieces, **added}, len(pieces) + len(added), name)
-    return _built(lambda: Tokenizer.from_str(given.files["tokenizer.json"].decode()), name)
+    if grown > GROWTH:
+        raise Refused(f"{name}: its steps could make a text many times as long as it is")
+    text = given.files["tokenizer.json"].decode()
+    if max(added.values(), default=0) >= given.symbols:  # pieces that the model was not made for
+        rules["added_tokens"] = [t for t in rules["added_tokens"] if t["id"] < given.symbols]
+        text = json.dumps(rules)
+    return _built(lambda: Tokenizer.from_str(text), name)
+
+
+def _growth(step: Any) -> int:
+    """Times that a step of a tokenizer.json, or a sequence of them, may lengthen a text at most.
+
+    A regular expression may match between any two characters, where a text is put in.
+    """
+    if step is None:
+        return 1
+    kind = step["type"]
+    if kind == "Sequence":
+        several = step["normalizers"] if "normalizers" in step else step["pretokenizers"]
+        return prod(map(_growth, several))
+    if kind == "Replace":
+        content, replaced = len(step["content"]), len(step["pattern"].get("String", ""))
+        return max(1, -(-content // replaced)) if replaced else 1 + content
+    if kind == "Prepend":
+        return 1 + len(step["prepend"])
+    return 2 if kind == "ByteLevel" else 1  # a letter beyond ASCII is two bytes or more
 
 
 def wordpiece(given: Given) -> Tokenizer:
@@ -169,9 +198,14 @@ def _check_numbers(pieces: Any, below: int, name: str) -> None:
 
 def _built(make: Callable[[], Any], name: str) -> Any:
     """What the library makes of a file, or a line that says it could not."""
+    return tried(make, f"{name}: not a tokeniser, or a broken one")
+
+
+def tried(make: Callable[[], Any], says: str) -> Any:
+    """What the library answers, or a line for what it could not do."""
     try:
         return make()
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException:  # the library's own panics are no Exception
-        raise Refused(f"{name}: not a tokeniser, or a broken one") from None
+        raise Refused(says) from None

@@ -168,7 +168,8 @@ class TorchAttention(MultiHeadAttention):
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask[None]
         exists, felt = _keys(key_padding_mask, k)
-        hint = is_causal and T == S
+        # A hint that the mask belies is believed where torch believes it, and nowhere else.
+        hint = is_causal and T == S and not need_weights and key_padding_mask is None
         visible, added = (causal(), None) if hint else self._pairs(attn_mask, q, S)
         bias = sum_of(felt, added)
 

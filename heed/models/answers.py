@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from heed.errors import Refused
+from heed.errors import Refused, ShapeError
 from heed.models.transformer import Encoder, bend_of
+from heed.models.words import within
 from heed.models.written import Unformed
 from heed.records import Attended, Need
 from heed.visible import Visible
@@ -51,6 +52,8 @@ class Pooler(nn.Module):
         self.dense = nn.Linear(width, width)
 
     def forward(self, states: Tensor) -> Tensor:
+        if not states.shape[1]:
+            raise ShapeError("the first symbol stands for the text: it has at least one symbol")
         return torch.tanh(self.dense(states[:, 0]))
 
 
@@ -139,4 +142,9 @@ def at(states: Tensor, places: Tensor | None) -> Tensor:
     """The states of some places of each row.    B S M, B K -> B K M"""
     if places is None:
         return states
+    if places.ndim != 2 or len(places) != len(states):
+        raise ShapeError(
+            f"asked are places of each row, B K with B={len(states)}; got {tuple(places.shape)}"
+        )
+    within("asked", places, 0, states.shape[1])
     return states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))

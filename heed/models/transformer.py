@@ -19,10 +19,10 @@ from torch import Tensor, nn
 import heed
 from heed.attention.grouping import HeadGroups
 from heed.attention.mixed import Mixed
-from heed.errors import Refused, ShapeError
+from heed.errors import Refused
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.stepping import PlainCarry, regroup, shorten
-from heed.models.words import Words, sight
+from heed.models.words import Words, check_lengths, sight
 from heed.models.written import Step, Unformed, Written
 from heed.records import Attended, Need, State
 from heed.visible import Keys, Visible, both
@@ -338,18 +338,14 @@ class Decoder(nn.Module):
         """How many places in front of each text are padding, N, and which are not."""
         if lengths is None:
             return None, None
-        N, T = inputs.shape
-        if lengths.shape != (N,) or lengths.is_floating_point():
-            raise ShapeError(
-                f"lengths takes one whole number for each of {N} texts; got {lengths.dtype} "
-                f"of shape {tuple(lengths.shape)}"
-            )
+        check_lengths(lengths, inputs)
         for layer in self.stack.layers:
             if not counts_from_anywhere(layer.attention.mechanism):
                 raise Refused(
                     "this attention counts places from the beginning of its row, so padding in "
                     "front of a text would move it; take texts of one length together"
                 )
+        T = inputs.shape[1]
         behind = T - lengths
         return behind, Keys(torch.arange(T, device=inputs.device) >= behind[:, None])
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import heed
 from heed.attention.position import Learned, Sinusoidal, sinusoid
 from heed.errors import Refused, ShapeError
+from heed.kernels.ability import transformed
 from heed.visible import Visible
 
 
@@ -50,12 +51,16 @@ class Words(nn.Module):
         types   of each symbol, B T; the first type where none are given
         behind  how many places of padding stand in front of each row, B: they are not counted
         """
+        within("symbols", symbols, 0, self.table.num_embeddings)
         x = self.table(symbols)
         x = x if self.scale == 1 else x * self.scale
+        if types is not None:
+            if self.types is None:
+                raise Refused("this model was built without token types")
+            check_types(types, symbols)
+            within("types", types, 0, self.types.num_embeddings)
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types))
-        elif types is not None:
-            raise Refused("this model was built without token types")
         if self.position is not None:
             x = _standing(self.position, x, start, behind)
         return self.dropout(x if self.norm is None else self.norm(x))
@@ -70,9 +75,11 @@ def _standing(position: nn.Module, x: Tensor, start: int, behind: Tensor | None)
     places = torch.arange(start, start + T, device=x.device) - behind[:, None]
     places = places.clamp(min=0)  # what stands in front is hidden from all
     if isinstance(position, Learned):
-        longest = position.table.num_embeddings
-        if start + T > longest:
-            raise Refused(f"learned positions end at {longest}; this text reaches {start + T}")
+        longest, end = position.table.num_embeddings, start + T
+        if end > longest and places.numel() and readable(places):
+            end = int(places.max()) + 1
+        if end > longest:
+            raise Refused(f"learned positions end at {longest}; this text reaches {end}")
         return x + position.table(places).to(x.dtype)
     if not isinstance(position, Sinusoidal):
         raise Refused(f"{type(position).__name__} cannot count each row's places by itself")
@@ -85,6 +92,7 @@ def sight(given: Tensor | Visible | None, symbols: Tensor) -> Visible | None:
     if given is None or isinstance(given, Visible):
         return given
     if given.dtype != torch.bool:
+        check_lengths(given, symbols)
         return heed.lengths(given)
     if given.shape != symbols.shape:
         raise ShapeError(
@@ -92,3 +100,51 @@ def sight(given: Tensor | Visible | None, symbols: Tensor) -> Visible | None:
             f"got {tuple(given.shape)}"
         )
     return Visible.keys(given)
+
+
+def readable(numbers: Tensor) -> bool:
+    """Whether numbers may be looked at: on a GPU all would wait, and a compiler has none."""
+    return (
+        numbers.is_cpu
+        and not torch.compiler.is_compiling()
+        and not torch._C._len_torch_dispatch_stack()
+        and transformed() is None
+    )
+
+
+def within(name: str, numbers: Tensor, least: int | None, end: int) -> None:
+    """Refuse numbers below `least` (None: there is none), or from `end` on, where readable."""
+    if numbers.is_floating_point() or numbers.dtype == torch.bool:
+        raise ShapeError(f"{name} are whole numbers; got {numbers.dtype}")
+    if not numbers.numel() or not readable(numbers):
+        return
+    low, high = (int(x) for x in numbers.aminmax())
+    if least is None and high >= end:
+        raise ShapeError(f"{name} are below {end}; got {high}")
+    if least is not None and (low < least or high >= end):
+        raise ShapeError(f"{name} are {least} to {end - 1}; got {low if low < least else high}")
+
+
+def check_types(types: Tensor, symbols: Tensor) -> None:
+    """Refuse types that are not one for each symbol.    B T, B T"""
+    if types.shape != symbols.shape:
+        raise ShapeError(
+            f"there is a type for each symbol, B T {tuple(symbols.shape)}; got {tuple(types.shape)}"
+        )
+
+
+def check_lengths(lengths: Tensor, symbols: Tensor) -> None:
+    """Refuse lengths that are not those of texts within their rows.    B, B T"""
+    B, T = symbols.shape
+    if lengths.shape != (B,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise ShapeError(
+            f"lengths takes one whole number for each of {B} texts; got {lengths.dtype} "
+            f"of shape {tuple(lengths.shape)}"
+        )
+    if not B or not readable(lengths):
+        return
+    low, high = (int(x) for x in lengths.aminmax())
+    if low < 0 or high > T:
+        raise ShapeError(
+            f"a text has 0 to {T} of the {T} symbols of its row; lengths has {low} to {high}"
+        )

@@ -24,6 +24,7 @@ from torch.nn.functional import pad
 import heed
 from heed.errors import Refused, ShapeError
 from heed.models.transformer import FeedForward, Residual, counts_from_anywhere
+from heed.models.words import check_types, within
 from heed.models.xlnet_sights import Memories, Segment, Sights, picked, spread
 from heed.records import Attended, Need, State
 from heed.visible import Visible
@@ -162,13 +163,13 @@ class TwoStreams(nn.Module):
             ahead=ahead,
             uniform=self.blind == "uniform",
         )
-        h, g = self.dropout(self.words(symbols)), None
+        h, g = segment.entered(self.dropout(self.words(symbols))), None
         if ahead or targets is not None:
             size = symbols.shape if targets is None else targets.shape
             g = self.dropout(self.question.expand(*size, -1))
         seen, kept = {}, []
         for i, layer in enumerate(self.layers):
-            before = None if memories is None else memories.layers[i]
+            before = segment.remembered(i)
             kept.append(self._kept(h, before))
             memory = layer.remember(h, before, types)
             look = layer.attention(h, memory, visible=sights.content, segments=types, need=need)
@@ -197,9 +198,9 @@ class TwoStreams(nn.Module):
         self._check(symbols, types, None, memories)
         segment = Segment.of(symbols, lengths, memories)
         sights = segment.sights(causal=self.causal)
-        h, kept = self.dropout(self.words(symbols)), []
+        h, kept = segment.entered(self.dropout(self.words(symbols))), []
         for i, layer in enumerate(self.layers):
-            before = None if memories is None else memories.layers[i]
+            before = segment.remembered(i)
             kept.append(layer.remember(h, before, types, segment.table))
             look = layer.attention(h, kept[-1], visible=sights.content, segments=types)
             h = layer.leave(h, look.context)
@@ -212,6 +213,7 @@ class TwoStreams(nn.Module):
 
         The two stand side by side and see the same, so each layer answers both in one call.
         """
+        within("symbols", symbols, 0, self.words.num_embeddings)
         question = self.question.expand(len(symbols), 1, -1)
         x = self.dropout(torch.cat([self.words(symbols)[:, None], question], 1))  # N 2 M
         after = []
@@ -239,16 +241,16 @@ class TwoStreams(nn.Module):
         """Refuse what does not fit together, in words."""
         if symbols.ndim != 2:
             raise ShapeError(f"symbols are whole numbers, B T; got {tuple(symbols.shape)}")
-        if types is not None and types.shape != symbols.shape:
-            raise ShapeError(
-                f"there is a type for each symbol, B T {tuple(symbols.shape)}; "
-                f"got {tuple(types.shape)}"
-            )
+        within("symbols", symbols, 0, self.words.num_embeddings)
+        if types is not None:
+            check_types(types, symbols)
         if targets is not None and (targets.ndim != 2 or len(targets) != len(symbols)):
             raise ShapeError(
                 f"targets are places of each row, B P with B={len(symbols)}; "
                 f"got {tuple(targets.shape)}"
             )
+        if targets is not None:
+            within("targets", targets, None, symbols.shape[1])
         if memories is None:
             return
         wanted = (len(symbols), memories.length, self.words.embedding_dim)

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import heed
-from heed.errors import Refused
+from heed.errors import Refused, ShapeError
 from heed.models.answers import Answered
+from heed.models.words import check_lengths
 from heed.models.written import Step, Unformed, Written
 from heed.models.xlnet import TwoStreams
 from heed.models.xlnet_sights import Memories, Segment
@@ -112,6 +113,7 @@ class LanguageModel(nn.Module):
         """
         exists = None
         if lengths is not None:
+            check_lengths(lengths, inputs)
             T = inputs.shape[1]
             exists = torch.arange(T, device=inputs.device) >= T - lengths[:, None]
         types = types if inputs.shape[1] else None
@@ -148,10 +150,13 @@ class Summary(nn.Module):
 
     def forward(self, states: Tensor, exists: Tensor | None = None) -> Tensor:
         """B T M, B T -> B M"""
+        if not states.shape[1]:
+            raise ShapeError("a text to be summed up has at least one symbol")
         if exists is None:
             exists = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
         if self.which == "mean":
             share = exists / exists.sum(-1, keepdim=True).clamp(min=1)
+            states = states.where(exists[..., None], 0)  # 0 times NaN were NaN
             chosen = (states * share.to(states.dtype)[..., None]).sum(1)
         else:
             T = exists.shape[1]

@@ -80,6 +80,18 @@ class Segment(NamedTuple):
             there = there & pad(own, (self.before, 0), value=True)
         return there if remembered is None else there & pad(remembered, (0, T), value=True)
 
+    def entered(self, h: Tensor) -> Tensor:
+        """The symbols as they enter the layers, what is padding without harm.    B T M"""
+        table = self.table
+        return h if table is None else harmless(h, table[:, self.before :])
+
+    def remembered(self, layer: int) -> Tensor | None:
+        """What a layer remembers, what is padding without harm.    B L M"""
+        if self.memories is None:
+            return None
+        kept, exists = self.memories.layers[layer], self.memories.exists
+        return kept if exists is None else harmless(kept, exists)
+
     def sights(
         self,
         *,
@@ -119,6 +131,15 @@ class Segment(NamedTuple):
         blind = ~table.any(-1) if uniform else None
         state = State(0, L + 1) if ahead else None  # each query stands behind its symbol
         return Sights(content, Visible.mask(table), blind, state, T)
+
+
+def harmless(x: Tensor, exists: Tensor) -> Tensor:
+    """Zero for whatever is no number where nothing is: 0 times NaN were NaN.    B T M, B T
+
+    Numbers stay: padding sees itself, and leaves what it is to the memories, as in the published
+    model.
+    """
+    return x.where(exists[..., None] | x.isfinite(), 0)
 
 
 def spread(g: Tensor, targets: Tensor, T: int) -> Tensor:

@@ -12,11 +12,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from tokenizers import processors
 from torch import Tensor
 
 from heed.data import vocabularies
+from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.models import pretrained
 from heed.models.building import with_symbols
@@ -27,11 +29,31 @@ from heed.running.events import Note, Progress, Work
 from heed.running.loading import Loaded, Stored, folder_of, loading
 from heed.running.opening import fits, read_config
 from heed.running.shards import Shelf
-from heed.tasks import pretrain
+from heed.tasks import language_model, pretrain
 from heed.training import durable, tensors
 from heed.training.folder import RunFolder
 
 ROLES = ("pad", "bos", "eos", "sep", "cls")  # that a config.json names by their numbers
+
+
+class Frame(NamedTuple):
+    """What stands around a text, and around a pair, each with its segment."""
+
+    single: str
+    pair: str
+
+
+BERT = Frame("{bos}:0 $A:0 {eos}:0", "{bos}:0 $A:0 {eos}:0 $B:1 {eos}:1")
+FRAMES = {
+    ("classify", "bert"): BERT,
+    ("pretrain", "bert"): BERT,
+    ("pretrain", "xlnet"): Frame("$A:0 {eos}:0 {bos}:0", "$A:0 {eos}:0 $B:0 {eos}:0 {bos}:0"),
+}
+"""How the runs of a task set texts before a model."""
+
+UNTYPED = ("input_ids", "attention_mask")
+TYPED = ("input_ids", "token_type_ids", "attention_mask")
+"""What a tokeniser hands to a model. GPT-2 there would take a type for a symbol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +110,7 @@ def convert(
     leaves = isinstance(raw, dict) and "heed" in raw
     named = _theirs(found) if leaves else found.model.state_dict()
     yield Progress("writing", 0, 1)
-    _write(target, _files(found, leaves), named)
+    _write(target, _files(found, leaves, own="task" in raw), named)
     yield Progress("writing", 1, 1)
     count = sum(x.numel() for x in found.model.parameters())
     layout = "huggingface" if leaves else "heed"
@@ -123,7 +145,27 @@ def _run(folder: Path) -> Loaded:
     limit = vocabularies.largest(settings.rows)
     files = {"tokenizer.json": run.read_bytes(run.tokenizer, limit)}
     tokeniser = vocabularies.read(files, settings.rows, str(folder))
+    if tokeniser is not None and (config.task, settings.kind) in FRAMES:
+        tokeniser = _framed(tokeniser, FRAMES[config.task, settings.kind])
     return Loaded(model.eval(), *described, tokeniser, tuple(getattr(config, "labels", ())))
+
+
+def _framed(tokeniser: Vocabulary, frame: Frame) -> Vocabulary:
+    """A tokeniser of heed's own that sets texts into the frame that the model was trained with;
+    one that came from elsewhere has a frame.
+
+    heed's runs put <s> and </s> where others have [CLS] and [SEP], and do so themselves.
+    """
+    roles = tokeniser.roles
+    if "cls" in roles or not {"bos", "eos"} <= roles.keys():
+        return tokeniser
+    names = {role: tokeniser.tokenizer.id_to_token(roles[role]) for role in ("bos", "eos")}
+    tokeniser.tokenizer.post_processor = processors.TemplateProcessing(
+        single=frame.single.format(**names),
+        pair=frame.pair.format(**names),
+        special_tokens=[(names[role], roles[role]) for role in names],
+    )
+    return Vocabulary(tokeniser.tokenizer, {**roles, "cls": roles["bos"], "sep": roles["eos"]})
 
 
 def _settings(config: Any) -> Any:
@@ -136,6 +178,8 @@ def _settings(config: Any) -> Any:
     if config.task == "pretrain":
         sizes = {"symbols": config.symbols, "longest": config.longest}
         return pretrain.fitted(told, config.objective, **sizes)
+    if config.task == "language-model" and told.kind in LAYOUTS:
+        return language_model.fitted(told, symbols=config.symbols, context=config.context)
     if told.kind == "classifier" and told.encoder.kind == "bert" and told.pool == "first":
         head = {"head": "classify", "labels": len(config.labels), "head_dropout": told.dropout}
         return with_symbols(told.encoder, config.symbols).model_copy(update=head)
@@ -148,9 +192,14 @@ def _theirs(found: Loaded) -> dict[str, Tensor]:
     return pretrained.theirs(described, found.model.state_dict())
 
 
-def _files(found: Loaded, leaves: bool) -> dict[str, bytes]:
-    """Everything but the weights."""
+def _files(found: Loaded, leaves: bool, own: bool) -> dict[str, bytes]:
+    """Everything but the weights; `own`: of a run, whose XLNet was told no types."""
     words = {} if found.tokeniser is None else found.tokeniser.files()
+    if words:
+        typed = found.kind == "bert" or (found.kind == "xlnet" and not own)
+        inputs = {"model_input_names": TYPED if typed else UNTYPED}
+        beside = json.loads(words["tokenizer_config.json"]) | inputs
+        words["tokenizer_config.json"] = json.dumps(beside, ensure_ascii=False, indent=2).encode()
     config = _their_config(found) if leaves else _own_config(found)
     return {"config.json": json.dumps(config, ensure_ascii=False, indent=2).encode(), **words}
 

@@ -1,4 +1,4 @@
-"""Opening a run folder: a trained model, ready to work, out of a folder that may be anybody's.
+"""Opening a run, or a pretrained folder: a model, ready to work, out of what may be anybody's.
 
 Nothing is imported that the folder names, nothing outside of it is read, and no weight is allocated
 before the file of weights is seen to hold what the configuration describes.
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from heed.errors import Refused, UnknownName
 from heed.running.complaining import complaint
+from heed.running.shards import is_pretrained
 from heed.running.stories import story
 from heed.running.stories.story import Config, Run
 from heed.training.folder import RunFolder
@@ -23,7 +24,11 @@ __all__ = ["Run", "fits", "open_run", "read_config"]
 
 
 def open_run(path: Path, device: torch.device) -> Run:
-    """The model of a run, ready to work."""
+    """The model of a run, or of a pretrained folder, ready to work."""
+    if is_pretrained(path):
+        from heed.running.adopting import adopt  # which many never need
+
+        return adopt(path, device)
     folder = RunFolder.open(path)
     config = read_config(folder)
     told = story(config.task)

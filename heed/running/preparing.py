@@ -22,8 +22,10 @@ CHUNK = 2000  # examples that are tokenised at a time
 Kept = TypeVar("Kept")
 
 
-def data_root() -> Path:
-    """Where data folders are looked up: $HEED_DATA, or here."""
+def data_root(folder: str) -> Path:
+    """Where a data folder is looked up: in $HEED_DATA, or here; "." and "./..." are always here."""
+    if Path(folder).parts[:1] in ((), ("..",)) or folder.startswith("./"):
+        return Path.cwd()
     return Path(os.environ.get("HEED_DATA", ".")).absolute()
 
 

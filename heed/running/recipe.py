@@ -54,6 +54,8 @@ def load(recipe: str) -> dict[str, Any]:
     if recipe in names():
         return parse((resources.files("heed") / "recipes" / f"{recipe}.yaml").read_text("utf-8"))
     path = Path(recipe)
+    if (path / "config.json").is_file():
+        raise Refused(f"{recipe} is a run; to go on with it: heed train {recipe} --resume")
     if not recipe.endswith((".yaml", ".yml")) and not path.is_file():
         raise UnknownName("recipe", recipe, names())
     return parse(_text(path), recipe)

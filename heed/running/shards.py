@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from heed.errors import Refused
+from heed.errors import HeedError, Refused
 from heed.training import durable, tensors
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -82,6 +82,16 @@ class Shelf:
     def json(self, name: str, limit: int = SMALL) -> Any:
         """What a JSON file of at most `limit` bytes says."""
         return durable.parse_json(self.bytes(name, limit), self.path / name)
+
+
+def is_pretrained(folder: Path) -> bool:
+    """Whether this is a pretrained model and no run: its config.json says so, and of a run another
+    thing. What cannot be read is left to be refused by others."""
+    try:
+        raw = Shelf(folder).json("config.json")
+    except HeedError:
+        return False
+    return isinstance(raw, dict) and "task" not in raw and "model_type" in raw
 
 
 def _sniff(path: Path, shown: Path) -> bytes:

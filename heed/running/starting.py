@@ -5,6 +5,7 @@ What fits by name and shape is taken, and said aloud; where nothing fits, nothin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from heed.errors import Refused
 from heed.running.events import Note
 from heed.running.opening import fits, read_config
+from heed.running.shards import is_pretrained
 from heed.running.stories import story
 from heed.running.stories.story import Start, Story
 from heed.training.folder import RunFolder
@@ -21,10 +23,9 @@ from heed.training.progress import load_weights
 
 def opened(path: Path) -> Start:
     """The weights and the tokeniser of a folder, checked like any run."""
-    folder = RunFolder.open(path)
-    raw = folder.read_json(folder.config)
-    if isinstance(raw, dict) and "task" not in raw and "model_type" in raw:
+    if is_pretrained(path):
         return _pretrained(path)
+    folder = RunFolder.open(path)
     config = read_config(folder)
     told = story(config.task)
     tokens = told.tokens(folder, config)
@@ -50,9 +51,7 @@ def begin(model: nn.Module, start: Start, told: Story) -> Note | None:
     mine = model.state_dict()
     taken = [name for name, weight in mine.items() if _fit(weight, there.get(name))]
     if not any(mine[name].ndim > 1 for name in taken):  # a bias alone is worth nothing
-        raise Refused(
-            f"nothing of {start.path} fits the recipe's model: no weight has its name and shape"
-        )
+        raise Refused(f"nothing of {start.path} fits the recipe's model: {_odd(mine, there)}")
     with torch.no_grad():
         for name in taken:
             mine[name].copy_(there[name])
@@ -61,6 +60,17 @@ def begin(model: nn.Module, start: Start, told: Story) -> Note | None:
         return None
     share = f"{len(taken)} of {len(mine)} tensors"
     return Note(f"taken from {start.path}: {share}; new: {_listed(new, taken)}")
+
+
+def _odd(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> str:
+    """Why nothing fits: other names, or, where some are the same, another size."""
+    both = (name for name, weight in mine.items() if name in there and weight.ndim > 1)
+    name = next(both, None)
+    said = "no weight has its name and shape"
+    if name is None:
+        return said
+    sizes = f"{tuple(there[name].shape)} there and {tuple(mine[name].shape)} here"
+    return f"{said}; '{name}' is {sizes}: give the recipe's model that size"
 
 
 def _fit(mine: Tensor, there: Tensor | None) -> bool:

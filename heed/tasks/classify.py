@@ -20,7 +20,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from heed.data.labelled import Labelled, LabelledFiles, read_labelled
+from heed.data.labelled import Labelled, LabelledFiles, fits_a_line, read_labelled
 from heed.data.pairs import Report
 from heed.data.tokenise import Kind
 from heed.errors import Refused
@@ -58,7 +58,7 @@ class HeldOut(Settings):
 class Data(Settings):
     """Where the texts come from."""
 
-    folder: str = Field(".", description="Paths start here; itself under $HEED_DATA if relative.")
+    folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
     train: LabelledFiles
     valid: LabelledFiles | None = None
     test: LabelledFiles | None = None
@@ -82,6 +82,9 @@ class Data(Settings):
             )
         if len(set(self.names.values())) != len(self.names):
             raise ValueError("data.names has one name for two labels")
+        odd = next((name for name in self.names.values() if not fits_a_line(name)), None)
+        if odd is not None:
+            raise ValueError(f"data.names: {odd!r} has a tab, a line's end or the like")
         return self
 
     def parts(self) -> list[Part]:

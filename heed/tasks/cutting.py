@@ -64,20 +64,32 @@ def load_cutting(path: Path, symbols: int = MOST) -> Cutting:
 
     symbols  that it has at most: a larger file is not read
     """
-    if path.is_file() and path.stat().st_size > min(LARGEST, vocabularies.largest(symbols)):
-        raise Refused(f"{path}: too large for a tokeniser of {symbols:,} symbols")
+    check_size(path, symbols)
     try:
         return Cutting(Tokeniser.load(path))
     except HeedError as error:
         if not path.is_file():
             raise
-        try:
-            found = vocabularies.read({"tokenizer.json": path.read_bytes()}, symbols, str(path))
-        except HeedError:
-            found = None
+        found = read_vocabulary(path, symbols)
         if found is None:
             raise error from None
         return Cutting(found)
+
+
+def check_size(path: Path, symbols: int) -> None:
+    """Refuse a file that is too large for so many symbols, before it is read."""
+    if path.is_file() and path.stat().st_size > min(LARGEST, vocabularies.largest(symbols)):
+        raise Refused(f"{path}: too large for a tokeniser of {symbols:,} symbols")
+
+
+def read_vocabulary(path: Path, symbols: int = MOST) -> Vocabulary | None:
+    """The vocabulary of a pretrained model in a tokenizer.json; None: it is none."""
+    if not path.is_file():
+        return None
+    try:
+        return vocabularies.read({"tokenizer.json": path.read_bytes()}, symbols, str(path))
+    except HeedError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,14 +51,21 @@ class Labeller:
     """A trained model at work.
 
     words   how texts are cut, and the labels
+    types   which type the model knows some numbers by, if it is not 0; None: it is told none
     tokens  places in a batch, padding included
     """
 
     def __init__(
-        self, model: nn.Module, words: Words, device: torch.device, *, tokens: int = 8000
+        self,
+        model: nn.Module,
+        words: Words,
+        device: torch.device,
+        *,
+        types: Mapping[int, int] | None = None,
+        tokens: int = 8000,
     ) -> None:
         self.model: Any = model
-        self.words, self.device, self.tokens = words, device, tokens
+        self.words, self.device, self.types, self.tokens = words, device, types, tokens
 
     def label(self, texts: Sequence[str], *, look: bool = False) -> list[Judgement]:
         """The label of each text; a blank one gets none."""
@@ -132,8 +139,11 @@ class Labeller:
         self.model.eval()
         lengths = torch.tensor([len(each) for each in ids])
         table = pad_sequence([torch.tensor(each) for each in ids], True, PAD)
-        need = "weight" if look else "context"
-        return self.model(table.to(self.device), lengths.to(self.device), need=need)
+        asked: dict[str, Any] = {"need": "weight" if look else "context"}
+        if self.types is not None:
+            each = [table.eq(i) * kind for i, kind in self.types.items()]
+            asked["types"] = torch.stack(each).sum(0).to(self.device)
+        return self.model(table.to(self.device), lengths.to(self.device), **asked)
 
     def _batches(self, lengths: Mapping[int, int]) -> Iterator[list[int]]:
         """Rows of similar length together, the longest first."""

@@ -5,9 +5,10 @@ r"""Language-model: from plain text to a model that goes on writing it.
 Data     Text files of any size, as they stand: every space and line break counts. What to judge by
          is files of its own, or the last part of the text. Symbols are characters, or pieces of
          bytes that are learnt from the text (`data/verbatim.py`).
-Model    A recurrent network (`models/recurrent_language.py`), or a Transformer decoder, GPT-2
-         (`models/text_settings.py`): each symbol is predicted from those before it, in rows of
-         `context` symbols that are cut somewhere else in every epoch (`data/packing.py`).
+Model    A recurrent network (`models/recurrent_language.py`), a Transformer decoder, GPT-2
+         (`models/text_settings.py`), or XLNet from left to right (`models/xlnet_settings.py`): each
+         symbol is predicted from those before it, in rows of `context` symbols that are cut
+         somewhere else in every epoch (`data/packing.py`).
 Judged   The loss over the whole of what was held out, in nats per symbol; perplexity; bits per
          character and per byte, which can be compared between vocabularies.
 A good run  `shakespeare-gpt` passes 1.47 nats per character; docs/results.md has the rest.
@@ -27,12 +28,15 @@ from torch import nn
 from heed.data.tokenise import SPECIALS
 from heed.data.verbatim import Kind, Verbatim, read_text
 from heed.errors import Refused
-from heed.models import recurrent_language, text_settings
+from heed.models import recurrent_language, text_settings, xlnet_settings
 from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.text_settings import GPT2Settings
+from heed.models.xlnet_settings import XLNetSettings
 from heed.tasks.writer import Reading
 
-Model = Annotated[RecurrentLanguageSettings | GPT2Settings, Field(discriminator="kind")]
+Model = Annotated[
+    RecurrentLanguageSettings | GPT2Settings | XLNetSettings, Field(discriminator="kind")
+]
 """The settings of any model that goes on writing a text."""
 
 BYTES = 256 + len(SPECIALS)
@@ -59,7 +63,7 @@ class Data(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    folder: str = Field(".", description="Paths start here; itself under $HEED_DATA if relative.")
+    folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
     train: str | Paths
     valid: str | Paths | None = Field(None, description="None: the last part of the text.")
     test: str | Paths | None = None
@@ -87,17 +91,29 @@ def build(settings: Any, *, symbols: int, context: int) -> nn.Module:
     """The network of the settings, for a vocabulary and for rows of `context` symbols."""
     if isinstance(settings, RecurrentLanguageSettings):
         return recurrent_language.build(settings, symbols=symbols)
-    return text_settings.build(fitted(settings, symbols=symbols, context=context))
+    known = fitted(settings, symbols=symbols, context=context)
+    if isinstance(known, XLNetSettings):
+        return xlnet_settings.build(known)
+    return text_settings.build(known)
 
 
-def fitted(settings: GPT2Settings, *, symbols: int, context: int) -> GPT2Settings:
-    """Settings that know the vocabulary; refused where the text does not fit them."""
-    if settings.head != "language":
+def fitted(
+    settings: GPT2Settings | XLNetSettings, *, symbols: int, context: int
+) -> GPT2Settings | XLNetSettings:
+    """Settings that know the vocabulary; refused where the text does not fit them.
+
+    XLNet reads from left to right here, whatever its settings say, and has a head that writes.
+    """
+    xlnet = isinstance(settings, XLNetSettings)
+    if settings.head != "language" and not (xlnet and settings.head == "none"):
         raise Refused(f"a language model has the head 'language', not '{settings.head}'")
     if settings.symbols not in (None, symbols):
         raise Refused(
             f"model.symbols={settings.symbols}, and the vocabulary has {symbols}; leave it out"
         )
+    if xlnet:
+        ahead = {"symbols": symbols, "head": "language", "direction": "left-to-right"}
+        return settings.model_copy(update=ahead)
     if context > settings.longest:
         raise Refused(
             f"data.context={context} symbols do not fit the model's places: "
@@ -108,7 +124,7 @@ def fitted(settings: GPT2Settings, *, symbols: int, context: int) -> GPT2Setting
 
 def places(settings: Any) -> int | None:
     """How many symbols a model can see at once; None: any number."""
-    return None if isinstance(settings, RecurrentLanguageSettings) else settings.longest
+    return settings.longest if isinstance(settings, GPT2Settings) else None
 
 
 Texts = Callable[[], Iterator[str]]

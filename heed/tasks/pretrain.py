@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -44,6 +45,7 @@ from heed.models.text_settings import BertSettings
 from heed.models.xlnet_settings import XLNetSettings
 from heed.tasks.pretrainer import Reading
 
+HEAD = 8  # sentences by which a document is known
 Part = Literal["train", "valid", "test"]
 Model = Annotated[BertSettings | XLNetSettings, Field(discriminator="kind")]
 """The settings of any model that is trained on plain text before it is given a task."""
@@ -76,7 +78,7 @@ class HeldOut(Settings):
 class Data(Settings):
     """Where the text comes from. Files are settings, or simply paths: text, or *.jsonl."""
 
-    folder: str = Field(".", description="Paths start here; itself under $HEED_DATA if relative.")
+    folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
     train: DocumentFiles
     valid: DocumentFiles | None = None
     test: DocumentFiles | None = None
@@ -169,26 +171,41 @@ def sentences(data: Data, part: Part, root: Path, report: SentenceReport) -> Ite
     if part == "test" or data.valid is not None:
         yield from read_sentences(files, report=report)
         return
-    counted, held, aside = SentenceReport(), 0, False
-    for sentence in read_sentences(files, report=counted):
-        if sentence.opens:
-            aside = held < data.held_out.most and _held_out(sentence.text, data.held_out.share)
-            held += aside
+    counted, held = SentenceReport(), 0
+    for document in _documents(read_sentences(files, report=counted)):
+        head = list(islice(document, HEAD))
+        aside = held < data.held_out.most and _held_out(head, data.held_out.share)
+        held += aside
         if aside == (part == "valid"):
-            report.read += 1
-            report.kept += 1
-            report.documents += sentence.opens
-            yield sentence
+            report.documents += 1
+            for sentence in chain(head, document):
+                report.read += 1
+                report.kept += 1
+                yield sentence
     if part == "train":
         report.read += sum(counted.dropped.values())
         report.dropped = counted.dropped
     if not report.kept:
-        cure = "part them by blank lines, or name other text as data.valid"
+        cure = "part them by blank lines, say a larger data.held_out.share, or name data.valid"
         raise Refused(f"{files} has too few documents to hold some out: {cure}")
 
 
-def _held_out(text: str, share: float) -> bool:
-    digest = hashlib.sha256(" ".join(text.split()).encode()).digest()
+def _documents(sentences: Iterable[Sentence]) -> Iterator[Iterator[Sentence]]:
+    """The sentences of one document after the other."""
+    count = 0
+
+    def number(sentence: Sentence) -> int:
+        nonlocal count
+        count += sentence.opens
+        return count
+
+    return (document for _, document in groupby(sentences, number))
+
+
+def _held_out(head: Sequence[Sentence], share: float) -> bool:
+    """Chosen by how a document begins: the same on every machine, and the same for its copies."""
+    text = " ".join(" ".join(sentence.text.split()) for sentence in head)
+    digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
 
 

@@ -21,6 +21,7 @@ from heed.data.documents import Documents
 from heed.data.tokenise import BOS, EOS, PAD, Tokeniser
 from heed.models.written import Unformed
 from heed.records import Attended, Need
+from heed.tasks.borrowing import Renumbered
 
 MASKED = re.compile(r"\[MASK\]|<mask>")
 """How a hidden word is written in a line."""
@@ -102,7 +103,7 @@ class Pretrainer:
     def __init__(
         self,
         model: nn.Module,
-        tokeniser: Tokeniser,
+        tokeniser: Tokeniser | Renumbered,
         device: torch.device,
         *,
         ordered: bool = False,
@@ -111,7 +112,10 @@ class Pretrainer:
         tokens: int = 8000,
     ) -> None:
         self.model: Any = model
-        self.tokeniser, self.symbols = tokeniser, masking.symbols(tokeniser)
+        self.tokeniser = tokeniser
+        self.symbols = (
+            tokeniser.symbols if isinstance(tokeniser, Renumbered) else masking.symbols(tokeniser)
+        )
         self.device, self.tokens = device, tokens
         self.ordered, self.pairs, self.places = ordered, pairs, places
         self._plain = torch.from_numpy(self.symbols.plain).to(device)

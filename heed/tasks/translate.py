@@ -54,7 +54,7 @@ class Grammar(Settings):
 class Data(Settings):
     """Where the pairs come from: files, or the grammar."""
 
-    folder: str = Field(".", description="Paths start here; itself under $HEED_DATA if relative.")
+    folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
     train: Files | None = None
     valid: Files | None = None
     test: Files | None = None

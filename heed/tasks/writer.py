@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from heed.data.tokenise import BOS, EOS, PAD, UNK
-from heed.data.verbatim import Verbatim
+from heed.data.tokenise import PAD
 from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample
@@ -24,7 +23,9 @@ from heed.decoding.sliding import Sliding, padded
 from heed.decoding.stepping import Hypothesis
 from heed.errors import Refused
 from heed.models.transformer import Decoder, counts_from_anywhere
+from heed.models.xlnet_answers import LanguageModel
 from heed.records import Attended
+from heed.tasks.borrowing import Borrowed, Text, marks_of
 
 
 class Decoding(BaseModel):
@@ -69,7 +70,7 @@ class Writer:
     def __init__(
         self,
         model: nn.Module,
-        vocabulary: Verbatim,
+        vocabulary: Text,
         device: torch.device,
         *,
         places: int | None,
@@ -77,7 +78,7 @@ class Writer:
         tokens: int = 16384,
     ) -> None:
         self.model: Any = model
-        self.vocabulary, self.device = vocabulary, device
+        self.vocabulary, self.device, self.marks = vocabulary, device, marks_of(vocabulary)
         self.places, self.context, self.tokens = places, context, tokens
 
     def write(
@@ -109,12 +110,9 @@ class Writer:
             }
 
     def symbols(self, prompt: str) -> list[int]:
-        """A prompt as numbers; after nothing at all, a text begins as after a line break."""
+        """A prompt as numbers; after nothing at all, a text begins as its vocabulary opens one."""
         (ids,) = self.vocabulary.encode([prompt])
-        if ids:
-            return ids
-        (line,) = self.vocabulary.encode(["\n"])
-        return line if line and UNK not in line else [EOS]
+        return ids or list(self.marks.opening)
 
     def _decode(
         self, ids: list[list[int]], decoding: Decoding, samples: int
@@ -134,7 +132,7 @@ class Writer:
             carry = model.begin(inputs, lengths=lengths)
         rules: dict[str, Any] = {
             "begin": torch.tensor([row[-1] for row in ids], device=self.device),
-            "end": EOS,
+            "end": self.marks.end,
             "longest": decoding.longest,
             "forbid": self._forbidden,
             "device": self.device,
@@ -153,9 +151,12 @@ class Writer:
     @property
     def _forbidden(self) -> list[int]:
         """What is no text, and rows of the table that only fill it up."""
-        model = self.model
-        rows = len(model.words.table.weight) if isinstance(model, Decoder) else 0
-        return [PAD, UNK, BOS, *range(self.vocabulary.size, rows)]
+        model, rows = self.model, 0
+        if isinstance(model, Decoder):
+            rows = len(model.words.table.weight)
+        elif isinstance(model, LanguageModel):
+            rows = model.streams.words.num_embeddings
+        return [*self.marks.never, *range(self.vocabulary.size, rows)]
 
     def _slides(self, prompt: int, decoding: Decoding) -> bool:
         """Whether the text comes to outgrow the places. The last symbol written is never read."""
@@ -168,12 +169,17 @@ class Writer:
         read = len(ids) + count - (count == decoding.longest)
         return Continuation(
             prompt,
-            self.vocabulary.decode(found.symbols),
+            self._text(ids, found.symbols),
             found.log_prob,
             count,
             ended=count < decoding.longest,
             slid=self.places is not None and read > self.places,
         )
+
+    def _text(self, prompt: list[int], symbols: list[int]) -> str:
+        if isinstance(self.vocabulary, Borrowed):
+            return self.vocabulary.continued(prompt, symbols)
+        return self.vocabulary.decode(symbols)
 
     def _batches(self, lengths: list[int], decoding: Decoding, samples: int) -> Iterator[list[int]]:
         """Rows of like length together; of one length, where the model needs that."""
@@ -220,7 +226,8 @@ class Writer:
         # The first symbol is not predicted, and what it writes is not counted.
         text = self.vocabulary.decode(ids.tolist()) if text is None else text
         text = text[len(self.vocabulary.decode(ids[:1].tolist())) :]
-        unknown = int((ids[1:] == UNK).sum())
+        strange = self.marks.unknown
+        unknown = 0 if strange is None else int((ids[1:] == strange).sum())
         return Reading(nats, len(ids) - 1, len(text), len(text.encode()), unknown)
 
     def _windows(self, ids: NDArray[Any], overlap: int) -> Iterator[list[int]]:
@@ -257,7 +264,9 @@ class Writer:
         written = self.model(torch.tensor([ids], device=self.device), need="weight")
         logits: Tensor = written.logits[0, :, : self.vocabulary.size]
         pieces = self.vocabulary.pieces
-        return pieces(ids), pieces(logits.argmax(-1).tolist()), written.seen
+        # Of two streams, the one that predicts: the other only reads.
+        asks = {p: record for p, record in written.seen.items() if not p.endswith(".content")}
+        return pieces(ids), pieces(logits.argmax(-1).tolist()), asks
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,19 +48,21 @@ def sequence_loss(
     entropy_bonus: float = 0.0,
     baseline: MovingAverage | None = None,
     elsewhere: Mapping[str, tuple[Attended, Tensor]] | None = None,
+    none: int = PAD,
 ) -> Loss:
     """The loss of symbols that were written under teacher forcing.    B T V, B T
 
     logits     of every symbol; or what they would be formed from (`Written.output`), which is
                faster and holds less
-    labels     the right symbols, 0 where there is none
+    labels     the right symbols, `none` where there is none: 0, or a number below 0 where 0 is a
+               symbol like any other
     seen       the attentions that were asked once per symbol, their fields B H T
     elsewhere  attentions that other places asked (an encoder's, B H S), each with its real
                places, B S
     baseline   of the rewards, where attention draws; learns from them while it is in training
     """
-    total, nll = _surprise(logits, labels, smoothing)
-    there, reward = labels != PAD, -nll.detach()
+    total, nll = _surprise(logits, labels, smoothing, none)
+    there, reward = labels != none, -nll.detach()
     count = there.sum(1)
     asked = [_Asked(record, there, reward) for record in seen.values()]
     for record, real in (elsewhere or {}).values():
@@ -80,14 +82,16 @@ def sequence_loss(
     return Loss(total, parts)
 
 
-def _surprise(logits: Tensor | Unformed, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+def _surprise(
+    logits: Tensor | Unformed, labels: Tensor, smoothing: float, none: int
+) -> tuple[Tensor, Tensor]:
     """The smoothed sum, and each symbol's -log p.    -> (), B T"""
     if isinstance(logits, Tensor):
         check(logits=(logits, "B T V"), labels=(labels, "B T"))
-        smooth, nll = surprise(logits, labels, smoothing)
+        smooth, nll = surprise(logits, labels, smoothing, none)
         return smooth.sum(), nll
     check(known=(logits.known, "B T M"), weight=(logits.weight, "V M"), labels=(labels, "B T"))
-    return surprise_of(logits, labels, smoothing)
+    return surprise_of(logits, labels, smoothing, none)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 The table of logits, B T V, is the largest thing that training would hold. `surprise_of` forms some
 rows of it at a time and turns each into a loss and into gradients while it is at hand: no row is
-kept, none is formed twice, and on a CPU none that is padding is formed at all.
+kept, none is formed twice, and on a CPU none that is padding is formed at all. Which label means
+that there is none is told: 0 unless it is a symbol of the vocabulary, else a number below 0.
 """
 
 from __future__ import annotations
@@ -37,24 +38,28 @@ class Unformed(Protocol):
         """V"""
 
 
-def surprise(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Cross entropy of every symbol, smoothed and not; zero at padding.    B T V, B T -> B T, B T
+def surprise(
+    logits: Tensor, labels: Tensor, smoothing: float = 0.0, none: int = PAD
+) -> tuple[Tensor, Tensor]:
+    """Cross entropy of every symbol, smoothed and not; zero where the label is `none`.
+
+    B T V, B T -> B T, B T
 
     Smoothing gives every symbol an equal part of the target, Szegedy 2016 §7:
     (1 - ε)·(-log p(label)) + ε/V·Σ_v -log p(v). One table of log p serves both.
     """
     V = logits.shape[-1]
     log_p = logits.log_softmax(-1, dtype=_wide(logits.dtype))
-    each = F.nll_loss(log_p.flatten(0, 1), labels.flatten(), ignore_index=PAD, reduction="none")
+    each = F.nll_loss(log_p.flatten(0, 1), labels.flatten(), ignore_index=none, reduction="none")
     nll = each.view_as(labels)
     if not smoothing:
         return nll, nll
-    every = log_p.sum(-1) * (labels != PAD)
+    every = log_p.sum(-1) * (labels != none)
     return (1 - smoothing) * nll - smoothing / V * every, nll
 
 
 def surprise_of(
-    unformed: Unformed, labels: Tensor, smoothing: float = 0.0
+    unformed: Unformed, labels: Tensor, smoothing: float = 0.0, none: int = PAD
 ) -> tuple[Tensor, Tensor]:
     """The same of logits nobody has formed: the smoothed SUM, and each symbol's -log p, detached.
 
@@ -65,7 +70,7 @@ def surprise_of(
     inputs = [x for x in (known, weight, bias) if x is not None]
     learning = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     rows = known.flatten(0, 1)
-    total, nll = _Surprise.apply(rows, weight, bias, labels.flatten(), smoothing, learning)
+    total, nll = _Surprise.apply(rows, weight, bias, labels.flatten(), smoothing, none, learning)
     return total, cast(Tensor, nll).view_as(labels)
 
 
@@ -80,13 +85,17 @@ class _Surprise(torch.autograd.Function):
         bias: Tensor | None,
         labels: Tensor,  # N
         smoothing: float,
+        none: int,
         learning: bool,
     ) -> tuple[Tensor, Tensor]:
-        real = labels.nonzero()[:, 0] if labels.is_cpu else None  # a GPU would have to be asked
+        there = labels != none
+        real = there.nonzero()[:, 0] if labels.is_cpu else None  # a GPU would have to be asked
         kept, right = (known, labels) if real is None else (known[real], labels[real])
+        there = there if real is None else there[real]
+        right = right.clamp(min=0) if none < 0 else right  # what is not there is looked up, too
         narrow = _lowered(weight)
         cast = None if bias is None else bias.to(narrow)
-        rows = _Rows.of(kept.to(narrow), weight.to(narrow), cast, right, smoothing)
+        rows = _Rows.of(kept.to(narrow), weight.to(narrow), cast, right, there, smoothing)
         with _no_autocast(weight):
             for part in rows.parts():
                 p = rows.judge(part)
@@ -104,7 +113,7 @@ class _Surprise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, by: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         scaled = (None if x is None else x * by.to(x.dtype) for x in ctx.saved_tensors)
-        return (*scaled, None, None, None)
+        return (*scaled, None, None, None, None)
 
 
 class _Rows(NamedTuple):
@@ -114,6 +123,7 @@ class _Rows(NamedTuple):
     weight: Tensor  # V M
     bias: Tensor | None
     right: Tensor  # N
+    there: Tensor  # N
     smoothing: float
     total: Tensor
     nll: Tensor  # N
@@ -123,14 +133,19 @@ class _Rows(NamedTuple):
 
     @staticmethod
     def of(
-        known: Tensor, weight: Tensor, bias: Tensor | None, right: Tensor, smoothing: float
+        known: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        right: Tensor,
+        there: Tensor,
+        smoothing: float,
     ) -> _Rows:
         """Nothing gone through yet; sums are float32 or better."""
         (N, _), V, wide = known.shape, len(weight), _wide(known.dtype)
         total, nll = known.new_zeros((), dtype=wide), known.new_empty(N, dtype=wide)
         d_weight = torch.zeros_like(weight, dtype=wide)
         sums = (total, nll, torch.empty_like(known), d_weight, total.new_zeros(V))
-        return _Rows(known, weight, bias, right, smoothing, *sums)
+        return _Rows(known, weight, bias, right, there, smoothing, *sums)
 
     def parts(self) -> Iterator[slice]:
         """Cuts of like size, so that there is no small one at the end."""
@@ -141,8 +156,7 @@ class _Rows(NamedTuple):
 
     def judge(self, part: slice) -> Tensor:
         """Add up the loss of some rows.    -> p, n V"""
-        right, V = self.right[part], len(self.weight)
-        there = right != PAD
+        right, there, V = self.right[part], self.there[part], len(self.weight)
         logits = F.linear(self.known[part], self.weight, self.bias)
         p = logits.softmax(1, dtype=self.total.dtype)
         # log Σ exp is the largest logit less the log of its p, and that p is no less than 1/V.
@@ -161,7 +175,7 @@ class _Rows(NamedTuple):
         if self.smoothing:
             d_logits = d_logits.sub_(self.smoothing / len(self.weight))
         if not p.is_cpu:  # where padding was left out
-            d_logits = d_logits.mul_(right != PAD)
+            d_logits = d_logits.mul_(self.there[part, None])
         self.d_bias.add_(d_logits.sum(0))
         d_logits = d_logits.to(self.weight.dtype)
         torch.mm(d_logits, self.weight, out=self.d_known[part])

@@ -26,11 +26,15 @@ TALLEST = 12  # lines that upright column labels may take
 WIDEST = 8  # cells that a level column label may take
 
 
+WITHIN = "looked at across, looking down"
+"""The axes of a text that looks at itself."""
+
+
 class HeatMap:
     """A panel as a heat map, fitted to the console it is printed on; what was cut is said."""
 
-    def __init__(self, panel: Panel) -> None:
-        self.panel = panel
+    def __init__(self, panel: Panel, axes: str = "source across, target down") -> None:
+        self.panel, self.axes = panel, axes
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         panel = self.panel
@@ -42,7 +46,7 @@ class HeatMap:
             yield layout.line(label, weights[: layout.columns].tolist())
         yield Text()
         yield _indented(layout, layout.paint.legend())
-        yield _indented(layout, Text("source across, target down", style="dim"))
+        yield _indented(layout, Text(self.axes, style="dim"))
         for note in layout.notes(panel):
             yield _indented(layout, Text(note, style="dim"))
 

@@ -1,5 +1,7 @@
 """A text that a search writes is followed: what its survivor saw, in every model that writes."""
 
+from contextlib import ExitStack
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -268,6 +270,42 @@ def test_nothing_is_left_on_a_model_that_writes() -> None:
         name: list(kept) for name, kept in before.items()
     }
     assert net.step.__func__ is type(net).step
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
+def test_watches_of_a_model_that_writes_end_in_any_order(order: tuple[int, ...]) -> None:
+    net: Any = transformer()
+    before = {name: list(vars(module)) for name, module in net.named_modules()}
+    stacks = [ExitStack() for _ in order]
+    every = [stack.enter_context(heed.watch(net, modules="*.cross")) for stack in stacks]
+    for ended in range(len(order)):
+        carry = net.begin(SOURCE[:1], LENGTHS[:1])
+        net.step(carry, torch.tensor([4]))
+        stacks[order[ended]].close()
+    assert [len(every[i].texts) for i in order] == [1, 2, 3]  # none after its end
+    assert {name: list(vars(m)) for name, m in net.named_modules()} == before
+    assert net.step.__func__ is type(net).step
+    assert searched(net)
+
+
+def test_a_method_that_was_put_there_meanwhile_stays() -> None:
+    net: Any = transformer()
+
+    with heed.watch(net) as seen:
+        before = net.begin
+
+        @wraps(before)
+        def own(*given: Any, **named: Any) -> Any:
+            return before(*given, **named)
+
+        net.begin = own
+    assert net.begin is own
+    net.begin(SOURCE[:1], LENGTHS[:1])
+    assert not seen.texts
+    with heed.watch(net) as seen:
+        net.begin(SOURCE[:1], LENGTHS[:1])
+    assert len(seen.texts) == 1
+    assert net.begin is own
 
 
 def test_rows_of_calls_that_others_led() -> None:

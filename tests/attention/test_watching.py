@@ -1,5 +1,6 @@
 """Watching collects every record during a forward pass, and leaves nothing behind."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -153,6 +154,28 @@ def test_watches_nest(net: Net, x: Tensor) -> None:
     assert inner["heads"][0].energy.shape == (2, 2, 5, 5)
     with pytest.raises(NotFormed):
         _ = outer["blocks.0.heads"][2].energy
+    assert hooks(net) == 0
+
+
+def test_watches_end_in_any_order(net: Net, x: Tensor) -> None:
+    def stance() -> str:
+        return torch._dynamo.eval_frame._stance.stance
+
+    before = stance()
+    first, second, third = ExitStack(), ExitStack(), ExitStack()
+    one = first.enter_context(heed.watch(net))
+    two = second.enter_context(heed.watch(net))
+    net(x)
+    first.close()
+    assert stance() == "force_eager"  # or a compiled model would keep its records to itself
+    three = third.enter_context(heed.watch(net))
+    net(x)
+    second.close()
+    net(x)
+    assert stance() == "force_eager"
+    third.close()
+    assert stance() == before != "force_eager"
+    assert [len(seen["blocks.0.heads"]) for seen in (one, two, three)] == [1, 2, 2]
     assert hooks(net) == 0
 
 
@@ -319,6 +342,72 @@ def test_a_model_that_asks_for_a_summary_gets_its_own(x: Tensor) -> None:
     first, second = seen[""]
     assert first.statistics.top is not None
     assert second.statistics.top is None
+
+
+NESTED = [
+    (Summary(top=4), Summary(top=2)),
+    (Summary(top=1, map=(3, 3), rows=(4, 0)), Summary(top=3)),
+    (True, Summary(map=(2, 3), rows=(1,))),
+    (Summary(map=(3, 3), rows=(2, 1)), Summary(map=(3, 3), rows=(0, 2))),
+]
+
+
+@pytest.mark.parametrize(("one", "two"), [*NESTED, *(pair[::-1] for pair in NESTED)])
+def test_each_of_two_watches_is_told_what_it_asked_for(
+    one: Summary | bool, two: Summary | bool, net: Net, x: Tensor
+) -> None:
+    block = net.blocks[0]
+    with heed.watch(block, statistics=one) as outer, heed.watch(block, statistics=two) as inner:
+        net(x)
+    for asked, got in ((one, outer), (two, inner)):
+        with heed.watch(block, statistics=asked) as alone:
+            net(x)
+        want = alone["heads"][0].statistics
+        for name, value in got["heads"][0].statistics._asdict().items():
+            torch.testing.assert_close(value, getattr(want, name), msg=name)
+
+
+def test_a_watch_of_weights_is_not_told_the_statistics_of_another(net: Net, x: Tensor) -> None:
+    with heed.watch(net, statistics=Summary(top=2)), heed.watch(net) as inner:
+        net(x)
+    with heed.watch(net) as outer, heed.watch(net, statistics=Summary(top=2)):
+        net(x)
+    for seen in (inner, outer):
+        with pytest.raises(NotFormed):
+            _ = seen["blocks.0.heads"][0].statistics
+
+
+def test_rows_of_one_watch_and_of_another(x: Tensor) -> None:
+    attend = heed.Attention("dot", query=8)
+    want = attend(x, need="weight").weight
+    with (
+        heed.watch(attend, rows=[3, -1]) as outer,
+        heed.watch(attend, rows=[0, 3]) as inner,
+        heed.watch(attend, statistics=Summary(rows=(2,))) as said,
+    ):
+        attend(x, statistics=Summary(top=3, rows=(1,)))
+    torch.testing.assert_close(outer[""][0].weight, want[:, :, [3, 4]])
+    torch.testing.assert_close(inner[""][0].weight, want[:, :, [0, 3]])
+    told = said[""][0].statistics
+    torch.testing.assert_close(told.rows, want[:, :, [1, 2]])  # the model's own come first
+    assert told.top is not None
+
+
+def test_two_maps_of_one_call_are_refused(x: Tensor) -> None:
+    attend = heed.Attention("dot", query=8)
+    small, large = Summary(map=(2, 2)), Summary(map=(4, 4))
+    with (
+        heed.watch(attend, statistics=large),
+        heed.watch(attend, statistics=small),
+        pytest.raises(Refused, match=r"one map.*4 by 4.*2 by 2"),
+    ):
+        attend(x)
+    with (
+        heed.watch(attend, statistics=small),
+        pytest.raises(Refused, match=r"one map.*4 by 4.*2 by 2"),
+    ):
+        attend(x, statistics=large)
+    assert hooks(attend) == 0
 
 
 def test_watching_statistics_changes_no_gradient(net: Net, x: Tensor) -> None:

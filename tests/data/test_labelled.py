@@ -1,5 +1,6 @@
 """Labelled texts: columns by number or name, labels never seen refused with their line."""
 
+import csv
 import gzip
 
 import pytest
@@ -84,12 +85,54 @@ def test_json_labels_may_be_numbers(tmp_path):
         ('{"text": "a", "label": "\\ud800"}', "surrogate"),
         ('{"text": "a", "label": ' + "1" * 300 + "}", "300 characters"),
         ('{"text": "a", "label": ' + "1" * 9999 + "}", "not JSON"),
+        ('{"text": "a", "label": 1, "text": "b"}', "'text' stands twice"),
+        ('{"text": "a", "label": 1, "label": 1}', "'label' stands twice"),
+        ('{"text": "a", "label": 1, "more": {"x": 1, "x": 2}}', "'x' stands twice"),
+        ('{"text": "a", "label": "x\\ty"}', r"label 'x\\ty' .*control character"),
+        ('{"text": "a", "label": "x\\ny"}', "control character"),
+        ('{"text": "a", "label": "x\\u001by"}', "control character"),
+        ('{"text": "a", "label": "x\\u2028y"}', "control character"),
     ],
 )
 def test_json_that_is_no_labelled_text(tmp_path, line, message):
     path = file(tmp_path, '{"text": "a", "label": 1}\n' + line + "\n", "a.jsonl")
     with pytest.raises(Refused, match=rf"a\.jsonl:2: .*{message}"):
         list(read_labelled(LabelledFiles(jsonl=path)))
+
+
+def test_csv_labels_stand_in_one_line(tmp_path):
+    path = file(tmp_path, 'pos,a\n"ne\ng",b\n', "a.csv")
+    with pytest.raises(Refused, match=r"a\.csv:3: the label 'ne\\ng' .*control character"):
+        list(read_labelled(LabelledFiles(csv=path)))
+    path = file(tmp_path, "sehr gut\ta\n好\u3000的\tb\n x \tc\n")
+    assert [row.label for row in read_labelled(LabelledFiles(tsv=path))] == [
+        "sehr gut",
+        "好\u3000的",
+        "x",
+    ]
+
+
+def test_a_long_text_is_dropped_and_counted_in_every_format(tmp_path):
+    limit = csv.field_size_limit()
+    long = "a" * 140_000
+    tsv = file(tmp_path, f"1\t{long}\n0\tok\n")
+    comma = file(tmp_path, f'1,"{long}"\n0,ok\n', "a.csv")
+    for files in (LabelledFiles(tsv=tsv), LabelledFiles(csv=comma)):
+        report = TextReport()
+        for row in read_labelled(files, report=report):
+            assert row == Labelled("ok", "0")
+            assert csv.field_size_limit() == limit  # the limit is everyone's
+        assert report.dropped == {"too long": 1}
+    more = list(read_labelled(LabelledFiles(csv=comma), longest_characters=150_000))
+    assert len(more[0].text) == 140_000
+
+
+def test_a_quote_that_never_ends_is_not_read_into_memory(tmp_path):
+    limit = csv.field_size_limit()
+    path = file(tmp_path, 'x,"' + ("a" * 1000 + "\n") * 9000, "a.csv")
+    with pytest.raises(Refused, match=r"a\.csv:8\d\d\d: not CSV \(field larger"):
+        list(read_labelled(LabelledFiles(csv=path)))
+    assert csv.field_size_limit() == limit
 
 
 def test_a_label_never_seen_in_training_is_refused_with_its_line(tmp_path):
@@ -148,10 +191,11 @@ def test_paths_are_looked_for_in_a_folder(tmp_path):
 texts = st.text(
     st.characters(exclude_categories=("Cs",), exclude_characters="\t\n\r\0"), max_size=8
 )
+labels = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), max_size=8)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=8))
+@given(st.lists(st.tuples(labels, texts), min_size=1, max_size=8))
 def test_read_is_kept_and_dropped(tmp_path_factory, rows):
     lines = "".join(f"{label}\t{text}\n" for label, text in rows)
     path = file(tmp_path_factory.mktemp("rows"), "x\tfirst\n" + lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ def ours(folder: Path, symbols: int = 400) -> vocabularies.Vocabulary:
 
 def theirs(kind: type, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     # Their reader of sentencepiece asks for that library, and then only uses protobuf.
-    monkeypatch.setattr("transformers.convert_slow_tokenizer.requires_backends", lambda *_: None)
+    module = import_module("transformers.convert_slow_tokenizer")  # by path it may be a function
+    monkeypatch.setattr(module, "requires_backends", lambda *_: None)
     return kind.from_pretrained(folder)  # type: ignore[attr-defined]
 
 
@@ -297,3 +299,165 @@ def test_any_cut_of_a_sentencepiece_model_is_read_or_refused(tmp_path: Path) -> 
         except Refused:
             continue
         assert part.pieces == whole.pieces[: len(part.pieces)]
+
+
+WORDS = b"[PAD]\na\nb\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+
+
+def rules(**more: Any) -> dict[str, bytes]:
+    """A small tokenizer.json, with what is said of it put in the place of what it has."""
+    model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "b": 2}, "unk_token": "<unk>"}
+    return {"tokenizer.json": json.dumps({"model": model, **more}).encode()}
+
+
+def special(name: str, number: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"content": name, "id": number, "special": True, **flags}
+
+
+def template(single: list[str], number: int) -> dict[str, Any]:
+    """What stands around a text: <x>, of any number, and nothing around a pair."""
+    parts = {"<x>": {"SpecialToken": {"id": "<x>", "type_id": 0}}}
+    parts |= {name: {"Sequence": {"id": name, "type_id": 0}} for name in "AB"}
+    return {
+        "type": "TemplateProcessing",
+        "single": [parts[name] for name in single],
+        "pair": [parts["A"], parts["B"]],
+        "special_tokens": {"<x>": {"id": "<x>", "ids": [number], "tokens": ["<x>"]}},
+    }
+
+
+def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def steps(*each: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(each)}
+
+
+def config(**told: str) -> dict[str, bytes]:
+    return {"vocab.txt": WORDS, "tokenizer_config.json": json.dumps(told).encode()}
+
+
+UNIGRAM = {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]], "unk_id": None}
+UNSOUND: dict[str, tuple[dict[str, bytes], str]] = {
+    "a line twice": (
+        {"vocab.txt": b"[PAD]\na\na\n[UNK]\n[CLS]\n[SEP]\n"},
+        r"'\[MASK\]' and '\[SEP\]' have the same number, 5",
+    ),
+    "numbers left out": (
+        {"vocab.json": b'{"a": 0, "b": 2, "c": 3}', "merges.txt": b""},
+        "the same number, 3",
+    ),
+    "the last line taken": (
+        {"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\na\nb\n"},
+        r"'\[MASK\]' and 'b' have the same number, 6",
+    ),
+    "a piece twice": ({"spiece.model": b"\x0a\x03\x0a\x01a" * 2}, "'a' stands twice"),
+    "far around": (rules(post_processor=template(["<x>", "A"], 999999)), "999999 around a text"),
+    "just beyond": (rules(post_processor=template(["A", "<x>"], 30)), "30 around a text"),
+    "no room": (
+        {"vocab.txt": b"\n".join([*(b"%d" % i for i in range(29)), b"[UNK]"])},
+        r"'\[SEP\]' stands around a text",
+    ),
+    "two words": (config(cls_token="my cls"), "'my cls' cannot stand around a text"),
+    "a colon": (config(sep_token="a:1"), "'a:1' cannot stand around a text"),
+    "the text itself": (config(cls_token="$A"), r"'\$A' cannot stand around a text"),
+    "no unknown": (config(unk_token="zz"), "what it does not know"),
+    "no unknown in rules": (
+        rules(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "zz"}),
+        "what it does not know",
+    ),
+    "unknown is null": (rules(model=UNIGRAM), "what it does not know"),
+    "seven times ten": (
+        rules(normalizer=steps(*[replace({"String": "a"}, "a" * 10)] * 7)),
+        "many times as long",
+    ),
+    "between letters": (
+        rules(normalizer=steps(steps(replace({"Regex": "(?=a)"}, "a" * 100)))),
+        "many times as long",
+    ),
+    "bytes of bytes": (
+        rules(
+            pre_tokenizer={
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+                ]
+                * 20,
+            }
+        ),
+        "many times as long",
+    ),
+    "no step": (rules(normalizer=steps(replace({}, "a"))), "not a tokeniser"),
+    "odd steps": (rules(normalizer={"type": "Replace", "content": 3}), "not a tokeniser"),
+}
+
+
+@pytest.mark.parametrize("case", UNSOUND)
+def test_a_vocabulary_that_would_fail_later_is_refused_at_once(case: str) -> None:
+    files, says = UNSOUND[case]
+    with pytest.raises(Refused, match=says) as refused:
+        vocabularies.read(files, 30, "folder")
+    assert str(refused.value).startswith("folder")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_line_twice_is_no_matter_while_nothing_is_added() -> None:
+    found = vocabularies.read({"vocab.txt": b"b\n" + WORDS}, 30, "folder")
+    assert found is not None
+    assert (found.roles["mask"], found.encode(["a b"], plain=True)) == (7, [[2, 3]])
+
+
+def test_added_pieces_without_a_row_are_left_out() -> None:
+    """Published folders have them where the model was never made larger."""
+    found = vocabularies.read(rules(added_tokens=[special("<x>", 3), special("<y>", 4)]), 4, "w")
+    assert found is not None
+    assert found.tokenizer.token_to_id("<x>") == 3
+    assert found.tokenizer.token_to_id("<y>") is None
+    assert (found.size, max(found.encode(["a <x> <y>"])[0])) == (4, 3)
+
+    files = {"vocab.txt": WORDS, "added_tokens.json": b'{"<x>": 7, "<y>": 8}'}
+    found = vocabularies.read(files, 8, "w")
+    assert found is not None
+    assert found.size == 8
+    assert found.tokenizer.token_to_id("<x>") == 7
+
+    found = vocabularies.read({"vocab.json": GOOD, "merges.txt": b"a b\n"}, 3, "w")
+    assert found is not None
+    assert (found.size, found.roles, found.encode(["abba"])) == (3, {}, [[2, 1, 0]])
+
+
+def test_steps_that_publishers_take_are_not_too_many() -> None:
+    usual = steps(
+        {"type": "Prepend", "prepend": "▁"},
+        replace({"String": " "}, "▁"),
+        replace({"Regex": " {2,}"}, " "),
+        replace({"String": "``"}, '"'),
+        replace({"Regex": "\\s+"}, ""),
+    )
+    assert vocabularies.read(rules(normalizer=usual), 30, "w") is not None
+
+
+@pytest.mark.parametrize("step", ["normalizer", "pre_tokenizer"])
+def test_a_text_that_the_rules_fail_at_is_refused(step: str) -> None:
+    """Their regular expressions give up after so many tries, and that is no Exception."""
+    regex = {"pattern": {"Regex": "(a+)+$"}}
+    each: dict[str, dict[str, Any]] = {
+        "normalizer": {"type": "Replace", **regex, "content": "b"},
+        "pre_tokenizer": {"type": "Split", **regex, "behavior": "Isolated", "invert": False},
+    }
+    found = vocabularies.read(rules(**{step: each[step]}), 30, "w")
+    assert found is not None
+    with pytest.raises(Refused, match="cannot cut") as refused:
+        found.encode(["a" * 40 + "!"])
+    assert "\n" not in str(refused.value)
+
+
+def test_numbers_that_the_rules_fail_at_are_refused() -> None:
+    decoder = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
+    model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a" * 40 + "!": 1}, "unk_token": "<unk>"}
+    found = vocabularies.read(rules(model=model, decoder=decoder), 30, "w")
+    assert found is not None
+    with pytest.raises(Refused, match="cannot be turned into text"):
+        found.decode([1])

@@ -115,6 +115,21 @@ def test_causal_hints() -> None:
         ours(x, x, x, is_causal=True)
 
 
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("padding", [False, True])
+def test_a_causal_hint_that_is_wrong_is_followed_where_torch_does(
+    padding: bool, need_weights: bool
+) -> None:
+    theirs, ours = pair(batch_first=True)
+    x = torch.randn(B, T, M, dtype=torch.double)
+    hidden = torch.rand(T, T) < 0.4
+    hidden[:, 0] = False
+    told: dict[str, Any] = {"attn_mask": hidden, "is_causal": True, "need_weights": need_weights}
+    if padding:
+        told["key_padding_mask"] = torch.arange(T) >= torch.tensor([T, 2, 4])[:, None]
+    torch.testing.assert_close(ours(x, x, x, **told), theirs(x, x, x, **told))
+
+
 def test_gradients_are_the_same() -> None:
     theirs, ours = pair(add_bias_kv=True)
     inputs, told = given(theirs), masks(H)["both"]

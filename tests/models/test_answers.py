@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -92,3 +94,31 @@ def test_what_cannot_be_is_refused_in_words() -> None:
         net(torch.zeros(B, S, dtype=torch.long), torch.ones(B, S + 1, dtype=torch.bool))
     with pytest.raises(Refused, match="positions end at 5"):
         net(torch.zeros(B, S + 1, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"lengths": torch.tensor([S + 1, 2])}, "0 to 5 of the 5 symbols"),
+        ({"lengths": torch.tensor([S, -1])}, "0 to 5 of the 5 symbols"),
+        ({"lengths": torch.tensor([S])}, "one whole number for each of 2 texts"),
+        ({"types": torch.zeros(1, S, dtype=torch.long)}, "a type for each symbol"),
+        ({"types": torch.zeros(B, 1, dtype=torch.long)}, "a type for each symbol"),
+        ({"types": torch.full((B, S), 2)}, "types are 0 to 1; got 2"),
+        ({"types": torch.full((B, S), -1)}, "types are 0 to 1; got -1"),
+        ({"asked": torch.full((B, 2), S)}, "asked are 0 to 4; got 5"),
+        ({"asked": torch.full((B, 2), -1)}, "asked are 0 to 4; got -1"),
+        ({"asked": torch.zeros(1, 2, dtype=torch.long)}, "places of each row"),
+        ({"asked": torch.zeros(B, dtype=torch.long)}, "places of each row"),
+    ],
+)
+def test_what_does_not_fit_is_said(told: dict[str, Any], words: str) -> None:
+    with pytest.raises(ShapeError, match=words):
+        network("masked")(torch.zeros(B, S, dtype=torch.long), **told)
+
+
+def test_a_text_of_nothing_is_finite_or_refused() -> None:
+    net, symbols = network("classify"), torch.zeros(B, S, dtype=torch.long)
+    assert net(symbols, torch.tensor([0, 3])).logits.isfinite().all()
+    with pytest.raises(ShapeError, match="at least one symbol"):
+        net(symbols[:, :0])

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import heed
-from heed.errors import HeedError, Refused
+from heed.errors import HeedError, Refused, ShapeError
 from heed.kernels import native
 from heed.models import stepping
 from heed.models.native_stepping import NativeCarry
@@ -201,15 +201,36 @@ def test_an_attention_that_counts_from_the_front_takes_no_padding_there(mechanis
 
 def test_lengths_that_do_not_fit_are_refused() -> None:
     net, x = writer(), torch.ones(2, 5, dtype=torch.long)
-    for wrong in (torch.tensor([5]), torch.tensor([5.0, 3.0])):
-        with pytest.raises(HeedError, match="one whole number for each of 2 texts"):
-            net.begin(x, lengths=wrong)
-    if native.missing() is None:
-        for beyond in ([6, 3], [5, -1]):
-            with torch.no_grad(), pytest.raises(HeedError, match="0 to 5 of the 5 symbols"):
-                net.float().begin(x, lengths=torch.tensor(beyond))
+    for wrong in (torch.tensor([5]), torch.tensor([5.0, 3.0]), torch.tensor([True, True])):
+        for read in (net, net.begin):
+            with pytest.raises(HeedError, match="one whole number for each of 2 texts"):
+                read(x, lengths=wrong)
+    for beyond in ([6, 3], [5, -1]):
+        for read in (net, net.begin):
+            with pytest.raises(HeedError, match="0 to 5 of the 5 symbols"):
+                read(x, lengths=torch.tensor(beyond))
     with pytest.raises(Refused, match="positions end at 30; this text reaches 40"):
         net.begin(x.repeat(1, 8), lengths=torch.tensor([40, 3]))
+
+
+@torch.no_grad()
+def test_positions_end_where_a_text_does_and_not_its_row() -> None:
+    net, x = writer(longest=6), torch.randint(1, SYMBOLS, (2, 8))
+    said = net(x, lengths=torch.tensor([4, 6])).logits
+    torch.testing.assert_close(said[:1, 4:], net(x[:1, 4:]).logits)
+    with pytest.raises(Refused, match="positions end at 6; this text reaches 7"):
+        net(x, lengths=torch.tensor([4, 7]))
+
+
+@pytest.mark.parametrize("wrong", [-1, SYMBOLS])
+def test_symbols_that_the_table_lacks_are_refused(wrong: int) -> None:
+    x = torch.ones(2, 5, dtype=torch.long)
+    x[1, 3] = wrong
+    for net in (writer(), build(BertSettings(**SMALL))):
+        with pytest.raises(ShapeError, match=f"symbols are 0 to 19; got {wrong}"):
+            net(x)
+    with pytest.raises(ShapeError, match="symbols are whole numbers"):
+        writer()(x.double())
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])

@@ -191,6 +191,66 @@ def test_padding_on_either_side_changes_no_answer(side: str, which: str) -> None
         torch.testing.assert_close(together[b : b + 1], alone)
 
 
+@pytest.mark.parametrize("attention", ["relative", "scaled-dot"])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_poison_in_the_padding_reaches_nothing(poison: float, side: str, attention: str) -> None:
+    """Neither an answer, nor a gradient, nor a memory; with memories that are padded too."""
+    exists, symbols = padding(side), torch.randint(1, SYMBOLS, (B, T))
+    symbols = symbols.where(exists, 0)
+    targets = torch.stack([row.nonzero()[:2, 0] for row in exists])
+    for ask in ({"ahead": True}, {"targets": targets}, {}):
+        ours = network("none", attention=attention, blind="uniform").streams
+        found = []
+        for bad in (0.5, poison):
+            with torch.no_grad():
+                ours.words.weight[0] = bad
+            before = ours(symbols, exists).memories
+            assert all(layer.isfinite().all() for layer in before.layers)
+            spoilt = [x.where(before.exists[..., None], bad) for x in before.layers]
+            read = ours(symbols, exists, memories=Memories(tuple(spoilt), before.exists), **ask)
+            said = read.states if "targets" in ask else read.states[exists]
+            weights = [ours.words.weight, *ours.layers.parameters(), ours.question]
+            back = torch.autograd.grad(said.square().sum(), weights, materialize_grads=True)
+            assert not back[0][0].any()
+            kept = [x[read.memories.exists] for x in read.memories.layers]
+            found.append([said, *back, *kept])
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_poison_in_the_padding_of_a_prompt_reaches_no_step(side: str) -> None:
+    ours, exists = network().streams, padding(side)
+    symbols = torch.randint(1, SYMBOLS, (B, T)).where(exists, 0)
+    found = []
+    for bad in (0.5, float("nan")):
+        with torch.no_grad():
+            ours.words.weight[0] = bad
+        state, _ = ours.further(torch.ones(B, dtype=torch.long), ours.begin(symbols, exists))
+        found.append([state, *torch.autograd.grad(state.square().sum(), ours.words.weight)])
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("which", ["last", "first", "mean"])
+def test_poison_in_the_padding_is_in_no_summary(which: str) -> None:
+    pool = network("classify", summary=which).pool
+    exists, states = padding("right"), torch.randn(B, T, 16, dtype=torch.double)
+    spoilt = states.where(exists[..., None], float("nan")).requires_grad_()
+    known = pool(spoilt, exists)
+    torch.testing.assert_close(known, pool(states, exists))
+    (back,) = torch.autograd.grad(known.sum(), spoilt)
+    assert not back[~exists].any()
+
+
+def test_a_text_of_nothing_is_finite_or_refused() -> None:
+    for which in ("last", "first", "mean"):
+        ours = network("classify", summary=which)
+        symbols = torch.ones(2, 4, dtype=torch.long)
+        assert ours(symbols, torch.tensor([0, 3])).logits.isfinite().all()
+        with pytest.raises(ShapeError, match="at least one symbol"):
+            ours(symbols[:, :0])
+
+
 @pytest.mark.parametrize(
     ("kind", "labels"), [("XLNetForTokenClassification", 5), ("XLNetForQuestionAnsweringSimple", 2)]
 )
@@ -476,6 +536,10 @@ def test_settings_that_cannot_be(choices: dict[str, Any], kind: type[Exception])
         ({"visible": torch.ones(B + 1, T, T, dtype=torch.bool)}, "who looks at whom"),
         ({"types": torch.zeros(B, T - 1, dtype=torch.long)}, "a type for each symbol"),
         ({"targets": torch.zeros(B + 1, 2, dtype=torch.long)}, "places of each row"),
+        ({"targets": torch.full((B, 1), T)}, "targets are below 9; got 9"),
+        ({"lengths": torch.tensor([T + 1, 3, 2])}, "0 to 9 of the 9 symbols"),
+        ({"lengths": torch.tensor([T, -1, 2])}, "0 to 9 of the 9 symbols"),
+        ({"lengths": torch.tensor([T])}, "each of 3 texts"),
         ({"lengths": torch.ones(B, T + 1, dtype=torch.bool)}, "said for each"),
         ({"lengths": heed.causal()}, "visible="),
         ({"memories": Memories((torch.zeros(B, 2, 16),))}, "each of 2 layers"),
@@ -486,6 +550,26 @@ def test_settings_that_cannot_be(choices: dict[str, Any], kind: type[Exception])
 def test_what_does_not_fit_is_said(told: dict[str, Any], words: str) -> None:
     with pytest.raises(HeedError, match=words):
         network().streams(torch.zeros(B, T, dtype=torch.long), **told)
+
+
+@pytest.mark.parametrize("wrong", [-1, SYMBOLS])
+def test_symbols_that_the_table_lacks_are_refused(wrong: int) -> None:
+    ours, symbols = network(), torch.zeros(B, T, dtype=torch.long)
+    carry = ours.begin(symbols)
+    symbols[1, 2] = wrong
+    says = f"symbols are 0 to 39; got {wrong}"
+    for read in (ours, ours.begin, lambda x: ours.step(carry, x[:, 2])):
+        with pytest.raises(ShapeError, match=says):
+            read(symbols)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [torch.tensor([5]), torch.tensor([5, 6]), torch.tensor([5, -1]), torch.tensor([True, True])],
+)
+def test_lengths_of_prompts_that_do_not_fit_are_refused(wrong: Tensor) -> None:
+    with pytest.raises(HeedError, match=r"each of 2 texts|0 to 5 of the 5 symbols"):
+        network().begin(torch.ones(2, 5, dtype=torch.long), lengths=wrong)
 
 
 def test_rows_of_symbols_alone_are_read() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 import heed
 from heed.data.masking import with_mask
-from heed.data.tokenise import Tokeniser
+from heed.data.tokenise import BOS, EOS, Tokeniser
 from heed.data.verbatim import Verbatim
 from heed.errors import HeedError, Refused
 from heed.models.layouts import LAYOUTS
@@ -177,12 +177,37 @@ def test_a_run_that_writes_goes_to_hugging_face(tmp_path: Path) -> None:
     text = "the cat 🙂 爱"
     ids = words(text).input_ids
     assert ids == tokeniser.encode([text])[0]
+    assert "token_type_ids" not in words(text)  # which it would add as symbols
     assert (words.bos_token_id, words.eos_token_id, words.pad_token_id) == (2, 3, 0)
     symbols = torch.tensor([ids[:10]])
     with torch.no_grad():
         expected, found = mine(symbols).logits, their(symbols).logits
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
     assert_equal(heed.load(tmp_path / "theirs").model, mine)
+
+
+def test_an_xlnet_that_writes_goes_to_hugging_face(tmp_path: Path) -> None:
+    tokeniser = Verbatim.train("character", ["the cat sat on the mat"], size=50)
+    config = LanguageConfig(
+        heed="0.1.0",
+        task="language-model",
+        model={"kind": "xlnet", "layers": 2, "width": 12, "heads": 3, "feed": 14},
+        symbols=tokeniser.size,
+        context=12,
+        decoding={},
+    )
+    mine: Any = written(tmp_path / "run", config, tokeniser)
+    converted(tmp_path / "run", tmp_path / "theirs")
+    their = transformers.XLNetLMHeadModel.from_pretrained(tmp_path / "theirs").eval()
+    assert their.config.attn_type == "uni"
+    ids = torch.tensor(tokeniser.encode(["the cat sat"]))
+    T = ids.shape[1]
+    # Each next symbol there: a query one place further, which sees what stands before it.
+    longer, hides = torch.cat([ids, ids[:, :1]], 1), torch.triu(torch.ones(1, T + 1, T + 1))
+    with torch.no_grad():
+        expected = mine(ids).logits
+        found = their(longer, perm_mask=hides, target_mapping=torch.eye(T + 1)[None, 1:]).logits
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
 def test_a_run_that_labels_by_bert_goes_to_hugging_face(tmp_path: Path) -> None:
@@ -245,8 +270,19 @@ def test_a_pretrained_run_goes_to_hugging_face(
     assert sum(x.numel() for x in their.parameters()) == sum(x.numel() for x in mine.parameters())
     assert_equal(heed.load(tmp_path / "theirs").model, mine)
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
-    assert words("the cat 爱").input_ids == tokeniser.encode(["the cat 爱"])[0]
     assert words.mask_token_id == tokeniser.size - 1
+    # A text stands before the model as it did while it was trained.
+    ids = tokeniser.encode(["the cat 爱"])[0]
+    found = words("the cat 爱")
+    if name == "XLNetLMHeadModel":
+        assert (found.input_ids, "token_type_ids" in found) == ([*ids, BOS], False)
+        return
+    assert found.input_ids == [BOS, *ids]
+    pair = words("the cat", "a dog")
+    sides = [*tokeniser.encode(["the cat", "a dog"])]
+    assert pair.input_ids == [BOS, *sides[0], *sides[1]]
+    assert pair.token_type_ids == [0] * (1 + len(sides[0])) + [1] * len(sides[1])
+    assert (words.cls_token_id, words.sep_token_id) == (BOS, EOS)
 
 
 def test_a_run_without_a_place_there_is_refused(tmp_path: Path) -> None:

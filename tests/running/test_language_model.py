@@ -7,20 +7,26 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from heed.data.cache import Corpus
+from heed.data.packing import Packed
 from heed.errors import Refused
+from heed.models.written import Written
 from heed.running.evaluate import evaluate
 from heed.running.events import finish
 from heed.running.learner import Trained
+from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.recipe import load, resolve
 from heed.running.stories import story
-from heed.running.stories.writing import escaped, unescaped
+from heed.running.stories.writing import NextSymbol, escaped, unescaped
 from heed.tasks.language_model import judged
-from heed.tasks.writer import Reading
+from heed.tasks.writer import Decoding, Reading
 from heed.training import tensors
+from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
 
 LINES = ["the cat sat on the mat.", "a dog came, too!", "and the cat ran away.", ""]
@@ -230,6 +236,41 @@ def test_documents_and_bytes(server: Server, tmp_path: Path) -> None:
     assert scores["bits_per_byte"] < scores["bits_per_character"]
     stream = Corpus.open(tmp_path / "run/cache", "train").tokens["text"]
     assert (stream == 3).sum() == 1  # one end, between the two
+
+
+def test_a_symbol_0_is_learnt_and_a_filler_is_not() -> None:
+    stream = np.array([0, 3, 0, 0, 2, 0, 1, 0, 0], np.int64)
+    objective = NextSymbol(Training(steps=1, batch_tokens=8))
+    (batch,) = Packed(stream, length=4, rows=3, seed=1, shuffle=False, fixed=True).epoch(0)
+    assert batch.rows.tolist() == [0, 4, -1]
+    assert objective.count(batch) == 8
+    torch.manual_seed(1)
+    table = torch.randn(2 + 2, 4)
+    loss = objective(lambda text: Written(table[text]), batch)
+    expected = torch.nn.functional.cross_entropy(
+        table[torch.from_numpy(stream[:-1])], torch.from_numpy(stream[1:]), reduction="sum"
+    )
+    torch.testing.assert_close(loss.total, expected)
+
+
+def test_xlnet_reads_from_left_to_right(server: Server, tmp_path: Path) -> None:
+    model = {"kind": "xlnet", "layers": 2, "width": 16, "heads": 2, "feed": 32, "dropout": 0.0}
+    done = server.run("train", small(tmp_path, model), "--run", tmp_path / "run")
+    assert done.code == 0, done.err
+    rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    losses = [row["valid/loss"] for row in rows if "valid/loss" in row]
+    assert losses[-1] < losses[0]
+    run = open_run(tmp_path / "run", torch.device("cpu"))
+    assert run.config.build().streams.causal
+    # A text that is read at once is as likely as when it is written step by step.
+    choice = Decoding(method="greedy", longest=8)
+    ((found,),) = run.worker.write(["the cat"], choice)
+    assert not found.ended
+    read, before = run.worker.read("the cat" + found.text), run.worker.read("the cat")
+    assert before.nats - found.log_prob == pytest.approx(read.nats, rel=1e-4)
+    (tmp_path / "prompts.txt").write_text("the\n\na dog came\n")
+    done = server.run("predict", tmp_path / "run", tmp_path / "prompts.txt", "--longest", "20")
+    assert (done.code, done.out.count("\n")) == (0, 3), done.err
 
 
 def test_lines_escape_and_come_back() -> None:

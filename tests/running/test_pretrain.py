@@ -136,6 +136,15 @@ def test_masks_are_filled_and_pairs_told_apart(server: Server, learnt: Path) -> 
     assert "--method is not for runs of the task pretrain" in refused.err
 
 
+def test_masks_that_were_not_read_are_said(server: Server, learnt: Path) -> None:
+    lines = learnt.parent / "long.txt"
+    lines.write_text(f"{'a1 a2 ' * 15}[MASK] .\na1 [MASK] .\n")
+    done = server.run("predict", learnt, lines)
+    assert done.code == 0, done.err
+    said = [line for line in done.err.splitlines() if "not read" in line]
+    assert said == ["heed: the last 10 symbols were not read: the model has no more places"]
+
+
 def test_a_run_is_evaluated_on_what_it_keeps_and_on_files(server: Server, learnt: Path) -> None:
     kept = server.run("evaluate", learnt, "--json")
     assert kept.code == 0, kept.err

@@ -229,3 +229,9 @@ def test_without_a_name_the_attention_stays() -> None:
     assert with_attention(raw, None) == raw
     with pytest.raises(Refused, match=r"^model: "):
         resolve(with_attention({**raw, "model": 3}, "dot"))
+
+
+def test_a_run_is_no_recipe(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(Refused, match=r"is a run; to go on with it: .* --resume"):
+        load(str(tmp_path))

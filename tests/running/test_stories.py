@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -23,7 +24,7 @@ from heed.running.recipe import resolve, with_attention
 from heed.running.showing import show
 from heed.running.starting import begin, opened
 from heed.running.stories import STORIES, story
-from heed.running.stories.classify import STORY
+from heed.running.stories.classify import STORY, files_from
 from heed.running.stories.labelling import Labelling
 from heed.running.stories.story import Start
 from heed.running.train import Trained, train
@@ -299,3 +300,12 @@ def test_a_hostile_folder_is_refused(
     (tmp_path / "run/config.json").write_text(json.dumps(told | change))
     with pytest.raises(Refused, match=says):
         open_run(tmp_path / "run", CPU)
+
+
+def test_files_to_evaluate_have_the_columns_of_the_training() -> None:
+    told = SimpleNamespace(text="review", label="sentiment")
+    for name in ("a.csv", "a.tsv.gz", "a.jsonl"):
+        assert files_from([Path(name)], told).columns == ("review", "sentiment")
+    numbered = SimpleNamespace(text=0, label=1)
+    assert files_from([Path("a.csv")], numbered).columns == (0, 1)
+    assert files_from([Path("a.jsonl")], numbered).columns == ("text", "label")

@@ -69,6 +69,7 @@ def test_parts_of_one_file_share_it_out(tmp_path: Path) -> None:
         ({"valid": None}, "hold some out"),
         ({"held_out": {"valid": 0.1}}, "nothing is held out"),
         ({"names": {"0": "a", "1": "a"}}, "one name for two"),
+        ({"names": {"0": "a\tb"}}, "has a tab"),
         ({"held_out": {"test": 0.9}}, "less than or equal to 0.5"),
         ({"train": {}}, "give one of: tsv, csv, jsonl"),
         ({"tokens": {"kind": "words"}}, "Input should be"),

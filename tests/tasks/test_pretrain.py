@@ -60,6 +60,14 @@ def test_a_document_is_held_out_whole_and_always_the_same(tmp_path: Path) -> Non
     assert longer[: len(valid)] == valid
 
 
+def test_documents_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
+    speeches = (f"First Citizen:\nspeech number {i}\n" for i in range(200))
+    (tmp_path / "a.txt").write_text("\n".join(speeches))
+    data = Data(train="a.txt", held_out={"share": 0.2})
+    held = [x for x in sentences(data, "valid", tmp_path, SentenceReport()) if x.opens]
+    assert 20 < len(held) < 60
+
+
 def test_no_more_is_held_out_than_told_and_none_of_a_single_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text(300))
     data = Data(train="a.txt", held_out={"share": 0.5, "most": 7})

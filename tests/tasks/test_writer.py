@@ -11,6 +11,7 @@ from heed.data.verbatim import Verbatim
 from heed.errors import Refused
 from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.text_settings import GPT2Settings
+from heed.models.xlnet_settings import XLNetSettings
 from heed.tasks.language_model import build, places
 from heed.tasks.writer import Decoding, Writer, seed_of, sharpness
 
@@ -20,6 +21,7 @@ MODELS = {
     "gpt": GPT2Settings(layers=2, width=24, heads=3, longest=24, initial=0.3, multiple=16),
     "lstm": RecurrentLanguageSettings(embedding=8, hidden=12),
     "gru": RecurrentLanguageSettings(cell="gru", embedding=12, hidden=12, layers=1, tied=True),
+    "xlnet": XLNetSettings(layers=2, width=24, heads=3, feed=32, initial=0.3, multiple=16),
     "local": GPT2Settings(
         layers=1, width=24, heads=2, longest=24, initial=0.3, attention="local-m"
     ),

@@ -181,3 +181,30 @@ def test_nothing_is_read_on_the_host() -> None:
     total.backward()
     assert known.grad is not None
     assert nll.shape == labels.shape
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_where_0_is_a_symbol_another_number_means_none(smoothing: float) -> None:
+    """The same as where every number is one higher and 0 is none."""
+    torch.manual_seed(2)
+    known, weight = torch.randn(3, 5, 4), torch.randn(7, 4)
+    labels = torch.randint(0, 7, (3, 5))
+    labels[0, 0], labels[1, 3:], labels[2] = 0, -1, -1
+    there = labels >= 0
+    p = (known @ weight.t()).log_softmax(-1)
+    expected = -(1 - smoothing) * p.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    expected = ((expected - smoothing * p.mean(-1)) * there).sum()
+    parts = Unformed(known.clone().requires_grad_(), weight.clone().requires_grad_(), None)
+    total, nll = surprise_of(parts, labels, smoothing, -1)
+    smooth, each = surprise(known @ weight.t(), labels, smoothing, -1)
+    torch.testing.assert_close(total, expected)
+    torch.testing.assert_close(smooth.sum(), expected)
+    torch.testing.assert_close(nll, each)
+    assert (nll[~there] == 0).all()
+    assert nll[0, 0] > 0
+    total.backward()
+    assert parts.known.grad is not None
+    assert (parts.known.grad[~there] == 0).all()
+    assert parts.known.grad[0, 0].abs().sum() > 0
+    loss = sequence_loss(parts, labels, {}, smoothing=smoothing, none=-1)
+    torch.testing.assert_close(loss.total, total)

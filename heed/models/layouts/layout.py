@@ -69,6 +69,10 @@ def translated(
     for field in ("symbols", "width", "layers", "heads"):
         if field in names and given[field] is None:
             raise Refused(f"config.json has {names[field][0]}: null, which is no size")
+    for field, value in (given | known).items():
+        if isinstance(value, bool) and kind.model_fields[field].annotation is not bool:
+            key = names[field][0] if field in names else field
+            raise Refused(f"config.json has {key}: {value}, which is no number")
     try:
         return kind(**given, **known)
     except ValidationError as error:

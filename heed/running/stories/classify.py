@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import nn
 
 from heed.data.batches import Batches
-from heed.data.labelled import Labelled, LabelledFiles, TextReport, read_labelled
+from heed.data.labelled import Column, Labelled, LabelledFiles, TextReport, read_labelled
 from heed.data.tokenise import SPECIALS
 from heed.errors import HeedError, Refused
 from heed.models import classifier
@@ -27,7 +27,8 @@ from heed.tasks import classify
 from heed.tasks.cutting import Words
 from heed.tasks.labeller import Labeller
 from heed.training.folder import RunFolder
-from heed.viewing.blocks import Block, Charts, Column, Heading, Value
+from heed.viewing import blocks
+from heed.viewing.blocks import Block, Charts, Heading, Value
 from heed.viewing.chart import BarChart, Bars
 
 FEW = 5  # texts that are shown when none is given
@@ -54,6 +55,8 @@ class ClassifyConfig(Config):
         default_factory=dict, max_length=10_000, description="What labels of files are called."
     )
     longest: int = Field(ge=2, le=1_000_000, description="Symbols of a text that are read.")
+    text: Column | None = Field(None, description="Where its files have the text.")
+    label: Column | None = Field(None, description="Where they have the label.")
 
     def build(self) -> nn.Module:
         """The network, its weights drawn at random."""
@@ -70,14 +73,14 @@ class Classifying(Story):
     config = ClassifyConfig
     looks = "One text, as each weighs it"
     columns = (
-        Column("mechanism"),
-        Column("accuracy", ".2f", "high"),
-        Column("macro-F1", ".2f", "high"),
-        Column("loss", ".4f", "low"),
-        Column("texts/s", ",.0f", "high"),
-        Column("memory, MiB", ",.0f", "low"),
-        Column("parameters", ",d"),
-        Column("seconds", ",.0f", "low"),
+        blocks.Column("mechanism"),
+        blocks.Column("accuracy", ".2f", "high"),
+        blocks.Column("macro-F1", ".2f", "high"),
+        blocks.Column("loss", ".4f", "low"),
+        blocks.Column("texts/s", ",.0f", "high"),
+        blocks.Column("memory, MiB", ",.0f", "low"),
+        blocks.Column("parameters", ",d"),
+        blocks.Column("seconds", ",.0f", "low"),
     )
 
     def check(self, recipe: ClassifyRecipe) -> None:
@@ -120,6 +123,8 @@ class Classifying(Story):
             labels=list(words.labels),
             names=recipe.data.names,
             longest=words.longest or recipe.data.longest,
+            text=recipe.data.train.text,
+            label=recipe.data.train.label,
         )
 
     def objective(self, recipe: ClassifyRecipe, prepared: Prepared) -> Labelling:
@@ -176,7 +181,7 @@ class Classifying(Story):
             rows = list(kept(run.folder, data, labels))
         else:
             report, known = TextReport(), [*labels, *names]
-            found = read_labelled(files_from(data), labels=known, report=report)
+            found = read_labelled(files_from(data, run.config), labels=known, report=report)
             rows = [row._replace(label=names.get(row.label, row.label)) for row in found]
             yield Note(str(report))
         return (yield from evaluated(run.worker, rows))
@@ -226,14 +231,17 @@ def framed(model: ClassifierSettings) -> bool:
     return model.encoder.kind == "bert"
 
 
-def files_from(paths: Sequence[Path]) -> LabelledFiles:
-    """Labelled texts as they are named on the command line: one file."""
+def files_from(paths: Sequence[Path], config: ClassifyConfig) -> LabelledFiles:
+    """Labelled texts as they are named on the command line: one file, with the run's columns."""
     if len(paths) != 1:
         raise Refused(f"give one file of labelled texts; got {len(paths)} files")
     name = paths[0].name.removesuffix(".gz")
+    told = {"text": config.text, "label": config.label}
     if name.endswith((".jsonl", ".ndjson")):
-        return LabelledFiles(jsonl=paths[0])
-    return LabelledFiles(csv=paths[0]) if name.endswith(".csv") else LabelledFiles(tsv=paths[0])
+        keys = {key: column for key, column in told.items() if isinstance(column, str)}
+        return LabelledFiles(jsonl=paths[0], **keys)
+    kind = "csv" if name.endswith(".csv") else "tsv"
+    return LabelledFiles(**{kind: paths[0]}, **told)
 
 
 def examples_of(folder: RunFolder, labels: Sequence[str], count: int = FEW) -> list[Labelled]:

@@ -81,7 +81,7 @@ def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
 
 
 def _part(data: Data, part: Part, report: SentenceReport) -> Iterator[Sentence]:
-    return sentences(data, part, data_root(), report)
+    return sentences(data, part, data_root(data.folder), report)
 
 
 def _learnt(data: Data) -> Tokeniser:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from heed.tasks.pretrainer import Filled
 from heed.viewing.blocks import Example
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import HeatMap
+from heed.viewing.terminal import WITHIN, HeatMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Answer:
         }
 
     @property
-    def note(self) -> str:
+    def remark(self) -> str:
         """Worth saying aloud: that the model had no places for all of the line."""
         n = self.found.unread
         return f"the last {n} symbols were not read: the model has no more places" if n else ""
@@ -76,11 +76,11 @@ class Shown:
 
     def drawn(self) -> list[HeatMap]:
         """As a terminal shows it."""
-        return [HeatMap(panel) for panel in self.panels]
+        return [HeatMap(panel, WITHIN) for panel in self.panels]
 
     def block(self, note: str = "") -> Example:
         """As a page shows it."""
-        return Example(self.source, self.text, "", self.panels, note or Answer(self.found).note)
+        return Example(self.source, self.text, "", self.panels, note or Answer(self.found).remark)
 
 
 def layers(found: Filled) -> list[Panel]:

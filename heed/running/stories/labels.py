@@ -67,7 +67,7 @@ def labels_of(folder: RunFolder) -> list[str]:
 def _write(
     data: Data, folder: RunFolder, start: Start | None, framed: bool, longest: int
 ) -> Work[None]:
-    root = data_root()
+    root = data_root(data.folder)
     labels = label_set(examples(data, "train", root, TextReport()))
     tokeniser: Cutting
     if start is not None:
@@ -110,7 +110,7 @@ def _tokenise(data: Data, words: Words, folder: RunFolder, report: TextReport) -
         cut += sum(len(ids) > len(words.cut(ids)) for ids in whole)
         return [words.cut(ids) for ids in whole]
 
-    rows = examples(data, "train", data_root(), report, words.labels)
+    rows = examples(data, "train", data_root(data.folder), report, words.labels)
     for read in cache.encode(
         folder.cache,
         "train",

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from torch import nn
 
 from heed.data.packing import Packed
-from heed.data.verbatim import Verbatim, read_text
+from heed.data.verbatim import read_text
 from heed.errors import HeedError, Refused
 from heed.running.complaining import complaint
 from heed.running.devices import version
@@ -30,6 +30,7 @@ from heed.running.stories.writing import (
     unescaped,
 )
 from heed.tasks import language_model
+from heed.tasks.borrowing import Text
 from heed.tasks.writer import Decoding, Writer
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
@@ -144,15 +145,15 @@ class Writing(Story):
             fixed=fixed,
         )
 
-    def tokens(self, folder: RunFolder, config: LanguageConfig) -> Verbatim:
+    def tokens(self, folder: RunFolder, config: LanguageConfig) -> Text:
         """The one tokeniser."""
-        vocabulary = vocabulary_of(folder)
+        vocabulary = vocabulary_of(folder, config.symbols)
         if vocabulary.size != config.symbols:
             raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
         return vocabulary
 
     def worker(
-        self, model: nn.Module, tokens: Verbatim, config: LanguageConfig, device: torch.device
+        self, model: nn.Module, tokens: Text, config: LanguageConfig, device: torch.device
     ) -> Writer:
         """A writer."""
         return Writer(model, tokens, device, places=config.places, context=config.context)
@@ -238,7 +239,8 @@ class Writing(Story):
 
 def _part(folder: RunFolder) -> str:
     """What a run is judged by in the end."""
-    return "test" if (folder.examples / "test.jsonl").is_file() else "valid"
+    kept = {part for part in ("test", "valid") if (folder.examples / f"{part}.jsonl").is_file()}
+    return "valid" if kept == {"valid"} else "test"
 
 
 STORY = Writing()

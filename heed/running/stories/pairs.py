@@ -47,7 +47,7 @@ def vocabulary_of(folder: RunFolder) -> Vocabulary:
 
 
 def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
-    root = data_root()
+    root = data_root(data.folder)
     if start is None:
         yield Progress(f"learning {data.tokens.kind} tokens", 0)
         vocabulary = Vocabulary.train(data.tokens, lambda: examples(data, "train", root, Report()))
@@ -79,7 +79,7 @@ def _tokenise(data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Rep
         return short
 
     sides = {"source": vocabulary.source, "target": vocabulary.target}
-    pairs = examples(data, "train", data_root(), report)
+    pairs = examples(data, "train", data_root(data.folder), report)
     for read in cache.encode(
         folder.cache,
         "train",

@@ -226,7 +226,8 @@ class Pretraining(Story):
 
 def _part(folder: RunFolder) -> str:
     """What a run is judged by in the end."""
-    return "test" if (folder.examples / "test.jsonl").is_file() else "valid"
+    kept = {part for part in ("test", "valid") if (folder.examples / f"{part}.jsonl").is_file()}
+    return "valid" if kept == {"valid"} else "test"
 
 
 def files_from(paths: Sequence[Path]) -> DocumentFiles:

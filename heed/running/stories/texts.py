@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.data import cache
-from heed.data.tokenise import EOS
 from heed.data.verbatim import Verbatim
+from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.running import preparing
 from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root
 from heed.running.stories.story import Start
+from heed.tasks.borrowing import Borrowed, Text, load_text, marks_of
+from heed.tasks.cutting import MOST
 from heed.tasks.language_model import Data, Texts, texts, vocabulary
 from heed.training.folder import RunFolder
 
@@ -25,7 +27,7 @@ from heed.training.folder import RunFolder
 class Prepared:
     """What training reads."""
 
-    vocabulary: Verbatim
+    vocabulary: Text
     train: cache.Corpus
     valid: list[NDArray[np.int64]]  # a document each
 
@@ -43,33 +45,42 @@ def prepare(data: Data, folder: RunFolder, start: Start | None = None) -> Work[P
     return Prepared(found, train, valid)
 
 
-def vocabulary_of(folder: RunFolder) -> Verbatim:
+def vocabulary_of(folder: RunFolder, symbols: int = MOST) -> Text:
     """The tokeniser of a run."""
-    return Verbatim.load(folder.plain(folder.tokenizer))
+    return load_text(folder.plain(folder.tokenizer), symbols)
 
 
 def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
-    parts = texts(data, data_root())
+    parts = texts(data, data_root(data.folder))
+    found: Text
     if start is None:
         yield Progress(f"learning {data.tokens.kind} tokens", 0)
         found = vocabulary(data.tokens, parts["train"])
-    elif not isinstance(start.tokeniser, Verbatim):
-        raise Refused(f"{start.path} has no tokeniser that keeps text as it stands")
     else:
-        found = start.tokeniser
+        found = _taken(start)
     found.save(folder.tokenizer)
     count = yield from _tokenise(parts["train"], found, folder)
     yield Note(f"training text: {count:,} symbols, of a vocabulary of {found.size:,}")
     for part in parts.keys() - {"train"}:
         preparing.keep(folder, part, _records(parts[part]), "texts")
         judged = kept(folder, part)
-        unknown = sum(ids.count(1) for ids in found.encode(judged))
+        mark = marks_of(found).unknown
+        unknown = 0 if mark is None else sum(ids.count(mark) for ids in found.encode(judged))
         strange = f"; {unknown:,} symbols of it are unknown" if unknown else ""
         yield Note(f"{part} text: {sum(map(len, judged)):,} characters{strange}")
     folder.write_json(folder.cache / "ready.json", {"symbols": count})
 
 
-def _tokenise(documents: Sequence[Texts], found: Verbatim, folder: RunFolder) -> Work[int]:
+def _taken(start: Start) -> Text:
+    """The tokeniser that the start's weights were learnt with."""
+    if isinstance(start.tokeniser, Vocabulary):
+        return Borrowed(start.tokeniser, str(start.path))
+    if not isinstance(start.tokeniser, Verbatim | Borrowed):
+        raise Refused(f"{start.path} has no tokeniser that keeps text as it stands")
+    return start.tokeniser
+
+
+def _tokenise(documents: Sequence[Texts], found: Text, folder: RunFolder) -> Work[int]:
     """All the training text as one stream; where a document is over, its end is written."""
     count = 0
     with cache.Writer(
@@ -81,7 +92,7 @@ def _tokenise(documents: Sequence[Texts], found: Verbatim, folder: RunFolder) ->
                 count = writer.counts["text"]
                 yield Progress("tokenising", count)
             if number < len(documents):
-                writer.add({"text": [[EOS]]})
+                writer.add({"text": [[marks_of(found).end]]})
     if not count:
         raise Refused("there is nothing to train on: the training text is empty")
     return count

@@ -8,7 +8,7 @@ from typing import Any
 
 from heed.tasks.labeller import Judgement
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import HeatMap
+from heed.viewing.terminal import WITHIN, HeatMap
 from heed.viewing.words import Said, Weighed
 
 
@@ -58,7 +58,7 @@ class Shown:
     def drawn(self) -> list[Any]:
         """As a terminal shows it."""
         first = [] if self.weighed is None else [self.weighed]
-        return [*first, *(HeatMap(panel) for panel in self.heads)]
+        return [*first, *(HeatMap(panel, WITHIN) for panel in self.heads)]
 
     def block(self, note: str = "") -> Said:
         """As a page shows it."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from heed.data.batches import Batch
-from heed.data.tokenise import PAD
 from heed.records import Attended
 from heed.running.events import Progress, Work
 from heed.tasks.language_model import Scores, judged
@@ -27,10 +27,11 @@ from heed.viewing.blocks import Table
 from heed.viewing.image import svg
 from heed.viewing.panels import Panel
 from heed.viewing.small import SmallMaps
-from heed.viewing.terminal import HeatMap
+from heed.viewing.terminal import WITHIN, HeatMap
 from heed.viewing.words import Said
 
 SAMPLED = Decoding(method="sample", longest=200, temperature=0.8, top_k=200, seed=1)
+NONE = -1  # the label where nothing follows
 WATCHED = 24  # symbols of the validation text whose attention is drawn
 PICTURED = 12  # heads of it that go into samples/
 
@@ -44,20 +45,28 @@ class NextSymbol(nn.Module):
 
     def count(self, batch: Batch) -> int:
         """Symbols that are predicted."""
-        return int((batch.tokens["labels"] != PAD).sum())
+        return int((self._labels(batch) != NONE).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
         written = model(batch.tokens["text"])
         return sequence_loss(
             written.output,
-            batch.tokens["labels"],
+            self._labels(batch),
             written.seen,
             smoothing=self.settings.smoothing,
             coverage=self.settings.coverage,
             reinforced=self.settings.reinforce,
             entropy_bonus=self.settings.entropy_bonus,
             baseline=self.baseline,
+            none=NONE,
         )
+
+    def _labels(self, batch: Batch) -> Tensor:
+        """The next symbols, `NONE` where a row is filled up: 0 may be a symbol.    B T"""
+        labels, lengths = batch.tokens["labels"], batch.lengths["labels"]
+        lengths = lengths * (batch.rows >= 0)
+        places = torch.arange(labels.shape[1], device=labels.device)
+        return labels.masked_fill(places >= lengths[:, None], NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +220,7 @@ class Shown:
     def drawn(self) -> list[Any]:
         """As a terminal shows it."""
         if not self.panels or self.every:
-            return [HeatMap(panel) for panel in self.panels]
+            return [HeatMap(panel, WITHIN) for panel in self.panels]
         return [SmallMaps(self.panels)]
 
     def block(self, note: str = "") -> Said:

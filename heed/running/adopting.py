@@ -1,0 +1,138 @@
+"""Pretrained folders at work: a model that others trained, opened like a run of a task of heed's.
+
+    GPT-2, XLNet with a language head   continue prompts        as language-model
+    BERT with a masked head             fills [MASK]            as pretrain
+    BERT, XLNet with a text's label     say what a text is      as classify
+
+The folder is checked as `heed.load` does (running/loading.py). What its vocabulary lacks, and a
+head that no verb asks, is refused in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from heed.errors import Refused
+from heed.running.devices import version
+from heed.running.loading import Loaded, load
+from heed.running.stories import story
+from heed.running.stories.classify import Label
+from heed.running.stories.language_model import LanguageConfig
+from heed.running.stories.pretrain import PretrainConfig
+from heed.running.stories.story import Config, Run
+from heed.tasks import language_model
+from heed.tasks.borrowing import Borrowed, Renumbered
+from heed.tasks.cutting import Cutting, Words
+from heed.tasks.labeller import Labeller
+from heed.tasks.pretrain import Hidden
+from heed.tasks.pretrainer import Pretrainer
+from heed.tasks.writer import Decoding, Writer
+from heed.training.folder import RunFolder
+
+READ = 512  # symbols that a model without a limit of places is given at once
+
+Opened = tuple[Config, Any]
+"""What the verbs of a task ask of a run: its config, and its worker."""
+
+
+class LabelConfig(Config):
+    """What the verbs of classification ask of a config."""
+
+    task: Literal["classify"] = "classify"
+    labels: list[Label] = Field(min_length=2, max_length=65536)
+    names: dict[str, str] = Field(default_factory=dict)
+    text: None = None  # a pretrained folder knows no files
+    label: None = None
+
+
+def adopt(path: Path, device: torch.device) -> Run:
+    """The model of a pretrained folder, ready to work."""
+    found = load(path, device=device)
+    task, opened = HEADS.get((found.kind, found.head), (None, None))
+    if task is None or opened is None:
+        known = ", ".join(f"{kind} '{head}'" for kind, head in HEADS)
+        raise Refused(
+            f"{path} is {found.kind} with the head '{found.head}', which no verb can ask; there "
+            f"is {known}; or train --from it"
+        )
+    if found.tokeniser is None:
+        raise Refused(f"{path} has no tokeniser: there are no files of a vocabulary in it")
+    if found.tokeniser.size > found.settings.rows:
+        raise Refused(
+            f"{path}: its vocabulary has {found.tokeniser.size:,} symbols, and the model "
+            f"{found.settings.rows:,}"
+        )
+    config, worker = opened(found, path, device)
+    return Run(RunFolder(path), config, worker, story(task))
+
+
+def _writer(found: Loaded, path: Path, device: torch.device) -> Opened:
+    assert found.tokeniser is not None
+    text = Borrowed(found.tokeniser, str(path))
+    places = language_model.places(found.settings)
+    config = LanguageConfig(
+        heed=version(),
+        task="language-model",
+        model=found.settings,
+        symbols=found.settings.rows,
+        context=places or READ,
+        decoding=Decoding(),
+    )
+    return config, Writer(found.model, text, device, places=places, context=config.context)
+
+
+def _filler(found: Loaded, path: Path, device: torch.device) -> Opened:
+    assert found.tokeniser is not None
+    model: Any = found.model
+    words = Renumbered(found.tokeniser, found.settings.rows, str(path))
+    order = torch.from_numpy(words.order).to(device)
+    with torch.no_grad():
+        for rows in (model.table, model.words.bias):  # of each symbol
+            rows.copy_(rows[order])
+    objective = Hidden(next_sentence=found.head == "pretraining")
+    config = PretrainConfig(
+        heed=version(),
+        task="pretrain",
+        model=found.settings,
+        objective=objective,
+        symbols=words.size,
+        longest=min(found.settings.longest, READ),
+    )
+    pairs, places = objective.next_sentence, found.settings.longest
+    return config, Pretrainer(model, words, device, pairs=pairs, places=places)
+
+
+def _labeller(found: Loaded, path: Path, device: torch.device) -> Opened:
+    assert found.tokeniser is not None
+    settings = found.settings
+    if settings.labels < 2:
+        raise Refused(f"{path} has a head of one label: it measures a text, and names nothing")
+    labels = found.labels or tuple(f"LABEL_{i}" for i in range(settings.labels))
+    if len(labels) != settings.labels or len(set(labels)) < len(labels) or "" in labels:
+        raise Refused(f"{path}: config.json does not name {settings.labels} different labels")
+    longest = settings.longest if found.kind == "bert" else None
+    words = Words(Cutting(found.tokeniser), labels, framed=True, longest=longest)
+    config = LabelConfig(heed=version(), model=settings, labels=list(labels))
+    return config, Labeller(found.model, words, device, types=_types(found))
+
+
+def _types(found: Loaded) -> dict[int, int] | None:
+    """XLNet's vocabulary counts the symbol that gathers a text as of a third type."""
+    roles = {} if found.tokeniser is None else found.tokeniser.roles
+    return {roles["cls"]: 2} if found.kind == "xlnet" and "cls" in roles else None
+
+
+HEADS: dict[tuple[str, str], tuple[str, Callable[[Loaded, Path, torch.device], Opened]]] = {
+    ("gpt2", "language"): ("language-model", _writer),
+    ("xlnet", "language"): ("language-model", _writer),
+    ("bert", "masked"): ("pretrain", _filler),
+    ("bert", "pretraining"): ("pretrain", _filler),
+    ("bert", "classify"): ("classify", _labeller),
+    ("xlnet", "classify"): ("classify", _labeller),
+}
+"""Families and heads, the task whose verbs ask them, and who makes a worker."""

@@ -1,0 +1,103 @@
+"""The history of a run: what its validations said of each attention, and what they saved."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from heed.errors import HeedError, Refused
+from heed.training.folder import RunFolder
+from heed.training.journal import read
+from heed.viewing.chart import INKS, Line, LineChart
+from heed.viewing.history import History, Moment, panels
+
+PREFIX = "valid/attention/"
+UNITS = {"entropy": "nats", "sharpness": "largest share"}
+"""The statistics that validations log; one without a name is the entropy."""
+LARGEST = 4_000_000  # bytes of a saved picture that are read
+MOST = 200  # moments; of more, some along the way are left out
+_STEP = re.compile(r"step-(\d{1,12})\.(svg|txt)")
+
+Points = dict[int, float]
+"""A number by the step at which it was taken."""
+
+
+def history(path: Path) -> History:
+    """The time line of a run, finished or not."""
+    folder = RunFolder.open(path)
+    loss, lines = _lines(folder)
+    if not loss and not lines:
+        raise Refused(f"{path} has no history yet: its training has not validated once")
+    charts = [_chart("validation loss", "nats", {"loss": loss})] if loss else []
+    for name, unit in UNITS.items():
+        curves = lines.get(name, {})
+        for n, some in enumerate(_groups(list(curves)), 1):
+            which = "attention" if len(curves) > 1 else some[0]
+            title = f"{name} of {which}" + (f" ({n})" if len(curves) > len(INKS) else "")
+            charts.append(_chart(title, unit, {path: curves[path] for path in some}))
+    note = "" if lines else "This model has no attention, so only its loss is shown."
+    return History(f"{folder.path.name}: its training", charts, list(_moments(folder)), note)
+
+
+def _lines(folder: RunFolder) -> tuple[Points, dict[str, dict[str, Points]]]:
+    """The loss, and each statistic of each attention; a step that is told twice counts as told
+    last."""
+    loss: Points = {}
+    found: dict[str, dict[str, Points]] = defaultdict(lambda: defaultdict(dict))
+    for entry in read(folder.inside(folder.metrics)):
+        for name, value in entry.items():
+            if type(value) not in (int, float) or not math.isfinite(value):
+                continue
+            if name == "valid/loss":
+                loss[entry["step"]] = float(value)
+            if name.startswith(PREFIX):
+                where, _, what = name.removeprefix(PREFIX).rpartition("/")
+                where, what = (where, what) if what in UNITS else (f"{where}{what}", "entropy")
+                found[what][where][entry["step"]] = float(value)
+    return loss, found
+
+
+def _groups(names: list[str]) -> Iterator[list[str]]:
+    """As many as a chart has colours for."""
+    for i in range(0, len(names), len(INKS)):
+        yield names[i : i + len(INKS)]
+
+
+def _chart(title: str, unit: str, curves: dict[str, Points]) -> LineChart:
+    lines = [
+        Line(name, [float(step) for step in sorted(points)], [points[s] for s in sorted(points)])
+        for name, points in curves.items()
+    ]
+    return LineChart(title, lines, x="step", y=unit)
+
+
+def _moments(folder: RunFolder) -> Iterator[Moment]:
+    """What samples/ has, in the order of the steps; a file that cannot be read is left out."""
+    where = folder.inside(folder.samples)
+    names = sorted(each.name for each in where.iterdir()) if where.is_dir() else []
+    found: dict[int, dict[str, str]] = defaultdict(dict)
+    for name in names:
+        if match := _STEP.fullmatch(name):
+            found[int(match[1])][match[2]] = name
+    for step in _spread(sorted(found)):
+        said = {kind: _text(folder, name) for kind, name in found[step].items()}
+        drawn = panels(said.get("svg", ""))
+        if drawn or said.get("txt"):
+            yield Moment(step, drawn, said.get("txt", ""))
+
+
+def _spread(steps: Sequence[int]) -> Sequence[int]:
+    """At most so many, evenly; the first and the last stay."""
+    if len(steps) <= MOST:
+        return steps
+    return [steps[round(i * (len(steps) - 1) / (MOST - 1))] for i in range(MOST)]
+
+
+def _text(folder: RunFolder, name: str) -> str:
+    try:
+        return folder.read_text(folder.samples / name, LARGEST)
+    except (HeedError, OSError):
+        return ""

@@ -1,0 +1,169 @@
+"""Walking: one query's way through the attention of a run's model, told with the words it met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from heed.errors import Refused
+from heed.running.devices import chosen
+from heed.running.opening import open_run
+from heed.running.stories.story import Run
+from heed.running.stories.writing import unescaped
+from heed.tasks.walking import Heard, Walk, continued, filled, labelled, translated
+from heed.viewing.walk import Key, Stage, Told, vector
+
+SHOWN = 40  # words of a complaint at most
+
+_LISTEN: dict[str, Callable[[Run, str], Heard]] = {
+    "translate": lambda run, text: translated(run.worker, text, run.config.decoding),
+    "classify": lambda run, text: labelled(run.worker, text),
+    "language-model": lambda run, text: continued(run.worker, unescaped(text)),
+    "pretrain": lambda run, text: filled(run.worker, text),
+}
+"""How the model of each task is listened to."""
+
+
+def walk(
+    path: Path,
+    texts: Sequence[str] = (),
+    *,
+    at: str | None = None,
+    layer: int | None = None,
+    head: int = 0,
+    device: str = "auto",
+) -> list[Told]:
+    """The walk of one word of each text, or of the first example that the run keeps.
+
+    at     the word that asks, or its place, counted from 0
+    layer  of the attentions that can be walked through, counted from 0
+    """
+    run = open_run(path, chosen(device))
+    if run.config.task not in _LISTEN:
+        raise Refused(f"runs of the task {run.config.task} cannot be walked through")
+    texts = texts or [run.story.show(run, [], every=False)[0].source]
+    return [told(_LISTEN[run.config.task](run, text), at, layer, head) for text in texts]
+
+
+def told(heard: Heard, at: str | None, layer: int | None, head: int) -> Told:
+    """A walk with the words of its text."""
+    paths = list(heard.calls)
+    n = heard.chosen % len(paths) if layer is None else layer
+    if not 0 <= n < len(paths):
+        raise Refused(f"--layer {n}: there are {len(paths)}, from 0: {', '.join(paths[:SHOWN])}")
+    words = heard.words(paths[n])
+    place = _place(words, at, heard.first)
+    walked = heard.walk(paths[n], place, head)
+    heads = f" · head {head}" if heard.calls[paths[n]][0].query.shape[1] > 1 else ""
+    return Told(
+        f"{words[place]} · place {place} · {paths[n]}{heads}",
+        [_score(walked), _align(walked), _read(walked)],
+        *_numbers(walked, heard.keys),
+        [] if walked.context is None else _floats(walked.context),
+        _check(walked),
+        walked.agrees,
+    )
+
+
+def _place(words: Sequence[str], at: str | None, first: int) -> int:
+    """Where a word stands, the first time; or the place that a number says."""
+    if at is None or len(words) == 1:
+        return first % len(words)
+    for alike in (at.__eq__, lambda word: _bare(word) == _bare(at)):
+        for place, word in enumerate(words):
+            if alike(word):
+                return place
+    if at.removeprefix("-").isdecimal() and len(at) < 10 and -len(words) <= int(at) < len(words):
+        return int(at) % len(words)
+    there = ", ".join(words[:SHOWN]) + (", …" if len(words) > SHOWN else "")
+    raise Refused(f"--at '{at}' is none of the words that ask, nor one of their places: {there}")
+
+
+def _bare(word: str) -> str:
+    """A word without the marks of where it begins or goes on, and in small letters."""
+    return word.strip("▁Ġ@# ").casefold()
+
+
+def _floats(x: Tensor) -> list[float]:
+    return [float(each) for each in x.tolist()]
+
+
+def _formula(walked: Walk, slot: str) -> str:
+    name = walked.parts[slot]
+    if name == "blind":
+        return "0: no key is compared"
+    return f"{name}: {walked.formulas.get(slot, 'a part of your own')}"
+
+
+def _facts(walked: Walk, *names: str) -> list[str]:
+    found = [f"{name} {walked.facts[name]:.3g}" for name in names if name in walked.facts]
+    return [" · ".join(found)] if found else []
+
+
+def _score(walked: Walk) -> Stage:
+    lines = [f"q  {len(walked.q)} wide: {vector(_floats(walked.q), 6)}"]
+    if walked.k.shape[1]:
+        best = int(walked.weight.argmax())
+        S, D = walked.k.shape
+        lines.append(f"k  {S} × {D}, that of the heaviest: {vector(_floats(walked.k[best]))}")
+    if "past" in walked.parts:
+        lines.append(f"past  {_formula(walked, 'past')}")
+    return Stage("score", f"e = {_formula(walked, 'score')}", lines)
+
+
+def _align(walked: Walk) -> Stage:
+    lines = []
+    if walked.parts["reach"] != "global":
+        lines = [f"reach  {_formula(walked, 'reach')}"]
+        lines += _facts(walked, "gate", "centre", "window", "σ")
+        lines += [line for lane in walked.lanes for line in _facts(lane, "centre", "window", "σ")]
+    others = [name for name in walked.facts if name not in ("gate", "centre", "window", "σ")]
+    return Stage("align", f"a = {_formula(walked, 'align')}", lines + _facts(walked, *others))
+
+
+def _read(walked: Walk) -> Stage:
+    S, R = walked.v.shape
+    return Stage("read", f"c = {_formula(walked, 'read')}", [f"v  {S} × {R}"])
+
+
+def _numbers(walked: Walk, words: Sequence[str]) -> tuple[list[str], list[Key]]:
+    """The columns, and every key's numbers."""
+    tables: dict[str, Tensor | None] = {"e": walked.energy}
+    if walked.lanes:
+        tables = {f"e, {lane.parts['reach']}": lane.energy for lane in walked.lanes}
+        tables |= {f"a, {lane.parts['reach']}": lane.weight for lane in walked.lanes}
+    else:
+        tables |= {"of it past": walked.past, "of it bias": walked.bias, **walked.before}
+        if walked.gain is not None:
+            tables |= {walked.parts["align"]: walked.normal, "gain": walked.gain}
+    tables["a"] = walked.weight
+    columns = {name: _floats(x) for name, x in tables.items() if x is not None}
+    keys = [
+        Key(
+            _named(span, words),
+            [numbers[n] for numbers in columns.values()],
+            _floats(walked.weighted[n]),
+            walked.hidden[n],
+        )
+        for n, span in enumerate(walked.spans)
+    ]
+    return list(columns), keys
+
+
+def _named(span: tuple[int, int], words: Sequence[str]) -> str:
+    first, stop = span
+    if stop <= first:
+        return "(a learned key)"
+    ends = [words[s] if s < len(words) else f"place {s}" for s in (first, stop - 1)]
+    return ends[0] if stop == first + 1 else f"{ends[0]} … {ends[1]}"
+
+
+def _check(walked: Walk) -> str:
+    if walked.difference is None:
+        return "nothing is gathered: the weights are the answer"
+    if walked.agrees:
+        close = f"to {walked.difference:.0e}" if walked.difference else "exactly"
+        return f"= what the model computed, {close}"
+    return f"is NOT what the model computed: they differ by {walked.difference:.1e}"

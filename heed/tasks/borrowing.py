@@ -1,0 +1,173 @@
+"""The vocabulary of a pretrained model with the faces that heed's own tokenisers have.
+
+Borrowed(vocabulary)      for a language model, as `data/verbatim.py`: its own numbers
+Renumbered(vocabulary)    for hidden words, as `data/tokenise.py`: the special ones come first
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from heed.data.masking import Symbols
+from heed.data.plan import Ints
+from heed.data.tokenise import BOS, EOS, PAD, UNK
+from heed.data.verbatim import Verbatim
+from heed.data.vocabularies import Vocabulary
+from heed.data.vocabulary import SPACE
+from heed.errors import Refused
+from heed.tasks.cutting import MOST, Cutting, check_size, read_vocabulary
+
+
+class Marks(NamedTuple):
+    """Numbers that are no text.
+
+    end      what a text ends with
+    opening  what is read where nothing else stands before a text
+    unknown  what stands for the unknown; None: there is no such number
+    never    what is never written
+    """
+
+    end: int
+    opening: tuple[int, ...]
+    unknown: int | None
+    never: frozenset[int]
+
+
+class Borrowed:
+    """The vocabulary of a pretrained language model, its numbers as they are."""
+
+    def __init__(self, vocabulary: Vocabulary, where: str) -> None:
+        roles = vocabulary.roles
+        if "eos" not in roles:
+            raise Refused(f"{where}: its vocabulary does not say what a text ends with (eos)")
+        self.vocabulary, end = vocabulary, roles["eos"]
+        unknown = roles.get("unk")
+        self.marks = Marks(
+            end,
+            (roles.get("bos", end),),
+            None if unknown == end else unknown,
+            frozenset(roles.values()) - {end},
+        )
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return self.vocabulary.size
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same vocabulary and rules, and for no others."""
+        return hashlib.sha256(self.vocabulary.tokenizer.to_str().encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's numbers, and nothing before or after them."""
+        return self.vocabulary.encode(texts, plain=True)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some numbers; what has a role is left out."""
+        return self.vocabulary.decode(int(i) for i in ids)
+
+    def continued(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text of numbers that come after others; alone they would have no space in front."""
+        opened, whole = self.decode(before), self.decode([*before, *ids])
+        return whole[len(opened) :] if whole.startswith(opened) else self.decode(ids)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """A label for each number, for pictures."""
+        found = [self.vocabulary.tokenizer.id_to_token(int(i)) or "" for i in ids]
+        return [piece.replace("Ġ", " ").replace("Ċ", "↵").replace(SPACE, " ") for piece in found]
+
+    def save(self, path: Path) -> None:
+        """Write tokenizer.json, whole or not at all."""
+        Cutting(self.vocabulary).save(path)
+
+
+Text = Verbatim | Borrowed
+"""How a language model's text is cut."""
+
+
+def load_text(path: Path, symbols: int = MOST) -> Text:
+    """What `save` wrote, of whichever kind it is; a file is only data.
+
+    symbols  that it has at most: a larger file is not read
+    """
+    check_size(path, symbols)
+    try:
+        return Verbatim.load(path)
+    except Refused as error:
+        found = read_vocabulary(path, symbols)
+        if found is None:
+            raise error from None
+    return Borrowed(found, str(path))
+
+
+def marks_of(text: Text) -> Marks:
+    """The numbers of a vocabulary that are no text. Of heed's own, a text opens after a line."""
+    if isinstance(text, Borrowed):
+        return text.marks
+    (line,) = text.encode(["\n"])
+    opening = tuple(line) if line and UNK not in line else (EOS,)
+    return Marks(EOS, opening, UNK, frozenset((PAD, UNK, BOS)))
+
+
+ROLES = {PAD: ("pad",), UNK: ("unk",), BOS: ("cls", "bos"), EOS: ("sep", "eos")}
+"""heed's first numbers, and what the pieces in their places are called elsewhere."""
+
+
+class Renumbered:
+    """The vocabulary of a pretrained BERT under heed's numbers: padding, unknown, [CLS] and [SEP]
+    are the first four, and what had these numbers has theirs.
+
+    rows   of the model's table, which may be larger than the vocabulary
+    order  for each number here the one there; the table's rows are to be put in this order    V
+    """
+
+    def __init__(self, vocabulary: Vocabulary, rows: int, where: str) -> None:
+        roles, order = vocabulary.roles, np.arange(rows)
+        special = {here: _role(vocabulary, names, where) for here, names in ROLES.items()}
+        mask = _role(vocabulary, ("mask",), where)
+        if len({*special.values(), mask}) < len(special) + 1:
+            raise Refused(f"{where}: two of [PAD], [UNK], [CLS], [SEP] and [MASK] are the same")
+        for here, there in special.items():
+            at = int(np.flatnonzero(order == there)[0])
+            order[[here, at]] = order[[at, here]]
+        self.vocabulary, self.rows, self.order = vocabulary, rows, order
+        self._here = np.argsort(order)
+        self._pieces = [vocabulary.tokenizer.id_to_token(int(i)) or "" for i in order]
+        named = np.array([bool(piece) for piece in self._pieces])
+        plain = named & ~np.isin(order, list(roles.values()))
+        spaced = any(piece.startswith(SPACE) for piece in self._pieces)
+        begins = [p.startswith(SPACE) if spaced else not p.startswith("##") for p in self._pieces]
+        nothing = np.zeros(rows, bool)  # marks begin words already
+        self.symbols = Symbols(int(self._here[mask]), plain, np.array(begins), nothing)
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are."""
+        return self.rows
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's numbers, the end of a text after them."""
+        coded = self.vocabulary.encode(texts, plain=True)
+        return [[*self._here[_ints(ids)].tolist(), EOS] for ids in coded]
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """A label for each number, for pictures."""
+        return [self._pieces[i].replace(SPACE, "") for i in ids]
+
+
+def _role(vocabulary: Vocabulary, names: Sequence[str], where: str) -> int:
+    found = next((vocabulary.roles[name] for name in names if name in vocabulary.roles), None)
+    if found is None:
+        name = names[0].upper()
+        raise Refused(f"{where}: its vocabulary does not say which of its pieces is [{name}]")
+    return found
+
+
+def _ints(ids: list[int]) -> Ints:
+    return np.array(ids, np.int64)

@@ -1,0 +1,97 @@
+"""A trained model at work, listened to: every call of its attentions while it deals with a text.
+
+What a walk needs beside the numbers is words: which word asks, and which are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from heed.attention.walking import Asked, Walk, follow, listen
+from heed.errors import Refused
+from heed.tasks.labeller import Labeller
+from heed.tasks.pretrainer import Pretrainer
+from heed.tasks.translator import Decoding, Example, Translator
+from heed.tasks.writer import Writer
+
+__all__ = ["Heard", "Walk", "continued", "filled", "labelled", "translated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A text, what was made of it, and every attention that can be walked through.
+
+    calls    by path, the lowest layer first
+    chosen   which of them is the most telling, as a place in that order
+    queries  the words that ask; where there is one for the whole text, its name
+    keys     the words that are asked
+    first    which query is walked with unless told
+    """
+
+    source: str
+    answer: str
+    calls: Mapping[str, Sequence[Asked]]
+    queries: Sequence[str]
+    keys: Sequence[str]
+    chosen: int = -1
+    first: int = 0
+
+    def walk(self, path: str, position: int, head: int) -> Walk:
+        """The walk of one query of one head."""
+        return follow(self.calls[path], position=position, head=head)
+
+    def words(self, path: str) -> Sequence[str]:
+        """Those that ask an attention; a static one is asked once."""
+        count = sum(call.query.shape[2] for call in self.calls[path])
+        return self.queries[:count] if count > 1 or len(self.queries) == 1 else ["the text"]
+
+
+def _heard(heard: Mapping[str, Sequence[Asked]], told: str = "") -> dict[str, Sequence[Asked]]:
+    """The attentions that were asked, of those whose path ends so."""
+    found = {path: calls for path, calls in heard.items() if calls and path.endswith(told)}
+    if not found:
+        raise Refused("this model has no attention to walk through")
+    return found
+
+
+def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
+    """Between source and target, at the steps that wrote a translation: it is read once more."""
+    ((best, *_),) = worker.translate([text], decoding)
+    if not best.columns:
+        raise Refused("there is nothing to walk through: the text is blank")
+    with listen(worker.model) as heard:
+        worker.look([Example(text, best.text)])
+    crossing = any(path.endswith("cross") for path in heard)
+    calls = _heard(heard, "cross" if crossing else "decoder.attention")
+    chosen = getattr(worker.model.decoder, "alignment_layer", -1)
+    vocabulary = worker.vocabulary
+    rows = vocabulary.target.pieces(vocabulary.target.encode([best.text])[0][: worker.writes])
+    return Heard(text, best.text, calls, rows, best.columns, chosen)
+
+
+def labelled(worker: Labeller, text: str) -> Heard:
+    """Of a static attention its one query; else the words among themselves."""
+    with listen(worker.model) as heard:
+        (judged,) = worker.label([text])
+    if not judged.pieces:
+        raise Refused("there is nothing to walk through: the text is blank")
+    return Heard(text, judged.label, _heard(heard), judged.pieces, judged.pieces)
+
+
+def continued(worker: Writer, text: str) -> Heard:
+    """The words among themselves, while a text is read."""
+    with listen(worker.model) as heard:
+        pieces, likely, _ = worker.look(text)
+    return Heard(text, likely[-1], _heard(heard), pieces, pieces, first=-1)
+
+
+def filled(worker: Pretrainer, text: str) -> Heard:
+    """The words among themselves, while hidden ones are found; the first of those asks."""
+    with listen(worker.model) as heard:
+        (found,) = worker.fill([text])
+    if not found.pieces:
+        raise Refused("there is nothing to walk through: the text is blank")
+    (mask,) = worker.tokeniser.pieces([worker.symbols.mask])
+    first = found.pieces.index(mask) if mask in found.pieces else 0
+    return Heard(text, found.text, _heard(heard), found.pieces, found.pieces, first=first)

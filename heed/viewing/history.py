@@ -1,0 +1,150 @@
+"""A training's time line: statistics as lines over its steps, and maps to scrub along them.
+
+rich.print(history)                       lines, in the terminal
+history.page().write("history.html")      the same, and the maps under a slider
+
+The maps are those of pictures that were saved on the way. Only their numbers and words are taken
+from the files, which may be anybody's; nothing of their markup reaches a page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+from xml.etree import ElementTree
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from heed.viewing.blocks import Block, Charts, Heading, Paragraph, embedded, packed
+from heed.viewing.chart import LineChart
+from heed.viewing.drawing import written
+from heed.viewing.image import TOLD
+from heed.viewing.page import Page
+from heed.viewing.panels import Panel
+from heed.viewing.terminal import shown
+
+SVG = "{http://www.w3.org/2000/svg}"
+LINES = 40  # of a sample's text that a page shows
+LONGEST = 300  # letters of each
+MAPS = 16  # side by side
+_SIZE = re.compile(r"heat map, (\d{1,4}) target rows, (\d{1,4}) source columns")
+_CELL = re.compile(r"(.*) ← (.*)  (-?\d+\.\d{3})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was saved at a step: the maps, and what the model said."""
+
+    step: int
+    panels: Sequence[Panel] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrub:
+    """The maps of all moments under one slider; without its script each map has a list of steps."""
+
+    moments: Sequence[Moment]
+    kind: ClassVar[str] = "history"
+
+    def html(self) -> str:
+        """Markup, with all text escaped."""
+        steps = " ".join(str(moment.step) for moment in self.moments)
+        texts = "".join(_said(moment) for moment in self.moments if moment.text)
+        maps = "".join(self._map(n) for n in range(self._maps()))
+        return (
+            f'<section class="scrub" data-steps="{steps}">'
+            f'<div class="maps">{maps}</div>{texts}</section>'
+        )
+
+    def _maps(self) -> int:
+        return min(MAPS, max((len(moment.panels) for moment in self.moments), default=0))
+
+    def _map(self, n: int) -> str:
+        """The n-th map of every moment that has it."""
+        found = [(moment.step, moment.panels[n]) for moment in self.moments if moment.panels[n:]]
+        panels = [
+            Panel(f"step {step} · {panel.title}", panel.weight, panel.rows, panel.columns)
+            for step, panel in found
+        ]
+        steps = " ".join(str(step) for step, _ in found)
+        rows = max(len(panel.rows) for panel in panels)
+        return (
+            f'<figure class="map" data-rows="{rows}" data-steps="{steps}">'
+            f'<script type="application/json">{embedded(packed(panels))}</script></figure>'
+        )
+
+
+def _said(moment: Moment) -> str:
+    lines = moment.text.splitlines()[:LINES]
+    said = "<br>".join(written(line[:LONGEST]) for line in lines)
+    return f'<p class="note" data-step="{moment.step}" dir="auto">step {moment.step}<br>{said}</p>'
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Charts over the steps of a training, and what was saved at some of them."""
+
+    title: str
+    charts: Sequence[LineChart]
+    moments: Sequence[Moment] = field(default=())
+    note: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for chart in self.charts:
+            yield chart
+            yield Text()
+        if self.note:
+            yield Text(shown(self.note), "dim")
+
+    def blocks(self) -> list[Block]:
+        """As parts of a page."""
+        blocks: list[Block] = [Charts(self.charts)]
+        if self.moments:
+            blocks += [Heading("Along the way"), Scrub(self.moments)]
+        if self.note:
+            blocks.append(Paragraph(self.note))
+        return blocks
+
+    def page(self) -> Page:
+        """A page of its own."""
+        return Page(self.title, self.blocks())
+
+    def _repr_html_(self) -> str:
+        return self.page()._repr_html_()
+
+
+def panels(svg: str) -> list[Panel]:
+    """The panels that `heed.viewing.image.svg` drew; none where the picture is not of that kind,
+    or has so many cells that it does not tell their weights."""
+    if "<!" in svg:  # no document type, no entity: heed writes none
+        return []
+    try:
+        root = ElementTree.fromstring(svg)
+    except (ElementTree.ParseError, ValueError, RecursionError):
+        return []
+    sizes = [(int(r), int(c)) for r, c in _SIZE.findall(root.get("aria-label", ""))]
+    plots = root.findall(f"{SVG}g")
+    if root.tag != f"{SVG}svg" or not sizes or len(sizes) != len(plots):
+        return []
+    found = [_panel(plot, size) for plot, size in zip(plots, sizes, strict=True)]
+    return [panel for panel in found if panel is not None]
+
+
+def _panel(plot: ElementTree.Element, size: tuple[int, int]) -> Panel | None:
+    rows, columns = size
+    title = plot.find(f"{SVG}text")
+    tips = [tip.text or "" for tip in plot.findall(f"{SVG}g/{SVG}path/{SVG}title")]
+    cells = [match for match in map(_CELL.fullmatch, tips) if match]
+    if not cells or len(cells) != rows * columns or len(cells) > TOLD:
+        return None
+    weights = [float(cell[3]) for cell in cells]
+    return Panel.of(
+        "" if title is None else title.text or "",
+        [weights[r * columns : (r + 1) * columns] for r in range(rows)],
+        [cells[r * columns][1] for r in range(rows)],
+        [cells[c][2] for c in range(columns)],
+    )

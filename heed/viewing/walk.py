@@ -1,0 +1,206 @@
+"""A walk through attention, told: the stages with their numbers, for the terminal and a page.
+
+    rich.print(told)                              a screen
+    Page("one word", told.blocks()).write(path)   every column
+
+The record is plain words and numbers; whose they are it does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
+from rich.table import Table as Grid
+from rich.text import Text
+
+from heed.errors import ShapeError
+from heed.viewing.blocks import Block, Column, Heading, Paragraph, Table, Value
+from heed.viewing.drawing import written
+from heed.viewing.page import Page
+from heed.viewing.terminal import shown
+
+FEW = 6  # keys that a terminal shows
+FIRST = 4  # numbers of a vector that are written
+BAR = 10  # cells of a full bar
+LONGEST = 24  # letters of a word in the terminal
+MOST = 512  # keys that a page shows
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One of the stages: its formula, and what it did here, a line each."""
+
+    name: str
+    formula: str
+    lines: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages as a block of a page."""
+
+    stages: Sequence[Stage]
+
+    def html(self) -> str:
+        """Markup, with all text escaped."""
+        each = (
+            f"<dt>{n} {written(stage.name)}</dt>"
+            f"<dd>{'<br>'.join(map(written, (stage.formula, *stage.lines)))}</dd>"
+            for n, stage in enumerate(self.stages, 1)
+        )
+        return f'<dl class="sentences">{"".join(each)}</dl>'
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Something that could be looked at: a number for each column, or why it was hidden."""
+
+    word: str
+    numbers: Sequence[float]
+    value: Sequence[float]  # what it gave: its weight times its value
+    hidden: str = ""
+
+    @property
+    def weight(self) -> float:
+        """The last of the numbers."""
+        return self.numbers[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One query's way.
+
+    columns  what the numbers of every key are, in the order of the stages; the weight is the last
+    context  the sum of what the keys gave; empty where nothing is gathered
+    check    how it compares with what the model itself computed
+    """
+
+    title: str
+    stages: Sequence[Stage]
+    columns: Sequence[str]
+    keys: Sequence[Key]
+    context: Sequence[float] = ()
+    check: str = ""
+    agrees: bool | None = None
+
+    def __post_init__(self) -> None:
+        for key in self.keys:
+            if len(key.numbers) != len(self.columns):
+                raise ShapeError(
+                    f"'{key.word}' has {len(key.numbers)} numbers for {len(self.columns)} columns"
+                )
+
+    def ranked(self) -> list[Key]:
+        """What could be looked at, the heaviest first."""
+        return sorted((key for key in self.keys if not key.hidden), key=lambda key: -key.weight)
+
+    def rest(self, few: int) -> str:
+        """What is left of a list of so many."""
+        left, whys = self.ranked()[few:], [key.hidden for key in self.keys if key.hidden]
+        said = []
+        if left:
+            weight = sum(key.weight for key in left)
+            said.append(f"{len(left)} more with {number(weight)} in all")
+        said += [f"{whys.count(why)} hidden: {why}" for why in dict.fromkeys(whys)]
+        return " · ".join(said)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(shown(self.title), "bold")
+        yield from self._stages()
+        yield Text()
+        yield self._grid(options)
+        if rest := self.rest(FEW):
+            yield Text(f"  {shown(rest)}", "dim")
+        if self.context:
+            look = {True: "green", False: "bold red", None: "dim"}[self.agrees]
+            line = Text.assemble(("  Σ     ", "bold"), vector(self.context, 6), "  ")
+            yield line.append(shown(self.check), look)
+        elif self.check:
+            yield Text(f"  {shown(self.check)}", "dim")
+
+    def _stages(self) -> Iterator[Text]:
+        for n, stage in enumerate(self.stages, 1):
+            name = f"{n} {shown(stage.name):<6}"
+            yield Text.assemble(("  " + name, "bold"), shown(stage.formula))
+            for line in stage.lines:
+                yield Text(" " * 10 + shown(line), "dim", no_wrap=True, overflow="ellipsis")
+
+    def _grid(self, options: ConsoleOptions) -> Grid:
+        plain = options.ascii_only
+        grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+        grid.add_column("  key", no_wrap=True, overflow="ellipsis", max_width=LONGEST)
+        for name in self.columns:
+            grid.add_column(escape(shown(name)), justify="right", no_wrap=True)
+        grid.add_column("", no_wrap=True, min_width=BAR)
+        if self.context:
+            grid.add_column("a·v", no_wrap=True, overflow="ellipsis")
+        for key in self.ranked()[:FEW]:
+            bar = ("#" if plain else "█") * round(BAR * min(1.0, max(0.0, key.weight)))
+            cells = [Text("  " + shown(key.word)), *(Text(number(x)) for x in key.numbers)]
+            cells.append(Text(bar, "bright_blue"))
+            grid.add_row(*cells, *([Text(vector(key.value, 3), "dim")] if self.context else []))
+        return grid
+
+    def blocks(self) -> list[Block]:
+        """As a section of a page."""
+        names = [Column("key"), *(Column(name, ".4f") for name in self.columns)]
+        gathers = [Column("a·v")] if self.context else []
+        hides = [Column("hidden")] if any(key.hidden for key in self.keys) else []
+        keys = self.keys[:MOST]
+        rows: list[list[Value]] = [
+            [
+                key.word,
+                *(x if math.isfinite(x) else None for x in key.numbers),
+                *([vector(key.value)] if self.context else []),
+                *([key.hidden] if hides else []),
+            ]
+            for key in keys
+        ]
+        more = [self.check] if self.check else []
+        if self.context:
+            more = [f"context = Σ a·v = {vector(self.context, 8)}", *more]
+        if len(self.keys) > MOST:
+            more = [f"{len(self.keys) - MOST} keys more are left out of the table.", *more]
+        return [
+            Heading(self.title, 3),
+            Stages(self.stages),
+            Table([*names, *gathers, *hides], rows),
+            *(Paragraph(line) for line in more),
+        ]
+
+    def _repr_html_(self) -> str:
+        return Page(self.title, self.blocks())._repr_html_()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Walks of one text, as a block of a page."""
+
+    title: str
+    walks: Sequence[Told]
+
+    def html(self) -> str:
+        """Markup, with all text escaped."""
+        blocks: list[Block] = [Heading(self.title)]
+        for told in self.walks:
+            blocks += told.blocks()
+        return "".join(block.html() for block in blocks)
+
+
+def number(x: float) -> str:
+    """Three decimals, or the powers of ten where those say nothing."""
+    if not math.isfinite(x):
+        return "–"
+    if x and not 0.0005 <= abs(x) < 10_000:
+        return f"{x:.0e}"
+    return f"{x:.3f}"
+
+
+def vector(numbers: Sequence[float], first: int = FIRST) -> str:
+    """The first few numbers."""
+    said = " ".join(f"{x: .3f}" for x in numbers[:first])
+    return said + (" …" if len(numbers) > first else "")

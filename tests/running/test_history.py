@@ -1,0 +1,101 @@
+"""The history of a run, from its journal and its samples, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from heed.errors import Refused
+from heed.running import history as room
+from heed.running.history import history
+from heed.viewing.image import svg
+from heed.viewing.panels import Panel
+from tests.running import writing
+
+
+@pytest.fixture
+def run(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
+    """A copy, to be changed."""
+    shutil.copytree(writing.written(tmp_path_factory), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def tell(run: Path, *entries: dict[str, object]) -> None:
+    lines = [json.dumps({"time": 0.0, **entry}) + "\n" for entry in entries]
+    (run / "metrics.jsonl").write_text("".join(lines), "utf-8")
+
+
+def test_a_run_has_lines_and_maps(run: Path) -> None:
+    found = history(run)
+    titles = [chart.title for chart in found.charts]
+    assert titles == [
+        "validation loss",
+        "entropy of decoder.attention",
+        "sharpness of decoder.attention",
+    ]
+    (moment,) = found.moments
+    assert moment.step == 60
+    assert moment.text.startswith("source")
+    (panel,) = moment.panels
+    assert panel.weight.sum(1) == pytest.approx(1, abs=0.01)
+
+
+def test_every_shape_of_the_journal(run: Path) -> None:
+    tell(
+        run,
+        {"step": 1, "train/loss": 9.0, "valid/attention/0.self": 2.0},
+        {"step": 1, "valid/attention/0.self": 1.5, "valid/attention/a/entropy": 1.0},
+        {"step": 2, "valid/attention/0.self": None, "valid/attention/a/entropy": "x"},
+        {"step": 3, "valid/attention/0.self": 0.5, "valid/attention/a/entropy": True},
+    )
+    (chart,) = history(run).charts
+    own, other = chart.lines
+    assert (own.name, list(own.x), list(own.y)) == ("0.self", [1, 3], [1.5, 0.5])
+    assert (other.name, list(other.x), list(other.y)) == ("a", [1], [1.0])
+
+
+def test_many_attentions_take_several_charts(run: Path) -> None:
+    tell(run, {"step": 1} | {f"valid/attention/{n}/entropy": 1.0 for n in range(8)})
+    charts = history(run).charts
+    assert [(chart.title, len(chart.lines)) for chart in charts] == [
+        ("entropy of attention (1)", 6),
+        ("entropy of attention (2)", 2),
+    ]
+
+
+def test_samples_of_anybody_do_no_harm(run: Path, tmp_path: Path) -> None:
+    shutil.rmtree(run / "samples")
+    (run / "samples").mkdir()
+    drawn = svg(Panel.of("p", [[1.0]], ["<script>"], ["b"]))
+    (run / "samples" / "step-0000002.svg").write_text(drawn)
+    (run / "samples" / "step-0000001.svg").write_text("<svg onload='alert(1)'/>")
+    (run / "samples" / "step-0000003.txt").write_bytes(b"\xff\xfe")
+    (run / "samples" / "step-x.svg").write_text(drawn)
+    (tmp_path / "secret.txt").write_text("secret")
+    (run / "samples" / "step-0000004.txt").symlink_to(tmp_path / "secret.txt")
+    found = history(run)
+    assert [moment.step for moment in found.moments] == [2]
+    html = found.page().html()
+    assert "secret" not in html
+    assert "onload" not in html
+
+
+def test_of_many_moments_the_first_and_last_stay(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST", 3)
+    for step in range(1, 10):
+        (run / "samples" / f"step-{step:07d}.txt").write_text("said")
+    assert [moment.step for moment in history(run).moments] == [1, 5, 60]
+
+
+def test_a_run_that_never_validated_is_refused(run: Path) -> None:
+    tell(run, {"step": 1, "train/loss": 2.0})
+    with pytest.raises(Refused, match="not validated once"):
+        history(run)
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(Refused, match="not validated once"):
+        history(run)

@@ -1,0 +1,100 @@
+"""A training's time line: pictures are read back as numbers and words, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from heed.viewing.chart import Line, LineChart
+from heed.viewing.history import History, Moment, Scrub, panels
+from heed.viewing.image import svg
+from heed.viewing.panels import Panel
+
+CHART = LineChart("entropy of decoder", [Line("decoder", [10, 20], [1.5, 0.5])], x="step")
+
+
+def panel(shift: float = 0.0, title: str = "head 0") -> Panel:
+    return Panel.of(
+        title, [[0.75 - shift, 0.25], [0.125, 0.5]], ["i", "love <b>"], ["我", "爱 ← x"]
+    )
+
+
+def test_a_picture_is_read_back() -> None:
+    given = [panel(), panel(0.5, "a title: heat map; of & <things>")]
+    got = panels(svg(given))
+    for one, other in zip(got, given, strict=True):
+        np.testing.assert_allclose(one.weight, other.weight, atol=5e-4)
+        assert (one.title, one.rows) == (other.title, other.rows)
+    assert got[0].columns[0] == "我"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no picture",
+        "<svg/>",
+        "<!DOCTYPE svg [<!ENTITY a 'aaaa'>]>" + svg(panel()),
+        svg(panel()).replace("5 target", "7 target").replace("2 target", "3 target"),
+        svg(Panel.of("large", np.zeros((50, 50)), map(str, range(50)), map(str, range(50)))),
+        '<svg xmlns="http://www.w3.org/2000/svg" aria-label="heat map, 1 target rows, '
+        '1 source columns"><g><g><path><title>a ← b  nan</title></path></g></g></svg>',
+        "<a>" * 100_000,
+    ],
+)
+def test_what_is_not_such_a_picture_gives_nothing(text: str) -> None:
+    assert panels(text) == []
+
+
+def test_the_terminal_has_the_lines() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(History("t", [CHART], note="a note"))
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "entropy of decoder" in out
+    assert "a note" in out
+
+
+def test_a_page_has_a_map_of_every_step_and_no_markup_of_the_files() -> None:
+    evil = "<script>alert(1)</script>"
+    moments = [Moment(10, [panel()], evil), Moment(20, [panel(0.5), panel()], "said\nmore")]
+    html = Scrub(moments).html()
+    assert 'data-steps="10 20"' in html
+    assert html.count("<figure") == 2
+    assert "alert" in html
+    assert "<script>" not in html
+    assert "said<br>more" in html
+    data = [json.loads(x) for x in re.findall(r'application/json">(.*?)</script>', html)]
+    titles = [each["title"] for each in data[0]["panels"]]
+    assert titles == ["step 10 · head 0", "step 20 · head 0"]
+
+
+def test_the_slider_moves_maps_and_texts(browser: Any, tmp_path: Path) -> None:
+    moments = [
+        Moment(10, [panel()], "one"),
+        Moment(20, [], "two"),
+        Moment(30, [panel(0.5)], "three"),
+    ]
+    History("t", [CHART], moments).page().write(tmp_path / "page.html")
+    tab = browser.open(tmp_path / "page.html")
+    tab.until("document.querySelector('figure select')?.selectedIndex === 1")
+    assert tab.text(".slider output") == "step 30"
+    tab.focus(".slider input")
+    tab.press("ArrowLeft")
+    assert tab.text(".slider output") == "step 20"
+    assert tab.get("document.querySelector('figure select').selectedIndex") == 0
+    shown = "[...document.querySelectorAll('[data-step]')].filter((x) => !x.hidden)"
+    assert tab.get(f"{shown}.map((x) => x.dataset.step).join()") == "20"
+    assert tab.requests() == []
+    assert tab.complaints() == []
+    tab.close()
+
+
+def test_a_notebook_shows_the_page() -> None:
+    assert History("t", [CHART])._repr_html_().startswith("<iframe")
