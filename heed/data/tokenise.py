@@ -75,9 +75,24 @@ class Tokeniser:
         text = "".join(self._surface(i) for i in _before_end(ids) if i not in (PAD, BOS))
         return text.replace(SPACE, " ").removeprefix(" ")
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """A label for each number, for pictures; no marks for spaces."""
-        return [self._pieces[i].replace(SPACE, "") or SPACE for i in ids]
+    def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
+        """A label for each number, for pictures; no marks for spaces.
+
+        With the text that they are of, or begin, what is unknown is called as it is there.
+        """
+        unknown = iter(self._unknown_in(text) if text is not None and UNK in ids else ())
+        return [
+            next(unknown, SPECIALS[UNK])
+            if i == UNK
+            else self._pieces[i].replace(SPACE, "") or SPACE
+            for i in ids
+        ]
+
+    def _unknown_in(self, text: str) -> Iterator[str]:
+        coded = self._tokenizer.encode(text)
+        for i, (start, end) in zip(coded.ids, coded.offsets, strict=True):
+            if i == UNK:
+                yield text[start:end].strip() or SPACE
 
     def words(self, given: str | Iterable[int]) -> list[int]:
         """For each piece of a text or of its numbers, which word it belongs to, from 0.

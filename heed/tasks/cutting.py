@@ -43,10 +43,10 @@ class Cutting:
         """Each text's numbers."""
         return self.tokeniser.encode(texts)
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """A label for each number, for pictures."""
+    def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
+        """A label for each number, for pictures; of a text, what is unknown as it is there."""
         if isinstance(self.tokeniser, Tokeniser):
-            return self.tokeniser.pieces(ids)
+            return self.tokeniser.pieces(ids, text)
         return [self.tokeniser.tokenizer.id_to_token(i) or "" for i in ids]
 
     def save(self, path: Path) -> None:
@@ -120,9 +120,9 @@ class Words:
         most = self.longest
         return ids if most is None or len(ids) <= most else [*ids[: most - 1], ids[-1]]
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """A label for each number, for pictures."""
-        return self.tokeniser.pieces(ids)
+    def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
+        """A label for each number, for pictures; of a text, what is unknown as it is there."""
+        return self.tokeniser.pieces(ids, text)
 
     @property
     def fingerprint(self) -> str:

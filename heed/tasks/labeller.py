@@ -103,7 +103,7 @@ class Labeller:
             label,
             named[label],
             named,
-            self.words.pieces(ids),
+            self.words.pieces(ids, text),
             None if pooled is None else pooled[0, 0],
             seen,
             symbols,

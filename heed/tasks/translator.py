@@ -239,7 +239,7 @@ class Translator:
             sentence,
             self.vocabulary.target.decode(found.symbols),
             found.log_prob,
-            self.vocabulary.source.pieces(ids),
+            self.vocabulary.source.pieces(ids, sentence),
             self.vocabulary.target.pieces(found.symbols),
             weight,
         )

@@ -264,3 +264,12 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path, monkeypatch):
     (tmp_path / "t").write_bytes(b"\xff\xfe")
     with pytest.raises(HeedError, match="not UTF-8"):
         Tokeniser.load(tmp_path / "t")
+
+
+def test_what_is_unknown_is_called_as_the_text_has_it():
+    tokeniser = Tokeniser.train("word", ["who wrote it ?"], size=50)
+    text = 'who wrote "Hamlet" ?'
+    (ids,) = tokeniser.encode([text])
+    assert tokeniser.pieces(ids, text) == ["who", "wrote", '"', "Hamlet", '"', "?", "</s>"]
+    assert tokeniser.pieces(ids[:3], text) == ["who", "wrote", '"']
+    assert tokeniser.pieces(ids)[3] == "<unk>"

@@ -93,7 +93,7 @@ def heads(translator: Translator, translation: Translation) -> list[Panel]:
     seen, sources, _ = translator.look([Example(translation.source, translation.text)])
     vocabulary = translator.vocabulary
     ids = vocabulary.source.encode([translation.source])[0][: int(sources[0])]
-    across = vocabulary.source.pieces(ids)
+    across = vocabulary.source.pieces(ids, translation.source)
     down = vocabulary.target.pieces(vocabulary.target.encode([translation.text])[0])
     return [
         Panel.of(
