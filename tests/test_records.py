@@ -33,7 +33,7 @@ def test_the_cure_in_the_message_works() -> None:
 
 def test_a_pointer_has_no_context_and_says_where_its_answer_is() -> None:
     seen = heed.Attention("pointer", query=4)(torch.randn(2, 3, 4))
-    with pytest.raises(NotFormed, match=r"gathers nothing.*\.weight"):
+    with pytest.raises(NotFormed, match=r"gathers none.*\.weight"):
         _ = seen.context
     assert seen.weight.shape == (2, 1, 3, 3)  # there without being asked for
 
