@@ -28,7 +28,7 @@ demo: setup
 	$(BIN)/heed demo
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: setup
 	$(BIN)/ruff format --check .
