@@ -4,9 +4,11 @@ Nothing is remembered between batches: an epoch's plan follows from (seed, epoch
 goes on in the middle of an epoch with `epoch(number, start)`, in any process.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -67,11 +69,21 @@ class Batch:
         return Batch(tokens, lengths, self.rows.pin_memory())
 
 
-class Batches:
-    """A corpus cut into batches of at most `tokens` places, padding counted.
+class Planning(TypedDict):
+    """How rows become batches: what `Planned` is told."""
+
+    tokens: int
+    seed: int
+    shuffle: NotRequired[bool]
+    shard: NotRequired[tuple[int, int]]
+    fixed: NotRequired[bool]
+
+
+class Planned(ABC):
+    """Rows in batches of at most `tokens` places, padding counted, epoch after epoch.
 
     tokens   rows × the longest row of any column; a row longer than that is a batch of its own
-    shuffle  False: the same batches every time, rows of one length in the order of the corpus
+    shuffle  False: the same batches every time, rows of one length in their own order
     shard    (rank, world): this process's part of each batch. The plan is the same for any world,
              so what two processes see together is what one sees alone; a rank for which a batch
              has no row left gets one filler row
@@ -80,7 +92,6 @@ class Batches:
 
     def __init__(
         self,
-        corpus: Corpus,
         *,
         tokens: int,
         seed: int,
@@ -90,40 +101,59 @@ class Batches:
     ) -> None:
         if tokens < 1 or seed < 0 or not 0 <= shard[0] < shard[1]:
             raise Refused(f"no batches of {tokens} tokens with seed {seed} and shard {shard}")
-        self.corpus, self.tokens, self.seed = corpus, tokens, seed
+        self.tokens, self.seed = tokens, seed
         self.shuffle, self.shard, self.fixed = shuffle, shard, fixed
-        self._lengths = np.stack(list(corpus.lengths.values()), 1)  # N C
         self._plan = lru_cache(maxsize=2)(self._planned)
 
     def count(self, number: int) -> int:
         """How many batches this epoch has, the same on every rank."""
-        return len(self._plan(number if self.shuffle else 0))
+        return len(self._plan(number if self.shuffle else 0)[1])
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from batch `start` on. Every row comes exactly once."""
-        plan = self._plan(number if self.shuffle else 0)
+        rows, plan = self._plan(number if self.shuffle else 0)
+        rank, world = self.shard
         for i in range(start, len(plan)):
             shape = None if plan.shapes is None else plan.shapes[i]
-            yield self._batch(plan.order[plan.starts[i] : plan.ends[i]], shape)
+            chosen = plan.order[plan.starts[i] : plan.ends[i]][rank::world]
+            size = 1 if shape is None else -(-int(shape[0]) // world)
+            yield self._batch(rows, chosen, max(0, size - len(chosen)), shape)
 
-    def _planned(self, number: int) -> Plan:
+    def _planned(self, number: int) -> tuple[Any, Plan]:
+        rows, lengths = self._rows(number)
         # Philox's stream is fixed for good, unlike what numpy's Generator draws from it (NEP 19).
         draw = np.random.Philox(np.random.SeedSequence([self.seed, number]))
-        N = len(self._lengths)
-        order = permutation(draw, N) if self.shuffle else np.arange(N)
-        plan = (on_grid if self.fixed else by_length)(order, self._lengths, self.tokens)
-        return plan.shuffled(draw) if self.shuffle else plan
+        order = permutation(draw, len(lengths)) if self.shuffle else np.arange(len(lengths))
+        plan = (on_grid if self.fixed else by_length)(order, lengths, self.tokens)
+        return rows, plan.shuffled(draw) if self.shuffle else plan
 
-    def _batch(self, rows: Ints, shape: Ints | None) -> Batch:
-        rank, world = self.shard
-        rows = rows[rank::world]
-        size = 1 if shape is None else -(-int(shape[0]) // world)
-        rows = np.concatenate([rows, np.full(max(0, size - len(rows)), FILLER)])
+    @abstractmethod
+    def _rows(self, number: int) -> tuple[Any, Ints]:
+        """The rows of an epoch, as `_batch` takes them, and how long each column of each is. N C"""
+
+    @abstractmethod
+    def _batch(self, rows: Any, chosen: Ints, fill: int, shape: Ints | None) -> Batch:
+        """Some rows and so many fillers; `shape`: how many rows there are, and how wide columns."""
+
+
+class Batches(Planned):
+    """A corpus cut into batches."""
+
+    def __init__(self, corpus: Corpus, **planning: Unpack[Planning]) -> None:
+        super().__init__(**planning)
+        self.corpus = corpus
+        self._lengths = np.stack(list(corpus.lengths.values()), 1)  # N C
+
+    def _rows(self, number: int) -> tuple[Corpus, Ints]:
+        return self.corpus, self._lengths
+
+    def _batch(self, rows: Corpus, chosen: Ints, fill: int, shape: Ints | None) -> Batch:
+        chosen = np.concatenate([chosen, np.full(fill, FILLER)])
         tokens, lengths = {}, {}
-        for i, column in enumerate(self.corpus.tokens):
+        for i, column in enumerate(rows.tokens):
             width = 0 if shape is None else int(shape[1 + i])
-            tokens[column], lengths[column] = _padded(self.corpus, column, rows, width)
-        return Batch(tokens, lengths, torch.from_numpy(rows))
+            tokens[column], lengths[column] = _padded(rows, column, chosen, width)
+        return Batch(tokens, lengths, torch.from_numpy(chosen))
 
 
 def _padded(corpus: Corpus, column: str, rows: Ints, width: int) -> tuple[Tensor, Tensor]:

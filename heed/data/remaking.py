@@ -4,22 +4,20 @@ What a `Maker` makes of an epoch follows from (seed, epoch) alone, and so does t
 batches; nothing is remembered between them, so a run goes on in the middle of an epoch.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import numpy as np
 import torch
 
 from heed.data import following
-from heed.data.batches import FILLER, Batch
+from heed.data.batches import FILLER, Batch, Planned, Planning
 from heed.data.chance import below
 from heed.data.documents import Documents
 from heed.data.following import Pairs, laid_out
 from heed.data.masking import Masking, Symbols, masked
 from heed.data.permuting import Permuting, permuted
-from heed.data.plan import Ints, Plan, by_length, on_grid, permutation
+from heed.data.plan import Ints
 from heed.data.tokenise import BOS, EOS
 from heed.errors import Refused
 
@@ -47,49 +45,18 @@ class Maker(Protocol):
         """The same from the same seed and epoch."""
 
 
-class Remade:
-    """As `Batches`, of rows that are made anew in each epoch; shuffle=False: those of epoch 0."""
+class Remade(Planned):
+    """Batches of rows that are made anew in each epoch; shuffle=False: those of epoch 0."""
 
-    def __init__(
-        self,
-        make: Maker,
-        *,
-        tokens: int,
-        seed: int,
-        shuffle: bool = True,
-        shard: tuple[int, int] = (0, 1),
-        fixed: bool = False,
-    ) -> None:
-        if tokens < 1 or seed < 0 or not 0 <= shard[0] < shard[1]:
-            raise Refused(f"no batches of {tokens} tokens with seed {seed} and shard {shard}")
-        self.make, self.tokens, self.seed = make, tokens, seed
-        self.shuffle, self.shard, self.fixed = shuffle, shard, fixed
-        self._plan = lru_cache(maxsize=2)(self._planned)
+    def __init__(self, make: Maker, **planning: Unpack[Planning]) -> None:
+        super().__init__(**planning)
+        self.make = make
 
-    def count(self, number: int) -> int:
-        """How many batches this epoch has, the same on every rank."""
-        return len(self._plan(number if self.shuffle else 0)[1])
-
-    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from batch `start` on."""
-        rows, plan = self._plan(number if self.shuffle else 0)
-        for i in range(start, len(plan)):
-            shape = None if plan.shapes is None else plan.shapes[i]
-            yield self._batch(rows, plan.order[plan.starts[i] : plan.ends[i]], shape)
-
-    def _planned(self, number: int) -> tuple[Rows, Plan]:
+    def _rows(self, number: int) -> tuple[Rows, Ints]:
         rows = self.make(self.seed, number)
-        draw = np.random.Philox(np.random.SeedSequence([self.seed, number]))
-        lengths = rows.lengths[:, None]  # N 1
-        order = permutation(draw, len(lengths)) if self.shuffle else np.arange(len(lengths))
-        plan = (on_grid if self.fixed else by_length)(order, lengths, self.tokens)
-        return rows, plan.shuffled(draw) if self.shuffle else plan
+        return rows, rows.lengths[:, None]  # N 1
 
-    def _batch(self, rows: Rows, chosen: Ints, shape: Ints | None) -> Batch:
-        rank, world = self.shard
-        chosen = chosen[rank::world]
-        size = 1 if shape is None else -(-int(shape[0]) // world)
-        fill = max(0, size - len(chosen))
+    def _batch(self, rows: Rows, chosen: Ints, fill: int, shape: Ints | None) -> Batch:
         columns = rows.columns(chosen, 0 if shape is None else int(shape[1]))
         tokens = {n: torch.from_numpy(np.pad(x, ((0, fill), (0, 0)))) for n, x in columns.items()}
         real = np.concatenate([rows.lengths[chosen], np.ones(fill, np.int64)])

@@ -132,7 +132,7 @@ class Tokeniser:
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json, whole or not at all."""
-        write_rules(path, self._tokenizer)
+        write_rules(path, self._tokenizer.to_str(pretty=True))
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokeniser":
@@ -141,12 +141,12 @@ class Tokeniser:
         return cls(tokenizer, kind)
 
 
-def write_rules(path: str | Path, tokenizer: Tokenizer) -> None:
+def write_rules(path: str | Path, rules: str) -> None:
     """A tokenizer.json, whole or not at all."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     with open(part, "w", encoding="utf-8") as file:
-        file.write(tokenizer.to_str(pretty=True))
+        file.write(rules)
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)

@@ -105,7 +105,7 @@ class Verbatim:
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json, whole or not at all."""
-        write_rules(path, self._tokenizer)
+        write_rules(path, self._tokenizer.to_str(pretty=True))
 
     @classmethod
     def load(cls, path: str | Path) -> "Verbatim":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from heed.data import vocabularies
-from heed.data.tokenise import BOS, LARGEST, Tokeniser
+from heed.data.tokenise import BOS, LARGEST, Tokeniser, write_rules
 from heed.data.vocabularies import Vocabulary
 from heed.errors import HeedError, Refused
 
@@ -54,9 +53,7 @@ class Cutting:
         if isinstance(self.tokeniser, Tokeniser):
             self.tokeniser.save(path)
             return
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        part.write_bytes(self.tokeniser.files()["tokenizer.json"])
-        part.replace(path)
+        write_rules(path, self.tokeniser.files()["tokenizer.json"].decode())
 
 
 def load_cutting(path: Path, symbols: int = MOST) -> Cutting:
