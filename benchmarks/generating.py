@@ -1,14 +1,16 @@
-"""Generation with a cache: heed's greedy search against Hugging Face `generate`, the same weights.
+"""Generation with a cache: heed's searches against Hugging Face `generate`, the same weights.
 
     python benchmarks/generating.py [--size small] [--device cuda] [--prompts 1,8,32] [--mixed]
+    python benchmarks/generating.py --search beam                         # or sample; else greedy
     python benchmarks/generating.py --size tiny --new 8                   # a rehearsal
 
 A GPT-2 with random weights is written out in Hugging Face's layout and read there. Both continue
 the same prompts by the same number of symbols, in turns; each figure is the best of its rounds.
 With --mixed the prompts have different lengths, and stand at the end of their rows on both sides.
+A beam is 4 wide; samples are drawn from the 50 likeliest symbols, by each side's own chance.
 float32 on a CPU, bfloat16 weights on a GPU. Memory is the peak above the weights: what a GPU had
 allocated, or on a CPU how much a process of its own grew. Nothing is reported unless both write the
-same symbols in float64.
+same symbols in float64 by greedy search.
 """
 
 import argparse
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from heed.decoding import greedy
+from heed.decoding import beam, greedy, sample
 from heed.decoding.sliding import padded
 from heed.models import pretrained
 from heed.models.layouts import LAYOUTS
@@ -41,6 +43,12 @@ SIZES = {
 }
 END = 3
 ROUNDS = 3
+WIDTH, LIKELIEST = 4, 50
+THEIR_SEARCH: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sample": {"do_sample": True, "top_k": LIKELIEST},
+    "beam": {"do_sample": False, "num_beams": WIDTH},
+}
 
 
 def pair(size: str) -> tuple[Decoder, GPT2LMHeadModel]:
@@ -76,32 +84,43 @@ def prompts_of(count: int, length: int, mixed: bool, symbols: int) -> list[list[
 
 
 def heed_writes(
-    model: Decoder, prompts: list[list[int]], new: int, replay: bool = False
+    model: Decoder,
+    prompts: list[list[int]],
+    new: int,
+    replay: bool = False,
+    search: str = "greedy",
 ) -> list[list[int]]:
-    """The likeliest symbols, with heed; replay: its steps from a CUDA graph."""
+    """What follows, with heed; replay: its steps from a CUDA graph."""
     device = model.words.table.weight.device
     with torch.inference_mode():
         inputs, lengths = padded([prompt[:-1] for prompt in prompts], device)
         places = -(-(inputs.shape[1] + new) // 8) * 8
         stepper: Any = Replaying(model, places) if replay else model
         carry = stepper.begin(inputs, lengths=lengths)
-        found = greedy(
-            stepper,
-            carry,
-            len(prompts),
-            begin=torch.tensor([prompt[-1] for prompt in prompts], device=device),
-            end=END,
-            longest=new,
-            device=device,
-            cut=True,
-        )
+        rules: dict[str, Any] = {
+            "begin": torch.tensor([prompt[-1] for prompt in prompts], device=device),
+            "end": END,
+            "longest": new,
+            "device": device,
+            "cut": True,
+        }
+        if search == "beam":
+            found = [best for (best,) in beam(stepper, carry, len(prompts), width=WIDTH, **rules)]
+        elif search == "sample":
+            found = sample(stepper, carry, len(prompts), top_k=LIKELIEST, **rules)
+        else:
+            found = greedy(stepper, carry, len(prompts), **rules)
     return [each.symbols for each in found]
 
 
 def theirs_write(
-    model: GPT2LMHeadModel, prompts: list[list[int]], new: int, **how: Any
+    model: GPT2LMHeadModel,
+    prompts: list[list[int]],
+    new: int,
+    search: str = "greedy",
+    **how: Any,
 ) -> list[list[int]]:
-    """The likeliest symbols, with `generate`."""
+    """What follows, with `generate`."""
     inputs, lengths = padded(prompts, model.device)
     T = inputs.shape[1]
     there = torch.ones_like(inputs)
@@ -112,8 +131,8 @@ def theirs_write(
             inputs,
             attention_mask=there,
             max_new_tokens=new,
-            do_sample=False,
             pad_token_id=0,
+            **THEIR_SEARCH[search],
             **how,
         )
     return found[:, T:].tolist()
@@ -148,7 +167,7 @@ def peak(run: Callable[[], object]) -> float:
 def grown(options: argparse.Namespace, side: str, count: int) -> float:
     """MiB by which a process of its own grew on a CPU."""
     command = [sys.executable, __file__, "--side", side, "--prompts", str(count)]
-    for name in ("size", "length", "new", "threads"):
+    for name in ("size", "length", "new", "threads", "search"):
         command += [f"--{name}", str(getattr(options, name))]
     command += ["--mixed"] if options.mixed else []
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -163,10 +182,10 @@ def one_side(options: argparse.Namespace) -> float:
     if options.side == "heed":
         ours = build(settings).eval()
         assert isinstance(ours, Decoder)
-        run = partial(heed_writes, ours, prompts, options.new)
+        run = partial(heed_writes, ours, prompts, options.new, search=options.search)
     else:
         theirs = GPT2LMHeadModel(their_config(settings)).eval()
-        run = partial(theirs_write, theirs, prompts, options.new)
+        run = partial(theirs_write, theirs, prompts, options.new, search=options.search)
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
     before = resident("VmRSS")
     run()
@@ -190,10 +209,12 @@ def compare(options: argparse.Namespace, count: int) -> dict[str, object]:
     symbols = len(ours.words.table.weight)
     prompts = prompts_of(count, options.length, options.mixed, symbols)
     agree(options.size, prompts, min(new, 16), device)
-    how = {"cache_implementation": "static"} if options.static else {}
-    runs: dict[str, Callable[[], object]] = {"heed": partial(heed_writes, ours, prompts, new)}
-    if device != "cpu":
-        runs["heed replayed"] = partial(heed_writes, ours, prompts, new, replay=True)
+    how: dict[str, Any] = {"search": options.search}
+    ours_run = partial(heed_writes, ours, prompts, new, **how)
+    runs: dict[str, Callable[[], object]] = {"heed": ours_run}
+    if device != "cpu" and options.search != "beam":  # replayed texts cannot become more
+        runs["heed replayed"] = partial(ours_run, replay=True)
+    how |= {"cache_implementation": "static"} if options.static else {}
     runs["generate"] = partial(theirs_write, theirs, prompts, new, **how)
     for run in runs.values():
         run()
@@ -208,6 +229,7 @@ def compare(options: argparse.Namespace, count: int) -> dict[str, object]:
     row: dict[str, object] = {
         "size": options.size,
         "device": device,
+        "search": options.search,
         "prompts": count,
         "mixed": options.mixed,
     }
@@ -228,6 +250,7 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=64, help="symbols to write")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--mixed", action="store_true", help="prompts of different lengths")
+    parser.add_argument("--search", default="greedy", choices=list(THEIR_SEARCH))
     parser.add_argument("--static", action="store_true", help="their static cache")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--side", choices=("heed", "generate"), help=argparse.SUPPRESS)

@@ -44,3 +44,11 @@ def seed() -> Iterator[None]:
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(0)
         yield
+
+
+@pytest.fixture(autouse=True)
+def room(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test took of a GPU, other workers may have after it."""
+    yield
+    if request.node.get_closest_marker("gpu"):
+        torch.cuda.empty_cache()

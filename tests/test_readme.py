@@ -28,7 +28,10 @@ def test_blocks_keep_their_lines() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_python_of_a_page_runs(page: Path) -> None:
+def test_the_python_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a page may write
     source = python_of(page.read_text("utf-8"))
     assert "import heed" in source or not source.strip()
     exec(compile(source, str(page), "exec"), {"__name__": "page"})

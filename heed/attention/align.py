@@ -36,10 +36,15 @@ def softmax(energy: Tensor, ok: Tensor | None = None) -> Tensor:
     return each / each.sum(-1, keepdim=True).clamp(min=1)  # the best alone counts 1
 
 
+FAINT = 1e-30
+"""A prior below it gets no gradient: divided by it, what a few steps hand on would overflow."""
+
+
 def weighed(energy: Tensor, prior: Tensor, ok: Tensor | None) -> Tensor:
     """Softmax with a prior: a ∝ prior · exp(e), with no underflow where e is far from its best."""
     possible = prior > 0
     prior = prior.clamp(min=torch.finfo(prior.dtype).tiny)
+    prior = torch.where(prior < FAINT, prior.detach(), prior)
     return softmax(energy + prior.log(), possible if ok is None else possible & ok)
 
 

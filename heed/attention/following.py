@@ -241,12 +241,13 @@ def join(records: Sequence[Attended]) -> Attended:
     """Consecutive looks as one, along T; keys that came later are 0 for who came before."""
     if len(records) == 1:
         return records[0]
-    S = max(_keys(record) for record in records)
+    S = max(keys(record) for record in records)
     tops = [x.top.shape[-1] for x in (r._statistics for r in records) if x and x.top is not None]
     return Attended.join([_wider(record, S, max(tops, default=0)) for record in records])
 
 
-def _keys(record: Attended) -> int:
+def keys(record: Attended) -> int:
+    """S of a record."""
     for x in (record._weight, record._energy):
         if x is not None:
             return x.shape[-1]

@@ -110,8 +110,9 @@ class MultiHeadAttention(Attending):
             dtype=module.out_proj.weight.dtype,
             **choices,
         )
-        state = {**made.state_dict(), **module.state_dict()}
-        made.load_state_dict(state)
+        # One that stands in for torch's has a mechanism of its own, which is what is exchanged.
+        theirs = {n: x for n, x in module.state_dict().items() if not n.startswith("mechanism.")}
+        made.load_state_dict({**made.state_dict(), **theirs})
         return made.train(module.training)
 
     def shape_query(self, query: Tensor) -> Tensor:

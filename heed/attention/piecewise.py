@@ -31,20 +31,20 @@ def of_queries(call: Call, start: int, stop: int) -> Call:
     return replace(
         call,
         q=call.q[:, :, start:stop],
-        visible=None if call.visible is None else _cut(call.visible, places, start, stop),
+        visible=None if call.visible is None else of_some(call.visible, places, start, stop),
         gain=gain if gain is None else Gaussian(_third(gain.centre, start, stop), gain.sigma),
         bias=bias if bias is None else _third(bias, start, stop),
         places=some,
     )
 
 
-def _cut(visible: Visible, places: Places, start: int, stop: int) -> Visible:
+def of_some(visible: Visible, places: Places, start: int, stop: int) -> Visible:
     """What a predicate says of some queries. One that is not known says it of all of them first."""
     if isinstance(visible, Pair):
-        halves = (_cut(x, places, start, stop) for x in (visible.first, visible.second))
+        halves = (of_some(x, places, start, stop) for x in (visible.first, visible.second))
         return type(visible)(*halves)
     if isinstance(visible, Not):
-        return Not(_cut(visible.part, places, start, stop))
+        return Not(of_some(visible.part, places, start, stop))
     if isinstance(visible, Near):
         return Near(_third(visible.centre, start, stop), visible.half)
     if isinstance(visible, Packed):

@@ -58,6 +58,10 @@ class Position(nn.Module):
         """What to add to the energies.    -> broadcasts to B H T S"""
         return None
 
+    def cut(self, row: int, start: int, stop: int) -> "Position":
+        """The same for some queries of one row; places tell it all, unless there is a table."""
+        return self
+
 
 class Rotary(Position):
     """Queries and keys turn with their place, so that q·k feels the distance. Su 2021."""

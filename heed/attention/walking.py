@@ -32,10 +32,11 @@ from heed.attention.mixed import Mixed
 from heed.attention.moving import ForcedForward, Forward, MixtureWindow, Monotonic
 from heed.attention.moving import Walk as Moving
 from heed.attention.past import fitted
+from heed.attention.piecewise import of_some
 from heed.attention.position import Position
 from heed.attention.reach import Reached
 from heed.attention.score import per_head
-from heed.attention.watching import attentions
+from heed.attention.watching import Standing, attentions
 from heed.errors import Refused
 from heed.records import Attended, State
 from heed.visible import Causal, Mask, Packed, Places, Visible, Window, as_visible, both, conjuncts
@@ -64,7 +65,8 @@ class Walk:
 
     Columns are the S keys, then sinks, then blocks of keys where a reach puts them together.
 
-    parts     the name of the part in each slot, and `formulas`, those that are known
+    parts     the name of the part in each slot, and `formulas`, those that are known; `own` has
+              those that parts say themselves
     q, k      as the score compares them     D, N D
     v         as they are read               N R
     energy    how alike                      N, those of hidden columns included
@@ -105,6 +107,7 @@ class Walk:
     computed: Tensor | None = None
     lanes: tuple[Walk, ...] = ()
     share: float | None = None
+    own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -113,8 +116,9 @@ class Walk:
 
     @property
     def formulas(self) -> dict[str, str]:
-        """By slot, of the parts that the catalogue knows."""
-        return {s: CATALOGUE[p].formula for s, p in self.parts.items() if p in CATALOGUE}
+        """By slot, of the parts that the catalogue knows or that say it themselves."""
+        known = {s: CATALOGUE[p].formula for s, p in self.parts.items() if p in CATALOGUE}
+        return {**known, **self.own}
 
     @property
     def difference(self) -> float | None:
@@ -178,28 +182,34 @@ def walk(
 
 @contextmanager
 def listen(model: nn.Module) -> Iterator[dict[str, list[Asked]]]:
-    """Every call of every attention of heed's inside a model, by path, while this lasts."""
-    found = {
-        path: module if isinstance(module, Mechanism) else module.mechanism
-        for path, module in attentions(model)
-        if isinstance(module, Attending | Mechanism)
-    }
+    """Every call of every attention of heed's inside a model, by path, while this lasts.
+
+    Those of other libraries too, where heed stands in for them (heed.integrations).
+    """
+    found = dict(attentions(model))
     if not found:
-        raise Refused("there is no heed attention inside this model to walk through")
+        raise Refused(
+            "there is no heed attention inside this model to walk through; those of other "
+            "libraries are exchanged by heed.integrations.huggingface.enable(model) or "
+            "heed.integrations.torch.replace(model)"
+        )
     heard: dict[str, list[Asked]] = {path: [] for path in found}
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for path, mechanism in found.items():
+        for path, module in found.items():
+            around = model.get_submodule(path)
+            if isinstance(around, Attending | Mechanism):
+                module = around if isinstance(around, Mechanism) else around.mechanism
             hook = _note(heard[path])
-            stack.callback(mechanism.register_forward_hook(hook, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
         yield heard
 
 
 def _note(calls: list[Asked]) -> Any:
     def note(
-        mechanism: Mechanism, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Attended
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Attended
     ) -> None:
-        given = {**dict(zip(("query", "memory", "state"), args, strict=False)), **kwargs}
+        mechanism, given = _given(module, args, kwargs)
         query, memory, state = given["query"], given["memory"], given.get("state")
         if query is None:
             query = mechanism.reach.question(memory.k.shape[0])
@@ -218,6 +228,19 @@ def _note(calls: list[Asked]) -> Any:
         )
 
     return note
+
+
+def _given(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Mechanism, dict[str, Any]]:
+    """The mechanism of a call, and what it was given by name."""
+    if isinstance(module, Mechanism):
+        return module, {**dict(zip(("query", "memory", "state"), args, strict=False)), **kwargs}
+    call = args[1]
+    if not isinstance(call, Standing):
+        raise Refused(f"a {type(module).__name__} does not tell of its calls: no walk through it")
+    told = {"query": call.query, "memory": call.memory}
+    return call.mechanism, {**told, "visible": call.visible, "position": call.position}
 
 
 @torch.no_grad()
@@ -242,33 +265,37 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
         if not 0 <= number < count:
             raise Refused(f"there are {count} {name}s, counted from 0, and no {name} {number}")
     _check_rest(mechanism)
-    memory, visible = call.memory, call.visible
+    memory, visible, position = call.memory, call.visible, call.position
     if visible is not None:
         of_keys, visible = visible.split()
         memory = memory if of_keys is None else memory.hide(of_keys)
     if memory.k.shape[2] == 0:
         raise Refused("there is nothing to look at: the memory has no keys")
     places = Places(T, memory.S, call.state.step, call.state.origin, call.query.device)
-    tables = [(_why(each), each.dense(places)) for each in conjuncts(visible)]
     one = torch.tensor([row], device=call.query.device)
 
-    def cut(table: Tensor, some: slice) -> Tensor:
-        """The rows of these queries.    broadcasts to B H T S -> the same of 1 H n S"""
-        table = table if table.shape[0] == 1 else table[row : row + 1]
-        return table if table.shape[2] == 1 else table[:, :, some]
+    def shown(start: int, stop: int) -> list[tuple[str, Tensor]]:
+        """What these queries may see, and why not; of no others is a table made.
+
+        -> broadcasts to 1 H n S
+        """
+        some = replace(places, T=stop - start, step=places.step + start)
+        parts = ((_why(each), of_some(each, places, start, stop)) for each in conjuncts(visible))
+        tables = ((why, each.dense(some)) for why, each in parts)
+        return [(why, x if x.shape[0] == 1 else x[row : row + 1]) for why, x in tables]
 
     query, segments = call.query[row : row + 1], call.segments
     segments = None if segments is None else segments[row : row + 1]
     memory, state = memory.select(one), call.state.select(one)
     if t and mechanism.in_line and mechanism.claims.step:
-        shown = [Mask(cut(table, slice(t)).expand(-1, -1, t, -1)) for _, table in tables]
+        masks = [Mask(table.expand(-1, -1, t, -1)) for _, table in shown(0, t)]
         state = mechanism.forward(
             query[:, :, :t],
             memory,
             state,
-            visible=_all(shown),
+            visible=_all(masks),
             segments=None if segments is None else segments[:, :t],
-            position=call.position,
+            position=None if position is None else position.cut(row, 0, t),
         ).state
     else:
         state = State(state.step + t, state.origin, state.slots)
@@ -277,9 +304,9 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
         query[:, :, t : t + 1],
         memory,
         state,
-        tuple((why, cut(table, slice(t, t + 1))) for why, table in tables),
+        tuple(shown(t, t + 1)),
         None if segments is None else segments[:, t : t + 1],
-        call.position,
+        None if position is None else position.cut(row, t, t + 1),
     )
     computed = None if call.context is None else call.context[row, head, t]
     return _at_rest(replace(step.walk(head), computed=computed))
@@ -464,6 +491,7 @@ class _Step:
             before={k: x[0, head] for k, x in (before | self._stood(energy, ok, slot)).items()},
             facts=self._facts(reached, energy, slot, head),
             context=None if context is None else context[0, head, 0].to(memory.v.dtype),
+            own={s: part.formula for s, part in _slots(mechanism) if hasattr(part, "formula")},
         )
 
     def _open(self, reached: Reached, places: Places, N: int) -> Tensor:

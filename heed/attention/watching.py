@@ -28,13 +28,16 @@ from torch import Tensor, nn
 from heed.attention.attending import Attending
 from heed.attention.following import Following
 from heed.attention.mechanism import Mechanism
+from heed.attention.memory import Memory
+from heed.attention.position import Position
 from heed.attention.watch_file import load_watch
 from heed.attention.watched import Keeper, Records, Watched, folder_for, matching
 from heed.errors import Refused, UnknownName
 from heed.records import NEEDS, Attended, Need, Statistics, Summary, as_summary
 from heed.shapes import whole
+from heed.visible import Visible
 
-__all__ = ["Records", "StandIn", "Watched", "attentions", "load_watch", "watch"]
+__all__ = ["Records", "StandIn", "Standing", "Watched", "attentions", "load_watch", "watch"]
 
 
 @contextmanager
@@ -129,6 +132,29 @@ class Attend(Protocol):
 
     def __call__(self, *, need: Need, statistics: Summary | bool | None) -> Attended:
         """Attend."""
+
+
+class Standing:
+    """A call of a mechanism that has no module of its own: to be made, or to be told of."""
+
+    def __init__(
+        self,
+        mechanism: Mechanism,
+        query: Tensor,
+        memory: Memory,
+        visible: Visible | None = None,
+        position: Position | None = None,
+    ) -> None:
+        self.mechanism, self.query, self.memory = mechanism, query, memory
+        self.visible, self.position = visible, position
+
+    def __call__(self, *, need: Need, statistics: Summary | bool | None) -> Attended:
+        """Attend."""
+        more: dict[str, Any] = {"visible": self.visible, "position": self.position}
+        seen: Attended = self.mechanism(
+            self.query, self.memory, need=need, statistics=statistics, **more
+        )
+        return seen
 
 
 class StandIn(nn.Module):

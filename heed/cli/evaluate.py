@@ -22,7 +22,11 @@ EXAMPLES = "heed evaluate runs/grammar\n\nheed evaluate runs/zh-en pairs.tsv --j
 
 def run(
     folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a pretrained model.")
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="The folder of a run, or of a pretrained model, or its name at the hub.",
+        ),
     ],
     data: Annotated[
         list[Path] | None,

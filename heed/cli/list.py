@@ -66,9 +66,13 @@ def tell_plainly(found: list[dict[str, Any]], console: Console) -> None:
         console.print()
 
 
+def _size(size: dict[str, int]) -> str:
+    return ", ".join(f"{what} {number:,}" for what, number in size.items())
+
+
 def _words(value: Any) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{name} ({_words(inner)})" for name, inner in value.items())
+        return "; ".join(f"{name} ({_size(size)})" for name, size in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return str(value)

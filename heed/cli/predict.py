@@ -20,7 +20,11 @@ EXAMPLES = "heed predict runs/grammar input.txt\n\necho '我 爱 中国' | heed 
 
 def run(
     folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a pretrained model.")
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="The folder of a run, or of a pretrained model, or its name at the hub.",
+        ),
     ],
     file: Annotated[
         str, typer.Argument(metavar="[FILE]", help="A line each; - is the standard input.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +14,29 @@ from heed.errors import Refused
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from heed.running.showing import Subject
     from heed.running.stories.story import Shown
+    from heed.viewing.looking import Look
     from heed.viewing.panels import Panel
+    from heed.viewing.walk import Told
 
 EXAMPLES = (
     "heed show runs/grammar '我 爱 中国'\n\n"
+    "heed show runs/grammar '我 爱 中国' --html look.html --beside runs/other\n\n"
     "heed show runs/grammar '我 爱 中国' --walk --at love\n\n"
     "heed show runs/grammar --history --html training.html"
 )
+LONGEST = 400  # letters of a text or an answer that a terminal prints
 
 
 def run(
-    folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a pretrained model.")
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A run, one of its checkpoints, the folder of a pretrained model, or the file of "
+            "a saved heed.watch.",
+        ),
     ],
     text: Annotated[
         list[str] | None,
@@ -41,7 +52,13 @@ def run(
     history: Annotated[
         bool, typer.Option("--history", help="The time line of the training.")
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page to explore: every layer and head, and a walk.")
+    ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="With --html: another SOURCE, side by side, and the difference."),
+    ] = None,
     png: Annotated[Path | None, typer.Option(help="Write a picture.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a picture.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -49,31 +66,21 @@ def run(
     """Answer, and draw what was looked at: in the terminal, as a picture, as a page."""
     from rich.console import Console
 
-    from heed.running.showing import page, show
-    from heed.viewing import image
-
     console = Console(highlight=False)
-    which = said(at=at, layer=layer, head=head)
-    _check(walk, history, which, text or [], every, png or svg)
+    which, texts = said(at=at, layer=layer, head=head), text or []
+    _check(walk, history, which, texts, every, png or svg, html, beside)
     if history:
-        return _history(folder, html, console)
-    walks = _walks(folder, text or [], which, device) if walk else []
-    if walk and html is None:
-        for told in walks:
+        return _history(source, html, console)
+    if html is not None:
+        _explore(source, beside, texts, which, walk, html, device)
+    elif walk:
+        for told in _walks(_opened(source, device), texts, which):
             console.print(told)
             console.print()
         return None
-    shown = show(folder, text or [], every=every, device=device)
-    if html is not None:
-        made = page(f"{folder.name}: where it looks", shown)
-        _with(made, walks).write(html)
-    for path in (png, svg):
-        if path is not None:
-            image.save(_panels(shown), path)
-    if html is png is svg is None:
-        for each in shown:
-            tell(each, console)
-    return None
+    if png is None is svg:
+        return None if html is not None else _tell(source, texts, every, device, console)
+    return _pictures(_shown(source, texts, every, device), (png, svg))
 
 
 def _check(
@@ -83,31 +90,84 @@ def _check(
     text: list[str],
     every: bool,
     picture: Path | None,
+    html: Path | None,
+    beside: Path | None,
 ) -> None:
     """Refuse what does not go together."""
     if which and not walk:
         raise Refused(f"--{next(iter(which))} is for --walk")
-    if history and (walk or text or every):
-        other = "--walk" if walk else "--heads" if every else "an INPUT"
-        raise Refused(f"--history is of the whole training; leave out {other}")
+    if history and (walk or text or every or beside):
+        other = {"--walk": walk, "--heads": every, "--beside": beside, "an INPUT": text}
+        named = next(name for name, given in other.items() if given)
+        raise Refused(f"--history is of the whole training; leave out {named}")
     if (walk or history) and picture is not None:
         raise Refused(f"{'--walk' if walk else '--history'} is no picture; write a page: --html")
+    if beside is not None and html is None:
+        raise Refused("--beside lays two models side by side on a page; name it: --html look.html")
 
 
-def _walks(folder: Path, text: list[str], which: dict[str, Any], device: str) -> list[Any]:
-    from heed.running.walking import walk
+def _opened(source: Path, device: str) -> Subject:
+    """Whatever is named, ready to be looked into."""
+    from heed.running.showing import is_foreign, opened
 
-    return walk(folder, text, **which, device=device)
+    if not is_foreign(source):
+        return opened(source, device)
+    from heed.integrations.folders import Foreign
+    from heed.running.devices import chosen
+
+    return Foreign(source, chosen(device))
 
 
-def _with(page: Any, walks: list[Any]) -> Any:
-    """The page, and a section with the walks."""
-    from heed.viewing.page import Page
-    from heed.viewing.walk import Section
+def _explore(
+    source: Path,
+    beside: Path | None,
+    texts: list[str],
+    which: dict[str, Any],
+    walk: bool,
+    html: Path,
+    device: str,
+) -> None:
+    """Write the page, and say in a line what is on it."""
+    from heed.running.showing import explored
+    from heed.viewing.looking import page
 
-    if not walks:
-        return page
-    return Page(page.title, [*page.blocks, Section("Step by step", walks)], page.language)
+    subject = _opened(source, device)
+    other = None if beside is None else _opened(beside, device)
+    looks = explored(subject, texts, other)
+    walks = _each_walk(subject, looks, which, walk)
+    title = f"{subject.name}: where it looks" if other is None else f"{subject.name}, {other.name}"
+    page(title, looks, walks).write(html)
+    attentions, heads = looks[0].facts()
+    print(
+        f"{html}: {_count(len(looks), 'text')}, {_count(attentions, 'attention')}, "
+        f"{_count(heads, 'head')}; {html.stat().st_size / 1e6:.1f} MB"
+    )
+
+
+def _count(n: int, name: str) -> str:
+    return f"{n:,} {name}{'' if n == 1 else 's'}"
+
+
+def _each_walk(
+    subject: Subject, looks: Sequence[Look], which: dict[str, Any], wanted: bool
+) -> list[list[Told]]:
+    """A walk through each text; one that cannot be walked through has none, unless it is asked."""
+    found = []
+    for look in looks:
+        try:
+            found.append(_walks(subject, [look.source], which))
+        except Refused:
+            if wanted:
+                raise
+            found.append([])
+    return found
+
+
+def _walks(subject: Subject, texts: Sequence[str], which: dict[str, Any]) -> list[Told]:
+    from heed.running.walking import told
+
+    texts = texts or [subject.looks([])[0].source]
+    return [told(subject.hear(text), **which) for text in texts]
 
 
 def _history(folder: Path, html: Path | None, console: Console) -> None:
@@ -118,21 +178,56 @@ def _history(folder: Path, html: Path | None, console: Console) -> None:
         console.print(found)
     else:
         found.page().write(html)
+        print(f"{html}: the history of {folder.name}; {html.stat().st_size / 1e6:.1f} MB")
+
+
+def _shown(source: Path, texts: list[str], every: bool, device: str) -> list[Any]:
+    from dataclasses import replace
+
+    from heed.running.showing import is_foreign, show
+
+    if is_foreign(source):
+        return [replace(look, every=every) for look in _opened(source, device).looks(texts)]
+    return show(source, texts, every=every, device=device)
+
+
+def _tell(source: Path, texts: list[str], every: bool, device: str, console: Console) -> None:
+    for each in _shown(source, texts, every, device):
+        tell(each, console)
+
+
+def _pictures(shown: list[Shown], paths: Sequence[Path | None]) -> None:
+    from heed.viewing import image
+
+    panels = _panels(shown)
+    for path in paths:
+        if path is not None:
+            image.save(panels, path)
+            print(f"{path}: {_count(len(panels), 'map')}")
 
 
 def tell(shown: Shown, console: Console) -> None:
     """Source, answer, heat map."""
     from rich.text import Text
 
-    console.print(Text.assemble((safe(shown.source), "bold"), " → ", safe(shown.text)))
+    from heed.cli.tables import drawn as table
+
+    answer = [" → ", _short(shown.text)] if shown.text else []
+    console.print(Text.assemble((_short(shown.source), "bold"), *answer))
     if remark := getattr(shown, "remark", ""):
         console.print(Text(safe(remark), "dim"))
-    drawn = shown.drawn()
+    drawn = list(shown.drawn())
+    drawn += [table(each.columns, each.rows) for each in getattr(shown, "figures", ())]
     for each in drawn:
         console.print(each)
     if not drawn:
         console.print("[dim]no attention to show[/]")
     console.print()
+
+
+def _short(text: str) -> str:
+    """What a terminal prints of a text."""
+    return safe(text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text):,} letters)")
 
 
 def _panels(shown: list[Shown]) -> list[Panel]:

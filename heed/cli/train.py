@@ -27,7 +27,12 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run there.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew there.")] = False,
     start: Annotated[
-        Path | None, typer.Option("--from", help="A run whose weights are the beginning.")
+        Path | None,
+        typer.Option(
+            "--from",
+            help="A run, or a pretrained model's folder or name at the Hugging Face hub, whose "
+            "weights are the beginning.",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     print_config: Annotated[
@@ -55,6 +60,10 @@ def run(
         changes = list(overrides or [])
         raw = recipes.overridden(recipes.load(recipe), changes)
         resolved = recipes.resolve(recipes.with_attention(raw, attention))
+    if resolved is not None and start is not None and print_config:
+        from heed.running.starting import opened, sized
+
+        resolved, _ = sized(resolved, opened(start))
     if resolved is not None and print_config:
         print(recipes.as_yaml(resolved), end="")
         return

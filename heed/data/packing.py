@@ -2,6 +2,7 @@
 
     a b c d e f g h i      rows of 4 symbols      a b c d -> b c d e    e f g h -> f g h i
     a b c d e | f g h i    within documents       a b c d -> b c d e    f g h . -> g h i .
+    a b c d e f g h i      onward, two by two     a b, e f, then c d, g h
 
 Nothing is copied: the stream may be a memory-mapped file of any size. As in `batches.py` an epoch
 follows from (seed, epoch) alone, so a run goes on in the middle of one, in any process.
@@ -30,6 +31,8 @@ class Packed:
              rest of the stream, less than a row, is left out
     shuffle  False: the rows in their order, from the beginning of the stream. True: in a random
              order, and, where rows go over borders, cut somewhere else in each epoch
+    onward   each row goes on where that of the same place in the batch before ended; fewer rows
+             than a batch has are left out at the end
     shard    (rank, world): this process's part of each batch, as in `Batches`
     fixed    the last batch filled up with rows of padding, so that there is one shape
     """
@@ -43,9 +46,12 @@ class Packed:
         seed: int,
         borders: Ints | None = None,
         shuffle: bool = True,
+        onward: bool = False,
         shard: tuple[int, int] = (0, 1),
         fixed: bool = False,
     ) -> None:
+        if onward and borders is not None:
+            raise Refused("rows that go on from batch to batch go over the borders of documents")
         if length < 1 or rows < 1 or seed < 0 or not 0 <= shard[0] < shard[1]:
             raise Refused(
                 f"no batches of {rows} rows of {length} symbols with seed {seed}, shard {shard}"
@@ -56,7 +62,7 @@ class Packed:
                 "follows: give more text, or shorter rows"
             )
         self.stream, self.length, self.rows, self.seed = stream, length, rows, seed
-        self.shuffle, self.shard, self.fixed = shuffle, shard, fixed
+        self.shuffle, self.onward, self.shard, self.fixed = shuffle, onward, shard, fixed
         self._documents = None if borders is None else _within(borders, length)
         self._starts = lru_cache(maxsize=2)(self._planned)
 
@@ -74,6 +80,10 @@ class Packed:
         """Where each row begins, and how many symbols of it have one that follows."""
         draw = np.random.Philox(np.random.SeedSequence([self.seed, number]))
         starts, lengths = self._documents or self._whole(draw)
+        if self.onward:
+            rows = min(self.rows, len(starts))
+            lanes = starts[: len(starts) // rows * rows].reshape(rows, -1)
+            return lanes.T.flatten(), lengths[: lanes.size]
         if not self.shuffle:
             return starts, lengths
         order = permutation(draw, len(starts))

@@ -1,6 +1,6 @@
 """Which rows make a batch: sorted by length and cut where full, or laid out on a grid of shapes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,18 @@ def by_length(order: Ints, lengths: Ints, tokens: int) -> Plan:
         starts += [low + cut for cut in _cuts(longest[by], tokens)]
     ends = [*starts[1:], len(order)] if starts else []
     return Plan(order, np.array(starts, np.int64), np.array(ends, np.int64))
+
+
+def longest_first(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]]:
+    """Rows by their names, those of similar length together; rows × longest within `tokens`."""
+    rows: list[int] = []
+    for i in sorted(lengths, key=lambda i: -lengths[i]):
+        if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:
+            yield rows
+            rows = []
+        rows.append(i)
+    if rows:
+        yield rows
 
 
 def _cuts(longest: Ints, tokens: int) -> Iterator[int]:

@@ -55,22 +55,34 @@ def sample(
     def draw(log_prob: Tensor, who: Tensor, t: int) -> Tensor:
         """N V -> N"""
         # The best is subtracted first: 0 stays 0 at any temperature, where x / 1e-40 is infinite.
-        cool = (log_prob - log_prob.amax(-1, keepdim=True)) / temperature
-        clock = None if own is None else clocks(own[who], t, cool.shape[1])
+        cool = (log_prob - log_prob.amax(-1, keepdim=True)).div_(temperature)
         if top_k is None and top_p is None:
-            return _pick(cool.softmax(-1), generator, clock)
-        cool, symbols = cool.sort(dim=-1, descending=True, stable=True)
-        share = truncate(cool, top_k, top_p)
-        symbols = symbols[:, : share.shape[1]]
-        clock = None if clock is None else clock.gather(-1, symbols)
-        return symbols.gather(-1, _pick(share, generator, clock)[:, None])[:, 0]
+            share, symbols = cool.softmax(-1), torch.arange(cool.shape[1], device=cool.device)
+        else:
+            cool, symbols = best(cool, top_k)
+            share = truncate(cool, top_p)
+        clock = None if own is None else clocks(own[who], t, symbols)
+        picked = _pick(share, generator, clock)
+        return symbols.expand_as(share).gather(-1, picked[:, None])[:, 0]
 
     return follow(stepper, carry, rules, draw)
 
 
-def truncate(sorted_logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """The shares of the likeliest symbols, zero for those outside.    N V -> N K"""
-    share = sorted_logits[:, :top_k].softmax(-1)
+def best(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
+    """The k likeliest and their ids, best first; of equals, the lowest ids.    N V -> N K, N K"""
+    if top_k is not None and top_k < logits.shape[1] and logits.is_cpu:
+        found, symbols = logits.topk(top_k)
+        if bool(((logits >= found[:, -1:]).sum(-1) == top_k).all()):  # no equal is left outside
+            symbols = symbols.sort(-1).values
+            found, order = logits.gather(-1, symbols).sort(dim=-1, descending=True, stable=True)
+            return found, symbols.gather(-1, order)
+    found, symbols = logits.sort(dim=-1, descending=True, stable=True)
+    return found[:, :top_k], symbols[:, :top_k]
+
+
+def truncate(sorted_logits: Tensor, top_p: float | None) -> Tensor:
+    """The shares of the likeliest symbols, zero for those outside.    N K"""
+    share = sorted_logits.softmax(-1)
     if top_p is None or top_p == 1:  # a running sum may round to 1 too early
         return share
     before = share.cumsum(-1) - share
@@ -87,15 +99,14 @@ def _pick(share: Tensor, generator: Generator | None, clock: Tensor | None) -> T
     return (share / clock).argmax(-1)
 
 
-def clocks(seeds: Tensor, t: int, V: int) -> Tensor:
-    """Exponential draws that follow from the seed, the step and the symbol alone.    N -> N V
+def clocks(seeds: Tensor, t: int, symbols: Tensor) -> Tensor:
+    """Exponential draws that follow from the seed, the step and the symbol alone.    N, N K -> N K
 
     A counter put through a hash (SplitMix64; Steele 2014), as in Salmon 2011: no state, so no row
-    knows which others stand beside it.
+    knows which others stand beside it. Symbols that are the same for all rows: K.
     """
     row = _mixed(_mixed(seeds) + signed((t + 1) * GOLDEN))
-    symbols = torch.arange(1, V + 1, device=seeds.device) * signed(GOLDEN)
-    bits = _logical_shift(_mixed(row[:, None] + symbols), 11)
+    bits = _logical_shift(_mixed(row[:, None] + (symbols + 1) * signed(GOLDEN)), 11)
     uniform = (bits.double() + 0.5) * 2.0**-53
     return -uniform.log().float()
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from heed.decoding.stepping import Step
+from heed.decoding.stepping import Choosy, Step
 
 
 class Model(Protocol):
@@ -40,9 +40,27 @@ class Carry(NamedTuple):
 class Slid(NamedTuple):
     """A step of the model, with the carry of the whole text."""
 
-    logits: Tensor
+    step: Step[Any]
     carry: Carry
-    weight: Tensor | None
+
+    @property
+    def logits(self) -> Tensor:
+        """Of the next symbol, formed when they are asked for.    N V"""
+        return self.step.logits
+
+    @property
+    def weight(self) -> Tensor | None:
+        """Where the model looked.    N S"""
+        return self.step.weight
+
+
+class ChoosySlid(Slid):
+    """The same of a model that knows the best few symbols."""
+
+    def likeliest(self, many: int, end: int, forbid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """As the model says."""
+        assert isinstance(self.step, Choosy)
+        return self.step.likeliest(many, end, forbid)
 
 
 def first_seen(n: int, places: int) -> int:
@@ -86,9 +104,8 @@ class Sliding:
             carry = self._anew(carry)
         step = self.model.step(carry.inner, symbols)
         text = torch.cat([carry.text, symbols[:, None]], 1)
-        return Slid(
-            step.logits, Carry(step.carry, text, carry.lengths + 1, carry.room - 1), step.weight
-        )
+        after = Carry(step.carry, text, carry.lengths + 1, carry.room - 1)
+        return ChoosySlid(step, after) if isinstance(step, Choosy) else Slid(step, after)
 
     def _anew(self, carry: Carry) -> Carry:
         """With what is to be seen of each text, once one of them fills all places."""

@@ -20,6 +20,11 @@ class Added(Position):
     def bias(self, places: Places) -> Tensor:
         return self.table
 
+    def cut(self, row: int, start: int, stop: int) -> Added:
+        table = self.table.reshape((1,) * (4 - self.table.ndim) + self.table.shape)
+        table = table if table.shape[0] == 1 else table[row : row + 1]
+        return Added(table if table.shape[2] == 1 else table[:, :, start:stop])
+
 
 def parted(name: str, mask: Tensor) -> tuple[Tensor, Tensor | None]:
     """A mask of numbers that are added to energies: what it lets be seen, and what it adds there.

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 import heed
 from heed.attention.memory import Memory
 from heed.attention.score import Score, dot, per_head
-from heed.attention.watching import StandIn
+from heed.attention.watching import Standing, StandIn
 from heed.errors import Refused
 from heed.integrations.added import Added, parted, sum_of
-from heed.records import Attended, Need, Summary
+from heed.records import Attended
 from heed.visible import Places, Visible, causal
 
 if TYPE_CHECKING:
@@ -181,15 +181,8 @@ def attention(
     key, value, visible, bias = _sight(query, key, value, attention_mask, look, position_bias)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     mechanism = _mechanism(scale, softcap, float(dropout))
-
-    def attend(*, need: Need, statistics: Summary | bool | None) -> Attended:
-        memory = mechanism.remember(key, value)
-        position = None if bias is None else Added(bias)
-        seen: Attended = mechanism(
-            query, memory, visible=visible, need=need, position=position, statistics=statistics
-        )
-        return seen
-
+    position = None if bias is None else Added(bias)
+    attend = Standing(mechanism, query, mechanism.remember(key, value), visible, position)
     asked = _weights_asked(module, others)
     seen: Attended = deputy(query, attend, need="weight" if asked else "context")
     context = seen.context.transpose(1, 2).contiguous()
@@ -251,7 +244,7 @@ class Dot(Score):
 
     def __init__(self, scale: float) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.formula = scale, f"q·k × {scale:.4g}"
 
 
 class CappedDot(Score):
@@ -262,6 +255,7 @@ class CappedDot(Score):
     def __init__(self, scale: float, cap: float) -> None:
         super().__init__()
         self.scale, self.cap = scale, cap
+        self.formula = f"c·tanh(q·k × {scale:.4g} / c), c = {cap:.4g}"
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
         energy = dot(q, per_head(memory.k, q.shape[1]), self.scale)

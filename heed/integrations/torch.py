@@ -81,6 +81,18 @@ def _leave_fast_paths(model: nn.Module) -> None:
             module.use_nested_tensor = False
 
 
+def _check(path: str, module: nn.Module) -> None:
+    """Refuse a module of which something would be lost."""
+    if type(module) is not nn.MultiheadAttention:
+        raise Refused(
+            f"{path} is a {type(module).__name__}, with a way of its own that would be lost; "
+            "leave it out: modules=..."
+        )
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
+    if any(hooks):
+        raise Refused(f"{path} has hooks, which would be lost; remove them first")
+
+
 class TorchAttention(MultiHeadAttention):
     """heed's heads, called as torch's: masks hide where True, and a pair comes back."""
 
@@ -93,19 +105,10 @@ class TorchAttention(MultiHeadAttention):
         self.stand_in = StandIn()
 
     @staticmethod
-    def like(path: str, module: nn.Module, chosen: dict[str, Any]) -> TorchAttention:
+    def like(path: str, module: Any, chosen: dict[str, Any]) -> TorchAttention:
         """The one that takes a module's place."""
-        if isinstance(module, TorchAttention):
-            return module._with(chosen)
-        assert isinstance(module, nn.MultiheadAttention)
-        if type(module) is not nn.MultiheadAttention:
-            raise Refused(
-                f"{path} is a {type(module).__name__}, with a way of its own that would be lost; "
-                "leave it out: modules=..."
-            )
-        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-        if any(hooks):
-            raise Refused(f"{path} has hooks, which would be lost; remove them first")
+        if not isinstance(module, TorchAttention):
+            _check(path, module)
         made = TorchAttention.from_torch(module, torch_batch_first=module.batch_first, **chosen)
         return made._sharing(module)
 
@@ -116,24 +119,6 @@ class TorchAttention(MultiHeadAttention):
                 self._parameters[name] = weight
         self.out_proj = module.out_proj  # type: ignore[assignment]
         return self.train(module.training)
-
-    def _with(self, chosen: dict[str, Any]) -> TorchAttention:
-        """The same projections around another mechanism."""
-        made = TorchAttention(
-            self.embed_dim,
-            self.num_heads,
-            dropout=self.dropout,
-            bias=self.in_proj_bias is not None,
-            add_bias_kv=self.bias_k is not None,
-            add_zero_attn=self.add_zero_attn,
-            kdim=self.kdim,
-            vdim=self.vdim,
-            device=self.out_proj.weight.device,
-            dtype=self.out_proj.weight.dtype,
-            torch_batch_first=self.batch_first,
-            **chosen,
-        )
-        return made._sharing(self)
 
     @property
     def dropout(self) -> float:

@@ -7,7 +7,7 @@ Devlin 2019 §4.1.
     network = build(ClassifierSettings(pool="static/additive"), symbols=8000, labels=2)
     said = network(symbols, lengths, need="weight")          # B S, B
     said.logits                                              # B C
-    said.seen["pool"].weight                                 # B 1 1 S
+    said.seen["pool"].weight                                 # B H 1 S
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class ClassifierSettings(Settings):
     ] = RecurrentEncoder()
     pool: str = Field("static/additive", max_length=200)
     options: dict[str, Option] = Field(default_factory=dict, max_length=32)  # of the pool
+    heads: int = Field(1, ge=1, le=64, description="Looks of a static attention, side by side.")
     dropout: Share = Field(0.3, description="On what the label is told from, and between layers.")
     embedding_dropout: Share | None = Field(
         None, description="On the words' vectors; as dropout if not said."
@@ -94,6 +95,8 @@ class ClassifierSettings(Settings):
             check_pool(self.pool, self.options)
         except HeedError as error:  # some are not ValueErrors, which pydantic expects
             raise ValueError(str(error)) from error
+        if self.heads > 1 and self.pool in POOLS:
+            raise ValueError(f"heads are an attention's, and '{self.pool}' is none")
         if self.encoder.kind != "bert":
             return self
         if self.encoder.head != "none":
@@ -155,7 +158,7 @@ def build(settings: ClassifierSettings, *, symbols: int, labels: int) -> Classif
     """The network for a vocabulary and so many labels."""
     reader, width = _reader(settings, symbols)
     pool = _pool(settings, width)
-    answer = nn.Linear(width, labels)
+    answer = nn.Linear(width * settings.heads, labels)
     if isinstance(settings.encoder, BertSettings):
         fresh = [answer, pool.dense] if isinstance(pool, First) else [answer]
         draw_linear(fresh, settings.encoder.initial)
@@ -200,4 +203,4 @@ def _pool(settings: ClassifierSettings, width: int) -> nn.Module:
     if settings.pool == "first":
         return First(width)
     dropout, options = settings.attention_dropout, settings.options
-    return Static(settings.pool, width=width, dropout=dropout, **options)
+    return Static(settings.pool, width=width, heads=settings.heads, dropout=dropout, **options)

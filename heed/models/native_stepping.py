@@ -28,8 +28,12 @@ from heed.kernels.linear.native import (
 if TYPE_CHECKING:
     import heed
     from heed.models.stepping import Start
-    from heed.models.transformer import Carry, Decoder, Kept
+    from heed.models.transformer import Carry, Decoder
     from heed.models.transformer import Layer as Written
+
+
+Keep = Callable[[int, Tensor], None]
+"""Keeps the keys and values of a layer, by its number, for all places of a prompt.    N T 2 H D"""
 
 
 class NativeStep(NamedTuple):
@@ -81,6 +85,20 @@ class NativeCarry(NamedTuple):
         origins = torch.cat([self.origins, _counted(N)], 1)
         return NativeStep(x, self.output, self._replace(pasts=pasts, origins=origins), weight)
 
+    def after(self, read: Callable[[Keep], None], places: int) -> NativeCarry:
+        """After a prompt of so many places, whose keys and values are kept while it is read."""
+        if not places:
+            return self
+        N, stack = len(self.origins), self.stack
+        table = stack.table.new_empty(places, N, stack.depth, 2, stack.width)
+
+        def keep(layer: int, new: Tensor) -> None:
+            table[:, :, layer] = new.flatten(3).transpose(0, 1)
+
+        read(keep)
+        origins = _counted(N).expand(-1, places).contiguous()
+        return self._replace(pasts=table.unbind(0), origins=origins)
+
     def select(self, rows: Tensor, same: bool) -> NativeCarry:
         """The chosen hypotheses."""
         origins = self.origins.index_select(0, rows)
@@ -102,9 +120,12 @@ class NativeCarry(NamedTuple):
 
 
 def native_carry(
-    decoder: Decoder, carry: Carry, start: Start, exists: Tensor | None
+    decoder: Decoder, carry: Carry, start: Start, exists: Tensor | None, places: int
 ) -> NativeCarry | None:
-    """The same carry for this road; None where it does not lead there. The decoder is plain."""
+    """The same carry for this road, before anything was read; None where it does not lead there.
+
+    The decoder is plain. places  of the prompt to come
+    """
     table = decoder.words.table.weight
     layers = decoder.stack.layers
     if torch.compiler.is_compiling() or refusal(*decoder.parameters()) is not None:
@@ -113,7 +134,7 @@ def native_carry(
         return None
     if len({_alike(layer) for layer in layers}) > 1 or _shares_heads(decoder):
         return None
-    check_behind(carry.behind, carry.place)
+    check_behind(carry.behind, places)
     sources = [_source(kept.source, exists) for kept in carry.layers if kept.source is not None]
     norm, lay = decoder.stack.norm, _laid(decoder)
     if lay is as_it_is and len(carry.sentence) > MANY:
@@ -131,14 +152,12 @@ def native_carry(
         last=None if norm is None else _norm(norm),
     )
     weight, bias = (table, None) if decoder.output is None else _parts(decoder.output)
-    pasts = _pasts(carry.layers)
-    rows = _counted(len(carry.sentence))
     return NativeCarry(
         stack,
         lay(weight, bias),
         start,
-        pasts,
-        rows.expand(-1, len(pasts)).contiguous(),
+        (),
+        torch.empty(len(carry.sentence), 0, dtype=torch.int64, device="cpu"),
         carry.sentence.contiguous(),
         None if carry.behind is None else carry.behind.long().contiguous(),
     )
@@ -196,8 +215,8 @@ def _shares_heads(decoder: Decoder) -> bool:
 LARGE = 2**26
 """Weights of a decoder, 256 MiB of them, that are not worth a second copy: no cache holds them."""
 
-MANY = 16
-"""Rows beyond which PyTorch multiplies faster by weights that are not packed."""
+MANY = 64
+"""Texts beyond which PyTorch's products by weights that are not packed make up for all else."""
 
 Lay = Callable[..., Packed]
 
@@ -240,13 +259,3 @@ def _norm(norm: nn.LayerNorm) -> Norm:
 
 def _source(memory: heed.Memory, exists: Tensor | None) -> Source:
     return Source.of(memory.k, memory.v, exists)
-
-
-def _pasts(layers: tuple[Kept, ...]) -> tuple[Tensor, ...]:
-    """The keys and values of a prompt, place by place.    N L 2 M each"""
-    tables = []
-    for kept in layers:
-        assert kept.own is not None
-        tables.append(torch.stack([kept.own.k, kept.own.v]))  # 2 N H T D
-    each = torch.stack(tables, 1).permute(4, 2, 1, 0, 3, 5)  # T N L 2 H D
-    return each.flatten(4).contiguous().unbind(0)

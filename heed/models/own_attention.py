@@ -13,6 +13,16 @@ from heed.shapes import check, check_width
 from heed.visible import Causal, Visible
 
 
+def project(heads: heed.MultiHeadAttention, x: Tensor, skip: int = 0) -> Tensor:
+    """Queries, keys and values by one product, but for the first to skip.    B T M -> B T 3 H D"""
+    assert heads.in_proj_weight is not None
+    weight, bias = heads.in_proj_weight, heads.in_proj_bias
+    if skip:
+        first = skip * heads.embed_dim
+        weight, bias = weight[first:], None if bias is None else bias[first:]
+    return linear(x, weight, bias).unflatten(-1, (3 - skip, heads.num_heads, -1))
+
+
 class OwnAttention(heed.MultiHeadAttention):
     """Self-attention: where all of it is there, one product projects it.
 
@@ -35,9 +45,7 @@ class OwnAttention(heed.MultiHeadAttention):
             return super().forward(query, memory, state, visible=visible, need=need, **more)
         check(queries=(query, "B T M"))
         check_width("queries", query, self.embed_dim)
-        assert self.in_proj_weight is not None
-        every = linear(query, self.in_proj_weight, self.in_proj_bias)
-        q, k, v = every.unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)  # B H T D
+        q, k, v = project(self, query).permute(2, 0, 3, 1, 4)  # B H T D
         kept = heed.Memory(self.mechanism.keep(k, v), v)
         seen: Attended = self.mechanism(q, kept, state, visible=visible, need=need, **more)
         return seen.replace(context=self.shape_context(seen.context))

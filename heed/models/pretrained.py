@@ -21,13 +21,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from heed.errors import HeedError, Refused, UnknownName
-from heed.models.layouts import LAYOUTS, Layout, Rename, xlnet
+from heed.models.layouts import LAYOUTS, Layout, Rename
 
 Header = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """dtype and shape of each tensor that a folder has."""
-
-STORED = {"xlnet": xlnet.stored}
-"""The shapes there of what a layout views with other axes."""
 
 LONG = 100  # characters of a name out of a file that are worth looking at
 
@@ -232,7 +229,7 @@ def _given(
     described: Described, outline: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
     """Ours as theirs: what `_taken` does, backwards."""
-    stored = STORED[described.kind](described.settings) if described.kind in STORED else {}
+    stored = described.layout.stored(described.settings)
     parts: dict[tuple[str, ...], list[Tensor | None]] = {}
     for mine, rename in _renames(described, outline).items():
         names, x = _names(rename), state[mine]

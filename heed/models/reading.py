@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 import heed
+from heed.attention.attending import Attending
+from heed.attention.heads import join
+from heed.attention.naming import build
 from heed.models.cells import Dropout
 from heed.models.sequence import Encoder as Recurrent
 from heed.models.transformer import Encoder as Attentive
@@ -116,15 +119,48 @@ def ends(states: Tensor, lengths: Tensor) -> Tensor:
     return states.gather(1, end)[:, 0]
 
 
-class Static(nn.Module):
-    """One look at the whole text, by any mechanism that has `static` in it. Yang 2016 §2.2"""
+class Looks(Attending):
+    """Several looks at the same states, each with a question of its own, side by side. Lin 2017 §2
 
-    def __init__(self, mechanism: str, *, width: int, dropout: float = 0.0, **options: Any) -> None:
+    What keys are turned into is shared; values are read as they are, so H looks read H M numbers.
+    """
+
+    def __init__(
+        self, mechanism: str, *, width: int, heads: int, dropout: float, **options: Any
+    ) -> None:
         super().__init__()
-        self.attention = heed.Attention(mechanism, key=width, dropout=dropout, **options)
+        self.position, self.widths = None, (width, width, None)
+        self.mechanism = build(
+            mechanism, query=width, key=width, heads=heads, groups=1, dropout=dropout, **options
+        )
+
+    def shape_query(self, query: Tensor) -> Tensor:
+        """B T M -> B 1 T M"""
+        return query.unsqueeze(1)
+
+    def shape_keys(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """B S M -> B 1 S M"""
+        return keys.unsqueeze(1), values.unsqueeze(1)
+
+    def shape_context(self, context: Tensor) -> Tensor:
+        """B H 1 M -> B 1 (H M)"""
+        return join(context)
+
+
+class Static(nn.Module):
+    """One look at the whole text, or several, by any mechanism that has `static` in it.
+
+    Yang 2016 §2.2; several: Lin 2017 §2.
+    """
+
+    def __init__(
+        self, mechanism: str, *, width: int, heads: int = 1, dropout: float = 0.0, **options: Any
+    ) -> None:
+        super().__init__()
+        self.attention = Looks(mechanism, width=width, heads=heads, dropout=dropout, **options)
 
     def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
-        """B S M -> B M, and what was looked at"""
+        """B S M -> B (H M), and what was looked at"""
         memory = self.attention.remember(read.states, visible=heed.Visible.keys(read.there))
         seen = self.attention(None, memory, need=need)
         return seen.context[:, 0], {"pool": seen}

@@ -1,4 +1,4 @@
-"""A recurrent language model: N→N of `sequence.py`, each answer the next symbol. Mikolov 2010.
+"""A recurrent language model: each symbol from all that stand before it. Mikolov 2010.
 
     network = build(RecurrentLanguageSettings(hidden=512), symbols=69)
     network(inputs).logits                                       # B T -> B T V

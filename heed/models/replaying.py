@@ -12,6 +12,7 @@ Keys and values are written in place: of the carries that a search has held, onl
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ class Held:
         first = carry.own[0].table
         N, device = first.shape[0], first.device
         self.decoder, self.layers = decoder, carry.layers
-        self.tables = [_wide(own.table[..., : carry.place, :], places) for own in carry.own]
+        self.tables = [own.table for own in carry.own]  # N 2 H P D each
         self.start, self.where = carry.start, _all_places(carry.start, places)
         self.behind = torch.zeros(N, dtype=torch.long, device=device)
         if carry.behind is not None:
@@ -97,7 +98,7 @@ class Held:
 
     def _record(self) -> None:
         """Rehearse and capture; what that wrote is written again by the step itself."""
-        stream = torch.cuda.Stream(self.symbols.device)
+        stream = _aside(self.symbols.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM):
@@ -126,7 +127,7 @@ class Replaying:
 
     def begin(self, inputs: Tensor, *, lengths: Tensor | None = None) -> Carry:
         """After the symbols of prompts, which stand at the end of their rows.    N T, N"""
-        carry = self.decoder.begin(inputs, lengths=lengths)
+        carry = self.decoder.begin(inputs, lengths=lengths, room=self.places)
         if not isinstance(carry, PlainCarry) or carry.source[0] is not None:
             raise Refused("only the steps of a plain decoder without a source can be replayed")
         if carry.rows is not None or carry.place > self.places:
@@ -155,11 +156,10 @@ def _newest(carry: Carry) -> Held:
     return carry.held
 
 
-def _wide(table: Tensor, places: int) -> Tensor:
-    """The same with room for all places.    N 2 H T D -> N 2 H P D"""
-    wide = table.new_zeros(*table.shape[:3], places, table.shape[4])
-    wide[..., : table.shape[3], :] = table
-    return wide
+@cache
+def _aside(device: torch.device) -> torch.cuda.Stream:
+    """Where graphs are recorded, the same for all: cuBLAS keeps a workspace for every stream."""
+    return torch.cuda.Stream(device)
 
 
 def _all_places(start: Start, places: int) -> Tensor:

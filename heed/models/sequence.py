@@ -84,6 +84,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Encoded:
         """Symbols B S, or numbers B S X -> states B S M; without lengths, rows are full."""
         B, S = x.shape[:2]
+        padded = lengths is not None
         if lengths is None:
             lengths = torch.full((B,), S, device=x.device)
         there = (torch.arange(S, device=x.device) < lengths[:, None])[..., None]  # B S 1
@@ -91,6 +92,8 @@ class Encoder(nn.Module):
             x = x.where(there, 0)  # or NaN in padding would reach the gradients
         place = turned(lengths, S) if len(self.back) else None
         x = self.embed(x)
+        if padded:  # likewise
+            x = x.where(there, 0)
         for i, ahead in enumerate(self.ahead):
             x = self.dropout(x)
             if place is None:

@@ -19,17 +19,19 @@ from torch.nn.modules import module as module_hooks
 
 import heed
 from heed.attention.align import Softmax
+from heed.attention.memory import key_table
 from heed.attention.position import Learned, Position, Sinusoidal
 from heed.attention.reach import Global
 from heed.attention.read import Blend
 from heed.attention.score import ScaledDot
-from heed.models.native_stepping import NativeCarry, native_carry
-from heed.models.own_attention import OwnAttention
+from heed.models.native_stepping import Keep, NativeCarry, native_carry
+from heed.models.own_attention import OwnAttention, project
+from heed.models.words import readable
 from heed.records import Need
-from heed.visible import Places
+from heed.visible import Places, Visible
 
 if TYPE_CHECKING:
-    from heed.models.transformer import Carry, Decoder, FeedForward, Layer, Residual
+    from heed.models.transformer import Carry, Decoder, FeedForward, Kept, Layer, Residual
     from heed.models.words import Words
 
 Map = Callable[[Tensor], Tensor]
@@ -49,26 +51,34 @@ class Cache:
     """The keys and values of one layer for the symbols written so far, with room for more.
 
     What a carry tells of it never changes: a place is written once, by whoever comes first, and
-    who comes later goes on with a copy.
+    who comes later goes on with a copy. What grows is not copied for each carry: of the old table
+    nothing would be left to look at, and a step would hold all layers twice.
     """
 
     def __init__(self, table: Tensor, filled: int) -> None:
         self.table, self.filled = table, filled  # N 2 H room D
 
+    @staticmethod
+    def of(new: Tensor, room: int) -> Cache:
+        """The keys and values of a prompt, with room for so many places.    N T 2 H D"""
+        N, T, _, H, D = new.shape
+        table = new.new_zeros(N, 2, H, max(T, room), D)
+        table[..., :T, :] = new.permute(0, 2, 3, 1, 4)
+        return Cache(table, T)
+
     def extend(self, place: int, new: Tensor, rows: Tensor | None) -> Cache:
         """The chosen rows of the first `place` places, and a new one.    N 2 H D"""
-        table, first = self.table, rows is None and self.filled == place
-        if rows is not None:
-            table = table.index_select(0, rows)
-        if place == table.shape[3]:
-            table = pad(table, (0, 0, 0, GROWTH))
-        elif rows is None and not first:
-            table = table.clone()
-        table.select(3, place).copy_(new)
-        if table is not self.table:
-            return Cache(table, place + 1)
-        self.filled = place + 1
-        return self
+        if rows is None and self.filled == place:
+            self._grow(place)  # whoever else holds it looks at the places before alone
+            self.table.select(3, place).copy_(new)
+            self.filled = place + 1
+            return self
+        table = self.table.clone() if rows is None else self.table.index_select(0, rows)
+        return Cache(table, place).extend(place, new, None)
+
+    def _grow(self, place: int) -> None:
+        if place == self.table.shape[3]:
+            self.table = pad(self.table, (0, 0, 0, GROWTH))
 
 
 class Hidden(Position):
@@ -140,9 +150,16 @@ class Start:
 
     def place(self, place: int, behind: Tensor | None = None) -> Tensor:
         """What is added for where a symbol stands: M, or N M where texts began `behind`, N."""
-        while place >= self.places.shape[0]:
+        last = place if behind is None else self._last(place, behind)
+        while last >= self.places.shape[0]:
             self.places = torch.cat([self.places, self._more(self.places.shape[0])])
         return self.places[place] if behind is None else self.places[place - behind]
+
+    def _last(self, place: int, behind: Tensor) -> int:
+        """The last place of a text, once a row has become longer than learned positions reach."""
+        if not isinstance(self.position, Learned) or place < self.position.table.num_embeddings:
+            return place
+        return int((place - behind).max()) if behind.numel() and readable(behind) else place
 
     def _more(self, start: int) -> Tensor:
         count = 32
@@ -240,8 +257,19 @@ class PlainCarry(NamedTuple):
         return followed._replace(source=source, hidden=hidden, sentence=sentence)
 
 
-def shorten(decoder: Decoder, carry: Carry) -> PlainCarry | NativeCarry | None:
-    """The same carry for the short road, in C if it can be; None where it does not lead there."""
+def shorten(
+    decoder: Decoder,
+    carry: Carry,
+    inputs: Tensor,
+    there: Visible | None = None,
+    room: int | None = None,
+) -> PlainCarry | NativeCarry | None:
+    """The short road after a prompt, in C if it can be; None where it does not lead there.
+
+    carry   before anything was read
+    there   which symbols of the prompt are not padding
+    room    places to make room for at once; by default they are added as they are needed
+    """
     if decoder.training or torch.is_grad_enabled() or not _plain(decoder):
         return None
     memory = carry.layers[0].source
@@ -252,15 +280,20 @@ def shorten(decoder: Decoder, carry: Carry) -> PlainCarry | NativeCarry | None:
         if any_blind:
             return None
         exists = None if all_seen else exists
-    native = native_carry(decoder, carry, start, exists)
+    T = inputs.shape[1]
+    read = partial(_read, decoder, carry, inputs, there)
+    native = native_carry(decoder, carry, start, exists, T)
     if native is not None:
-        return native
+        return native.after(read, T)
     hidden = None if memory is None or exists is None else Hidden(exists, memory.k.dtype)
+    layers = tuple(PlainLayer.of(layer) for layer in decoder.stack.layers)
+    own: list[Cache] = []
+    read(lambda _, new: own.append(Cache.of(new, T + GROWTH if room is None else room)))
     return PlainCarry(
-        carry.place,
+        T,
         start,
-        tuple(PlainLayer.of(layer) for layer in decoder.stack.layers),
-        tuple(_cache(kept.own, carry.place) for kept in carry.layers),
+        layers,
+        tuple(own),
         None,
         tuple(_bare(kept.source) for kept in carry.layers),
         hidden,
@@ -268,6 +301,42 @@ def shorten(decoder: Decoder, carry: Carry) -> PlainCarry | NativeCarry | None:
         None if carry.need == "context" else decoder.alignment_layer,
         carry.behind,
     )
+
+
+def _read(
+    decoder: Decoder, carry: Carry, inputs: Tensor, there: Visible | None, keep: Keep
+) -> None:
+    """Take a prompt through the layers, and have the keys and values of each kept.    N T
+
+    Of the last layer nothing else is wanted: what follows a prompt is asked of its last symbol, by
+    the first step. What is padding is kept as zeros.
+    """
+    x = decoder.words(inputs, behind=carry.behind, exists=there)
+    layers, hidden = decoder.stack.layers, None
+    if there is not None:
+        hidden = ~key_table(there, x.shape[1], x.device)[..., None, None, None]  # N T 1 1 1
+    for i, (layer, kept) in enumerate(zip(layers, carry.layers, strict=True)):
+        skip = 1 if i + 1 == len(layers) else 0  # the queries
+        new = project(layer.attention, layer.around_attention.enter(x), skip)
+        if hidden is not None:
+            new.masked_fill_(hidden, 0)
+        keep(i, new[:, :, 1 - skip :])
+        if not skip:
+            x = _passed(layer, kept, x, new, there)
+
+
+def _passed(layer: Layer, kept: Kept, x: Tensor, new: Tensor, there: Visible | None) -> Tensor:
+    """The rest of a layer, for queries, keys and values that are there.    N T M, N T 3 H D"""
+    q, k, v = new.permute(2, 0, 3, 1, 4)  # N H T D
+    if there is None:
+        seen = heed.attend(q, k, v, visible=heed.causal())
+    else:
+        memory = heed.Memory(k, v, there)
+        seen = layer.attention.mechanism(q, memory, visible=heed.causal())
+    x = layer.around_attention.leave(x, layer.attention.shape_context(seen.context))
+    if kept.source is not None:
+        x, _ = layer._read(x, kept, "context")
+    return layer.around_feed.leave(x, layer.feed(layer.around_feed.enter(x)))
 
 
 def regroup(sentence: Tensor) -> tuple[Tensor, Tensor]:
@@ -302,11 +371,6 @@ def _known(module: nn.Module) -> bool:
     watched = module._forward_hooks or module._forward_pre_hooks
     changed = module.training or "forward" in module.__dict__
     return not (watched or changed) and (kind in KNOWN or kind.__module__ in OWN)
-
-
-def _cache(memory: heed.Memory | None, place: int) -> Cache:
-    assert memory is not None
-    return Cache(torch.stack([memory.k, memory.v], 1), place)
 
 
 def _bare(memory: heed.Memory | None) -> heed.Memory | None:

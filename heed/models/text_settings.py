@@ -96,7 +96,7 @@ class TextSettings(BaseModel):
 
 
 class BertSettings(TextSettings):
-    """An encoder that reads one or two texts at once, and a head that answers.
+    """BERT: an encoder that reads one or two texts at once, and a head that answers.
 
     head  none         the states, and the pooled text
           masked       what hidden words were
@@ -122,7 +122,7 @@ class BertSettings(TextSettings):
 
 
 class GPT2Settings(TextSettings):
-    """A decoder that writes one text: symbols so far to the next symbol."""
+    """GPT-2: a decoder that writes one text, from the symbols so far to the next symbol."""
 
     kind: Literal["gpt2"] = "gpt2"
     size: Literal["nano", "small", "medium", "large", "xl"] = "small"

@@ -212,13 +212,9 @@ class Encoder(nn.Module):
         words = self.words if words is None else words
         if words is None:
             raise Refused("this encoder shares the embeddings of its decoder: give it words=...")
-        layers = len(self.stack.layers)
-        x, seen, _ = self.stack(
-            words(source, types=types),
-            [Kept()] * layers,
-            sight(lengths, source),
-            [need] * layers,
-        )
+        layers, exists = len(self.stack.layers), sight(lengths, source)
+        x = words(source, types=types, exists=exists)
+        x, seen, _ = self.stack(x, [Kept()] * layers, exists, [need] * layers)
         return x, seen
 
 
@@ -271,7 +267,7 @@ class Decoder(nn.Module):
         """
         kept = [Kept(source=memory) for memory in self._memories(source, visible)]
         behind, exists = self._padding(inputs, lengths)
-        x = self.words(inputs, behind=behind)
+        x = self.words(inputs, behind=behind, exists=exists)
         x, seen, _ = self.stack(x, kept, heed.causal(), [need] * len(kept), exists)
         return Written(self._unformed(x), seen)
 
@@ -282,11 +278,13 @@ class Decoder(nn.Module):
         source: Tensor | None = None,
         visible: Visible | None = None,
         lengths: Tensor | None = None,
+        room: int | None = None,
     ) -> AnyCarry:
         """After the symbols of a prompt, which may be none.    N T -> carry
 
         Prompts of different lengths, N, stand at the end of their rows; what is in front of them
-        is never looked at, and each row counts its places from its own first symbol.
+        is never looked at, and each row counts its places from its own first symbol. `room`: for
+        so many places at once, where steps would make room as they go.
         """
         behind, exists = self._padding(inputs, lengths)
         nothing = self.words.table.weight.new_empty(len(inputs), 0, self.words.table.embedding_dim)
@@ -298,8 +296,10 @@ class Decoder(nn.Module):
         )
         rows = torch.arange(len(inputs), device=inputs.device)
         carry = Carry(0, kept, rows, need, behind)
-        carry = self._further(carry, inputs, exists)[2] if inputs.shape[1] else carry
-        return shorten(self, carry) or carry
+        short = shorten(self, carry, inputs, exists, room)
+        if short is not None:
+            return short
+        return self._further(carry, inputs, exists)[2] if inputs.shape[1] else carry
 
     def step(self, carry: AnyCarry, symbols: Tensor) -> Step | NativeStep:
         """One more symbol for each hypothesis.    N -> N V"""
@@ -354,7 +354,7 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, dict[str, Attended], Carry]:
         needs: list[Need] = ["context"] * len(carry.layers)
         needs[self.alignment_layer] = carry.need  # the only one that a step reports
-        x = self.words(symbols, carry.place, behind=carry.behind)
+        x = self.words(symbols, carry.place, behind=carry.behind, exists=exists)
         x, seen, kept = self.stack(x, carry.layers, heed.causal(), needs, exists)
         return x, seen, carry._replace(place=carry.place + symbols.shape[1], layers=kept)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import heed
+from heed.attention.memory import key_table
 from heed.attention.position import Learned, Sinusoidal, sinusoid
 from heed.errors import Refused, ShapeError
 from heed.kernels.ability import transformed
@@ -45,11 +46,14 @@ class Words(nn.Module):
         start: int = 0,
         types: Tensor | None = None,
         behind: Tensor | None = None,
+        exists: Visible | None = None,
     ) -> Tensor:
         """B T -> B T M; the first of T stands at `start`.
 
         types   of each symbol, B T; the first type where none are given
         behind  how many places of padding stand in front of each row, B: they are not counted
+        exists  which symbols are there, as far as that depends on no query: the others learn
+                nothing, and teach nothing
         """
         within("symbols", symbols, 0, self.table.num_embeddings)
         x = self.table(symbols)
@@ -63,6 +67,9 @@ class Words(nn.Module):
             x = x + (self.types.weight[0] if types is None else self.types(types))
         if self.position is not None:
             x = _standing(self.position, x, start, behind)
+        if exists is not None and exists.about_keys_alone:
+            # Before the norm, in whose gradient 0 times NaN were NaN.
+            x = x.where(key_table(exists, x.shape[1], x.device)[..., None], 0)
         return self.dropout(x if self.norm is None else self.norm(x))
 
 

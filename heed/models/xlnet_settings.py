@@ -42,7 +42,7 @@ Head = Literal["none", "language", "classify", "label", "span"]
 
 
 class XLNetSettings(TextSettings):
-    """Two streams over one text, with memories of the segments before it, and a head.
+    """XLNet: two streams over one text, memories of the segments before it, and a head.
 
     head  none      the states
           language  hidden symbols in any order, or the next one

@@ -26,7 +26,8 @@ from heed.models.layouts import LAYOUTS
 from heed.models.pretrained import Described
 from heed.running.devices import version
 from heed.running.events import Note, Progress, Work
-from heed.running.loading import Loaded, Stored, folder_of, loading
+from heed.running.hub import folder_of
+from heed.running.loading import Loaded, Stored, loading
 from heed.running.opening import fits, read_config
 from heed.running.shards import Shelf
 from heed.tasks import language_model, pretrain

@@ -38,12 +38,13 @@ class Trained:
     steps: int
     seconds: float
     tokens_per_second: float  # of what the objective counts
-    perplexity: float  # of the validation examples
     scores: dict[str, Any]  # of the parts that the run keeps: test, long
+    perplexity: float | None = None  # of the validation examples, where symbols are counted
 
     def as_data(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {**asdict(self), "folder": str(self.folder)}
+        told = {**asdict(self), "folder": str(self.folder)}
+        return {key: value for key, value in told.items() if value is not None}
 
 
 class Learner:
@@ -254,14 +255,15 @@ class Learner:
 
     def _trained(self, scores: dict[str, Any]) -> Trained:
         standing = self.standing
+        symbols = self.story.unit == "symbols"
         return Trained(
             self.folder.path,
             parameters(self.model),
             standing.step,
             standing.seconds,
             standing.tokens / max(standing.seconds, 1e-9),
-            math.exp(min(standing.best or 0.0, 700)),
             scores,
+            math.exp(min(standing.best or 0.0, 700)) if symbols else None,
         )
 
 

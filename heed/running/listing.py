@@ -55,7 +55,7 @@ def _models() -> Iterator[tuple[type[BaseModel], str, dict[str, Any]]]:
 
 def tasks() -> list[dict[str, Any]]:
     """Every task."""
-    return [{"name": name, "about": story(name).about} for name in STORIES]
+    return [{"name": name, "about": story(name).about.partition(": ")[2]} for name in STORIES]
 
 
 def _first_line(told: Any) -> str:

@@ -12,7 +12,6 @@ allocated: sizes, then names and shapes of all tensors, then the vocabulary, the
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,20 +29,9 @@ from heed.models.text_settings import BertSettings, GPT2Settings
 from heed.models.xlnet_settings import XLNetSettings
 from heed.running.complaining import complaint
 from heed.running.events import Progress, Work, finish
+from heed.running.hub import folder_of
 from heed.running.shards import Shelf, find
 from heed.training import tensors
-
-WANTED = (
-    "config.json",
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "model-*-of-*.safetensors",
-    *vocabularies.FILES,
-)
-"""What is downloaded: data, and nothing that could be executed."""
-
-HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
-
 
 LINE = 500  # characters; a stranger's file may have names of a megabyte
 
@@ -101,49 +89,6 @@ def load(
     found = finish(loading(folder_of(source, revision), head=head, pickled=pickled))
     found.model.to(device)
     return found
-
-
-def folder_of(source: str | os.PathLike[str], revision: str | None = None) -> Path:
-    """A folder that is there; else what the hub's cache has of that name; else a download."""
-    path = Path(source)
-    if path.is_dir():
-        return path
-    name = os.fspath(source)
-    if path.exists():
-        raise Refused(f"{name} is a file; give the folder that it is in")
-    if HUB_NAME.fullmatch(name) is None or ".." in name or name.startswith((".", "/", "~")):
-        raise Refused(f"there is no folder {name}, and it is no name at the Hugging Face hub")
-    return _cached(name, revision) or _downloaded(name, revision)
-
-
-def _cached(name: str, revision: str | None) -> Path | None:
-    """What was downloaded before, if it is complete."""
-    from huggingface_hub import snapshot_download
-
-    wanted: Any = {"revision": revision, "allow_patterns": list(WANTED)}
-    try:
-        path = Path(snapshot_download(name, local_files_only=True, **wanted))
-        find(Shelf(path))
-    except Exception:  # not there, or not all of it: then the hub is asked
-        return None
-    return path if (path / "config.json").exists() else None
-
-
-def _downloaded(name: str, revision: str | None) -> Path:
-    from huggingface_hub import errors, snapshot_download
-
-    try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(WANTED)))
-    except errors.GatedRepoError:
-        reason = "the hub gives it only to those who were granted access"
-    except errors.RepositoryNotFoundError:
-        reason = "nor does the hub have a model of this name"
-    except errors.RevisionNotFoundError:
-        reason = f"and at the hub it has no revision {revision}"
-    except Exception as error:  # the net has many ways to fail
-        first = str(error).strip().splitlines() or [type(error).__name__]
-        reason = f"and the hub cannot be reached ({first[0][:200]})"
-    raise Refused(f"there is no folder {name}, {reason}")
 
 
 def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> Work[Loaded]:

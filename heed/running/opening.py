@@ -15,20 +15,33 @@ from pydantic import ValidationError
 
 from heed.errors import Refused, UnknownName
 from heed.running.complaining import complaint
+from heed.running.hub import folder_of
 from heed.running.shards import is_pretrained
 from heed.running.stories import story
-from heed.running.stories.story import Config, Run
+from heed.running.stories.story import Config, Run, Story
 from heed.training.folder import RunFolder
 
-__all__ = ["Run", "fits", "open_run", "read_config"]
+__all__ = ["Run", "checked", "fits", "open_run", "read_config"]
 
 
 def open_run(path: Path, device: torch.device) -> Run:
-    """The model of a run, or of a pretrained folder, ready to work."""
+    """The model of a run, or of a pretrained folder, ready to work.
+
+    path  a folder, or a pretrained model's name at the Hugging Face hub
+    """
+    path = folder_of(path)
     if is_pretrained(path):
         from heed.running.adopting import adopt  # which many never need
 
         return adopt(path, device)
+    folder, config, told, tokens = checked(path)
+    model = config.build()
+    model.load_state_dict(folder.load_model())
+    return Run(folder, config, told.worker(model.to(device), tokens, config, device), told)
+
+
+def checked(path: Path) -> tuple[RunFolder, Any, Story, Any]:
+    """A run whose weights are there and fit: its folder, config, story and tokenisers."""
     folder = RunFolder.open(path)
     config = read_config(folder)
     told = story(config.task)
@@ -36,9 +49,7 @@ def open_run(path: Path, device: torch.device) -> Run:
     if not folder.model.is_file():
         raise Refused(f"{path} has no model.safetensors yet: its training has not validated once")
     fits(config, folder.model_header(), folder.model)
-    model = config.build()
-    model.load_state_dict(folder.load_model())
-    return Run(folder, config, told.worker(model.to(device), tokens, config, device), told)
+    return folder, config, told, tokens
 
 
 def read_config(folder: RunFolder) -> Any:

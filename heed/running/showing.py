@@ -1,27 +1,182 @@
-"""Showing: what a model looked at, as panels and as a page."""
+"""Showing: what a model looked at, in the terminal and as a page to explore.
+
+    subject = opened(Path("runs/mine"))        a run, a checkpoint, a pretrained folder, a watch
+    looks = explored(subject, ["a text"])      all that every attention saw
+    heed.viewing.looking.page("mine", looks).write("look.html")
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import torch
+
+import heed
+from heed.errors import HeedError, Refused
+from heed.models.pretrained import describe
 from heed.running.devices import chosen
-from heed.running.opening import open_run
-from heed.running.stories.story import Shown
-from heed.viewing.blocks import Examples
+from heed.running.opening import fits, open_run
+from heed.running.shards import Shelf, is_pretrained
+from heed.running.stories.story import Run, Shown
+from heed.running.walking import Listened, listened
+from heed.tasks.looking import Pass, passes
+from heed.training import checkpoint
+from heed.training.tensors import header
+from heed.viewing.atlas import Take
+from heed.viewing.blocks import Column, Examples, Table, Value
+from heed.viewing.looking import Look, beside
 from heed.viewing.page import Page
+from heed.viewing.taking import layers, short
+
+LONG = 1500  # bytes of a text from which it is shown pooled
+MOST = 8  # passes of a watch that a page takes
+
+
+class Subject(Protocol):
+    """Whatever can be looked into."""
+
+    name: str
+
+    def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+        """What every attention saw of texts, or of some that the subject has itself.
+
+        given  what another subject made of the same texts
+        """
+
+    def hear(self, text: str) -> Listened:
+        """Every attention while it deals with a text, to be walked through."""
+
+
+class OfRun:
+    """A run, one of its checkpoints, or a pretrained folder that heed has a model for."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self.run, self.name = run, name
+
+    def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+        return self.run.story.look(self.run, texts, given)
+
+    def hear(self, text: str) -> Listened:
+        return listened(self.run, text)
+
+
+class OfWatch:
+    """What `heed.watch` saved: pictures of it, since there is no model to ask."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name, self.seen = path, path.name, heed.load_watch(path)
+
+    def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+        if texts:
+            raise Refused(f"{self.path} is a saved watch and has its own text; leave out INPUT")
+        found = list(islice(passes(self.seen), MOST + 1))
+        remark = f"the first {MOST} passes; there are more" if len(found) > MOST else ""
+        takes = [take for one in found[:MOST] for take in self._take(one)]
+        figures = [] if takes else [table for one in found[:MOST] for table in _figures(one)]
+        if not takes and not figures:
+            raise Refused(f"{self.path} holds no weights, maps or statistics to show")
+        return [Look(self.name, "", takes, figures=figures, remark=remark)]
+
+    def _take(self, one: Pass) -> list[Take]:
+        every = layers(one.seen, lambda path: self._words(path, one), one.row)
+        return [Take(one.name, every, written=one.written)] if every else []
+
+    def _words(self, path: str, one: Pass) -> tuple[Sequence[str], Sequence[str] | None]:
+        """Told words; of the queries that were kept, where only some were."""
+        told = self.seen.words.get(path)
+        if told is None or one.sentence >= min(map(len, told)):
+            return (), None
+        queries, keys = self.seen.labels(path, one.sentence)
+        if self.seen.rows is not None and not one.written:
+            T = len(queries)
+            kept = sorted({t % T for t in self.seen.rows if -T <= t < T})
+            return [queries[t] for t in kept], keys
+        return queries, None if queries == keys else keys
+
+    def hear(self, text: str) -> Listened:
+        raise Refused(f"{self.path} holds weights, and no queries and keys to walk through")
+
+
+def _figures(one: Pass) -> list[Table]:
+    """The statistics of a pass whose weights were not kept."""
+    names = {"entropy": "entropy, nats", "peak": "sharpness", "spread": "spread"}
+    rows: list[list[Value]] = []
+    for path, name in short(one.seen).items():
+        said = one.seen[path]._statistics
+        if said is not None:
+            means = [getattr(said, each)[one.row].float().mean(-1).tolist() for each in names]
+            rows += [[name, h, *numbers] for h, numbers in enumerate(zip(*means, strict=True))]
+    columns = [Column("attention"), Column("head"), *(Column(n, ".3f") for n in names.values())]
+    return [Table(columns, rows, one.name)] if rows else []
+
+
+def opened(path: Path, device: str = "auto") -> Subject:
+    """A run or one of its checkpoints, a pretrained folder, or the file of a watch."""
+    where = chosen(device)
+    if path.is_file():
+        return OfWatch(path)
+    name = path.resolve().name
+    if path.parent.name == "checkpoints" and (path / checkpoint.MANIFEST).exists():
+        return OfRun(_at_step(path, where), f"{path.resolve().parent.parent.name} {name}")
+    return OfRun(open_run(path, where), name)
+
+
+def _at_step(path: Path, device: torch.device) -> Run:
+    """A run with the weights that one of its checkpoints holds."""
+    run = open_run(path.parent.parent, device)
+    weights = run.folder.inside(path / "model.safetensors")
+    checkpoint.verify(path)
+    fits(run.config, header(weights), weights)
+    run.worker.model.load_state_dict(checkpoint.load(path, {"model"}).tensors["model"])
+    return run
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether this is a pretrained folder whose architecture, or head, heed has no verb for: one
+    that transformers may have."""
+    if not is_pretrained(path):
+        return False
+    from heed.running.adopting import HEADS  # which many never need
+
+    raw = Shelf(path).json("config.json")
+    try:
+        found = describe(raw)
+    except HeedError as error:
+        return isinstance(error, LookupError)  # a name that heed does not know
+    return (found.kind, found.head) not in HEADS
+
+
+def explored(subject: Subject, texts: Sequence[str], other: Subject | None = None) -> list[Look]:
+    """What every attention saw of each text; of two subjects, side by side."""
+    mine = subject.looks(texts)
+    if other is None:
+        return mine
+    if isinstance(subject, OfRun) and isinstance(other, OfRun):
+        tasks = [each.run.config.task for each in (subject, other)]
+        if len(set(tasks)) > 1:
+            raise Refused(f"--beside takes a run of the same task: {tasks[0]}, not {tasks[1]}")
+    given = texts or ([] if isinstance(other, OfWatch) else [look.source for look in mine])
+    theirs = other.looks(given, mine)
+    names = (subject.name, other.name if other.name != subject.name else f"{other.name} (2)")
+    return [beside(*both, names) for both in zip(mine, theirs, strict=True)]
 
 
 def show(
     path: Path, texts: Sequence[str] = (), *, every: bool = False, device: str = "auto"
 ) -> list[Any]:
-    """What a model makes of texts, or of a few examples that the run keeps: a story's `Shown`.
+    """What a model makes of texts, or of a few examples that the run keeps: a story's `Shown`; of
+    long texts and of a watch, a `Look`.
 
     every  each head of each attention too
     """
-    run = open_run(path, chosen(device))
-    return run.story.show(run, texts, every=every)
+    subject = opened(path, device)
+    if isinstance(subject, OfRun) and all(len(text.encode()) <= LONG for text in texts):
+        return subject.run.story.show(subject.run, texts, every=every)
+    return [replace(look, every=every) for look in subject.looks(texts)]
 
 
 def page(title: str, shown: Sequence[Shown]) -> Page:

@@ -1,45 +1,119 @@
 """Starting from weights that are there: a run, of this task or another, or a pretrained folder.
 
-What fits by name and shape is taken, and said aloud; where nothing fits, nothing begins.
+Sizes that the recipe does not name are the start's, and one that it names must agree. What fits by
+name and shape is taken, and said aloud; where nothing fits, nothing begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heed.errors import Refused
+from heed.models.transformer_settings import Size
 from heed.running.events import Note
-from heed.running.opening import fits, read_config
+from heed.running.hub import folder_of
+from heed.running.opening import checked
 from heed.running.shards import is_pretrained
-from heed.running.stories import story
 from heed.running.stories.story import Start, Story
-from heed.training.folder import RunFolder
 from heed.training.progress import load_weights
+
+SHAPED = (
+    "longest",
+    "types",
+    "activation",
+    "epsilon",
+    "tied",
+    "multiple",
+    "cell",
+    "embedding",
+    "hidden",
+    "bidirectional",
+    "channels",
+    "widths",
+)
+"""Keys of a text model that its weights mean nothing without, beside layers, width, feed, heads."""
+
+ALIKE = ("attention", "options", "clamp", "blind")
+"""Keys that are the start's unless the recipe exchanges them: an attention has its options."""
 
 
 def opened(path: Path) -> Start:
-    """The weights and the tokeniser of a folder, checked like any run."""
-    if is_pretrained(path):
-        return _pretrained(path)
-    folder = RunFolder.open(path)
-    config = read_config(folder)
-    told = story(config.task)
-    tokens = told.tokens(folder, config)
-    if not folder.model.is_file():
-        raise Refused(f"{path} has no model.safetensors yet: its training has not validated once")
-    fits(config, folder.model_header(), folder.model)
-    return Start(path, config.task, folder.load_model(), told.tokeniser(tokens))
+    """The weights and the tokeniser of a folder, or of a name at the hub, checked like any run."""
+    folder = folder_of(path)
+    if is_pretrained(folder):
+        return _pretrained(folder, path)
+    run, config, told, tokens = checked(folder)
+    return Start(path, config.task, run.load_model(), told.tokeniser(tokens), config.model)
 
 
-def _pretrained(path: Path) -> Start:
+def _pretrained(folder: Path, path: Path) -> Start:
     from heed.running.loading import load  # which many never need
 
-    found = load(path)
-    return Start(path, None, found.model.state_dict(), found.tokeniser)
+    found = load(folder)
+    return Start(path, None, found.model.state_dict(), found.tokeniser, found.settings)
+
+
+def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
+    """The recipe with the start's sizes where it names none, and what that changed, in words.
+
+    One that it names and that is another is refused: the start's weights would not fit.
+    """
+    where, mine = _reader("model", recipe.model)
+    _, there = _reader("model", start.settings)
+    if type(there) is not type(mine) or there.kind != mine.kind:
+        return recipe, None  # what fits is found out by name and shape
+    named = mine.model_fields_set
+    taken: dict[str, Any] = {}
+    odd: list[tuple[str, Any, Any]] = []
+    for key, here, other in _sizes(mine, there):
+        said = key in named or ("size" in named and key in Size._fields)
+        if here != other and said:
+            odd.append((f"{where}.{key}", here, other))
+        elif here != other:
+            taken[key] = other
+    if odd:
+        both = ", ".join(
+            f"{key}={_told(here)} and there {_told(other)}" for key, here, other in odd
+        )
+        cure = " ".join(f"{key}={_told(other)}" for key, _, other in odd)
+        raise Refused(f"the recipe is not of the size of {start.path}: {both}; to agree: {cure}")
+    if not {"attention", "options"} & named:
+        same = ((key, getattr(there, key)) for key in ALIKE if hasattr(there, key))
+        taken |= {k: x for k, x in same if k not in named and x != getattr(mine, k)}
+    if not taken:
+        return recipe, None
+    known = type(mine).model_validate({**mine.model_dump(exclude_unset=True), **taken})
+    whole = known if mine is recipe.model else recipe.model.model_copy(update={"encoder": known})
+    told = ", ".join(f"{where}.{key}={_told(x)}" for key, x in taken.items())
+    return recipe.model_copy(update={"model": whole}), Note(f"as {start.path} has it: {told}")
+
+
+def _reader(where: str, model: Any) -> tuple[str, Any]:
+    """The settings of a text model by itself, or of the one that a classifier reads by."""
+    encoder = getattr(model, "encoder", None)
+    return (where, model) if encoder is None else (f"{where}.encoder", encoder)
+
+
+def _sizes(mine: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Each size by its key, as the recipe and as the start has it."""
+    if hasattr(mine, "sizes"):
+        yield from zip(Size._fields, mine.sizes, there.sizes, strict=True)
+    elif "layers" in type(mine).model_fields:
+        yield "layers", mine.layers, there.layers
+    for key in SHAPED:
+        if key in type(mine).model_fields:
+            yield key, getattr(mine, key), getattr(there, key)
+
+
+def _told(value: Any) -> str:
+    """As a recipe's key is overridden."""
+    return json.dumps(value)
 
 
 def begin(model: nn.Module, start: Start, told: Story) -> Note | None:

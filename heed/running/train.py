@@ -17,7 +17,7 @@ from heed.running.events import Event, Result, Stopped, Work, relayed
 from heed.running.learner import Learner, Trained
 from heed.running.opening import read_config
 from heed.running.recipe import as_yaml, check, parse, resolve
-from heed.running.starting import opened
+from heed.running.starting import opened, sized
 from heed.running.stories import story
 from heed.running.stories.story import Start
 from heed.training import distributed, signals
@@ -39,13 +39,17 @@ def train(
     """Train as the recipe says, into a folder; or go on with the run that the folder holds.
 
     resume  go on where the folder holds a run: its own recipe counts then
-    start   a run or a pretrained folder whose weights are the beginning, instead of random ones,
-            as far as they fit, and whose tokens count
+    start   a run or a pretrained folder, or its name at the hub, whose weights are the beginning,
+            instead of random ones, as far as they fit, and whose tokens and sizes count
     """
     with ExitStack() as stack:
         crew = stack.enter_context(distributed.join(chosen(device)))
         stop = stack.enter_context(signals.listening())
         begun = None if start is None else opened(start)
+        if begun is not None and recipe is not None:
+            recipe, note = sized(recipe, begun)
+            if note is not None:
+                yield note
         folder, recipe = _opened(recipe, path, resume, overwrite, crew)
         if crew.main:
             stack.enter_context(folder.lock())

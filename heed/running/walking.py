@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -26,6 +27,38 @@ _LISTEN: dict[str, Callable[[Run, str], Heard]] = {
 """How the model of each task is listened to."""
 
 
+class Listened(Protocol):
+    """A text, and every attention that can be walked through (heed.tasks.walking.Heard)."""
+
+    @property
+    def calls(self) -> Mapping[str, Sequence[Any]]:
+        """By path, the lowest layer first."""
+
+    @property
+    def chosen(self) -> int:
+        """The most telling of them."""
+
+    @property
+    def first(self) -> int:
+        """The query that is walked with unless told."""
+
+    def words(self, path: str) -> Sequence[str]:
+        """Those that ask an attention."""
+
+    def asked(self, path: str) -> Sequence[str]:
+        """Those that are asked."""
+
+    def walk(self, path: str, position: int, head: int) -> Walk:
+        """The walk of one query of one head."""
+
+
+def listened(run: Run, text: str) -> Listened:
+    """The model of a run while it deals with a text."""
+    if run.config.task not in _LISTEN:
+        raise Refused(f"runs of the task {run.config.task} cannot be walked through")
+    return _LISTEN[run.config.task](run, text)
+
+
 def walk(
     path: Path,
     texts: Sequence[str] = (),
@@ -41,13 +74,13 @@ def walk(
     layer  of the attentions that can be walked through, counted from 0
     """
     run = open_run(path, chosen(device))
-    if run.config.task not in _LISTEN:
-        raise Refused(f"runs of the task {run.config.task} cannot be walked through")
     texts = texts or [run.story.show(run, [], every=False)[0].source]
-    return [told(_LISTEN[run.config.task](run, text), at, layer, head) for text in texts]
+    return [told(listened(run, text), at, layer, head) for text in texts]
 
 
-def told(heard: Heard, at: str | None, layer: int | None, head: int) -> Told:
+def told(
+    heard: Listened, at: str | None = None, layer: int | None = None, head: int = 0
+) -> Told:
     """A walk with the words of its text."""
     paths = list(heard.calls)
     n = heard.chosen % len(paths) if layer is None else layer
@@ -60,7 +93,7 @@ def told(heard: Heard, at: str | None, layer: int | None, head: int) -> Told:
     return Told(
         f"{words[place]} · place {place} · {paths[n]}{heads}",
         [_score(walked), _align(walked), _read(walked)],
-        *_numbers(walked, heard.keys),
+        *_numbers(walked, heard.asked(paths[n])),
         [] if walked.context is None else _floats(walked.context),
         _check(walked),
         walked.agrees,

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from heed.attention.statistics import statistics
 from heed.data.labelled import Labelled
+from heed.data.plan import longest_first
 from heed.data.tokenise import PAD
 from heed.tasks.cutting import Words
 
@@ -81,7 +82,7 @@ class Labeller:
         whole = self.words.whole([texts[i] for i in busy])
         ids = dict(zip(busy, map(self.words.cut, whole), strict=True))
         symbols = {i: len(each) for i, each in zip(busy, whole, strict=True)}
-        for rows in self._batches({i: len(each) for i, each in ids.items()}):
+        for rows in longest_first({i: len(each) for i, each in ids.items()}, self.tokens):
             said = self._said([ids[i] for i in rows], look)
             shares = said.logits.float().softmax(-1).cpu()
             looks = said.seen.items() if look else ()
@@ -114,7 +115,7 @@ class Labeller:
         numbers = {label: c for c, label in enumerate(self.words.labels)}
         coded = self.words.encode([each.text for each in examples])
         total = 0.0
-        for rows in self._batches({i: len(each) for i, each in enumerate(coded)}):
+        for rows in longest_first({i: len(each) for i, each in enumerate(coded)}, self.tokens):
             logits = self._said([coded[i] for i in rows], look=False).logits.double()
             right = torch.tensor([numbers[examples[i].label] for i in rows], device=self.device)
             total += float(nn.functional.cross_entropy(logits, right, reduction="sum"))
@@ -144,17 +145,6 @@ class Labeller:
             each = [table.eq(i) * kind for i, kind in self.types.items()]
             asked["types"] = torch.stack(each).sum(0).to(self.device)
         return self.model(table.to(self.device), lengths.to(self.device), **asked)
-
-    def _batches(self, lengths: Mapping[int, int]) -> Iterator[list[int]]:
-        """Rows of similar length together, the longest first."""
-        rows: list[int] = []
-        for i in sorted(lengths, key=lambda i: -lengths[i]):
-            if rows and (len(rows) + 1) * lengths[rows[0]] > self.tokens:
-                yield rows
-                rows = []
-            rows.append(i)
-        if rows:
-            yield rows
 
 
 def _row(seen: Mapping[str, NDArray[Any]], n: int, length: int) -> dict[str, Any]:

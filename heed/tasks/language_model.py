@@ -8,7 +8,8 @@ Data     Text files of any size, as they stand: every space and line break count
 Model    A recurrent network (`models/recurrent_language.py`), a Transformer decoder, GPT-2
          (`models/text_settings.py`), or XLNet from left to right (`models/xlnet_settings.py`): each
          symbol is predicted from those before it, in rows of `context` symbols that are cut
-         somewhere else in every epoch (`data/packing.py`).
+         somewhere else in every epoch (`data/packing.py`). With `memory`, XLNet's rows go on from
+         batch to batch, and it remembers what stood before them.
 Judged   The loss over the whole of what was held out, in nats per symbol; perplexity; bits per
          character and per byte, which can be compared between vocabularies.
 A good run  `shakespeare-gpt` passes 1.47 nats per character; docs/results.md has the rest.
@@ -72,6 +73,12 @@ class Data(BaseModel):
     )
     tokens: Tokens = Tokens()
     context: int = Field(256, ge=1, le=65536, description="Symbols in a row.")
+    memory: int = Field(
+        0,
+        ge=0,
+        le=65536,
+        description="Symbols before a row that XLNet remembers; rows go on from batch to batch.",
+    )
 
     @model_validator(mode="after")
     def _once(self) -> Data:

@@ -18,6 +18,7 @@ from heed.attention.statistics import statistics
 from heed.data import masking
 from heed.data.batches import Batch
 from heed.data.documents import Documents
+from heed.data.plan import longest_first
 from heed.data.tokenise import BOS, EOS, PAD, Tokeniser
 from heed.models.written import Unformed
 from heed.records import Attended, Need
@@ -151,7 +152,7 @@ class Pretrainer:
         """
         found = [Filled(line) for line in lines]
         rows = {i: self._row(line) for i, line in enumerate(lines) if line.strip()}
-        for batch in self._batches({i: len(row.ids) for i, row in rows.items()}):
+        for batch in longest_first({i: len(row.ids) for i, row in rows.items()}, self.tokens):
             answers = self._fill([lines[i] for i in batch], [rows[i] for i in batch], best, look)
             for i, answer in zip(batch, answers, strict=True):
                 found[i] = answer
@@ -250,17 +251,6 @@ class Pretrainer:
             elif part.strip():
                 ids += self.tokeniser.encode([part])[0][:-1]
         return ids
-
-    def _batches(self, lengths: Mapping[int, int]) -> Iterator[list[int]]:
-        """Rows of similar length together, the longest first."""
-        rows: list[int] = []
-        for i in sorted(lengths, key=lambda i: -lengths[i]):
-            if rows and (len(rows) + 1) * lengths[rows[0]] > self.tokens:
-                yield rows
-                rows = []
-            rows.append(i)
-        if rows:
-            yield rows
 
 
 def _followed(reading: Reading, logits: Tensor, batch: Batch) -> Reading:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from heed.attention.statistics import entropy, statistics
 from heed.data.pairs import Links
+from heed.data.plan import longest_first
 from heed.data.tokenise import BOS, EOS, PAD, UNK, Kind, Tokeniser
 from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
@@ -191,7 +192,7 @@ class Translator:
         busy = [i for i, sentence in enumerate(sentences) if sentence.strip()]
         coded = self.vocabulary.source.encode([sentences[i] for i in busy])
         ids = {i: self._cut(each) for i, each in zip(busy, coded, strict=True)}
-        for rows in self._batches({i: len(each) for i, each in ids.items()}):
+        for rows in longest_first({i: len(each) for i, each in ids.items()}, self.tokens):
             written = self._decode([ids[i] for i in rows], decoding, look, best, chance)
             yield {
                 i: [self._finished(sentences[i], ids[i], each) for each in hypotheses]
@@ -260,7 +261,8 @@ class Translator:
         targets = self.vocabulary.target.encode([pair.target for pair in pairs])
         cut = zip(map(self._cut, sources), (t[: self.writes] for t in targets), strict=True)
         ids = list(cut)
-        for rows in self._batches({i: max(map(len, both)) for i, both in enumerate(ids)}):
+        lengths = {i: max(map(len, both)) for i, both in enumerate(ids)}
+        for rows in longest_first(lengths, self.tokens):
             yield rows, [ids[i] for i in rows]
 
     @torch.inference_mode()
@@ -320,17 +322,6 @@ class Translator:
         if self.longest is None or len(ids) <= self.longest:
             return ids
         return [*ids[: self.longest - 1], EOS]
-
-    def _batches(self, lengths: Mapping[int, int]) -> Iterator[list[int]]:
-        """Rows of similar length together, the longest first."""
-        rows: list[int] = []
-        for i in sorted(lengths, key=lambda i: -lengths[i]):
-            if rows and (len(rows) + 1) * lengths[rows[0]] > self.tokens:
-                yield rows
-                rows = []
-            rows.append(i)
-        if rows:
-            yield rows
 
     def _padded(self, ids: list[list[int]]) -> tuple[Tensor, Tensor]:
         """-> B S, B"""

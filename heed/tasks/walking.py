@@ -46,6 +46,10 @@ class Heard:
         count = sum(call.query.shape[2] for call in self.calls[path])
         return self.queries[:count] if count > 1 or len(self.queries) == 1 else ["the text"]
 
+    def asked(self, path: str) -> Sequence[str]:
+        """Those that are asked: the same for all."""
+        return self.keys
+
 
 def _heard(heard: Mapping[str, Sequence[Asked]], told: str = "") -> dict[str, Sequence[Asked]]:
     """The attentions that were asked, of those whose path ends so."""
@@ -61,7 +65,7 @@ def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
     if not best.columns:
         raise Refused("there is nothing to walk through: the text is blank")
     with listen(worker.model) as heard:
-        worker.look([Example(text, best.text)])
+        worker.read([Example(text, best.text)], look=False)
     crossing = any(path.endswith("cross") for path in heard)
     calls = _heard(heard, "cross" if crossing else "decoder.attention")
     chosen = getattr(worker.model.decoder, "alignment_layer", -1)
@@ -82,7 +86,7 @@ def labelled(worker: Labeller, text: str) -> Heard:
 def continued(worker: Writer, text: str) -> Heard:
     """The words among themselves, while a text is read."""
     with listen(worker.model) as heard:
-        pieces, likely, _ = worker.look(text)
+        pieces, likely, _ = worker.look(text, "context")
     return Heard(text, likely[-1], _heard(heard), pieces, pieces, first=-1)
 
 

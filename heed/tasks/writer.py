@@ -23,9 +23,13 @@ from heed.decoding.sliding import Sliding, padded
 from heed.decoding.stepping import Hypothesis
 from heed.errors import Refused
 from heed.models.transformer import Decoder, counts_from_anywhere
+from heed.models.written import Unformed
 from heed.models.xlnet_answers import LanguageModel
-from heed.records import Attended
+from heed.models.xlnet_sights import Memories
+from heed.records import Attended, Need
 from heed.tasks.borrowing import Borrowed, Text, marks_of
+
+FORMED = 256  # places whose logits are there at once while a text is looked at
 
 
 class Decoding(BaseModel):
@@ -65,6 +69,7 @@ class Writer:
     places   how many symbols the model can see at once; None: any number
     context  how many it was trained on at once: given texts are read so many at a time
     tokens   places in a batch, padding included
+    remembers  whether what stands before the window of a given text is remembered, as in training
     """
 
     def __init__(
@@ -76,10 +81,12 @@ class Writer:
         places: int | None,
         context: int,
         tokens: int = 16384,
+        remembers: bool = False,
     ) -> None:
         self.model: Any = model
         self.vocabulary, self.device, self.marks = vocabulary, device, marks_of(vocabulary)
         self.places, self.context, self.tokens = places, context, tokens
+        self.remembers = remembers
 
     def write(
         self, prompts: Sequence[str], decoding: Decoding, samples: int = 1
@@ -216,13 +223,16 @@ class Writer:
         """The same of symbols. All but the first are predicted.
 
         Windows of `context` symbols follow each other, and none knows what came before it but for
-        an `overlap`, which is read again and not counted again.
+        what is remembered, or an `overlap`, which is read again and not counted again.
         """
         if not 0 <= overlap < self.context:
             raise Refused(f"an overlap lies between 0 and the context of {self.context} symbols")
         if len(ids) < 2:
             raise Refused("a text of fewer than two symbols: there is nothing to predict")
-        nats = sum(self._nats(ids, starts, overlap) for starts in self._windows(ids, overlap))
+        nats, memories = 0.0, None
+        for starts in self._windows(ids, overlap):
+            more, memories = self._nats(ids, starts, overlap, memories)
+            nats += more
         # The first symbol is not predicted, and what it writes is not counted.
         text = self.vocabulary.decode(ids.tolist()) if text is None else text
         text = text[len(self.vocabulary.decode(ids[:1].tolist())) :]
@@ -235,11 +245,14 @@ class Writer:
         stride = self.context - overlap
         last = len(ids) - 1  # which is only predicted
         starts = list(range(0, max(1, last - overlap), stride))
-        size = max(1, self.tokens // self.context)
+        size = 1 if self.remembers else max(1, self.tokens // self.context)
         yield from (starts[i : i + size] for i in range(0, len(starts), size))
 
     @torch.inference_mode()
-    def _nats(self, ids: NDArray[Any], starts: list[int], overlap: int) -> float:
+    def _nats(
+        self, ids: NDArray[Any], starts: list[int], overlap: int, memories: Memories | None
+    ) -> tuple[float, Memories | None]:
+        """The surprise of some windows, and what the next one remembers."""
         self.model.eval()
         place = np.array(starts)[:, None] + np.arange(self.context + 1)
         inside = place < len(ids)
@@ -248,12 +261,15 @@ class Writer:
             (np.arange(self.context) >= overlap) | (np.array(starts)[:, None] == 0)
         )
         table, real = torch.from_numpy(rows).to(self.device), torch.from_numpy(counted)
-        logits = self.model(table[:, :-1]).logits.float()
-        nats = cross_entropy(logits.mT, table[:, 1:], reduction="none")
-        return float((nats.double() * real.to(self.device)).sum())
+        said = self.model(table[:, :-1], **({"memories": memories} if self.remembers else {}))
+        nats = cross_entropy(said.logits.float().mT, table[:, 1:], reduction="none")
+        left = said.memories if self.remembers and not overlap else None
+        return float((nats.double() * real.to(self.device)).sum()), left
 
     @torch.inference_mode()
-    def look(self, text: str) -> tuple[list[str], list[str], dict[str, Attended]]:
+    def look(
+        self, text: str, need: Need = "weight"
+    ) -> tuple[list[str], list[str], dict[str, Attended]]:
         """Every attention while a text is read: its pieces, the likeliest next ones, the records.
 
         Of a text longer than the places only the end is read.
@@ -261,12 +277,20 @@ class Writer:
         self.model.eval()
         ids = self.symbols(text)
         ids = ids if self.places is None else ids[-self.places :]
-        written = self.model(torch.tensor([ids], device=self.device), need="weight")
-        logits: Tensor = written.logits[0, :, : self.vocabulary.size]
+        written = self.model(torch.tensor([ids], device=self.device), need=need)
+        likeliest = self._likeliest(written.output)
         pieces = self.vocabulary.pieces
         # Of two streams, the one that predicts: the other only reads.
         asks = {p: record for p, record in written.seen.items() if not p.endswith(".content")}
-        return pieces(ids), pieces(logits.argmax(-1).tolist()), asks
+        return pieces(ids), pieces(likeliest), asks
+
+    def _likeliest(self, output: Tensor | Unformed) -> list[int]:
+        """After each symbol of one text; the logits of a long one are never all there."""
+        if isinstance(output, Tensor):
+            return output[0, :, : self.vocabulary.size].argmax(-1).tolist()
+        parts = (output._replace(known=known) for known in output.known[0].split(FORMED))
+        found = (part.form()[:, : self.vocabulary.size].argmax(-1).tolist() for part in parts)
+        return [symbol for some in found for symbol in some]
 
 
 @dataclass(frozen=True, slots=True)

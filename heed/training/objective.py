@@ -6,9 +6,9 @@ step, so that accumulation and several processes change nothing. Nothing here wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,14 @@ class Objective(Protocol):
 
     def __call__(self, model: nn.Module, batch: Any) -> Loss:
         """The sum over the symbols of the batch."""
+
+
+@runtime_checkable
+class Several(Protocol):
+    """An objective of several means, each over all that a step learns from."""
+
+    def balance(self, batches: Sequence[Any], add: Callable[..., list[int]]) -> None:
+        """Hear the batches of a step before they are learnt from; `add` is over all processes."""
 
 
 def sequence_loss(

@@ -21,7 +21,7 @@ from heed.training import distributed as processes
 from heed.training import optimise
 from heed.training.capture import Backward, Captured
 from heed.training.distributed import Distributed
-from heed.training.objective import Objective
+from heed.training.objective import Objective, Several
 from heed.training.settings import Training
 
 
@@ -104,6 +104,8 @@ class Stepper:
     def _gradients(self, batches: Sequence[Batch]) -> tuple[int, dict[str, Tensor]]:
         """Those of the mean over all symbols of the step, on all processes."""
         world = self.crew.world
+        if isinstance(self.objective, Several):
+            self.objective.balance(batches, self.crew.sum)
         (tokens,) = self.crew.sum(sum(self.objective.count(batch) for batch in batches))
         # Wrapped models give the mean over processes, and the sum is wanted.
         factor = torch.full((), world / max(tokens, 1), device=self.device)

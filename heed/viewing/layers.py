@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from heed.errors import Refused, ShapeError, UnknownName
 from heed.viewing import measure, pyramid
+from heed.viewing.panels import Panel
 from heed.viewing.pyramid import Pyramid
 
 Kind = Literal["self", "cross", "static"]
@@ -142,6 +143,17 @@ class Layer:
                     f"  words: T={named[0]} S={named[1]}"
                 )
 
+    def panels(self) -> list[Panel]:
+        """Every head in its coarsest view, for a terminal: some 64 to 128 cells along a side, or
+        one for each weight where there are fewer."""
+        found = []
+        for h, head in enumerate(self.heads):
+            cells = head.levels[0].values()
+            title = f"{self.name} · head {h}" if len(self.heads) > 1 else self.name
+            names = (_spans(self.queries, cells.shape[0]), _spans(self.keys, cells.shape[1]))
+            found.append(Panel(title, cells, *names))
+        return found
+
     def measured(self) -> dict[str, list[float | None]]:
         """Every statistic that any head has, by name."""
         names = list(dict.fromkeys(name for head in self.heads for name in head.measured))
@@ -151,6 +163,13 @@ class Layer:
             name: [x if x is not None and math.isfinite(x) else None for x in values]
             for name, values in found.items()
         }
+
+
+def _spans(words: tuple[str, ...], cells: int) -> tuple[str, ...]:
+    """A name for every cell: its word, or the first of several."""
+    if cells == len(words):
+        return words
+    return tuple(f"{words[n * len(words) // cells]} …" for n in range(cells))
 
 
 def _three(name: str, weight: ArrayLike) -> NDArray[Any]:

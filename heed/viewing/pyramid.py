@@ -51,6 +51,15 @@ class Level:
     scale: NDArray[np.uint16]  # of each row, as steps below the highest
     tiles: Sequence[Tile]
 
+    def values(self) -> Floats:
+        """The cells as numbers again; zero where there is no tile."""
+        cells = np.zeros(self.shape)
+        for tile in self.tiles:
+            rows, columns = tile.bytes.shape
+            top, left = tile.row * TILE, tile.column * TILE
+            cells[top : top + rows, left : left + columns] = tile.bytes
+        return cells / 255 * _largest(self.high, self.scale)[:, None]
+
 
 @dataclass(frozen=True, slots=True)
 class Pyramid:
@@ -212,8 +221,12 @@ def scaled(top: Floats) -> tuple[float, NDArray[np.uint16], Floats]:
     with np.errstate(divide="ignore"):
         below = -np.log2(top / high) * STEP if high else np.full(len(top), np.inf)
     steps = np.where(below < NONE, np.floor(np.minimum(below, NONE)), NONE).astype(np.uint16)
-    largest = np.where(steps < NONE, high * 2.0 ** (-(steps.astype(np.float64)) / STEP), 0.0)
-    return high, steps, largest
+    return high, steps, _largest(high, steps)
+
+
+def _largest(high: float, steps: NDArray[np.uint16]) -> Floats:
+    """What the steps below the highest say of each row's largest."""
+    return np.where(steps < NONE, high * 2.0 ** (-(steps.astype(np.float64)) / STEP), 0.0)
 
 
 def quantised(values: NDArray[Any], largest: Floats) -> NDArray[np.uint8]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.attention import moving
+from heed.attention import align, moving
 from tests.attention.aligning import WIDTH, made, queries, table
 
 WALKS = ("forward", "forced-forward", "monotonic")
@@ -141,6 +141,24 @@ def test_forced_forward_moves_on_and_holds_the_end() -> None:
     mean = weight @ torch.arange(4).double()
     assert (mean.diff()[:4] > 0.4).all()
     assert mean[5] > 2.99
+
+
+def test_forced_forward_has_finite_gradients_when_all_is_used() -> None:
+    q, k, v = (torch.randn(64, 1, 256, 128).requires_grad_() for _ in range(3))
+    heed.attend(q, k, v, "forced-forward").context.mul(torch.randn(64, 1, 256, 128)).sum().backward()
+    assert q.grad is not None
+    assert q.grad.isfinite().all()
+    assert q.grad.abs().max() > 0
+
+
+def test_a_faint_prior_counts_and_gets_no_gradient() -> None:
+    prior = torch.tensor([1.0, 1e-35]).requires_grad_()
+    weight = align.weighed(torch.tensor([0.0, 90.0]), prior, None)
+    weight[1].backward()
+    assert weight[1] > 0.99
+    assert prior.grad is not None
+    assert prior.grad[0] != 0
+    assert prior.grad[1] == 0
 
 
 def test_mixture_window_is_graves_window() -> None:

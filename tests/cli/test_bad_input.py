@@ -174,7 +174,7 @@ def test_pairs_that_are_all_too_long(training: Callable[..., str]) -> None:
         (["--device", "tpu"], "'tpu'; use auto, cpu or cuda"),
         (["--device", "mps"], "use auto, cpu or cuda"),
         (["--device", "cpu:x"], "use auto, cpu or cuda"),
-        (["--from", "nowhere"], "there is no run nowhere"),
+        (["--from", "nowhere/at/all"], "there is no folder nowhere/at/all"),
     ],
     ids=lambda given: str(given)[:50],
 )
@@ -276,8 +276,9 @@ def test_what_is_no_run(
     if kind == "no weights":
         write("run/config.json", json.dumps({"task": "translate"}))
     before = sorted(Path().rglob("*"))
-    said = refused(command(*verb[:1], "run", *verb[1:]))
-    assert "run" in said
+    name = "no/such/run" if kind == "nowhere" else "run"  # which no hub is asked for
+    said = refused(command(*verb[:1], name, *verb[1:]))
+    assert name in said
     assert kind != "other task" or "caption" in said
     assert sorted(Path().rglob("*")) == before
 

@@ -103,7 +103,8 @@ def test_a_name_is_looked_for_at_the_hub(
     def offline(name: str, **options: Any) -> str:
         raise ConnectionError("no route to host")
 
-    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    for verb in ("snapshot_download", "model_info"):
+        monkeypatch.setattr(f"huggingface_hub.{verb}", offline)
     done = converting("--revision", "abc", source=Path("someone/bert"))
     assert (done.code, done.out) == (2, "")
     assert "hub cannot be reached" in done.err

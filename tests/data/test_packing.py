@@ -39,6 +39,20 @@ def test_rows_within_documents_by_hand():
     assert first.rows.tolist() == [0, 3]
 
 
+def test_rows_that_go_on_by_hand():
+    packed = Packed(STREAM, length=2, rows=2, seed=0, shuffle=False, onward=True)
+    assert [batch.rows.tolist() for batch in packed.epoch(0)] == [[0, 4], [2, 6]]
+    assert [batch.rows.tolist() for batch in packed.epoch(0, 1)] == [[2, 6]]
+    few = Packed(STREAM, length=3, rows=5, seed=0, shuffle=False, onward=True)
+    assert [batch.rows.tolist() for batch in few.epoch(0)] == [[0, 3]]
+    for epoch in range(3):  # in each another cut, and each process has lanes of its own
+        far = Packed(np.arange(100), length=7, rows=3, seed=1, onward=True, shard=(1, 2))
+        (rows,) = torch.stack([batch.rows for batch in far.epoch(epoch)], 1)
+        assert set(rows.diff().tolist()) == {7}
+    with pytest.raises(Refused, match="over the borders"):
+        Packed(STREAM, length=2, rows=2, seed=0, borders=np.array([0, 9]), onward=True)
+
+
 def test_each_epoch_is_cut_somewhere_else_and_another_seed_otherwise():
     stream = np.arange(1000)
     packed = Packed(stream, length=7, rows=8, seed=5)

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chisquare, kstest
 
 from heed.decoding import Hypothesis, greedy, sample
-from heed.decoding.sampling import clocks, truncate
+from heed.decoding.sampling import best, clocks, truncate
 from heed.errors import HeedError, Refused, ShapeError
 from tests.decoding.toys import BEGIN, END, Table, Toy
 
@@ -50,12 +50,27 @@ def test_the_smallest_set_that_holds_the_share(share: float, inside: set[int]) -
     assert set(first_symbols(top_p=share)) == inside
 
 
+def test_the_best_few_are_the_first_of_all_in_order() -> None:
+    """With equals inside, on the border and outside, what cannot be written, and what is NaN."""
+    logits = torch.randn(6, 40)
+    logits[1, 5:9] = logits[1].max()
+    logits[2] = logits[2].round()
+    logits[3, 2:] = -torch.inf
+    logits[4, 7] = torch.nan
+    for rows in (logits[:2], logits):
+        found, symbols = rows.sort(dim=-1, descending=True, stable=True)
+        for k in (1, 4, 39, 40, 50, None):
+            few = best(rows, k)
+            torch.testing.assert_close(few[0], found[:, :k], rtol=0, atol=0, equal_nan=True)
+            assert torch.equal(few[1], symbols[:, :k])
+
+
 def test_truncation_by_hand() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.1, 0.1]]).log()
-    torch.testing.assert_close(truncate(logits, 2, None), torch.tensor([[0.625, 0.375]]))
-    torch.testing.assert_close(truncate(logits, None, 0.6), torch.tensor([[0.5, 0.3, 0, 0]]))
+    torch.testing.assert_close(truncate(logits[:, :2], None), torch.tensor([[0.625, 0.375]]))
+    torch.testing.assert_close(truncate(logits, 0.6), torch.tensor([[0.5, 0.3, 0, 0]]))
     # After top-k the first holds .625: enough for .6.
-    torch.testing.assert_close(truncate(logits, 2, 0.6), torch.tensor([[0.625, 0.0]]))
+    torch.testing.assert_close(truncate(logits[:, :2], 0.6), torch.tensor([[0.625, 0.0]]))
 
 
 def drawn(seed: int, **how) -> list[Hypothesis]:
@@ -139,9 +154,14 @@ def test_with_seeds_as_often_as_they_are_likely(how: dict) -> None:
 
 
 def test_clocks_are_exponential_and_of_their_own_row() -> None:
-    drawn = clocks(torch.arange(50, device="cpu"), 3, 200)
+    symbols = torch.arange(200, device="cpu")
+    drawn = clocks(torch.arange(50, device="cpu"), 3, symbols)
     assert drawn.unique().numel() > 0.99 * drawn.numel()
     assert kstest(drawn.flatten().numpy(), "expon").pvalue > 1e-3
-    again = torch.stack([clocks(torch.tensor([i]), 3, 200)[0] for i in range(50)])
+    again = torch.stack(
+        [clocks(torch.tensor([i]), 3, symbols.to(torch.get_default_device()))[0] for i in range(50)]
+    )
     assert torch.equal(drawn, again.cpu())
-    assert not torch.equal(drawn, clocks(torch.arange(50, device="cpu"), 4, 200))
+    assert not torch.equal(drawn, clocks(torch.arange(50, device="cpu"), 4, symbols))
+    some = torch.randint(0, 200, (50, 7), device="cpu")
+    assert torch.equal(drawn.gather(-1, some), clocks(torch.arange(50, device="cpu"), 3, some))

@@ -104,3 +104,36 @@ def test_it_begins_anew_only_when_full() -> None:
     greedy(sliding, sliding.begin([[]]), 1, begin=3, end=END, longest=9, cut=True, device="cpu")
     assert model.begun == 3
     assert len(model.seen[-1]) == 5
+
+
+class Knowing(NamedTuple):
+    """A step whose logits nobody may form."""
+
+    said: Said
+    weight: None = None
+
+    @property
+    def carry(self) -> list[list[int]]:
+        return self.said.carry
+
+    @property
+    def logits(self) -> Tensor:
+        raise AssertionError("all logits were formed")
+
+    def likeliest(self, many: int, end: int, forbid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_prob = self.said.logits.log_softmax(-1)
+        symbols = log_prob.argmax(-1, keepdim=True)
+        return log_prob.gather(-1, symbols), symbols, log_prob[:, end]
+
+
+def test_logits_that_nobody_needs_are_not_formed() -> None:
+    class Knower(Reader):
+        def step(self, carry: list[list[int]], symbols: Tensor) -> Knowing:  # type: ignore[override]
+            return Knowing(super().step(carry, symbols))
+
+    found = []
+    for model in (Reader(5), Knower(5)):
+        sliding = Sliding(model, 5, "cpu")
+        begun, first = sliding.begin([[3], [4, 5, 6]]), torch.tensor([7, 2], device="cpu")
+        found.append(greedy(sliding, begun, 2, begin=first, end=END, longest=9, device="cpu"))
+    assert [each.symbols for each in found[0]] == [each.symbols for each in found[1]]

@@ -220,15 +220,20 @@ def test_the_twins_agree_on_who_sees_what(name: str, T: int, S: int) -> None:
     introduce(inputs, grad, seen)
 
 
-@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+def poisoned(x: Tensor, where: Tensor) -> Tensor:
+    """NaN, which spoils sums, and infinity, which wins a maximum, at every other place."""
+    even = torch.arange(x.shape[2])[:, None] % 2 == 0
+    return torch.where(where, torch.where(even, torch.nan, torch.inf), x)
+
+
 @pytest.mark.parametrize(("T", "S"), [(6, 9), (1, 12)])
-def test_poison_where_nobody_looks_changes_no_bit(T: int, S: int, poison: float) -> None:
+def test_poison_where_nobody_looks_changes_no_bit(T: int, S: int) -> None:
     (q, k, v, w), grad = random_inputs(2, 2, T, S, 5, 4, B=2)
     for name in ("lengths", "table", "all"):
         seen = plans(T, S)[name]
         unseen = ~table(seen, 2, 2, T, S).any(2)[..., None]
         blind = ~table(seen, 2, 2, T, S).any(3)[..., None]
-        bad = [q.masked_fill(blind, poison), *(x.masked_fill(unseen, poison) for x in (k, v))]
+        bad = [poisoned(q, blind), *(poisoned(x, unseen) for x in (k, v))]
         want, got = (by_triton([*x, w], grad, seen) for x in ((q, k, v), bad))
         assert torch.equal(got[0], want[0])
         for x, y, hidden in zip(got[1:4], want[1:4], (blind, unseen, unseen), strict=True):
@@ -249,7 +254,8 @@ def test_sums_that_cancel() -> None:
 @pytest.mark.parametrize(("T", "S"), [(6, 9), (1, 12)])
 def test_dropout_is_the_same_both_ways(T: int, S: int, p: float) -> None:
     inputs, grad = random_inputs(2, 2, T, S, 4, 3, B=2)
-    introduce(inputs, grad, Plan(), p)
+    if p < 1:
+        introduce(inputs, grad, Plan(), p)
     centre = torch.rand(2, 2, T) * S
     seen = Plan(centre=centre, gain_centre=centre, sigma=2.0, radius=4)
     introduce([*inputs, centre], grad, seen, p)
@@ -260,8 +266,9 @@ def test_dropout_keeps_as_many_as_it_should() -> None:
     assert kept.unique().tolist() == pytest.approx([0, 4 / 3])
     assert (kept > 0).float().mean().item() == pytest.approx(0.75, abs=0.03)
     assert not torch.equal(kept[0, 0], kept[0, 1])
-    assert torch.equal(kept, forward.kept((1, 2, 12, 64), 0.25, torch.tensor([7])))
-    assert not torch.equal(kept, forward.kept((1, 2, 12, 64), 0.25, torch.tensor([8])))
+    few, same, others = (forward.kept((1, 1, 2, 32), 0.25, torch.tensor([i])) for i in (7, 7, 8))
+    assert torch.equal(few, same)
+    assert not torch.equal(few, others)
 
 
 @pytest.mark.parametrize("layout", ["a slice", "reversed", "expanded"])
@@ -391,34 +398,27 @@ for T, H, dtype in ((1, 2, torch.float32), (70, 2, torch.float32), (70, 4, torch
 kernels = {x for m in (forward, backward) for n, x in vars(m).items() if n.endswith("_kernel")}
 missing = kernels - launched - {forward.kept_kernel}
 assert not missing, missing
-CHANGE
+print("done", flush=True)
+
+launching._compiled.clear()
+[p.__dict__.update(do_not_specialize=False) for p in forward.read_kernel.params]
+forward.forward(q, k, v, w, Plan(), 0.0, None)
 """
 
 
-def faked(change: str) -> subprocess.CompletedProcess[str]:
+def test_triton_compiles_for_no_number_that_a_launch_passes() -> None:
     """Every kernel launched from a process of its own, as on a GPU but for what compiles and runs.
 
-    Triton's own view of a kernel's parameters is there only where nothing is interpreted.
+    Triton's own view of a kernel's parameters is there only where nothing is interpreted. A number
+    that it would compile for is named.
     """
-    return subprocess.run(
-        [sys.executable, "-c", FAKED.replace("CHANGE", change)],
+    done = subprocess.run(
+        [sys.executable, "-c", FAKED],
         env={**os.environ, "TRITON_INTERPRET": "0"},
         capture_output=True,
         text=True,
     )
-
-
-def test_triton_compiles_for_no_number_that_a_launch_passes() -> None:
-    done = faked("print('done')")
     assert done.stdout == "done\n", done.stderr
-
-
-def test_a_number_that_triton_would_compile_for_is_named() -> None:
-    done = faked(
-        "launching._compiled.clear()\n"
-        "[p.__dict__.update(do_not_specialize=False) for p in forward.read_kernel.params]\n"
-        "forward.forward(q, k, v, w, Plan(), 0.0, None)"
-    )
     assert (
         "AssertionError: read_kernel's T is a number that Triton would compile for" in done.stderr
     )

@@ -15,7 +15,7 @@ triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU has its own tests")
 
 TILE = Tile(16, 16, 4, 1)
-SHAPES = [(1, 1), (2, 7), (33, 65)]  # the interpreter is slow
+SHAPES = [(1, 1), (2, 7), (17, 49)]  # the interpreter is slow: one tile, or two by four
 
 
 def launched(call: Call, order: bool = True, seed: int | None = None) -> Tensor:
@@ -67,9 +67,9 @@ class Launched(torch.autograd.Function):
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("reach", REACHES)
 def test_the_twins_agree(reach: str, table: str, shape: tuple[int, int]) -> None:
-    heads = {1: (1, 1), 2: (2, 1), 33: (1, 1)}[shape[0]]
-    widths = {1: (8, 8), 2: (21, 5), 33: (16, 32)}[shape[0]]
-    introduce(Case(reach, table, *shape, heads, widths, B=1 + (shape[0] == 33)), launched)
+    heads = {1: (1, 1), 2: (2, 1), 17: (1, 1)}[shape[0]]
+    widths = {1: (8, 8), 2: (21, 5), 17: (16, 32)}[shape[0]]
+    introduce(Case(reach, table, *shape, heads, widths, B=1 + (shape[0] == 17)), launched)
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -98,8 +98,7 @@ def test_a_centre_beside_an_edge_sees_what_the_reference_sees() -> None:
     assert ok.any(-1).tolist() == [[[True, True, True, True, False, False, True, True]]]
 
 
-@pytest.mark.parametrize("reach", REACHES)
-@pytest.mark.parametrize("p", [0.3, 1.0])
+@pytest.mark.parametrize(("reach", "p"), [*((reach, 0.3) for reach in REACHES), ("local-p", 1.0)])
 def test_dropout_drops_what_it_says(reach: str, p: float) -> None:
     case = Case(reach, "causal", 20, 20, (2, 1), dropout=p, B=1)
     leaves = case.leaves()
@@ -120,16 +119,18 @@ def test_dropout_drops_what_it_says(reach: str, p: float) -> None:
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize(
-    ("table", "poison"),
+    ("reach", "table", "order"),
     [
-        ("padded", torch.nan),
-        ("everything", torch.nan),
-        ("causal", torch.nan),
-        ("padded", torch.inf),
+        ("local-p", "padded", True),
+        ("local-p", "padded", False),
+        ("local-p", "everything", True),
+        ("local-p", "causal", False),
+        ("fixed-window", "padded", True),
+        ("fixed-window", "causal", True),
     ],
 )
-@pytest.mark.parametrize("reach", ["local-p", "fixed-window"])
-def test_what_nobody_sees_changes_no_bit(reach: str, table: str, poison: float) -> None:
+def test_what_nobody_sees_changes_no_bit(reach: str, table: str, order: bool) -> None:
+    """NaN, which spoils sums, and infinity, which wins a maximum, at every other key."""
     case = Case(reach, table, 18, 40, (1, 1))
     leaves = case.leaves()
     leaves[3] = leaves[3] // 15 * 15 + 0.5  # centres in few places, and gaps between their windows
@@ -137,15 +138,15 @@ def test_what_nobody_sees_changes_no_bit(reach: str, table: str, poison: float) 
     assert ok is not None
     unseen = ~ok.any(2).any(1)[:, None, :, None]
     assert unseen.any()
-    bad = [leaves[0], *(x.masked_fill(unseen, poison) for x in leaves[1:3]), leaves[3]]
+    poison = torch.tensor([torch.nan, torch.inf]).repeat(20)[:, None]
+    bad = [leaves[0], *(torch.where(unseen, poison, x) for x in leaves[1:3]), leaves[3]]
     loss = torch.randn(2, 1, 18, 8)
-    for order in (True, False) if reach == "local-p" else (True,):
-        clean, dirty = (
-            with_gradients(lambda *x: launched(case.call(*x), order=order), y, loss)  # noqa: B023
-            for y in (leaves, bad)
-        )
-        for x, y in zip(clean, dirty, strict=True):
-            assert torch.equal(x, y)
+    clean, dirty = (
+        with_gradients(lambda *x: launched(case.call(*x), order=order), y, loss)
+        for y in (leaves, bad)
+    )
+    for x, y in zip(clean, dirty, strict=True):
+        assert torch.equal(x, y)
 
 
 def test_awkward_layouts() -> None:

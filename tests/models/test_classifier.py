@@ -50,6 +50,24 @@ def test_a_text_alone_and_in_company_alike(encoder: str, pool: str) -> None:
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("pool", ["mean", "max", "last", "static/additive"])
+def test_poison_in_the_padding_reaches_no_gradient(encoder: str, pool: str) -> None:
+    model = network(encoder, pool).eval()
+    symbols, lengths = texts()
+    symbols *= torch.arange(9) < lengths[:, None]
+    vectors = model.encoder.words if encoder == "bert" else model.encoder.embed
+    found = []
+    for bad in (0.5, torch.nan, torch.inf):
+        with torch.no_grad():
+            vectors.table.weight[0] = bad
+        said = model(symbols, lengths).logits
+        assert said is not None
+        found.append([said, *torch.autograd.grad(said.square().sum(), list(model.parameters()))])
+    for spoilt in found[1:]:
+        torch.testing.assert_close(spoilt, found[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("pool", ["max", "static/additive"])
 def test_every_weight_learns(encoder: str, pool: str) -> None:
     model = network(encoder, pool)

@@ -218,6 +218,8 @@ def test_weights_that_do_not_fit_are_refused(
         ({"model_type": "gpt2", "layer_norm_epsilon": float("nan")}, "layer_norm_epsilon"),
         ({"model_type": "gpt2", "activation_function": "swish"}, "activation_function"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "relative_key"),
+        ({"model_type": "bert", "intermediate_size": None}, "intermediate_size: null"),
+        ({"model_type": "xlnet", "d_inner": None}, "d_inner: null"),
     ],
 )
 def test_a_config_that_cannot_be_is_refused(config: Any, says: str) -> None:

@@ -16,7 +16,7 @@ from heed.errors import HeedError, Refused, ShapeError
 from heed.kernels import native
 from heed.models import stepping
 from heed.models.native_stepping import NativeCarry
-from heed.models.stepping import PlainCarry
+from heed.models.stepping import GROWTH, PlainCarry
 from heed.models.text_settings import BertSettings, GPT2Settings, build, build_bert, build_gpt2
 from heed.models.transformer import Carry, Decoder
 
@@ -220,6 +220,32 @@ def test_positions_end_where_a_text_does_and_not_its_row() -> None:
     torch.testing.assert_close(said[:1, 4:], net(x[:1, 4:]).logits)
     with pytest.raises(Refused, match="positions end at 6; this text reaches 7"):
         net(x, lengths=torch.tensor([4, 7]))
+    for model, bound in ((net, 1e-10), (writer(longest=6).float(), 1e-4)):
+        model.load_state_dict(net.state_dict())
+        carry = model.begin(x[:, :5], lengths=torch.tensor([1, 2]))
+        for t in range(5, 8):  # the row is longer than positions reach, and no text is
+            step = model.step(carry, x[:, t])
+            carry = step.carry
+        for row, n in ((0, 4), (1, 5)):
+            wanted = net(x[row : row + 1, 8 - n :]).logits[0, -1]
+            torch.testing.assert_close(step.logits[row].double(), wanted, rtol=0, atol=bound)
+        carry = model.step(carry, x[:, 0]).carry
+        with pytest.raises(Refused, match="positions end at 6"):
+            model.step(carry, x[:, 0])
+
+
+@torch.no_grad()
+def test_what_grew_is_as_before_for_those_who_hold_it() -> None:
+    """More steps than there was room for at first; then others, from every carry on the way."""
+    net, x = writer(), torch.randint(1, SYMBOLS, (B, 2 * GROWTH + 5))
+    carries = [net.begin(x[:, :2])]
+    for t in range(2, x.shape[1]):
+        carries.append(net.step(carries[-1], x[:, t]).carry)
+    assert carries[0].own[0] is carries[-1].own[0]
+    for t, carry in enumerate(carries, 2):
+        other = torch.full((B,), 4)
+        wanted = net(torch.cat([x[:, :t], other[:, None]], 1)).logits[:, -1]
+        torch.testing.assert_close(net.step(carry, other).logits, wanted)
 
 
 @pytest.mark.parametrize("wrong", [-1, SYMBOLS])
@@ -371,3 +397,46 @@ def test_the_short_road_is_not_taken_by_what_it_does_not_know() -> None:
     assert stepping._plain(net)
     net.words.norm = nn.LayerNorm(16).eval()
     assert not stepping._plain(net)
+
+
+def poisoned(network: nn.Module, table: Tensor, ask: Any) -> list[list[Tensor]]:
+    """Answers and gradients with padding, symbol 0, that is a number, NaN and infinite."""
+    found = []
+    for bad in (0.5, torch.nan, torch.inf):
+        with torch.no_grad():
+            table[0] = bad
+        said = ask()
+        back = torch.autograd.grad(said.square().sum(), list(network.parameters()))
+        found.append([said, *back])
+    return found
+
+
+@pytest.mark.parametrize("attention", ["scaled-dot", "additive"])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_poison_in_the_padding_reaches_no_gradient_of_bert(side: str, attention: str) -> None:
+    settings = BertSettings(**SMALL, longest=T, head="label", attention=attention)
+    network = random_weights(build_bert(settings)).double()
+    network.eval()
+    lengths = torch.tensor([T, 5, 1])
+    exists = torch.arange(T) < lengths[:, None]
+    exists = exists if side == "right" else exists.flip(1)
+    symbols = torch.randint(1, SYMBOLS, (B, T)).where(exists, 0)
+    clean, *spoilt = poisoned(
+        network, network.table, lambda: network(symbols, exists).logits[exists]
+    )
+    for found in spoilt:
+        torch.testing.assert_close(found, clean, rtol=0, atol=0)
+
+
+def test_poison_in_the_padding_reaches_no_gradient_of_gpt2() -> None:
+    network = writer(tied=False)  # or the padding's row would be one of the logits
+    lengths = torch.tensor([T, 5, 1])
+    exists = torch.arange(T) >= T - lengths[:, None]
+    symbols = torch.randint(1, SYMBOLS, (B, T)).where(exists, 0)
+    clean, *spoilt = poisoned(
+        network,
+        network.words.table.weight,
+        lambda: network(symbols, lengths=lengths).logits[exists],
+    )
+    for found in spoilt:
+        torch.testing.assert_close(found, clean, rtol=0, atol=0)

@@ -7,8 +7,10 @@ real command in a real process, which can be killed, limited and watched.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import resource
 import signal
 import subprocess
@@ -308,8 +310,12 @@ def _load() -> None:
     import torch
     import torch.utils.tensorboard
 
-    import heed.cli  # noqa: F401
+    import heed.cli
+    import heed.running
 
+    for room in (heed.cli, heed.running):  # whose verbs are loaded when they are asked for
+        for found in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            importlib.import_module(found.name)
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
     torch.optim.AdamW([weight], lr=0.1).step()  # loads a large part of torch the first time

@@ -254,7 +254,7 @@ def test_a_gpt2_is_trained_further_with_its_own_vocabulary(server: Server, tmp_p
     other = small(tmp_path, {**model, "width": 32, "feed": 128}, steps=10)
     (tmp_path / "input.txt").write_text(text)
     said = server.run("train", other, "--from", folder, "--run", tmp_path / "other").err
-    assert "(271, 16) there and (271, 32) here" in said
+    assert "width=32 and there 16, model.feed=128 and there 64; to agree: model.width=16" in said
     shutil.rmtree(run)
     assert heed.load(folder).tokeniser is not None
 

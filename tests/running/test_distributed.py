@@ -7,13 +7,22 @@ import signal
 import socket
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import yaml
 
+from heed.running.events import finish
+from heed.running.recipe import resolve
+from heed.running.stories import story
 from heed.training import checkpoint, journal
+from heed.training.folder import RunFolder
+from heed.training.objective import Several
 from heed.training.tensors import read
+from tests.running import labelling, test_pretrain
 from tests.running.small import Job, Server, small, write_recipe
 
 
@@ -111,3 +120,54 @@ def test_stopped_and_killed_they_end_the_same(
 @pytest.mark.slow
 def test_one_process_cannot_go_on_for_two(server: Server, together: Path) -> None:
     assert "torchrun --nproc-per-node 2" in server.run("train", together, "--resume").err
+
+
+def classify(folder: Path) -> dict[str, Any]:
+    return labelling.recipe(labelling.files(folder))
+
+
+def pretrain(folder: Path) -> dict[str, Any]:
+    objective = {"kind": "masked", "next_sentence": True}
+    found: dict[str, Any] = yaml.safe_load(
+        test_pretrain.small(folder, test_pretrain.BERT, objective).read_text()
+    )
+    return found
+
+
+def language_model(folder: Path) -> dict[str, Any]:
+    (folder / "input.txt").write_text("to be, or not to be: that is the question.\n" * 20)
+    return {
+        "task": "language-model",
+        "data": {"folder": str(folder), "train": "input.txt", "context": 16},
+        "model": {"kind": "gpt2", "layers": 1, "width": 16, "heads": 2, **test_pretrain.STILL},
+        "training": {"steps": 1, "batch_tokens": 80},  # five rows: one more for the first
+    }
+
+
+@pytest.mark.parametrize("made", [classify, pretrain, language_model])
+def test_the_parts_of_a_batch_are_the_whole(made: Any, tmp_path: Path) -> None:
+    """What two processes add up, batch by batch: as many symbols, the same loss and gradients."""
+    recipe = resolve(made(tmp_path))
+    told = story(recipe.task)
+    prepared = finish(told.prepare(recipe, RunFolder.create(tmp_path / "run")))
+    torch.manual_seed(0)
+    model = told.describe(recipe, prepared).build().double().train()
+    weights, objective = list(model.parameters()), told.objective(recipe, prepared)
+
+    def batches(rank: int, world: int) -> list[Any]:
+        source = told.batches(recipe, prepared, shard=(rank, world), fixed=False)
+        return list(islice(source.epoch(0), 4))
+
+    def learnt(rank: int, world: int) -> list[list[torch.Tensor]]:
+        found = []
+        for batch, whole in zip(batches(rank, world), batches(0, 1), strict=True):
+            if isinstance(objective, Several):
+                objective.balance([whole], lambda *counts: list(counts))
+            total = objective(model, batch).total
+            back = torch.autograd.grad(total, weights, allow_unused=True, materialize_grads=True)
+            found.append([torch.tensor(objective.count(batch)), total.detach(), *back])
+        return found
+
+    for whole, *parts in zip(learnt(0, 1), learnt(0, 2), learnt(1, 2), strict=True):
+        added = [sum(each) for each in zip(*parts, strict=True)]
+        torch.testing.assert_close(added, whole, rtol=1e-5, atol=1e-7)

@@ -64,5 +64,5 @@ def test_what_is_not_kept_or_cannot_be_chosen_is_refused(writer: Path) -> None:
         finish(evaluate(writer, "train", device="cpu"))
     with pytest.raises(Refused, match=r"^decoding: width: input should be greater"):
         finish(evaluate(writer, device="cpu", width=0))
-    with pytest.raises(Refused, match="there is no run nowhere"):
-        finish(evaluate(Path("nowhere"), device="cpu"))
+    with pytest.raises(Refused, match="there is no folder nowhere/at/all, and it is no name"):
+        finish(evaluate(Path("nowhere/at/all"), device="cpu"))

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from heed.data.cache import Corpus
 from heed.data.packing import Packed
 from heed.errors import Refused
 from heed.models.written import Written
+from heed.models.xlnet_settings import XLNetSettings
 from heed.running.evaluate import evaluate
 from heed.running.events import finish
 from heed.running.learner import Trained
@@ -22,8 +24,9 @@ from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.recipe import load, resolve
 from heed.running.stories import story
+from heed.running.stories.remembering import Remembering
 from heed.running.stories.writing import NextSymbol, escaped, unescaped
-from heed.tasks.language_model import judged
+from heed.tasks.language_model import build, judged
 from heed.tasks.writer import Decoding, Reading
 from heed.training import tensors
 from heed.training.settings import Training
@@ -254,9 +257,18 @@ def test_a_symbol_0_is_learnt_and_a_filler_is_not() -> None:
 
 
 def test_xlnet_reads_from_left_to_right(server: Server, tmp_path: Path) -> None:
+    """With memories that go from batch to batch; its last checkpoints lost, they come again."""
     model = {"kind": "xlnet", "layers": 2, "width": 16, "heads": 2, "feed": 32, "dropout": 0.0}
-    done = server.run("train", small(tmp_path, model), "--run", tmp_path / "run")
+    recipe = small(tmp_path, model, data={"memory": 24})
+    done = server.run("train", recipe, "--run", tmp_path / "run")
     assert done.code == 0, done.err
+    last = tmp_path / "run/checkpoints/step-20"
+    saved = tensors.read(last / "model.safetensors")
+    for step in (15, 20):
+        shutil.rmtree(last.with_name(f"step-{step}"))
+    assert "going on from step 10" in server.run("train", tmp_path / "run", "--resume").err
+    again = tensors.read(last / "model.safetensors")
+    assert all(weight.equal(again[key]) for key, weight in saved.items())
     rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     losses = [row["valid/loss"] for row in rows if "valid/loss" in row]
     assert losses[-1] < losses[0]
@@ -271,6 +283,31 @@ def test_xlnet_reads_from_left_to_right(server: Server, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("the\n\na dog came\n")
     done = server.run("predict", tmp_path / "run", tmp_path / "prompts.txt", "--longest", "20")
     assert (done.code, done.out.count("\n")) == (0, 3), done.err
+
+
+@torch.no_grad()
+def test_rows_that_go_on_with_memories_are_one_row() -> None:
+    """What is remembered is what would have been read: Dai 2019 §3.2, in a forward pass."""
+    torch.manual_seed(0)
+    sizes = {"layers": 2, "width": 16, "heads": 2, "feed": 32, "initial": 0.3, "memory": 16}
+    settings = XLNetSettings(**sizes, dropout=0.0, attention_dropout=0.0)
+    model = build(settings, symbols=20, context=8).double()
+    stream, rules = np.random.default_rng(0).integers(0, 20, 33), {"rows": 2, "seed": 0}
+    whole, short = (
+        Packed(stream, length=length, shuffle=False, onward=True, **rules) for length in (16, 8)
+    )
+    expected = NextSymbol(Training(steps=1))(model, next(whole.epoch(0))).total
+    memories = Remembering(lanes=3, layers=2, places=16, width=16).double()
+    objective = NextSymbol(Training(steps=1), memories)
+    for _ in range(2):  # what the epoch before left is not remembered
+        total = sum(objective(model, batch).total for batch in short.epoch(0))
+        torch.testing.assert_close(total, expected)
+
+
+def test_memories_are_of_xlnet_alone(tmp_path: Path) -> None:
+    raw = yaml.safe_load(small(tmp_path, GPT, data={"memory": 8}).read_text())
+    with pytest.raises(Refused, match=r"data\.memory is of XLNet; the model is gpt2"):
+        resolve(raw)
 
 
 def test_lines_escape_and_come_back() -> None:

@@ -35,5 +35,5 @@ def test_every_model_is_told_with_its_sizes_and_keys() -> None:
 def test_every_task_is_told() -> None:
     found = listing.tasks()
     assert [each["name"] for each in found] == list(STORIES)
-    assert found[0]["about"].startswith("Translate: ")
+    assert found[0]["about"].startswith("from pairs of sentences to ")
     assert all(each["about"] and not each["about"].endswith(".") for each in found)

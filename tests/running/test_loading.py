@@ -14,6 +14,8 @@ from torch import Tensor
 
 import heed
 from heed.errors import HeedError, Refused
+from heed.running.opening import open_run
+from heed.running.starting import opened
 from tests.running.folders import cut, headed, network, page, pointer, reconfigure, save
 
 
@@ -220,6 +222,11 @@ class Hub:
     def __init__(self, cached: Path | None = None, online: Path | Exception | None = None) -> None:
         self.cached, self.online, self.asked = cached, online, []
 
+    def model_info(self, name: str, **options: Any) -> None:
+        assert 0 < options["timeout"] <= 10, "nobody waits for a net that does not answer"
+        if isinstance(self.online, Exception):
+            raise self.online
+
     def snapshot_download(self, name: str, **options: Any) -> str:
         self.asked.append((name, options))
         found = self.cached if options.get("local_files_only") else self.online
@@ -234,7 +241,8 @@ class Hub:
 def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
     def put(**parts: Any) -> Hub:
         made = Hub(**parts)
-        monkeypatch.setattr("huggingface_hub.snapshot_download", made.snapshot_download)
+        for verb in ("snapshot_download", "model_info"):
+            monkeypatch.setattr(f"huggingface_hub.{verb}", getattr(made, verb))
         return made
 
     return put
@@ -270,6 +278,32 @@ def test_offline_and_unknown_names_are_said(hub: Any) -> None:
     for name in ("../x", "/nowhere", "a/b/c", "~/x", "a b", "./x", "x/..", "x\n"):
         with pytest.raises(Refused, match="no folder"):
             heed.load(name)
+
+
+def test_a_path_that_was_mistyped_asks_nobody(
+    tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs/grammar").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    made = hub(online=AssertionError("the hub was asked"))
+    said = r"no folder runs/gramar \(did you mean runs/grammar\?\); the hub was not asked"
+    with pytest.raises(Refused, match=said):
+        open_run(Path("runs/gramar"), torch.device("cpu"))
+    assert all(options["local_files_only"] for _, options in made.asked)
+
+
+def test_verbs_take_a_name_at_the_hub(
+    good: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub(cached=good)
+    run = open_run(Path("someone/bert"), torch.device("cpu"))
+    assert (run.story.name, run.folder.path) == ("pretrain", good)
+    start = opened(Path("someone/bert"))
+    assert (start.path, start.settings.kind) == (Path("someone/bert"), "bert")
+    (tmp_path / "someone/bert").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused, match=r"someone/bert is not a run"):  # a folder wins
+        open_run(Path("someone/bert"), torch.device("cpu"))
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -204,11 +205,17 @@ def test_a_comparison_shows_each_pool(run: Path) -> None:
 
     parts = {name: scores(each) for name, each in told.pop("scores").items()}
     done = Trained(**{**told, "folder": run}, scores=parts)
-    cells = [Cell("static/additive", done, 1.0), Cell("mean", error="<it> broke")]
+    assert done.perplexity is None, "of labels there is none"
+    # One that keeps no test is judged by what it was validated by.
+    other = replace(done, scores={"valid": replace(parts["test"], accuracy=50.0)})
+    cells = [Cell("static/additive", done, 1.0), Cell("max", other, 1.0)]
+    cells.append(Cell("mean", error="<it> broke"))
     assert Cell("mean", error="no").row(STORY) == ["mean", *[None] * 7]
     row = dict(zip([c.name for c in STORY.columns], cells[0].row(STORY), strict=True))
     assert (row["accuracy"], row["texts/s"]) == (100, done.tokens_per_second)
     html = page(cells, STORY).html()
+    assert '<span title="best">100.00</span>' in html
+    assert '<span title="best">50.00</span>' not in html
     assert "F1 of each label" in html
     assert "mean: &lt;it&gt; broke" in html
     assert "weighed words" in html
@@ -237,7 +244,7 @@ def test_what_fits_is_taken_from_a_run_with_other_labels(run: Path, tmp_path: Pa
 
 def test_where_nothing_fits_nothing_begins(run: Path, tmp_path: Path) -> None:
     raw = recipe(files(tmp_path / "data"))
-    raw["model"] |= {"encoder": {"kind": "gru", "embedding": 5, "hidden": 6}, "pool": "mean"}
+    raw["model"] |= {"encoder": {"kind": "cnn", "embedding": 5, "channels": 6}, "pool": "mean"}
     with pytest.raises(Refused, match="no weight has its name and shape"):
         trained(raw | {"data": raw["data"] | {"names": {}}}, tmp_path / "next", start=run)
 
@@ -267,9 +274,12 @@ def test_a_bert_begins_with_a_pretrained_folder(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path / "theirs")
     (tmp_path / "theirs/vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
     raw = recipe(files(tmp_path / "data"), steps=1, rate=1e-9, validate_every=1)
-    size = {"layers": 2, "width": 12, "heads": 3, "feed": 24, "longest": 20}
-    raw["model"] = {"encoder": {"kind": "bert", **size}, "pool": "first"}
+    raw["model"] = {"encoder": {"kind": "bert", "width": 8, "size": "tiny"}, "pool": "first"}
+    with pytest.raises(Refused, match=r"width=8 and there 12, .* to agree: model.encoder.width=12"):
+        trained(raw, tmp_path / "run", start=tmp_path / "theirs")
+    raw["model"]["encoder"] = {"kind": "bert", "layers": 2}
     _, notes = trained(raw, tmp_path / "run", start=tmp_path / "theirs")
+    assert any("encoder.width=12, model.encoder.feed=24" in note for note in notes)
     (told,) = [note for note in notes if "taken" in note]
     assert "new: pool.*, answer.*" in told
     worker = open_run(tmp_path / "run", CPU).worker

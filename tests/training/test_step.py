@@ -80,13 +80,14 @@ def test_an_optimiser_of_ones_own_is_spared_too() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_a_step_waits_for_no_gpu(accumulate: int) -> None:
     with torch.device("cuda"):
         run = Run(Training(steps=6, accumulate=accumulate))
     run.go(until=2)
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         moments = run.go()
     finally:
         torch.cuda.set_sync_debug_mode("default")

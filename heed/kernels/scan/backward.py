@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from heed.kernels.scan.device import (
+    FAINT,
     HARD,
-    TINY,
     TRACE,
     chance_at,
     entry,
@@ -126,7 +126,7 @@ def _weigh_back(
                     carry = entry(reached, at, BLOCK - 1)
                     slope = weight * (grad + later - mean - rest)
                     prior = reached * left_of(used)
-                    d_prior = tl.where(prior < TINY, 0.0, slope / tl.maximum(prior, TINY))
+                    d_prior = tl.where(prior < FAINT, 0.0, slope / tl.maximum(prior, FAINT))
                     unused = tl.where(1 - used >= TRACE, d_prior * reached, 0.0)
                     tl.store(C + j, later - unused, j < S)
                     d_prior *= left_of(used)
@@ -136,7 +136,7 @@ def _weigh_back(
                     )
                     carry = entry(arrives, at, BLOCK - 1)
                     slope = weight * (grad - mean - rest)
-                    d_prior = tl.where(prior < TINY, 0.0, slope / tl.maximum(prior, TINY))
+                    d_prior = tl.where(prior < FAINT, 0.0, slope / tl.maximum(prior, FAINT))
                     d_move += tl.sum(d_prior * (arrives - waits), 0)
                 tl.store(DE + row + j, slope, j < S)
                 tl.store(P + j, d_prior, j < S)

@@ -15,6 +15,9 @@ enum { MONOTONIC, HARD, FORWARD, FORCED };
 /* What is fully used keeps this much: heed.attention.moving.forced_step. */
 #define TRACE 1e-6
 
+/* A prior below it gets no gradient: heed.attention.align.weighed. */
+#define FAINT 1e-30
+
 /* Pointers, sizes and strides; the strides of energies and visibility are by batch row, head, query
 (and key). All else is contiguous. Pointers to what a kind does not have are zero. */
 struct walk {
@@ -326,9 +329,9 @@ static void OF(unweigh)(
         grad[s] -= mean;
     const REAL rest = OF(dot)(weight, grad, S);
     for (int64_t s = 0; s < S; s++) {
-        REAL d = weight[s] * (grad[s] - rest), over = prior[s] < TINY ? 1 : prior[s];
+        REAL d = weight[s] * (grad[s] - rest), over = prior[s] < (REAL)FAINT ? 1 : prior[s];
         d_energy[s] = d;
-        d_prior[s] = prior[s] < TINY ? 0 : d / over;
+        d_prior[s] = prior[s] < (REAL)FAINT ? 0 : d / over;
     }
 }
 

@@ -10,10 +10,14 @@ from heed.models.layouts.layout import (
     THEIR_ACTIVATIONS,
     Layout,
     Rename,
+    both,
     chosen,
+    label_names,
+    labels_of,
     only,
     plain_attention,
     translated,
+    written,
 )
 from heed.models.text_settings import BertSettings, build_bert
 
@@ -66,89 +70,62 @@ def settings(config: dict[str, Any], head: str) -> BertSettings:
     )
 
 
-def labels_of(config: dict[str, Any]) -> int:
-    """How many answers a head chooses from."""
-    named = config.get("id2label")
-    count: int = len(named) if isinstance(named, dict) else config.get("num_labels", 2)
-    return count
-
-
-def label_names(count: int) -> dict[str, Any]:
-    """Labels by number, as a config.json lists them."""
-    names = [f"LABEL_{i}" for i in range(count)]
-    return {"id2label": dict(enumerate(names)), "label2id": {x: i for i, x in enumerate(names)}}
-
-
 def config(settings: BertSettings, head: str) -> dict[str, Any]:
     """A config.json that says the same."""
     plain_attention(settings.attention)
-    size = settings.sizes._asdict()
-    said = {key: size.get(field, getattr(settings, field)) for field, (key, _) in FIELDS.items()}
-    names = {ours: theirs for theirs, ours in ARCHITECTURES.items()}
     return {
-        "architectures": [names[head]],
-        "model_type": "bert",
-        **said,
-        "vocab_size": settings.rows,
+        **written(settings, head, FIELDS, ARCHITECTURES),
         "hidden_act": THEIR_ACTIVATIONS[settings.activation],
         "pad_token_id": 0,
-        **(label_names(settings.labels) if head in ("classify", "label") else {}),
+        **label_names(settings.labels, head),
     }
 
 
 def names(settings: BertSettings) -> dict[str, Rename]:
     """Every weight, and where it is found there."""
     body = "" if settings.head == "none" else "bert."
-    found = {
-        "encoder.words.table.weight": f"{body}embeddings.word_embeddings.weight",
-        "encoder.words.position.table.weight": f"{body}embeddings.position_embeddings.weight",
-        "encoder.words.types.weight": f"{body}embeddings.token_type_embeddings.weight",
-        **_both("encoder.words.norm", f"{body}embeddings.LayerNorm"),
+    words = f"{body}embeddings"
+    renames = {
+        "encoder.words.table.weight": Rename(f"{words}.word_embeddings.weight"),
+        "encoder.words.position.table.weight": Rename(f"{words}.position_embeddings.weight"),
+        "encoder.words.types.weight": Rename(f"{words}.token_type_embeddings.weight"),
+        **both("encoder.words.norm", f"{words}.LayerNorm"),
         **_answers(settings, body),
     }
-    renames = {ours: Rename(theirs) for ours, theirs in found.items()}
     for i in range(settings.sizes.layers):
         renames |= _layer(f"encoder.stack.layers.{i}", f"{body}encoder.layer.{i}")
     return renames
 
 
-def _answers(settings: BertSettings, body: str) -> dict[str, str]:
+def _answers(settings: BertSettings, body: str) -> dict[str, Rename]:
     """The weights of a head."""
-    head, found = settings.head, dict[str, str]()
+    head, found = settings.head, dict[str, Rename]()
     if head in ("none", "next", "pretraining", "classify"):
-        found |= _both("pool.dense", f"{body}pooler.dense")
+        found |= both("pool.dense", f"{body}pooler.dense")
     if head in ("masked", "pretraining"):
-        found |= _both("words.dense", "cls.predictions.transform.dense")
-        found |= _both("words.norm", "cls.predictions.transform.LayerNorm")
-        found["words.bias"] = "cls.predictions.bias"
+        found |= both("words.dense", "cls.predictions.transform.dense")
+        found |= both("words.norm", "cls.predictions.transform.LayerNorm")
+        found["words.bias"] = Rename("cls.predictions.bias")
     if head in ("next", "pretraining"):
-        found |= _both("follows", "cls.seq_relationship")
+        found |= both("follows", "cls.seq_relationship")
     if head in ("classify", "label"):
-        found |= _both("answer", "classifier")
+        found |= both("answer", "classifier")
     if head == "span":
-        found |= _both("answer", "qa_outputs")
+        found |= both("answer", "qa_outputs")
     return found
 
 
 def _layer(ours: str, theirs: str) -> dict[str, Rename]:
     looks = [f"{theirs}.attention.self.{name}" for name in ("query", "key", "value")]
-    plain = {
-        **_both(f"{ours}.attention.out_proj", f"{theirs}.attention.output.dense"),
-        **_both(f"{ours}.around_attention.norm", f"{theirs}.attention.output.LayerNorm"),
-        **_both(f"{ours}.feed.0", f"{theirs}.intermediate.dense"),
-        **_both(f"{ours}.feed.3", f"{theirs}.output.dense"),
-        **_both(f"{ours}.around_feed.norm", f"{theirs}.output.LayerNorm"),
-    }
     return {
         f"{ours}.attention.in_proj_weight": Rename(tuple(f"{x}.weight" for x in looks)),
         f"{ours}.attention.in_proj_bias": Rename(tuple(f"{x}.bias" for x in looks)),
-        **{mine: Rename(other) for mine, other in plain.items()},
+        **both(f"{ours}.attention.out_proj", f"{theirs}.attention.output.dense"),
+        **both(f"{ours}.around_attention.norm", f"{theirs}.attention.output.LayerNorm"),
+        **both(f"{ours}.feed.0", f"{theirs}.intermediate.dense"),
+        **both(f"{ours}.feed.3", f"{theirs}.output.dense"),
+        **both(f"{ours}.around_feed.norm", f"{theirs}.output.LayerNorm"),
     }
-
-
-def _both(ours: str, theirs: str) -> dict[str, str]:
-    """A weight and its bias."""
-    return {f"{ours}.{part}": f"{theirs}.{part}" for part in ("weight", "bias")}
 
 
 BERT = Layout(

@@ -9,10 +9,12 @@ from heed.models.layouts.layout import (
     THEIR_ACTIVATIONS,
     Layout,
     Rename,
+    both,
     chosen,
     only,
     plain_attention,
     translated,
+    written,
 )
 from heed.models.text_settings import GPT2Settings, build_gpt2
 
@@ -58,16 +60,10 @@ def settings(config: dict[str, Any], head: str) -> GPT2Settings:
 def config(settings: GPT2Settings, head: str) -> dict[str, Any]:
     """A config.json that says the same."""
     plain_attention(settings.attention)
-    size = settings.sizes._asdict()
-    said = {key: size.get(field, getattr(settings, field)) for field, (key, _) in FIELDS.items()}
     embedding = settings.embedding_dropout
     end = OWN_END if settings.symbols == OWN_SYMBOLS else None
-    names = {ours: theirs for theirs, ours in ARCHITECTURES.items()}
     return {
-        "architectures": [names[head]],
-        "model_type": "gpt2",
-        **said,
-        "vocab_size": settings.rows,
+        **written(settings, head, FIELDS, ARCHITECTURES),
         "embd_pdrop": settings.dropout if embedding is None else embedding,
         "activation_function": THEIR_ACTIVATIONS[settings.activation],
         "tie_word_embeddings": settings.tied,
@@ -82,7 +78,7 @@ def names(settings: GPT2Settings) -> dict[str, Rename]:
     renames = {
         "words.table.weight": Rename(f"{body}wte.weight"),
         "words.position.table.weight": Rename(f"{body}wpe.weight"),
-        **_norm("stack.norm", f"{body}ln_f"),
+        **both("stack.norm", f"{body}ln_f"),
     }
     for i in range(settings.sizes.layers):
         renames |= _layer(f"stack.layers.{i}", f"{body}h.{i}")
@@ -96,24 +92,12 @@ def _layer(ours: str, theirs: str) -> dict[str, Rename]:
     return {
         f"{attention}.in_proj_weight": Rename(f"{look}.weight", transpose=True),
         f"{attention}.in_proj_bias": Rename(f"{look}.bias"),
-        **_turned(f"{attention}.out_proj", f"{theirs}.attn.c_proj"),
-        **_turned(f"{ours}.feed.0", f"{theirs}.mlp.c_fc"),
-        **_turned(f"{ours}.feed.3", f"{theirs}.mlp.c_proj"),
-        **_norm(f"{ours}.around_attention.norm", f"{theirs}.ln_1"),
-        **_norm(f"{ours}.around_feed.norm", f"{theirs}.ln_2"),
+        **both(f"{attention}.out_proj", f"{theirs}.attn.c_proj", transpose=True),
+        **both(f"{ours}.feed.0", f"{theirs}.mlp.c_fc", transpose=True),
+        **both(f"{ours}.feed.3", f"{theirs}.mlp.c_proj", transpose=True),
+        **both(f"{ours}.around_attention.norm", f"{theirs}.ln_1"),
+        **both(f"{ours}.around_feed.norm", f"{theirs}.ln_2"),
     }
-
-
-def _turned(ours: str, theirs: str) -> dict[str, Rename]:
-    """A linear map, which they keep transposed."""
-    return {
-        f"{ours}.weight": Rename(f"{theirs}.weight", transpose=True),
-        f"{ours}.bias": Rename(f"{theirs}.bias"),
-    }
-
-
-def _norm(ours: str, theirs: str) -> dict[str, Rename]:
-    return {f"{ours}.{part}": Rename(f"{theirs}.{part}") for part in ("weight", "bias")}
 
 
 GPT2 = Layout(

@@ -29,6 +29,19 @@ class Rename(NamedTuple):
     """Theirs is reshaped to this first, before it is transposed or joined."""
 
 
+def both(ours: str, theirs: str, *, transpose: bool = False) -> dict[str, Rename]:
+    """A weight and its bias; of a linear map the weight may be kept transposed."""
+    return {
+        f"{ours}.weight": Rename(f"{theirs}.weight", transpose),
+        f"{ours}.bias": Rename(f"{theirs}.bias"),
+    }
+
+
+def as_viewed(settings: Any) -> dict[str, tuple[int, ...]]:
+    """Nothing is stored with other axes than the names say."""
+    return {}
+
+
 class Layout(NamedTuple):
     """One family of models as Hugging Face stores it."""
 
@@ -54,6 +67,13 @@ class Layout(NamedTuple):
     ignored: tuple[str, ...] = ()
     """Names that a file may hold besides, as regular expressions: masks, and what is tied."""
 
+    stored: Callable[[Any], dict[str, tuple[int, ...]]] = as_viewed
+    """The shapes there of what `names` views with other axes."""
+
+
+SIZES = ("symbols", "width", "layers", "heads", "feed")
+"""What null would leave to a named size of heed, were it let through."""
+
 
 def translated(
     kind: type[Settings],
@@ -66,9 +86,9 @@ def translated(
     names  of each of heed's fields: the key there, and what holds where it is left out
     """
     given = {field: config.get(key, default) for field, (key, default) in names.items()}
-    for field in ("symbols", "width", "layers", "heads"):
-        if field in names and given[field] is None:
-            raise Refused(f"config.json has {names[field][0]}: null, which is no size")
+    for field, (key, default) in names.items():
+        if field in SIZES and default is not None and given[field] is None:
+            raise Refused(f"config.json has {key}: null, which is no size")
     for field, value in (given | known).items():
         if isinstance(value, bool) and kind.model_fields[field].annotation is not bool:
             key = names[field][0] if field in names else field
@@ -82,6 +102,37 @@ def translated(
         said = repr(wrong["input"])
         said = said if len(said) < 60 else f"{said[:60]}…"
         raise Refused(f"config.json has {key}: {said}: {wrong['msg']}") from None
+
+
+def written(
+    settings: Any,
+    head: str,
+    names: Mapping[str, tuple[str, Any]],
+    architectures: Mapping[str, str],
+) -> dict[str, Any]:
+    """The way back of `translated`: what a config.json says of the fields in a table."""
+    size, theirs = settings.sizes._asdict(), {ours: name for name, ours in architectures.items()}
+    return {
+        "architectures": [theirs[head]],
+        "model_type": settings.kind,
+        **{key: size.get(field, getattr(settings, field)) for field, (key, _) in names.items()},
+        "vocab_size": settings.rows,
+    }
+
+
+def labels_of(config: Mapping[str, Any]) -> int:
+    """How many answers a head chooses from."""
+    named = config.get("id2label")
+    count: int = len(named) if isinstance(named, dict) else config.get("num_labels", 2)
+    return count
+
+
+def label_names(count: int, head: str) -> dict[str, Any]:
+    """Labels by number, as a config.json lists them where a head has labels."""
+    if head not in ("classify", "label"):
+        return {}
+    names = [f"LABEL_{i}" for i in range(count)]
+    return {"id2label": dict(enumerate(names)), "label2id": {x: i for i, x in enumerate(names)}}
 
 
 def only(config: Mapping[str, Any], **expected: Any) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from heed.errors import Refused
-from heed.models.layouts.bert import label_names, labels_of
 from heed.models.layouts.layout import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
     Layout,
     Rename,
+    both,
     chosen,
+    label_names,
+    labels_of,
     only,
     translated,
+    written,
 )
 from heed.models.xlnet_settings import XLNetSettings, build
 
@@ -54,10 +57,6 @@ def settings(config: dict[str, Any], head: str) -> XLNetSettings:
     only(config, bi_data=False, same_length=False, summary_use_proj=True, untie_r=True)
     empty = {key: ours for key, ours in NOTHING.items() if not config.get(key, True)}
     said = {**config, **empty}
-    for field in ("symbols", "width", "layers", "heads", "feed"):
-        key = FIELDS[field][0]
-        if config.get(key, 1) is None:
-            raise Refused(f"config.json has {key}: null, which is no size")
     if isinstance(said.get("clamp_len"), int):
         said["clamp_len"] = max(said["clamp_len"], 0)
     made = translated(
@@ -82,15 +81,9 @@ def config(settings: XLNetSettings, head: str) -> dict[str, Any]:
             "Hugging Face's layout has no place for another attention than 'relative', nor for "
             f"options of it; these settings have {settings.attention!r}, {settings.options!r}"
         )
-    size = settings.sizes._asdict()
-    said = {key: size.get(field, getattr(settings, field)) for field, (key, _) in FIELDS.items()}
-    names = {ours: theirs for theirs, ours in ARCHITECTURES.items()}
     bend, dropout = settings.summary_activation, settings.head_dropout
     return {
-        "architectures": [names[head]],
-        "model_type": "xlnet",
-        **said,
-        "vocab_size": settings.rows,
+        **written(settings, head, FIELDS, ARCHITECTURES),
         "dropout": settings.dropout,
         "d_head": settings.sizes.width // settings.sizes.heads,
         "ff_activation": THEIR_ACTIVATIONS[settings.activation],
@@ -99,7 +92,7 @@ def config(settings: XLNetSettings, head: str) -> dict[str, Any]:
         "summary_type": settings.summary,
         "summary_activation": "tanh" if bend == "tanh" else "",
         "summary_last_dropout": settings.dropout if dropout is None else dropout,
-        **(label_names(settings.labels) if head in ("classify", "label") else {}),
+        **label_names(settings.labels, head),
     }
 
 
@@ -136,12 +129,12 @@ def _answers(settings: XLNetSettings) -> dict[str, Rename]:
     """The weights of a head."""
     if settings.head == "language":
         if not settings.tied:
-            return _both("output", "lm_loss")
+            return both("output", "lm_loss")
         return {"bias": Rename("lm_loss.bias")}
     if settings.head == "classify":
-        return _both("pool.dense", "sequence_summary.summary") | _both("answer", "logits_proj")
+        return both("pool.dense", "sequence_summary.summary") | both("answer", "logits_proj")
     theirs = {"label": "classifier", "span": "qa_outputs"}
-    return _both("answer", theirs[settings.head]) if settings.head in theirs else {}
+    return both("answer", theirs[settings.head]) if settings.head in theirs else {}
 
 
 def _layer(ours: str, theirs: str, width: int, heads: int) -> dict[str, Rename]:
@@ -157,16 +150,11 @@ def _layer(ours: str, theirs: str, width: int, heads: int) -> dict[str, Rename]:
         f"{score}.segment_bias": Rename(f"{look}.r_s_bias", view=bias),
         f"{score}.distance_weight": Rename(f"{look}.r", transpose=True, view=flat),
         f"{score}.segment_vectors": Rename(f"{look}.seg_embed", transpose=True),
-        **_both(f"{ours}.around_attention.norm", f"{look}.layer_norm"),
-        **_both(f"{ours}.feed.0", f"{theirs}.ff.layer_1"),
-        **_both(f"{ours}.feed.3", f"{theirs}.ff.layer_2"),
-        **_both(f"{ours}.around_feed.norm", f"{theirs}.ff.layer_norm"),
+        **both(f"{ours}.around_attention.norm", f"{look}.layer_norm"),
+        **both(f"{ours}.feed.0", f"{theirs}.ff.layer_1"),
+        **both(f"{ours}.feed.3", f"{theirs}.ff.layer_2"),
+        **both(f"{ours}.around_feed.norm", f"{theirs}.ff.layer_norm"),
     }
-
-
-def _both(ours: str, theirs: str) -> dict[str, Rename]:
-    """A weight and its bias."""
-    return {f"{ours}.{part}": Rename(f"{theirs}.{part}") for part in ("weight", "bias")}
 
 
 XLNET = Layout(
@@ -177,4 +165,5 @@ XLNET = Layout(
     names,
     prefix="transformer.",
     ignored=(r"lm_loss\.weight",),
+    stored=stored,
 )

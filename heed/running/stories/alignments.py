@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from heed.data.tokenise import BOS
+from heed.tasks.looking import looked
 from heed.tasks.translate import Scores
 from heed.tasks.translator import Example, Translation, Translator
+from heed.viewing.atlas import Kind, Take
 from heed.viewing.blocks import Column, Table
 from heed.viewing.blocks import Example as Block
 from heed.viewing.chart import Line, LineChart
+from heed.viewing.looking import Look
 from heed.viewing.panels import Panel
+from heed.viewing.taking import layers
 from heed.viewing.terminal import HeatMap
 
 CURVES = 6  # lines of a chart that can be told apart
+SMALL = 128 * 128  # weights of an alignment that is drawn by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +97,70 @@ def heads(translator: Translator, translation: Translation) -> list[Panel]:
     """Every head of every attention while a translation is read again, its end included."""
     if not translation.source.strip():
         return []
-    seen, sources, _ = translator.look([Example(translation.source, translation.text)])
-    vocabulary = translator.vocabulary
-    ids = vocabulary.source.encode([translation.source])[0][: int(sources[0])]
-    across = vocabulary.source.pieces(ids, translation.source)
-    down = vocabulary.target.pieces(vocabulary.target.encode([translation.text])[0])
+    seen, *_ = translator.look([Example(translation.source, translation.text)])
+    words = words_of(translator, translation)
     return [
-        Panel.of(
-            f"{path} · head {h}" if record.weight.shape[1] > 1 else path,
-            weight,
-            across if path.startswith("encoder") else down,
-            down if path.startswith("decoder") and path.endswith("self") else across,
-        )
+        Panel.of(f"{path} · head {h}" if record.weight.shape[1] > 1 else path, weight, *words(path))
         for path, record in seen.items()
         for h, weight in enumerate(record.weight[0].float().cpu().numpy())
     ]
+
+
+def words_of(
+    translator: Translator, translation: Translation
+) -> Callable[[str], tuple[list[str], list[str]]]:
+    """The words that ask each attention, and those that are asked, by its path.
+
+    A row of the decoder is the choice of a word, which itself is not yet there to be looked at:
+    there is what stands before it.
+    """
+    across, target = translation.columns, translator.vocabulary.target
+    ids = target.encode([translation.text])[0][: translator.writes]
+    down, before = target.pieces(ids), target.pieces([BOS, *ids[:-1]])
+
+    def words(path: str) -> tuple[list[str], list[str]]:
+        if path.startswith("encoder"):
+            return across, across
+        return down, before if _kind(path) == "self" else across
+
+    return words
+
+
+def _kind(path: str) -> Kind:
+    """By the path among the modules of a model, or in what it says it has seen."""
+    inside = path.endswith("self") or (".layers." in path and not path.endswith("cross"))
+    return "self" if inside or path.startswith("encoder") else "cross"
+
+
+def take(translator: Translator, translation: Translation, name: str = "") -> list[Take]:
+    """What every attention saw while a translation is read again; none without attention."""
+    if not translation.source.strip():
+        return []
+    pair = [Example(translation.source, translation.text)]
+    _, seen = looked(translator.model, lambda: translator.read(pair, look=False))
+    words = words_of(translator, translation)
+    found = layers(seen, words, kinds={path: _kind(path) for path in seen})
+    return [Take(name, found, score=translation.log_prob, written=True)] if found else []
+
+
+def look(
+    translator: Translator, found: Sequence[Translation], reference: str, given: Sequence[str] = ()
+) -> Look:
+    """Translations of one sentence, best first, and what was looked at for each.
+
+    given  other translations of it, which are looked at instead: those that another model wrote
+    """
+    best = found[0]
+    read = [replace(best, text=text, log_prob=math.nan) for text in given] or found
+    takes = [
+        one
+        for n, each in enumerate(read, 1)
+        for one in take(translator, each, f"{n} · {each.text}" if len(read) > 1 else "")
+    ]
+    panel = alignment(best)
+    small = panel is None or panel.weight.size <= SMALL
+    shown = Shown(best if small else replace(best, weight=None), reference)
+    return Look(best.source, best.text, takes, shown.block, readings=[each.text for each in found])
 
 
 def by_length(scores: Mapping[str, Mapping[str, Scores]], title: str = "") -> LineChart:

@@ -14,15 +14,25 @@ from torch import nn
 from heed.data.batches import Batches
 from heed.data.labelled import Column, Labelled, LabelledFiles, TextReport, read_labelled
 from heed.data.tokenise import SPECIALS
-from heed.errors import HeedError, Refused
+from heed.errors import Refused
 from heed.models import classifier
 from heed.models.classifier import POOLS, ClassifierSettings
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.labelling import Evaluated, Labelling, Validator, evaluated
 from heed.running.stories.labels import Prepared, kept, prepare, words_of
-from heed.running.stories.story import Config, Recipe, Run, Start, Story
-from heed.running.stories.weighing import Answer, Shown, heads
+from heed.running.stories.story import (
+    Config,
+    Recipe,
+    Run,
+    Start,
+    Story,
+    check_vocabulary,
+    judged_part,
+    kept_part,
+    scored_part,
+)
+from heed.running.stories.weighing import Answer, Shown, heads, look
 from heed.tasks import classify
 from heed.tasks.cutting import Words
 from heed.tasks.labeller import Labeller
@@ -30,6 +40,7 @@ from heed.training.folder import RunFolder
 from heed.viewing import blocks
 from heed.viewing.blocks import Block, Charts, Heading, Value
 from heed.viewing.chart import BarChart, Bars
+from heed.viewing.looking import Look
 
 FEW = 5  # texts that are shown when none is given
 
@@ -72,38 +83,26 @@ class Classifying(Story):
     recipe = ClassifyRecipe
     config = ClassifyConfig
     looks = "One text, as each weighs it"
-    columns = (
-        blocks.Column("mechanism"),
+    figures = (
         blocks.Column("accuracy", ".2f", "high"),
         blocks.Column("macro-F1", ".2f", "high"),
         blocks.Column("loss", ".4f", "low"),
-        blocks.Column("texts/s", ",.0f", "high"),
-        blocks.Column("memory, MiB", ",.0f", "low"),
-        blocks.Column("parameters", ",d"),
-        blocks.Column("seconds", ",.0f", "low"),
     )
 
-    def check(self, recipe: ClassifyRecipe) -> None:
+    def draft(self, recipe: ClassifyRecipe) -> None:
         """Neither the vocabulary nor the labels matter."""
-        try:
-            with torch.device("meta"):
-                classifier.build(recipe.model, symbols=len(SPECIALS), labels=2)
-        except HeedError as error:
-            raise Refused(f"the recipe's model cannot be built: {error}") from None
+        classifier.build(recipe.model, symbols=len(SPECIALS), labels=2)
 
-    def with_attention(self, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Another pool: mean, max, last, first, or a static attention, whose `static/` may be left
         out. Of BERT a name that is neither is the attention between its words."""
-        model = raw.get("model") or {}
-        if not isinstance(model, Mapping):
-            return dict(raw)  # refused as such later
         model = {key: value for key, value in model.items() if key != "options"}
         encoder = model.get("encoder")
         plain = name in POOLS or name == "none" or "static" in name.split("/")
         if not plain and isinstance(encoder, Mapping) and encoder.get("kind") == "bert":
-            return {**raw, "model": {**model, "encoder": {**encoder, "attention": name}}}
+            return {**model, "encoder": {**encoder, "attention": name}}
         pool = "mean" if name == "none" else name if plain else f"static/{name}"
-        return {**raw, "model": {**model, "pool": pool}}
+        return {**model, "pool": pool}
 
     def prepare(
         self, recipe: ClassifyRecipe, folder: RunFolder, start: Start | None = None
@@ -142,8 +141,7 @@ class Classifying(Story):
         """The tokeniser and the labels."""
         frame, symbols = framed(config.model), config.symbols
         words = words_of(folder, config.labels, frame, config.longest, symbols)
-        if words.tokeniser.size != config.symbols:
-            raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
+        check_vocabulary(folder, words.tokeniser.size, symbols)
         if len(set(config.labels)) != len(config.labels):
             raise Refused(f"{folder.config}: one of its labels is there twice")
         if not set(config.names.values()) <= set(config.labels):
@@ -164,6 +162,10 @@ class Classifying(Story):
         """By texts it does not learn from."""
         return Validator(worker, prepared.valid, folder)
 
+    def parts(self, folder: RunFolder) -> list[str]:
+        """The test, or else what it was validated by."""
+        return [judged_part(folder)]
+
     def score(
         self, recipe: ClassifyRecipe, worker: Labeller, folder: RunFolder, part: str
     ) -> Work[classify.Scores]:
@@ -178,6 +180,7 @@ class Classifying(Story):
         self.only(options)
         labels, names = run.config.labels, run.config.names
         if isinstance(data, str):
+            data = yield from scored_part(run.folder, data)
             rows = list(kept(run.folder, data, labels))
         else:
             report, known = TextReport(), [*labels, *names]
@@ -209,16 +212,19 @@ class Classifying(Story):
             for row, each in zip(rows, said, strict=True)
         ]
 
-    def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
-        """As in columns."""
-        test = trained.scores.get("test")
-        figures = [None] * 3 if test is None else [test.accuracy, test.macro_f1, test.loss]
-        spent = [trained.tokens_per_second, memory, trained.parameters, trained.seconds]
-        return [mechanism, *figures, *spent]
+    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+        """The label of each text, or of a few that the run keeps."""
+        rows = [Labelled(text, "") for text in texts] or examples_of(run.folder, run.config.labels)
+        return [look(run.worker, row.text, row.label) for row in rows]
+
+    def figured(self, trained: Any) -> list[Value]:
+        """As in figures."""
+        (scores,) = trained.scores.values()
+        return [scores.accuracy, scores.macro_f1, scores.loss]
 
     def compared(self, trained: Mapping[str, Any]) -> list[Block]:
         """F1 of each label, side by side."""
-        tested = {name: each.scores["test"] for name, each in trained.items() if each.scores}
+        tested = {name: next(iter(each.scores.values())) for name, each in trained.items()}
         if not tested:
             return []
         labels = next(iter(tested.values())).labels
@@ -246,10 +252,10 @@ def files_from(paths: Sequence[Path], config: ClassifyConfig) -> LabelledFiles:
 
 def examples_of(folder: RunFolder, labels: Sequence[str], count: int = FEW) -> list[Labelled]:
     """The first few texts that the run keeps for tests, or else for validation."""
-    for part in ("test", "valid"):
-        if (folder.examples / f"{part}.jsonl").is_file():
-            return list(islice(kept(folder, part, labels), count))
-    raise Refused(f"{folder.path} keeps no examples; give a text")
+    part = kept_part(folder)
+    if part is None:
+        raise Refused(f"{folder.path} keeps no examples; give a text")
+    return list(islice(kept(folder, part, labels), count))
 
 
 STORY = Classifying()

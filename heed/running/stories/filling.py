@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heed.tasks.pretrainer import Filled
+from heed.tasks.looking import looked
+from heed.tasks.pretrainer import Filled, Pretrainer
+from heed.viewing.atlas import Take
 from heed.viewing.blocks import Example
+from heed.viewing.looking import Look
 from heed.viewing.panels import Panel
+from heed.viewing.taking import layers as maps
 from heed.viewing.terminal import WITHIN, HeatMap
 
 
@@ -99,3 +103,12 @@ def heads(found: Filled) -> list[Panel]:
         for path, each in every.items()
         for h, weight in enumerate(each)
     ]
+
+
+def look(worker: Pretrainer, line: str) -> Look:
+    """A line, what was found in it, and what every attention saw: of two streams, the content's."""
+    (found,), seen = looked(worker.model, lambda: worker.fill([line]))
+    every = maps(seen, lambda path: (found.pieces, None)) if found.pieces else []
+    shown, remark = Shown(found, ()), Answer(found).remark
+    takes = [Take("", every)] if every else []
+    return Look(line, shown.text, takes, shown.block, remark=remark)

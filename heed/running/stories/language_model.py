@@ -8,16 +8,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, model_validator
 from torch import nn
 
 from heed.data.packing import Packed
 from heed.data.verbatim import read_text
-from heed.errors import HeedError, Refused
-from heed.running.complaining import complaint
+from heed.errors import Refused
+from heed.models.xlnet_settings import XLNetSettings
 from heed.running.devices import version
-from heed.running.events import Note, Work
-from heed.running.stories.story import Config, Recipe, Run, Start, Story
+from heed.running.events import Work
+from heed.running.stories.remembering import Remembering
+from heed.running.stories.story import (
+    Config,
+    Recipe,
+    Run,
+    Start,
+    Story,
+    changed,
+    check_vocabulary,
+    judged_part,
+    scored_part,
+)
 from heed.running.stories.texts import Prepared, kept, prepare, vocabulary_of
 from heed.running.stories.writing import (
     Answer,
@@ -26,6 +37,7 @@ from heed.running.stories.writing import (
     Shown,
     Validator,
     evaluated,
+    look,
     shown,
     unescaped,
 )
@@ -34,6 +46,7 @@ from heed.tasks.borrowing import Text
 from heed.tasks.writer import Decoding, Writer
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
+from heed.viewing.looking import Look
 
 FEW = 2  # openings that are shown when no text is given
 OPENING = 32  # symbols of each
@@ -47,6 +60,14 @@ class LanguageRecipe(Recipe):
     model: language_model.Model
     decoding: Decoding = Decoding()
 
+    @model_validator(mode="after")
+    def _remembers(self) -> LanguageRecipe:
+        if self.data.memory and self.model.kind != "xlnet":
+            raise ValueError(f"data.memory is of XLNet; the model is {self.model.kind}")
+        if self.data.memory and self.training.capture:
+            raise ValueError("what is remembered changes with each batch: training.capture=false")
+        return self
+
 
 class LanguageConfig(Config):
     """config.json of a run that writes."""
@@ -55,6 +76,7 @@ class LanguageConfig(Config):
     model: language_model.Model
     symbols: int = Field(ge=4, le=2_000_000)
     context: int = Field(ge=1, le=65536)
+    memory: int = Field(0, ge=0, le=65536, description="Symbols that are remembered before a row.")
     decoding: Decoding
 
     def build(self) -> nn.Module:
@@ -68,10 +90,7 @@ class LanguageConfig(Config):
 
     def chosen(self, changes: Mapping[str, Any]) -> Decoding:
         """The run's own way of choosing, with some of it changed."""
-        try:
-            return Decoding(**{**self.decoding.model_dump(), **changes})
-        except ValidationError as error:
-            raise Refused(f"decoding: {complaint(Decoding, error)}") from None
+        return changed(self.decoding, changes)
 
 
 class Writing(Story):
@@ -81,34 +100,22 @@ class Writing(Story):
     about = (language_model.__doc__ or "").splitlines()[0].rstrip(".")
     recipe = LanguageRecipe
     config = LanguageConfig
-    columns = (
-        Column("mechanism"),
+    figures = (
         Column("loss", ".4f", "low"),
         Column("perplexity", ".3f", "low"),
         Column("bits per character", ".4f", "low"),
-        Column("symbols/s", ",.0f", "high"),
-        Column("memory, MiB", ",.0f", "low"),
-        Column("parameters", ",d"),
-        Column("seconds", ",.0f", "low"),
     )
 
-    def check(self, recipe: LanguageRecipe) -> None:
+    def draft(self, recipe: LanguageRecipe) -> None:
         """The vocabulary does not matter."""
         symbols = getattr(recipe.model, "symbols", None) or 8
-        try:
-            with torch.device("meta"):
-                language_model.build(recipe.model, symbols=symbols, context=recipe.data.context)
-        except HeedError as error:
-            raise Refused(f"the recipe's model cannot be built: {error}") from None
+        language_model.build(recipe.model, symbols=symbols, context=recipe.data.context)
 
-    def with_attention(self, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Another mechanism in every layer."""
-        model = raw.get("model") or {}
-        if not isinstance(model, Mapping):
-            return dict(raw)  # refused as such later
         if model.get("kind") == "recurrent-language":
             raise Refused("a recurrent language model has no attention to exchange")
-        return {**raw, "model": {**model, "attention": name}}
+        return {**model, "attention": name}
 
     def prepare(
         self, recipe: LanguageRecipe, folder: RunFolder, start: Start | None = None
@@ -118,29 +125,37 @@ class Writing(Story):
 
     def describe(self, recipe: LanguageRecipe, prepared: Prepared) -> LanguageConfig:
         """config.json."""
+        memory = recipe.data.memory
+        kept = {"memory": memory} if memory else {}
         return LanguageConfig(
             heed=version(),
             task=recipe.task,
-            model=recipe.model,
+            model=recipe.model.model_copy(update=kept),
             symbols=prepared.vocabulary.size,
             context=recipe.data.context,
+            memory=memory,
             decoding=recipe.decoding,
         )
 
     def objective(self, recipe: LanguageRecipe, prepared: Prepared) -> NextSymbol:
         """Each symbol given those before it."""
-        return NextSymbol(recipe.training)
+        if not recipe.data.memory:
+            return NextSymbol(recipe.training)
+        assert isinstance(recipe.model, XLNetSettings)
+        size, places = recipe.model.sizes, recipe.data.memory
+        lanes = {"lanes": _rows(recipe), "layers": size.layers}
+        return NextSymbol(recipe.training, Remembering(**lanes, places=places, width=size.width))
 
     def batches(
         self, recipe: LanguageRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
     ) -> Packed:
         """Rows of `context` symbols, cut somewhere else in every epoch."""
-        context = recipe.data.context
         return Packed(
             prepared.train.tokens["text"],
-            length=context,
-            rows=max(1, recipe.training.batch_tokens // context),
+            length=recipe.data.context,
+            rows=_rows(recipe),
             seed=recipe.seed,
+            onward=recipe.data.memory > 0,
             shard=shard,
             fixed=fixed,
         )
@@ -148,15 +163,15 @@ class Writing(Story):
     def tokens(self, folder: RunFolder, config: LanguageConfig) -> Text:
         """The one tokeniser."""
         vocabulary = vocabulary_of(folder, config.symbols)
-        if vocabulary.size != config.symbols:
-            raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
+        check_vocabulary(folder, vocabulary.size, config.symbols)
         return vocabulary
 
     def worker(
         self, model: nn.Module, tokens: Text, config: LanguageConfig, device: torch.device
     ) -> Writer:
         """A writer."""
-        return Writer(model, tokens, device, places=config.places, context=config.context)
+        places, context, remembers = config.places, config.context, config.memory > 0
+        return Writer(model, tokens, device, places=places, context=context, remembers=remembers)
 
     def validator(self, worker: Writer, prepared: Prepared, folder: RunFolder) -> Validator:
         """By the surprise at text it does not learn from."""
@@ -171,7 +186,7 @@ class Writing(Story):
 
     def parts(self, folder: RunFolder) -> list[str]:
         """The test, or else what it was validated by."""
-        return [_part(folder)]
+        return [judged_part(folder)]
 
     def evaluate(
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
@@ -181,10 +196,7 @@ class Writing(Story):
         if not isinstance(data, str):
             texts = ["".join(read_text(path)) for path in data]
         else:
-            if data == "test" and (part := _part(run.folder)) != "test":
-                yield Note("this run keeps no test text: judged by what it was validated by")
-                data = part
-            texts = kept(run.folder, data)
+            texts = kept(run.folder, (yield from scored_part(run.folder, data)))
         return (yield from evaluated(run.worker, texts, overlap=options.get("overlap", 0)))
 
     def predict(
@@ -216,31 +228,26 @@ class Writing(Story):
         texts = [unescaped(text) for text in texts] or self._openings(run)
         return [shown(run.worker, text, every=every) for text in texts]
 
+    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+        """What it looks at while it reads texts, of any length that it has places for."""
+        texts = [unescaped(text) for text in texts] or self._openings(run)
+        return [look(run.worker, text) for text in texts]
+
     def _openings(self, run: Run) -> list[str]:
-        texts = kept(run.folder, _part(run.folder))
+        texts = kept(run.folder, judged_part(run.folder))
         ids = run.worker.vocabulary.encode([text[: 8 * OPENING * FEW] for text in texts[:FEW]])
         cuts = [row[i : i + OPENING] for row in ids for i in range(0, OPENING * FEW, OPENING)]
         return [run.worker.vocabulary.decode(cut) for cut in cuts if cut][:FEW]
 
-    def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
-        """As in columns."""
+    def figured(self, trained: Any) -> list[Value]:
+        """As in figures."""
         (scores,) = trained.scores.values()
-        return [
-            mechanism,
-            scores.loss,
-            scores.perplexity,
-            scores.bits_per_character,
-            trained.tokens_per_second,
-            memory,
-            trained.parameters,
-            trained.seconds,
-        ]
+        return [scores.loss, scores.perplexity, scores.bits_per_character]
 
 
-def _part(folder: RunFolder) -> str:
-    """What a run is judged by in the end."""
-    kept = {part for part in ("test", "valid") if (folder.examples / f"{part}.jsonl").is_file()}
-    return "valid" if kept == {"valid"} else "test"
+def _rows(recipe: LanguageRecipe) -> int:
+    """Of a batch."""
+    return max(1, recipe.training.batch_tokens // recipe.data.context)
 
 
 STORY = Writing()

@@ -14,11 +14,11 @@ from torch import nn
 from heed.data.documents import DocumentFiles, SentenceReport, read_sentences
 from heed.data.remaking import Remade
 from heed.data.tokenise import SPECIALS, Tokeniser
-from heed.errors import HeedError, Refused
+from heed.errors import Refused
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.documents import Prepared, gathered, kept, prepare, tokeniser_of
-from heed.running.stories.filling import Answer, Shown, heads, layers
+from heed.running.stories.filling import Answer, Shown, heads, layers, look
 from heed.running.stories.pretraining import (
     Evaluated,
     HiddenWords,
@@ -27,11 +27,21 @@ from heed.running.stories.pretraining import (
     hidden,
     rows,
 )
-from heed.running.stories.story import Config, Recipe, Run, Start, Story
+from heed.running.stories.story import (
+    Config,
+    Recipe,
+    Run,
+    Start,
+    Story,
+    check_vocabulary,
+    judged_part,
+    scored_part,
+)
 from heed.tasks import pretrain
 from heed.tasks.pretrainer import Pretrainer
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
+from heed.viewing.looking import Look
 
 FEW = 3  # examples that are shown when no text is given
 
@@ -68,36 +78,23 @@ class Pretraining(Story):
     unit = "words to find"
     recipe = PretrainRecipe
     config = PretrainConfig
-    columns = (
-        Column("mechanism"),
+    figures = (
         Column("loss", ".4f", "low"),
         Column("unigram", ".4f"),
         Column("perplexity", ".2f", "low"),
         Column("accuracy, %", ".1f", "high"),
         Column("next sentence, %", ".1f", "high"),
-        Column("words/s", ",.0f", "high"),
-        Column("memory, MiB", ",.0f", "low"),
-        Column("parameters", ",d"),
-        Column("seconds", ",.0f", "low"),
     )
 
-    def check(self, recipe: PretrainRecipe) -> None:
+    def draft(self, recipe: PretrainRecipe) -> None:
         """The vocabulary does not matter."""
-        symbols = recipe.model.symbols or len(SPECIALS) + 1
-        try:
-            with torch.device("meta"):
-                pretrain.build(
-                    recipe.model, recipe.objective, symbols=symbols, longest=recipe.data.longest
-                )
-        except HeedError as error:
-            raise Refused(f"the recipe's model cannot be built: {error}") from None
+        model, longest = recipe.model, recipe.data.longest
+        symbols = model.symbols or len(SPECIALS) + 1
+        pretrain.build(model, recipe.objective, symbols=symbols, longest=longest)
 
-    def with_attention(self, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Another mechanism in every layer."""
-        model = raw.get("model") or {}
-        if not isinstance(model, Mapping):
-            return dict(raw)  # refused as such later
-        return {**raw, "model": {**model, "attention": name}}
+        return {**model, "attention": name}
 
     def prepare(
         self, recipe: PretrainRecipe, folder: RunFolder, start: Start | None = None
@@ -132,8 +129,7 @@ class Pretraining(Story):
     def tokens(self, folder: RunFolder, config: PretrainConfig) -> Tokeniser:
         """The one tokeniser."""
         tokeniser = tokeniser_of(folder)
-        if tokeniser.size != config.symbols:
-            raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
+        check_vocabulary(folder, tokeniser.size, config.symbols)
         return tokeniser
 
     def worker(
@@ -157,7 +153,7 @@ class Pretraining(Story):
 
     def parts(self, folder: RunFolder) -> list[str]:
         """The test, or else what it was validated by."""
-        return [_part(folder)]
+        return [judged_part(folder)]
 
     def score(
         self, recipe: PretrainRecipe, worker: Pretrainer, folder: RunFolder, part: str
@@ -174,10 +170,7 @@ class Pretraining(Story):
         """On a kept part, or on files of text or JSON lines."""
         self.only(options)
         if isinstance(data, str):
-            if data == "test" and (part := _part(run.folder)) != "test":
-                yield Note("this run keeps no test text: judged by what it was validated by")
-                data = part
-            documents = list(kept(run.folder, data))
+            documents = list(kept(run.folder, (yield from scored_part(run.folder, data))))
         else:
             report = SentenceReport()
             documents = list(gathered(read_sentences(files_from(data), report=report)))
@@ -203,31 +196,25 @@ class Pretraining(Story):
 
     def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
         """What is looked at while texts are read, or a few sentences that the run keeps."""
-        texts = list(texts) or hidden(list(islice(kept(run.folder, _part(run.folder)), FEW)))
+        texts = list(texts) or hidden(list(islice(kept(run.folder, judged_part(run.folder)), FEW)))
         found = run.worker.fill(texts, look=True)
         return [Shown(each, heads(each) if every else layers(each)) for each in found]
 
-    def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
-        """As in columns."""
+    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+        """What is looked at while texts are read, or a few sentences that the run keeps."""
+        texts = list(texts) or hidden(list(islice(kept(run.folder, judged_part(run.folder)), FEW)))
+        return [look(run.worker, text) for text in texts]
+
+    def figured(self, trained: Any) -> list[Value]:
+        """As in figures."""
         (scores,) = trained.scores.values()
         return [
-            mechanism,
             scores.loss,
             scores.unigram_entropy,
             scores.perplexity,
             scores.accuracy,
             scores.follows_accuracy,
-            trained.tokens_per_second,
-            memory,
-            trained.parameters,
-            trained.seconds,
         ]
-
-
-def _part(folder: RunFolder) -> str:
-    """What a run is judged by in the end."""
-    kept = {part for part in ("test", "valid") if (folder.examples / f"{part}.jsonl").is_file()}
-    return "valid" if kept == {"valid"} else "test"
 
 
 def files_from(paths: Sequence[Path]) -> DocumentFiles:

@@ -5,11 +5,12 @@ At each validation `samples/` gets a few sentences with words hidden and found, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from heed.data.batches import Batch
 from heed.data.chance import below
@@ -37,12 +38,23 @@ class HiddenWords(nn.Module):
     """The objective: words that were hidden, and whether the second text follows the first.
 
     The loss is the mean over words plus the mean over pairs (Devlin 2019 A.2); the loop divides by
-    the words, so the pairs' mean is counted as often.
+    the words, so the pairs' mean is counted as often. Both are over a whole step, whoever has its
+    batches; a batch that is asked for alone is the whole.
     """
+
+    per_pair: Tensor  # words, in a whole step; NaN: as in the batch
 
     def __init__(self, settings: Training) -> None:
         super().__init__()
         self.settings, self.baseline = settings, MovingAverage()
+        self.register_buffer("per_pair", torch.tensor(torch.nan), persistent=False)
+
+    def balance(self, batches: Sequence[Batch], add: Callable[..., list[int]]) -> None:
+        """Hear how many words there are for each pair."""
+        follows = [batch.tokens["follows"] for batch in batches if "follows" in batch.tokens]
+        pairs = sum(int((each > 0).sum()) for each in follows)
+        words, pairs = add(sum(map(self.count, batches)), pairs)
+        self.per_pair.fill_(words / max(pairs, 1))
 
     def count(self, batch: Batch) -> int:
         """Words that are to be found."""
@@ -71,7 +83,8 @@ class HiddenWords(nn.Module):
             said.follows.float(), labels, ignore_index=-1, reduction="sum"
         )
         words, pairs = (tokens["labels"] != PAD).sum(), (labels >= 0).sum()
-        follows = wrong * (words / pairs.clamp(min=1))
+        alone = words / pairs.clamp(min=1)
+        follows = wrong * torch.where(self.per_pair.isnan(), alone, self.per_pair)
         return Loss(loss.total + follows, {**loss.parts, "follows": follows.detach()})
 
 

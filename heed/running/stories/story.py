@@ -14,19 +14,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from heed.errors import Refused
-from heed.running.events import Work
+from heed.errors import HeedError, Refused
+from heed.running.complaining import complaint
+from heed.running.events import Note, Work
 from heed.running.stories.records import Answer, Evaluated, Scores, Shown, Validated, Validator
 from heed.training.fit import Source
 from heed.training.folder import RunFolder
 from heed.training.settings import Training
 from heed.viewing.blocks import Block, Column, Value
+from heed.viewing.looking import Look
 
 __all__ = [
     "Answer",
@@ -40,7 +42,14 @@ __all__ = [
     "Story",
     "Validated",
     "Validator",
+    "changed",
+    "check_vocabulary",
+    "judged_part",
+    "kept_part",
+    "scored_part",
 ]
+
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 class Recipe(BaseModel):
@@ -83,12 +92,14 @@ class Start(NamedTuple):
 
     task       of the run it was; None for a pretrained folder that is no run of heed
     tokeniser  that its weights were learnt with (data/tokenise.py); None where it has none
+    settings   of its model, as a recipe has them
     """
 
     path: Path
     task: str | None
     weights: Mapping[str, Tensor]
     tokeniser: Any = None
+    settings: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +117,35 @@ class Story(ABC):
 
     name: ClassVar[str]
     about: ClassVar[str]  # a line for `heed list tasks`
-    unit: ClassVar[str] = "symbols"  # what the objective counts
+    unit: ClassVar[str] = "symbols"  # what the objective counts; its first word is a rate's
     recipe: ClassVar[type[Recipe]]
     config: ClassVar[type[Config]]
     judged: ClassVar[Sequence[str]] = ("test",)  # parts that are scored when training ends
     whole: ClassVar[bool] = False  # a start must fit to the last weight
-    columns: ClassVar[Sequence[Column]] = ()  # of `heed compare`; the first is the mechanism
+    figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
     looks: ClassVar[str] = ""  # heading of a comparison's pictures; none without
 
-    @abstractmethod
     def check(self, recipe: Any) -> None:
         """Refuse what cannot be built, before anything is read."""
+        try:
+            with torch.device("meta"):
+                self.draft(recipe)
+        except HeedError as error:
+            raise Refused(f"the recipe's model cannot be built: {error}") from None
+
+    @abstractmethod
+    def draft(self, recipe: Any) -> None:
+        """Build the recipe's network for any vocabulary; nothing is allocated."""
 
     def with_attention(self, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
         """The raw recipe with another mechanism: --attention."""
+        model = raw.get("model") or {}
+        if not isinstance(model, Mapping):
+            return dict(raw)  # refused as such later
+        return {**raw, "model": self.exchanged(model, name)}
+
+    def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """What a raw recipe says of its model, with another mechanism."""
         raise Refused(f"the recipes of {self.name} have no attention to exchange")
 
     @abstractmethod
@@ -191,8 +217,35 @@ class Story(ABC):
         """`Shown` for texts, or for a few examples of the run; `every` head of every attention."""
         self._lacks("show")
 
+    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+        """All that every attention saw of texts, for a page to explore; of any length.
+
+        given  what another model made of the same texts: where an answer is read word by word, it
+               is that one's, so that both are about the same words
+        """
+        self._lacks("show")
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Of `heed compare`: the mechanism, the figures, and what they took; none without any."""
+        if not self.figures:
+            return ()
+        return (
+            Column("mechanism"),
+            *self.figures,
+            Column(f"{self.unit.partition(' ')[0]}/s", ",.0f", "high"),
+            Column("memory, MiB", ",.0f", "low"),
+            Column("parameters", ",d"),
+            Column("seconds", ",.0f", "low"),
+        )
+
     def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
         """As in columns; `trained` is running/train.py's."""
+        spent = (trained.tokens_per_second, memory, trained.parameters, trained.seconds)
+        return [mechanism, *self.figured(trained), *spent]
+
+    def figured(self, trained: Any) -> list[Value]:
+        """As in figures."""
         self._lacks("compare")
 
     def compared(self, trained: Mapping[str, Any]) -> list[Block]:
@@ -208,3 +261,37 @@ class Story(ABC):
 
     def _lacks(self, verb: str) -> NoReturn:
         raise Refused(f"runs of the task {self.name} cannot be asked to {verb}")
+
+
+def kept_part(folder: RunFolder) -> str | None:
+    """The test that a run keeps, or else what it was validated by."""
+    parts = ("test", "valid")
+    return next((part for part in parts if (folder.examples / f"{part}.jsonl").is_file()), None)
+
+
+def judged_part(folder: RunFolder) -> str:
+    """What a run is judged by in the end: its test unless it keeps another part alone."""
+    return kept_part(folder) or "test"
+
+
+def scored_part(folder: RunFolder, part: str) -> Work[str]:
+    """The part that is asked for; where there is no test, what the run was validated by."""
+    if part == "test" and (other := judged_part(folder)) != "test":
+        yield Note("this run keeps no test text: judged by what it was validated by")
+        return other
+    return part
+
+
+def check_vocabulary(folder: RunFolder, found: Any, told: Any) -> None:
+    """Refuse a config.json whose vocabulary has other sizes than the tokenisers."""
+    if found != told:
+        raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
+
+
+def changed(decoding: Settings, changes: Mapping[str, Any]) -> Settings:
+    """A run's own way of choosing, with some of it changed."""
+    kind = type(decoding)
+    try:
+        return kind(**{**decoding.model_dump(), **changes})
+    except ValidationError as error:
+        raise Refused(f"decoding: {complaint(kind, error)}") from None

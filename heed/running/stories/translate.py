@@ -13,21 +13,23 @@ from torch import nn
 from heed.data.batches import Batches
 from heed.data.pairs import Files, Report
 from heed.data.tokenise import SPECIALS, Tokeniser
-from heed.errors import HeedError, Refused
+from heed.errors import Refused
 from heed.models import building
 from heed.running.devices import version
 from heed.running.events import Note, Work
-from heed.running.stories.alignments import Answer, Shown, by_length, few, heads, lengths
+from heed.running.stories.alignments import Answer, Shown, by_length, few, heads, lengths, look
 from heed.running.stories.pairs import Prepared, kept, prepare, vocabulary_of
-from heed.running.stories.story import Run, Start, Story
+from heed.running.stories.story import Run, Start, Story, check_vocabulary, kept_part
 from heed.running.stories.translate_settings import TranslateConfig, TranslateRecipe
 from heed.running.stories.translating import Evaluated, TeacherForcing, Validator, evaluated
 from heed.tasks import translate
 from heed.tasks.translator import Decoding, Example, Translator, Vocabulary
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Block, Charts, Column, Heading, Value
+from heed.viewing.looking import Look
 
 FEW = 5  # examples that are shown when no input is given
+BEST = 5  # hypotheses of a beam that can be explored
 
 
 class Translating(Story):
@@ -40,46 +42,31 @@ class Translating(Story):
     judged = ("test", "long")
     whole = True
     looks = "One sentence, as each aligns it"
-    columns = (
-        Column("mechanism"),
+    figures = (
         Column("BLEU", ".1f", "high"),
         Column("long BLEU", ".1f", "high"),
         Column("AER", ".3f", "low"),
         Column("perplexity", ".2f", "low"),
         Column("entropy", ".2f"),
-        Column("symbols/s", ",.0f", "high"),
-        Column("memory, MiB", ",.0f", "low"),
-        Column("parameters", ",d"),
-        Column("seconds", ",.0f", "low"),
     )
 
-    def check(self, recipe: TranslateRecipe) -> None:
+    def draft(self, recipe: TranslateRecipe) -> None:
         """The vocabularies do not matter."""
         symbols = len(SPECIALS)
-        try:
-            building.shapes(
-                recipe.model,
-                source=symbols,
-                target=symbols,
-                shared=recipe.data.tokens.shared,
-                longest=recipe.data.longest,
-            )
-        except HeedError as error:
-            raise Refused(f"the recipe's model cannot be built: {error}") from None
+        building.shapes(
+            recipe.model,
+            source=symbols,
+            target=symbols,
+            shared=recipe.data.tokens.shared,
+            longest=recipe.data.longest,
+        )
 
-    def with_attention(self, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Another mechanism between source and target; "none" is without any."""
-        model = raw.get("model") or {}
-        if not isinstance(model, Mapping):
-            return dict(raw)  # refused as such later
-        model = dict(model)
         if model.get("kind") == "transformer":
-            model["cross_attention"] = name
-        else:
-            model["attention"] = name
-            if name == "none":
-                model.pop("options", None)
-        return {**raw, "model": model}
+            return {**model, "cross_attention": name}
+        gone = "options" if name == "none" else None
+        return {**{key: said for key, said in model.items() if key != gone}, "attention": name}
 
     def prepare(
         self, recipe: TranslateRecipe, folder: RunFolder, start: Start | None = None
@@ -117,8 +104,7 @@ class Translating(Story):
         """Both tokenisers."""
         vocabulary = vocabulary_of(folder)
         sizes = (vocabulary.source.size, vocabulary.target.size, vocabulary.shared)
-        if sizes != (config.source, config.target, config.shared):
-            raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
+        check_vocabulary(folder, sizes, (config.source, config.target, config.shared))
         return vocabulary
 
     def tokeniser(self, tokens: Vocabulary) -> Tokeniser:
@@ -197,20 +183,28 @@ class Translating(Story):
             for pair, best in zip(pairs, found, strict=True)
         ]
 
-    def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
-        """As in columns."""
+    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+        """The best translations of each sentence, or those that are given."""
+        pairs = [Example(sentence, "") for sentence in texts] or examples_of(run.folder)
+        decoding = run.config.decoding
+        best = min(decoding.width, BEST) if decoding.method == "beam" else 1
+        sources = [pair.source for pair in pairs]
+        found = run.worker.translate(sources, decoding, look=True, best=best)
+        others = [each.readings for each in given] or [()] * len(pairs)
+        return [
+            look(run.worker, written, pair.target, other)
+            for pair, written, other in zip(pairs, found, others, strict=True)
+        ]
+
+    def figured(self, trained: Any) -> list[Value]:
+        """As in figures."""
         test, far = trained.scores.get("test"), trained.scores.get("long")
         return [
-            mechanism,
             None if test is None else test.bleu,
             None if far is None else far.bleu,
             None if test is None else test.aer,
             trained.perplexity if test is None else test.perplexity,
             None if test is None else test.entropy,
-            trained.tokens_per_second,
-            memory,
-            trained.parameters,
-            trained.seconds,
         ]
 
     def compared(self, trained: Mapping[str, Any]) -> list[Block]:
@@ -233,10 +227,10 @@ def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
 
 def examples_of(folder: RunFolder, count: int = FEW) -> list[Example]:
     """The first few pairs that the run keeps for tests, or else for validation."""
-    for part in ("test", "valid"):
-        if (folder.examples / f"{part}.jsonl").is_file():
-            return list(islice(kept(folder, part), count))
-    raise Refused(f"{folder.path} keeps no examples; give a sentence")
+    part = kept_part(folder)
+    if part is None:
+        raise Refused(f"{folder.path} keeps no examples; give a sentence")
+    return list(islice(kept(folder, part), count))
 
 
 STORY = Translating()

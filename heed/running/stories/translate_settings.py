@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import nn
 
-from heed.errors import Refused
 from heed.models import building
-from heed.running.complaining import complaint
-from heed.running.stories.story import Config, Recipe
+from heed.running.stories.story import Config, Recipe, changed
 from heed.tasks import translate
 from heed.tasks.translator import Decoding
 
@@ -59,7 +57,4 @@ class TranslateConfig(Config):
 
     def chosen(self, changes: Mapping[str, Any]) -> Decoding:
         """The run's own way of choosing, with some of it changed."""
-        try:
-            return Decoding(**{**self.decoding.model_dump(), **changes})
-        except ValidationError as error:
-            raise Refused(f"decoding: {complaint(Decoding, error)}") from None
+        return changed(self.decoding, changes)

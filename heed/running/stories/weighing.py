@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from heed.tasks.labeller import Judgement
+from heed.tasks.labeller import Judgement, Labeller
+from heed.tasks.looking import looked
+from heed.viewing.atlas import Take
+from heed.viewing.looking import Look
 from heed.viewing.panels import Panel
+from heed.viewing.taking import layers
 from heed.viewing.terminal import WITHIN, HeatMap
 from heed.viewing.words import Said, Weighed
 
@@ -103,3 +107,17 @@ def heads(said: Judgement) -> list[Panel]:
         for path, looks in said.heads.items()
         for h, weight in enumerate(looks)
     ]
+
+
+def look(labeller: Labeller, text: str, right: str = "") -> Look:
+    """A text, its label, and what every attention saw."""
+    (said,), seen = looked(labeller.model, lambda: labeller.label([text]))
+    found = layers(seen, lambda path: (said.pieces, None)) if said.pieces else []
+    weighed = {path: record for path, record in seen.items() if path.startswith("pool")}
+    for record in weighed.values():
+        map_ = record.statistics.map
+        if map_ is not None and map_.shape[-1] == len(said.pieces):
+            said = replace(said, weight=map_[0, 0, 0].float().cpu().numpy())
+    shown = Shown(said, right)
+    takes = [Take("", found)] if found else []
+    return Look(text, shown.text, takes, shown.block, remark=shown.remark)

@@ -17,16 +17,21 @@ from torch import Tensor, nn
 from heed.data.batches import Batch
 from heed.records import Attended
 from heed.running.events import Progress, Work
+from heed.running.stories.remembering import Remembering
 from heed.tasks.language_model import Scores, judged
+from heed.tasks.looking import looked
 from heed.tasks.writer import Continuation, Decoding, Reading, Writer, sharpness
 from heed.training.folder import RunFolder
 from heed.training.objective import Loss, sequence_loss
 from heed.training.reinforce import MovingAverage
 from heed.training.settings import Training
+from heed.viewing.atlas import Take
 from heed.viewing.blocks import Table
 from heed.viewing.image import svg
+from heed.viewing.looking import Look
 from heed.viewing.panels import Panel
 from heed.viewing.small import SmallMaps
+from heed.viewing.taking import layers
 from heed.viewing.terminal import WITHIN, HeatMap
 from heed.viewing.words import Said
 
@@ -39,16 +44,17 @@ PICTURED = 12  # heads of it that go into samples/
 class NextSymbol(nn.Module):
     """The objective: each symbol given those before it, and what attention asks."""
 
-    def __init__(self, settings: Training) -> None:
+    def __init__(self, settings: Training, remembering: Remembering | None = None) -> None:
         super().__init__()
         self.settings, self.baseline = settings, MovingAverage()
+        self.remembering = remembering
 
     def count(self, batch: Batch) -> int:
         """Symbols that are predicted."""
         return int((self._labels(batch) != NONE).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
-        written = model(batch.tokens["text"])
+        written = self._written(model, batch)
         return sequence_loss(
             written.output,
             self._labels(batch),
@@ -60,6 +66,13 @@ class NextSymbol(nn.Module):
             baseline=self.baseline,
             none=NONE,
         )
+
+    def _written(self, model: nn.Module, batch: Batch) -> Any:
+        if self.remembering is None:
+            return model(batch.tokens["text"])
+        said = model(batch.tokens["text"], memories=self.remembering.recall(batch))
+        self.remembering.keep(batch, said.memories)
+        return said
 
     def _labels(self, batch: Batch) -> Tensor:
         """The next symbols, `NONE` where a row is filled up: 0 may be a symbol.    B T"""
@@ -233,10 +246,7 @@ def shown(writer: Writer, text: str, *, every: bool = False) -> Shown:
     """Every head of every layer while a text is read."""
     pieces, likeliest, seen = writer.look(text)
     panels = heads(pieces, seen)
-    remark = "" if panels else "a recurrent network keeps what it read in its state: no attention"
-    places = writer.places
-    if places is not None and len(writer.symbols(text)) > places:
-        remark = f"only the last {places} symbols are read: the model has no more places"
+    remark = _remark(writer, text, bool(panels))
     return Shown(escaped(text), "".join(likeliest), panels, remark, every)
 
 
@@ -247,3 +257,20 @@ def heads(pieces: Sequence[str], seen: Mapping[str, Attended]) -> list[Panel]:
         for path, record in seen.items()
         for h, weight in enumerate(record.weight[0].float().cpu().numpy())
     ]
+
+
+def look(writer: Writer, text: str) -> Look:
+    """A text, the likeliest next symbols, and what every attention saw: of two streams, the one
+    that predicts."""
+    (pieces, likeliest, _), seen = looked(writer.model, lambda: writer.look(text, "context"), 1)
+    found = layers(seen, lambda path: (pieces, None))
+    read = Shown(escaped(text), "".join(likeliest), (), _remark(writer, text, bool(found)))
+    takes = [Take("", found)] if found else []
+    return Look(read.source, read.text, takes, read.block, remark=read.remark)
+
+
+def _remark(writer: Writer, text: str, attends: bool) -> str:
+    places = writer.places
+    if places is not None and len(writer.symbols(text)) > places:
+        return f"only the last {places} symbols are read: the model has no more places"
+    return "" if attends else "a recurrent network keeps what it read in its state: no attention"

@@ -1,0 +1,47 @@
+"""Memories that go from batch to batch while a language model learns. Dai 2019 §3.2.
+
+    remembering = Remembering(lanes=8, layers=12, places=256, width=768)
+    said = model(text, memories=remembering.recall(batch))
+    remembering.keep(batch, said.memories)
+
+The rows of a batch go on where those of the batch before ended (`data/packing.py`, onward). What
+is remembered are buffers, and so it is saved with a run, and a run goes on exactly.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from heed.data.batches import Batch
+from heed.models.xlnet_sights import Memories
+
+
+class Remembering(nn.Module):
+    """What each lane of rows has left behind; a row that goes on from nothing remembers nothing."""
+
+    kept: Tensor  # of each layer, N R L M
+    exists: Tensor  # R L
+    goes_on: Tensor  # where in the text; below 0: nowhere  R
+
+    def __init__(self, *, lanes: int, layers: int, places: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(layers, lanes, places, width))
+        self.register_buffer("exists", torch.zeros(lanes, places, dtype=torch.bool))
+        self.register_buffer("goes_on", torch.full((lanes,), -1))
+
+    def recall(self, batch: Batch) -> Memories:
+        """What the rows of a batch remember."""
+        B = len(batch.rows)
+        exists = self.exists[:B] & (self.goes_on[:B] == batch.rows)[:, None]
+        return Memories(tuple(self.kept[:, :B].clone()), exists)
+
+    @torch.no_grad()
+    def keep(self, batch: Batch, left: Memories) -> None:
+        """Take what the rows of a batch leave; of a row that was spoilt nothing."""
+        assert left.exists is not None
+        (B, T), layers = batch.tokens["text"].shape, torch.stack(left.layers)
+        sound = layers.isfinite().all(-1).all(-1).all(0)  # B
+        self.kept[:, :B].copy_(layers.where(sound[:, None, None], 0))
+        self.exists[:B].copy_(left.exists)
+        self.goes_on[:B].copy_((batch.rows + T).where(sound & (batch.rows >= 0), -1))

@@ -1,0 +1,99 @@
+"""A text and all that a model looked at: as one page to explore, and as small maps in a terminal.
+
+    page("What it looked at", looks, walks).write("look.html")
+    rich.print(*look.drawn())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from heed.viewing.atlas import Atlas, Take
+from heed.viewing.blocks import Block, Examples, Heading, Paragraph, Table
+from heed.viewing.page import Page
+from heed.viewing.panels import Panel
+from heed.viewing.small import SmallMaps
+from heed.viewing.terminal import WITHIN, HeatMap
+from heed.viewing.walk import Section, Told
+
+BUDGET = 9_000_000  # bytes that all maps of a page take at most
+LEAST = 1_000_000  # and those of each text at least
+NOTHING = "There is no attention to explore here."
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A text, what was made of it, and what every attention saw meanwhile.
+
+    source    the text
+    text      the answer
+    takes     the passes over it: one, or one for each hypothesis; none without attention
+    item      what a page says of it beside the maps, given a remark: an item of its list
+    figures   what else a page shows of it
+    remark    what a reader should know, such as that the text was cut
+    readings  the answers as somebody else could read them again
+    every     whether a terminal draws every head by itself, or all of them small
+    """
+
+    source: str
+    text: str
+    takes: Sequence[Take]
+    item: Callable[[str], Any] | None = None
+    figures: Sequence[Table] = ()
+    remark: str = ""
+    readings: Sequence[str] = ()
+    every: bool = False
+
+    @property
+    def panels(self) -> list[Panel]:
+        """Every head of the first pass, pooled where it is long."""
+        return [panel for take in self.takes[:1] for one in take.layers for panel in one.panels()]
+
+    def drawn(self) -> list[Any]:
+        """As a terminal shows it."""
+        maps: list[Any] = []
+        if self.panels:
+            maps = [SmallMaps(self.panels)]
+            maps = [HeatMap(panel, WITHIN) for panel in self.panels] if self.every else maps
+        return maps
+
+    def blocks(self, budget: int, *, titled: bool) -> list[Block]:
+        """As parts of a page; `titled` where there are several."""
+        found: list[Block] = [Heading(self.source)] if titled else []
+        found += [] if self.item is None else [Examples([self.item(self.remark)])]
+        found += [Atlas(self.source, self.takes, budget)] if self.takes else [Paragraph(NOTHING)]
+        return [*found, *self.figures]
+
+    def facts(self) -> tuple[int, int]:
+        """How many attentions there are to explore, and how many heads in all."""
+        first = [one for take in self.takes[:1] for one in take.layers]
+        return len(first), sum(len(one.heads) for one in first)
+
+
+def beside(mine: Look, theirs: Look, sides: tuple[str, str]) -> Look:
+    """What two models saw of one text, side by side."""
+    takes = [
+        replace(take, side=side)
+        for look, side in zip((mine, theirs), sides, strict=True)
+        for take in look.takes
+    ]
+    said = f"{sides[1]}: {theirs.text}" if theirs.text else ""
+    remark = " · ".join(filter(None, (mine.remark, theirs.remark, said)))
+    figures = [*mine.figures, *theirs.figures]
+    return replace(mine, takes=takes, figures=figures, remark=remark)
+
+
+def page(title: str, looks: Sequence[Look], walks: Sequence[Sequence[Told]] = ()) -> Page:
+    """All of it, each text with its walks below.
+
+    walks  of each text
+    """
+    budget = max(LEAST, BUDGET // max(1, len(looks)))
+    blocks: list[Block] = []
+    for n, look in enumerate(looks):
+        blocks += look.blocks(budget, titled=len(looks) > 1)
+        if n < len(walks) and walks[n]:
+            blocks.append(Section("Step by step", walks[n]))
+    return Page(title, blocks)

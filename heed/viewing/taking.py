@@ -1,0 +1,125 @@
+"""From what a watch recorded to the layers of an atlas: weights or pooled maps, with their words.
+
+    seen = {"encoder.0": record, ...}                      # heed.Attended by path
+    layers(seen, lambda path: (words, None))               # each over the same words
+    heed.watch(model, statistics=summary())                # what suffices for texts of any length
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heed.records import Attended, Statistics, Summary
+from heed.viewing.layers import Kind, Layer
+
+CELLS = 512
+"""Cells along a side of a map. A shorter text has one for each weight, so that its map is exact."""
+
+Words = tuple[Sequence[str], Sequence[str] | None]
+"""Of queries and keys; without the latter a text looks at itself."""
+
+TOLD = ("entropy", "peak", "spread", "received")
+"""What is told of each head where its weights were not formed."""
+
+
+def summary() -> Summary:
+    """What to ask of every call: memory that no longer grows with the square of a text."""
+    return Summary(map=(CELLS, CELLS))
+
+
+def layers(
+    seen: Mapping[str, Attended],
+    words: Callable[[str], Words],
+    row: int = 0,
+    kinds: Mapping[str, Kind] | None = None,
+) -> list[Layer]:
+    """A layer for every attention of which there are weights or a map, of one row of the batch."""
+    found = []
+    names = short(seen)
+    for path, record in seen.items():
+        queries, keys = words(path)
+        one = layer(names[path], record, queries, keys, (kinds or {}).get(path), row=row)
+        found += [] if one is None else [one]
+    return found
+
+
+def layer(
+    name: str,
+    record: Attended,
+    queries: Sequence[str],
+    keys: Sequence[str] | None = None,
+    kind: Kind | None = None,
+    *,
+    row: int = 0,
+) -> Layer | None:
+    """The heads of one attention; None where neither weights nor a map were kept, or nobody asked.
+
+    Words that are fewer than the places belong to a text that ends in padding, which is left out
+    where the weights are there; else places without a word are numbered.
+    """
+    said = record._statistics
+    weight = _exact(record, row)
+    if weight is not None:
+        T, S = weight.shape[1:]
+    elif said is not None and said.map is not None:
+        T, S = said.mass.shape[2], said.received.shape[2]
+    else:
+        return None
+    if not T or not S:
+        return None
+    if keys is None and T != S:
+        kind = kind or ("static" if T == 1 else None)
+        queries, keys = (["the text"], queries) if T == 1 else (queries, ())
+    kind = kind or ("self" if keys is None else "cross")
+    others = queries if keys is None else keys
+    if weight is not None:
+        weight = weight[:, : len(queries) or T, : len(others) or S]
+        T, S = weight.shape[1:]
+        return Layer.of(name, weight, fitted(queries, T), fitted(others, S), kind)
+    assert said is not None
+    told = {each: _array(getattr(said, each)[row]) for each in TOLD}
+    cells = _array(said.map)[row]
+    return Layer.of_map(name, cells, fitted(queries, T), fitted(others, S), kind, told)
+
+
+def _exact(record: Attended, row: int) -> NDArray[Any] | None:
+    """Weights, or a map that has a cell for each of them.    H T S"""
+    said = record._statistics
+    if record._weight is not None:
+        return _array(record._weight[row])
+    if said is None or said.map is None or not _whole(said):
+        return None
+    return _array(said.map[row])
+
+
+def _whole(said: Statistics) -> bool:
+    assert said.map is not None
+    return tuple(said.map.shape[2:]) == (said.mass.shape[2], said.received.shape[2])
+
+
+def _array(x: Any) -> NDArray[Any]:
+    """Of any device and dtype."""
+    return np.asarray(x.detach().float().cpu().numpy())
+
+
+def fitted(words: Sequence[str], count: int) -> tuple[str, ...]:
+    """As many words as places: those that have none are numbered."""
+    return tuple(words[:count]) + tuple(str(n) for n in range(len(words), count))
+
+
+def short(paths: Iterable[str]) -> dict[str, str]:
+    """Paths without the parts that all of them have: "transformer.h.3.attn" is "layer 3"."""
+    cut = {path: path.split(".") for path in paths}
+    shared = set.intersection(*map(set, cut.values())) if cut else set()
+    found = {
+        path: ".".join(part for part in parts if part not in shared or part.isdecimal())
+        for path, parts in cut.items()
+    }
+    if len(set(found.values())) < len(found) or "" in found.values():
+        return {path: path or "attention" for path in cut}
+    plain = all(name.isdecimal() for name in found.values())
+    return {path: f"layer {name}" if plain else name for path, name in found.items()}
