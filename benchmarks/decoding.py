@@ -1,7 +1,7 @@
 """Beam-5 translation on the CPU: heed against Hugging Face `generate`, on the same weights.
 
     python benchmarks/decoding.py [--size tiny|small|base] [--threads 2] [--json]
-    python benchmarks/decoding.py --run RUN [--part test]
+    python benchmarks/decoding.py --run RUN [--part test] [--most 200] [--batch 1 --batch 8]
 
 A Transformer of heed is copied into a MarianMTModel, parameter by parameter. Both are timed in
 float32, in turns, and each figure is the best of its rounds. The target is twice the speed.
@@ -11,10 +11,11 @@ number of symbols. In float64 both must find the same five translations of every
 score must be that of the translation read again; what heed finds in float32, by whatever kernels,
 must be as good as that.
 
-With a run, the sentences that it keeps are translated: `Translator.translate` on one side, and on
-the other `generate` in batches of 32 sentences of similar length. Here sentences end where they
-end. Any post-norm Transformer with sinusoidal positions will do; where RUN does not exist, a tiny
-one is trained there first, in a few minutes.
+With a run, the sentences that it keeps are translated, so many at a time and of similar length: by
+`Translator.translate` on one side, by `generate` on the other. Here sentences end where they end.
+A row for all of them is heed left to itself, beside `generate` in batches of 32. Any post-norm
+Transformer with sinusoidal positions will do; where RUN does not exist, a tiny one is trained there
+first, in a few minutes.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -230,48 +231,62 @@ def opened(path: Path) -> Run:
 
 
 def generated(run: Run, model: MarianMTModel, sentences: list[str], longest: int) -> list[str]:
-    """Their translations, in batches of 32 of similar length."""
+    """Their translations, in one batch."""
     ids = [torch.tensor(each) for each in run.worker.vocabulary.source.encode(sentences)]
-    order = sorted(range(len(ids)), key=lambda i: -len(ids[i]))
-    found = [""] * len(ids)
-    for start in range(0, len(order), 32):
-        rows = order[start : start + 32]
-        source = nn.utils.rnn.pad_sequence([ids[i] for i in rows], True, PAD)
-        written = model.generate(
-            input_ids=source, attention_mask=(source != PAD).long(), num_beams=WIDTH,
-            max_new_tokens=min(longest, 2 * source.shape[1] + 20), early_stopping=True,
-            length_penalty=1.0, use_cache=True, do_sample=False, suppress_tokens=[PAD, UNK, BOS],
-        )  # fmt: skip
-        for i, each in zip(rows, written[:, 1:].tolist(), strict=True):
-            found[i] = run.worker.vocabulary.target.decode(each)
-    return found
+    source = nn.utils.rnn.pad_sequence(ids, True, PAD)
+    written = model.generate(
+        input_ids=source, attention_mask=(source != PAD).long(), num_beams=WIDTH,
+        max_new_tokens=min(longest, 2 * source.shape[1] + 20), early_stopping=True,
+        length_penalty=1.0, use_cache=True, do_sample=False, suppress_tokens=[PAD, UNK, BOS],
+    )  # fmt: skip
+    return [run.worker.vocabulary.target.decode(each) for each in written[:, 1:].tolist()]
 
 
-def compare_run(path: Path, part: str, rounds: int) -> dict[str, object]:
+def spread(sentences: list[str], most: int | None) -> list[str]:
+    """So many of them, from the first to the last, the longest first."""
+    step = 1 if most is None else max(1, len(sentences) // most)
+    return sorted(sentences[::step][:most], key=lambda sentence: -len(sentence.split()))
+
+
+def compare_run(
+    path: Path, part: str, most: int | None, batches: list[int | None], rounds: int
+) -> Iterator[dict[str, object]]:
     """Sentences per second of both on what a run keeps, and how many they translate alike."""
     run = opened(path)
     network: Any = run.worker.model.eval()
-    decoding = run.decoding({"method": "beam", "width": WIDTH, "length_penalty": 1.0})
+    decoding = run.config.chosen({"method": "beam", "width": WIDTH, "length_penalty": 1.0})
     model = marian(network, BOS, run.config.model.activation, places=1024)
-    sentences = [pair.source for pair in kept(run.folder, part)]
+    sentences = spread([pair.source for pair in kept(run.folder, part)], most)
+    for count in batches:
+        groups = [sentences] if count is None else list(batched(sentences, count))
 
-    def heeds() -> list[str]:
-        return [best[0].text for best in run.worker.translate(sentences, decoding)]
+        def heeds(groups: list[list[str]] = groups) -> list[str]:
+            found = (run.worker.translate(group, decoding) for group in groups)
+            return [best[0].text for each in found for best in each]
 
-    def theirs() -> list[str]:
-        return generated(run, model, sentences, decoding.longest)
+        def theirs(size: int = count or 32) -> list[str]:
+            found = (
+                generated(run, model, each, decoding.longest) for each in batched(sentences, size)
+            )
+            return [text for each in found for text in each]
 
-    with torch.inference_mode():
-        pairs = list(zip(heeds(), theirs(), strict=True))
-        times = [[seconds(call) for call in (heeds, theirs)] for _ in range(rounds)]
-    our_speed, their_speed = (len(pairs) / min(x) for x in zip(*times, strict=True))
-    words = [len(text.split()) for text, _ in pairs]
-    return {
-        "run": path.name, "sentences": len(pairs), "words": f"{min(words)}-{max(words)}",
-        "alike": round(sum(a == b for a, b in pairs) / len(pairs), 3),
-        "heed sentences/s": round(our_speed, 1), "generate sentences/s": round(their_speed, 1),
-        "ratio": round(our_speed / their_speed, 2),
-    }  # fmt: skip
+        with torch.inference_mode():
+            pairs = list(zip(heeds(), theirs(), strict=True))
+            times = [[seconds(call) for call in (heeds, theirs)] for _ in range(rounds)]
+        our_speed, their_speed = (len(pairs) / min(x) for x in zip(*times, strict=True))
+        words = [len(text.split()) for text, _ in pairs]
+        yield {
+            "run": path.name, "sentences": len(pairs), "at a time": count or "all",
+            "words": f"{min(words)}-{max(words)}",
+            "alike": round(sum(a == b for a, b in pairs) / len(pairs), 3),
+            "heed sentences/s": round(our_speed, 1), "generate sentences/s": round(their_speed, 1),
+            "ratio": round(our_speed / their_speed, 2),
+        }  # fmt: skip
+
+
+def batched(sentences: list[str], size: int) -> Iterator[list[str]]:
+    """So many at a time."""
+    return (sentences[i : i + size] for i in range(0, len(sentences), size))
 
 
 def main() -> None:
@@ -280,6 +295,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, action="append")
     parser.add_argument("--run", type=Path, help="a trained Transformer, or where to train one")
     parser.add_argument("--part", default="test", help="which of the run's sentences")
+    parser.add_argument("--most", type=int, help="translate so many of them")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--json", action="store_true")
@@ -288,7 +304,10 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     torch.manual_seed(0)
     if asked.run is not None:
-        show(compare_run(asked.run, asked.part, asked.rounds), asked.json)
+        for row in compare_run(
+            asked.run, asked.part, asked.most, asked.batch or [1, 8, 32, None], asked.rounds
+        ):
+            show(row, asked.json)
         return
     for size in asked.size or SYMBOLS:
         for row in compare(size, asked.batch or [1, 8, 32], asked.rounds):

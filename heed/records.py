@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -357,6 +358,25 @@ class Attended:
             first.refusals,
             _joined([each._statistics for each in records]),
         )
+
+    def _repr_html_(self) -> str:
+        """A notebook shows a row for each head of the first batch row, and who served the call."""
+        said = self._statistics
+        table: dict[str, Tensor] = {}
+        if self._weight is not None and self._weight.numel():
+            share = self._weight[0].detach().float()  # H T S
+            logs = share.clamp(min=1e-30).log()
+            table = {"entropy": -(share * logs).sum(-1), "peak": share.amax(-1)}
+        elif said is not None:
+            table = {"entropy": said.entropy[0], "peak": said.peak[0], "spread": said.spread[0]}
+        heads = "".join(f"<th>{name}</th>" for name in ("head", *table))
+        means = [x.float().mean(-1).tolist() for x in table.values()]
+        rows = "".join(
+            f"<tr><td>{h}</td>{''.join(f'<td>{x:.3f}</td>' for x in numbers)}</tr>"
+            for h, numbers in enumerate(zip(*means, strict=True))
+        )
+        told = f"{escape(repr(self))}<br>{escape(self.why)}"
+        return f"<table><caption>{told}</caption><tr>{heads}</tr>{rows}</table>"
 
     def __repr__(self) -> str:
         formed = {"context": self._context, "weight": self._weight, "energy": self._energy}

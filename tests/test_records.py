@@ -230,3 +230,14 @@ def test_a_clean_call_is_left_alone() -> None:
     asked = call(heed.lengths([4, 6]))
     asked.clean = True
     assert asked.cleaned(asked.dense_visible())[0] is asked.k
+
+
+def test_a_notebook_shows_a_row_for_each_head() -> None:
+    attend = heed.MultiHeadAttention(8, 2)
+    with heed.watch(attend) as seen:
+        record = attend(torch.randn(1, 3, 8), need="weight")
+    html = record._repr_html_()
+    assert html.count("<tr>") == 3
+    assert "served by" in html
+    assert "entropy" in attend(torch.randn(1, 3, 8), statistics=True)._repr_html_()
+    assert "(itself)" in seen._repr_html_()

@@ -51,13 +51,17 @@ def summarise(
     check_rows(asked, T)
     rows = max(1, min(T, BLOCK // max(1, B * H * S * width))) if apart else max(T, 1)
     cuts = [(start, min(start + rows, T)) for start in range(0, max(T, 1), rows)]
-    parts = [_block(*weights(*cut), asked, cut, T) for cut in cuts]
-    pools = [part.map for part in parts if part.map is not None]
-    seen = Statistics.join([part._replace(map=None) for part in parts])
+    parts, pooled = [], None
+    for cut in cuts:  # one map at a time: each is as large as the whole
+        part = _block(*weights(*cut), asked, cut, T)
+        if part.map is not None:
+            pooled = part.map if pooled is None else pooled + part.map
+        parts.append(part._replace(map=None))
+    seen = Statistics.join(parts)
     if seen.rows is not None:  # the blocks gave them in the order of the queries
         order = sorted(asked.rows)
         seen = seen._replace(rows=seen.rows[:, :, [order.index(t) for t in asked.rows]])
-    return seen._replace(map=torch.stack(pools).sum(0)) if pools else seen
+    return seen._replace(map=pooled)
 
 
 def _block(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
@@ -97,6 +98,15 @@ class Watched(Mapping[str, Records]):
     def __repr__(self) -> str:
         calls = ", ".join(f"{path or '(itself)'}: {len(x)}" for path, x in self.records.items())
         return f"Watched({calls})"
+
+    def _repr_html_(self) -> str:
+        """A notebook shows a row for each attention: calls, and of the first what was kept."""
+        rows = ""
+        for path, records in self.records.items():
+            first = "" if not len(records) else escape(repr(records[0]))
+            name = escape(path or "(itself)")
+            rows += f"<tr><td>{name}</td><td>{len(records)}</td><td>{first}</td></tr>"
+        return f"<table><tr><th>attention</th><th>calls</th><th>the first</th></tr>{rows}</table>"
 
     def tokens(
         self,

@@ -132,8 +132,8 @@ class Foreign:
         with listen(self.model) as heard:
             self._call(read)
         calls = {path: some for path, some in heard.items() if some}
-        crossing = {path: some for path, some in calls.items() if _part(path) == "cross"}
-        return Heard(crossing if read.target and crossing else calls, read)
+        crossing = [n for n, path in enumerate(calls) if read.target and _part(path) == "cross"]
+        return Heard(calls, read, crossing[-1] if crossing else -1)
 
     def _look(self, text: str, others: Sequence[str]) -> Look:
         read = self._read(text, others[0] if others else None)

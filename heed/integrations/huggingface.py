@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import heed
 from heed.attention.memory import Memory
 from heed.attention.score import Score, dot, per_head
-from heed.attention.watching import Standing, StandIn
+from heed.attention.watching import StandIn, Standing
 from heed.errors import Refused
 from heed.integrations.added import Added, parted, sum_of
 from heed.records import Attended

@@ -96,7 +96,7 @@ class ClassifierSettings(Settings):
         except HeedError as error:  # some are not ValueErrors, which pydantic expects
             raise ValueError(str(error)) from error
         if self.heads > 1 and self.pool in POOLS:
-            raise ValueError(f"heads are an attention's, and '{self.pool}' is none")
+            raise ValueError(f"heads are an attention's, and '{self.pool}' is none; set heads=1")
         if self.encoder.kind != "bert":
             return self
         if self.encoder.head != "none":

@@ -19,7 +19,6 @@ from torch.nn.modules import module as module_hooks
 
 import heed
 from heed.attention.align import Softmax
-from heed.attention.memory import key_table
 from heed.attention.position import Learned, Position, Sinusoidal
 from heed.attention.reach import Global
 from heed.attention.read import Blend
@@ -309,17 +308,13 @@ def _read(
     """Take a prompt through the layers, and have the keys and values of each kept.    N T
 
     Of the last layer nothing else is wanted: what follows a prompt is asked of its last symbol, by
-    the first step. What is padding is kept as zeros.
+    the first step. What is padding begins as zeros, so that nothing in it is ever NaN.
     """
     x = decoder.words(inputs, behind=carry.behind, exists=there)
-    layers, hidden = decoder.stack.layers, None
-    if there is not None:
-        hidden = ~key_table(there, x.shape[1], x.device)[..., None, None, None]  # N T 1 1 1
+    layers = decoder.stack.layers
     for i, (layer, kept) in enumerate(zip(layers, carry.layers, strict=True)):
         skip = 1 if i + 1 == len(layers) else 0  # the queries
         new = project(layer.attention, layer.around_attention.enter(x), skip)
-        if hidden is not None:
-            new.masked_fill_(hidden, 0)
         keep(i, new[:, :, 1 - skip :])
         if not skip:
             x = _passed(layer, kept, x, new, there)

@@ -1,8 +1,8 @@
 """Showing: what a model looked at, in the terminal and as a page to explore.
 
-    subject = opened(Path("runs/mine"))        a run, a checkpoint, a pretrained folder, a watch
-    looks = explored(subject, ["a text"])      all that every attention saw
-    heed.viewing.looking.page("mine", looks).write("look.html")
+subject = opened(Path("runs/mine"))        a run, a checkpoint, a pretrained folder, a watch
+looks = explored(subject, ["a text"])      all that every attention saw
+heed.viewing.looking.page("mine", looks).write("look.html")
 """
 
 from __future__ import annotations

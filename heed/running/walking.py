@@ -78,9 +78,7 @@ def walk(
     return [told(listened(run, text), at, layer, head) for text in texts]
 
 
-def told(
-    heard: Listened, at: str | None = None, layer: int | None = None, head: int = 0
-) -> Told:
+def told(heard: Listened, at: str | None = None, layer: int | None = None, head: int = 0) -> Told:
     """A walk with the words of its text."""
     paths = list(heard.calls)
     n = heard.chosen % len(paths) if layer is None else layer

@@ -23,7 +23,8 @@ from heed.tasks.cutting import Words
 class Judgement:
     """What the model says of a text; nothing of a blank one.
 
-    weight  of each piece in a static attention, where there is one and it was asked for
+    weight  of each piece in a static attention, where there is one and it was asked for; of
+            several looks their mean
     heads   every other attention by its path, H S S, where they were asked for
     """
 
@@ -105,7 +106,7 @@ class Labeller:
             named[label],
             named,
             self.words.pieces(ids, text),
-            None if pooled is None else pooled[0, 0],
+            None if pooled is None else pooled[:, 0].mean(0),
             seen,
             symbols,
         )

@@ -261,4 +261,4 @@ def judged(readings: Sequence[Reading]) -> Scores:
 def entropy(counts: NDArray[np.int64]) -> float:
     """Of frequencies, in nats: the least loss of a model that does not look at the context."""
     share = counts[counts > 0] / max(1, counts.sum())
-    return float(-(share * np.log(share)).sum())
+    return abs(float((share * np.log(share)).sum()))  # of one word 0, and not -0

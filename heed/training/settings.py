@@ -42,7 +42,7 @@ class Training(BaseModel):
     entropy_bonus: Weight = Field(0.0, description="reward for drawing from open distributions")
 
     precision: Literal["float32", "bf16"] = "float32"
-    compile: bool = Field(False, description="torch.compile the network")
+    compile: bool = Field(False, description="torch.compile the network, and its loss on a GPU")
     capture: bool = Field(False, description="replay steps as CUDA graphs; ignored on the CPU")
     deterministic: bool = Field(False, description="only algorithms that repeat themselves exactly")
 

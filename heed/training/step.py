@@ -23,6 +23,7 @@ from heed.training.capture import Backward, Captured
 from heed.training.distributed import Distributed
 from heed.training.objective import Objective, Several
 from heed.training.settings import Training
+from heed.training.surprise import compiled
 
 
 class Batch(Protocol):
@@ -70,12 +71,13 @@ class Stepper:
         self.captured = settings.capture and device.type == "cuda"
         if self.captured and crew.world > 1:
             raise Refused("capture=true works with one process; set capture=false under torchrun")
-        backward = partial(_backward, bf16=settings.precision == "bf16")
+        fused = settings.compile and device.type == "cuda"
+        backward = partial(_backward, bf16=settings.precision == "bf16", fused=fused)
         self.model = model
         if crew.world > 1 and rehearsal is not None:
             self.model = crew.wrap(model, idle=bool(self._idle(model, rehearsal, backward)))
         if settings.compile:
-            model.compile(dynamic=True)
+            model.compile()
         self.backward: Backward = partial(backward, self.model, objective)
         if self.captured:
             self.backward = Captured(self.backward, model)
@@ -119,10 +121,10 @@ class Stepper:
 
 
 def _backward(
-    model: nn.Module, objective: Objective, batch: Batch, factor: Tensor, *, bf16: bool
+    model: nn.Module, objective: Objective, batch: Batch, factor: Tensor, *, bf16: bool, fused: bool
 ) -> dict[str, Tensor]:
     """Add the gradients of a batch, times the factor; give its sums."""
-    with torch.autocast(factor.device.type, torch.bfloat16, enabled=bf16):
+    with torch.autocast(factor.device.type, torch.bfloat16, enabled=bf16), compiled(fused):
         loss = objective(model, batch)
     (loss.total * factor).backward()
     return {"loss": loss.total.detach(), **loss.parts}

@@ -53,13 +53,15 @@ class Take:
 class Atlas:
     """Takes of one or several sides, as a page or as a block of one.
 
-    budget  bytes that the maps may take; what is fine and light is left out first
+    budget   bytes that the maps may take; what is fine and light is left out first
+    against  whether it opens with the second side laid beside the first
     """
 
     title: str
     takes: Sequence[Take]
     budget: int = 9_000_000
     language: Language = "en"
+    against: bool = False
 
     kind: ClassVar[str] = "atlas"
 
@@ -103,6 +105,7 @@ class Atlas:
         ]
         index = {
             "language": self.language,
+            "against": 1 if self.against and len(sides) > 1 else -1,
             "sides": [drawing.token(side) for side in sides],
             "takes": takes,
             "words": [[drawing.token(word) for word in each] for each in words],

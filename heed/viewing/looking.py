@@ -1,7 +1,7 @@
 """A text and all that a model looked at: as one page to explore, and as small maps in a terminal.
 
-    page("What it looked at", looks, walks).write("look.html")
-    rich.print(*look.drawn())
+page("What it looked at", looks, walks).write("look.html")
+rich.print(*look.drawn())
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from heed.viewing.walk import Section, Told
 
 BUDGET = 9_000_000  # bytes that all maps of a page take at most
 LEAST = 1_000_000  # and those of each text at least
+HEADING = 120  # letters of a text above its maps
 NOTHING = "There is no attention to explore here."
 
 
@@ -61,15 +62,23 @@ class Look:
 
     def blocks(self, budget: int, *, titled: bool) -> list[Block]:
         """As parts of a page; `titled` where there are several."""
-        found: list[Block] = [Heading(self.source)] if titled else []
+        found: list[Block] = [Heading(_heading(self.source))] if titled else []
         found += [] if self.item is None else [Examples([self.item(self.remark)])]
-        found += [Atlas(self.source, self.takes, budget)] if self.takes else [Paragraph(NOTHING)]
+        found += (
+            [Atlas(self.source, self.takes, budget, against=True)]
+            if self.takes
+            else [Paragraph(NOTHING)]
+        )
         return [*found, *self.figures]
 
     def facts(self) -> tuple[int, int]:
         """How many attentions there are to explore, and how many heads in all."""
         first = [one for take in self.takes[:1] for one in take.layers]
         return len(first), sum(len(one.heads) for one in first)
+
+
+def _heading(text: str) -> str:
+    return text if len(text) <= HEADING else f"{text[:HEADING]} …"
 
 
 def beside(mine: Look, theirs: Look, sides: tuple[str, str]) -> Look:

@@ -1,8 +1,8 @@
 """From what a watch recorded to the layers of an atlas: weights or pooled maps, with their words.
 
-    seen = {"encoder.0": record, ...}                      # heed.Attended by path
-    layers(seen, lambda path: (words, None))               # each over the same words
-    heed.watch(model, statistics=summary())                # what suffices for texts of any length
+seen = {"encoder.0": record, ...}                      # heed.Attended by path
+layers(seen, lambda path: (words, None))               # each over the same words
+heed.watch(model, statistics=summary())                # what suffices for texts of any length
 """
 
 from __future__ import annotations
@@ -21,6 +21,14 @@ CELLS = 512
 
 Words = tuple[Sequence[str], Sequence[str] | None]
 """Of queries and keys; without the latter a text looks at itself."""
+
+PLAIN = {
+    "self_attn": "self",
+    "SelfAttention": "self",
+    "encoder_attn": "cross",
+    "EncDecAttention": "cross",
+}
+"""What modules of other libraries are called here."""
 
 TOLD = ("entropy", "peak", "spread", "received")
 """What is told of each head where its weights were not formed."""
@@ -113,12 +121,14 @@ def fitted(words: Sequence[str], count: int) -> tuple[str, ...]:
 
 def short(paths: Iterable[str]) -> dict[str, str]:
     """Paths without the parts that all of them have: "transformer.h.3.attn" is "layer 3"."""
-    cut = {path: path.split(".") for path in paths}
+    cut = {path: [PLAIN.get(part, part) for part in path.split(".")] for path in paths}
     shared = set.intersection(*map(set, cut.values())) if cut else set()
     found = {
         path: ".".join(part for part in parts if part not in shared or part.isdecimal())
         for path, parts in cut.items()
     }
+    bare = {path: name.removesuffix(".attention") for path, name in found.items()}
+    found = bare if len(set(bare.values())) == len(bare) else found
     if len(set(found.values())) < len(found) or "" in found.values():
         return {path: path or "attention" for path in cut}
     plain = all(name.isdecimal() for name in found.values())

@@ -27,7 +27,7 @@ FEW = 6  # keys that a terminal shows
 FIRST = 4  # numbers of a vector that are written
 BAR = 10  # cells of a full bar
 LONGEST = 24  # letters of a word in the terminal
-MOST = 512  # keys that a page shows
+MOST = 128  # keys that a page shows: the heaviest, where there are more
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Told:
         names = [Column("key"), *(Column(name, ".4f") for name in self.columns)]
         gathers = [Column("a·v")] if self.context else []
         hides = [Column("hidden")] if any(key.hidden for key in self.keys) else []
-        keys = self.keys[:MOST]
+        keys = self.keys if len(self.keys) <= MOST else self.ranked()[:MOST]
         rows: list[list[Value]] = [
             [
                 key.word,
@@ -163,8 +163,8 @@ class Told:
         more = [self.check] if self.check else []
         if self.context:
             more = [f"context = Σ a·v = {vector(self.context, 8)}", *more]
-        if len(self.keys) > MOST:
-            more = [f"{len(self.keys) - MOST} keys more are left out of the table.", *more]
+        if left := len(self.keys) - len(keys):
+            more = [f"{left} keys more are left out of the table.", *more]
         return [
             Heading(self.title, 3),
             Stages(self.stages),

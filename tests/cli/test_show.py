@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import heed
 from tests.running.writing import written
 
 SENTENCES = ["我 爱 我", "你 爱 他们"]
@@ -63,9 +65,14 @@ def test_pictures_and_pages_are_written(
     done = command(
         "show", str(writer), *SENTENCES, "--html", str(page), "--png", str(png), "--svg", str(svg)
     )
-    assert (done.code, done.out, done.err) == (0, "", "")
+    assert (done.code, done.err) == (0, "")
+    first, *others = done.out.splitlines()  # a line for each file
+    assert re.fullmatch(r".*a\.html: 2 texts, 1 attention, 1 head; \d\.\d MB", first)
+    assert [line.rpartition(": ")[2] for line in others] == ["2 maps", "2 maps"]
     html = page.read_text("utf-8")
     assert all(text in html for text in (*SENTENCES, *translations))
+    assert html.count('<section class="atlas">') == 2
+    assert html.count("<h2>Step by step</h2>") == 2
     assert set(re.findall(r"https?://[^/\"]*", html)) <= {"http://www.w3.org"}
     data = png.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
@@ -84,6 +91,54 @@ def test_every_head_is_one_panel_more(
     svg = tmp_path / "heads.svg"
     command("show", str(writer), "我 爱", "--heads", "--svg", str(svg))
     assert "decoder.attention" in svg.read_text("utf-8")
+
+
+def test_two_models_side_by_side(command: Callable[..., Any], writer: Path, tmp_path: Path) -> None:
+    page = tmp_path / "two.html"
+    (step,) = (writer / "checkpoints").iterdir()
+    given = ("show", str(writer), SENTENCES[0], "--beside", str(step))
+    done = command(*given, "--html", str(page))
+    assert (done.code, done.err) == (0, "")
+    html = page.read_text("utf-8")
+    assert '"against":1,"sides":["writing","writing step-60"]' in html
+    refused = command(*given)
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "name it: --html" in refused.err
+
+
+def test_a_long_text_is_pooled(
+    command: Callable[..., Any], writer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heed.viewing.taking.CELLS", 16)
+    monkeypatch.setattr("heed.running.showing.LONG", 100)
+    done = command("show", str(writer), "我 爱 " * 30)
+    assert (done.code, done.err) == (0, "")
+    assert len(done.out.splitlines()) < 40
+    assert "█" in done.out or "░" in done.out
+
+
+def test_a_saved_watch(command: Callable[..., Any], tmp_path: Path) -> None:
+    attend = heed.MultiHeadAttention(8, 2)
+    for name, more in {"a": {}, "b": {"statistics": True}}.items():
+        words = ["the", "cat", "<sat>"]
+        with heed.watch(attend, tokens=words, **more) as seen:
+            attend(torch.randn(1, 3, 8))
+        seen.save(tmp_path / f"{name}.safetensors")
+    file, page = tmp_path / "a.safetensors", tmp_path / "watch.html"
+    told = command("show", str(file))
+    assert (told.code, told.err) == (0, "")
+    assert "attention · head 1" in told.out
+    done = command("show", str(file), "--html", str(page), "--beside", str(file))
+    assert done.out.startswith(f"{page}: 1 text, 1 attention, 2 heads; ")
+    assert "\\u003csat\\u003e" in page.read_text("utf-8")
+    stated = command("show", str(tmp_path / "b.safetensors"))  # no weights, but their statistics
+    assert "entropy, nats" in stated.out
+    for words, said in {("x",): "leave out INPUT", ("--walk",): "no queries and keys"}.items():
+        refused = command("show", str(file), *words)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert said in refused.err
+    page.rename(tmp_path / "c.safetensors")
+    assert "is no safetensors file" in command("show", str(tmp_path / "c.safetensors")).err
 
 
 def test_nothing_to_draw_is_refused(

@@ -35,7 +35,7 @@ def test_a_walk_fits_a_screen(
 def test_a_walk_is_a_section_of_the_page(command: Command, writer: Path, tmp_path: Path) -> None:
     path = tmp_path / "look.html"
     done = command("show", str(writer), SENTENCE, "--walk", "--html", str(path))
-    assert (done.code, done.out, done.err) == (0, "", "")
+    assert (done.code, done.err) == (0, "")
     html = path.read_text("utf-8")
     assert "<h2>Step by step</h2>" in html
     assert 'class="examples"' in html
@@ -48,7 +48,8 @@ def test_the_history_is_told_and_written(command: Command, writer: Path, tmp_pat
     assert "entropy of decoder.attention" in done.out
     path = tmp_path / "history.html"
     done = command("show", str(writer), "--history", "--html", str(path))
-    assert (done.code, done.out, done.err) == (0, "", "")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"{path}: the history of writing; ")
     html = path.read_text("utf-8")
     assert 'class="scrub" data-steps="60"' in html
     assert set(re.findall(r"https?://[^/\"]*", html)) <= {"http://www.w3.org"}

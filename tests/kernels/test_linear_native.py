@@ -105,6 +105,7 @@ def test_the_number_of_threads_changes_no_bit(level: str) -> None:
         torch.set_num_threads(count)
         best = kernel.likeliest(x, packed, MANY, 3, torch.tensor([]))
         found.append([kernel.forward(x, packed), *best])
+        assert kernel.pack(w, b).data is packed.data  # marked as before
     torch.set_num_threads(before)
     for other in found[1:]:
         assert all(map(torch.equal, found[0], other))
@@ -192,6 +193,8 @@ CHANGES: dict[str, Callable[[Tensor], object]] = {
     "halved": lambda w: w.mul_(0.5),
     "turned": lambda w: w.copy_(w.flip(0)),
     "rows swapped": lambda w: w[:2].copy_(w[:2].flip(0)),
+    "eighths turned": lambda w: w.copy_(w.roll(16, 0)),
+    "the last one": lambda w: w[-1, -1].add_(1),
 }
 
 

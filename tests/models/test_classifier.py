@@ -123,6 +123,33 @@ def test_a_look_shows_its_weights_and_they_leave_padding_out() -> None:
     }
 
 
+@pytest.mark.parametrize("pool", LOOKS)
+def test_several_looks_are_each_one_look_side_by_side(pool: str) -> None:
+    """As many attentions of one look, with the same weights, read the same."""
+    symbols, lengths = texts()
+    model = network("lstm", pool, heads=3).eval()
+    said = model(symbols, lengths, need="weight")
+    weight = said.seen["pool"].weight  # B H 1 S
+    assert weight.shape == (4, 3, 1, 9)
+    assert said.pooled is not None
+    looks = said.pooled.split(10, -1)
+    assert not torch.equal(looks[0], looks[1])
+    many = model.state_dict()
+    for head, look in enumerate(looks):
+        single = network("lstm", pool).eval()
+        single.load_state_dict(
+            {
+                name: many[name] if many[name].shape == own.shape else many[name][head : head + 1]
+                for name, own in single.state_dict().items()
+                if name != "answer.weight"
+            }
+            | {"answer.weight": many["answer.weight"][:, :10]}
+        )
+        alone = single(symbols, lengths, need="weight")
+        torch.testing.assert_close(alone.seen["pool"].weight[:, 0], weight[:, head])
+        torch.testing.assert_close(alone.pooled, look)
+
+
 def test_whole_words_are_left_out_in_training_only() -> None:
     model = network("lstm", "mean", word_dropout=0.5, embedding_dropout=0, dropout=0)
     embed: nn.Module = model.encoder.embed
@@ -151,6 +178,7 @@ def test_a_bert_has_the_names_and_the_numbers_of_one_with_a_head() -> None:
         ({"pool": "additive"}, "a text is asked once: static/additive"),
         ({"pool": "statik"}, "did you mean static"),
         ({"pool": "mean", "options": {"width": 3}}, "'mean' is none"),
+        ({"pool": "mean", "heads": 2}, "'mean' is none; set heads=1"),
         ({"pool": "static", "options": {"widht": 3}}, "option of 'static'"),
         ({"encoder": {"kind": "bert", "head": "masked"}}, "leave it out"),
         ({"encoder": {"kind": "bert"}, "word_dropout": 0.1}, "say encoder.dropout"),

@@ -65,7 +65,9 @@ def test_what_is_blank_or_unseen_has_no_panel(writer: Path) -> None:
     nothing = Translation("a", "", 0.0, ["a"], [], np.zeros((0, 1), np.float32))
     assert alignment(nothing) is None
     run = open_run(writer, torch.device("cpu"))
-    (end,) = heads(run.worker, Translation(SENTENCE, "", 0.0, [], [], None))
+    (end,) = heads(
+        run.worker, Translation(SENTENCE, "", 0.0, [*SENTENCE.split(), "</s>"], [], None)
+    )
     assert list(end.rows) == ["</s>"]
 
 

@@ -183,7 +183,10 @@ def test_a_look_that_is_drawn_learns_by_what_it_earned() -> None:
     ],
 )
 def test_attention_by_name_is_the_pool(name: str, expected: str, tmp_path: Path) -> None:
-    assert resolve(with_attention(recipe(tmp_path), name)).model.pool == expected
+    raw = recipe(tmp_path)
+    raw["model"] = {**raw["model"], "heads": 4, "pool": "static/additive"}
+    changed = resolve(with_attention(raw, name)).model
+    assert (changed.pool, changed.heads) == (expected, 1 if expected == "mean" else 4)
 
 
 def test_attention_by_name_between_the_words_of_a_bert(tmp_path: Path) -> None:

@@ -28,11 +28,13 @@ TEXTS = [
 CPU = torch.device("cpu")
 
 
-def labeller(pool: str = "static/additive", kind: str = "gru", **words: Any) -> Labeller:
+def labeller(
+    pool: str = "static/additive", kind: str = "gru", heads: int = 1, **words: Any
+) -> Labeller:
     torch.manual_seed(0)
     tokeniser = Tokeniser.train("word", TEXTS[:5], 50)
     size = {"layers": 1, "width": 12, "heads": 2, "longest": 12} if kind == "bert" else {}
-    settings = ClassifierSettings(encoder={"kind": kind, **size}, pool=pool)  # type: ignore[arg-type]
+    settings = ClassifierSettings(encoder={"kind": kind, **size}, pool=pool, heads=heads)  # type: ignore[arg-type]
     model = build(settings, symbols=tokeniser.size, labels=3)
     return Labeller(model, Words(Cutting(tokeniser), ("a", "b", "c"), **words), CPU)
 
@@ -73,6 +75,12 @@ def test_the_weights_are_those_of_the_words_that_were_read() -> None:
     assert long.pieces == ["a", "film", "so", "long", "that", "</s>"]
     assert "only 6 of 13 symbols were read" in long.remark
     assert labeller().label(TEXTS[:1])[0].weight is None  # nobody asked
+    several = labeller(heads=3)
+    (said,) = several.label(TEXTS[:1], look=True)
+    looks = several._said(several.words.encode(TEXTS[:1]), look=True).seen["pool"].weight
+    assert looks.shape == (1, 3, 1, 4)
+    assert said.weight is not None
+    np.testing.assert_allclose(said.weight, looks[0, :, 0].mean(0), atol=1e-6)
 
 
 def test_every_head_of_a_transformer_is_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
@@ -49,7 +50,15 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(room.HELD, "cpu", request.param)
 
 
-@pytest.mark.usefixtures("held")
+@pytest.fixture(params=[False, True], ids=["in parts", "at once"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Logits formed some rows at a time, or all in one graph, here of what it is compiled from."""
+    monkeypatch.setattr(room, "_graph", lambda: room._formed)
+    with room.compiled(request.param):
+        yield
+
+
+@pytest.mark.usefixtures("held", "way")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 def test_it_is_the_loss_of_the_logits(smoothing: float, bias: bool) -> None:
@@ -92,12 +101,14 @@ def test_improbable_symbols_cost_what_they_should() -> None:
     torch.testing.assert_close(each, nll.detach())
 
 
+@pytest.mark.usefixtures("way")
 def test_padding_is_never_looked_at() -> None:
     parts, labels = drawn()
     known = parts.known.detach().masked_fill((labels == 0)[..., None], float("nan"))
     total, nll = surprise_of(parts._replace(known=known.requires_grad_()), labels, 0.1)
-    (gradient,) = torch.autograd.grad(total, known)
+    gradient, weight = torch.autograd.grad(total, [known, parts.weight])
     assert total.isfinite()
+    assert weight.isfinite().all()
     assert (nll[labels == 0] == 0).all()
     assert (gradient[labels == 0] == 0).all()
     assert gradient[labels != 0].abs().min() > 0

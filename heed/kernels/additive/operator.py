@@ -68,14 +68,49 @@ def _on_cpu(q: Tensor, k: Tensor, v: Tensor, w: Tensor, *rest: Any) -> tuple[Ten
     return native.forward(q, k, v, w, Plan(*rest[:_STEPS]), *rest[_STEPS:])
 
 
-def _on_cuda(q: Tensor, k: Tensor, v: Tensor, w: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+def _on_cuda(
+    q: Tensor, k: Tensor, v: Tensor, w: Tensor, *rest: Any, back: bool = False
+) -> tuple[Tensor, Tensor]:
     from heed.kernels.additive import forward
 
     given = (_dense(q), _dense(k), _dense(v), w, Plan(*rest[:_STEPS]), *rest[_STEPS : _STEPS + 2])
     if q.device.index == torch.cuda.current_device():
+        compile_ahead(*given, back=back)
         return forward.forward(*given)
     with torch.cuda.device(q.device):
+        compile_ahead(*given, back=back)
         return forward.forward(*given)
+
+
+_met: set[tuple[Any, ...]] = set()
+
+
+def compile_ahead(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    seen: Plan,
+    dropout: float,
+    seed: Tensor | None,
+    *,
+    back: bool,
+) -> None:
+    """Have the kernels of such a call compiled side by side, where none like it was met before."""
+    several = min(q.shape[2], 5)  # a query, or a few, go another way
+    dtypes = (q.dtype, k.dtype, v.dtype, w.dtype)
+    sights = tuple([x is None for x in seen[:5]])
+    sizes = (several, q.shape[1] == k.shape[1], q.shape[3], v.shape[3])
+    key = (q.device, back, sizes, dtypes, sights, dropout > 0)
+    if key in _met or (q.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    from heed.kernels.additive import backward, forward, launching
+
+    _met.add(key)
+    with launching.rehearsal():
+        context, log_sum = forward.forward(q, k, v, w, seen, dropout, seed)
+        if back:
+            backward.backward(context, q, k, v, w, context, log_sum, seen, dropout, seed)
 
 
 def _back_on_cpu(*given: Any) -> tuple[Tensor, ...]:
@@ -180,7 +215,7 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        found = (_on_cuda if inputs[0].is_cuda else _on_cpu)(*inputs)
+        found = _on_cuda(*inputs, back=True) if inputs[0].is_cuda else _on_cpu(*inputs)
         _remember(ctx, inputs, found)
         return found[0]
 

@@ -49,23 +49,46 @@ struct marking {
     int64_t weight, row, mark, N, K;
 };
 
+/* Rows are marked in parts, whose limits depend on nothing but their number; then the parts' marks
+in their order. */
+enum { MARKED = 16 };
+
+struct marking_parts {
+    const struct marking *asked;
+    marks mark[MARKED][MARKS / LANES];
+};
+
+static void mark_part(void *context, struct heed_turns *turns)
+{
+    struct marking_parts *parts = context;
+    const struct marking *a = parts->asked;
+    for (int64_t part; heed_turn(turns, &part);) {
+        marks mark[MARKS / LANES] = {{0}};
+        for (int64_t n = a->N * part / MARKED; n < a->N * (part + 1) / MARKED; n++) {
+            const float *row = (const float *)a->weight + n * a->row;
+            int64_t k = 0;
+            for (; k + MARKS <= a->K; k += MARKS)
+                for (int i = 0; i < MARKS / LANES; i++)
+                    mark[i] = marked(mark[i], (marks)load(row + k + i * LANES));
+            if (k < a->K) {
+                marks rest[MARKS / LANES] = {{0}};
+                memcpy(rest, row + k, sizeof(float) * (size_t)(a->K - k));
+                for (int i = 0; i < MARKS / LANES; i++)
+                    mark[i] = marked(mark[i], rest[i]);
+            }
+        }
+        memcpy(parts->mark[part], mark, sizeof mark);
+    }
+}
+
 HEED_EXPORT int HEED(heed_linear_mark)(const struct marking *a, int threads)
 {
-    (void)threads;
+    struct marking_parts parts = {.asked = a};
     marks mark[MARKS / LANES] = {{0}};
-    for (int64_t n = 0; n < a->N; n++) {
-        const float *row = (const float *)a->weight + n * a->row;
-        int64_t k = 0;
-        for (; k + MARKS <= a->K; k += MARKS)
-            for (int i = 0; i < MARKS / LANES; i++)
-                mark[i] = marked(mark[i], (marks)load(row + k + i * LANES));
-        if (k < a->K) {
-            marks rest[MARKS / LANES] = {{0}};
-            memcpy(rest, row + k, sizeof(float) * (size_t)(a->K - k));
-            for (int i = 0; i < MARKS / LANES; i++)
-                mark[i] = marked(mark[i], rest[i]);
-        }
-    }
+    heed_share(mark_part, &parts, MARKED, a->N * a->K < 100000 ? 1 : threads);
+    for (int part = 0; part < MARKED; part++)
+        for (int i = 0; i < MARKS / LANES; i++)
+            mark[i] = marked(mark[i], parts.mark[part][i]);
     memcpy((void *)a->mark, mark, sizeof mark);
     return 0;
 }
@@ -204,7 +227,7 @@ static void choose_rows(const struct choosing *a, int64_t chunk, int64_t from, i
     if (to - from < BLOCK || count < WIDE)
         for (int64_t i = 0; i < rows * WIDE; i++)
             logit[i] = -INFINITY;
-    rows_by_panels(rows, (const float *)a->x + m * a->x_row, a->x_row, (const float *)a->w,
+    rows_by_panels(rows, m == 0, (const float *)a->x + m * a->x_row, a->x_row, (const float *)a->w,
                    a->w_row, (const float *)a->bias, logit, WIDE, a->K, a->N, from, to, STORE);
     for (int64_t i = 0; i < rows; i++) {
         if (a->end >= first && a->end < to * PANEL)

@@ -21,6 +21,10 @@ enum finish { STORE, RELU, ADD };
 
 enum { CHAIN = 128 };
 
+/* Weights that a cache does not hold are asked for so many steps along K before they are needed; the
+panels follow each other, so this leads into the next one. */
+enum { AHEAD = 64 };
+
 /* How much of W is worked on at a time: it stays near the processor while rows pass by. */
 enum { NEAR = 128 * 1024 };
 
@@ -55,8 +59,9 @@ HEED_INLINE void finish_some(float *y, vec sum, const float *bias, int64_t count
 
 /* `rows` rows of x with `panels` panels next to each other; `columns` of y are left to be written.
 Both counts are known to the compiler, so that the sums stay in registers. A long chain of sums
-loses digits: every 128 products it is added to the total, and begins anew. */
-HEED_INLINE void tile(const int rows, const int panels, const float *x, int64_t x_row,
+loses digits: every 128 products it is added to the total, and begins anew. cold: the weights come
+from afar; four panels side by side are asked for by the processor itself, one is not. */
+HEED_INLINE void tile(const int rows, const int panels, const int cold, const float *x, int64_t x_row,
                       const float *w, const float *bias, float *y, int64_t y_row, int64_t K,
                       int64_t columns, int finish)
 {
@@ -69,6 +74,8 @@ HEED_INLINE void tile(const int rows, const int panels, const float *x, int64_t 
                 sum[i][j] = fill(0);
         for (int64_t k = start; k < stop; k++)
             for (int p = 0; p < panels; p++) {
+                if (cold)
+                    __builtin_prefetch(w + (p * K + k + AHEAD) * PANEL);
                 vec weight[VECTORS];
                 for (int j = 0; j < VECTORS; j++)
                     weight[j] = load(w + (p * K + k) * PANEL + j * LANES);
@@ -97,7 +104,7 @@ HEED_INLINE void tile(const int rows, const int panels, const float *x, int64_t 
 
 /* Some rows with panels `from` to `to`. Where rows are few, panels side by side keep the processor
 busy: a sum waits four turns for the one before. */
-HEED_INLINE void strip(const int rows, const float *x, int64_t x_row, const float *packed,
+HEED_INLINE void strip(const int rows, const int cold, const float *x, int64_t x_row, const float *packed,
                        const float *bias, float *y, int64_t y_row, int64_t K, int64_t N,
                        int64_t from, int64_t to, int finish)
 {
@@ -107,9 +114,9 @@ HEED_INLINE void strip(const int rows, const float *x, int64_t x_row, const floa
         const float *w = packed + p * K * PANEL, *b = bias ? bias + p * PANEL : 0;
         float *out = y + (p - from) * PANEL;
         if (p + wide <= to)
-            tile(rows, wide, x, x_row, w, b, out, y_row, K, N - p * PANEL, finish);
+            tile(rows, wide, cold, x, x_row, w, b, out, y_row, K, N - p * PANEL, finish);
         else
-            tile(rows, 1, x, x_row, w, b, out, y_row, K, N - p * PANEL, finish);
+            tile(rows, 1, cold, x, x_row, w, b, out, y_row, K, N - p * PANEL, finish);
     }
 }
 
@@ -201,17 +208,19 @@ HEED_INLINE const float *panel_at(const float *w, int64_t w_row, int64_t K, int6
 }
 
 /* y points at the first column of panel `from`. w_row: from one row of W to the next where it is as
-it is; 0: W is in panels. */
+it is; 0: W is in panels. first: whether no rows met these panels just before. */
 static __attribute__((noinline)) void rows_by_panels(
-    int64_t rows, const float *x, int64_t x_row, const float *w, int64_t w_row, const float *bias,
+    int64_t rows, int first, const float *x, int64_t x_row, const float *w, int64_t w_row, const float *bias,
     float *y, int64_t y_row, int64_t K, int64_t N, int64_t from, int64_t to, int finish)
 {
 #define CASE(count)                                                                               \
     case count:                                                                                   \
         if (w_row)                                                                                \
             strip_as_it_is(count, x, x_row, w, w_row, bias, y, y_row, K, N, from, to, finish);    \
+        else if (first && count > 1)                                                              \
+            strip(count, 1, x, x_row, w, bias, y, y_row, K, N, from, to, finish);                 \
         else                                                                                      \
-            strip(count, x, x_row, w, bias, y, y_row, K, N, from, to, finish);                    \
+            strip(count, 0, x, x_row, w, bias, y, y_row, K, N, from, to, finish);                 \
         break;
     switch (rows) {
         CASE(1)
@@ -243,7 +252,7 @@ static __attribute__((noinline)) void product(
         int64_t to = from + near < panels ? from + near : panels;
         for (int64_t m = 0, rows; m < M; m += rows) {
             rows = next_rows(M - m);
-            rows_by_panels(rows, x + m * x_row, x_row, w, w_row, bias,
+            rows_by_panels(rows, m == 0, x + m * x_row, x_row, w, w_row, bias,
                            y + m * y_row + from * PANEL, y_row, K, N, from, to, finish);
         }
     }

@@ -102,7 +102,8 @@ class Classifying(Story):
         if not plain and isinstance(encoder, Mapping) and encoder.get("kind") == "bert":
             return {**model, "encoder": {**encoder, "attention": name}}
         pool = "mean" if name == "none" else name if plain else f"static/{name}"
-        return {**model, "pool": pool}
+        looks = {"heads": 1} if pool in POOLS else {}  # which only an attention has several of
+        return {**model, "pool": pool, **looks}
 
     def prepare(
         self, recipe: ClassifyRecipe, folder: RunFolder, start: Start | None = None

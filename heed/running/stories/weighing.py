@@ -117,7 +117,7 @@ def look(labeller: Labeller, text: str, right: str = "") -> Look:
     for record in weighed.values():
         map_ = record.statistics.map
         if map_ is not None and map_.shape[-1] == len(said.pieces):
-            said = replace(said, weight=map_[0, 0, 0].float().cpu().numpy())
+            said = replace(said, weight=map_[0, :, 0].mean(0).float().cpu().numpy())
     shown = Shown(said, right)
     takes = [Take("", found)] if found else []
     return Look(text, shown.text, takes, shown.block, remark=shown.remark)

@@ -5,7 +5,7 @@ function buildAtlas(host) {
   const state = {
     language: data.language,
     side: 0,
-    against: -1,
+    against: data.against,
     take: 0,
     kind: "all",
     place: 0,
