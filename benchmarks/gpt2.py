@@ -6,10 +6,10 @@
 PATH is a checkout of github.com/karpathy/nanoGPT, whose model.py is loaded from there. A step is
 forward, backward, clipping at norm 1 and fused AdamW; bf16 autocast, both sides compiled, no
 dropout, vocabulary 50,304. heed's way is that of `heed train` with compile=true; beside it the loss
-of logits that are never formed as a whole (`training/surprise.py`), which holds less. The sides run in turns and
-each figure is the best of its rounds. Memory is the peak of a step above what rests on the device:
-the weights, and the optimiser's state, are as large on both sides. Nothing is reported while losses
-or gradients disagree.
+of logits that are never formed as a whole (`training/surprise.py`), which holds less. The sides run
+in turns and each figure is the best of its rounds. Memory is the peak of a step above what rests on
+the device: the weights, and the optimiser's state, are as large on both sides. Nothing is reported
+while losses or gradients disagree.
 """
 
 import argparse

@@ -82,7 +82,7 @@ def _plain(head: Pyramid) -> dict[str, Any]:
 
 def _put_tile(level: Level, tile: Tile, data: dict[str, Any], store: Store, must: bool) -> bool:
     if data["scale"] is None:
-        data["scale"] = store.put(level.scale.astype("<u2").tobytes(), must)
+        data["scale"] = store.put(level.scale.astype("<f4").tobytes(), must)
         if data["scale"] is None:
             return False
     # Nothing is said of a tile of zeros but that it is one.

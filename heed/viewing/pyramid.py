@@ -26,8 +26,6 @@ TILE = 128
 LEAST = 64  # cells along a side below which nothing is pooled any more
 WHOLE = 2048  # cells along a side up to which a level is kept as a whole
 KEPT = 4096  # exact tiles that are held until it is known how many of them fit
-STEP = 2048  # steps of a row's scale from one power of two to the next
-NONE = 65535  # the scale of a row of zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Level:
     across: float
     shape: tuple[int, int]
     high: float  # the largest cell
-    scale: NDArray[np.uint16]  # of each row, as steps below the highest
+    scale: NDArray[np.float32]  # the largest cell of each row, exactly as it is written
     tiles: Sequence[Tile]
 
     def values(self) -> Floats:
@@ -58,7 +56,7 @@ class Level:
             rows, columns = tile.bytes.shape
             top, left = tile.row * TILE, tile.column * TILE
             cells[top : top + rows, left : left + columns] = tile.bytes
-        return cells / 255 * _largest(self.high, self.scale)[:, None]
+        return cells / 255 * self.scale.astype(np.float64)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +197,7 @@ def _level(level: tuple[tuple[int, int], Floats], T: int, S: int) -> Level:
 
 def _tiled(cell: tuple[float, float], values: Floats) -> Level:
     """A level that is kept as a whole."""
-    high, scale, largest = scaled(values.max(-1, initial=0.0))
+    largest = values.max(-1, initial=0.0)
     bytes_ = quantised(values, largest)
     tiles = []
     for row in range(0, values.shape[0], TILE):
@@ -209,24 +207,13 @@ def _tiled(cell: tuple[float, float], values: Floats) -> Level:
             worth = float(np.einsum("ts,ts->", part, part))
             tiles.append(Tile(row // TILE, column // TILE, piece, worth))
     shape = (values.shape[0], values.shape[1])
-    return Level(*cell, shape, high, scale, tiles)
+    return _scaled(cell, shape, largest, tiles)
 
 
-def scaled(top: Floats) -> tuple[float, NDArray[np.uint16], Floats]:
-    """The highest of all rows, each row's steps below it, and what these say its largest is.
-
-    The last is never less than what it stands for, and at most 1 part in 2900 more.
-    """
-    high = float(top.max(initial=0.0))
-    with np.errstate(divide="ignore"):
-        below = -np.log2(top / high) * STEP if high else np.full(len(top), np.inf)
-    steps = np.where(below < NONE, np.floor(np.minimum(below, NONE)), NONE).astype(np.uint16)
-    return high, steps, _largest(high, steps)
-
-
-def _largest(high: float, steps: NDArray[np.uint16]) -> Floats:
-    """What the steps below the highest say of each row's largest."""
-    return np.where(steps < NONE, high * 2.0 ** (-(steps.astype(np.float64)) / STEP), 0.0)
+def _scaled(
+    cell: tuple[float, float], shape: tuple[int, int], largest: Floats, tiles: Sequence[Tile]
+) -> Level:
+    return Level(*cell, shape, float(largest.max(initial=0.0)), largest.astype(np.float32), tiles)
 
 
 def quantised(values: NDArray[Any], largest: Floats) -> NDArray[np.uint8]:
@@ -266,6 +253,5 @@ class _Best:
                 (heapq.heapreplace if full else heapq.heappush)(self.heap, item)
 
     def level(self, T: int, S: int, top: Floats) -> Level:
-        high, scale, _ = scaled(top)  # a 2900th at most above what the bytes were made with
         tiles = [Tile(row, column, bytes_, worth) for worth, row, column, bytes_ in self.heap]
-        return Level(1, 1, (T, S), high, scale, tiles)
+        return _scaled((1, 1), (T, S), top, tiles)

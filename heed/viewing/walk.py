@@ -49,10 +49,14 @@ class Stages:
         """Markup, with all text escaped."""
         each = (
             f"<dt>{n} {written(stage.name)}</dt>"
-            f"<dd>{'<br>'.join(map(written, (stage.formula, *stage.lines)))}</dd>"
+            f"<dd>{'<br>'.join(map(_line, (stage.formula, *stage.lines)))}</dd>"
             for n, stage in enumerate(self.stages, 1)
         )
         return f'<dl class="sentences">{"".join(each)}</dl>'
+
+
+def _line(text: str) -> str:
+    return f"<span>{written(text)}</span>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +192,7 @@ class Section:
         blocks: list[Block] = [Heading(self.title)]
         for told in self.walks:
             blocks += told.blocks()
-        return "".join(block.html() for block in blocks)
+        return f'<section class="walk">{"".join(block.html() for block in blocks)}</section>'
 
 
 def number(x: float) -> str:

@@ -145,7 +145,8 @@ def test_forced_forward_moves_on_and_holds_the_end() -> None:
 
 def test_forced_forward_has_finite_gradients_when_all_is_used() -> None:
     q, k, v = (torch.randn(64, 1, 256, 128).requires_grad_() for _ in range(3))
-    heed.attend(q, k, v, "forced-forward").context.mul(torch.randn(64, 1, 256, 128)).sum().backward()
+    context = heed.attend(q, k, v, "forced-forward").context
+    (context * torch.randn_like(context)).sum().backward()
     assert q.grad is not None
     assert q.grad.isfinite().all()
     assert q.grad.abs().max() > 0

@@ -32,7 +32,7 @@ def test_what_is_packed_can_be_found() -> None:
     store = Store(10**9)
     for head, data in zip(heads, packed(heads, store), strict=True):
         for level, plain in zip(head.levels, data["levels"], strict=True):
-            scale = np.frombuffer(stored(store, plain["scale"]), "<u2")
+            scale = np.frombuffer(stored(store, plain["scale"]), "<f4")
             assert (scale == level.scale).all()
             for tile in level.tiles:
                 across = -(-level.shape[1] // pyramid.TILE)

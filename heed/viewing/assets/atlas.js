@@ -157,7 +157,11 @@ function buildAtlas(host) {
       const all = ["all", ...kinds].map((kind) => [kind, say(kind)]);
       list.push(switchOf(say("kinds"), all, state.kind, (kind) => turn({ kind })));
     }
-    const speak = (language) => (Object.assign(state, { language }), open(true));
+    const speak = (language) => {
+      Object.assign(state, { language });
+      open(true);
+      document.dispatchEvent(new CustomEvent("speak", { detail: language }));
+    };
     list.push(switchOf(say("language"), Object.entries(LANGUAGES), state.language, speak));
     list.at(-1).classList.add("language");
     return list;
@@ -224,7 +228,15 @@ function buildAtlas(host) {
     parts.thumbs.redraw();
     drawLarge();
   });
+  // All of a page speaks one language.
+  document.addEventListener("speak", ({ detail: language }) => {
+    if (language === state.language) return;
+    Object.assign(state, { language });
+    open(false);
+  });
   open(false);
 }
 
 document.querySelectorAll("section.atlas").forEach(buildAtlas);
+document.addEventListener("speak", ({ detail }) => speakAround(detail));
+if (document.documentElement.lang in PHRASES) speakAround(document.documentElement.lang);

@@ -2,8 +2,6 @@
 // { T, S, levels, has(n, i, j), tile(n, i, j) -> values, row(t) -> exact weights or null }.
 // A level says how many queries and keys a cell has, and its largest value where that is known.
 const TILE = 128;
-const STEP = 2048;
-const NONE = 65535;
 const tilesAcross = (level) => Math.ceil(level.columns / TILE);
 const tilesDown = (level) => Math.ceil(level.rows / TILE);
 const tileSize = (level, i, j) => [
@@ -15,12 +13,7 @@ function headField(head, store) {
   const made = new Map();
   const levels = head.levels.filter((level) => level.scale);
   const number = (n, i, j) => i * tilesAcross(levels[n]) + j;
-  async function scales(n) {
-    const bytes = await store(levels[n].scale);
-    const steps = new Uint16Array(bytes.buffer);
-    const high = levels[n].high;
-    return Float32Array.from(steps, (u) => (u === NONE ? 0 : high * 2 ** (-u / STEP)));
-  }
+  const scales = async (n) => new Float32Array((await store(levels[n].scale)).buffer);
   async function values(n, i, j) {
     const [rows, columns] = tileSize(levels[n], i, j);
     const out = new Float32Array(rows * columns);
