@@ -13,6 +13,7 @@ Keys and values are written in place: of the carries that a search has held, onl
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -40,10 +41,10 @@ class Held:
     """What stands still: N texts with room for all P places."""
 
     def __init__(self, decoder: Decoder, carry: PlainCarry, places: int) -> None:
-        first = carry.own[0].table
+        first = carry.own[0].k
         N, device = first.shape[0], first.device
         self.decoder, self.layers = decoder, carry.layers
-        self.tables = [own.table for own in carry.own]  # N 2 H P D each
+        self.caches = [(own.k, own.v) for own in carry.own]  # N H P D each
         self.start, self.where = carry.start, _all_places(carry.start, places)
         self.behind = torch.zeros(N, dtype=torch.long, device=device)
         if carry.behind is not None:
@@ -78,8 +79,8 @@ class Held:
         )
         there = (self.every <= self.place) & (self.every >= self.behind[:, None])
         unseen = Hidden(there, x.dtype)
-        for layer, table in zip(self.layers, self.tables, strict=True):
-            x = self._look_back(x, layer, table, unseen)
+        for layer, (k, v) in zip(self.layers, self.caches, strict=True):
+            x = self._look_back(x, layer, k, v, unseen)
             enter, leave = layer.around[1]
             x = leave(x + layer.feed(enter(x)))
         norm = self.decoder.stack.norm
@@ -87,12 +88,14 @@ class Held:
         self.place.add_(1)
         return logits
 
-    def _look_back(self, x: Tensor, layer: PlainLayer, table: Tensor, unseen: Hidden) -> Tensor:
+    def _look_back(
+        self, x: Tensor, layer: PlainLayer, k: Tensor, v: Tensor, unseen: Hidden
+    ) -> Tensor:
         """Self-attention over all places, of which those to come are out of sight.    N M -> N M"""
         enter, leave = layer.around[0]
         new = layer.look(enter(x)).view(x.shape[0], 3, layer.heads, -1)  # N 3 H D
-        table.index_copy_(3, self.place, new[:, 1:].unsqueeze(3))
-        k, v = table.unbind(1)
+        k.index_copy_(2, self.place, new[:, 1].unsqueeze(2))
+        v.index_copy_(2, self.place, new[:, 2].unsqueeze(2))
         seen = layer.back(new[:, 0].unsqueeze(2), heed.Memory(k, v), position=unseen)
         return leave(x + layer.join(seen.context.reshape(x.shape)))
 
@@ -111,7 +114,7 @@ class Held:
 
     def select(self, rows: Tensor) -> None:
         """The chosen texts come first, in that order; no more than there are."""
-        for table in (*self.tables, self.behind):
+        for table in (*chain(*self.caches), self.behind):
             table[: len(rows)].copy_(table.index_select(0, rows))
 
 

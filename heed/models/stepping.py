@@ -50,34 +50,42 @@ class Cache:
     """The keys and values of one layer for the symbols written so far, with room for more.
 
     What a carry tells of it never changes: a place is written once, by whoever comes first, and
-    who comes later goes on with a copy. What grows is not copied for each carry: of the old table
-    nothing would be left to look at, and a step would hold all layers twice.
+    who comes later goes on with a copy. What grows is not copied for each carry: of the old tables
+    nothing would be left to look at, and a step would hold all layers twice. Keys and values have
+    a table each, so that growing holds no more than one of them twice.
     """
 
-    def __init__(self, table: Tensor, filled: int) -> None:
-        self.table, self.filled = table, filled  # N 2 H room D
+    def __init__(self, k: Tensor, v: Tensor, filled: int) -> None:
+        self.k, self.v, self.filled = k, v, filled  # N H room D each
 
     @staticmethod
     def of(new: Tensor, room: int) -> Cache:
         """The keys and values of a prompt, with room for so many places.    N T 2 H D"""
         N, T, _, H, D = new.shape
-        table = new.new_zeros(N, 2, H, max(T, room), D)
-        table[..., :T, :] = new.permute(0, 2, 3, 1, 4)
-        return Cache(table, T)
+        k, v = (new.new_zeros(N, H, max(T, room), D) for _ in range(2))
+        for table, each in zip((k, v), new.unbind(2), strict=True):
+            table[:, :, :T] = each.transpose(1, 2)
+        return Cache(k, v, T)
+
+    def seen(self, places: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the first places.    N H P D each"""
+        return self.k.narrow(2, 0, places), self.v.narrow(2, 0, places)
 
     def extend(self, place: int, new: Tensor, rows: Tensor | None) -> Cache:
         """The chosen rows of the first `place` places, and a new one.    N 2 H D"""
         if rows is None and self.filled == place:
             self._grow(place)  # whoever else holds it looks at the places before alone
-            self.table.select(3, place).copy_(new)
+            self.k.select(2, place).copy_(new[:, 0])
+            self.v.select(2, place).copy_(new[:, 1])
             self.filled = place + 1
             return self
-        table = self.table.clone() if rows is None else self.table.index_select(0, rows)
-        return Cache(table, place).extend(place, new, None)
+        k, v = (x.clone() if rows is None else x.index_select(0, rows) for x in (self.k, self.v))
+        return Cache(k, v, place).extend(place, new, None)
 
     def _grow(self, place: int) -> None:
-        if place == self.table.shape[3]:
-            self.table = pad(self.table, (0, 0, 0, GROWTH))
+        if place == self.k.shape[2]:
+            self.k = pad(self.k, (0, 0, 0, GROWTH))
+            self.v = pad(self.v, (0, 0, 0, GROWTH))
 
 
 class Hidden(Position):
@@ -215,7 +223,7 @@ class PlainCarry(NamedTuple):
         enter, leave = layer.around[0]
         new = layer.look(enter(x)).view(x.shape[0], 3, layer.heads, -1)  # N 3 H D
         own = own.extend(self.place, new[:, 1:], self.rows)
-        k, v = own.table.narrow(3, 0, self.place + 1).unbind(1)
+        k, v = own.seen(self.place + 1)
         q = new[:, 0].unsqueeze(2)  # N H 1 D
         if unseen is None:
             context = heed.attend(q, k, v).context
