@@ -199,8 +199,10 @@ class Watched(Mapping[str, Records]):
 def matching(paths: Iterable[str], patterns: str | Sequence[str]) -> list[str]:
     """The paths that a pattern matches, such as "*.cross"; one that matches none is refused."""
     paths = list(paths)
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    wanted = [patterns] if isinstance(patterns, str) else patterns
     found: set[str] = set()
+    if not isinstance(wanted, Iterable) or not (wanted := list(wanted)):
+        raise Refused(f"modules takes paths and patterns such as '*.cross'; got {patterns!r}")
     for pattern in wanted:
         if not isinstance(pattern, str):
             raise Refused(f"modules takes paths and patterns such as '*.cross'; got {pattern!r}")

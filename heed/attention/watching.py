@@ -77,6 +77,8 @@ def watch(
     itself. Calls from all threads are collected as they come; let one thread at a time call a model
     that is watched, or the records of the others stand in between.
     """
+    if not isinstance(model, nn.Module):
+        raise Refused(f"watch takes a model, a torch.nn.Module, not {type(model).__name__}")
     found = dict(attentions(model))
     if not found:
         raise Refused(

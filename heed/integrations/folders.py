@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from heed.attention.walking import Asked, Walk, follow, listen
-from heed.attention.watching import watch
+from heed.attention.watching import attentions, watch
 from heed.errors import HeedError, Refused
 from heed.integrations import huggingface
 from heed.viewing.atlas import Kind, Take
@@ -137,7 +137,8 @@ class Foreign:
 
     def _look(self, text: str, others: Sequence[str]) -> Look:
         read = self._read(text, others[0] if others else None)
-        with watch(self.model, statistics=summary(), limit=LIMIT) as seen:
+        asked = summary(len(attentions(self.model)))
+        with watch(self.model, statistics=asked, limit=LIMIT) as seen:
             said = self._call(read)
         answer = read.text or self._answer(said, read)
         records = {path: each[0] for path, each in seen.items() if len(each)}

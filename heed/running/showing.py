@@ -119,7 +119,10 @@ def opened(path: Path, device: str = "auto") -> Subject:
     where = chosen(device)
     if path.is_file():
         return OfWatch(path)
-    name = path.resolve().name
+    try:
+        name = path.resolve().name
+    except RuntimeError as error:  # of links
+        raise Refused(f"{path} leads round in a circle") from error
     if path.parent.name == "checkpoints" and (path / checkpoint.MANIFEST).exists():
         return OfRun(_at_step(path, where), f"{path.resolve().parent.parent.name} {name}")
     return OfRun(open_run(path, where), name)

@@ -22,9 +22,10 @@ def looked(model: Any, work: Callable[[], Any], stream: int = 0) -> tuple[Any, d
 
     stream  which of two
     """
-    if not attentions(model):
+    count = len(attentions(model))
+    if not count:
         return work(), {}
-    with watch(model, statistics=summary(), limit=LIMIT) as seen:
+    with watch(model, statistics=summary(count), limit=LIMIT) as seen:
         done = work()
     streams = hasattr(model, "streams")
     found = {}

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from heed.viewing.drawing import colours
 from heed.viewing.panels import Panel
+from heed.viewing.terminal import shown
 
 LARGEST = 24  # cells along a side; of more, each drawn cell is the heaviest of several
 BETWEEN = 2
@@ -38,7 +39,8 @@ class SmallMaps:
         colour = console.is_terminal and console.color_system in ("256", "truecolor", "windows")
         shades = LETTERS if options.ascii_only else SHADES
         drawn = [
-            (each.title, list(_lines(small(each.weight), colour, shades))) for each in self.panels
+            (shown(each.title), list(_lines(small(each.weight), colour, shades)))
+            for each in self.panels
         ]
         if not drawn:
             return

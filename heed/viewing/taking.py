@@ -2,11 +2,12 @@
 
 seen = {"encoder.0": record, ...}                      # heed.Attended by path
 layers(seen, lambda path: (words, None))               # each over the same words
-heed.watch(model, statistics=summary())                # what suffices for texts of any length
+heed.watch(model, statistics=summary(12))              # what suffices for texts of any length
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,15 @@ from numpy.typing import NDArray
 from heed.records import Attended, Statistics, Summary
 from heed.viewing.layers import Kind, Layer
 
-CELLS = 512
-"""Cells along a side of a map. A shorter text has one for each weight, so that its map is exact."""
+CELLS = (512, 2048)
+"""Cells along a side of a map, at least and at most. A text of no more symbols has one for each
+weight, so that its map is exact."""
+
+ROOM = 2**30
+"""Bytes that the maps of all attentions may take where they have more cells than the least."""
+
+HEADS = 16
+"""Of an attention, on the safe side."""
 
 Words = tuple[Sequence[str], Sequence[str] | None]
 """Of queries and keys; without the latter a text looks at itself."""
@@ -34,9 +42,14 @@ TOLD = ("entropy", "peak", "spread", "received")
 """What is told of each head where its weights were not formed."""
 
 
-def summary() -> Summary:
-    """What to ask of every call: memory that no longer grows with the square of a text."""
-    return Summary(map=(CELLS, CELLS))
+def summary(attentions: int) -> Summary:
+    """What to ask of every call: memory that no longer grows with the square of a text.
+
+    The fewer attentions there are, the longer is a text whose maps are exact.
+    """
+    least, most = CELLS
+    cells = max(least, min(most, math.isqrt(ROOM // (4 * HEADS * max(1, attentions)))))
+    return Summary(map=(cells, cells))
 
 
 def layers(

@@ -40,7 +40,7 @@ class HeatMap:
         panel = self.panel
         colour = console.is_terminal and console.color_system in ("256", "truecolor", "windows")
         layout = _fit(panel, options.max_width, _paints(panel, colour, options.ascii_only))
-        yield Text(panel.title, style="bold")
+        yield Text(shown(panel.title), style="bold")
         yield from layout.header(panel)
         for label, weights in zip(panel.rows, panel.weight, strict=True):
             yield layout.line(label, weights[: layout.columns].tolist())

@@ -320,17 +320,28 @@ def test_all_of_a_page_is_chinese(show: Open) -> None:
     keys = [Key("Source", [0.5, 1.0], [0.1]), Key("key", [9.0, 0.0], [0.0], "lies ahead")]
     stages = [Stage("score", "e = q·k", ["q  4 wide: 1 2"]), Stage("align", "a = softmax")]
     check = "= what the model computed, to 1e-08"
-    walk = Section("Step by step", [Told("key · place 1 · x · head 0", stages, "ea", keys, [1], check)])
-    said = Said([("Source", "Source"), ("Likeliest next", "hidden")], note="only 5 of 9 symbols read")
+    walk = Section(
+        "Step by step", [Told("key · place 1 · x · head 0", stages, "ea", keys, [1], check)]
+    )
+    said = Said(
+        [("Source", "Source"), ("Likeliest next", "hidden")], note="only 5 of 9 symbols read"
+    )
     look = "(x) => x.textContent"
-    nodes = "main > h1, dl.sentences > *, .note, .walk > h2, .walk > h3, .walk > p, .walk th, .walk td"
+    nodes = "main > h1, dl.sentences > *, li .note, .walk > h2, .walk > h3, .walk > p, .walk th, .walk td"
     around = f"[...document.querySelectorAll('{nodes}')].map({look})"
     blocks = [Examples([said]), atlas(), atlas(), walk]  # type: ignore[list-item]
     tab = show(Page("m: where it looks", blocks))
     english = tab.get(around)
     tab.click(".language [data-value=zh]")
     assert tab.get(around) == [
-        *("m：它看向哪里", "原文", "Source", "最可能的下文", "hidden", "只读取了 9 个符号中的 5 个"),
+        *(
+            "m：它看向哪里",
+            "原文",
+            "Source",
+            "最可能的下文",
+            "hidden",
+            "只读取了 9 个符号中的 5 个",
+        ),
         *("逐步计算", "key · 位置 1 · x · 头 0"),
         *("1 打分", "e = q·kq  4 维：1 2", "2 归一", "a = softmax"),
         *("键", "e", "a", "a·v", "不可见", "Source", "0.5000", "1.0000", " 0.100", ""),

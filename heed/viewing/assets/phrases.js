@@ -1,6 +1,6 @@
 // What stands around an atlas, in the other languages: names, and sentences with numbers in them.
 // Only what heed itself says is looked up; words, formulas and answers stay as they are.
-const AROUND = [
+const STANDING = [
   "main > h1",
   "dl.sentences dt",
   "li.example .note",
@@ -62,7 +62,7 @@ const PHRASES = {
 const atFirst = new WeakMap(); // what each of them said at first
 
 function speakAround(language) {
-  document.querySelectorAll(AROUND).forEach((node) => {
+  document.querySelectorAll(STANDING).forEach((node) => {
     if (!atFirst.has(node)) atFirst.set(node, node.textContent);
     const say = (text, [found, other]) => text.replace(found, other);
     const parts = atFirst.get(node).split(node.matches(".note") ? " · " : /$^/);
