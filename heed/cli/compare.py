@@ -30,7 +30,9 @@ SHORT = {
 
 
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name or a YAML file.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe's name or a YAML file.")
+    ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any key of the recipe.")
     ] = None,

@@ -8,15 +8,22 @@ from typing import Annotated
 
 import typer
 
-EXAMPLES = "heed convert bert-base-uncased models/bert\n\nheed convert runs/shakespeare exported"
+EXAMPLES = (
+    "heed convert bert-base-uncased models/bert\n\nheed convert runs/shakespeare-gpt exported"
+)
 
 
 def run(
     source: Annotated[
         str,
-        typer.Argument(help="A folder of Hugging Face, its name at the hub, or a folder of heed."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="A folder of Hugging Face, its name at the hub, or a folder of heed.",
+        ),
     ],
-    target: Annotated[Path, typer.Argument(help="A new folder, in the other layout.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="A new folder, in the other layout.")
+    ],
     head: Annotated[
         str | None, typer.Option(help="Another head than SOURCE names; none is the body alone.")
     ] = None,

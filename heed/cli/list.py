@@ -36,7 +36,10 @@ LEARNS = {
 
 def run(
     collection: Annotated[
-        str, typer.Argument(help="What to list: mechanisms, models, tasks or recipes.")
+        str,
+        typer.Argument(
+            metavar="COLLECTION", help="What to list: mechanisms, models, tasks or recipes."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
@@ -57,12 +60,14 @@ def run(
 def tell_plainly(found: list[dict[str, Any]], console: Console) -> None:
     """A name in bold, and below it what there is to know."""
     from rich.markup import escape
+    from rich.padding import Padding
 
     for each in found:
         console.print(f"[bold]{escape(each['name'])}[/]  {escape(each['about'])}")
         for key in ("needs", "good", "sizes", "keys"):
             if each.get(key):
-                console.print(f"  [dim]{key}[/]  {escape(_words(each[key]))}")
+                line = f"[dim]{key}[/]  {escape(_words(each[key]))}"
+                console.print(Padding(line, (0, 0, 0, 2), expand=False))
         console.print()
 
 

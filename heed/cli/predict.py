@@ -50,8 +50,9 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
 ) -> None:
-    """Answer line by line, as many answers as lines. A blank line gives a blank one, except that a
-    language model writes on from it."""
+    """Answer line by line, as many answers as lines.
+
+    A blank line gives a blank one, except that a language model writes on from it."""
     from heed.running.predict import CHUNK, predict
     from heed.running.showing import page
 

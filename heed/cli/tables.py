@@ -20,7 +20,9 @@ def drawn(
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:
         name = names.get(column.name, column.name)
-        table.add_column(Text(safe(name)), justify="left" if column is columns[0] else "right", no_wrap=True)
+        table.add_column(
+            Text(safe(name)), justify="left" if column is columns[0] else "right", no_wrap=True
+        )
     for row in rows:
         values = zip(row, columns, strict=True)
         table.add_row(*(Text(safe(said(value, column.form))) for value, column in values))

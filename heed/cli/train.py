@@ -15,7 +15,11 @@ EXAMPLES = "heed train grammar --attention local-p/general\n\nheed train runs/gr
 
 def run(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe's name, a YAML file, or with --resume a run's folder.")
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A recipe's name, a YAML file, or with --resume a run's folder.",
+        ),
     ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any key of the recipe.")

@@ -10,20 +10,25 @@ In the cache a row is a sentence: the column "text" has its symbols, without an 
 any stretch of a document is a stretch of the file, whatever its size.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from heed.data import cache
-from heed.data.pairs import Report
 from heed.data.plan import Ints
 from heed.data.sentences import flowing
-from heed.data.text import read_lines
+from heed.data.sources import (
+    FilesReport,
+    TextFiles,
+    each_file,
+    json_documents,
+    text_lines,
+    told,
+)
 from heed.data.tokenise import Tokeniser
 from heed.errors import Refused
 
@@ -37,138 +42,104 @@ class Sentence(NamedTuple):
     opens: bool
 
 
-class DocumentFiles(BaseModel):
+class DocumentFiles(TextFiles):
     """Where documents are: text files, or JSON lines with a document each; plain or gzip."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    text: tuple[Path, ...] = Field(default=(), description="plain text, parted by blank lines")
-    jsonl: tuple[Path, ...] = Field(default=(), description="a JSON object a line")
-    column: int | None = Field(
-        default=None, ge=0, le=1000, description="of text files that are tables with tabs, from 0"
-    )
-    key: str = Field(
-        default="text", description="of the JSON objects: a text, or a list of its sentences"
-    )
     sentences: Ends = Field(
         default="lines", description="each line is a sentence; or they end at marks such as ."
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _one_file_is_a_list(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        one = {k: (v,) for k, v in given.items() if k in ("text", "jsonl") and _single(v)}
-        return {**given, **one}
 
-    @model_validator(mode="after")
-    def _some_place(self) -> Self:
-        if bool(self.text) == bool(self.jsonl):
-            raise ValueError("give text files as `text`, or JSON lines as `jsonl`")
-        if self.column is not None and not self.text:
-            raise ValueError("a column is that of text files, and none is given")
-        return self
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """Every file, in the order in which it is read."""
-        return self.text or self.jsonl
-
-    def under(self, folder: Path) -> Self:
-        """The same files, looked for in a folder unless their paths are absolute."""
-        moved = {name: tuple(folder / p for p in getattr(self, name)) for name in ("text", "jsonl")}
-        return self.model_copy(update=moved)
-
-    def __str__(self) -> str:
-        return " and ".join(map(str, self.paths))
-
-
-def _single(value: Any) -> bool:
-    return isinstance(value, str | Path)
+DocumentSources = Annotated[
+    DocumentFiles | tuple[DocumentFiles, ...], BeforeValidator(told(DocumentFiles))
+]
+"""Files of one format, or of several."""
 
 
 @dataclass
-class SentenceReport(Report):
+class SentenceReport(FilesReport):
     """What became of the sentences: read = kept + dropped, at every moment."""
 
     documents: int = 0
+
+    def add(self, name: str, own: Any) -> None:
+        """One file more, of which all is read."""
+        super().add(name, own)
+        self.documents += own.documents
 
     def __str__(self) -> str:
         counted = super().__str__().replace(" pairs ", " sentences ", 1)
         return f"{counted}; {self.documents:,} document{'s' * (self.documents != 1)}"
 
 
+LONGEST = 20_000  # characters of a sentence
+
+
 def read_sentences(
-    files: DocumentFiles, *, longest_characters: int = 20_000, report: SentenceReport | None = None
+    sources: DocumentFiles | Sequence[DocumentFiles],
+    *,
+    folder: Path | None = None,
+    longest_characters: int = LONGEST,
+    report: SentenceReport | None = None,
 ) -> Iterator[Sentence]:
     """The sentences worth keeping, in their order; `report` counts along. None at all is refused.
 
     Where the first sentence of a document is dropped, the document opens with its second.
     """
     report = SentenceReport() if report is None else report
+    for name, file in each_file(sources, folder):
+        own = SentenceReport()
+        yield from read_file(file, own, longest_characters)
+        report.add(name, own)
+    refuse_nothing(report)
+
+
+def read_file(
+    file: DocumentFiles, report: SentenceReport, longest: int = LONGEST
+) -> Iterator[Sentence]:
+    """The sentences of one file, which may be none."""
     opens = True
-    for text in _sentences(files, longest_characters):
+    for text in _sentences(file, longest):
         if text is None:
             opens = True
             continue
         report.read += 1
-        if len(text) > longest_characters:
+        if len(text) > longest:
             report.drop("too long")
             continue
         report.kept += 1
         report.documents += opens
         yield Sentence(text, opens)
         opens = False
+
+
+def refuse_nothing(report: SentenceReport) -> None:
+    """Refuse files without a sentence that was kept."""
     if not report.kept:
-        raise Refused(f"nothing to learn from in {files}: {report}")
+        names = " and ".join(name for name, _ in report.files)
+        raise Refused(f"nothing to learn from in {names}: {report}")
 
 
-def _sentences(files: DocumentFiles, longest: int) -> Iterator[str | None]:
+def _sentences(file: DocumentFiles, longest: int) -> Iterator[str | None]:
     """Sentences without the space around them, none of them blank; None between documents."""
-    for path in files.paths:
-        yield None
-        lines = _of_json(path, files.key) if files.jsonl else _of_text(path, files.column)
-        yield from lines if files.sentences == "lines" else flowing(lines, longest)
+    (path,) = file.paths
+    lines = _of_json(path, file.key) if file.jsonl else _of_text(path, file)
+    return lines if file.sentences == "lines" else flowing(lines, longest)
 
 
-def _of_text(path: Path, column: int | None) -> Iterator[str | None]:
-    for number, line in read_lines(path):
-        if column is not None and line.strip():
-            cells = line.split("\t")
-            if len(cells) <= column:
-                raise Refused(f"{path}:{number}: {len(cells)} columns, and `column` is {column}")
-            line = cells[column]
+def _of_text(path: Path, file: DocumentFiles) -> Iterator[str | None]:
+    for line in text_lines(path, file.column):
         yield line.strip() or None
+        if file.lines == "apart":
+            yield None
 
 
 def _of_json(path: Path, key: str) -> Iterator[str | None]:
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
+    for document in json_documents(path, key):
         yield None
-        for sentence in _document(line, key, f"{path}:{number}"):
+        for sentence in document:
             if not sentence.isspace() and sentence:
                 yield sentence.strip()
-
-
-def _document(line: str, key: str, where: str) -> list[str]:
-    """A text has a sentence a line; in a list each text is one, whatever is inside."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"{where}: not JSON ({error})") from None
-    if not isinstance(row, dict) or key not in row:
-        has = f"; it has {', '.join(map(str, list(row)[:10]))}" if isinstance(row, dict) else ""
-        raise Refused(f"{where}: not a JSON object with the key '{key}'{has}")
-    found = row[key].split("\n") if isinstance(row[key], str) else row[key]
-    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise Refused(f"{where}: the key '{key}' is neither a text nor a list of texts")
-    try:  # JSON can spell half a surrogate pair, which no UTF-8 text holds
-        "".join(found).encode()
-    except UnicodeEncodeError:
-        raise Refused(f"{where}: holds half a surrogate pair") from None
-    return found
 
 
 class Documents:

@@ -17,7 +17,6 @@ from typing import Literal, get_args
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from heed.data.text import read_lines
 from heed.data.tokenise import BOS, EOS, PAD, SPECIALS, UNK, read_rules, write_rules
 from heed.errors import Refused, UnknownName
 
@@ -113,15 +112,15 @@ class Verbatim:
         return cls(*_parsed(read_rules(path), path))
 
 
-def read_text(path: str | Path) -> Iterator[str]:
-    r"""A file as it stands, some lines at a time; every line ends at "\n", the last one too.
+def in_pieces(lines: Iterable[str]) -> Iterator[str]:
+    r"""A text as it stands, some lines at a time; every line ends at "\n", the last one too.
 
     A cut comes before a line that begins with a letter or a mark, so that byte-bpe, whose pieces
     never cross from white space into a word, cuts the parts as it would cut the whole.
     """
     held: list[str] = []
     length = 0
-    for _, line in read_lines(path):
+    for line in lines:
         if length >= CHUNK and line[:1].strip():
             yield "".join(held)
             held, length = [], 0

@@ -49,6 +49,7 @@ DEEPEST = 1000  # layers
 WIDEST = 2**27  # of any other number
 LIMIT = 2**32  # bytes of maps that are kept
 LONGEST = 200  # symbols that are written at most
+POINTER = b"version https://git-lfs"
 UNLIMITED = 10**6  # places from which a tokeniser means that there is no limit
 MASKED = re.compile(r"\[MASK\]|<mask>")
 CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
@@ -340,7 +341,9 @@ def _model(path: Path, config: Any, head: str, device: torch.device) -> Any:
     opener = getattr(transformers, HEADS[head][1])
     with _clearly(path):
         with torch.device("meta"):
-            outline = opener.from_config(config, trust_remote_code=False)
+            outline = opener.from_config(
+                config, trust_remote_code=False, attn_implementation="eager"
+            )
         wanted = sum(x.numel() for x in {id(x): x for x in outline.parameters()}.values())
         there = sum(_held(path))
         if wanted > there + there // 50:
@@ -371,6 +374,9 @@ def _held(path: Path) -> Iterator[int]:
     if not files:
         raise Refused(f"{path} has no weights as safetensors")
     for file in files:
+        with file.open("rb") as raw:
+            if raw.read(len(POINTER)) == POINTER:
+                raise Refused(f"{file} is a Git LFS pointer, not the file: run git lfs pull")
         try:
             with safe_open(file, "pt") as opened:
                 for name in opened.keys():  # noqa: SIM118 (it is no mapping)

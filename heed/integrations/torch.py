@@ -50,6 +50,8 @@ def replace(
     The weights are the very same parameters, so that optimisers and tied weights stay right; those
     that a mechanism brings are new to an optimiser that was made before.
     """
+    if not isinstance(model, nn.Module):
+        raise Refused(f"replace takes a model, a torch.nn.Module, not {type(model).__name__}")
     found = {
         path: module
         for path, module in model.named_modules(remove_duplicate=False)

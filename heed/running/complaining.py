@@ -39,7 +39,7 @@ def _followed(
         tables = [each for each in inside if get_origin(each) in (dict, list, tuple)]
         if chosen and len(found) > 1:
             inside = chosen
-        elif found:
+        elif found and not (tables and isinstance(part, int)):
             settings = found[0]
             keys.append(part)
             field = settings.model_fields.get(str(part))

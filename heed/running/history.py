@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ PREFIX = "valid/attention/"
 UNITS = {"entropy": "nats", "sharpness": "largest share"}
 """The statistics that validations log; one without a name is the entropy."""
 LARGEST = 4_000_000  # bytes of a saved picture that are read
+HUGE = 1e300  # what is no number, or more than that, is left out
 MOST = 200  # moments; of more, some along the way are left out
 _STEP = re.compile(r"step-(\d{1,12})\.(svg|txt)")
 
@@ -49,7 +49,7 @@ def _lines(folder: RunFolder) -> tuple[Points, dict[str, dict[str, Points]]]:
     found: dict[str, dict[str, Points]] = defaultdict(lambda: defaultdict(dict))
     for entry in read(folder.inside(folder.metrics)):
         for name, value in entry.items():
-            if type(value) not in (int, float) or not math.isfinite(value):
+            if type(value) not in (int, float) or not max(abs(value), abs(entry["step"])) < HUGE:
                 continue
             if name == "valid/loss":
                 loss[entry["step"]] = float(value)

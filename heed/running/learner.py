@@ -81,7 +81,10 @@ class Learner:
         )
         self.total = planned(self.settings, self.batches)
         if self.settings.warmup > self.total:
-            self._say(f"warmup={self.settings.warmup} is longer than the {self.total} steps in all")
+            self._say(
+                f"warmup={self.settings.warmup} is longer than the {self.total} steps in all: "
+                "the full rate is never reached"
+            )
         self.schedule = optimise.schedule(self.settings, self.total)
         self.standing = Standing()
         tokens = self.story.tokens(folder, self.config)
@@ -249,9 +252,8 @@ class Learner:
         else:
             load_weights(self.model, self.folder.load_model())
         verdict = "taken" if better else f"the best single one has {best:.4f} and is taken"
-        yield Note(
-            f"mean of the last {len(last)} checkpoints: validation loss {loss:.4f}; {verdict}"
-        )
+        what = "checkpoint" if len(last) == 1 else f"{len(last)} checkpoints"
+        yield Note(f"mean of the last {what}: validation loss {loss:.4f}; {verdict}")
 
     def _trained(self, scores: dict[str, Any]) -> Trained:
         standing = self.standing

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from errno import EISDIR
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from heed.data import cache
 from heed.data.text import read_lines
@@ -27,6 +31,33 @@ def data_root(folder: str) -> Path:
     if Path(folder).parts[:1] in ((), ("..",)) or folder.startswith("./"):
         return Path.cwd()
     return Path(os.environ.get("HEED_DATA", ".")).absolute()
+
+
+def there(data: Any) -> None:
+    """Refuse files that a recipe's data names and that are not there, before anything is read."""
+    folder = getattr(data, "folder", ".")
+    for key, path in _files(data, "data"):
+        place = data_root(folder) / folder / path
+        try:
+            reason = os.strerror(EISDIR) if stat.S_ISDIR(place.stat().st_mode) else ""
+        except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+            reason = getattr(error, "strerror", None) or str(error)
+        if reason:
+            raise Refused(f"{key}: cannot read {place}: {reason}")
+
+
+def _files(told: Any, key: str) -> Iterator[tuple[str, Path]]:
+    """Every file inside settings, and the recipe's key that names it."""
+    if isinstance(told, Path):
+        yield key, told
+    elif isinstance(told, tuple):
+        for each in told:
+            yield from _files(each, key)
+    elif isinstance(told, BaseModel):
+        for name in type(told).model_fields:
+            inner = getattr(told, name)
+            several = isinstance(inner, tuple)  # or a path alone, with no key of its own
+            yield from _files(inner, key if several else f"{key}.{name}")
 
 
 def ready(folder: RunFolder) -> bool:

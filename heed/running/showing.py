@@ -155,15 +155,18 @@ def is_foreign(path: Path) -> bool:
 
 def explored(subject: Subject, texts: Sequence[str], other: Subject | None = None) -> list[Look]:
     """What every attention saw of each text; of two subjects, side by side."""
-    mine = subject.looks(texts)
     if other is None:
-        return mine
+        return subject.looks(texts)
+    saved = [isinstance(each, OfWatch) for each in (subject, other)]
+    if saved in ([True, False], [False, True]) and len(texts) != 1:
+        raise Refused(f"a saved watch lies beside one text; give that, as one INPUT: {len(texts)}")
+    mine = subject.looks([] if saved == [True, False] else texts)
     if isinstance(subject, OfRun) and isinstance(other, OfRun):
         tasks = [each.run.config.task for each in (subject, other)]
         if len(set(tasks)) > 1:
             raise Refused(f"--beside takes a run of the same task: {tasks[0]}, not {tasks[1]}")
-    given = texts or ([] if isinstance(other, OfWatch) else [look.source for look in mine])
-    theirs = other.looks(given, mine)
+    given = [] if saved[1] else texts or [look.source for look in mine]
+    theirs = other.looks(given, () if saved[0] else mine)
     names = (subject.name, other.name if other.name != subject.name else f"{other.name} (2)")
     return [beside(*both, names) for both in zip(mine, theirs, strict=True)]
 

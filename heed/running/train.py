@@ -16,6 +16,7 @@ from heed.running.devices import chosen
 from heed.running.events import Event, Result, Stopped, Work, relayed
 from heed.running.learner import Learner, Trained
 from heed.running.opening import read_config
+from heed.running.preparing import there
 from heed.running.recipe import as_yaml, check, parse, resolve
 from heed.running.starting import opened, sized
 from heed.running.stories import story
@@ -86,6 +87,7 @@ def _opened(
         raise Refused(f"{path} holds no run to go on with")
     check(recipe)
     if crew.main:
+        there(recipe.data)
         folder = RunFolder.create(path, overwrite=overwrite)
         folder.write_text(folder.recipe, as_yaml(recipe))
     return RunFolder(path), recipe

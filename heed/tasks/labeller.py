@@ -23,8 +23,8 @@ from heed.tasks.cutting import Words
 class Judgement:
     """What the model says of a text; nothing of a blank one.
 
-    weight  of each piece in a static attention, where there is one and it was asked for; of
-            several looks their mean
+    looks   the weight of each piece in each look of a static attention, H S, where there is one
+            and it was asked for
     heads   every other attention by its path, H S S, where they were asked for
     """
 
@@ -33,9 +33,14 @@ class Judgement:
     probability: float = 0.0
     shares: dict[str, float] = field(default_factory=dict)  # of every label, the likeliest first
     pieces: list[str] = field(default_factory=list)
-    weight: NDArray[np.float32] | None = None
+    looks: NDArray[np.float32] | None = None
     heads: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     symbols: int = 0  # of the whole text; the model has read len(pieces)
+
+    @property
+    def weight(self) -> NDArray[np.float32] | None:
+        """Of each piece; of several looks their mean."""
+        return None if self.looks is None else np.asarray(self.looks.mean(0))
 
     @property
     def cut(self) -> bool:
@@ -106,7 +111,7 @@ class Labeller:
             named[label],
             named,
             self.words.pieces(ids, text),
-            None if pooled is None else pooled[:, 0].mean(0),
+            None if pooled is None else pooled[:, 0],
             seen,
             symbols,
         )

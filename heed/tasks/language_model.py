@@ -2,7 +2,8 @@ r"""Language-model: from plain text to a model that goes on writing it.
 
     First Citizen:\nBefore we proceed any  ->   further, hear me speak.
 
-Data     Text files of any size, as they stand: every space and line break counts. What to judge by
+Data     Text files of any size, as they stand: every space and line break counts; or columns of
+         tables and JSON lines, several of them as one corpus (`data/sources.py`). What to judge by
          is files of its own, or the last part of the text. Symbols are characters, or pieces of
          bytes that are learnt from the text (`data/verbatim.py`).
 Model    A recurrent network (`models/recurrent_language.py`), a Transformer decoder, GPT-2
@@ -18,16 +19,24 @@ A good run  `shakespeare-gpt` passes 1.47 nats per character; docs/results.md ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import nn
 
+from heed.data.sources import (
+    FilesReport,
+    TextFiles,
+    TextSources,
+    each_file,
+    json_documents,
+    text_lines,
+)
 from heed.data.tokenise import SPECIALS
-from heed.data.verbatim import Kind, Verbatim, read_text
+from heed.data.verbatim import Kind, Verbatim, in_pieces
 from heed.errors import Refused
 from heed.models import recurrent_language, text_settings, xlnet_settings
 from heed.models.recurrent_language import RecurrentLanguageSettings
@@ -41,7 +50,6 @@ Model = Annotated[
 """The settings of any model that goes on writing a text."""
 
 BYTES = 256 + len(SPECIALS)
-Paths = Annotated[list[str], Field(min_length=1, max_length=100_000)]
 
 
 class Tokens(BaseModel):
@@ -60,14 +68,15 @@ class Tokens(BaseModel):
 
 
 class Data(BaseModel):
-    """Where the text comes from, and what is held out of it."""
+    """Where the text comes from, and what is held out of it. Files are settings, or simply paths:
+    text, or *.jsonl; or a list of either, which is read as one corpus."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
-    train: str | Paths
-    valid: str | Paths | None = Field(None, description="None: the last part of the text.")
-    test: str | Paths | None = None
+    train: TextSources
+    valid: TextSources | None = Field(None, description="None: the last part of the text.")
+    test: TextSources | None = None
     held_out: float = Field(
         0.1, gt=0, lt=1, description="The share at the end of the text to judge by, without valid."
     )
@@ -83,15 +92,12 @@ class Data(BaseModel):
     @model_validator(mode="after")
     def _once(self) -> Data:
         for part in ("train", "valid", "test"):
-            paths = listed(getattr(self, part))
+            found = getattr(self, part)
+            sources = found if isinstance(found, tuple) else [found] if found else []
+            paths = [path for source in sources for path in source.paths]
             if len(set(paths)) < len(paths):
                 raise ValueError(f"{part} names a file twice")
         return self
-
-
-def listed(paths: str | list[str] | None) -> list[str]:
-    """One path or several, as a list."""
-    return [paths] if isinstance(paths, str) else paths or []
 
 
 def build(settings: Any, *, symbols: int, context: int) -> nn.Module:
@@ -134,58 +140,146 @@ def places(settings: Any) -> int | None:
     return settings.longest if isinstance(settings, GPT2Settings) else None
 
 
-Texts = Callable[[], Iterator[str]]
-"""A text, some of it at a time; from its beginning whenever it is called."""
+class Piece(NamedTuple):
+    """Some of a text, and whether a document begins with it."""
+
+    text: str
+    opens: bool
 
 
-def texts(data: Data, root: Path) -> dict[str, list[Texts]]:
-    """The documents of each part: train, valid, and test if there is one.
+@dataclass
+class DocumentReport(FilesReport):
+    """What became of the documents: read = kept + dropped, at every moment."""
+
+    characters: int = 0
+
+    def add(self, name: str, own: Any) -> None:
+        """One file more, of which all is read."""
+        super().add(name, own)
+        self.characters += own.characters
+
+    def __str__(self) -> str:
+        counted = super().__str__().replace(" pairs ", f" document{'s' * (self.read != 1)} ", 1)
+        return f"{counted}; {self.characters:,} characters"
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The text of some files, as one corpus.
+
+    start  characters of the first file that are left out
+    end    of the last file, where the text ends
+    """
+
+    files: Sequence[tuple[str, TextFiles]]
+    start: int = 0
+    end: int | None = None
+
+    def pieces(self, report: DocumentReport | None = None) -> Iterator[Piece]:
+        """From the beginning, some of it at a time; `report` counts along."""
+        report = DocumentReport() if report is None else report
+        for number, (name, file) in enumerate(self.files, 1):
+            own = DocumentReport()
+            start = self.start if number == 1 else 0
+            end = self.end if number == len(self.files) else None
+            yield from _counted(between(read_pieces(file), start, end), own)
+            report.add(name, own)
+
+
+def texts(data: Data, root: Path) -> dict[str, Texts]:
+    """The text of each part: train, valid, and test if there is one.
 
     Without files to validate by, the end of the last training file is held out: of all the
     training text the share that was asked for, in characters; of several files no more than half
-    of the last.
+    of the last. Where that file has several documents, each stays whole.
     """
-    found: dict[str, list[Texts]] = {}
-    paths = {
-        part: [root / data.folder / path for path in listed(getattr(data, part))]
-        for part in ("train", "valid", "test")
-    }
-    for part, files in paths.items():
-        if files:
-            found[part] = [_whole(path) for path in files]
+    folder = root / data.folder
+    parts = {part: getattr(data, part) for part in ("train", "valid", "test")}
+    files = {part: each_file(some, folder) for part, some in parts.items() if some is not None}
+    found = {part: Texts(some) for part, some in files.items()}
     if "valid" not in found:
-        last, cut = paths["train"][-1], _cut(paths["train"], data.held_out)
-        found["train"][-1] = lambda: between(read_text(last), 0, cut)
-        found["valid"] = [lambda: between(read_text(last), cut, None)]
+        train = files["train"]
+        cut = _cut([file for _, file in train], data.held_out)
+        found["train"], found["valid"] = Texts(train, end=cut), Texts(train[-1:], start=cut)
     return found
 
 
-def _cut(files: list[Path], share: float) -> int:
+def _cut(files: list[TextFiles], share: float) -> int:
     """How many characters of the last file are not held out."""
-    sizes = [sum(map(len, read_text(path))) for path in files]
+    sizes = [sum(len(piece.text) for piece in read_pieces(file)) for file in files]
     asked = sum(sizes) - int(sum(sizes) * (1 - share))
-    return sizes[-1] - min(asked, sizes[-1] if len(sizes) == 1 else sizes[-1] // 2)
+    cut = sizes[-1] - min(asked, sizes[-1] if len(sizes) == 1 else sizes[-1] // 2)
+    at = begun = 0
+    for text, opens in read_pieces(files[-1]):
+        if opens and text and at:
+            begun = at
+        if begun >= cut:
+            break
+        at += len(text)
+    return begun or cut
 
 
-def _whole(path: Path) -> Texts:
-    return lambda: read_text(path)
+def read_pieces(file: TextFiles) -> Iterator[Piece]:
+    """The documents of one file, some of each at a time; one that is blank is an empty piece."""
+    for document in _documents(file):
+        opens = True
+        for text in document:
+            yield Piece(text, opens)
+            opens = False
+        if opens:
+            yield Piece("", opens)
 
 
-def between(pieces: Iterator[str], start: int, end: int | None) -> Iterator[str]:
+def _documents(file: TextFiles) -> Iterator[Iterable[str]]:
+    r"""Every line of a document ends at "\n", the last one too."""
+    (path,) = file.paths
+    if file.text and file.lines == "together":
+        yield in_pieces(text_lines(path, file.column))
+        return
+    several = json_documents(path, file.key) if file.jsonl else None
+    lines = ([line] for line in text_lines(path, file.column)) if several is None else several
+    for document in lines:
+        text = "\n".join(document)
+        yield [text if text.endswith("\n") else f"{text}\n"] if text.strip() else []
+
+
+def between(pieces: Iterator[Piece], start: int, end: int | None) -> Iterator[Piece]:
     """The characters of a text from `start` to `end`, by the pieces that it comes in."""
-    at = 0
-    for piece in pieces:
+    at, first = 0, True
+    for text, opens in pieces:
         if end is not None and at >= end:
             return
-        some = piece[max(0, start - at) : None if end is None else end - at]
-        at += len(piece)
-        if some:
-            yield some
+        some = text[max(0, start - at) : None if end is None else end - at]
+        if some or (not text and at >= start):
+            yield Piece(some, opens or first)
+            first = False
+        at += len(text)
 
 
-def vocabulary(settings: Tokens, documents: Sequence[Texts]) -> Verbatim:
+def _counted(pieces: Iterator[Piece], report: DocumentReport) -> Iterator[Piece]:
+    """Without documents that are blank."""
+    for piece in pieces:
+        report.read += piece.opens
+        if not piece.text:
+            report.drop("blank")
+            continue
+        report.kept += piece.opens
+        report.characters += len(piece.text)
+        yield piece
+
+
+def joined(pieces: Iterable[Piece]) -> list[str]:
+    """Whole documents."""
+    found: list[list[str]] = []
+    for text, opens in pieces:
+        found += [[]] if opens else []
+        found[-1].append(text)
+    return ["".join(each) for each in found]
+
+
+def vocabulary(settings: Tokens, text: Texts) -> Verbatim:
     """Learnt from the training text."""
-    every = (piece for document in documents for piece in document())
+    every = (piece.text for piece in text.pieces())
     return Verbatim.train(settings.kind, every, settings.size)
 
 

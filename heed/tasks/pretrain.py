@@ -25,19 +25,22 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import nn
 
 from heed.data.documents import (
-    DocumentFiles,
     Documents,
+    DocumentSources,
     Sentence,
     SentenceReport,
+    read_file,
     read_sentences,
+    refuse_nothing,
 )
 from heed.data.masking import Masking, Symbols
 from heed.data.permuting import Permuting
 from heed.data.remaking import Maker, MaskedPairs, MaskedStretches, PermutedStretches
+from heed.data.sources import each_file
 from heed.data.tokenise import Kind
 from heed.errors import Refused
 from heed.models import text_settings, xlnet_settings
@@ -76,25 +79,16 @@ class HeldOut(Settings):
 
 
 class Data(Settings):
-    """Where the text comes from. Files are settings, or simply paths: text, or *.jsonl."""
+    """Where the text comes from. Files are settings, or simply paths: text, or *.jsonl; or a list
+    of either, which is read as one corpus."""
 
     folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
-    train: DocumentFiles
-    valid: DocumentFiles | None = None
-    test: DocumentFiles | None = None
+    train: DocumentSources
+    valid: DocumentSources | None = None
+    test: DocumentSources | None = None
     held_out: HeldOut = HeldOut()
     tokens: Tokens = Tokens()
     longest: int = Field(128, ge=5, le=65536, description="Symbols of a row.")
-
-    @field_validator("train", "valid", "test", mode="before")
-    @classmethod
-    def _paths(cls, given: Any) -> Any:
-        """One path, or several of one kind."""
-        paths = [given] if isinstance(given, str | Path) else given
-        if not isinstance(paths, list | tuple):
-            return given
-        ends = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-        return {"jsonl" if paths and str(paths[0]).endswith(ends) else "text": list(paths)}
 
     @model_validator(mode="after")
     def _judged_by_something(self) -> Data:
@@ -166,28 +160,33 @@ def maker(documents: Documents, symbols: Symbols, objective: Any, longest: int) 
 
 def sentences(data: Data, part: Part, root: Path, report: SentenceReport) -> Iterator[Sentence]:
     """The sentences of one part; what is read, kept and dropped is counted in the report."""
-    own: DocumentFiles | None = getattr(data, part)
-    files = (own or data.train).under(root / data.folder)
+    sources, folder = getattr(data, part) or data.train, root / data.folder
     if part == "test" or data.valid is not None:
-        yield from read_sentences(files, report=report)
+        yield from read_sentences(sources, folder=folder, report=report)
         return
-    counted, held = SentenceReport(), 0
-    for document in _documents(read_sentences(files, report=counted)):
-        head = list(islice(document, HEAD))
-        aside = held < data.held_out.most and _held_out(head, data.held_out.share)
-        held += aside
-        if aside == (part == "valid"):
-            report.documents += 1
-            for sentence in chain(head, document):
-                report.read += 1
-                report.kept += 1
-                yield sentence
-    if part == "train":
-        report.read += sum(counted.dropped.values())
-        report.dropped = counted.dropped
+    whole, held = SentenceReport(), 0
+    for name, file in each_file(sources, folder):
+        counted, own = SentenceReport(), SentenceReport()
+        for document in _documents(read_file(file, counted)):
+            head = list(islice(document, HEAD))
+            aside = held < data.held_out.most and _held_out(head, data.held_out.share)
+            held += aside
+            if aside == (part == "valid"):
+                own.documents += 1
+                for sentence in chain(head, document):
+                    own.read += 1
+                    own.kept += 1
+                    yield sentence
+        if part == "train":
+            own.read += sum(counted.dropped.values())
+            own.dropped = counted.dropped
+        whole.add(name, counted)
+        report.add(name, own)
+    refuse_nothing(whole)
     if not report.kept:
+        names = " and ".join(name for name, _ in report.files)
         cure = "part them by blank lines, say a larger data.held_out.share, or name data.valid"
-        raise Refused(f"{files} has too few documents to hold some out: {cure}")
+        raise Refused(f"{names} has too few documents to hold some out: {cure}")
 
 
 def _documents(sentences: Iterable[Sentence]) -> Iterator[Iterator[Sentence]]:

@@ -20,6 +20,7 @@ from heed.viewing.drawing import number, shares, span, written
 from heed.viewing.panels import Panel
 from heed.viewing.terminal import shown
 
+FEW = 64 * 64  # weights of a figure up to which each takes two bytes
 BROAD = 11  # source or target words from which a heat map takes the whole width
 
 Value = str | float | int | None
@@ -217,15 +218,16 @@ def _map(panels: Sequence[Panel]) -> str:
 
 
 def packed(panels: Sequence[Panel]) -> dict[str, Any]:
-    """Panels in little room: each list of labels once, each weight in a byte.
-
-    A byte tells 256 weights apart, which is finer than the two digits that a page shows.
+    """Panels in little room: each list of labels once, each weight in a byte, or in two where there
+    are few: one rounds a weight by up to 1 in 500, and so to other digits than another view's.
     """
+    few = sum(panel.weight.size for panel in panels) <= FEW
+    steps, kind = (65535, "<u2") if few else (255, "u1")
     labels: dict[tuple[str, ...], int] = {}
     each = []
     for panel in panels:
         range = span(panel)
-        weight = np.rint(255 * shares(panel)).astype(np.uint8).tobytes()
+        weight = np.rint(steps * shares(panel)).astype(kind).tobytes()
         each.append(
             {
                 "title": shown(panel.title),

@@ -89,8 +89,8 @@ _WITHOUT = "<noscript><p>The heat maps of this page are drawn by a script.</p></
 SHARED = ("draw", "map", "lines", "figure", "page")
 SCRIPTS = {
     "atlas": (
-        *("strings", "phrases", "store", "field", "sources", "paint", "labels", "layout", "plate", "stage"),
-        *("threads", "thumbs", "figures", "reading", "controls", "atlas"),
+        *("strings", "store", "field", "sources", "paint", "labels", "layout", "plate", "stage"),
+        *("threads", "thumbs", "figures", "reading", "controls", "phrases", "atlas"),
     ),
     "history": ("history",),
 }

@@ -2,7 +2,7 @@
 
 The exact level has a cell for each weight; in every coarser one a cell is its queries' mean mass
 on its keys, as in `Statistics.map`. Levels are cut into tiles of bytes, of which 255 is the
-largest weight of their row.
+largest weight of their row; a head that is small enough to be read in numbers has two for each.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ Rows = Callable[[int, int], NDArray[Any]]
 """From a first query to one past the last: their weights.    -> n S"""
 
 TILE = 128
+FEW = 64 * 64  # weights of a head up to which each takes two bytes
 LEAST = 64  # cells along a side below which nothing is pooled any more
 WHOLE = 2048  # cells along a side up to which a level is kept as a whole
 KEPT = 4096  # exact tiles that are held until it is known how many of them fit
@@ -34,7 +35,7 @@ class Tile:
 
     row: int
     column: int
-    bytes: NDArray[np.uint8]
+    bytes: NDArray[np.uint8] | NDArray[np.uint16]  # two for each weight where they are few
     worth: float
 
 
@@ -55,8 +56,9 @@ class Level:
         for tile in self.tiles:
             rows, columns = tile.bytes.shape
             top, left = tile.row * TILE, tile.column * TILE
-            cells[top : top + rows, left : left + columns] = tile.bytes
-        return cells / 255 * self.scale.astype(np.float64)[:, None]
+            share = tile.bytes / np.iinfo(tile.bytes.dtype).max
+            cells[top : top + rows, left : left + columns] = share
+        return cells * self.scale.astype(np.float64)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,8 @@ def _level(level: tuple[tuple[int, int], Floats], T: int, S: int) -> Level:
 def _tiled(cell: tuple[float, float], values: Floats) -> Level:
     """A level that is kept as a whole."""
     largest = values.max(-1, initial=0.0)
-    bytes_ = quantised(values, largest)
+    read = cell == (1, 1) and values.size <= FEW
+    bytes_ = quantised(values, largest, 65535 if read else 255)
     tiles = []
     for row in range(0, values.shape[0], TILE):
         for column in range(0, values.shape[1], TILE):
@@ -216,11 +219,11 @@ def _scaled(
     return Level(*cell, shape, float(largest.max(initial=0.0)), largest.astype(np.float32), tiles)
 
 
-def quantised(values: NDArray[Any], largest: Floats) -> NDArray[np.uint8]:
-    """Each row as bytes, of which 255 is its largest."""
-    scale = np.where(largest > 0, 255 / np.where(largest > 0, largest, 1), 0)
-    shares = np.minimum(values * scale[:, None], 255)
-    return np.asarray(np.rint(shares).astype(np.uint8))
+def quantised(values: NDArray[Any], largest: Floats, steps: int = 255) -> NDArray[Any]:
+    """Each row as whole numbers, of which the last is its largest: 255 in a byte, 65535 in two."""
+    scale = np.where(largest > 0, steps / np.where(largest > 0, largest, 1), 0)
+    shares = np.minimum(values * scale[:, None], steps)
+    return np.asarray(np.rint(shares).astype("<u2" if steps > 255 else "u1"))
 
 
 def _row(row: Floats, t: int, T: int) -> tuple[float, NDArray[np.uint8]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from heed.records import Attended, Statistics, Summary
 from heed.viewing.layers import Kind, Layer
 
-CELLS = (512, 2048)
+CELLS = (512, 1024)
 """Cells along a side of a map, at least and at most. A text of no more symbols has one for each
 weight, so that its map is exact."""
 

@@ -251,6 +251,14 @@ def test_a_model_without_attention_is_refused() -> None:
             pass
 
 
+@pytest.mark.parametrize("modules", [3, []])
+def test_what_is_no_choice_of_modules_is_refused(net: Net, modules: Any) -> None:
+    with pytest.raises(Refused, match="modules takes paths"), heed.watch(net, modules=modules):
+        pass
+    with pytest.raises(Refused, match="watch takes a model"), heed.watch(modules):
+        pass
+
+
 def test_an_unknown_need_gets_the_nearest(net: Net, x: Tensor) -> None:
     typo: Any = "weights"
     with pytest.raises(UnknownName, match="did you mean weight"), heed.watch(net, typo):

@@ -62,7 +62,23 @@ def write(name: str, data: bytes | str) -> str:
 
 
 def test_a_missing_file(training: Callable[..., str]) -> None:
-    assert "nowhere.tsv: No such file" in training(tsv="nowhere.tsv")
+    line = training(tsv="nowhere.tsv")
+    assert line.startswith("heed: data.train.tsv: cannot read ")
+    assert line.endswith("nowhere.tsv: No such file or directory\n")
+
+
+def test_a_missing_file_is_missed_before_anything_is_read(
+    command: Callable[..., Any], place: Path
+) -> None:
+    """The training file is bad, too, and what was trained before stays."""
+    data = {"train": {"tsv": write("bad.tsv", b"\xff")}, "valid": {"tsv": "nowhere.tsv"}}
+    raw = yaml.safe_dump(small() | {"data": data})
+    before = RunFolder.create("before")
+    before.config.write_text("{}")
+    options = ("--run", "before", "--overwrite")
+    line = refused(command("train", write("files.yaml", raw), *options))
+    assert line.startswith("heed: data.valid.tsv: cannot read ")
+    assert before.config.exists()
 
 
 def test_a_folder_for_a_file(training: Callable[..., str]) -> None:

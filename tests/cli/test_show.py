@@ -109,7 +109,7 @@ def test_two_models_side_by_side(command: Callable[..., Any], writer: Path, tmp_
 def test_a_long_text_is_pooled(
     command: Callable[..., Any], writer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heed.viewing.taking.CELLS", 16)
+    monkeypatch.setattr("heed.viewing.taking.CELLS", (16, 16))
     monkeypatch.setattr("heed.running.showing.LONG", 100)
     done = command("show", str(writer), "我 爱 " * 30)
     assert (done.code, done.err) == (0, "")
@@ -117,11 +117,12 @@ def test_a_long_text_is_pooled(
     assert "█" in done.out or "░" in done.out
 
 
-def test_a_saved_watch(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_saved_watch(command: Callable[..., Any], writer: Path, tmp_path: Path) -> None:
     attend = heed.MultiHeadAttention(8, 2)
+    holder = torch.nn.ModuleDict({"[/b]\x1b[1m": attend})  # no markup, and nothing to obey
     for name, more in {"a": {}, "b": {"statistics": True}}.items():
         words = ["the", "cat", "<sat>"]
-        with heed.watch(attend, tokens=words, **more) as seen:
+        with heed.watch(attend if name == "a" else holder, tokens=words, **more) as seen:
             attend(torch.randn(1, 3, 8))
         seen.save(tmp_path / f"{name}.safetensors")
     file, page = tmp_path / "a.safetensors", tmp_path / "watch.html"
@@ -131,12 +132,20 @@ def test_a_saved_watch(command: Callable[..., Any], tmp_path: Path) -> None:
     done = command("show", str(file), "--html", str(page), "--beside", str(file))
     assert done.out.startswith(f"{page}: 1 text, 1 attention, 2 heads; ")
     assert "\\u003csat\\u003e" in page.read_text("utf-8")
+    for pair in ((writer, file), (file, writer)):  # the run reads what it is given, and only that
+        both = ("show", str(pair[0]), "--beside", str(pair[1]), "--html", str(page))
+        assert "give that, as one INPUT" in command(*both).err
+        assert command(*both, SENTENCES[0]).code == 0
+        assert '"against":1,"sides":["' in page.read_text("utf-8")
     stated = command("show", str(tmp_path / "b.safetensors"))  # no weights, but their statistics
     assert "entropy, nats" in stated.out
+    assert "[/b]\\x1b[1m" in stated.out
     for words, said in {("x",): "leave out INPUT", ("--walk",): "no queries and keys"}.items():
         refused = command("show", str(file), *words)
         assert (refused.code, refused.err.count("\n")) == (2, 1)
         assert said in refused.err
+    (tmp_path / "d.safetensors").symlink_to(tmp_path / "d.safetensors")
+    assert "leads round in a circle" in command("show", str(tmp_path / "d.safetensors")).err
     page.rename(tmp_path / "c.safetensors")
     assert "is no safetensors file" in command("show", str(tmp_path / "c.safetensors")).err
 

@@ -41,6 +41,27 @@ def test_each_file_begins_a_document(tmp_path):
     assert [(s.text, s.opens) for s in found] == [("a", True), ("b", False), ("c", True)]
 
 
+def test_sources_of_several_formats_are_one_corpus_counted_file_by_file(tmp_path):
+    plain = DocumentFiles(text=file(tmp_path, "a\nb\n\nc"))
+    table = file(tmp_path, "0\td\n1\t \n0\tee. much too long\n1\tf\n", "b.tsv")
+    apart = DocumentFiles(text=table, column=1, lines="apart", sentences="marks")
+    lines = DocumentFiles(jsonl=file(tmp_path, '{"s": ["g", "h"]}\n', "c.jsonl"), key="s")
+    report = SentenceReport()
+    told = {"longest_characters": 5, "report": report}
+    found = list(read_sentences([plain, apart, lines], **told))
+    opened = [s.text for s in found if s.opens]
+    assert [s.text for s in found] == ["a", "b", "c", "d", "ee.", "f", "g", "h"]
+    assert opened == ["a", "c", "d", "ee.", "f", "g"]
+    counted = [(own.read, own.kept, own.dropped, own.documents) for _, own in report.files]
+    assert counted == [(3, 3, {}, 2), (4, 3, {"too long": 1}, 3), (2, 2, {}, 1)]
+    *_, together = report.told("text")
+    assert together == (
+        "text, together: 9 sentences read = 8 kept + 1 dropped (1 too long); 6 documents"
+    )
+    with pytest.raises(ValidationError, match="documents as they are"):
+        DocumentFiles(jsonl="a", lines="apart")
+
+
 def test_a_document_whose_first_sentence_is_dropped_opens_with_its_second(tmp_path):
     path = file(tmp_path, "a\n\nmuch too long\nb\nc\n")
     report = SentenceReport()

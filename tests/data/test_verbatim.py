@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heed.data import verbatim
+from heed.data.sources import text_lines
 from heed.data.tokenise import EOS, PAD, SPECIALS, UNK
-from heed.data.verbatim import Verbatim, read_text
+from heed.data.verbatim import Verbatim, in_pieces
 from heed.errors import Refused
 
 TEXT = "ab  ba\n\tAB 你好 ☃\r\n" * 3
@@ -95,10 +96,10 @@ def test_a_file_comes_in_parts_that_are_cut_like_the_whole(
     text = "one line\n\n\n  and two\nabc\n\ndef\n"
     (tmp_path / "a.txt").write_text(text)
     monkeypatch.setattr(verbatim, "CHUNK", 4)
-    parts = list(read_text(tmp_path / "a.txt"))
+    parts = list(in_pieces(text_lines(tmp_path / "a.txt")))
     assert parts == ["one line\n\n\n  and two\n", "abc\n\n", "def\n"]
     joined = [i for part in byte_bpe.encode(parts) for i in part]
     assert joined == byte_bpe.encode([text])[0]
     (tmp_path / "a.txt").write_bytes(b"one\xff\n")
     with pytest.raises(Refused, match=r"a\.txt:1: not UTF-8"):
-        list(read_text(tmp_path / "a.txt"))
+        list(in_pieces(text_lines(tmp_path / "a.txt")))

@@ -115,6 +115,10 @@ def test_nothing_leads_out_and_nothing_is_pickled(folders: dict[str, Path], tmp_
     with pytest.raises(Refused, match="leads out of its folder"):
         Foreign(tmp_path / "m", CPU)
     (tmp_path / "m/extra.json").unlink()
+    (tmp_path / "m/more.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(Refused, match="is a Git LFS pointer"):
+        Foreign(tmp_path / "m", CPU)
+    (tmp_path / "m/more.safetensors").unlink()
     (tmp_path / "m/model.safetensors").rename(tmp_path / "m/pytorch_model.bin")
     with pytest.raises(Refused, match="no weights as safetensors"):
         Foreign(tmp_path / "m", CPU)

@@ -50,6 +50,8 @@ def test_every_shape_of_the_journal(run: Path) -> None:
         {"step": 1, "valid/attention/0.self": 1.5, "valid/attention/a/entropy": 1.0},
         {"step": 2, "valid/attention/0.self": None, "valid/attention/a/entropy": "x"},
         {"step": 3, "valid/attention/0.self": 0.5, "valid/attention/a/entropy": True},
+        {"step": 4, "valid/attention/0.self": 10**400, "valid/attention/a/entropy": float("nan")},
+        {"step": 10**400, "valid/attention/0.self": 1.0},
     )
     (chart,) = history(run).charts
     own, other = chart.lines

@@ -14,6 +14,7 @@ import yaml
 
 from heed.data.cache import Corpus
 from heed.data.packing import Packed
+from heed.data.verbatim import Verbatim
 from heed.errors import Refused
 from heed.models.written import Written
 from heed.models.xlnet_settings import XLNetSettings
@@ -227,9 +228,12 @@ def test_bad_input_is_one_line(
 
 def test_documents_and_bytes(server: Server, tmp_path: Path) -> None:
     """Several files, pieces of bytes, a test of its own: bits per byte, not per symbol."""
-    for name in ("a", "b", "c"):
+    for name in ("a", "c"):
         (tmp_path / f"{name}.txt").write_text(TEXT.replace("cat", "猫"))
-    data = {"train": ["a.txt", "b.txt"], "valid": "c.txt", "test": "c.txt"}
+    documents = [TEXT, "", "a 猫\n"]
+    lines = "".join(json.dumps({"text": document}) + "\n" for document in documents)
+    (tmp_path / "b.jsonl").write_text(lines)
+    data = {"train": ["a.txt", "b.jsonl"], "valid": "c.txt", "test": "c.txt"}
     data |= {"tokens": {"kind": "byte-bpe", "size": 300}}
     recipe = small(tmp_path, LSTM, data=data, steps=4)
     done = server.run("train", recipe, "--run", tmp_path / "run")
@@ -238,7 +242,11 @@ def test_documents_and_bytes(server: Server, tmp_path: Path) -> None:
     assert scores["symbols"] < scores["characters"]
     assert scores["bits_per_byte"] < scores["bits_per_character"]
     stream = Corpus.open(tmp_path / "run/cache", "train").tokens["text"]
-    assert (stream == 3).sum() == 1  # one end, between the two
+    assert (stream == 3).sum() == 2  # ends, between the three that are not blank
+    assert "b.jsonl: 3 documents read = 2 kept + 1 dropped (1 blank)" in done.err + done.out
+    found = Verbatim.load(tmp_path / "run/tokenizer.json")
+    parts = np.split(stream, np.flatnonzero(stream == 3) + 1)
+    assert [found.decode(part) for part in parts] == [TEXT.replace("cat", "猫"), TEXT, "a 猫\n"]
 
 
 def test_a_symbol_0_is_learnt_and_a_filler_is_not() -> None:

@@ -148,7 +148,9 @@ def test_masks_that_were_not_read_are_said(server: Server, learnt: Path) -> None
 def test_a_run_is_evaluated_on_what_it_keeps_and_on_files(server: Server, learnt: Path) -> None:
     kept = server.run("evaluate", learnt, "--json")
     assert kept.code == 0, kept.err
-    file = server.run("evaluate", learnt, learnt.parent / "valid.txt", "--json")
+    lines = learnt.parent / "lines.jsonl"
+    lines.write_text('{"text": "a1 a2 .\\na3 a4 ."}\n')
+    file = server.run("evaluate", learnt, learnt.parent / "valid.txt", lines, "--json")
     assert file.code == 0, file.err
     for out in (kept.out, file.out):
         scores = json.loads(out)
@@ -175,16 +177,26 @@ def test_an_xlnet_holds_documents_out_and_fills_masks(server: Server, ordered: P
 
 
 @pytest.mark.parametrize(
-    ("model", "objective"),
-    [(BERT, {"kind": "masked"}), (XLNET, {"kind": "permutation"})],
+    ("model", "objective", "several"),
+    [(BERT, {"kind": "masked"}, True), (XLNET, {"kind": "permutation"}, False)],
     ids=["bert", "xlnet"],
 )
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
-    server: Server, tmp_path: Path, model: dict[str, Any], objective: dict[str, Any]
+    server: Server, tmp_path: Path, model: dict[str, Any], objective: dict[str, Any], several: bool
 ) -> None:
     recipe = small(tmp_path, model, objective, steps=6)
-    whole = server.run("train", recipe, "--run", tmp_path / "whole")
+    (tmp_path / "more.tsv").write_text("0\tm1 m2 .\n1\tm2 m3 .\n")
+    (tmp_path / "more.jsonl").write_text('{"s": ["n1 n2 .", "n3 ."]}\n')
+    table, lines = "{text: more.tsv, column: 1, lines: apart}", "{jsonl: more.jsonl, key: s}"
+    changes = [f"data.train=[train.txt, {table}, {lines}]"] * several
+    whole = server.run("train", recipe, *changes, "--run", tmp_path / "whole")
     assert whole.code == 0, whole.err
+    if several:
+        told = "more.tsv: 2 sentences read = 2 kept + 0 dropped; 2 documents"
+        assert f"training text, {told}" in whole.err + whole.out
+        assert "together: " in whole.err + whole.out
+        tokens = (tmp_path / "whole/tokenizer.json").read_text()
+        assert all(f'{word}"' in tokens for word in ("a1", "m2", "n3"))
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut/checkpoints/step-6")
     on = server.run("train", tmp_path / "cut", "--resume")
@@ -227,7 +239,7 @@ def test_a_classifier_begins_with_what_was_learnt(server: Server, learnt: Path) 
         ("data.longest=600", "set model.longest=600"),
         ("objective.kind=permutation", "is that of xlnet"),
         ("model.attention=additiv", "additive"),
-        ("data.train=missing.txt", "cannot read"),
+        ("data.train=[train.txt,missing.jsonl]", "missing.jsonl: No such file"),
         ("objective.masked=0.95", "more than all"),
         ("objective.share=2", "objective.share"),
         ("data.valid=null data.held_out.share=0", "data.valid is missing"),
@@ -333,7 +345,7 @@ def test_the_loss_of_xlnet_is_that_of_transformers(server: Server, ordered: Path
     assert ours == pytest.approx(float(said.loss), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["bert-mini", "xlnet-mini"])
+@pytest.mark.parametrize("name", ["bert-mini", "bert-reviews", "xlnet-mini"])
 def test_ready_recipes_can_be_built(name: str) -> None:
     recipe = resolve(load(name))
     story("pretrain").check(recipe)

@@ -84,6 +84,15 @@ def test_an_unknown_key_is_refused_with_the_nearest(name: str, key: str, near: s
         resolve(load(name), [f"{key}=1"])
 
 
+def test_what_is_wrong_in_a_list_is_told_with_its_place() -> None:
+    for name in ("bert-reviews", "shakespeare-gpt"):
+        for wrong, says in (("txt: b", "txt'; did you mean 'text'"), ("text: b, column: a", "")):
+            with pytest.raises(Refused, match=rf"data\.train\.1\.{says or 'column: '}"):
+                resolve(load(name), [f"data.train=[a.txt, {{{wrong}}}]"])
+    recipe = resolve(load("bert-mini"), ["data.train=[a.txt, b.jsonl]"])
+    assert resolve(parse(as_yaml(recipe))) == recipe
+
+
 def test_a_key_of_the_other_model_is_told_among_those_of_this_one() -> None:
     with pytest.raises(Refused) as told:
         resolve(load(TRANSFORMER), ["model.cell=gru"])

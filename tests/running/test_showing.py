@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from heed.running.showing import page, show
 from heed.running.stories.alignments import alignment, by_length, heads
 from heed.running.stories.pairs import kept
 from heed.running.stories.translate import FEW
+from heed.running.stories.weighing import Shown as Weighing
+from heed.tasks.labeller import Judgement
 from heed.tasks.translate import Scores
 from heed.tasks.translator import Translation
 from tests.running.writing import written
@@ -56,6 +59,20 @@ def test_every_head_is_read_again_and_agrees_with_the_search(writer: Path) -> No
     rows = np.asarray(head.weight)[:-1]
     np.testing.assert_allclose(rows, shown.translation.weight, atol=1e-4)
     assert len(shown.block().panels) == 2
+
+
+def test_looks_of_a_static_attention_are_shown_as_their_mean_or_each() -> None:
+    looks = np.array([[0.9, 0.1], [0.3, 0.7]], np.float32)
+    said = Judgement("a film", "liked", 0.9, {}, ["a", "film"], looks)
+    (mean,) = Weighing(said).panels
+    assert mean.title == "what it weighed, mean of 2 heads"
+    np.testing.assert_allclose(mean.weight, [[0.6, 0.4]], atol=1e-6)
+    found = Weighing(said, every=True)
+    assert [panel.title[-6:] for panel in found.panels] == ["head 0", "head 1"]
+    np.testing.assert_allclose([panel.weight[0] for panel in found.panels], looks, atol=1e-6)
+    assert [each.title for each in found.drawn()] == [panel.title for panel in found.panels]
+    (only,) = Weighing(replace(said, looks=looks[:1]), every=True).panels
+    assert only.title == "what it weighed"
 
 
 def test_what_is_blank_or_unseen_has_no_panel(writer: Path) -> None:

@@ -11,9 +11,12 @@ from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.text_settings import GPT2Settings
 from heed.tasks.language_model import (
     Data,
+    DocumentReport,
+    Piece,
     Tokens,
     between,
     build,
+    joined,
     judged,
     places,
     texts,
@@ -22,38 +25,37 @@ from heed.tasks.language_model import (
 from heed.tasks.writer import Reading
 
 
-def joined(data: Data, root: Path) -> dict[str, list[str]]:
-    found = texts(data, root)
-    return {part: ["".join(document()) for document in some] for part, some in found.items()}
+def parted(data: Data, root: Path) -> dict[str, list[str]]:
+    return {part: joined(found.pieces()) for part, found in texts(data, root).items()}
 
 
 def test_the_end_of_one_file_is_held_out(tmp_path: Path) -> None:
     text = "".join(f"line {i}\n" for i in range(100))
     (tmp_path / "a.txt").write_text(text)
-    parts = joined(Data(train="a.txt"), tmp_path)
+    parts = parted(Data(train="a.txt"), tmp_path)
     assert parts == {"train": [text[:711]], "valid": [text[711:]]}  # int(0.9 · 790)
-    parts = joined(Data(folder=str(tmp_path), train="a.txt", held_out=0.5), Path("/"))
+    parts = parted(Data(folder=str(tmp_path), train="a.txt", held_out=0.5), Path("/"))
     assert parts["train"][0] + parts["valid"][0] == text
 
 
 def test_of_several_files_the_end_of_the_last(tmp_path: Path) -> None:
     for name, size in (("a", 80), ("b", 20)):
         (tmp_path / name).write_text(name * (size - 1) + "\n")
-    parts = joined(Data(train=["a", "b"], held_out=0.05), tmp_path)
+    parts = parted(Data(train=["a", "b"], held_out=0.05), tmp_path)
     assert [len(each) for each in (*parts["train"], *parts["valid"])] == [80, 15, 5]
-    parts = joined(Data(train=["a", "b"], held_out=0.5), tmp_path)
+    parts = parted(Data(train=["a", "b"], held_out=0.5), tmp_path)
     assert [len(each) for each in (*parts["train"], *parts["valid"])] == [80, 10, 10]
 
 
 def test_files_of_their_own(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text(f"{name}\n")
-    parts = joined(Data(train=["a"], valid="b", test=["c", "a"]), tmp_path)
+    parts = parted(Data(train=["a"], valid="b", test=["c", "a"]), tmp_path)
     assert parts == {"train": ["a\n"], "valid": ["b\n"], "test": ["c\n", "a\n"]}
     with pytest.raises(ValidationError, match="names a file twice"):
         Data(train=["a", "a"])
     with pytest.raises(Refused, match="cannot read"):
-        joined(Data(train="none"), tmp_path)
+        parted(Data(train="none"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +63,46 @@ def test_files_of_their_own(tmp_path: Path) -> None:
     [(0, 4, ["abc", "d"]), (1, 3, ["bc"]), (3, None, ["de", "f"]), (4, 5, ["e"]), (6, None, [])],
 )
 def test_between(start: int, end: int | None, wanted: list[str]) -> None:
-    assert list(between(iter(["abc", "de", "f"]), start, end)) == wanted
+    pieces = [Piece("abc", True), Piece("de", False), Piece("f", True)]
+    found = list(between(iter(pieces), start, end))
+    assert [piece.text for piece in found] == wanted
+    assert all(piece.opens for piece in found[:1])
 
 
-def test_the_vocabulary_is_that_of_the_training_text() -> None:
-    found = vocabulary(Tokens(), [lambda: iter(["ab"]), lambda: iter(["b\n"])])
-    assert found.size == 4 + 3
+def test_the_vocabulary_is_that_of_the_training_text(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("ab")
+    (tmp_path / "b").write_text("c")
+    for data, size in ((Data(train="a"), 2), (Data(train=["b", "a"], valid="a"), 4)):
+        assert vocabulary(Tokens(), texts(data, tmp_path)["train"]).size == 4 + size
+
+
+def test_tables_and_json_lines_are_read_as_one_corpus(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ntwo")
+    (tmp_path / "b.tsv").write_text("0\tthree\n1\t \n0\tfour\n")
+    (tmp_path / "c.jsonl").write_text('{"s": ["five", "six"]}\n{"s": ""}\n{"s": "seven\\n"}\n')
+    table = {"text": "b.tsv", "column": 1}
+    lines = {"jsonl": "c.jsonl", "key": "s"}
+    data = Data(train=["a.txt", {**table, "lines": "apart"}, lines], valid=[table], test=lines)
+    found, report = texts(data, tmp_path), DocumentReport()
+    train = joined(found["train"].pieces(report))
+    assert train == ["one\n\ntwo\n", "three\n", "four\n", "five\nsix\n", "seven\n"]
+    assert joined(found["valid"].pieces()) == ["three\n \nfour\n"]
+    assert list(report.told("text")) == [
+        "text, a.txt: 1 document read = 1 kept + 0 dropped; 9 characters",
+        "text, b.tsv: 3 documents read = 2 kept + 1 dropped (1 blank); 11 characters",
+        "text, c.jsonl: 3 documents read = 2 kept + 1 dropped (1 blank); 15 characters",
+        "text, together: 7 documents read = 5 kept + 2 dropped (2 blank); 35 characters",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "valid"), [(0.01, ["dd\n"]), (0.3, ["dd\n"]), (0.5, ["c\n", "dd\n"])]
+)
+def test_documents_are_held_out_whole(tmp_path: Path, share: float, valid: list[str]) -> None:
+    (tmp_path / "a.tsv").write_text("aaa\nb\nc\n\ndd\n\n")
+    parts = parted(Data(train={"text": "a.tsv", "lines": "apart"}, held_out=share), tmp_path)
+    assert parts["train"] + parts["valid"] == ["aaa\n", "b\n", "c\n", "dd\n"]
+    assert parts["valid"] == valid
 
 
 def test_settings_that_do_not_fit_the_text() -> None:

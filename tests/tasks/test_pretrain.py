@@ -60,6 +60,21 @@ def test_a_document_is_held_out_whole_and_always_the_same(tmp_path: Path) -> Non
     assert longer[: len(valid)] == valid
 
 
+def test_documents_of_every_file_are_held_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text(100))
+    (tmp_path / "b.tsv").write_text("".join(f"0\tline {i}\n" for i in range(100)))
+    table = {"text": "b.tsv", "column": 1, "lines": "apart"}
+    data = Data(train=["a.txt", table], held_out={"share": 0.2})
+    (train, counted), (valid, judged_by) = (part(data, of, tmp_path) for of in ("train", "valid"))
+    assert len(train) + len(valid) == len({*train, *valid}) == 300
+    for (name, own), (same, held) in zip(counted.files, judged_by.files, strict=True):
+        assert name == same
+        assert own.documents + held.documents == 100
+        assert 5 <= held.documents <= 40
+    assert [name for name, _ in counted.files] == ["a.txt", "b.tsv"]
+    assert (counted.read, counted.documents) == (len(train), 200 - judged_by.documents)
+
+
 def test_documents_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     speeches = (f"First Citizen:\nspeech number {i}\n" for i in range(200))
     (tmp_path / "a.txt").write_text("\n".join(speeches))

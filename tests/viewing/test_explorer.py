@@ -327,7 +327,8 @@ def test_all_of_a_page_is_chinese(show: Open) -> None:
         [("Source", "Source"), ("Likeliest next", "hidden")], note="only 5 of 9 symbols read"
     )
     look = "(x) => x.textContent"
-    nodes = "main > h1, dl.sentences > *, li .note, .walk > h2, .walk > h3, .walk > p, .walk th, .walk td"
+    nodes = "main > h1, dl.sentences > *, li .note, .walk > h2, .walk > h3, .walk > p"
+    nodes += ", .walk th, .walk td"
     around = f"[...document.querySelectorAll('{nodes}')].map({look})"
     blocks = [Examples([said]), atlas(), atlas(), walk]  # type: ignore[list-item]
     tab = show(Page("m: where it looks", blocks))

@@ -24,7 +24,7 @@ def unpacked(level: Level) -> np.ndarray:
     for tile in level.tiles:
         row, column = tile.row * pyramid.TILE, tile.column * pyramid.TILE
         rows, columns = tile.bytes.shape
-        share = tile.bytes / 255 * scale[row : row + rows, None]
+        share = tile.bytes / np.iinfo(tile.bytes.dtype).max * scale[row : row + rows, None]
         out[row : row + rows, column : column + columns] = share
     return out
 
@@ -123,6 +123,12 @@ def test_the_largest_of_a_row_is_the_same_number_wherever_it_stands() -> None:
     shown = [pyramid.of_weights(weight).levels[-1].values() for weight in (first, second)]
     assert (shown[0][1:, 0] == shown[1][1:, 0]).all()
     assert (shown[0][:, 0].astype(np.float32) == top).all()
+
+
+def test_a_small_map_has_the_digits_that_are_read() -> None:
+    weight = weights(40, 64)
+    shown = pyramid.of_weights(weight).levels[-1].values()
+    assert np.abs(shown - weight).max() < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ def test_as_many_side_by_side_as_fit() -> None:
     assert printed([one, two]) == "a       second\n█       ░\n▒▓\n\n".replace("▒▓", "▒█")
     assert printed([one, two], width=9) == "a\n█\n▒█\n\nsecond\n░\n\n"
     assert printed([]) == ""
+    assert printed([panel("\x1b[1m\u202e", [[1.0]])]).startswith("\\x1b[1m\\u202e")
 
 
 def test_half_a_line_for_each_row_in_colour() -> None:

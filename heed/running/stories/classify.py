@@ -209,7 +209,7 @@ class Classifying(Story):
         rows = [Labelled(text, "") for text in texts] or examples_of(run.folder, run.config.labels)
         said = run.worker.label([row.text for row in rows], look=True)
         return [
-            Shown(each, row.label, heads(each) if every or each.weight is None else ())
+            Shown(each, row.label, heads(each) if every or each.looks is None else (), every)
             for row, each in zip(rows, said, strict=True)
         ]
 

@@ -69,14 +69,14 @@ def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
     report = SentenceReport()
     for read in encode(folder.cache, "train", _part(data, "train", report), tokeniser):
         yield Progress("tokenising", read)
-    yield Note(f"training text: {report}")
+    yield from map(Note, report.told("training text"))
     for part in ("valid", "test"):
         if part == "test" and data.test is None:
             continue
         counted = SentenceReport()
         records = ({"sentences": found} for found in gathered(_part(data, part, counted)))
         preparing.keep(folder, part, records, "documents")
-        yield Note(f"{part} text: {counted}")
+        yield from map(Note, counted.told(f"{part} text"))
     folder.write_json(folder.cache / "ready.json", {"sentences": report.kept})
 
 

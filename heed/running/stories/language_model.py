@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from heed.data.packing import Packed
-from heed.data.verbatim import read_text
+from heed.data.sources import TextFiles, each_file, told
 from heed.errors import Refused
 from heed.models.xlnet_settings import XLNetSettings
 from heed.running.devices import version
@@ -194,7 +194,8 @@ class Writing(Story):
         """On a kept part or on files; options: overlap, symbols that windows read again."""
         self.only(options, "overlap")
         if not isinstance(data, str):
-            texts = ["".join(read_text(path)) for path in data]
+            files = language_model.Texts(each_file(told(TextFiles)(list(data))))
+            texts = language_model.joined(files.pieces()) or [""]  # which is refused as such
         else:
             texts = kept(run.folder, (yield from scored_part(run.folder, data)))
         return (yield from evaluated(run.worker, texts, overlap=options.get("overlap", 0)))

@@ -13,8 +13,8 @@ from torch import nn
 
 from heed.data.documents import DocumentFiles, SentenceReport, read_sentences
 from heed.data.remaking import Remade
+from heed.data.sources import told
 from heed.data.tokenise import SPECIALS, Tokeniser
-from heed.errors import Refused
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.documents import Prepared, gathered, kept, prepare, tokeniser_of
@@ -172,9 +172,9 @@ class Pretraining(Story):
         if isinstance(data, str):
             documents = list(kept(run.folder, (yield from scored_part(run.folder, data))))
         else:
-            report = SentenceReport()
-            documents = list(gathered(read_sentences(files_from(data), report=report)))
-            yield Note(str(report))
+            report, files = SentenceReport(), told(DocumentFiles)(list(data))
+            documents = list(gathered(read_sentences(files, report=report)))
+            yield from map(Note, report.told("text"))
         config = run.config
         return (yield from evaluated(run.worker, documents, config.objective, config.longest))
 
@@ -215,14 +215,6 @@ class Pretraining(Story):
             scores.accuracy,
             scores.follows_accuracy,
         ]
-
-
-def files_from(paths: Sequence[Path]) -> DocumentFiles:
-    """Documents as they are named on the command line, by their endings: text, or JSON lines."""
-    lines = [path.name.removesuffix(".gz").endswith((".jsonl", ".ndjson")) for path in paths]
-    if any(lines) != all(lines):
-        raise Refused("give text files, or JSON lines, not both at once")
-    return DocumentFiles(jsonl=tuple(paths)) if any(lines) else DocumentFiles(text=tuple(paths))
 
 
 STORY = Pretraining()

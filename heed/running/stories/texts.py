@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.data import cache
-from heed.data.verbatim import Verbatim
+from heed.data.verbatim import CHUNK, Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.running import preparing
@@ -19,7 +19,7 @@ from heed.running.preparing import data_root
 from heed.running.stories.story import Start
 from heed.tasks.borrowing import Borrowed, Text, load_text, marks_of
 from heed.tasks.cutting import MOST
-from heed.tasks.language_model import Data, Texts, texts, vocabulary
+from heed.tasks.language_model import Data, DocumentReport, Piece, texts, vocabulary
 from heed.training.folder import RunFolder
 
 
@@ -59,15 +59,19 @@ def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
     else:
         found = _taken(start)
     found.save(folder.tokenizer)
-    count = yield from _tokenise(parts["train"], found, folder)
+    report = DocumentReport()
+    count = yield from _tokenise(parts["train"].pieces(report), found, folder)
+    yield from map(Note, report.told("training text"))
     yield Note(f"training text: {count:,} symbols, of a vocabulary of {found.size:,}")
     for part in parts.keys() - {"train"}:
-        preparing.keep(folder, part, _records(parts[part]), "texts")
+        counted = DocumentReport()
+        preparing.keep(folder, part, _records(parts[part].pieces(counted)), "texts")
         judged = kept(folder, part)
         mark = marks_of(found).unknown
         unknown = 0 if mark is None else sum(ids.count(mark) for ids in found.encode(judged))
         strange = f"; {unknown:,} symbols of it are unknown" if unknown else ""
-        yield Note(f"{part} text: {sum(map(len, judged)):,} characters{strange}")
+        *files, whole = counted.told(f"{part} text")
+        yield from map(Note, [*files, f"{whole}{strange}"])
     folder.write_json(folder.cache / "ready.json", {"symbols": count})
 
 
@@ -80,28 +84,43 @@ def _taken(start: Start) -> Text:
     return start.tokeniser
 
 
-def _tokenise(documents: Sequence[Texts], found: Text, folder: RunFolder) -> Work[int]:
+def _tokenise(pieces: Iterable[Piece], found: Text, folder: RunFolder) -> Work[int]:
     """All the training text as one stream; where a document is over, its end is written."""
-    count = 0
+    end = marks_of(found).end
     with cache.Writer(
         folder.cache, "train", ["text"], vocabulary=found.size, fingerprint=found.fingerprint
     ) as writer:
-        for number, document in enumerate(documents, 1):
-            for piece in document():
-                writer.add({"text": found.encode([piece])})
-                count = writer.counts["text"]
-                yield Progress("tokenising", count)
-            if number < len(documents):
-                writer.add({"text": [[marks_of(found).end]]})
+        for some in _gathered(pieces):
+            rows = found.encode([piece.text for piece in some])
+            after = [writer.rows + i > 0 and piece.opens for i, piece in enumerate(some)]
+            ended = [[end, *row] if ends else row for row, ends in zip(rows, after, strict=True)]
+            writer.add({"text": ended})
+            yield Progress("tokenising", writer.counts["text"])
+        count = writer.counts["text"]
     if not count:
         raise Refused("there is nothing to train on: the training text is empty")
     return count
 
 
-def _records(documents: Sequence[Texts]) -> Iterator[dict[str, Any]]:
-    for number, document in enumerate(documents):
-        for piece in document():
-            yield {"document": number, "text": piece}
+def _gathered(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Pieces of short documents together, so that they are tokenised at once."""
+    held: list[Piece] = []
+    length = 0
+    for piece in pieces:
+        held.append(piece)
+        length += len(piece.text)
+        if length >= CHUNK:
+            yield held
+            held, length = [], 0
+    if held:
+        yield held
+
+
+def _records(pieces: Iterable[Piece]) -> Iterator[dict[str, Any]]:
+    number = -1
+    for text, opens in pieces:
+        number += opens
+        yield {"document": number, "text": text}
 
 
 def kept(folder: RunFolder, part: str) -> list[str]:

@@ -18,11 +18,15 @@ from heed.viewing.words import Said, Weighed
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A text, its label, and what was looked at; `right` where it is known."""
+    """A text, its label, and what was looked at; `right` where it is known.
+
+    every  each look of a static attention by itself, instead of their mean
+    """
 
     judgement: Judgement
     right: str = ""
     heads: Sequence[Panel] = ()
+    every: bool = False
 
     @property
     def source(self) -> str:
@@ -48,21 +52,32 @@ class Shown:
 
     @property
     def weighed(self) -> Weighed | None:
-        """The words that a static attention weighed."""
+        """The words that a static attention weighed, by the mean of its looks."""
         said = self.judgement
-        if said.weight is None:
+        if said.looks is None or said.weight is None:
             return None
-        return Weighed("what it weighed", said.pieces, said.weight.tolist())
+        several = f", mean of {len(said.looks)} heads" if len(said.looks) > 1 else ""
+        return Weighed(f"what it weighed{several}", said.pieces, said.weight.tolist())
+
+    @property
+    def _looks(self) -> list[Weighed]:
+        """The same, or each look by itself."""
+        said = self.judgement
+        if not self.every or said.looks is None or len(said.looks) == 1:
+            return [] if self.weighed is None else [self.weighed]
+        return [
+            Weighed(f"what it weighed · head {h}", said.pieces, weight.tolist())
+            for h, weight in enumerate(said.looks)
+        ]
 
     @property
     def panels(self) -> list[Panel]:
         """The weighed words, and every head of every other attention."""
-        return [*([] if self.weighed is None else [self.weighed.panel]), *self.heads]
+        return [*(each.panel for each in self._looks), *self.heads]
 
     def drawn(self) -> list[Any]:
         """As a terminal shows it."""
-        first = [] if self.weighed is None else [self.weighed]
-        return [*first, *(HeatMap(panel, WITHIN) for panel in self.heads)]
+        return [*self._looks, *(HeatMap(panel, WITHIN) for panel in self.heads)]
 
     def block(self, note: str = "") -> Said:
         """As a page shows it."""
@@ -117,7 +132,7 @@ def look(labeller: Labeller, text: str, right: str = "") -> Look:
     for record in weighed.values():
         map_ = record.statistics.map
         if map_ is not None and map_.shape[-1] == len(said.pieces):
-            said = replace(said, weight=map_[0, :, 0].mean(0).float().cpu().numpy())
+            said = replace(said, looks=map_[0, :, 0].float().cpu().numpy())
     shown = Shown(said, right)
     takes = [Take("", found)] if found else []
     return Look(text, shown.text, takes, shown.block, remark=shown.remark)

@@ -45,7 +45,9 @@ function unpack(packed) {
     const bytes = Uint8Array.from(atob(panel.weight), (c) => c.charCodeAt(0));
     const rows = packed.labels[panel.rows];
     const columns = packed.labels[panel.columns];
-    const share = (r, c) => bytes[r * columns.length + c] / 255;
+    const wide = bytes.length > rows.length * columns.length; // two bytes for each
+    const steps = wide ? new Uint16Array(bytes.buffer) : bytes;
+    const share = (r, c) => steps[r * columns.length + c] / (wide ? 65535 : 255);
     const weight = (r, c) => panel.low + (panel.high - panel.low) * share(r, c);
     return { ...panel, rows, columns, share, weight };
   });

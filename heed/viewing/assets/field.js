@@ -23,9 +23,11 @@ function headField(head, store) {
       store(place),
       remember(made, `scale ${n}`, () => scales(n)),
     ]);
+    const wide = bytes.length > out.length; // two bytes for each
+    const shares = wide ? new Uint16Array(bytes.buffer) : bytes;
     for (let r = 0, at = 0; r < rows; r++) {
-      const unit = scale[i * TILE + r] / 255;
-      for (let c = 0; c < columns; c++, at++) out[at] = bytes[at] * unit;
+      const unit = scale[i * TILE + r] / (wide ? 65535 : 255);
+      for (let c = 0; c < columns; c++, at++) out[at] = shares[at] * unit;
     }
     return out;
   }

@@ -4,6 +4,8 @@ const STANDING = [
   "main > h1",
   "dl.sentences dt",
   "li.example .note",
+  "li.example figure.map .name",
+  "li.example figure.map .switch button",
   ...["> h2", "> h3", "> p", "dd span", "th button", "td:last-child"].map((x) => `.walk ${x}`),
 ].join();
 const PHRASES = {
@@ -23,6 +25,9 @@ const PHRASES = {
     [/^only the last (\d+) symbols are read: .*$/, "只读取了最后 $1 个符号：模型没有更多位置"],
     [/^the last (\d+) symbols were not read: .*$/, "最后 $1 个符号未被读取：模型没有更多位置"],
     [/^a recurrent network keeps .*$/, "循环网络把读过的内容留在状态里：没有注意力"],
+    [/^alignment$/, "对齐"],
+    [/^Map$/, "热图"],
+    [/^Lines$/, "连线"],
     [/^Step by step$/, "逐步计算"],
     [/^(.*) · place (\d+) · (.*?)( · head (\d+))?$/s, "$1 · 位置 $2 · $3$4"],
     [/ · head (\d+)$/, " · 头 $1"],

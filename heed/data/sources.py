@@ -1,0 +1,193 @@
+r"""Where text is: files of one format or of several, read one after the other as one corpus.
+
+    book.txt                                        plain text, as each task reads it
+    {text: reviews.tsv, column: 1, lines: apart}    a column of a table; each line is a document
+    {jsonl: papers.jsonl, key: abstract}            a document a line: a text, or its sentences
+    [book.txt, more.jsonl.gz, {text: ...}]          all of them, in this order
+
+Each file is read by itself, so no document goes on from one into the next, and what became of it is
+counted by itself, too.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+
+from heed.data.pairs import Report
+from heed.data.text import read_lines
+from heed.errors import Refused
+
+ENDINGS = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+MOST = 20
+"""Files that are told of one by one; of more there is only the sum."""
+
+
+class TextFiles(BaseModel):
+    """Where text is: text files, or JSON lines with a document each; plain or gzip."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: tuple[Path, ...] = Field(default=(), description="plain text")
+    jsonl: tuple[Path, ...] = Field(default=(), description="a JSON object a line")
+    column: int | None = Field(
+        default=None, ge=0, le=1000, description="of text files that are tables with tabs, from 0"
+    )
+    lines: Literal["together", "apart"] = Field(
+        default="together", description="of text files: apart, each line is a document"
+    )
+    key: str = Field(
+        default="text", description="of the JSON objects: a text, or a list of its sentences"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_file_is_a_list(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        one = {k: (v,) for k, v in given.items() if k in ("text", "jsonl") and _single(v)}
+        return {**given, **one}
+
+    @model_validator(mode="after")
+    def _some_place(self) -> Self:
+        if bool(self.text) == bool(self.jsonl):
+            raise ValueError("give text files as `text`, or JSON lines as `jsonl`")
+        if self.column is not None and not self.text:
+            raise ValueError("a column is that of text files, and none is given")
+        if self.lines == "apart" and not self.text:
+            raise ValueError("lines of JSON are documents as they are: leave `lines` out")
+        return self
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Every file, in the order in which it is read."""
+        return self.text or self.jsonl
+
+    def one(self, path: Path) -> Self:
+        """The same of one file alone."""
+        return self.model_copy(update={"text" if self.text else "jsonl": (path,)})
+
+    def __str__(self) -> str:
+        return " and ".join(map(str, self.paths))
+
+
+Kind = TypeVar("Kind", bound=TextFiles)
+
+
+def _single(value: Any) -> bool:
+    return isinstance(value, str | Path)
+
+
+def told(kind: type[Kind]) -> Callable[[Any], Kind | tuple[Kind, ...]]:
+    """Checks what a recipe says of files: settings, a path, or a list of either.
+
+    A path has its format by its ending; paths of one format are one source.
+    """
+    several = TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
+
+    def check(given: Any) -> Kind | tuple[Kind, ...]:
+        if _single(given):
+            given = [given]
+        if not isinstance(given, list | tuple):
+            return kind.model_validate(given)
+        if all(map(_single, given)) and len({_format(path) for path in given}) < 2:
+            return kind.model_validate({_format(given[0]) if given else "text": list(given)})
+        each = [{_format(one): [one]} if _single(one) else one for one in given]
+        found: tuple[Kind, ...] = several.validate_python(each)
+        return found[0] if len(found) == 1 else found
+
+    return check
+
+
+def _format(path: str | Path) -> str:
+    return "jsonl" if str(path).endswith(ENDINGS) else "text"
+
+
+TextSources = Annotated[TextFiles | tuple[TextFiles, ...], BeforeValidator(told(TextFiles))]
+"""Files of one format, or of several."""
+
+
+def each_file(sources: Kind | Sequence[Kind], folder: Path | None = None) -> list[tuple[str, Kind]]:
+    """Every file by itself, and its name as it was told. One that is not there is refused at once,
+    not when those before it have been read.
+
+    folder  where they are looked for, unless their paths are absolute
+    """
+    listed = [sources] if isinstance(sources, TextFiles) else sources
+    found = []
+    for source in listed:
+        for path in source.paths:
+            place = path if folder is None else folder / path
+            try:
+                place.stat()
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise Refused(f"cannot read {place}: {reason}") from None
+            found.append((str(path), source.one(place)))
+    return found
+
+
+def text_lines(path: Path, column: int | None = None) -> Iterator[str]:
+    """The lines of a text file; of a table, what is in a column of it."""
+    for number, line in read_lines(path):
+        if column is None or not line.strip():
+            yield line
+            continue
+        cells = line.split("\t")
+        if len(cells) <= column:
+            raise Refused(f"{path}:{number}: {len(cells)} columns, and `column` is {column}")
+        yield cells[column]
+
+
+def json_documents(path: Path, key: str) -> Iterator[list[str]]:
+    """The sentences of each document; a text has a sentence a line; in a list each text is one,
+    whatever is inside."""
+    for number, line in read_lines(path):
+        if line.strip():
+            yield _document(line, key, f"{path}:{number}")
+
+
+def _document(line: str, key: str, where: str) -> list[str]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{where}: not JSON ({error})") from None
+    if not isinstance(row, dict) or key not in row:
+        has = f"; it has {', '.join(map(str, list(row)[:10]))}" if isinstance(row, dict) else ""
+        raise Refused(f"{where}: not a JSON object with the key '{key}'{has}")
+    found = row[key].split("\n") if isinstance(row[key], str) else row[key]
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise Refused(f"{where}: the key '{key}' is neither a text nor a list of texts")
+    try:  # JSON can spell half a surrogate pair, which no UTF-8 text holds
+        "".join(found).encode()
+    except UnicodeEncodeError:
+        raise Refused(f"{where}: holds half a surrogate pair") from None
+    return found
+
+
+@dataclass
+class FilesReport(Report):
+    """What became of each file, and of all together: read = kept + dropped, at every moment."""
+
+    files: list[tuple[str, "FilesReport"]] = field(default_factory=list)
+
+    def add(self, name: str, own: Any) -> None:
+        """One file more, of which all is read."""
+        self.read += own.read
+        self.kept += own.kept
+        for reason, count in own.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+        self.files.append((name, own))
+
+    def told(self, what: str) -> Iterator[str]:
+        """A line for each file, where there are several, and one for all."""
+        if len(self.files) < 2:
+            yield f"{what}: {self}"
+            return
+        yield from (f"{what}, {name}: {own}" for name, own in self.files[:MOST])
+        more = len(self.files) - MOST
+        rest = f", with {more:,} files more" if more > 0 else ""
+        yield f"{what}, together{rest}: {self}"

@@ -1,0 +1,39 @@
+"""Files of several formats as one corpus: what a recipe says of them, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from heed.data.sources import MOST, FilesReport, TextFiles, each_file, told
+from heed.errors import Refused
+
+check = told(TextFiles)
+
+
+def test_paths_have_their_format_by_their_endings() -> None:
+    assert check(["a.txt", "b.txt"]) == TextFiles(text=("a.txt", "b.txt"))
+    assert check("a.ndjson.gz") == check([{"jsonl": "a.ndjson.gz"}])
+    mixed = ["a.txt", "b.jsonl", {"text": "c.tsv", "column": 1}]
+    found = check(mixed)
+    assert [each.paths[0].name for each in found] == ["a.txt", "b.jsonl", "c.tsv"]
+    assert [bool(each.jsonl) for each in found] == [False, True, False]
+    assert check(found) == found
+    for wrong in ([], ["a", 3], ["a", ["b"]], 3, {"text": "a", "jsonl": "b"}, [{"texts": "a"}]):
+        with pytest.raises(ValidationError):
+            check(wrong)
+
+
+def test_a_missing_file_is_refused_before_any_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("not JSON")
+    with pytest.raises(Refused, match=r"cannot read .*/b\.txt: No such file"):
+        each_file(check(["a.jsonl", "b.txt"]), tmp_path)
+
+
+def test_of_very_many_files_only_some_are_told_of() -> None:
+    report = FilesReport()
+    for number in range(MOST + 2):
+        report.add(f"{number}.txt", FilesReport(3, 2, {"blank": 1}))
+    *each, together = report.told("text")
+    assert len(each) == MOST
+    assert together.startswith("text, together, with 2 files more: 66 pairs read = 44 kept + 22")
