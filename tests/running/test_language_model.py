@@ -196,7 +196,7 @@ def test_another_attention_by_name(server: Server, tmp_path: Path) -> None:
 def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
     told = story("language-model")
     scores = {"valid": judged([Reading(2.0, 4, 4, 4, 0)], context=8)}
-    trained = Trained(runs["gpt"], 99, 20, 1.5, 1e4, 2.0, scores)
+    trained = Trained(runs["gpt"], 99, 20, 1.5, 1e4, scores)
     row = told.row("cosine", trained, 12.0)
     assert len(row) == len(told.columns)
     assert row[:3] == ["cosine", 0.5, pytest.approx(1.6487, rel=1e-4)]
