@@ -12,11 +12,22 @@ from typing import Any, NamedTuple, Protocol, overload
 from torch import Tensor
 
 from heed.attention.following import Text, When, detached, followed, join, of_row, sizes
-from heed.errors import Refused, UnknownName
+from heed.errors import HeedError, Refused, UnknownName
 from heed.records import Attended, Statistics
 
 SPILLED_AT = 2**28
 """Bytes of records that are kept in memory, where they may go to disk and no limit is given."""
+
+
+class Unwatched(UnknownName):
+    """An attention of torch's own, which a watch does not see."""
+
+    def __init__(self, path: str) -> None:
+        HeedError.__init__(
+            self,
+            f"'{path}' is a torch.nn.MultiheadAttention, which is not watched; exchange it before: "
+            "heed.integrations.torch.replace(model)",
+        )
 
 
 class Elsewhere(Protocol):
@@ -80,8 +91,11 @@ class Watched(Mapping[str, Records]):
         self.heads: tuple[int, ...] | None = None  # which were kept; None: all
         self.rows: tuple[int, ...] | None = None
         self.words: dict[str, Words] = {}
+        self.torch: frozenset[str] = frozenset()  # attentions of torch's own beside them
 
     def __getitem__(self, path: str) -> Records:
+        if path in self.torch:
+            raise Unwatched(path)
         if path not in self.records:
             raise UnknownName("watched attention", path, self.records)
         return self.records[path]

@@ -87,6 +87,8 @@ def watch(
             "heed.integrations.torch.replace(model)"
         )
     seen = Watched(found if modules is None else matching(found, modules))
+    named = model.named_modules(remove_duplicate=False)
+    seen.torch = frozenset(path for path, x in named if isinstance(x, nn.MultiheadAttention))
     seen.heads = _numbers("heads", heads, 0)
     seen.rows = _numbers("rows", rows, None)
     following = Following()

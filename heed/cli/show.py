@@ -128,7 +128,7 @@ def _explore(
     device: str,
 ) -> None:
     """Write the page, and say in a line what is on it."""
-    from heed.running.showing import explored
+    from heed.running.showing import explored, sides
     from heed.viewing.looking import page
 
     subject = _opened(source, device)
@@ -138,9 +138,12 @@ def _explore(
     title = f"{subject.name}: where it looks" if other is None else f"{subject.name}, {other.name}"
     page(title, looks, walks).write(html)
     attentions, heads = looks[0].facts()
+    there = {take.side for look in looks for take in look.takes}
+    lacking = () if other is None else (s for s in sides(subject, other) if s not in there)
     print(
         f"{html}: {_count(len(looks), 'text')}, {_count(attentions, 'attention')}, "
         f"{_count(heads, 'head')}; {html.stat().st_size / 1e6:.1f} MB"
+        + "".join(f"; {safe(side)}: no attention to show" for side in lacking)
     )
 
 
@@ -212,7 +215,8 @@ def tell(shown: Shown, console: Console) -> None:
 
     from heed.cli.tables import drawn as table
 
-    answer = [" → ", _short(shown.text)] if shown.text else []
+    named = f"{what}: " if (what := getattr(shown, "named", "")) else ""
+    answer = [" → ", named, _short(shown.text)] if shown.text else []
     console.print(Text.assemble((_short(shown.source), "bold"), *answer))
     if remark := getattr(shown, "remark", ""):
         console.print(Text(safe(remark), "dim"))

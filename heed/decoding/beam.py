@@ -20,7 +20,6 @@ finished (Kasai 2022; 1 is what most systems do). patience=None waits for the pr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,7 +76,8 @@ def beam(
     plan = Plan.of(width, best, length_penalty, coverage_penalty, patience)
     if not count:
         return []
-    trail, endings = Trail(), []
+    trail = Trail()
+    found: list[list[Ending]] = [[] for _ in rules.limits]
     alive = list(range(count))
     beams = ranking.begin(rules, plan)
     symbols = rules.first()
@@ -87,51 +87,28 @@ def beam(
         stop, R = [rules.limits[b] <= t for b in alive], beams.live.shape[1]
         choices = rules.choices(step, R, stop, 2 * width + 1)
         beams = ranking.look(beams, plan, step.weight)
-        # One synchronisation a step; a second where two continuations are exactly equal.
-        for careful in (False, True):
-            if careful and choices.symbols is not None:
+        # The host waits once a step; again where two continuations are exactly equal.
+        best_few = ranking.candidates(beams.live, choices, 2 * width, careful=False)
+        if best_few.tied and not best_few.broken:
+            if choices.symbols is not None:
                 choices = rules.choices(step, R, stop, None)
-            move = ranking.advance(beams, plan, choices, rules.end, t, careful)
-            *done, tied, broken = move.told.tolist()
-            if broken:
-                raise no_distribution(t)
-            if not tied:
-                break
-        keep = [i for i, over in enumerate(done) if not over and not stop[i]]
-        endings.append(_Ended(t, alive, R, move.ended, keep))
-        alive = [alive[i] for i in keep]
-        if not alive:
-            break
-        beams, rows, symbols = ranking.follow(move, keep, R, rules.device)
-        carry = stepper.select(step.carry, rows, same=width == R and len(keep) == len(done))
-        trail.write(symbols, rows)
-    return _answer(trail, endings, rules, best)
-
-
-class _Ended(NamedTuple):
-    """The endings of a step, as they will be read in the end."""
-
-    step: int
-    alive: list[int]
-    R: int
-    table: Tensor  # 3 B W
-    keep: list[int]
-
-
-def _answer(trail: Trail, endings: list[_Ended], rules: Rules, best: int) -> list[list[Hypothesis]]:
-    """The best endings of each sentence, with what was written before them."""
-    found: list[list[Ending]] = [[] for _ in rules.limits]
-    tables = torch.cat([table.flatten(1) for _, _, _, table, _ in endings], 1).cpu()
-    parts = tables.split([ended.table[0].numel() for ended in endings], 1)
-    for (t, alive, R, table, keep), part in zip(endings, parts, strict=True):
-        W = table.shape[-1]
-        for i in (part[0] > NEVER).nonzero()[:, 0].tolist():
-            score, log_prob, row = part[:, i].tolist()
-            b = alive[i // W]
-            found[b].append(Ending(t, i // W * R + int(row), log_prob, score, b))
+            best_few = ranking.candidates(beams.live, choices, 2 * width, careful=True)
+        if best_few.broken:
+            raise no_distribution(t)
+        move = ranking.advance(beams, plan, best_few, rules.end, t)
+        for i, row, log_prob, score in move.ended:
+            found[alive[i]].append(Ending(t, i * R + row, log_prob, score, alive[i]))
+        keep = [i for i, over in enumerate(move.done) if not over and not stop[i]]
         for i in set(range(len(alive))).difference(keep):
             if not found[alive[i]]:  # nothing may be written, and the end may not either
                 found[alive[i]].append(Ending(t, i * R, NEVER, NEVER, alive[i]))
+        same, alive = width == R and len(keep) == len(alive), [alive[i] for i in keep]
+        if not alive:
+            break
+        beams, rows, written = ranking.follow(move, keep, R)
+        trail.write(written, rows)
+        symbols = written.to(rules.device)
+        carry = stepper.select(step.carry, rows.to(rules.device), same=same)
     ranked = [sorted(each, key=lambda ending: -ending.score)[:best] for each in found]
     every = iter(trail.read([ending for each in ranked for ending in each], rules.lengths))
     return [[next(every) for _ in each] for each in ranked]

@@ -1,19 +1,24 @@
 """One step of a beam: which continuations are best, who goes on, who has ended.
 
-B sentences, R live hypotheses of each (1 at first, then W, the width), V symbols, S places.
+B sentences, R live hypotheses of each (1 at first, then W, the width), V symbols, S places. The few
+numbers that a beam is made of live on the host, in numpy: a step costs tens of operations on them,
+and there each is many times cheaper. What is as long as V or S stays where the model is.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 from heed.decoding.stepping import Choices, Rules
 from heed.errors import Refused
+
+Numbers = NDArray[Any]
 
 NEVER = -math.inf
 UNSEEN = 1e-6  # what a place that was never looked at counts as in the coverage penalty
@@ -45,41 +50,62 @@ class Plan(NamedTuple):
 class Beams(NamedTuple):
     """The live hypotheses of each sentence, best first, and what is known of the finished."""
 
-    live: Tensor  # B R   log_prob; -inf where there are fewer than R
-    kept: Tensor  # B K   the best scores among the finished
-    finished: Tensor  # B    how many there are
-    most: Tensor  # B     (longest + 1)^α
+    live: Numbers  # B R   log_prob; -inf where there are fewer than R
+    kept: Numbers  # B K   the best scores among the finished
+    finished: Numbers  # B    how many there are
+    most: Numbers  # B     (longest + 1)^α
     lengths: Tensor | None  # B   of the sources
     coverage: Tensor | None  # B R S   how much was looked at, where that counts
 
-    def only(self, who: Tensor) -> Beams:
+    def only(self, who: Numbers) -> Beams:
         """Those of some sentences."""
+        live, kept, finished, most = (x[who] for x in self[:4])
         lengths = None if self.lengths is None else self.lengths[who]
         coverage = None if self.coverage is None else self.coverage[who]
-        live, kept, finished, most = (x[who] for x in self[:4])
         return Beams(live, kept, finished, most, lengths, coverage)
+
+
+class Candidates(NamedTuple):
+    """The best continuations of each sentence, best first."""
+
+    value: Numbers  # B K   log_prob; -inf where there are fewer
+    row: Numbers  # B K   the place in the beam that each goes on from
+    symbol: Numbers  # B K
+    tied: bool  # whether another that is equal to the last might have been taken
+    broken: bool  # whether anything is NaN
+
+
+class Ended(NamedTuple):
+    """A hypothesis that has ended."""
+
+    sentence: int
+    row: int
+    log_prob: float
+    score: float
 
 
 class Move(NamedTuple):
     """One step: who goes on from where, and who has ended."""
 
     beams: Beams
-    row: Tensor  # B W   the place in the beam that each goes on from
-    symbol: Tensor  # B W
-    ended: Tensor  # 3 B W   score (-inf: has not ended), log_prob, row
-    told: Tensor  # B + 2   done?; then: are any two equal? is anything NaN?
+    row: Numbers  # B W   the place in the beam that each goes on from
+    symbol: Numbers  # B W
+    ended: list[Ended]
+    done: list[bool]  # B
 
 
 def begin(rules: Rules, plan: Plan) -> Beams:
     """One hypothesis per sentence, of which nothing is written."""
-    B, device = len(rules.limits), rules.device
+    B = len(rules.limits)
     most = [(longest + 1) ** plan.length_penalty for longest in rules.limits]
-    lengths = None if rules.lengths is None else torch.tensor(rules.lengths, device=device)
+    lengths = None
+    if plan.coverage_penalty and rules.lengths is not None:
+        lengths = torch.tensor(rules.lengths, device=rules.device)
     return Beams(
-        live=torch.zeros(B, 1, device=device),
-        kept=torch.full((B, plan.best), NEVER, device=device),
-        finished=torch.zeros(B, device=device),
-        most=torch.tensor(most, dtype=torch.float32, device=device),
+        live=np.zeros((B, 1), np.float32),
+        kept=np.full((B, plan.best), NEVER, np.float32),
+        finished=np.zeros(B, np.int64),
+        most=np.array(most, np.float32),
         lengths=lengths,
         coverage=None,
     )
@@ -95,62 +121,74 @@ def look(beams: Beams, plan: Plan, weight: Tensor | None) -> Beams:
     return beams._replace(coverage=seen if beams.coverage is None else beams.coverage + seen)
 
 
-def advance(beams: Beams, plan: Plan, choices: Choices, end: int, t: int, careful: bool) -> Move:
-    """Rank the continuations; `careful` also where some are equal."""
-    W = plan.width
-    value, row, symbol, tied = candidates(beams.live, choices, 2 * W, careful)
+def advance(beams: Beams, plan: Plan, found: Candidates, end: int, t: int) -> Move:
+    """Rank the 2W best continuations."""
+    W, every = plan.width, np.arange(len(beams.live))[:, None]
+    value, row, symbol = found[:3]
     ends = symbol == end
-    ended = _endings(beams, plan, value[:, :W], row[:, :W], ends[:, :W], t)
-    on = ends.sort(stable=True).indices[:, :W]  # those that go on, in their order
-    live, row, symbol = (x.gather(1, on) for x in (value, row, symbol))
-    live = live.masked_fill(ends.gather(1, on), NEVER)
+    score = value[:, :W] / (t + 1) ** plan.length_penalty
+    if beams.coverage is not None:
+        score = score + plan.coverage_penalty * _covered(beams)[every, row[:, :W]]
+    score = np.where(ends[:, :W], score, NEVER)
+    on = ends.argsort(1, kind="stable")[:, :W]  # those that go on, in their order
+    live = np.where(ends[every, on], NEVER, value[every, on])
     # Where there are fewer than W, the best is written once more and counts for nothing.
-    missing = live == NEVER
-    row, symbol = (x.where(~missing, x[:, :1]) for x in (row, symbol))
-    kept = torch.cat([beams.kept, ended[0]], 1).topk(plan.best).values
-    finished = beams.finished + (ended[0] > NEVER).sum(1)
+    on = np.where(live == NEVER, on[:, :1], on)
+    kept, finished = beams.kept, beams.finished
+    who, which = (score > NEVER).nonzero()
+    if len(who):
+        kept = np.sort(np.concatenate([kept, score], 1))[:, : -plan.best - 1 : -1]
+        finished = finished + np.bincount(who, minlength=len(finished))
     done = (finished >= plan.enough) | reached(beams, live, kept)
-    told = torch.cat([done, tied[None], value[:, :1].isnan().any()[None]])
+    told = (who, row[who, which], value[who, which], score[who, which])
+    ended = [Ended(*each) for each in zip(*(x.tolist() for x in told), strict=True)]
     moved = beams._replace(live=live, kept=kept, finished=finished)
-    return Move(moved, row, symbol, ended, told)
+    return Move(moved, row[every, on], symbol[every, on], ended, done.tolist())
 
 
-def reached(beams: Beams, live: Tensor, kept: Tensor) -> Tensor:
+def reached(beams: Beams, live: Numbers, kept: Numbers) -> Numbers:
     """Whether no future of the best live hypothesis can still enter.    B W, B K -> B"""
     return kept[:, -1] >= live[:, 0] / beams.most
 
 
-def candidates(
-    live: Tensor, choices: Choices, many: int, careful: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The best continuations of each sentence: value, row and symbol, and whether any are equal.
-
-    B R -> B many, B many, B many, ()
+def candidates(live: Numbers, choices: Choices, many: int, careful: bool) -> Candidates:
+    """The best `many` continuations of each sentence; `careful` also where some are equal.    B R
 
     `topk` may choose any of several equal values, in any order. Those it chose are put in order
     here; one more than needed shows whether another might have been chosen, and if so the caller
     comes again, `careful`, and everything is sorted. It is enough that `many` + 1 of each row can
     be chosen: what else there is cannot be among the best, unless it is equal to one more.
     """
-    log_prob = choices.log_prob
+    log_prob, symbols = choices
     V, K = log_prob.shape[-1], min(many + 1, log_prob[0].numel())
+    if symbols is not None:
+        total = (log_prob.cpu().numpy() + live[..., None]).reshape(len(live), -1)
+        broken = bool(np.isnan(total).any())
+        place = (-total).argsort(1, kind="stable")[:, :K]
+        every = np.arange(len(live))[:, None]
+        value, symbol = total[every, place], symbols.cpu().numpy().reshape(total.shape)
+        symbol = symbol[every, place]
+    else:
+        value, place = _ordered(torch.from_numpy(live).to(log_prob.device), log_prob, K, careful)
+        broken, symbol = bool(np.isnan(value).any()), place % V
+    row = place // V
+    last, next_best = value[:, many - 1 : many], value[:, many : many + 1]  # empty where few
+    tied = not careful and bool(((last == next_best) & (last > NEVER)).any())
+    if (short := many - K) > 0:
+        value = np.pad(value, ((0, 0), (0, short)), constant_values=NEVER)
+        row, symbol = (np.pad(x, ((0, 0), (0, short))) for x in (row, symbol))
+    return Candidates(value[:, :many], row[:, :many], symbol[:, :many], tied, broken)
+
+
+def _ordered(live: Tensor, log_prob: Tensor, K: int, careful: bool) -> tuple[Numbers, Numbers]:
+    """The K best of all, and where; of equals what comes first.    B R, B R V -> B K, B K"""
     if careful:
         total = (log_prob + live[..., None]).flatten(1)
         value, place = (x[:, :K] for x in total.sort(descending=True, stable=True))
-    else:
-        value, place = top(live, log_prob, K)
-        place, order = place.sort()
-        value, order = value.gather(1, order).sort(descending=True, stable=True)
-        place = place.gather(1, order)
-    row, symbol = place // V, place % V
-    if choices.symbols is not None:
-        symbol = choices.symbols.flatten(1).gather(1, place)
-    last, next_best = value[:, many - 1 : many], value[:, many : many + 1]  # empty where few
-    tied = ((last == next_best) & (last > NEVER)).any() & (not careful)
-    if (short := many - value.shape[1]) > 0:
-        value = pad(value, (0, short), value=NEVER)
-        row, symbol = pad(row, (0, short)), pad(symbol, (0, short))
-    return value[:, :many], row[:, :many], symbol[:, :many], tied
+        return value.cpu().numpy(), place.cpu().numpy()
+    few, where = (x.cpu().numpy() for x in top(live, log_prob, K))
+    order, every = np.lexsort((where, -few)), np.arange(len(few))[:, None]
+    return few[every, order], where[every, order]
 
 
 def top(live: Tensor, log_prob: Tensor, K: int) -> tuple[Tensor, Tensor]:
@@ -177,29 +215,27 @@ def top(live: Tensor, log_prob: Tensor, K: int) -> tuple[Tensor, Tensor]:
     return value, place.gather(1, found)
 
 
-def _endings(beams: Beams, plan: Plan, value: Tensor, row: Tensor, ends: Tensor, t: int) -> Tensor:
-    """Score, log_prob and row of the hypotheses that end now.    B W -> 3 B W"""
-    score = value / (t + 1) ** plan.length_penalty
-    if beams.coverage is not None:
-        seen = beams.coverage.clamp(UNSEEN, 1.0).log()
-        if beams.lengths is not None:
-            places = torch.arange(seen.shape[-1], device=seen.device)
-            seen = seen.masked_fill(places >= beams.lengths[:, None, None], 0.0)
-        score = score + plan.coverage_penalty * seen.sum(-1).gather(1, row)
-    return torch.stack([score.masked_fill(~ends, NEVER), value, row.to(value.dtype)])
+def _covered(beams: Beams) -> Numbers:
+    """Σ log min(what was looked at, 1) of each hypothesis.    B R"""
+    assert beams.coverage is not None
+    seen = beams.coverage.clamp(UNSEEN, 1.0).log()
+    if beams.lengths is not None:
+        places = torch.arange(seen.shape[-1], device=seen.device)
+        seen = seen.masked_fill(places >= beams.lengths[:, None, None], 0.0)
+    total: Numbers = seen.sum(-1).cpu().numpy()
+    return total
 
 
-def follow(
-    move: Move, keep: list[int], R: int, device: torch.device
-) -> tuple[Beams, Tensor, Tensor]:
-    """The beams of the sentences that go on, the rows they come from, what they wrote.    B W"""
+def follow(move: Move, keep: list[int], R: int) -> tuple[Beams, Tensor, Tensor]:
+    """The beams of the sentences that go on, the rows they come from, what they wrote.    N"""
     beams, row, symbol = move.beams, move.row, move.symbol
-    who = torch.arange(len(row), device=device)
+    who = np.arange(len(row))
     if len(keep) < len(row):
-        who = torch.tensor(keep, device=device)
-        beams = beams.only(who)
-        row, symbol = row[who], symbol[who]
+        who = np.array(keep)
+        beams, row, symbol = beams.only(who), row[who], symbol[who]
     if beams.coverage is not None:
-        places = row[..., None].expand(*row.shape, beams.coverage.shape[-1])
+        places = torch.from_numpy(row).to(beams.coverage.device)[..., None]
+        places = places.expand(-1, -1, beams.coverage.shape[-1])
         beams = beams._replace(coverage=beams.coverage.gather(1, places))
-    return beams, (who[:, None] * R + row).flatten(), symbol.flatten()
+    rows = (who[:, None] * R + row).ravel()
+    return beams, torch.from_numpy(rows), torch.from_numpy(symbol.ravel())

@@ -232,7 +232,7 @@ class Rules(NamedTuple):
                 log_prob[rows, :, self.end] = last
             return Choices(log_prob)
         told = step.likeliest(many, self.end, self.forbid)
-        log_prob, symbols, ending = (x.unflatten(0, (-1, R)) for x in told)
+        log_prob, symbols, ending = (x.view(-1, R, *x.shape[1:]) for x in told)
         if rows is not None:
             log_prob[rows] = -torch.inf
             log_prob[rows, :, 0], symbols[rows, :, 0] = self.last(ending[rows]), self.end

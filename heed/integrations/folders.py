@@ -147,7 +147,9 @@ class Foreign:
             path: "cross" if read.target and _part(path) == "cross" else "self" for path in records
         }
         take = Take("", layers(records, read.words, kinds=kinds), written=bool(read.target))
-        facts = [("Text", text), ("Answer", answer)] if answer else [("Text", text)]
+        named = "likeliest next" if self.head == "causal" else ""
+        facts = [("Text", text)]
+        facts += [(named.capitalize() or "Answer", answer)] if answer else []
         readings = [read.text] if read.text else []
         return Look(
             text,
@@ -156,6 +158,7 @@ class Foreign:
             lambda note: Said(facts, note=note),
             remark=read.remark,
             readings=readings,
+            named=named,
         )
 
     @torch.inference_mode()
@@ -208,13 +211,15 @@ class Foreign:
             coded = self.tokeniser(text_target=written, return_tensors="pt")["input_ids"]
             out = torch.cat([torch.tensor([[start]]), coded], 1).to(self.device)
         words = self._words(out)
+        text = str(self.tokeniser.decode(out[0], skip_special_tokens=True))
+        silent = "" if text.strip() else "it wrote no text, only marks such as that of the end"
         return Read(
             {"input_ids": ids, "decoder_input_ids": out[:, :-1], "use_cache": False},
             read.source,
             words[1:],
             words[:-1],
-            str(self.tokeniser.decode(out[0], skip_special_tokens=True)),
-            read.remark,
+            text,
+            " · ".join(filter(None, (read.remark, silent))),
         )
 
     def _places(self) -> int:

@@ -127,8 +127,8 @@ def native_carry(
     The decoder is plain. places  of the prompt to come
     """
     table = decoder.words.table.weight
-    layers = decoder.stack.layers
-    if torch.compiler.is_compiling() or refusal(*decoder.parameters()) is not None:
+    layers, weights = decoder.stack.layers, list(decoder.parameters())
+    if torch.compiler.is_compiling() or refusal(*weights) is not None:
         return None
     if not table.is_contiguous():  # its rows are looked up as if nothing stood between them
         return None
@@ -136,7 +136,7 @@ def native_carry(
         return None
     check_behind(carry.behind, places)
     sources = [_source(kept.source, exists) for kept in carry.layers if kept.source is not None]
-    norm, lay = decoder.stack.norm, _laid(decoder)
+    norm, lay = decoder.stack.norm, _laid(weights)
     if lay is as_it_is and len(carry.sentence) > MANY:
         return None
     stack = Stack(
@@ -221,9 +221,9 @@ MANY = 64
 Lay = Callable[..., Packed]
 
 
-def _laid(decoder: Decoder) -> Lay:
+def _laid(parameters: list[nn.Parameter]) -> Lay:
     """How the weights are laid out: in panels, or as they are."""
-    weights = [x for x in decoder.parameters() if x.ndim == 2]
+    weights = [x for x in parameters if x.ndim == 2]
     apart = any(x.stride(0) != x.shape[1] for x in weights)
     return pack if apart or sum(x.numel() for x in weights) < LARGE else as_it_is
 

@@ -359,7 +359,7 @@ def _plain(decoder: Decoder) -> bool:
     attentions = [x for y in decoder.stack.layers for x in (y.attention, y.cross) if x is not None]
     return (
         not (module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks)
-        and all(map(_known, decoder.modules()))
+        and all(map(known, decoder.modules()))
         and decoder.words.position is not None
         and decoder.words.norm is None
         and decoder.words.types is None
@@ -368,7 +368,7 @@ def _plain(decoder: Decoder) -> bool:
     )
 
 
-def _known(module: nn.Module) -> bool:
+def known(module: nn.Module) -> bool:
     """Whether it does what its class says, as in evaluation: one part may be left in training."""
     kind = type(module)
     watched = module._forward_hooks or module._forward_pre_hooks

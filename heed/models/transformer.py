@@ -20,6 +20,7 @@ import heed
 from heed.attention.grouping import HeadGroups
 from heed.attention.mixed import Mixed
 from heed.errors import Refused
+from heed.models.encoding import encode
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.stepping import PlainCarry, regroup, shorten
 from heed.models.words import Words, check_lengths, sight
@@ -287,18 +288,19 @@ class Decoder(nn.Module):
         so many places at once, where steps would make room as they go.
         """
         behind, exists = self._padding(inputs, lengths)
-        nothing = self.words.table.weight.new_empty(len(inputs), 0, self.words.table.embedding_dim)
-        kept = tuple(
-            Kept(layer.attention.remember(nothing), source=memory)
-            for layer, memory in zip(
-                self.stack.layers, self._memories(source, visible), strict=True
-            )
-        )
+        kept = tuple(Kept(source=memory) for memory in self._memories(source, visible))
         rows = torch.arange(len(inputs), device=inputs.device)
         carry = Carry(0, kept, rows, need, behind)
         short = shorten(self, carry, inputs, exists, room)
         if short is not None:
             return short
+        nothing = self.words.table.weight.new_empty(len(inputs), 0, self.words.table.embedding_dim)
+        owns = [layer.attention.remember(nothing) for layer in self.stack.layers]
+        carry = carry._replace(
+            layers=tuple(
+                each._replace(own=own) for each, own in zip(carry.layers, owns, strict=True)
+            )
+        )
         return self._further(carry, inputs, exists)[2] if inputs.shape[1] else carry
 
     def step(self, carry: AnyCarry, symbols: Tensor) -> Step | NativeStep:
@@ -397,7 +399,10 @@ class EncoderDecoder(nn.Module):
 
     def begin(self, source: Tensor, lengths: Tensor, need: Need = "context") -> AnyCarry:
         """Read the source; one hypothesis per sentence, with nothing written.    B S, B"""
-        encoded, _ = self._encoded(source, lengths, "context")
+        words = self.decoder.words if self.encoder.words is None else self.encoder.words
+        encoded = encode(self.encoder, words, source, lengths)
+        if encoded is None:
+            encoded, _ = self._encoded(source, lengths, "context")
         return self.decoder.begin(source[:, :0], need, encoded, heed.lengths(lengths))
 
     def step(self, carry: AnyCarry, symbols: Tensor) -> Step | NativeStep:

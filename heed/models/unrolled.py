@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from heed.kernels.cell import native
 from heed.kernels.choose import is_on
 from heed.kernels.single import first_alone
 
@@ -27,11 +28,9 @@ Ahead = Callable[[Tensor, Tensor, Hidden], tuple[Hidden, Hidden]]
 
 The second part is nobody else's, and may be overwritten."""
 Direct = tuple[Tensor | None, ...]
-Back = Callable[..., tuple[Tensor, Tensor, Direct]]
-"""Gradients of the next state, the state, what was kept -> gradients of both parts of the gates,
-and of the state but for what comes through its part of the gates.
-
-The gradient of the input's part is written to `out`, where one is given."""
+Back = Callable[[Hidden, Hidden, Hidden, Hidden], Direct]
+"""Gradients of the next state, the state, what was kept, room for the gradients of the parts of the
+gates, which are written there -> those of the state but for what comes through its part."""
 
 
 class Sums:
@@ -110,6 +109,7 @@ class Pieces(NamedTuple):
 
     ahead: Ahead
     back: Back
+    parts: int  # of the gates whose gradients differ: the input's first, the state's last
 
 
 class _Step(torch.autograd.Function):
@@ -139,7 +139,9 @@ class _Step(torch.autograd.Function):
     def backward(ctx: Any, *by: Tensor) -> tuple[Any, ...]:
         fed, feed, weight, *rest = ctx.saved_tensors
         hidden, kept = tuple(rest[: ctx.slots]), tuple(rest[ctx.slots :])
-        by_x, by_gates, by_hidden = ctx.pieces.back(by, hidden, kept)
+        room = tuple(weight.new_empty(len(by[0]), len(weight)) for _ in range(ctx.pieces.parts))
+        by_hidden = ctx.pieces.back(by, hidden, kept, room)
+        by_x, by_gates = room[0], room[-1]
         learns_feed, learns_weight, learns_bias = ctx.needs_input_grad[4:7]
         if learns_weight:
             ctx.sums.add("weight", by_gates, hidden[0])
@@ -197,22 +199,25 @@ class _Rows(torch.autograd.Function):
         each = len(kept) // T
         by_hidden = tuple(by.new_zeros(N * B, H) for _ in range(slots))
         G = weight.shape[1]
-        by_x = by.new_empty(T, N * B, G)
-        by_weight, by_bias = torch.zeros_like(weight), weight.new_zeros(weight.shape[:2])
+        rooms = tuple(by.new_empty(T, N * B, G) for _ in range(ctx.pieces.parts))
         for t in range(T - 1, -1, -1):
             keep = tuple(kept[t * each : (t + 1) * each])
             hidden = (states[t].view(N * B, H), *keep[: slots - 1])
-            by_h = (by_hidden[0] + by[t].reshape(N * B, H), *by_hidden[1:])
-            _, d_gates, (direct, *others) = ctx.pieces.back(
-                by_h, hidden, keep[slots - 1 :], by_x[t]
-            )
-            through = d_gates.view(N, B, G)
-            by_weight.baddbmm_(through.mT, states[t])
-            by_bias.add_(through.sum(1))
-            d_h = torch.bmm(through, weight).view(N * B, H)
-            by_hidden = (d_h if direct is None else d_h.add_(direct), *others)
+            by_h = (by_hidden[0].add_(by[t].reshape(N * B, H)), *by_hidden[1:])
+            room = tuple(whole[t] for whole in rooms)
+            direct, *others = ctx.pieces.back(by_h, hidden, keep[slots - 1 :], room)
+            through = room[-1].view(N, B, G)
+            if direct is None:
+                d_h = torch.bmm(through, weight)
+            else:
+                d_h = direct.view(N, B, H).baddbmm_(through, weight)
+            by_hidden = (d_h.view(N * B, H), *others)
+        by_x, by_gates = (room.view(T, N, B, G) for room in (rooms[0], rooms[-1]))
+        d_gates = by_gates.transpose(0, 1).reshape(N, T * B, G)
+        before = states[:-1].transpose(0, 1).reshape(N, T * B, H)
         by_first = (h.view(N, B, H) for h in by_hidden)
-        return (None, by_x.view(T, N, B, G), by_weight, by_bias, *by_first)
+        by_bias = by_gates.sum(0).sum(1)  # one axis at a time: rows are added as they lie
+        return (None, by_x, torch.bmm(d_gates.mT, before), by_bias, *by_first)
 
 
 def rows(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden) -> Tensor:
@@ -227,6 +232,9 @@ def rows(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden)
 def gru_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]:
     """As cells.gru_cell."""
     (h,) = hidden
+    if native.serves(gates):
+        after, new = native.gru_ahead(x, gates, h)
+        return (after,), (gates, new)
     H = h.shape[-1]
     r_z = gates[:, : 2 * H].add_(x[:, : 2 * H]).sigmoid_()
     h_new = gates[:, 2 * H :]
@@ -234,11 +242,11 @@ def gru_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]
     return (torch.lerp(new, h, r_z[:, H:]),), (gates, new)
 
 
-def gru_back(
-    by: Hidden, hidden: Hidden, kept: Hidden, out: Tensor | None = None
-) -> tuple[Tensor, Tensor, Direct]:
+def gru_back(by: Hidden, hidden: Hidden, kept: Hidden, room: Hidden) -> Direct:
     """By n (1 - z)(1 - n²); by z (h - n) z(1 - z); by r, through n, W_n h r(1 - r)."""
     (d,), (h,), (gates, new) = by, hidden, kept
+    if native.serves(gates):
+        return (native.gru_back(d, h, gates, new, *room),)
     H = h.shape[-1]
     r_z, h_new = gates.split((2 * H, H), -1)
     r, z = r_z.split(H, -1)
@@ -246,8 +254,9 @@ def gru_back(
     by_new = torch.ops.aten.tanh_backward(d - direct, new)
     by_r_z = torch.cat([by_new * h_new, d * (h - new)], -1)
     by_r_z = torch.ops.aten.sigmoid_backward(by_r_z, r_z)
-    by_x = torch.cat([by_r_z, by_new], -1, out=out)
-    return by_x, torch.cat([by_r_z, by_new * r], -1), (direct,)
+    torch.cat([by_r_z, by_new], -1, out=room[0])
+    torch.cat([by_r_z, by_new * r], -1, out=room[1])
+    return (direct,)
 
 
 def lstm_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]:
@@ -262,9 +271,7 @@ def lstm_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden
     return (o.sigmoid_() * tanh_c, c), (gates, tanh_c)
 
 
-def lstm_back(
-    by: Hidden, hidden: Hidden, kept: Hidden, out: Tensor | None = None
-) -> tuple[Tensor, Tensor, Direct]:
+def lstm_back(by: Hidden, hidden: Hidden, kept: Hidden, room: Hidden) -> Direct:
     """By c' from both: by h' o (1 - tanh² c'); then by i, f, g and o, each through its own."""
     (by_h, by_c), (_, c), (gates, tanh_c) = by, hidden, kept
     H = c.shape[-1]
@@ -273,8 +280,8 @@ def lstm_back(
     by_i_f = torch.ops.aten.sigmoid_backward(torch.cat([by_c * g, by_c * c], -1), gates[:, : 2 * H])
     by_g = torch.ops.aten.tanh_backward(by_c * i, g)
     by_o = torch.ops.aten.sigmoid_backward(by_h * tanh_c, o)
-    by_gates = torch.cat([by_i_f, by_g, by_o], -1, out=out)
-    return by_gates, by_gates, (None, by_c * f)
+    torch.cat([by_i_f, by_g, by_o], -1, out=room[0])
+    return None, by_c * f
 
 
-GRU, LSTM = Pieces(gru_ahead, gru_back), Pieces(lstm_ahead, lstm_back)
+GRU, LSTM = Pieces(gru_ahead, gru_back, 2), Pieces(lstm_ahead, lstm_back, 1)

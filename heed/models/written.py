@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from heed.kernels.surprise.native import Judge, judging
 from heed.records import Attended
 
 
@@ -24,6 +25,11 @@ class Unformed(NamedTuple):
         behind an output, as DistributedDataParallel does, finds them by its graph alone."""
         bias = None if out.bias is None else out.bias.view_as(out.bias)
         return Unformed(known, out.weight.view_as(out.weight), bias)
+
+    @property
+    def judge(self) -> Judge | None:
+        """What a loss is faster with between its products; None where it has nothing better."""
+        return judging(self.weight)
 
     def form(self) -> Tensor:
         """B T V"""

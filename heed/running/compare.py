@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import re
 import sys
 import traceback
@@ -88,7 +87,7 @@ def _together(tasks: list[tuple[Any, ...]], jobs: int) -> Work[list[Cell]]:
     waiting = list(tasks)
     cells: list[Cell] = []
     alive: dict[str, BaseProcess] = {}
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, torch.get_num_threads() // jobs)  # as OMP_NUM_THREADS and the cores allow
     try:
         while waiting or alive:
             while waiting and len(alive) < jobs:

@@ -28,6 +28,15 @@ from heed.training.objective import Objective
 from heed.training.progress import Progress as Standing
 from heed.training.progress import gather, load_weights, restore
 
+SETTLED = 5
+"""Steps at the start that are not timed: they load, allocate and compile."""
+
+TIMED = 10
+"""Steps from which a speed is told."""
+
+MANY = 100
+"""Steps among which those at the start do not matter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -37,7 +46,7 @@ class Trained:
     parameters: int
     steps: int
     seconds: float
-    tokens_per_second: float  # of what the objective counts
+    tokens_per_second: float | None  # of what the objective counts; None: too few steps to tell
     scores: dict[str, Any]  # of the parts that the run keeps: test, long
     perplexity: float | None = None  # of the validation examples, where symbols are counted
 
@@ -87,6 +96,7 @@ class Learner:
             )
         self.schedule = optimise.schedule(self.settings, self.total)
         self.standing = Standing()
+        self.settled: Standing | None = None  # where it stood after the first few steps
         tokens = self.story.tokens(folder, self.config)
         self.worker = self.story.worker(self.model, tokens, self.config, crew.device)
         self.validator = self.story.validator(self.worker, prepared, folder)
@@ -142,7 +152,7 @@ class Learner:
 
     def learn(self) -> Work[None]:
         """The loop: log, validate, save, stop."""
-        note = ""
+        note, begun = "", self.standing.step
         if self.standing.tired(self.settings.patience):
             return
         for moment in fit(
@@ -156,6 +166,8 @@ class Learner:
             device=self.crew.device,
             distributed=self.crew,
         ):
+            if moment.step == begun + SETTLED:
+                self.settled = self.standing.model_copy()
             if due(self.settings.log_every, moment):
                 note = self._log(moment)
             yield Progress("training", moment.step, self.total, note)
@@ -186,13 +198,24 @@ class Learner:
 
     def _log(self, moment: Moment) -> str:
         loss = float(moment.loss)
-        speed = self.standing.tokens / max(self.standing.seconds, 1e-9)
+        speed = self._speed()
         if self.crew.main:
             parts = {name: float(part) for name, part in moment.parts.items()}
             figures = {"loss": loss, **parts, "rate": moment.rate, "norm": float(moment.norm)}
-            figures |= {"epoch": moment.epoch, "tokens_per_second": speed}
+            figures |= {"epoch": moment.epoch}
+            figures |= {} if speed is None else {"tokens_per_second": speed}
             self.journal.write(moment.step, {"train": figures})
-        return f"loss {loss:.3f} · {speed:,.0f} {self.story.unit}/s"
+        pace = "" if speed is None else f" · {speed:,.0f} {self.story.unit}/s"
+        return f"loss {loss:.3f}{pace}"
+
+    def _speed(self) -> float | None:
+        """Tokens per second since the first few steps; None where those since are too few."""
+        now, since = self.standing, self.settled
+        if since is None or now.step < since.step + TIMED:
+            since = Standing() if now.step >= MANY else None
+        if since is None:
+            return None
+        return (now.tokens - since.tokens) / max(now.seconds - since.seconds, 1e-9)
 
     def _validate(self) -> Work[None]:
         """Judge; keep the weights if they are the best so far. All hear what the main one found."""
@@ -263,7 +286,7 @@ class Learner:
             parameters(self.model),
             standing.step,
             standing.seconds,
-            standing.tokens / max(standing.seconds, 1e-9),
+            self._speed(),
             scores,
             math.exp(min(standing.best or 0.0, 700)) if symbols else None,
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from yaml.nodes import MappingNode, ScalarNode
 
 from heed.errors import Refused, UnknownName
@@ -37,6 +37,11 @@ __all__ = [
 ]
 
 LARGEST = 1 << 20  # bytes; a recipe is a page of text
+SIZED = (
+    *("embedding", "hidden", "layers"),
+    *("encoder_layers", "decoder_layers", "width", "feed", "heads"),
+)
+"""The numbers of a model that a named size stands for."""
 
 
 def names() -> list[str]:
@@ -159,7 +164,22 @@ def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = (), where: str = 
 
 def as_yaml(recipe: Recipe) -> str:
     """The whole recipe, every default written out."""
-    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    told = recipe.model_dump(mode="json")
+    _leave_sizes_out(recipe, told)
+    return yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
+
+
+def _leave_sizes_out(settings: Any, told: dict[str, Any]) -> None:
+    """A named size by default, of which no number is left: it would only mislead."""
+    if not isinstance(settings, BaseModel):
+        return
+    fields = type(settings).model_fields
+    sizes = [getattr(settings, name) for name in SIZED if name in fields]
+    whole = bool(sizes) and None not in sizes and "size" in fields
+    if whole and told["size"] == fields["size"].default:  # another would not be found again
+        del told["size"]
+    for name in fields:
+        _leave_sizes_out(getattr(settings, name), told.get(name, {}))
 
 
 def check(recipe: Recipe) -> None:

@@ -167,8 +167,13 @@ def explored(subject: Subject, texts: Sequence[str], other: Subject | None = Non
             raise Refused(f"--beside takes a run of the same task: {tasks[0]}, not {tasks[1]}")
     given = [] if saved[1] else texts or [look.source for look in mine]
     theirs = other.looks(given, () if saved[0] else mine)
-    names = (subject.name, other.name if other.name != subject.name else f"{other.name} (2)")
+    names = sides(subject, other)
     return [beside(*both, names) for both in zip(mine, theirs, strict=True)]
+
+
+def sides(subject: Subject, other: Subject) -> tuple[str, str]:
+    """What each of two is called on a page."""
+    return subject.name, other.name if other.name != subject.name else f"{other.name} (2)"
 
 
 def show(

@@ -30,6 +30,7 @@ class Look:
 
     source    the text
     text      the answer
+    named     what the answer is, where it is more than that
     takes     the passes over it: one, or one for each hypothesis; none without attention
     item      what a page says of it beside the maps, given a remark: an item of its list
     figures   what else a page shows of it
@@ -46,6 +47,7 @@ class Look:
     remark: str = ""
     readings: Sequence[str] = ()
     every: bool = False
+    named: str = ""
 
     @property
     def panels(self) -> list[Panel]:
@@ -88,8 +90,10 @@ def beside(mine: Look, theirs: Look, sides: tuple[str, str]) -> Look:
         for look, side in zip((mine, theirs), sides, strict=True)
         for take in look.takes
     ]
-    said = f"{sides[1]}: {theirs.text}" if theirs.text else ""
-    remark = " · ".join(filter(None, (mine.remark, theirs.remark, said)))
+    said = [f"{sides[1]}: {theirs.text}"] if theirs.text else []
+    both = zip((mine, theirs), sides, strict=True)
+    said += [f"{side}: no attention to show" for look, side in both if not look.takes]
+    remark = " · ".join(filter(None, (mine.remark, theirs.remark, *said)))
     figures = [*mine.figures, *theirs.figures]
     return replace(mine, takes=takes, figures=figures, remark=remark)
 

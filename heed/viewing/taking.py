@@ -133,16 +133,34 @@ def fitted(words: Sequence[str], count: int) -> tuple[str, ...]:
 
 
 def short(paths: Iterable[str]) -> dict[str, str]:
-    """Paths without the parts that all of them have: "transformer.h.3.attn" is "layer 3"."""
+    """Paths without the parts that all of them have: "transformer.h.3.attn" is "layer 3", and
+    "encoder.block.3.layer.0.SelfAttention" beside those of a decoder "encoder 3 self"."""
     cut = {path: [PLAIN.get(part, part) for part in path.split(".")] for path in paths}
     shared = set.intersection(*map(set, cut.values())) if cut else set()
     found = {
-        path: ".".join(part for part in parts if part not in shared or part.isdecimal())
+        path: [part for part in parts if part not in shared or part.isdecimal()]
         for path, parts in cut.items()
     }
-    bare = {path: name.removesuffix(".attention") for path, name in found.items()}
-    found = bare if len(set(bare.values())) == len(bare) else found
-    if len(set(found.values())) < len(found) or "" in found.values():
+    for shorter in (_unnamed, _numbered_once):
+        less = {path: shorter(parts) for path, parts in found.items()}
+        found = less if len(set(map(tuple, less.values()))) == len(less) else found
+    if len(set(map(tuple, found.values()))) < len(found) or [] in found.values():
         return {path: path or "attention" for path in cut}
-    plain = all(name.isdecimal() for name in found.values())
-    return {path: f"layer {name}" if plain else name for path, name in found.items()}
+    plain = all(len(parts) == 1 and parts[0].isdecimal() for parts in found.values())
+    return {path: f"layer {parts[0]}" if plain else _joined(parts) for path, parts in found.items()}
+
+
+def _unnamed(parts: list[str]) -> list[str]:
+    """Without the word that all of this is about."""
+    return parts[:-1] if len(parts) > 1 and parts[-1] == "attention" else parts
+
+
+def _numbered_once(parts: list[str]) -> list[str]:
+    """Without numbers after the first: where in its layer an attention stands."""
+    first = next((n for n, part in enumerate(parts) if part.isdecimal()), len(parts))
+    return [part for n, part in enumerate(parts) if n <= first or not part.isdecimal()]
+
+
+def _joined(parts: list[str]) -> str:
+    numbered = any(map(str.isdecimal, parts)) and not all(map(str.isdecimal, parts))
+    return (" " if numbered else ".").join(parts)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -121,8 +122,13 @@ class Told:
             yield Text(f"  {shown(rest)}", "dim")
         if self.context:
             look = {True: "green", False: "bold red", None: "dim"}[self.agrees]
-            line = Text.assemble(("  Σ     ", "bold"), vector(self.context, 6), "  ")
-            yield line.append(shown(self.check), look)
+            line = Text.assemble(("  Σ     ", "bold"), vector(self.context))
+            check = Text(shown(self.check), look)
+            if line.cell_len + 2 + check.cell_len <= options.max_width:
+                yield line.append("  ").append_text(check)
+            else:
+                yield line
+                yield Padding(check, (0, 0, 0, 8), expand=False)
         elif self.check:
             yield Text(f"  {shown(self.check)}", "dim")
 

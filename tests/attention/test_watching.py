@@ -259,6 +259,17 @@ def test_what_is_no_choice_of_modules_is_refused(net: Net, modules: Any) -> None
         pass
 
 
+def test_an_attention_of_torchs_own_is_told_with_the_cure() -> None:
+    other = torch.nn.MultiheadAttention(8, 2)
+    both = torch.nn.ModuleDict({"a": other, "b": heed.MultiHeadAttention(8, 2)})
+    with heed.watch(both) as seen:
+        pass
+    with pytest.raises(UnknownName, match=r"'a' is a torch.*heed\.integrations\.torch\.replace"):
+        seen["a"]
+    with pytest.raises(UnknownName, match="known: b"):
+        seen["elsewhere"]
+
+
 def test_an_unknown_need_gets_the_nearest(net: Net, x: Tensor) -> None:
     typo: Any = "weights"
     with pytest.raises(UnknownName, match="did you mean weight"), heed.watch(net, typo):

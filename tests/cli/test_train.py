@@ -43,7 +43,6 @@ def test_the_result_as_json_and_the_run_beside(command: Callable[..., Any], here
         "parameters",
         "steps",
         "seconds",
-        "tokens_per_second",
         "perplexity",
         "scores",
     }

@@ -1,6 +1,7 @@
 """Beam search against every text there is, against itself in other batches, against greedy."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -215,14 +216,26 @@ def test_candidates_are_those_of_a_stable_sort() -> None:
     for V in (3, 11, 50):
         live = torch.randn(4, 3).sort(descending=True).values
         log_prob = torch.randint(-4, 0, (4, 3, V)).float()
-        value, row, symbol, tied = candidates(live, Choices(log_prob), 6, careful=False)
         total = (live[..., None] + log_prob).flatten(1)
-        wanted, place = total.sort(descending=True, stable=True)
-        torch.testing.assert_close(value, wanted[:, :6])
-        assert tied
-        value, row, symbol, tied = candidates(live, Choices(log_prob), 6, careful=True)
-        assert not tied
-        torch.testing.assert_close(row * V + symbol, place[:, :6])
+        wanted, place = (x[:, :6].cpu().numpy() for x in total.sort(descending=True, stable=True))
+        few = Choices(log_prob, torch.arange(V).expand(4, 3, V))
+        for choices, careful in product((Choices(log_prob), few), (False, True)):
+            found = candidates(live.cpu().numpy(), choices, 6, careful)
+            assert (found.value == wanted).all()
+            assert found.tied is not careful
+            if careful or choices is few:
+                assert (found.row * V + found.symbol == place).all()
+
+
+def test_few_choices_that_say_nothing_are_broken() -> None:
+    """A NaN is the best of all to `topk`, and the worst to numpy."""
+    log_prob = torch.randn(2, 3, 9)
+    few = Choices(log_prob, torch.arange(9).expand(2, 3, 9))
+    live = torch.zeros(2, 3).cpu().numpy()
+    assert not candidates(live, few, 4, careful=False).broken
+    log_prob[1, 2, 0] = math.nan
+    assert candidates(live, few, 4, careful=False).broken
+    assert candidates(live, Choices(log_prob), 4, careful=False).broken
 
 
 @pytest.mark.parametrize(("B", "R", "V"), [(12, 4, 3001), (9, 5, 5000), (70, 1, 1999), (2, 3, 40)])

@@ -52,6 +52,7 @@ def test_heads_words_and_walk_of_a_decoder(folders: dict[str, Path]) -> None:
     subject = Foreign(folders["llama"], CPU)
     (look,) = subject.looks([TEXT])
     assert look.text in WORDS
+    assert look.named == "likeliest next"
     (take,) = look.takes
     assert [layer.name for layer in take.layers] == ["layer 0", "layer 1"]
     assert take.layers[0].queries == tuple(TEXT.split())
@@ -77,15 +78,22 @@ def test_an_answer_is_read_again_with_the_words_of_both(folders: dict[str, Path]
     (take,) = look.takes
     kinds = {layer.name: layer.kind for layer in take.layers}
     assert kinds == {
-        "encoder.0.self": "self",
-        "decoder.0.self": "self",
-        "decoder.0.cross": "cross",
+        "encoder 0 self": "self",
+        "decoder 0 self": "self",
+        "decoder 0 cross": "cross",
     }
     encoder, inside, cross = take.layers
     assert encoder.queries == cross.keys == tuple(TEXT.split())
     assert inside.queries == cross.queries
     assert inside.keys[1:] == inside.queries[:-1]  # what stands before each word
     assert take.written
+
+
+def test_an_answer_without_a_word_is_told(folders: dict[str, Path]) -> None:
+    subject = Foreign(folders["bart"], CPU)
+    subject.tokeniser.add_special_tokens({"eos_token": "</s>"})
+    assert subject._read(TEXT, "the cat").remark == ""
+    assert "it wrote no text" in subject._read(TEXT, "<pad>").remark
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,17 @@ def test_packed_weights_go_with_their_weight() -> None:
     assert packed() is None
 
 
+def test_packed_weights_stand_side_by_side_and_never_in_each_other() -> None:
+    """In slabs: what does not fit into the rest of one begins another."""
+    sizes = (7, 16 * 2**10, 3 * 2**20, 2**20, 5 * 2**20)
+    rooms = [kernel._room(size) for size in sizes]
+    for i, room in enumerate(rooms):
+        room.fill_(i)
+    assert [len(room) for room in rooms] == list(sizes)
+    assert all((room == i).all() for i, room in enumerate(rooms))
+    assert not any(room.data_ptr() % 64 for room in rooms)
+
+
 def test_what_is_not_float32_on_the_cpu_is_refused() -> None:
     good = torch.randn(4, 4)
     assert kernel.refusal(good, None, nn.Parameter(good)) is None

@@ -203,11 +203,12 @@ def test_what_nobody_comes_from_is_let_go() -> None:
     assert torch.equal(net.step(left, symbols).logits, whole)
 
 
+@pytest.mark.parametrize("times", [1, 4], ids=["maps are shared", "hypotheses are shared"])
 @torch.no_grad()
-def test_a_hypothesis_gets_the_same_bits_alone_and_among_others() -> None:
+def test_a_hypothesis_gets_the_same_bits_alone_and_among_others(times: int) -> None:
     net, (source, lengths) = network(), texts()
-    symbols, before, found = torch.tensor([4, 5, 6]), torch.get_num_threads(), []
-    carry = net.begin(source, lengths, "weight")
+    symbols, before, found = torch.tensor([4, 5, 6] * times), torch.get_num_threads(), []
+    carry = net.begin(source.repeat(times, 1), lengths.repeat(times), "weight")
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         step = net.step(net.step(carry, symbols).carry, symbols)

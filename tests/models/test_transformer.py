@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import heed
 from heed.attention.grouping import head_groups
 from heed.errors import HeedError, Refused, UnknownName
+from heed.models.encoding import encode
 from heed.models.stepping import PlainCarry, regroup
 from heed.models.transformer import EncoderDecoder
 from heed.models.transformer_settings import SIZES, TransformerSettings, build, build_decoder
@@ -320,6 +321,44 @@ def test_the_short_road_agrees_with_the_general_one(
     source, lengths, _ = texts()
     lengths = lengths if padded else torch.full_like(lengths, S)
     agree_on_both_roads(net, both_roads(net, source, lengths, need), random_choices(10))
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@torch.no_grad()
+def test_a_source_is_read_to_the_same_numbers_on_the_short_road(norm: str, padded: bool) -> None:
+    net = network(norm=norm)
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    source, lengths, _ = texts()
+    lengths = lengths if padded else torch.full_like(lengths, S)
+    found = encode(net.encoder, net.decoder.words, source, lengths)
+    wanted, _ = net._encoded(source, lengths, "context")
+    assert found is not None
+    there = torch.arange(S) < lengths[:, None]
+    torch.testing.assert_close(found[there], wanted[there])
+
+
+@torch.no_grad()
+def test_an_encoder_that_is_not_plain_goes_the_general_road() -> None:
+    source, lengths, _ = texts()
+
+    def taken(net: EncoderDecoder, lengths: Tensor = lengths) -> bool:
+        return encode(net.encoder, net.decoder.words, source, lengths) is not None
+
+    net = network()
+    assert taken(net) is source.is_cpu
+    assert not taken(net, lengths * 0)
+    assert not taken(network(position="rotary"))
+    assert not taken(network(encoder_attention="local-m/scaled-dot"))
+    with torch.enable_grad():
+        assert not taken(net)
+    with heed.watch(net) as seen:
+        net.begin(source, lengths)
+    assert seen["encoder.stack.layers.1.attention"][0].weight.shape == (B, 4, S, S)
+    net.encoder.stack.layers[0].feed[3] = Shrunk(32, 16)
+    assert not taken(net)
+    assert not taken(network().train())
 
 
 @torch.no_grad()

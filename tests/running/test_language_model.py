@@ -168,6 +168,7 @@ def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
 def test_show(server: Server, runs: dict[str, Path], tmp_path: Path) -> None:
     done = server.run("show", runs["gpt"], "the cat")
     assert done.code == 0, done.err
+    assert done.out.startswith("the cat → likeliest next: ")
     assert "layer 1 · head 1" in done.out
     assert "█" in done.out
     done = server.run("show", runs["gpt"], "the cat", "--heads")
@@ -177,7 +178,12 @@ def test_show(server: Server, runs: dict[str, Path], tmp_path: Path) -> None:
     done = server.run("show", runs["gpt"], "--html", tmp_path / "page.html")
     assert done.code == 0, done.err
     page = (tmp_path / "page.html").read_text()
-    assert "layer 1 · head 1" in page
+    assert '"name":"layer 1"' in page
+    for one, other, side in (("gpt", "lstm", "run (2)"), ("lstm", "gpt", "run")):
+        given = ("--beside", runs[other], "--html", tmp_path / "both.html")
+        done = server.run("show", runs[one], "the cat", *given)
+        assert done.out.endswith(f" MB; {side}: no attention to show\n"), done
+        assert f"{side}: no attention to show" in (tmp_path / "both.html").read_text()
     done = server.run("show", runs["lstm"], "the cat")
     assert "no attention" in done.out
     assert "no attention" in server.run("show", runs["lstm"], "--svg", tmp_path / "a.svg").refused()

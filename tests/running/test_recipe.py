@@ -48,6 +48,20 @@ def test_written_out_and_read_again_it_says_the_same(name: str) -> None:
     assert set(raw["training"]) == set(type(recipe.training).model_fields)  # nothing is left out
 
 
+def test_a_size_by_default_that_holds_no_longer_is_not_told() -> None:
+    model = ["model.embedding=64", "model.hidden=128", "model.layers=1"]
+    for changes, told in (
+        (model, None),
+        (model[:2], "small"),  # which says the layers
+        ([*model, "model.size=tiny"], "tiny"),  # the user's own word
+    ):
+        raw = load("demo")
+        raw["model"] = {"kind": "recurrent"}
+        recipe = resolve(raw, changes)
+        assert parse(as_yaml(recipe))["model"].get("size") == told
+        assert resolve(parse(as_yaml(recipe))) == recipe
+
+
 def test_awkward_words_survive_being_written_out() -> None:
     changes = [
         "about='yes: #no [\"爱\"]'",

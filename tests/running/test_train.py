@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import yaml
 
+from heed.running.learner import Learner
 from heed.running.recipe import parse, resolve
 from heed.training import checkpoint, journal, tensors
+from heed.training.progress import Progress as Standing
 from tests.running.small import Server, small, write_recipe
 
 
@@ -24,6 +28,7 @@ def test_a_run_has_everything_it_needs(trained: Path) -> None:
     assert len(steps) <= 3
     scores = json.loads((trained / "scores.json").read_text())
     assert scores["steps"] == 12
+    assert "tokens_per_second" not in scores  # of a dozen steps nobody can tell
     assert 0 <= scores["scores"]["test"]["bleu"] <= 100
 
 
@@ -34,6 +39,18 @@ def test_every_step_is_told_once_and_the_loss_falls(trained: Path) -> None:
     assert losses[12] < losses[1]
     assert [entry["step"] for entry in told if "valid/loss" in entry] == [4, 8, 12]
     assert all(math.isfinite(loss) for loss in losses.values())
+
+
+def test_the_first_steps_do_not_count_as_speed() -> None:
+    def speed(settled: Standing | None, **standing: Any) -> float | None:
+        learner: Any = SimpleNamespace(standing=Standing(**standing), settled=settled)
+        return Learner._speed(learner)
+
+    slow = Standing(step=5, tokens=50, seconds=9.0)
+    assert speed(slow, step=15, tokens=150, seconds=10.0) == 100
+    assert speed(slow, step=14, tokens=140, seconds=10.0) is None
+    assert speed(None, step=4, tokens=40, seconds=9.0) is None
+    assert speed(None, step=200, tokens=2000, seconds=20.0) == 100  # a run that is over
 
 
 def test_the_best_weights_are_kept(trained: Path) -> None:

@@ -5,7 +5,27 @@ import pytest
 import torch
 
 import heed
-from heed.viewing.taking import HEADS, ROOM, layers, summary
+from heed.viewing.taking import HEADS, ROOM, layers, short, summary
+
+T5 = {
+    "encoder.block.0.layer.0.SelfAttention": "encoder 0 self",
+    "encoder.block.1.layer.0.SelfAttention": "encoder 1 self",
+    "decoder.block.0.layer.0.SelfAttention": "decoder 0 self",
+    "decoder.block.0.layer.1.EncDecAttention": "decoder 0 cross",
+}
+NAMES: list[dict[str, str]] = [
+    T5,
+    {"transformer.h.0.attn": "layer 0", "transformer.h.1.attn": "layer 1"},
+    {f"blocks.{n}.{m}.attn": f"{n}.{m}" for n in "01" for m in "01"},  # both numbers count
+    {"decoder.attention": "decoder.attention"},
+    {"reader.attention": "reader", "writer.attention": "writer"},
+    {"": "attention"},
+]
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_names_are_short_and_never_alike(names: dict[str, str]) -> None:
+    assert short(names) == names
 
 
 @pytest.mark.parametrize(("attentions", "cells"), [(0, 1024), (12, 1024), (24, 836), (99, 512)])

@@ -44,6 +44,15 @@ def test_the_terminal_has_the_heaviest_first_and_says_what_was_hidden() -> None:
     assert lines[-1].endswith("= what")
 
 
+def test_the_last_line_is_not_torn() -> None:
+    check, context = "= what the model computed, to 2e-07", [-0.25] * 8
+    *_, last = screen(told(KEYS, context=context, check=check))
+    assert last.endswith(f"-0.250 …  {check}")
+    wrong = "is NOT what the model computed: they differ by 1.0e-01"
+    *_, sum_, last = screen(told(KEYS, context=context, check=wrong, agrees=False))
+    assert (sum_.split()[0], last) == ("Σ", f"        {wrong}")
+
+
 def test_a_screen_is_enough_however_many_keys_there_are() -> None:
     many = [Key(f"w{n}", [0.0, 0.001], [0.0]) for n in range(1000)]
     lines = screen(told(many))

@@ -1,8 +1,10 @@
 /* One step of a plain Transformer decoder: all layers, for some hypotheses, in one call.
 
 A hypothesis never needs another one, so each worker takes some of them through all the layers, and
-nobody waits; unless the weights of a layer are so large that reading them is what takes the time:
-then the workers share every map among them. README.md has the reasons and figures. */
+nobody waits; unless reading the weights is what takes the time, for they are large or the hypotheses
+few: then the workers share every map among them. README.md has the reasons and figures. */
+
+#include <sched.h>
 
 #include "kernels/linear/product.h"
 
@@ -46,6 +48,53 @@ enum { FAR = 1 << 20 }; /* weights of a layer that are not near any processor */
 
 enum bend { BY_RELU, BY_GELU, BY_TANH };
 
+/* One of the phases of a step that is shared: tasks that whoever comes first takes. */
+struct phase {
+    _Atomic int64_t next, done;
+};
+
+enum { PHASES = 16 }; /* of a layer, at most */
+
+/* A worker on its way through the phases; phases 0: it works alone. */
+struct walk {
+    struct phase *phases;
+    int workers;
+};
+
+typedef void work(const void *context, int64_t task, int64_t tasks);
+
+HEED_INLINE void breathe(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Take tasks of the next phase until none is left, and wait until those of others are done: for what
+they took, not for workers who never came. So a worker whom the system keeps waiting delays nobody
+but for the one task in its hands, and who waits long lets it have the processor. */
+static void through(struct walk *walk, work *work, const void *context, int64_t tasks)
+{
+    enum { SPINS = 1000 };
+    if (!walk->phases) {
+        for (int64_t task = 0; task < tasks; task++)
+            work(context, task, tasks);
+        return;
+    }
+    struct phase *phase = walk->phases++;
+    for (int64_t task; (task = atomic_fetch_add(&phase->next, 1)) < tasks;) {
+        work(context, task, tasks);
+        atomic_fetch_add_explicit(&phase->done, 1, memory_order_release);
+    }
+    for (int turns = 0; atomic_load_explicit(&phase->done, memory_order_acquire) < tasks;)
+        if (turns < SPINS) {
+            turns++;
+            breathe();
+        } else {
+            sched_yield();
+        }
+}
+
 /* What one worker writes on. */
 struct desk {
     float *h, *wide, *energy, *sight;
@@ -77,27 +126,43 @@ static void normalise(const float *x, float *y, int64_t M, const struct norm *no
         y[i] = (x[i] - mean) * by * weight[i] + bias[i];
 }
 
-static void normalise_rows(const float *x, float *y, int64_t rows, int64_t M,
+/* Rows that are normalised, each by itself. */
+struct normalising {
+    const float *x;
+    float *y;
+    int64_t rows, M;
+    const struct norm *norm;
+};
+
+static void normalise_some(const void *context, int64_t task, int64_t tasks)
+{
+    const struct normalising *a = context;
+    for (int64_t n = a->rows * task / tasks; n < a->rows * (task + 1) / tasks; n++)
+        normalise(a->x + n * a->M, a->y + n * a->M, a->M, a->norm);
+}
+
+static void normalise_rows(struct walk *walk, const float *x, float *y, int64_t rows, int64_t M,
                            const struct norm *norm)
 {
-    for (int64_t n = 0; n < rows; n++)
-        normalise(x + n * M, y + n * M, M, norm);
+    struct normalising all = {x, y, rows, M, norm};
+    through(walk, normalise_some, &all, walk->workers);
 }
 
 /* What goes into a sublayer: with pre-norm, x normalised. */
-static const float *enter(const struct step *a, const struct norm *norm, const float *x, float *h,
-                          int64_t rows)
+static const float *enter(struct walk *walk, const struct step *a, const struct norm *norm,
+                          const float *x, float *h, int64_t rows)
 {
     if (!a->pre_norm)
         return x;
-    normalise_rows(x, h, rows, a->M, norm);
+    normalise_rows(walk, x, h, rows, a->M, norm);
     return h;
 }
 
-static void leave(const struct step *a, const struct norm *norm, float *x, int64_t rows)
+static void leave(struct walk *walk, const struct step *a, const struct norm *norm, float *x,
+                  int64_t rows)
 {
     if (!a->pre_norm)
-        normalise_rows(x, x, rows, a->M, norm);
+        normalise_rows(walk, x, x, rows, a->M, norm);
 }
 
 /* x Φ(x) = x erfc(-x / √2) / 2, with erfc(z) = t exp(-z²) p(t) and t = 1 / (1 + z / 2) for z >= 0:
@@ -127,13 +192,21 @@ HEED_INLINE vec gelu_by_tanh(vec x)
 
 HEED_INLINE vec bent(vec x, int64_t bends) { return bends == BY_TANH ? gelu_by_tanh(x) : gelu(x); }
 
-static void bend(float *x, int64_t count, int64_t bends)
+struct bending {
+    float *x;
+    int64_t rows, F, bends;
+};
+
+static void bend_some(const void *context, int64_t task, int64_t tasks)
 {
-    int64_t i = 0;
-    for (; i + LANES <= count; i += LANES)
-        store(x + i, bent(load(x + i), bends));
-    if (i < count)
-        store_some(x + i, bent(load_some(x + i, (int)(count - i), 0), bends), (int)(count - i));
+    const struct bending *a = context;
+    int64_t i = a->rows * task / tasks * a->F, stop = a->rows * (task + 1) / tasks * a->F;
+    for (; i + LANES <= stop; i += LANES)
+        store(a->x + i, bent(load(a->x + i), a->bends));
+    if (i < stop) {
+        int rest = (int)(stop - i);
+        store_some(a->x + i, bent(load_some(a->x + i, rest, 0), a->bends), rest);
+    }
 }
 
 /* Energies to weights, in whole vectors: what lies beyond `count` counts for nothing. */
@@ -254,14 +327,12 @@ static void read_source(const struct step *a, const struct layer *layer, int64_t
         ((float *)a->weights)[n * S + s] = desk->sight[s] / (float)H;
 }
 
-/* y = x Wᵀ + b with all the workers there are. */
-static void map_rows(const struct mapping *map, int threads)
+/* y = x Wᵀ + b, some of the columns. */
+static void map_some(const void *context, int64_t task, int64_t tasks)
 {
-    if (threads > 1)
-        heed_share(map_part, (void *)map, 4 * threads, threads);
-    else
-        product(map->x, map->x_row, map->w, map->w_row, map->bias, map->y, map->y_row, map->M,
-                map->K, map->N, (int)map->finish);
+    const struct mapping *a = context;
+    int64_t panels = panels_of(a->N), from = panels * task / tasks, to = panels * (task + 1) / tasks;
+    map_panels(a, from, to);
 }
 
 /* What the hypotheses of one layer look at, each for itself: what was written, or the source. */
@@ -273,58 +344,78 @@ struct looking {
     int at_source;
 };
 
-static void look_part(void *context, struct heed_turns *turns)
+static void look_some(const void *context, int64_t task, int64_t tasks)
 {
     const struct looking *a = context;
     const struct layer *layer = (const struct layer *)a->step->layers + a->l;
     int64_t N = a->to - a->from, M = a->step->M;
-    for (int64_t part; heed_turn(turns, &part);)
-        for (int64_t n = N * part / turns->tasks; n < N * (part + 1) / turns->tasks; n++)
-            if (a->at_source)
-                read_source(a->step, layer, a->from + n, a->q + n * M, a->desk + part,
-                            a->l == a->step->aligns);
-            else
-                look_back(a->step, a->l, a->from + n, a->q + n * 3 * M, a->desk + part);
+    for (int64_t n = N * task / tasks; n < N * (task + 1) / tasks; n++)
+        if (a->at_source)
+            read_source(a->step, layer, a->from + n, a->q + n * M, a->desk + task,
+                        a->l == a->step->aligns);
+        else
+            look_back(a->step, a->l, a->from + n, a->q + n * 3 * M, a->desk + task);
 }
 
-static void look(const struct step *a, int64_t l, int64_t from, int64_t to, float *q,
-                 const struct desk *desk, int at_source, int workers)
-{
-    struct looking looking = {a, l, from, to, q, desk, at_source};
-    heed_share(look_part, &looking, workers, workers);
-}
+/* Hypotheses `from` to `to`, on their way through the layers: a desk for each worker. */
+struct passing {
+    const struct step *step;
+    int64_t from, to;
+    float *x; /* to - from, M */
+    const struct desk *desk;
+    struct phase *phases;
+    int workers;
+};
 
-/* Hypotheses `from` to `to` through one layer, a desk for each worker.    x: to - from, M */
-static void pass(const struct step *a, int64_t l, int64_t from, int64_t to, float *x,
-                 const struct desk *desk, int threads)
+static void pass_layer(const struct passing *passing, int64_t l, struct walk *walk)
 {
+    const struct step *a = passing->step;
     const struct layer *layer = (const struct layer *)a->layers + l;
-    int64_t M = a->M, F = a->F, N = to - from;
-    int workers = threads < N ? threads : (int)N;
-    float *h = desk->h, *wide = desk->wide;
+    int64_t from = passing->from, to = passing->to, M = a->M, F = a->F, N = to - from;
+    int64_t looks = walk->workers < N ? walk->workers : N;
+    int64_t maps = walk->workers > 1 ? 4 * walk->workers : 1;
+    float *x = passing->x, *h = passing->desk->h, *wide = passing->desk->wide;
 #define MAP(x, x_row, part, y, y_row, K, columns, finish)                                         \
-    map_rows(&(struct mapping){x, (const float *)layer->part, (const float *)layer->part##_bias,  \
-                               y, x_row, a->as_it_is ? K : 0, y_row, N, K, columns, finish},      \
-             threads)
-    const float *in = enter(a, &layer->around[0], x, h, N);
+    through(walk, map_some,                                                                       \
+            &(struct mapping){x, (const float *)layer->part, (const float *)layer->part##_bias,   \
+                              y, x_row, a->as_it_is ? K : 0, y_row, N, K, columns, finish},       \
+            maps)
+#define LOOK(at_source)                                                                           \
+    through(walk, look_some,                                                                      \
+            &(struct looking){a, l, from, to, wide, passing->desk, at_source}, looks)
+    const float *in = enter(walk, a, &layer->around[0], x, h, N);
     MAP(in, M, look, wide, 3 * M, M, 3 * M, STORE);
-    look(a, l, from, to, wide, desk, 0, workers);
+    LOOK(0);
     MAP(wide, 3 * M, join, x, M, M, M, ADD);
-    leave(a, &layer->around[0], x, N);
+    leave(walk, a, &layer->around[0], x, N);
     if (layer->ask) {
-        in = enter(a, &layer->around[2], x, h, N);
+        in = enter(walk, a, &layer->around[2], x, h, N);
         MAP(in, M, ask, wide, M, M, M, STORE);
-        look(a, l, from, to, wide, desk, 1, workers);
+        LOOK(1);
         MAP(wide, M, answer, x, M, M, M, ADD);
-        leave(a, &layer->around[2], x, N);
+        leave(walk, a, &layer->around[2], x, N);
     }
-    in = enter(a, &layer->around[1], x, h, N);
+    in = enter(walk, a, &layer->around[1], x, h, N);
     MAP(in, M, widen, wide, F, M, F, a->bends ? STORE : RELU);
     if (a->bends)
-        bend(wide, N * F, a->bends);
+        through(walk, bend_some, &(struct bending){wide, N, F, a->bends}, walk->workers);
     MAP(wide, F, narrow, x, M, F, M, ADD);
-    leave(a, &layer->around[1], x, N);
+    leave(walk, a, &layer->around[1], x, N);
+#undef LOOK
 #undef MAP
+}
+
+/* One worker's way: all do the same, each with the tasks that it takes. */
+static void pass(void *context, struct heed_turns *turns)
+{
+    const struct passing *passing = context;
+    const struct step *a = passing->step;
+    struct walk walk = {passing->phases, passing->workers};
+    (void)turns;
+    for (int64_t l = 0; l < a->L; l++)
+        pass_layer(passing, l, &walk);
+    if (a->last.weight)
+        normalise_rows(&walk, passing->x, passing->x, passing->to - passing->from, a->M, &a->last);
 }
 
 /* Hypotheses `from` to `to` from symbols to what the output is made of. */
@@ -334,12 +425,14 @@ static int write(const struct step *a, int64_t from, int64_t to, int threads)
     int64_t room = (a->T + LANES) / LANES * LANES * a->H;
     room = room > a->P ? room : a->P;
     int64_t rows = a->T + 1 > a->S ? a->T + 1 : a->S, desks = threads < N ? threads : N;
+    size_t shared = threads > 1 ? sizeof(struct phase) * (size_t)(a->L * PHASES + 1) : 0;
     size_t each = sizeof(struct desk) + sizeof(float *) * (size_t)rows +
                   sizeof(float) * (size_t)(room + a->P);
-    char *memory = malloc(each * (size_t)desks + sizeof(float) * (size_t)(N * (M + most)));
+    char *memory = malloc(shared + each * (size_t)desks + sizeof(float) * (size_t)(N * (M + most)));
     if (!memory)
         return 1;
-    struct desk *desk = (struct desk *)memory;
+    memset(memory, 0, shared);
+    struct desk *desk = (struct desk *)(memory + shared);
     const float **row = (const float **)(desk + desks);
     float *h = (float *)(row + desks * rows), *scratch = h + N * (M + most);
     for (int64_t i = 0; i < desks; i++, row += rows, scratch += room + a->P)
@@ -351,10 +444,8 @@ static int write(const struct step *a, int64_t from, int64_t to, int threads)
         for (int64_t i = 0; i < M; i++)
             x[n * M + i] = place[i] + (float)a->scale * vector[i];
     }
-    for (int64_t l = 0; l < a->L; l++)
-        pass(a, l, from, to, x, desk, threads);
-    if (a->last.weight)
-        normalise_rows(x, x, N, M, &a->last);
+    struct passing passing = {a, from, to, x, desk, shared ? (struct phase *)memory : 0, threads};
+    heed_share(pass, &passing, threads, threads);
     free(memory);
     return 0;
 }
@@ -375,7 +466,7 @@ static void take_part(void *context, struct heed_turns *turns)
 HEED_EXPORT int HEED(heed_decoder_step)(const struct step *a, int threads)
 {
     int64_t weights = 4 * a->M * a->M + 2 * a->M * a->F;
-    if (threads > 1 && weights > FAR)
+    if (threads > 1 && (weights > FAR || a->N < ROWS * threads / 2))
         return write(a, 0, a->N, threads);
     struct sharing sharing = {a, 0};
     heed_share(take_part, &sharing, threads < a->N ? threads : a->N, threads);

@@ -98,6 +98,14 @@ struct forward {
     int64_t x, x_row, w, w_row, bias, y, y_row, M, K, N, relu;
 };
 
+static void map_part(void *context, struct heed_turns *turns)
+{
+    const struct mapping *a = context;
+    int64_t parts = turns->tasks, panels = panels_of(a->N);
+    for (int64_t part; heed_turn(turns, &part);)
+        map_panels(a, panels * part / parts, panels * (part + 1) / parts);
+}
+
 HEED_EXPORT int HEED(heed_linear_forward)(const struct forward *a, int threads)
 {
     struct mapping map = {(const float *)a->x, (const float *)a->w, (const float *)a->bias,

@@ -11,6 +11,9 @@ lives, and is packed anew when anything in the weight has changed, by whatever r
 
 from __future__ import annotations
 
+import mmap
+import threading
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -83,10 +86,40 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
     kept = _kept.setdefault(weight, {})
     known = kept.get(N)
     if known is None or known[0] != place or not torch.equal(known[1], mark):
-        data = torch.empty(-(-N // PANEL), K, PANEL, dtype=torch.float32, device="cpu")
+        data = _room(-(-N // PANEL) * K * PANEL).view(-1, K, PANEL)
         _pack(part.data_ptr(), part.stride(0), data.data_ptr(), N, K)
         known = kept[N] = place, mark, data
     return Packed(known[2], None if bias is None else bias.detach()[:N], N, K)
+
+
+HUGE, SLAB = 2**21, 2**24
+"""Bytes of a large page, and of the room that is asked for at once."""
+
+_left = torch.empty(0, device="cpu")
+_taking = threading.Lock()
+
+
+def _room(count: int) -> Tensor:
+    """Room for so many numbers, in large pages where the system has them.
+
+    A step reads every weight once. In pages of 4 kB the processor asks anew for every 64th line of
+    memory where it lies, and a virtual machine asks twice. Weights that are packed one after the
+    other stand in one slab, which lives as long as any of them.
+    """
+    global _left
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(count, dtype=torch.float32, device="cpu")
+    size = -(-count // PANEL) * PANEL  # each begins with a line of the cache
+    with _taking:
+        if len(_left) < size:
+            many = max(SLAB, -(-4 * size // HUGE) * HUGE)
+            slab = mmap.mmap(-1, many + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with suppress(OSError):  # it may have been built without them
+                slab.madvise(mmap.MADV_HUGEPAGE)
+            _left = torch.frombuffer(slab, dtype=torch.float32)
+            _left = _left[-_left.data_ptr() % HUGE // 4 :][: many // 4]
+        room, _left = _left[:count], _left[size:]
+    return room
 
 
 def as_it_is(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) -> Packed:

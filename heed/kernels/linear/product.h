@@ -265,17 +265,12 @@ struct mapping {
     int64_t x_row, w_row, y_row, M, K, N, finish;
 };
 
-static void map_part(void *context, struct heed_turns *turns)
+static void map_panels(const struct mapping *a, int64_t from, int64_t to)
 {
-    const struct mapping *a = context;
-    int64_t parts = turns->tasks, panels = panels_of(a->N);
-    for (int64_t part; heed_turn(turns, &part);) {
-        int64_t from = panels * part / parts, to = panels * (part + 1) / parts;
-        int64_t columns = to * PANEL < a->N ? to * PANEL : a->N;
-        product(a->x, a->x_row, panel_at(a->w, a->w_row, a->K, from), a->w_row,
-                a->bias ? a->bias + from * PANEL : 0, a->y + from * PANEL, a->y_row, a->M, a->K,
-                columns - from * PANEL, (int)a->finish);
-    }
+    int64_t columns = to * PANEL < a->N ? to * PANEL : a->N;
+    product(a->x, a->x_row, panel_at(a->w, a->w_row, a->K, from), a->w_row,
+            a->bias ? a->bias + from * PANEL : 0, a->y + from * PANEL, a->y_row, a->M, a->K,
+            columns - from * PANEL, (int)a->finish);
 }
 
 #endif

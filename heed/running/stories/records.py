@@ -61,7 +61,8 @@ class Evaluated(Protocol):
 class Shown(Protocol):
     """An input, what the model made of it, and what it looked at.
 
-    Where there is something to know about it, such as that it was cut, it also has a `remark`.
+    Where there is something to know about it, such as that it was cut, it also has a `remark`; and
+    where the text is no answer to the input, `named` says what it is.
     """
 
     @property

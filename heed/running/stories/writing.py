@@ -229,6 +229,7 @@ class Shown:
     panels: Sequence[Panel]
     remark: str = ""
     every: bool = False
+    named: str = "likeliest next"
 
     def drawn(self) -> list[Any]:
         """As a terminal shows it."""
@@ -238,7 +239,7 @@ class Shown:
 
     def block(self, note: str = "") -> Said:
         """As a page shows it."""
-        facts = [("Text", self.source), ("Likeliest next", self.text)]
+        facts = [("Text", self.source), (self.named.capitalize(), self.text)]
         return Said(facts, None, self.panels, note or self.remark)
 
 
@@ -266,7 +267,7 @@ def look(writer: Writer, text: str) -> Look:
     found = layers(seen, lambda path: (pieces, None))
     read = Shown(escaped(text), "".join(likeliest), (), _remark(writer, text, bool(found)))
     takes = [Take("", found)] if found else []
-    return Look(read.source, read.text, takes, read.block, remark=read.remark)
+    return Look(read.source, read.text, takes, read.block, remark=read.remark, named=read.named)
 
 
 def _remark(writer: Writer, text: str, attends: bool) -> str:

@@ -1,0 +1,1 @@
+"""What recurrent cells do between their products, on the CPU."""

@@ -1,0 +1,1 @@
+"""Cross entropy of many symbols on the CPU: what a loss does between its products."""

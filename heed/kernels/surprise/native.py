@@ -1,0 +1,56 @@
+"""Cross entropy on the CPU: what `native.c` is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from heed.kernels import native
+from heed.kernels.ability import transformed
+
+ROWS = 16  # of a task, as in native.c
+Judge = Callable[[Tensor, Tensor | None, Tensor, float, bool], tuple[Tensor, Tensor, Tensor]]
+
+_judge = native.Function("heed_surprise", "8qd")
+
+
+def judging(weight: Tensor) -> Judge | None:
+    """`judge` where it can serve logits of such weights; None where PyTorch must."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return None  # somebody must see every operation
+    plain = weight.is_cpu and weight.dtype == torch.float32 and transformed() is None
+    return judge if plain and native.missing() is None else None
+
+
+def judge(
+    logits: Tensor, bias: Tensor | None, right: Tensor, smoothing: float, learning: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """-log p of the right symbols, its mean over all symbols, and the gradient of the bias.
+
+    Logits come without their bias, and leave as the gradient of the smoothed sum by them: p
+    less 1 - ε at the right symbol, less ε/V. Without `learning` they are spoilt.
+
+    n V, V, n -> n, n, V
+    """
+    n, V = logits.shape
+    low, high = right.aminmax()
+    if low < 0 or high >= V:  # the library would read what is not there
+        raise IndexError(f"a symbol is to be one of {V}; labels go from {low} to {high}")
+    right, bias = right.contiguous(), None if bias is None else bias.contiguous()
+    found = logits.new_empty(2, n)
+    tasks = -(-n // ROWS) if learning else 0
+    d_bias = logits.new_empty(tasks, V)
+    _judge(
+        logits.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
+        right.data_ptr(),
+        found[0].data_ptr(),
+        found[1].data_ptr(),
+        d_bias.data_ptr() if tasks else 0,
+        n,
+        V,
+        smoothing,
+    )
+    return found[0], found[1], d_bias.sum(0)
