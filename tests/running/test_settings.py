@@ -171,7 +171,7 @@ def test_the_network_is_compiled_where_that_is_asked(
     one = learner(prepared, tmp_path / "run", f"training.compile={asked}", "training.steps=1")
     with one.journal:
         finish(one.learn())
-    assert told == ([(one.model, {"dynamic": True})] if asked else [])
+    assert told == ([(one.model, {})] if asked else [])
 
 
 @pytest.mark.parametrize("asked", [False, True])
