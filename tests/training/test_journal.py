@@ -146,7 +146,7 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_sees_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Files of one second are told apart by a count, and read in the order of their names: 10 before 9.
+    # Files of one second are told apart by a count, and read in the order of names: 10 before 9.
     writer = importlib.import_module("tensorboard.summary.writer.event_file_writer")
     monkeypatch.setattr(writer, "_global_uid", writer.AtomicCounter(0))
     path = tmp_path / "metrics.jsonl"
