@@ -366,7 +366,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                 runner.round(data)
         held = [runner.memory(data[0]) for runner in found]
         rows += [figures("same batches", group, found, symbols, held)]
-        if args.sentences:
+        if args.sentences and args.epochs:
             found = [runner for runner in found if runner.name != "PyTorch, compiled"]
             rows += [
                 figures("whole epoch", group, found, sentences.symbols, epochs(found, sentences))

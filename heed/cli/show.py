@@ -34,8 +34,8 @@ def run(
         Path,
         typer.Argument(
             metavar="SOURCE",
-            help="A run, one of its checkpoints, the folder of a pretrained model, or the file of "
-            "a saved heed.watch.",
+            help="A run, one of its checkpoints, the folder of a pretrained model or its name at "
+            "the hub, or the file of a saved heed.watch.",
         ),
     ],
     text: Annotated[
