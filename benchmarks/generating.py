@@ -94,8 +94,7 @@ def heed_writes(
     device = model.words.table.weight.device
     with torch.inference_mode():
         inputs, lengths = padded([prompt[:-1] for prompt in prompts], device)
-        places = -(-(inputs.shape[1] + new) // 8) * 8
-        stepper: Any = Replaying(model, places) if replay else model
+        stepper: Any = Replaying(model, new) if replay else model
         carry = stepper.begin(inputs, lengths=lengths)
         rules: dict[str, Any] = {
             "begin": torch.tensor([prompt[-1] for prompt in prompts], device=device),
@@ -212,7 +211,7 @@ def compare(options: argparse.Namespace, count: int) -> dict[str, object]:
     how: dict[str, Any] = {"search": options.search}
     ours_run = partial(heed_writes, ours, prompts, new, **how)
     runs: dict[str, Callable[[], object]] = {"heed": ours_run}
-    if device != "cpu" and options.search != "beam":  # replayed texts cannot become more
+    if device != "cpu":
         runs["heed replayed"] = partial(ours_run, replay=True)
     how |= {"cache_implementation": "static"} if options.static else {}
     runs["generate"] = partial(theirs_write, theirs, prompts, new, **how)

@@ -82,17 +82,21 @@ def beam(
     beams = ranking.begin(rules, plan)
     symbols = rules.first()
     for t in range(max(rules.limits) + 1):
-        step = stepper.step(carry, symbols)
-        trail.look(step.weight)
         stop, R = [rules.limits[b] <= t for b in alive], beams.live.shape[1]
-        choices = rules.choices(step, R, stop, 2 * width + 1)
-        beams = ranking.look(beams, plan, step.weight)
-        # The host waits once a step; again where two continuations are exactly equal.
-        best_few = ranking.candidates(beams.live, choices, 2 * width, careful=False)
-        if best_few.tied and not best_few.broken:
-            if choices.symbols is not None:
-                choices = rules.choices(step, R, stop, None)
-            best_few = ranking.candidates(beams.live, choices, 2 * width, careful=True)
+        if rules.cut and all(stop) and not coverage_penalty:  # the last symbol is never read
+            best_few = ranking.as_they_are(beams.live, 2 * width, rules.end)
+        else:
+            step = stepper.step(carry, symbols)
+            carry = step.carry
+            trail.look(step.weight)
+            choices = rules.choices(step, R, stop, 2 * width + 1)
+            beams = ranking.look(beams, plan, step.weight)
+            # The host waits once a step; again where two continuations are exactly equal.
+            best_few = ranking.candidates(beams.live, choices, 2 * width, careful=False)
+            if best_few.tied and not best_few.broken:
+                if choices.symbols is not None:
+                    choices = rules.choices(step, R, stop, None)
+                best_few = ranking.candidates(beams.live, choices, 2 * width, careful=True)
         if best_few.broken:
             raise no_distribution(t)
         move = ranking.advance(beams, plan, best_few, rules.end, t)
@@ -108,7 +112,7 @@ def beam(
         beams, rows, written = ranking.follow(move, keep, R)
         trail.write(written, rows)
         symbols = written.to(rules.device)
-        carry = stepper.select(step.carry, rows.to(rules.device), same=same)
+        carry = stepper.select(carry, rows.to(rules.device), same=same)
     ranked = [sorted(each, key=lambda ending: -ending.score)[:best] for each in found]
     every = iter(trail.read([ending for each in ranked for ending in each], rules.lengths))
     return [[next(every) for _ in each] for each in ranked]

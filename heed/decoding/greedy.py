@@ -77,6 +77,7 @@ def follow(
         carry = step.carry
         trail.look(step.weight)
         symbols, gain = _next(rules, step, choose, last, who, t)
+        del step  # or its logits would be there beside those of the next step
         total = total + gain
         # The one synchronisation of the step. Where nothing may be written, a sentence ends.
         over = (symbols == rules.end) | (gain == -torch.inf)

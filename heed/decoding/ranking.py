@@ -180,6 +180,14 @@ def candidates(live: Numbers, choices: Choices, many: int, careful: bool) -> Can
     return Candidates(value[:, :many], row[:, :many], symbol[:, :many], tied, broken)
 
 
+def as_they_are(live: Numbers, many: int, end: int) -> Candidates:
+    """Every hypothesis ends where it stands, at no cost.    B R"""
+    B, R = live.shape
+    value = np.pad(live, ((0, 0), (0, many - R)), constant_values=NEVER)
+    row = np.broadcast_to(np.arange(many) % R, (B, many))
+    return Candidates(value, row, np.full((B, many), end), tied=False, broken=False)
+
+
 def _ordered(live: Tensor, log_prob: Tensor, K: int, careful: bool) -> tuple[Numbers, Numbers]:
     """The K best of all, and where; of equals what comes first.    B R, B R V -> B K, B K"""
     if careful:

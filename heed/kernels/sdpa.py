@@ -74,7 +74,7 @@ def masked(
 ) -> Tensor:
     """Fused attention under any table; a row that sees nothing is opened, and zeroed after."""
     sighted = None
-    if bias is not None:  # float32 where q is narrower: rounding it would move the energies
+    if bias is not None and bias.dtype != q.dtype:  # rounding would move the energies
         bias = bias.to(torch.promote_types(q.dtype, torch.float32))
     if ok is not None:
         sighted = ok.any(-1, keepdim=True)  # B|1 H|1 T 1

@@ -1,74 +1,182 @@
 """Steps of a plain decoder as CUDA graphs, recorded once and replayed. Its twin: `Decoder.step`.
 
 One step of a small model takes a GPU less time than Python needs to ask for it. Here all that a
-step touches stands still: symbols, the place, keys and values for every place there is. On a CPU
-the same steps run as they are written.
+step touches stands still: symbols, the place, keys and values with room for those to come. A text
+may be short, so the first steps run as they are written; then they are recorded. On a CPU all of
+them run so.
 
-    replaying = Replaying(decoder)
-    greedy(replaying, replaying.begin(prompts), ...)
+    replaying = Replaying(decoder, new=100)
+    greedy(replaying, replaying.begin(prompts), ..., longest=100)
 
-Keys and values are written in place: of the carries that a search has held, only the last goes on.
+Keys and values are written in place: of the carries that a search has held, only the last goes on,
+and what begins anew takes the place of what was there. Where the short road of
+`heed.models.stepping` does not lead, the decoder takes its own steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch.nn.functional import embedding
+from torch import Tensor, nn
+from torch.nn.functional import embedding, pad
 
 import heed
 from heed.errors import HeedError, Refused
-from heed.models.stepping import Hidden, PlainCarry, PlainLayer, Start
-from heed.models.transformer import Decoder
+from heed.models.native_stepping import NativeStep
+from heed.models.stepping import Cache, Hidden, PlainCarry, PlainLayer, Start
+from heed.models.transformer import AnyCarry, Decoder
 from heed.models.written import Step
 
-WARM = 2  # rounds before a capture, in which libraries choose algorithms and allocate
+PATIENCE = 8  # rounds as they are written, before a recording is likely to pay
+WARM = 2  # rounds at least, in which libraries choose algorithms and allocate
+ROOM = 256  # places that are made at a time, where texts may become long
+SPARE = 8  # times as many rows as there are texts may go through a step that is recorded
+
+Work = Callable[[], Tensor]
 
 
 class Carry(NamedTuple):
-    """Which step comes next, and of how many texts."""
+    """What a search holds: valid as long as nobody has moved on from it."""
 
     held: Held
-    step: int
-    live: int
+    moves: int
+
+
+class Studio:
+    """Where work on a GPU is rehearsed and recorded: a stream of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream, self.pool = _aside(device), torch.cuda.graph_pool_handle()
+
+    def rehearse(self, work: Work) -> Tensor:
+        """Run it as it is written."""
+        here = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            output = work()
+        here.wait_stream(self.stream)
+        return output
+
+    def record(self, work: Work) -> Work:
+        """What runs it again, on the same tensors; nothing is run by recording it."""
+        graph = torch.cuda.CUDAGraph()
+        mode = "thread_local"  # what other threads ask of the GPU meanwhile is no concern of ours
+        with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode=mode):
+            output = work()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return output
+
+        return replay
+
+
+class Recorded:
+    """Work on tensors that stand still: some rounds as it is written, all others replayed.
+
+    It does not keep the work, whose owner keeps it: a circle would outlive both.
+    """
+
+    def __init__(self, studio: Studio | None, rounds: int) -> None:
+        self.studio, self.rounds = studio, rounds
+        self.replay: Work | None = None
+
+    def __call__(self, work: Work) -> Tensor:
+        if self.studio is None:
+            return work()
+        if self.replay is None and self.rounds:
+            self.rounds -= 1
+            return self.studio.rehearse(work)
+        if self.replay is None:
+            self.replay = self.studio.record(work)
+        return self.replay()
 
 
 class Held:
-    """What stands still: N texts with room for all P places."""
+    """What stands still: N rows of texts with room for P places, and what is done with them."""
 
-    def __init__(self, decoder: Decoder, carry: PlainCarry, places: int) -> None:
-        first = carry.own[0].k
-        N, device = first.shape[0], first.device
-        self.decoder, self.layers = decoder, carry.layers
-        self.caches = [(own.k, own.v) for own in carry.own]  # N H P D each
-        self.start, self.where = carry.start, _all_places(carry.start, places)
-        self.behind = torch.zeros(N, dtype=torch.long, device=device)
+    def __init__(self, decoder: Decoder, rows: int, most: int | None) -> None:
+        device = decoder.words.table.weight.device
+        self.decoder, self.most, self.moves = decoder, most, 0
+        self.caches: list[Cache] = []  # N H P D each
+        self.layers: tuple[PlainLayer, ...] = ()
+        self.symbols, self.behind, self.order = (
+            torch.zeros(rows, dtype=torch.long, device=device) for _ in range(3)
+        )
+        self.place = torch.zeros(1, dtype=torch.long, device=device)
+        self.steps = self.until = self.places = 0
+        self._stage(PATIENCE)
+
+    def _stage(self, rounds: int) -> None:
+        """Let go of what was recorded: it knows the tables that were there."""
+        studio = studio_of(self.place.device)
+        self.forward, self.reorder = Recorded(studio, rounds), Recorded(studio, rounds)
+
+    def begin(self, inputs: Tensor, lengths: Tensor | None, new: int) -> AnyCarry | Carry:
+        """After prompts, with `new` symbols to come.    N T, N"""
+        T = inputs.shape[1]
+        self.until, self.moves = T + new, self.moves + 1
+        room = self._room(T)
+        if self.caches and self.places < T:
+            self._widen(room)
+
+        def keep(layer: int, read: Tensor) -> Cache:
+            if layer == len(self.caches):
+                self.caches.append(Cache.of(read, room, len(self.symbols)))
+                return self.caches[layer]
+            own = self.caches[layer]
+            own.k.zero_()
+            own.v.zero_()
+            return own.fill(read)
+
+        carry = self.decoder.begin(inputs, lengths=lengths, keep=keep)
+        if not isinstance(carry, PlainCarry):
+            return carry
+        if not self.places:
+            self.layers = carry.layers
+            self._measure(carry.start, room)
+        self.behind.zero_()
         if carry.behind is not None:
-            self.behind.copy_(carry.behind)
-        self.place = torch.full((1,), carry.place, dtype=torch.long, device=device)
-        self.symbols = torch.zeros(N, dtype=torch.long, device=device)
-        self.every = torch.arange(places, device=device)
-        self.steps, self.places = carry.place, places
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.logits = torch.empty(0)
+            self.behind[: len(inputs)].copy_(carry.behind)
+        self.place.fill_(T)
+        self.steps = T
+        return Carry(self, self.moves)
+
+    def _measure(self, start: Start, places: int) -> None:
+        """What depends on how many places there are."""
+        start.place(places - 1)
+        self.start, self.where, self.places = start, start.places[:places], places
+        self.every = torch.arange(places, device=self.place.device)
+
+    def _room(self, filled: int) -> int:
+        """Places to have from now on: for what is to come, but for no more than a while."""
+        some = min(max(self.until, filled + 1), filled + ROOM)
+        some = -(-some // 8) * 8  # fused kernels like multiples
+        return some if self.most is None else min(some, self.most)
+
+    def _widen(self, places: int) -> None:
+        """Make room for so many places, in one table after the other."""
+        self._stage(WARM)
+        for own in self.caches:
+            own.k = pad(own.k, (0, 0, 0, places - self.places))
+            own.v = pad(own.v, (0, 0, 0, places - self.places))
+        self._measure(self.start, places)
 
     def step(self, symbols: Tensor) -> Tensor:
-        """One more symbol for the first texts, as many as are given.    n -> n V"""
+        """One more symbol for the first rows, as many as are given.    n -> n V"""
         n = len(symbols)
+        if self.steps == self.most:
+            raise Refused(f"there are {self.most} places, and all are full")
+        if self.steps == self.places:
+            self._widen(self._room(self.steps))
         self.symbols[:n].copy_(symbols)
-        if not self.symbols.is_cuda:
-            self.logits = self._step()
-        else:
-            if self.graph is None:
-                self._record()
-            assert self.graph is not None
-            self.graph.replay()
-        self.steps += 1
-        return self.logits[:n].clone()  # the next step writes over it
+        logits = self.forward(self._step)
+        self.steps, self.moves = self.steps + 1, self.moves + 1
+        return logits[:n].clone()  # the next step writes over it
 
     def _step(self) -> Tensor:
         """N V; nothing in it depends on a number that only the host knows."""
@@ -79,8 +187,8 @@ class Held:
         )
         there = (self.every <= self.place) & (self.every >= self.behind[:, None])
         unseen = Hidden(there, x.dtype)
-        for layer, (k, v) in zip(self.layers, self.caches, strict=True):
-            x = self._look_back(x, layer, k, v, unseen)
+        for layer, own in zip(self.layers, self.caches, strict=True):
+            x = self._look_back(x, layer, own, unseen)
             enter, leave = layer.around[1]
             x = leave(x + layer.feed(enter(x)))
         norm = self.decoder.stack.norm
@@ -88,73 +196,91 @@ class Held:
         self.place.add_(1)
         return logits
 
-    def _look_back(
-        self, x: Tensor, layer: PlainLayer, k: Tensor, v: Tensor, unseen: Hidden
-    ) -> Tensor:
+    def _look_back(self, x: Tensor, layer: PlainLayer, own: Cache, unseen: Hidden) -> Tensor:
         """Self-attention over all places, of which those to come are out of sight.    N M -> N M"""
         enter, leave = layer.around[0]
         new = layer.look(enter(x)).view(x.shape[0], 3, layer.heads, -1)  # N 3 H D
-        k.index_copy_(2, self.place, new[:, 1].unsqueeze(2))
-        v.index_copy_(2, self.place, new[:, 2].unsqueeze(2))
-        seen = layer.back(new[:, 0].unsqueeze(2), heed.Memory(k, v), position=unseen)
+        own.k.index_copy_(2, self.place, new[:, 1].unsqueeze(2))
+        own.v.index_copy_(2, self.place, new[:, 2].unsqueeze(2))
+        seen = layer.back(new[:, 0].unsqueeze(2), heed.Memory(own.k, own.v), position=unseen)
         return leave(x + layer.join(seen.context.reshape(x.shape)))
 
-    def _record(self) -> None:
-        """Rehearse and capture; what that wrote is written again by the step itself."""
-        stream = _aside(self.symbols.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM):
-                self._step()
-                self.place.sub_(1)
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=stream):  # recorded, not run
-            self.logits = self._step()
-
     def select(self, rows: Tensor) -> None:
-        """The chosen texts come first, in that order; no more than there are."""
-        for table in (*chain(*self.caches), self.behind):
-            table[: len(rows)].copy_(table.index_select(0, rows))
+        """The chosen rows come first, in that order.    n"""
+        self.moves += 1
+        if len(rows) > len(self.symbols):
+            return self._multiply(rows)
+        self.order[: len(rows)].copy_(rows)
+        self.reorder(self._reorder)
+        return None
+
+    def _reorder(self) -> Tensor:
+        for table in chain(*((own.k, own.v) for own in self.caches), [self.behind]):
+            table.copy_(table.index_select(0, self.order))
+        return self.order
+
+    def _multiply(self, rows: Tensor) -> None:
+        """The chosen rows where they are more than there were: a beam spreads out."""
+        self._stage(max(self.forward.rounds, WARM))
+        for own in self.caches:
+            own.k = own.k.index_select(0, rows)
+            own.v = own.v.index_select(0, rows)
+        self.behind = self.behind.index_select(0, rows)
+        self.symbols, self.order = (torch.zeros_like(self.behind) for _ in range(2))
 
 
 class Replaying:
-    """A plain decoder over the protocol of `heed.decoding`, its steps replayed."""
+    """A decoder over the protocol of `heed.decoding`, its steps replayed where they can be.
 
-    def __init__(self, decoder: Decoder, places: int | None = None) -> None:
+    new  how many symbols are written after a prompt; if there are more, room is made for them
+    """
+
+    def __init__(self, decoder: Decoder, new: int = ROOM) -> None:
         table = getattr(decoder.words.position, "table", None)
-        most = None if table is None else int(table.num_embeddings)
-        if places is None and most is None:
-            raise Refused("how many places there are is not known from this model: places=...")
-        self.decoder, self.places = decoder, min(x for x in (places, most) if x is not None)
+        self.decoder, self.new = decoder, new
+        self.most = None if table is None else int(table.num_embeddings)
+        self.held: Held | None = None
 
-    def begin(self, inputs: Tensor, *, lengths: Tensor | None = None) -> Carry:
+    def begin(self, inputs: Tensor, *, lengths: Tensor | None = None) -> AnyCarry | Carry:
         """After the symbols of prompts, which stand at the end of their rows.    N T, N"""
-        carry = self.decoder.begin(inputs, lengths=lengths, room=self.places)
-        if not isinstance(carry, PlainCarry) or carry.source[0] is not None:
-            raise Refused("only the steps of a plain decoder without a source can be replayed")
-        if carry.rows is not None or carry.place > self.places:
-            raise Refused(f"a prompt of {carry.place} symbols does not fit {self.places} places")
-        return Carry(Held(self.decoder, carry, self.places), carry.place, len(inputs))
+        N, T = inputs.shape
+        if not N or (self.most is not None and self.most < T):
+            return self.decoder.begin(inputs, lengths=lengths)
+        if self.held is None or not N <= len(self.held.symbols) <= SPARE * N:
+            self.held = Held(self.decoder, N, self.most)
+        return self.held.begin(inputs, lengths, self.new)
 
-    def step(self, carry: Carry, symbols: Tensor) -> Step:
+    def step(self, carry: AnyCarry | Carry, symbols: Tensor) -> Step | NativeStep:
         """One more symbol for each text.    N -> N V"""
+        if not isinstance(carry, Carry):
+            return self.decoder.step(carry, symbols)
         held = _newest(carry)
-        if held.steps >= held.places:
-            raise Refused(f"there are {held.places} places, and all are full")
-        return Step(held.step(symbols), Carry(held, carry.step + 1, carry.live), None)
+        logits = held.step(symbols)
+        return Step(logits, Carry(held, held.moves), None)
 
-    def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
-        """The chosen texts, in that order; as many as there were at first, or fewer."""
+    def select(self, carry: AnyCarry | Carry, rows: Tensor, same: bool = False) -> AnyCarry | Carry:
+        """The chosen texts, in that order."""
+        if not isinstance(carry, Carry):
+            return self.decoder.select(carry, rows, same)
         held = _newest(carry)
-        if len(rows) > len(held.symbols):
-            raise Refused("replayed texts cannot become more: repeat the prompts instead")
         held.select(rows)
-        return Carry(held, carry.step, len(rows))
+        return Carry(held, held.moves)
+
+
+def replayed(model: nn.Module, new: int) -> Any:
+    """The model, with its steps replayed where that is quicker: on a GPU, and not for few."""
+    if not isinstance(model, Decoder) or new < 2 * PATIENCE:
+        return model
+    return model if studio_of(model.words.table.weight.device) is None else Replaying(model, new)
+
+
+def studio_of(device: torch.device) -> Studio | None:
+    """Where steps on a device are recorded; None: nowhere."""
+    return Studio(device) if device.type == "cuda" else None
 
 
 def _newest(carry: Carry) -> Held:
-    if carry.step != carry.held.steps:
+    if carry.moves != carry.held.moves:
         raise HeedError("keys and values were written over since: only the last carry goes on")
     return carry.held
 
@@ -163,9 +289,3 @@ def _newest(carry: Carry) -> Held:
 def _aside(device: torch.device) -> torch.cuda.Stream:
     """Where graphs are recorded, the same for all: cuBLAS keeps a workspace for every stream."""
     return torch.cuda.Stream(device)
-
-
-def _all_places(start: Start, places: int) -> Tensor:
-    """What is added at each place.    P M"""
-    start.place(places - 1)
-    return start.places[:places]

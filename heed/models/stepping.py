@@ -43,6 +43,7 @@ KNOWN = {
 OWN = ("heed.models.transformer", "heed.models.words")
 """Whatever else is inside a decoder, other than its own classes, closes the short road."""
 
+BLOCK = 32  # places that are made at a time, where they are computed
 GROWTH = 8  # places by which a cache grows: few copies, and little that is copied in vain
 
 
@@ -59,13 +60,19 @@ class Cache:
         self.k, self.v, self.filled = k, v, filled  # N H room D each
 
     @staticmethod
-    def of(new: Tensor, room: int) -> Cache:
-        """The keys and values of a prompt, with room for so many places.    N T 2 H D"""
+    def of(new: Tensor, room: int, rows: int | None = None) -> Cache:
+        """The keys and values of a prompt, with room for so many places and rows.    N T 2 H D"""
         N, T, _, H, D = new.shape
-        k, v = (new.new_zeros(N, H, max(T, room), D) for _ in range(2))
-        for table, each in zip((k, v), new.unbind(2), strict=True):
-            table[:, :, :T] = each.transpose(1, 2)
-        return Cache(k, v, T)
+        k, v = (new.new_zeros(rows or N, H, max(T, room), D) for _ in range(2))
+        return Cache(k, v, 0).fill(new)
+
+    def fill(self, new: Tensor) -> Cache:
+        """The keys and values of a prompt, from the first row and place on.    N T 2 H D"""
+        N, T = new.shape[:2]
+        for table, each in zip((self.k, self.v), new.unbind(2), strict=True):
+            table[:N, :, :T] = each.transpose(1, 2)
+        self.filled = T
+        return self
 
     def seen(self, places: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first places.    N H P D each"""
@@ -86,6 +93,10 @@ class Cache:
         if place == self.k.shape[2]:
             self.k = pad(self.k, (0, 0, 0, GROWTH))
             self.v = pad(self.v, (0, 0, 0, GROWTH))
+
+
+KeepCache = Callable[[int, Tensor], Cache]
+"""Where the keys and values of a prompt go, from a layer by its number.    N T 2 H D"""
 
 
 class Hidden(Position):
@@ -143,12 +154,14 @@ class PlainLayer(NamedTuple):
 
 
 class Start:
-    """Symbols as vectors that know where they stand; the places are made in blocks."""
+    """Symbols as vectors that know where they stand; places are there, or are made in blocks."""
 
     def __init__(self, words: Words) -> None:
         self.position, self.scale = words.position, words.scale
         self.table = words.table.weight
         self.places = self.table.new_empty(0, self.table.shape[1])  # P M
+        if isinstance(self.position, Learned):
+            self.places = self.position.table.weight.to(self.table.dtype)
 
     def __call__(self, symbols: Tensor, place: int, behind: Tensor | None) -> Tensor:
         """N -> N M"""
@@ -169,10 +182,9 @@ class Start:
         return int((place - behind).max()) if behind.numel() and readable(behind) else place
 
     def _more(self, start: int) -> Tensor:
-        count = 32
-        if isinstance(self.position, Learned):  # one beyond the end, and it says so itself
-            count = max(1, min(count, self.position.table.num_embeddings - start))
+        """The places that follow; beyond the last learned one there is none, and it says so."""
         assert self.position is not None
+        count = 1 if isinstance(self.position, Learned) else BLOCK
         nothing = self.table.new_zeros(1, count, self.table.shape[1])
         more: Tensor = self.position(nothing, start)[0]
         return more
@@ -269,13 +281,13 @@ def shorten(
     carry: Carry,
     inputs: Tensor,
     there: Visible | None = None,
-    room: int | None = None,
+    keep: KeepCache | None = None,
 ) -> PlainCarry | NativeCarry | None:
     """The short road after a prompt, in C if it can be; None where it does not lead there.
 
     carry   before anything was read
     there   which symbols of the prompt are not padding
-    room    places to make room for at once; by default they are added as they are needed
+    keep    where the keys and values of each layer go; by default into caches that grow
     """
     if decoder.training or torch.is_grad_enabled() or not _plain(decoder):
         return None
@@ -294,8 +306,9 @@ def shorten(
         return native.after(read, T)
     hidden = None if memory is None or exists is None else Hidden(exists, memory.k.dtype)
     layers = tuple(PlainLayer.of(layer) for layer in decoder.stack.layers)
+    keep = keep or (lambda _, new: Cache.of(new, T + GROWTH))
     own: list[Cache] = []
-    read(lambda _, new: own.append(Cache.of(new, T + GROWTH if room is None else room)))
+    read(lambda i, new: own.append(keep(i, new)))
     return PlainCarry(
         T,
         start,

@@ -22,7 +22,7 @@ from heed.attention.mixed import Mixed
 from heed.errors import Refused
 from heed.models.encoding import encode
 from heed.models.native_stepping import NativeCarry, NativeStep
-from heed.models.stepping import PlainCarry, regroup, shorten
+from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
 from heed.models.words import Words, check_lengths, sight
 from heed.models.written import Step, Unformed, Written
 from heed.records import Attended, Need, State
@@ -279,19 +279,19 @@ class Decoder(nn.Module):
         source: Tensor | None = None,
         visible: Visible | None = None,
         lengths: Tensor | None = None,
-        room: int | None = None,
+        keep: KeepCache | None = None,
     ) -> AnyCarry:
         """After the symbols of a prompt, which may be none.    N T -> carry
 
         Prompts of different lengths, N, stand at the end of their rows; what is in front of them
-        is never looked at, and each row counts its places from its own first symbol. `room`: for
-        so many places at once, where steps would make room as they go.
+        is never looked at, and each row counts its places from its own first symbol. `keep`: where
+        keys and values go on the short road, if not into caches that grow.
         """
         behind, exists = self._padding(inputs, lengths)
         kept = tuple(Kept(source=memory) for memory in self._memories(source, visible))
         rows = torch.arange(len(inputs), device=inputs.device)
         carry = Carry(0, kept, rows, need, behind)
-        short = shorten(self, carry, inputs, exists, room)
+        short = shorten(self, carry, inputs, exists, keep)
         if short is not None:
             return short
         nothing = self.words.table.weight.new_empty(len(inputs), 0, self.words.table.embedding_dim)

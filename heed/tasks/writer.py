@@ -22,6 +22,7 @@ from heed.decoding.sampling import sample
 from heed.decoding.sliding import Sliding, padded
 from heed.decoding.stepping import Hypothesis
 from heed.errors import Refused
+from heed.models.replaying import replayed
 from heed.models.transformer import Decoder, counts_from_anywhere
 from heed.models.written import Unformed
 from heed.models.xlnet_answers import LanguageModel
@@ -45,6 +46,7 @@ class Decoding(BaseModel):
     seed: int = Field(0, ge=0, le=2**31 - 1, description="For method: sample.")
     width: int = Field(5, ge=1, le=1000, description="For method: beam.")
     length_penalty: float = Field(0.0, ge=0, le=10, description="For method: beam.")
+    replay: bool = Field(True, description="On a GPU, steps as CUDA graphs where they can be.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,9 @@ class Writer:
             raise Refused(f"greedy search has one answer, not {samples}: sample, or take a beam")
         self.model.eval()
         ids = [self.symbols(prompt) for prompt in prompts]
+        model = replayed(self.model, decoding.longest) if decoding.replay else self.model
         for rows in self._batches([len(each) for each in ids], decoding, samples):
-            written = self._decode([ids[i] for i in rows], decoding, samples)
+            written = self._decode(model, [ids[i] for i in rows], decoding, samples)
             yield {
                 i: [self._finished(prompts[i], ids[i], each, decoding) for each in some]
                 for i, some in zip(rows, written, strict=True)
@@ -122,17 +125,16 @@ class Writer:
         return ids or list(self.marks.opening)
 
     def _decode(
-        self, ids: list[list[int]], decoding: Decoding, samples: int
+        self, model: Any, ids: list[list[int]], decoding: Decoding, samples: int
     ) -> list[list[Hypothesis]]:
         """Each prompt's last symbol is the first that is read step by step."""
         sampled = decoding.method == "sample"
         each = samples if sampled else 1
         ids = [row for row in ids for _ in range(each)]
         before = [row[:-1] for row in ids]
-        model: Any = self.model
         if self._slides(max(map(len, ids)), decoding):
             assert self.places is not None
-            model = Sliding(self.model, self.places, self.device)
+            model = Sliding(model, self.places, self.device)
             carry = model.begin(before)
         else:
             inputs, lengths = padded(before, self.device)

@@ -1,14 +1,17 @@
 """A language model at work: alone as in company, beyond its places, and read symbol by symbol."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from heed.data.tokenise import EOS, UNK
 from heed.data.verbatim import Verbatim
 from heed.errors import Refused
+from heed.models import replaying
 from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.text_settings import GPT2Settings
 from heed.models.xlnet_settings import XLNetSettings
@@ -108,6 +111,55 @@ def test_beyond_its_places_it_slides_and_says_so() -> None:
     assert prompted.text == longer.text[40:]
     ((state,),) = made("lstm").write(["the"], Decoding(longest=99))
     assert not state.slid
+
+
+def test_a_beam_may_fill_all_places() -> None:
+    """The last symbol is written, and never read."""
+    ((found,),) = made("gpt").write(["the"], Decoding(method="beam", longest=22, width=2))
+    assert (found.symbols, found.slid) == (22, False)
+
+
+CHOICES = [
+    Decoding(method="greedy", longest=17),
+    Decoding(method="sample", longest=40, seed=5, top_k=9),
+    Decoding(method="beam", longest=17, width=3),
+]
+
+
+class Eager:
+    """In place of a Studio on a CPU: what is recorded is the work itself."""
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def rehearse(self, work: Callable[[], Tensor]) -> Tensor:
+        return work()
+
+    def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        return work
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.method)
+def test_where_steps_can_be_replayed_they_are(
+    monkeypatch: pytest.MonkeyPatch, choice: Decoding, device: str
+) -> None:
+    """And tell the same, in many batches as in one; unless that is not wanted."""
+    writer, recorded = made("gpt"), []
+    writer.device = torch.device(device)
+    writer.model.double().to(device)
+    studio = Eager if device == "cpu" else replaying.Studio
+    record = studio.record
+    monkeypatch.setattr(studio, "record", lambda *x: recorded.append(1) or record(*x))
+    monkeypatch.setattr(replaying, "studio_of", studio)
+    plain = writer.write(PROMPTS, choice.model_copy(update={"replay": False}))
+    assert not recorded
+    for tokens in (writer.tokens, 60):
+        writer.tokens = tokens
+        for found, wanted in zip(writer.write(PROMPTS, choice), plain, strict=True):
+            assert found[0].text == wanted[0].text
+            assert found[0].log_prob == pytest.approx(wanted[0].log_prob, rel=1e-5)
+    assert recorded
 
 
 def test_nothing_is_written_that_is_no_text() -> None:
