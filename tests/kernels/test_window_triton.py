@@ -57,7 +57,7 @@ class Launched(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         from heed.kernels.window import backward
 
-        sizes = {"queries": TILE, "keys": TILE}
+        sizes = dict.fromkeys(("queries", "keys", "keys in order"), TILE)
         saved = ctx.saved_tensors  # type: ignore[attr-defined]
         see = ctx.see  # type: ignore[attr-defined]
         return *backward.backward(*saved, by_rows(grad), see, sizes), None, None

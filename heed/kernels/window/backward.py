@@ -20,6 +20,8 @@ from heed.kernels.window.device import (
     offset,
     queries,
     run_end,
+    several_runs,
+    whom,
 )
 from heed.kernels.window.forward import RUN_TIME
 from heed.kernels.window.geometry import Geometry, coarseness, padded, precision, strides, unit
@@ -104,7 +106,7 @@ def _of_queries(
     RP: tl.constexpr, UNIT: tl.constexpr, CAUSAL: tl.constexpr, FIXED: tl.constexpr,
     NEAR: tl.constexpr, BLOCKS: tl.constexpr, ORDERED: tl.constexpr, STOPS: tl.constexpr,
     SOME: tl.constexpr, GAIN: tl.constexpr, DROP: tl.constexpr, GAPS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    RUNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of BM queries of one head: dq, the gradient of the peak, and dO·context."""
     tiles = (T + BM - 1) // BM
@@ -116,10 +118,13 @@ def _of_queries(
     of_centre = b.to(tl.int64) * scb + h.to(tl.int64) * sch
     rank = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
     valid = rank < T
-    t, place, lo, hi = queries(
-        rank, order, centre, of_centre, T, S, limit, first, half, radius, block,
-        CAUSAL, FIXED, NEAR, BLOCKS, ORDERED,
+    t = whom(rank, order + of_centre, T, ORDERED)
+    place, lo, hi = queries(
+        t, valid, centre + of_centre, S, limit, first, half, radius, block,
+        CAUSAL, FIXED, NEAR, BLOCKS,
     )  # fmt: skip
+    if GAPS and several_runs(lo, hi, S) != RUNS:
+        return  # the other launch does this tile
     begin, end = tl.min(lo), tl.max(hi)
     top = tl.zeros([BM], tl.float32)
     if GAIN:
@@ -145,7 +150,7 @@ def _of_queries(
 
     grad = tl.zeros([BM, DP], tl.float32)
     moved = tl.zeros([BM], tl.float32)
-    if GAPS:
+    if RUNS:
         last = last_of_run(lo, hi)
         for _ in range(tl.sum(last.to(tl.int32))):
             cut = run_end(begin, end, hi, last)
@@ -256,12 +261,16 @@ def _of_keys(
             high = tl.where(start < limit, high, low)
         head = (b * H + h).to(tl.int64)
         of_q, of_do = offset(b, h, sqb, sqh, UNIT), offset(b, h, sdb, sdh, UNIT)
+        # Whose rows come next is known a tile ahead: they can be fetched without waiting for it.
+        ahead = whom(low + tl.arange(0, BM), order + of_centre, high, ORDERED)
         for i in range(low, high, BM):
             rank = i + tl.arange(0, BM)
             valid = rank < high
-            t, place, lo, hi = queries(
-                rank, order, centre, of_centre, high, S, limit, first, half, radius,
-                block, CAUSAL, FIXED, NEAR, BLOCKS, ORDERED,
+            t = ahead
+            ahead = whom(rank + BM, order + of_centre, high, ORDERED)
+            place, lo, hi = queries(
+                t, valid, centre + of_centre, S, limit, first, half, radius, block,
+                CAUSAL, FIXED, NEAR, BLOCKS,
             )  # fmt: skip
             row = head * T + t
             far = t.to(tl.int64)[:, None]
@@ -315,20 +324,20 @@ def backward(q, k, v, out, lse, do, see: Geometry, sizes: dict[str, Tile] | None
         return sizes[task] if sizes else tile(task, q.dtype, max(D, R))
 
     size = sized("queries")
-    _of_queries[(triton.cdiv(T, size.rows) * B * H,)](
-        q, k, v, out, lse, do, delta, dq, lse if dpeak is None else dpeak,
-        *see.tensors(q), *steps, *strides(see), *numbers,
-        BM=size.rows, BN=size.columns, **widths, num_warps=size.warps, num_stages=size.stages,
-        maxnreg=size.registers,
-    )  # fmt: skip
+    for runs in range(1 + widths["GAPS"]):
+        _of_queries[(triton.cdiv(T, size.rows) * B * H,)](
+            q, k, v, out, lse, do, delta, dq, lse if dpeak is None else dpeak,
+            *see.tensors(q), *steps, *strides(see), *numbers,
+            BM=size.rows, BN=size.columns, **widths, RUNS=runs,
+            num_warps=size.warps, num_stages=size.stages, maxnreg=size.registers,
+        )  # fmt: skip
     ranked = see.centre if see.rising else see.ranked
-    size = sized("keys")
+    size = sized("keys" if see.order is None else "keys in order")
     for far in (False, True) if see.N else (False,):
         _of_keys[(triton.cdiv(see.N if far else S, size.columns) * B * G,)](
             q, k, v, lse, do, delta, dk, dv, lse if ranked is None else ranked,
             *see.tensors(q), *steps, *strides(see), *numbers,
             BM=size.rows, BN=size.columns, **widths, RISING=see.rising, FAR=far,
-            num_warps=size.warps, num_stages=size.stages,
-        maxnreg=size.registers,
+            num_warps=size.warps, num_stages=size.stages, maxnreg=size.registers,
         )  # fmt: skip
     return dq, dk, dv, dpeak

@@ -64,22 +64,32 @@ def interval(
 
 
 @triton.jit
-def queries(
-    rank, order, centre, of_centre, T, S, limit, first, half, radius, block,
-    CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, BLOCKS: tl.constexpr,
-    ORDERED: tl.constexpr,
-):  # fmt: skip
-    """The queries of these ranks: which, where they stand, from where to where they see."""
-    valid = (rank >= 0) & (rank < T)
-    t = rank
+def whom(rank, order, T, ORDERED: tl.constexpr):
+    """Which queries have these ranks."""
     if ORDERED:
-        t = tl.load(order + of_centre + rank, mask=valid, other=0).to(tl.int32)
+        return tl.load(order + rank, mask=rank < T, other=0).to(tl.int32)
+    return rank
+
+
+@triton.jit
+def queries(
+    t, valid, centre, S, limit, first, half, radius, block,
+    CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """Where these queries stand, from where to where they see."""
     c = 0.0
     if NEAR:
-        c = tl.load(centre + of_centre + t, mask=valid, other=0.0)
+        c = tl.load(centre + t, mask=valid, other=0.0)
     place = first + t
     lo, hi = interval(place, valid, c, limit, half, radius, block, S, CAUSAL, FIXED, NEAR, BLOCKS)
-    return t, place, lo, hi
+    return place, lo, hi
+
+
+@triton.jit
+def several_runs(lo, hi, S):
+    """Whether a tile's intervals may leave keys between them unseen: 1, or 0 if they all meet."""
+    some = lo < hi
+    return (tl.max(tl.where(some, lo, 0)) > tl.min(tl.where(some, hi, S))).to(tl.int32)
 
 
 @triton.jit

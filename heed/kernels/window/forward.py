@@ -14,6 +14,8 @@ from heed.kernels.window.device import (
     offset,
     queries,
     run_end,
+    several_runs,
+    whom,
 )
 from heed.kernels.window.geometry import Geometry, coarseness, padded, precision, strides, unit
 from heed.kernels.window.tuned import Tile, tile
@@ -106,7 +108,7 @@ def _forward(
     RP: tl.constexpr, UNIT: tl.constexpr, CAUSAL: tl.constexpr, FIXED: tl.constexpr,
     NEAR: tl.constexpr, BLOCKS: tl.constexpr, ORDERED: tl.constexpr, STOPS: tl.constexpr,
     SOME: tl.constexpr, GAIN: tl.constexpr, DROP: tl.constexpr, GAPS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    RUNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One tile of BM queries of one head."""
     tiles = (T + BM - 1) // BM
@@ -118,10 +120,13 @@ def _forward(
     of_centre = b.to(tl.int64) * scb + h.to(tl.int64) * sch
     rank = (tl.program_id(0) % tiles) * BM + tl.arange(0, BM)
     valid = rank < T
-    t, place, lo, hi = queries(
-        rank, order, centre, of_centre, T, S, limit, first, half, radius, block,
-        CAUSAL, FIXED, NEAR, BLOCKS, ORDERED,
+    t = whom(rank, order + of_centre, T, ORDERED)
+    place, lo, hi = queries(
+        t, valid, centre + of_centre, S, limit, first, half, radius, block,
+        CAUSAL, FIXED, NEAR, BLOCKS,
     )  # fmt: skip
+    if GAPS and several_runs(lo, hi, S) != RUNS:
+        return  # the other launch does this tile
     begin, end = tl.min(lo), tl.max(hi)
     top = tl.zeros([BM], tl.float32)
     if GAIN:
@@ -141,7 +146,7 @@ def _forward(
     m = tl.full([BM], float("-inf"), tl.float32)
     l = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, RP], tl.float32)
-    if GAPS:
+    if RUNS:
         last = last_of_run(lo, hi)
         for _ in range(tl.sum(last.to(tl.int32))):
             cut = run_end(begin, end, hi, last)
@@ -202,12 +207,14 @@ def forward(
     out, lse = q.new_empty(B, H, T, R), q.new_empty(B, H, T, dtype=torch.float32)
     size = size or tile("forward", q.dtype, max(D, R))
     step = unit(q, k, v)
-    _forward[(triton.cdiv(T, size.rows) * B * H,)](
-        q, k, v, out, lse, *see.tensors(q),
-        *(n // step for x in (q, k, v) for n in x.stride()[:3]), *strides(see),
-        H, k.shape[1], T, see.S(k), see.N, *see.numbers(), coarseness(see.S(k)), *see.rates(),
-        BM=size.rows, BN=size.columns, D=D, DP=padded(D), R=R, RP=padded(R), UNIT=step,
-        **see.flags(), PRECISION=precision(q), num_warps=size.warps, num_stages=size.stages,
-        maxnreg=size.registers,
-    )  # fmt: skip
+    flags = see.flags()
+    for runs in range(1 + flags["GAPS"]):
+        _forward[(triton.cdiv(T, size.rows) * B * H,)](
+            q, k, v, out, lse, *see.tensors(q),
+            *(n // step for x in (q, k, v) for n in x.stride()[:3]), *strides(see),
+            H, k.shape[1], T, see.S(k), see.N, *see.numbers(), coarseness(see.S(k)), *see.rates(),
+            BM=size.rows, BN=size.columns, D=D, DP=padded(D), R=R, RP=padded(R), UNIT=step,
+            **flags, RUNS=runs, PRECISION=precision(q),
+            num_warps=size.warps, num_stages=size.stages, maxnreg=size.registers,
+        )  # fmt: skip
     return out, lse

@@ -21,11 +21,13 @@ HALF: dict[str, dict[int, Tile]] = {
     "forward": {64: Tile(64, 32, 4, 3), 128: Tile(64, 32, 4, 2, 128), 256: Tile(64, 32, 4, 2)},
     "queries": {64: Tile(64, 32, 4, 3), 128: Tile(64, 32, 4, 3), 256: Tile(64, 32, 8, 1)},
     "keys": {64: Tile(32, 64, 4, 2), 128: Tile(32, 64, 4, 2), 256: Tile(32, 64, 8, 1)},
+    "keys in order": {64: Tile(32, 64, 4, 1), 128: Tile(32, 64, 4, 1), 256: Tile(32, 64, 8, 1)},
 }
 FLOAT: dict[str, dict[int, Tile]] = {
     "forward": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1), 256: Tile(16, 16, 8, 1)},
     "queries": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1), 256: Tile(16, 16, 8, 1)},
     "keys": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1), 256: Tile(16, 16, 8, 1)},
+    "keys in order": {64: Tile(32, 32, 8, 1), 128: Tile(16, 32, 8, 1), 256: Tile(16, 16, 8, 1)},
 }
 
 
