@@ -24,6 +24,8 @@ from heed.kernels.ability import transformed
 from heed.records import Call
 
 Backward = Callable[..., tuple[Any, ...]]
+Sums = Callable[[], tuple[Tensor, Tensor]]
+Shapes = tuple[torch.Size, torch.Size]
 
 
 def first_alone(backward: Backward) -> Backward:
@@ -38,7 +40,7 @@ def first_alone(backward: Backward) -> Backward:
         if torch.is_grad_enabled():
             raise Refused(
                 "steps in one piece know first derivatives alone; for second ones go forward with "
-                'them switched off: with heed.kernels.off("single", "sdpa"): ...'
+                'them switched off: with heed.kernels.off("single", "sdpa", "additive"): ...'
             )
         if not torch.is_autocast_enabled("cpu"):  # the context costs more than the question
             return backward(ctx, *by)
@@ -158,21 +160,44 @@ class Rows:
     def __init__(self) -> None:
         self.task = -1
         self.left: list[tuple[Tensor, ...]] = []
+        self.added: tuple[Tensor, Tensor] | None = None
 
     def add(self, *rows: Tensor) -> None:
         """Of one step: by the energy, the query, the weight, by the context.    N 1 S|D|S|R"""
-        task = torch._C._current_graph_task_id()
-        if task != self.task:  # a pass that ended early may have left some
-            self.task, self.left = task, []
+        self._now()
         self.left.append(rows)
 
-    def take(self) -> tuple[Tensor, Tensor] | None:
-        """The gradients of keys and values, once.    N S D, N S R"""
-        left, self.left = self.left, []
-        if not left or self.task != torch._C._current_graph_task_id():
+    def sums(self, room: Sums) -> tuple[tuple[Tensor, Tensor], bool]:
+        """Where a step adds the gradients of keys and values itself, and whether others have.
+
+        B G S N, filled up as the kernel likes it
+        """
+        self._now()
+        more = self.added is not None
+        if self.added is None:
+            self.added = room()
+        return self.added, more
+
+    def take(self, shapes: Shapes) -> list[Tensor] | None:
+        """The gradients of keys and values, once.    B G S D, B G S R"""
+        left, added, self.left, self.added = self.left, self.added, [], None
+        if self.task != torch._C._current_graph_task_id():
             return None
-        by_energy, q, weight, by = (torch.cat(x, 1) for x in zip(*left, strict=True))
-        return torch.bmm(by_energy.mT, q), torch.bmm(weight.mT, by)
+        total: list[Tensor] | None = None
+        if left:
+            by_energy, q, weight, by = (torch.cat(x, 1) for x in zip(*left, strict=True))
+            pair = torch.bmm(by_energy.mT, q), torch.bmm(weight.mT, by)
+            total = [x.view(shape) for x, shape in zip(pair, shapes, strict=True)]
+        if added is not None:
+            own = [x[..., : shape[-1]] for x, shape in zip(added, shapes, strict=True)]
+            total = own if total is None else [x + y for x, y in zip(own, total, strict=True)]
+        return total
+
+    def _now(self) -> None:
+        """Begin anew where a pass that ended early may have left some behind."""
+        task = torch._C._current_graph_task_id()
+        if task != self.task:
+            self.task, self.left, self.added = task, [], None
 
 
 class _Gathering(torch.autograd.Function):
@@ -187,12 +212,11 @@ class _Gathering(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *others: Tensor | None) -> tuple[Tensor | None, ...]:
         with torch.autocast("cpu", enabled=False):  # as the steps that left them
-            taken = ctx.rows.take()
+            taken = ctx.rows.take(ctx.shapes)
         if taken is None:  # no step of ours: others' gradients pass, with all their derivatives
             return others
-        totals = (x.view(shape) for x, shape in zip(taken, ctx.shapes, strict=True))
         return tuple(
-            total if x is None else total + x for total, x in zip(totals, others, strict=True)
+            total if x is None else total + x for total, x in zip(taken, others, strict=True)
         )
 
 

@@ -1,8 +1,8 @@
 """Cells in a loop that learns: each step one node of the graph, and one sum for each weight.
 
 Autograd knows every operation of every step by itself. It forms a weight's gradient once per step,
-a matrix of its own each time, and adds them up afterwards. Here a step goes back in one piece, and
-adds its part of a weight's gradient to the one sum that all steps share:
+a matrix of its own each time, and adds them up afterwards. Here a step goes back in one piece and
+leaves its rows behind, and one product of all of them is a weight's gradient:
 
     h_t = f(x_t + U y_t, W h_{t-1} + b)        dW = Σ_t δ_tᵀ h_{t-1},  dU = Σ_t δ'_tᵀ y_t
 
@@ -33,36 +33,61 @@ Back = Callable[[Hidden, Hidden, Hidden, Hidden], Direct]
 gates, which are written there -> those of the state but for what comes through its part."""
 
 
+class Left(NamedTuple):
+    """What some steps left behind: rows of products that are formed for all of them at once."""
+
+    by: tuple[Tensor, ...]  # room for the gradients of the parts of the gates  n B G
+    states: list[Tensor]  # before each step  B H
+    fed: list[Tensor | None]  # B F
+
+    @property
+    def full(self) -> bool:
+        return len(self.states) == len(self.by[0])
+
+    def product(self, name: str) -> Tensor:
+        """What a weight gets: Σ byᵀ x; or the bias, Σ by."""
+        by = self.by[0 if name == "feed" else -1][: len(self.states)].flatten(0, 1)
+        if name == "bias":
+            return by.sum(0)
+        rows = self.states if name == "weight" else [x for x in self.fed if x is not None]
+        return by.t() @ torch.cat(rows)
+
+
 class Sums:
-    """The gradients of weights that many steps share, while a backward pass adds them up."""
+    """The gradients of weights that many steps share, while a backward pass goes through them."""
 
     def __init__(self) -> None:
-        self.task = -1
-        self.parts: dict[str, Tensor] = {}
+        self.steps, self.task = 0, -1
+        self.left: list[Left] = []
+        self.turned: dict[str, Tensor] = {}  # the weights as products ahead read them fastest
 
-    def add(self, name: str, by: Tensor, x: Tensor) -> None:
-        """Add what a product y = x Wᵀ brings: byᵀ x.    B G, B X"""
-        parts = self._now()
-        if name in parts:
-            parts[name].addmm_(by.t(), x)
-        else:
-            parts[name] = by.t() @ x
-
-    def add_bias(self, by: Tensor) -> None:
-        """Add what a bias gets.    B G"""
-        parts = self._now()
-        parts["bias"] = parts["bias"] + by.sum(0) if "bias" in parts else by.sum(0)
-
-    def take(self, name: str) -> Tensor | None:
-        """What was added up; it begins anew."""
-        return self._now().pop(name, None)
-
-    def _now(self) -> dict[str, Tensor]:
-        """The sums of this backward pass: one that ended early may have left some behind."""
+    def room(self, parts: int, hidden: Tensor, fed: Tensor | None, G: int) -> tuple[Tensor, ...]:
+        """Where a step writes the gradients of the parts of its gates.    B G"""
         task = torch._C._current_graph_task_id()
-        if task != self.task:
-            self.task, self.parts = task, {}
-        return self.parts
+        if task != self.task:  # a pass that ended early may have left some behind
+            self.task, self.left = task, []
+        B = len(hidden)
+        if not self.left or self.left[-1].full or self.left[-1].by[0].shape[1] != B:
+            n = max(1, self.steps - sum(len(left.states) for left in self.left))
+            by = tuple(hidden.new_empty(n, B, G) for _ in range(parts))
+            self.left.append(Left(by, [], []))
+        left = self.left[-1]
+        left.states.append(hidden)
+        left.fed.append(fed)
+        return tuple([by[len(left.states) - 1] for by in left.by])
+
+    def take(self, names: tuple[str, ...]) -> list[Tensor | None]:
+        """The sums that are asked for by name; it begins anew."""
+        here = self.left if self.task == torch._C._current_graph_task_id() else []
+        self.left = []
+        found: list[Tensor | None] = []
+        for name in names:
+            total: Tensor | None = None
+            for left in here:
+                part = left.product(name)
+                total = part if total is None else total + part
+            found.append(total)
+        return found
 
 
 class _Shared(torch.autograd.Function):
@@ -72,16 +97,20 @@ class _Shared(torch.autograd.Function):
     def forward(ctx: Any, sums: Sums, names: tuple[str, ...], *weights: Tensor) -> Hidden:
         ctx.sums, ctx.names = sums, names
         ctx.set_materialize_grads(False)
+        named = zip(names, weights, strict=True)
+        sums.turned = {name: weight.t().contiguous() for name, weight in named if weight.dim() > 1}
         return tuple(weight.view_as(weight) for weight in weights)
 
     @staticmethod
     @first_alone
     def backward(ctx: Any, *others: Tensor | None) -> tuple[Any, ...]:
-        totals = (ctx.sums.take(name) for name in ctx.names)
-        grads = (
-            x if total is None else total if x is None else total + x
-            for total, x in zip(totals, others, strict=True)
-        )
+        learns = ctx.needs_input_grad[2:]
+        asked = tuple(name for name, each in zip(ctx.names, learns, strict=True) if each)
+        totals = dict(zip(asked, ctx.sums.take(asked), strict=True))
+        grads = []
+        for name, x in zip(ctx.names, others, strict=True):
+            total = totals.get(name)
+            grads.append(x if total is None else total if x is None else total + x)
         return (None, None, *grads)
 
 
@@ -127,10 +156,12 @@ class _Step(torch.autograd.Function):
         bias: Tensor,
         *hidden: Tensor,
     ) -> Hidden:
-        if fed is not None and feed is not None:
-            x = torch.addmm(x, fed, feed.t())
-        after, kept = pieces.ahead(x, torch.addmm(bias, hidden[0], weight.t()), hidden)
+        if fed is not None:
+            x = torch.addmm(x, fed, sums.turned["feed"])
+        gates = torch.addmm(bias, hidden[0], sums.turned["weight"])
+        after, kept = pieces.ahead(x, gates, hidden)
         ctx.pieces, ctx.sums, ctx.slots = pieces, sums, len(hidden)
+        sums.steps += 1
         ctx.save_for_backward(fed, feed, weight, *hidden, *kept)
         return after
 
@@ -139,16 +170,9 @@ class _Step(torch.autograd.Function):
     def backward(ctx: Any, *by: Tensor) -> tuple[Any, ...]:
         fed, feed, weight, *rest = ctx.saved_tensors
         hidden, kept = tuple(rest[: ctx.slots]), tuple(rest[ctx.slots :])
-        room = tuple(weight.new_empty(len(by[0]), len(weight)) for _ in range(ctx.pieces.parts))
+        room = ctx.sums.room(ctx.pieces.parts, hidden[0], fed, len(weight))
         by_hidden = ctx.pieces.back(by, hidden, kept, room)
         by_x, by_gates = room[0], room[-1]
-        learns_feed, learns_weight, learns_bias = ctx.needs_input_grad[4:7]
-        if learns_weight:
-            ctx.sums.add("weight", by_gates, hidden[0])
-        if learns_bias:
-            ctx.sums.add_bias(by_gates)
-        if learns_feed:
-            ctx.sums.add("feed", by_x, fed)
         by_fed = None if fed is None else by_x @ feed
         direct, *others = by_hidden
         by_h = by_gates @ weight if direct is None else torch.addmm(direct, by_gates, weight)

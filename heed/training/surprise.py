@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 PAD = 0
-HELD = {"cpu": 2**21}  # logits at a time: what a cache holds
+HELD = {"cpu": 3 * 2**20}  # logits at a time: what a cache holds, and not many cuts
 HELD_ELSEWHERE = 2**22  # at least, what keeps a GPU busy; or as many as the output has weights
 
 

@@ -82,6 +82,26 @@ def test_a_pass_that_ended_early_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("cell", IN_PIECES)
+def test_steps_may_be_left_out_and_loops_may_share_weights(
+    cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, first, named = made(cell, 0)
+
+    def total() -> Tensor:
+        loop, found = layer.loop(), []
+        for rows in (B, 1):  # of different sizes, and each last step leads nowhere
+            hidden = tuple(h[:rows] for h in first)
+            for x in layer.project(named["x"]):
+                found.append(hidden[0].sin().sum())
+                hidden = layer.step(x[:rows], hidden, loop)
+        return torch.stack(found).sum()
+
+    got = grads(total(), named)
+    monkeypatch.setattr(unrolled, "learning", lambda *_: False)
+    same(got, grads(total(), named))
+
+
+@pytest.mark.parametrize("cell", IN_PIECES)
 def test_weights_that_do_not_learn_get_nothing(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = (*made(cell, F), F)
     _, want = plainly(monkeypatch, *given)

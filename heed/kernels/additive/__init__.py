@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels.ability import no_triton, transformed
-from heed.kernels.additive import native, operator
+from heed.kernels.additive import native, operator, steps
 from heed.kernels.additive.plan import plan
 from heed.records import Call
 
@@ -76,6 +76,8 @@ def again(call: Call) -> Callable[[Tensor], Tensor] | None:
     k, v, w, seen = call.k, call.v, call.vector, plan(call)
     keys = None if k.is_cuda else _prepared(call)
     assert w is not None
+    if (found := steps.looking(k, v, w, seen, keys)) is not None:
+        return found
 
     def look(q: Tensor) -> Tensor:
         plainly = not operator.watched(q, k, v, w)

@@ -62,6 +62,7 @@ struct backward {
     float *dq, *dk, *dv, *dw, *dgain;     /* dgain: of the Gaussian's centres */
     float *part_dk, *part_dv, *part_dw;   /* of each chunk of queries, to be added in order */
     int64_t chunks;
+    int64_t more;                         /* the parts have what earlier queries brought */
 };
 
 struct job {
@@ -1043,7 +1044,7 @@ static void retrace_some(void *context, struct heed_turns *turns)
         int64_t row = task % (c->B * c->G), chunk = task / (c->B * c->G);
         int64_t b = row / c->G, g = row % c->G;
         float *dk = back->part_dk + task * c->S * D, *dv = back->part_dv + task * c->S * R;
-        int fresh = 1;
+        int fresh = !back->more;
         for (int64_t head = g * heads; head < (g + 1) * heads; head++) {
             memset(room.dw, 0, sizeof(float) * (size_t)D);
             for (int64_t x = chunk * each; x < at_most((chunk + 1) * each, blocks); x++) {

@@ -22,7 +22,7 @@ so that the sums do not depend on the number of threads."""
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _CALL = "25qd21qd"  # struct call of native.c
 _forward = native.Function("heed_additive_forward", _CALL + "2q")
-_backward = native.Function("heed_additive_backward", _CALL + "14q")
+_backward = native.Function("heed_additive_backward", _CALL + "15q")
 _prepare = native.Function("heed_additive_prepare", "10q")
 _kept = native.Function("heed_additive_kept", "4qd")
 
@@ -111,12 +111,49 @@ def backward(
         grad.data_ptr(), log_sum.data_ptr(), *grad.stride()[:3],
         dq.data_ptr(), dk.data_ptr(), dv.data_ptr(), dw.data_ptr(),
         0 if dgain is None else dgain.data_ptr(),
-        part_dk.data_ptr(), part_dv.data_ptr(), part_dw.data_ptr(), chunks,
+        part_dk.data_ptr(), part_dv.data_ptr(), part_dw.data_ptr(), chunks, 0,
     )  # fmt: skip
     grads = [x.to(dtype) for x, dtype in zip((dq, dk, dv, dw), dtypes, strict=True)]
     if dgain is not None and gain is not None:
         dgain = dgain.sum_to_size(gain.shape)
     return grads[0], grads[1], grads[2], grads[3], dgain
+
+
+def backward_step(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    w: Tensor,
+    log_sum: Tensor,
+    seen: Plan,
+    prepared: Tensor,
+    sums: tuple[Tensor, Tensor],
+    more: bool,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of single queries, B H 1 D, and of w, all in float32.
+
+    Those of keys and values go into `sums` (`step_sums`), or with `more` are added there.
+    """
+    q, k, v, w, grad = _dense(q), _dense(k), _dense(v), _dense(w), _dense(grad)
+    dq, dw = torch.empty(q.shape), torch.empty(w.shape)
+    part_dw = torch.empty(q.shape[0], *w.shape)
+    dk, dv = sums[0].data_ptr(), sums[1].data_ptr()
+    asked = _asked(q, k, v, w, _ready(seen), 0.0, None, prepared, True, True)
+    _backward(
+        *asked,
+        grad.data_ptr(), log_sum.data_ptr(), *grad.stride()[:3],
+        dq.data_ptr(), dk, dv, dw.data_ptr(), 0,
+        dk, dv, part_dw.data_ptr(), 1, more,
+    )  # fmt: skip
+    return dq, dw
+
+
+def step_sums(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for the gradients of keys and values, in rows filled up.    B G S N"""
+    wide = (-(-x.shape[-1] // PAD) * PAD for x in (k, v))
+    dk, dv = (torch.empty(*x.shape[:-1], N) for x, N in zip((k, v), wide, strict=True))
+    return dk, dv
 
 
 def _parts(whole: Tensor, chunks: int) -> Tensor:

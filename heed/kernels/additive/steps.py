@@ -1,0 +1,67 @@
+"""Single queries to a memory made for the steps of a loop that learns, on the CPU.
+
+The gradients of keys and values are as large as the memory at every step. Here each step adds its
+own where those of the others stand already, and the whole is handed over once, at the end of the
+loop. The twin is the operator, step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heed.kernels import native as library
+from heed.kernels.additive import native, operator
+from heed.kernels.additive.plan import Plan
+from heed.kernels.single import Rows, first_alone
+
+
+def looking(
+    k: Tensor, v: Tensor, w: Tensor, seen: Plan, prepared: Tensor | None
+) -> Callable[[Tensor], Tensor] | None:
+    """Answers one query after the other, B H 1 D -> B H 1 R; None where the operator must."""
+    rows = getattr(k.grad_fn, "rows", None)
+    plain = rows is not None and prepared is not None and v.grad_fn is k.grad_fn
+    if not plain or seen.gain_centre is not None or library.missing() is not None:
+        return None
+    if operator.watched(k, v, w) or any(x.dtype != torch.float32 for x in (k, v, w)):
+        return None
+
+    def look(q: Tensor) -> Tensor:
+        if operator.watched(q):
+            return operator.attend(q, k, v, w, seen, prepared=prepared)
+        context: Tensor = _Step.apply(rows, seen, prepared, q, k, v, w)  # type: ignore[no-untyped-call]
+        return context
+
+    return look
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Rows,
+        seen: Plan,
+        prepared: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        w: Tensor,
+    ) -> Tensor:
+        context, log_sum = native.forward(q, k, v, w, seen, prepared=prepared)
+        ctx.rows, ctx.seen, ctx.prepared = rows, seen, prepared
+        ctx.save_for_backward(q, k, v, w, log_sum)
+        return context
+
+    @staticmethod
+    @first_alone
+    def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
+        q, k, v, w, log_sum = ctx.saved_tensors
+        sums, more = ctx.rows.sums(lambda: native.step_sums(k, v))
+        by_q, by_w = native.backward_step(
+            by, q, k, v, w, log_sum, ctx.seen, ctx.prepared, sums, more
+        )
+        return None, None, None, by_q, None, None, by_w
