@@ -20,6 +20,8 @@ from torch import Tensor
 
 from heed.errors import HeedError, Refused, ShapeError
 
+PARTS = 8  # of a vocabulary, normalised one after the other: what is held meanwhile is as small
+
 Carry = TypeVar("Carry")
 Carried = TypeVar("Carried", covariant=True)
 
@@ -212,8 +214,12 @@ class Rules(NamedTuple):
         What is forbidden gets -inf, and its share goes to nobody: the rest stays as the model
         said, so that a score can be compared with that of a teacher-forced pass.
         """
-        wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        log_prob = logits.log_softmax(-1, dtype=wide)
+        if logits.dtype in (torch.float32, torch.float64):
+            log_prob = logits.log_softmax(-1)
+        else:  # PyTorch would hold a widened table beside the result
+            log_prob = logits.float()
+            parts = [part.logsumexp(-1) for part in log_prob.chunk(PARTS, -1)]
+            log_prob -= torch.stack(parts, -1).logsumexp(-1, keepdim=True)
         if len(self.forbid):
             log_prob.index_fill_(-1, self.forbid, float("-inf"))
         return log_prob

@@ -27,7 +27,7 @@ class Toy:
     """
 
     def __init__(self, V: int = 5, S: int = 4, seed: int = 0, sharp: float = 2.0) -> None:
-        make = torch.Generator().manual_seed(seed)
+        make = torch.Generator(torch.get_default_device()).manual_seed(seed)
         rand = lambda *shape: torch.randn(*shape, generator=make, dtype=torch.float64)  # noqa: E731
         self.V, self.S, D = V, S, 6
         self.start, self.words, self.turn = rand(50, D), rand(V, D), rand(D, D)
