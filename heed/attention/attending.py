@@ -6,19 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory, clean
 from heed.attention.naming import build
 from heed.attention.position import Position
+from heed.attention.watched import Watchable
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary
 from heed.shapes import check, check_width
 from heed.visible import Causal, Keys, Places, Visible, as_visible
 
 
-class Attending(nn.Module):
+class Attending(Watchable):
     """What `Attention` and `MultiHeadAttention` share: remember once, then ask.
 
     `shape_query` and `shape_keys` bring B T M into heads, `shape_context` brings the answer back.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from functools import wraps
-from typing import Any, NamedTuple
+from copy import deepcopy
+from functools import update_wrapper
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,18 +66,22 @@ class Text:
         return rows[::-1]
 
 
-class _Noted(NamedTuple):
-    """Who put a call around a module's method, and what the module itself had there before."""
+class _Noted:
+    """A call that a watch put around a method of a module; in a deep copy of the module there is
+    the copy's own method instead.
 
-    watch: Following
-    call: Callable[..., Any]
-    below: Callable[..., Any] | None
+    below  what the module itself had there before
+    """
 
-    @staticmethod
-    def of(call: Any) -> _Noted | None:
-        """What is known of a call; None where no watch put it there, though it may wrap one."""
-        found = getattr(call, "noted", None)
-        return found if isinstance(found, _Noted) and found.call is call else None
+    def __init__(self, watch: Following, call: Any, below: Any, noting: Callable[..., Any]) -> None:
+        update_wrapper(self, call)  # first: it brings what another watch's call has, too
+        self.watch, self.call, self.below, self.noting = watch, call, below, noting
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        return self.noting(*given, **named)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return deepcopy(self.call, memo)
 
 
 class Following:
@@ -119,8 +124,7 @@ class Following:
         """
         call, below = getattr(module, name), vars(module).get(name)
 
-        @wraps(call)
-        def noted(*given: Any, **named: Any) -> Any:
+        def noting(*given: Any, **named: Any) -> Any:
             if self.ended or self.busy or len(given) < least:
                 return call(*given, **named)
             self.busy = True
@@ -131,14 +135,13 @@ class Following:
 
         def restore() -> None:
             self.ended = True
-            while (top := _Noted.of(vars(module).get(name))) is not None and top.watch.ended:
+            while isinstance(top := vars(module).get(name), _Noted) and top.watch.ended:
                 if top.below is None:
                     vars(module).pop(name)
                 else:
                     vars(module)[name] = top.below
 
-        vars(noted)["noted"] = _Noted(self, noted, below)
-        vars(module)[name] = noted
+        vars(module)[name] = _Noted(self, call, below, noting)
         stack.callback(restore)
 
     def _begin(self, call: Callable[..., Any], *given: Any, **named: Any) -> Any:

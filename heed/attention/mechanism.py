@@ -6,7 +6,7 @@ from functools import reduce
 from operator import and_
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from heed.attention import apply
 from heed.attention.align import Align, Softmax
@@ -16,13 +16,14 @@ from heed.attention.position import Position
 from heed.attention.reach import Global, Reach
 from heed.attention.read import Blend, Read
 from heed.attention.score import Score
+from heed.attention.watched import Watchable
 from heed.errors import Refused, ShapeError, UnknownName
 from heed.records import NEEDS, Attended, Claims, Need, State, Summary, as_summary
 from heed.shapes import check, check_groups, real
 from heed.visible import Visible, as_visible
 
 
-class Mechanism(nn.Module):
+class Mechanism(Watchable):
     """score, past, reach, align and read, put together: who compares, who may look, who gathers.
 
     What is not given is the default: no past, `global`, `softmax`, `blend`. Works on heads:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from heed.attention.following import Text, When, detached, followed, join, of_row, sizes
 from heed.errors import HeedError, Refused, UnknownName
@@ -18,15 +19,44 @@ from heed.records import Attended, Statistics
 SPILLED_AT = 2**28
 """Bytes of records that are kept in memory, where they may go to disk and no limit is given."""
 
+HOOKS = (
+    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
+    *("_forward_hooks", "_forward_hooks_with_kwargs"),
+)
+"""Where a module keeps what is called around it, by number."""
+
+
+class Hook(partial[Any]):
+    """What a watch calls before or after a module."""
+
+
+class Watchable(nn.Module):
+    """A module that a watch listens to. A copy of it is not watched, nor what is pickled."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(vars(self))
+        hooks = (*self._forward_pre_hooks.items(), *self._forward_hooks.items())
+        ours = {number for number, hook in hooks if isinstance(hook, Hook)}
+        for name in HOOKS if ours else ():
+            kept = {number: x for number, x in state[name].items() if number not in ours}
+            state[name] = type(state[name])(kept)
+        return state
+
+
+class Other(NamedTuple):
+    """An attention of another library: what it is, and who exchanges it for one of heed's."""
+
+    kind: str
+    cure: str
+
 
 class Unwatched(UnknownName):
-    """An attention of torch's own, which a watch does not see."""
+    """An attention of another library, which a watch does not see."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, other: Other) -> None:
         HeedError.__init__(
             self,
-            f"'{path}' is a torch.nn.MultiheadAttention, which is not watched; exchange it before: "
-            "heed.integrations.torch.replace(model)",
+            f"'{path}' is a {other.kind}, which is not watched; exchange it before: {other.cure}",
         )
 
 
@@ -91,11 +121,11 @@ class Watched(Mapping[str, Records]):
         self.heads: tuple[int, ...] | None = None  # which were kept; None: all
         self.rows: tuple[int, ...] | None = None
         self.words: dict[str, Words] = {}
-        self.torch: frozenset[str] = frozenset()  # attentions of torch's own beside them
+        self.others: dict[str, Other] = {}  # beside them
 
     def __getitem__(self, path: str) -> Records:
-        if path in self.torch:
-            raise Unwatched(path)
+        if path in self.others:
+            raise Unwatched(path, self.others[path])
         if path not in self.records:
             raise UnknownName("watched attention", path, self.records)
         return self.records[path]
@@ -135,7 +165,7 @@ class Watched(Mapping[str, Records]):
         """
         asked = _each_row("queries", queries)
         told = Words(asked, asked if keys is None else _each_row("keys", keys))
-        for path in matching(self.records, modules):
+        for path in matching(self.records, modules, self.others):
             self.words[path] = told
 
     def labels(self, path: str, row: int = 0) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -210,8 +240,13 @@ class Watched(Mapping[str, Records]):
         return text
 
 
-def matching(paths: Iterable[str], patterns: str | Sequence[str]) -> list[str]:
-    """The paths that a pattern matches, such as "*.cross"; one that matches none is refused."""
+def matching(
+    paths: Iterable[str], patterns: str | Sequence[str], others: Mapping[str, Other] | None = None
+) -> list[str]:
+    """The paths that a pattern matches, such as "*.cross"; one that matches none is refused.
+
+    others  attentions of other libraries, for which there is a cure
+    """
     paths = list(paths)
     wanted = [patterns] if isinstance(patterns, str) else patterns
     found: set[str] = set()
@@ -222,6 +257,9 @@ def matching(paths: Iterable[str], patterns: str | Sequence[str]) -> list[str]:
             raise Refused(f"modules takes paths and patterns such as '*.cross'; got {pattern!r}")
         here = {path for path in paths if fnmatchcase(path, pattern)}
         if not here:
+            for path, other in (others or {}).items():
+                if fnmatchcase(path, pattern):
+                    raise Unwatched(path, other)
             raise UnknownName("attention", pattern, paths)
         found |= here
     return [path for path in paths if path in found]

@@ -15,7 +15,7 @@ seen.follow(best[0])["decoder.stack.layers.0.cross"].weight
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -31,7 +31,16 @@ from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.position import Position
 from heed.attention.watch_file import load_watch
-from heed.attention.watched import Keeper, Records, Watched, folder_for, matching
+from heed.attention.watched import (
+    Hook,
+    Keeper,
+    Other,
+    Records,
+    Watchable,
+    Watched,
+    folder_for,
+    matching,
+)
 from heed.errors import Refused, UnknownName
 from heed.records import NEEDS, Attended, Need, Statistics, Summary, as_summary
 from heed.shapes import whole
@@ -72,10 +81,11 @@ def watch(
     and `seen.follow(hypothesis)` gives what the survivor saw. With a limit or a spill folder the
     records are kept without graph, context and state.
 
-    Nothing is left on the model afterwards, in whatever order watches of it end. Graph capture is
-    off meanwhile: a compiled model runs eagerly, since a captured graph would keep its records to
-    itself. Calls from all threads are collected as they come; let one thread at a time call a model
-    that is watched, or the records of the others stand in between.
+    Nothing is left on the model afterwards, in whatever order watches of it end, and a copy that is
+    made meanwhile is not watched. Graph capture is off: a compiled model runs eagerly, since a
+    captured graph would keep its records to itself. Calls from all threads are collected as they
+    come; let one thread at a time call a model that is watched, or the records of the others stand
+    in between.
     """
     if not isinstance(model, nn.Module):
         raise Refused(f"watch takes a model, a torch.nn.Module, not {type(model).__name__}")
@@ -86,9 +96,9 @@ def watch(
             "exchanged by heed.integrations.huggingface.enable(model) or "
             "heed.integrations.torch.replace(model)"
         )
-    seen = Watched(found if modules is None else matching(found, modules))
-    named = model.named_modules(remove_duplicate=False)
-    seen.torch = frozenset(path for path, x in named if isinstance(x, nn.MultiheadAttention))
+    others = _others(model, found)
+    seen = Watched(found if modules is None else matching(found, modules, others))
+    seen.others = others
     seen.heads = _numbers("heads", heads, 0)
     seen.rows = _numbers("rows", rows, None)
     following = Following()
@@ -161,7 +171,7 @@ class Standing:
         return seen
 
 
-class StandIn(nn.Module):
+class StandIn(Watchable):
     """Attends inside a module that is not heed's: a child of it, and watched under its path."""
 
     def forward(
@@ -189,7 +199,22 @@ def attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
-Hook = Callable[..., Any]
+def _others(model: nn.Module, found: Iterable[str]) -> dict[str, Other]:
+    """Attentions of other libraries by their paths, but for those around one that was found."""
+    others = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        kind = type(module)
+        if isinstance(module, nn.MultiheadAttention):
+            cure = "heed.integrations.torch.replace(model)"
+            others[path] = Other("torch.nn.MultiheadAttention", cure)
+        if kind.__module__.startswith("transformers.") and "Attention" in kind.__name__:
+            cure = "heed.integrations.huggingface.enable(model)"
+            others[path] = Other(f"{kind.__name__} of transformers", cure)
+    return {
+        path: other
+        for path, other in others.items()
+        if not any(f"{inner}.".startswith(f"{path}.") for inner in found)
+    }
 
 
 @dataclass(frozen=True)
@@ -237,7 +262,7 @@ class Wish:
             cut = self._cut(record, asked, _queries(args, kwargs), path)
             keeper.keep(path, cut, self.following.now)
 
-        return before, after
+        return Hook(before), Hook(after)
 
     def _chosen(self, T: int) -> tuple[int, ...] | None:
         """The queries of a call of T that are kept; None: all."""

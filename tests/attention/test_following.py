@@ -1,6 +1,7 @@
 """A text that a search writes is followed: what its survivor saw, in every model that writes."""
 
 from contextlib import ExitStack
+from copy import deepcopy
 from functools import wraps
 from typing import Any
 
@@ -270,6 +271,20 @@ def test_nothing_is_left_on_a_model_that_writes() -> None:
         name: list(kept) for name, kept in before.items()
     }
     assert net.step.__func__ is type(net).step
+
+
+def test_a_copy_of_a_model_that_writes_writes_by_itself() -> None:
+    net: Any = transformer()
+    with heed.watch(net) as seen, heed.watch(net):
+        twin = deepcopy(net)
+        for weight in twin.parameters():
+            weight.data.zero_()
+        step = twin.step(twin.begin(SOURCE[:1], LENGTHS[:1]), torch.tensor([4]))
+        assert not step.logits.any()  # not the watched one's
+        assert not seen.texts
+    with heed.watch(twin) as seen:
+        searched(twin)
+    assert len(seen.texts) == 1
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)])

@@ -1,6 +1,7 @@
 """Watching collects every record during a forward pass, and leaves nothing behind."""
 
 from contextlib import ExitStack
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -142,6 +143,20 @@ def test_nothing_is_left_after_a_bad_call(net: Net) -> None:
     assert hooks(net) == 0
 
 
+def test_a_copy_of_what_is_watched_is_not_watched(net: Net, x: Tensor) -> None:
+    heard: list[nn.Module] = []
+    net.blocks[0].heads.register_forward_hook(lambda module, *_: heard.append(module))
+    with heed.watch(net) as seen, heed.watch(net, statistics=True):
+        twin = deepcopy(net)
+        assert hooks(twin) == 1  # the one that was there before
+        torch.testing.assert_close(twin(x), net(x))
+    assert [len(seen[path]) for path in PATHS] == [1, 1, 3]
+    assert heard == [twin.blocks[0].heads, net.blocks[0].heads]
+    with heed.watch(twin) as seen:
+        twin(x)
+    assert len(seen["decoder.attention"]) == 3
+
+
 def test_watches_nest(net: Net, x: Tensor) -> None:
     with heed.watch(net) as outer:
         net(x)
@@ -264,8 +279,11 @@ def test_an_attention_of_torchs_own_is_told_with_the_cure() -> None:
     both = torch.nn.ModuleDict({"a": other, "b": heed.MultiHeadAttention(8, 2)})
     with heed.watch(both) as seen:
         pass
-    with pytest.raises(UnknownName, match=r"'a' is a torch.*heed\.integrations\.torch\.replace"):
+    told = r"'a' is a torch.*heed\.integrations\.torch\.replace"
+    with pytest.raises(UnknownName, match=told):
         seen["a"]
+    with pytest.raises(UnknownName, match=told), heed.watch(both, modules=["b", "a*"]):
+        pass
     with pytest.raises(UnknownName, match="known: b"):
         seen["elsewhere"]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import heed
 from heed.attention.statistics import statistics
-from heed.errors import NotFormed, Refused
+from heed.errors import NotFormed, Refused, UnknownName
 from heed.integrations import huggingface
 from heed.records import Summary
 
@@ -441,6 +441,10 @@ def test_a_model_that_was_not_enabled_is_refused() -> None:
     with pytest.raises(Refused, match=r"enable\(model\)"):
         chosen(ids())
     with pytest.raises(Refused, match=r"huggingface\.enable"), heed.watch(chosen):
+        pass
+    both = nn.ModuleDict({"theirs": chosen, "ours": heed.Attention("dot", query=4)})
+    told = r"'theirs.*self_attn' is a LlamaAttention of transf.*huggingface\.enable"
+    with pytest.raises(UnknownName, match=told), heed.watch(both, modules="theirs.*"):
         pass
     huggingface.enable(chosen)(ids())
     assert huggingface.disable(chosen).config._attn_implementation == "sdpa"
