@@ -24,6 +24,7 @@ import torch
 from heed.errors import HeedError, Refused
 from heed.running.devices import chosen
 from heed.running.events import Event, Note, Progress, Work, finish
+from heed.running.preparing import there
 from heed.running.recipe import check, resolve, with_attention
 from heed.running.showing import show
 from heed.running.stories import story
@@ -70,9 +71,12 @@ def compare(
     for recipe in recipes:
         check(recipe)
     chosen(device)
+    places = [folder / name.replace("/", "+") for name in mechanisms]
+    if not resume or not all((place / "config.json").exists() for place in places):
+        there(recipes[0].data)  # the same for all
     tasks = [
-        (dict(raw), name, folder / name.replace("/", "+"), device, resume, overwrite)
-        for name in mechanisms
+        (dict(raw), name, place, device, resume, overwrite)
+        for name, place in zip(mechanisms, places, strict=True)
     ]
     cells = yield from _together(tasks, jobs)
     cells.sort(key=lambda cell: mechanisms.index(cell.mechanism))

@@ -61,11 +61,25 @@ def test_one_that_fails_beside_others_and_going_on(
     assert why not in (out / "page.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize("names", ["dot,additiv", "dot,dot", " , "])
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["demo", "--attention", "dot,additiv"], "did you mean additive"),
+        (["demo", "--attention", "dot,dot"], "name each mechanism once"),
+        (["demo", "--attention", " , "], "name each mechanism once"),
+        (["multi30k-rnn", "data.folder=/nowhere"], "data.train.source: cannot read /nowhere"),
+        (["sst2", "data.folder=/nowhere", "--resume"], "cannot read /nowhere"),
+    ],
+)
 def test_what_cannot_be_is_refused_before_anything_is_trained(
-    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str
+    command: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    says: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = command("compare", "demo", "--attention", names)
+    done = command("compare", *words)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert says in done.err
     assert list(tmp_path.iterdir()) == []
