@@ -78,10 +78,22 @@ class Scrub:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Languages:
+    """A choice of the language in which the page speaks; nothing without its script."""
+
+    kind: ClassVar[str] = "history"
+
+    def html(self) -> str:
+        """A place for it."""
+        return '<div class="languages"></div>'
+
+
 def _said(moment: Moment) -> str:
     lines = moment.text.splitlines()[:LINES]
     said = "<br>".join(written(line[:LONGEST]) for line in lines)
-    return f'<p class="note" data-step="{moment.step}" dir="auto">step {moment.step}<br>{said}</p>'
+    step = f"<span>step {moment.step}</span>"
+    return f'<p class="note" data-step="{moment.step}" dir="auto">{step}<br>{said}</p>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +114,7 @@ class History:
 
     def blocks(self) -> list[Block]:
         """As parts of a page."""
-        blocks: list[Block] = [Charts(self.charts)]
+        blocks: list[Block] = [Languages(), Charts(self.charts)]
         if self.moments:
             blocks += [Heading("Along the way"), Scrub(self.moments)]
         if self.note:

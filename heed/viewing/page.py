@@ -92,7 +92,7 @@ SCRIPTS = {
         *("strings", "store", "field", "sources", "paint", "labels", "layout", "plate", "stage"),
         *("threads", "thumbs", "figures", "reading", "controls", "phrases", "atlas"),
     ),
-    "history": ("history",),
+    "history": ("controls", "phrases", "history"),
 }
 """What a page with a block of this kind needs beside what all pages have."""
 
@@ -112,7 +112,7 @@ def style(kinds: tuple[str, ...] = ()) -> str:
 @cache
 def script(kinds: tuple[str, ...] = ()) -> str:
     """What draws the heat maps and sorts the tables."""
-    own = (name for kind in kinds for name in SCRIPTS[kind])
+    own = dict.fromkeys(name for kind in kinds for name in SCRIPTS[kind])
     parts = "".join(_asset(f"{name}.js") for name in (*SHARED, *own))
     ready = 'document.documentElement.dataset.ready = "yes";'
     return f'"use strict";\n(() => {{\n{parts}{ready}\n}})();\n'

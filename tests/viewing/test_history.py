@@ -17,7 +17,7 @@ from heed.viewing.history import History, Moment, Scrub, panels
 from heed.viewing.image import svg
 from heed.viewing.panels import Panel
 
-CHART = LineChart("entropy of decoder", [Line("decoder", [10, 20], [1.5, 0.5])], x="step")
+CHART = LineChart("entropy of decoder", [Line("decoder", [10, 20], [1.5, 0.5])], "step", "nats")
 
 
 def panel(shift: float = 0.0, title: str = "head 0") -> Panel:
@@ -69,7 +69,7 @@ def test_a_page_has_a_map_of_every_step_and_no_markup_of_the_files() -> None:
     assert html.count("<figure") == 2
     assert "alert" in html
     assert "<script>" not in html
-    assert "said<br>more" in html
+    assert "<span>step 20</span><br>said<br>more" in html
     data = [json.loads(x) for x in re.findall(r'application/json">(.*?)</script>', html)]
     titles = [each["title"] for each in data[0]["panels"]]
     assert titles == ["step 10 · head 0", "step 20 · head 0"]
@@ -81,7 +81,9 @@ def test_the_slider_moves_maps_and_texts(browser: Any, tmp_path: Path) -> None:
         Moment(20, [], "two"),
         Moment(30, [panel(0.5)], "three"),
     ]
-    History("t", [CHART], moments).page().write(tmp_path / "page.html")
+    note = "This model has no attention, so only its loss is shown."
+    page = History("run: its training", [CHART], moments, note).page()
+    page.write(tmp_path / "page.html")
     tab = browser.open(tmp_path / "page.html")
     tab.until("document.querySelector('figure select')?.selectedIndex === 1")
     assert tab.text(".slider output") == "step 30"
@@ -91,6 +93,20 @@ def test_the_slider_moves_maps_and_texts(browser: Any, tmp_path: Path) -> None:
     assert tab.get("document.querySelector('figure select').selectedIndex") == 0
     shown = "[...document.querySelectorAll('[data-step]')].filter((x) => !x.hidden)"
     assert tab.get(f"{shown}.map((x) => x.dataset.step).join()") == "20"
+    nodes = "h1, figure.chart text, figure.chart g > title, h2, output, .note, option, p:last-child"
+    said = f"[...document.querySelectorAll('{nodes}')].map((x) => x.textContent)"
+    english = tab.get(said)
+    tab.click(".language [data-value=zh]")
+    chinese = tab.get(said)
+    assert tab.get("document.querySelector('main').lang") == "zh"
+    assert [other for one, other in zip(english, chinese, strict=True) if one != other] == [
+        *("run：训练过程", "decoder 的熵", "步", "纳特"),
+        *("decoder：第 10 步，1.5 纳特", "decoder：第 20 步，0.5 纳特"),
+        *("训练途中", "第 20 步", "第 10 步 · 头 0", "第 30 步 · 头 0"),
+        *("第 10 步one", "第 20 步two", "第 30 步three", "这个模型没有注意力，因此只显示损失。"),
+    ]
+    tab.click(".language [data-value=en]")
+    assert tab.get(said) == english
     assert tab.requests() == []
     assert tab.complaints() == []
     tab.close()

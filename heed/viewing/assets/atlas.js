@@ -238,5 +238,3 @@ function buildAtlas(host) {
 }
 
 document.querySelectorAll("section.atlas").forEach(buildAtlas);
-document.addEventListener("speak", ({ detail }) => speakAround(detail));
-if (document.documentElement.lang in PHRASES) speakAround(document.documentElement.lang);

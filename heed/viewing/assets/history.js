@@ -1,3 +1,15 @@
+// A choice of the language in which the page speaks.
+function languages(host) {
+  const node = switchOf(phrased("Language"), Object.entries(LANGUAGES), spoken, (language) => {
+    document.dispatchEvent(new CustomEvent("speak", { detail: language }));
+    node.setAttribute("aria-label", phrased("Language"));
+    host.closest("main").lang = language;
+  });
+  node.classList.add("language");
+  host.append(node);
+}
+document.querySelectorAll(".languages").forEach(languages);
+
 // A slider over the steps of a training: every map and text below shows the step it stands at.
 function scrub(host) {
   const steps = host.dataset.steps.split(" ").map(Number);
@@ -6,13 +18,13 @@ function scrub(host) {
     min: 0,
     max: steps.length - 1,
     value: steps.length - 1,
-    "aria-label": "step",
+    "aria-label": phrased("step"),
   });
   const said = element("output", {});
   // A map that was not saved at this step shows the one before it.
   function show() {
     const step = steps[slider.value];
-    said.textContent = `step ${step}`;
+    said.textContent = phrased(`step ${step}`);
     slider.setAttribute("aria-valuetext", said.textContent);
     host.querySelectorAll("figure.map").forEach((figure) => {
       const select = figure.querySelector("select");
@@ -30,8 +42,15 @@ function scrub(host) {
   host.prepend(element("label", { class: "slider" }, slider, said));
   // Maps are drawn when they come near: a new one is brought to the same step.
   const figures = host.querySelectorAll("figure.map");
-  const watch = new MutationObserver(show);
+  const watch = new MutationObserver(() => {
+    speakAround();
+    show();
+  });
   figures.forEach((figure) => watch.observe(figure, { childList: true }));
+  document.addEventListener("speak", () => {
+    slider.setAttribute("aria-label", phrased("step"));
+    show();
+  });
   show();
 }
 document.querySelectorAll(".scrub").forEach(scrub);

@@ -1,5 +1,6 @@
-// What stands around an atlas, in the other languages: names, and sentences with numbers in them.
+// What stands on a page, in the other languages: names, and sentences with numbers in them.
 // Only what heed itself says is looked up; words, formulas and answers stay as they are.
+const LANGUAGES = { en: "English", zh: "中文" };
 const STANDING = [
   "main > h1",
   "dl.sentences dt",
@@ -7,6 +8,9 @@ const STANDING = [
   "li.example figure.map .name",
   "li.example figure.map .switch button",
   ...["> h2", "> h3", "> p", "dd span", "th button", "td:last-child"].map((x) => `.walk ${x}`),
+  ...["~ h2", "~ p"].map((x) => `main > .languages ${x}`),
+  ...["text[font-weight]", "text.heed-soft", "g > title"].map((x) => `figure.chart ${x}`),
+  ...["option", ".switch button", ".note > span"].map((x) => `.scrub ${x}`),
 ].join();
 const PHRASES = {
   en: [],
@@ -62,15 +66,42 @@ const PHRASES = {
     [/^is NOT what the model computed: they differ by (.*)$/, "与模型算出的结果不符：相差 $1"],
     [/^nothing is gathered: the weights are the answer$/, "不作汇总：权重就是答案"],
     [/^(\d+) keys more are left out of the table\.$/, "表中略去了另外 $1 个键。"],
+    [/^(.*): its training$/s, "$1：训练过程"],
+    [/^Language$/, "语言"],
+    [/^Along the way$/, "训练途中"],
+    [/^This model has no attention, .*$/, "这个模型没有注意力，因此只显示损失。"],
+    [/^validation loss$/, "验证损失"],
+    [/^entropy of attention(?= \(|$)/, "注意力的熵"],
+    [/^entropy of (.*)$/s, "$1 的熵"],
+    [/^sharpness of attention(?= \(|$)/, "注意力的尖锐度"],
+    [/^sharpness of (.*)$/s, "$1 的尖锐度"],
+    [/^nats$/, "纳特"],
+    [/^largest share$/, "最大份额"],
+    [/: (\S+) step, (\S+) nats$/, "：第 $1 步，$2 纳特"],
+    [/: (\S+) step, (\S+) largest share$/, "：第 $1 步，最大份额 $2"],
+    [/^loss：/, "损失："],
+    [/^step$/, "步"],
+    [/^step (\d+)(?= · |$)/, "第 $1 步"],
+    [/ · alignment$/, " · 对齐"],
   ],
 };
 const atFirst = new WeakMap(); // what each of them said at first
+let spoken = "en";
+const phrased = (text) =>
+  PHRASES[spoken].reduce((said, [found, other]) => said.replace(found, other), text);
 
-function speakAround(language) {
+function speakAround() {
   document.querySelectorAll(STANDING).forEach((node) => {
-    if (!atFirst.has(node)) atFirst.set(node, node.textContent);
-    const say = (text, [found, other]) => text.replace(found, other);
-    const parts = atFirst.get(node).split(node.matches(".note") ? " · " : /$^/);
-    node.textContent = parts.map((part) => PHRASES[language].reduce(say, part)).join(" · ");
+    // A text of a drawing may be empty, or have its tooltip behind it.
+    const words = (node.matches("text") && node.firstChild) || node;
+    if (!atFirst.has(words)) atFirst.set(words, words.textContent);
+    const parts = atFirst.get(words).split(node.matches(".note") ? " · " : /$^/);
+    words.textContent = parts.map(phrased).join(" · ");
   });
 }
+function speak(language) {
+  spoken = language;
+  speakAround();
+}
+document.addEventListener("speak", ({ detail }) => speak(detail));
+if (document.documentElement.lang in PHRASES) speak(document.documentElement.lang);

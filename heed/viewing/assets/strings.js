@@ -152,7 +152,6 @@ const SAID = {
     letters: "{0} 个字符",
   },
 };
-const LANGUAGES = { en: "English", zh: "中文" };
 function speaker(language) {
   const table = SAID[language];
   return (key, ...given) =>
