@@ -38,12 +38,13 @@ def run(
     collection: Annotated[
         str,
         typer.Argument(
-            metavar="COLLECTION", help="What to list: mechanisms, models, tasks or recipes."
+            metavar="COLLECTION",
+            help="What to list: mechanisms, kernels, models, tasks or recipes.",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List what there is: the parts of every mechanism, models, tasks, recipes."""
+    """List what there is: the parts of every mechanism, kernels, models, tasks, recipes."""
     from rich.console import Console
 
     if collection not in COLLECTIONS:
@@ -184,6 +185,16 @@ def _mechanisms() -> list[dict[str, Any]]:
     return [as_data(entry) for entry in CATALOGUE.values()]
 
 
+def _kernels() -> list[dict[str, Any]]:
+    """By the names that `heed.kernels.off` takes."""
+    import heed
+
+    said = {name: kernel.__doc__ or "" for name, kernel in heed.kernels.NAMES.items()}
+    return [
+        {"name": name, "about": doc.partition("\n")[0].rstrip(".")} for name, doc in said.items()
+    ]
+
+
 def _listed(collection: str) -> list[dict[str, Any]]:
     from heed.running import listing
 
@@ -193,5 +204,6 @@ def _listed(collection: str) -> list[dict[str, Any]]:
 
 COLLECTIONS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "mechanisms": _mechanisms,
+    "kernels": _kernels,
     **{name: partial(_listed, name) for name in ("models", "tasks", "recipes")},
 }

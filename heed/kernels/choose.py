@@ -7,7 +7,18 @@ from threading import Lock
 from types import ModuleType
 
 from heed.errors import UnknownName
-from heed.kernels import additive, banded, scan, sdpa, single, window
+from heed.kernels import (
+    additive,
+    banded,
+    cell,
+    decoder,
+    scan,
+    sdpa,
+    single,
+    statistics,
+    surprise,
+    window,
+)
 from heed.records import Call
 
 KERNELS: dict[str, ModuleType] = {
@@ -23,8 +34,14 @@ KERNELS: dict[str, ModuleType] = {
 ALIGNING = frozenset({"scan"})
 """Those that serve the align of a call alone, which asks for them by itself."""
 
-BESIDE = frozenset({"statistics"})
+BESIDE: dict[str, ModuleType] = {"statistics": statistics}
 """Those that tell of a call what another kernel serves."""
+
+AROUND: dict[str, ModuleType] = {"cell": cell, "surprise": surprise, "decoder": decoder}
+"""Those that serve what stands around attention; where they do not, PyTorch does."""
+
+NAMES: dict[str, ModuleType] = {**KERNELS, **BESIDE, **AROUND}
+"""All that can be switched off."""
 
 _off: frozenset[str] = frozenset()
 _times_off: Counter[str] = Counter()  # contexts may overlap, in threads too
@@ -51,8 +68,8 @@ def is_on(name: str) -> bool:
 def off(*names: str) -> Iterator[None]:
     """Switch kernels off while the context lasts, in the whole process: `with off("sdpa"):`"""
     for name in names:
-        if name not in KERNELS and name not in BESIDE:
-            raise UnknownName("kernel", name, [*KERNELS, *BESIDE])
+        if name not in NAMES:
+            raise UnknownName("kernel", name, NAMES)
     _turn(names, 1)
     try:
         yield

@@ -97,7 +97,7 @@ def test_recipes_say_what_they_need_and_what_is_good(command) -> None:
     assert "train.en" in recipes["multi30k-rnn"]["needs"]
 
 
-@pytest.mark.parametrize("collection", ["models", "tasks", "recipes"])
+@pytest.mark.parametrize("collection", ["kernels", "models", "tasks", "recipes"])
 def test_every_collection_reads_as_text_and_as_json(command, collection: str) -> None:
     told, data = command("list", collection), command("list", collection, "--json")
     assert (told.code, data.code) == (0, 0)

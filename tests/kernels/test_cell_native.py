@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import heed
 from heed.kernels import native
 from heed.kernels.cell import native as kernel
 from heed.models import unrolled
@@ -45,6 +46,8 @@ def test_a_step_is_that_of_pytorch(B: int, H: int) -> None:
     given = drawn(B, H)
     assert kernel.serves(given[0])
     assert not kernel.serves(given[0].double())
+    with heed.kernels.off("cell"):
+        assert not kernel.serves(given[0])
     exact = both_ways(*(x.double() for x in given))
     for ours, theirs in zip(both_ways(*given), exact, strict=True):
         torch.testing.assert_close(ours, theirs.float(), rtol=1e-5, atol=1e-5)

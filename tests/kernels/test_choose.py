@@ -6,7 +6,7 @@ from torch import nn
 
 import heed
 from heed.errors import UnknownName
-from heed.kernels import KERNELS, choose, scan
+from heed.kernels import KERNELS, NAMES, choose, scan
 
 
 def seen(name: str, need: str = "context", **more: object) -> heed.Attended:
@@ -128,6 +128,9 @@ def test_off_of_nothing_switches_nothing_off() -> None:
 def test_off_takes_every_kernel() -> None:
     with heed.kernels.off(*KERNELS):
         assert seen("dot").kernel == "reference"
+    with heed.kernels.off(*NAMES):
+        assert not any(map(choose.is_on, NAMES))
+        assert [name for name, _ in seen("dot").refusals] == list(KERNELS)  # no others attend
 
 
 def test_an_unknown_kernel_gets_the_nearest_name() -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import heed
 from heed.kernels import native
 from heed.kernels.surprise import native as kernel
 from heed.models.written import Unformed
@@ -92,6 +93,8 @@ def test_labels_outside_of_the_vocabulary_are_refused(label: int) -> None:
 
 
 def test_others_are_left_to_pytorch() -> None:
+    with heed.kernels.off("surprise"):
+        assert kernel.judging(torch.randn(2, 3)) is None
     assert kernel.judging(torch.randn(2, 3).double()) is None
     with FakeTensorMode():
         assert kernel.judging(torch.empty(2, 3)) is None

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import heed
 from heed.decoding import beam, greedy
 from heed.errors import Refused, ShapeError
 from heed.kernels import native
@@ -231,12 +232,13 @@ def searched(net: Any, source: Tensor, lengths: Tensor, **how: Any) -> list[Any]
 
 
 @torch.no_grad()
-def test_searches_find_what_they_find_on_the_general_road(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in KINDS[:3]:
+def test_searches_find_what_they_find_on_the_general_road() -> None:
+    for kind in KINDS:
+        if kind.get("norm") == "post":  # at random it repeats a word: hypotheses all but tie
+            continue
         net, (source, lengths) = network(**kind), texts()
         roads = [searched(net, source, lengths)]
-        with monkeypatch.context() as patch:
-            patch.setattr(native_stepping, "refusal", lambda *_: "not now")
+        with heed.kernels.off("decoder"):
             assert isinstance(net.begin(source, lengths), PlainCarry)
             roads.append(searched(net, source, lengths))
         for ours, others in zip(*roads, strict=True):
@@ -247,14 +249,15 @@ def test_searches_find_what_they_find_on_the_general_road(monkeypatch: pytest.Mo
 
 
 @torch.no_grad()
-def test_equal_symbols_are_ranked_as_on_the_general_road(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_symbols_are_ranked_as_on_the_general_road() -> None:
     net, (source, lengths) = network(), texts()
     table = net.decoder.words.table.weight
     table[20:] = table[4:20].repeat(2, 1)[: SYMBOLS - 20]  # every symbol has a double
     found = searched(net, source, lengths)
     assert all(symbol < 20 for each in found[:B] for symbol in each[0].symbols)
-    monkeypatch.setattr(native_stepping, "refusal", lambda *_: "not now")
-    for ours, others in zip(found, searched(net, source, lengths), strict=True):
+    with heed.kernels.off("decoder"):
+        general = searched(net, source, lengths)
+    for ours, others in zip(found, general, strict=True):
         assert [x.symbols for x in ours] == [x.symbols for x in others]
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels import native
+from heed.kernels.choose import is_on
 
 _ROWS = "13q"  # struct rows of native.c
 _ahead = native.Function("heed_gru_ahead", _ROWS)
@@ -15,7 +16,7 @@ _back = native.Function("heed_gru_back", _ROWS)
 def serves(x: Tensor) -> bool:
     """Whether the library computes with such numbers."""
     fits = type(x) is Tensor and x.is_cpu and x.dtype == torch.float32
-    return fits and native.missing() is None
+    return fits and is_on("cell") and native.missing() is None
 
 
 def gru_ahead(x: Tensor, gates: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
