@@ -16,7 +16,7 @@ from heed.attention.naming import build
 from heed.attention.position import ALiBi
 from heed.attention.statistics import statistics
 from heed.kernels import statistics as kernel
-from heed.kernels.statistics import plain
+from heed.kernels.statistics import native, plain
 from heed.kernels.statistics.operator import statistics as operator
 from heed.records import Attended, Statistics, Summary
 from heed.visible import Places, Visible
@@ -80,11 +80,17 @@ def assert_agree(got: Statistics, weight: Tensor, want: Statistics, atol: float 
         assert (once[share > 0] <= 1).all()  # no place twice
 
 
+@pytest.fixture(params=["as it is", "without the library"])
+def serving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By C where it was built; and by PyTorch, in several blocks."""
+    if request.param == "without the library":
+        monkeypatch.setattr(native, "serves", lambda question: False)
+        monkeypatch.setattr(plain, "BLOCK", 200)
+
+
+@pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize(("name", "shape", "heads"), CASES)
-def test_the_twins_agree(
-    name: str, shape: tuple[int, int], heads: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain, "BLOCK", 200)  # several blocks
+def test_the_twins_agree(name: str, shape: tuple[int, int], heads: tuple[int, int]) -> None:
     (T, S), (H, G) = shape, heads
     visible = VISIBLES[name](T, S)
     q, k = torch.randn(B, H, T, D), torch.randn(B, G, S, D)
@@ -123,6 +129,7 @@ def test_log_sum_is_that_of_the_energies() -> None:
     assert (got.log_sum[1] == -torch.inf).all()
 
 
+@pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
 @pytest.mark.parametrize("name", ["padded", "gaps", "table"])
 def test_poison_in_what_nobody_sees_changes_no_bit(name: str, poison: float) -> None:
@@ -137,6 +144,7 @@ def test_poison_in_what_nobody_sees_changes_no_bit(name: str, poison: float) -> 
         assert x is None or (y is not None and torch.equal(x, y))
 
 
+@pytest.mark.usefixtures("serving")
 def test_a_query_that_sees_nothing_says_nothing() -> None:
     q, k = torch.randn(B, 2, 3, D), torch.randn(B, 2, 5, D)
     got = ask(q, k, heed.lengths([5, 0]), Summary(top=2, map=(2, 2), rows=(1,))).statistics
@@ -147,6 +155,7 @@ def test_a_query_that_sees_nothing_says_nothing() -> None:
         assert not x[1].any()
 
 
+@pytest.mark.usefixtures("serving")
 def test_sinks_are_keys_too() -> None:
     heads = heed.MultiHeadAttention(8, 2, add_bias_kv=True, add_zero_attn=True).eval()
     x = torch.randn(B, 5, 8)
@@ -157,6 +166,7 @@ def test_sinks_are_keys_too() -> None:
         assert_agree(seen.statistics, weight, statistics(weight, ASKED))
 
 
+@pytest.mark.usefixtures("serving")
 def test_a_bias_is_felt() -> None:
     mechanism = build("scaled-dot", query=D, key=D, value=D)
     q, k = torch.randn(B, 4, 6, D), torch.randn(B, 4, 6, D)
@@ -167,6 +177,7 @@ def test_a_bias_is_felt() -> None:
     assert_agree(seen.statistics, weight, statistics(weight, ASKED))
 
 
+@pytest.mark.usefixtures("serving")
 def test_a_gain_and_a_window_around_a_centre() -> None:
     """As `local-p` has them, asked directly: whichever kernel serves its context."""
     mechanism = build("local-p/dot", query=D, key=D, value=D, heads=2, window=3).eval()

@@ -1,4 +1,4 @@
-"""The operator `heed::statistics`: Triton on a GPU, PyTorch on the CPU; no gradient flows.
+"""The operator `heed::statistics`: Triton on a GPU, C or PyTorch on the CPU; no gradient flows.
 
 It gives, in this order (k is `top`, zero where not asked for):
 
@@ -13,7 +13,7 @@ It gives, in this order (k is `top`, zero where not asked for):
 import torch
 from torch import Tensor
 
-from heed.kernels.statistics import plain
+from heed.kernels.statistics import native, plain
 from heed.kernels.statistics.plan import Question
 
 
@@ -47,6 +47,8 @@ def statistics(
     )
     if not q.is_cuda:
         with torch.autocast("cpu", enabled=False):  # energies stay in float32
+            if native.serves(question):
+                return native.summarise(question)
             return plain.summarise(question)
     from heed.kernels.statistics import forward
 

@@ -1,0 +1,233 @@
+"""Statistics in C meet those in PyTorch, over everything that can be asked of them."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from heed.kernels import native as library
+from heed.kernels.statistics import native, plain
+from heed.kernels.statistics.plan import Question
+
+pytestmark = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
+
+NAMES = ("log_sum", "facts", "place", "received", "top", "share", "map")
+SIZES = [
+    *((1, 1, 1, 1, 1, 1), (2, 3, 1, 7, 17, 5), (1, 2, 2, 49, 31, 8), (2, 4, 2, 100, 130, 21)),
+    *((1, 1, 1, 200, 1100, 16), (3, 2, 1, 48, 512, 64), (1, 6, 3, 97, 513, 33)),
+]  # B H G T S D; 48 rows are a task, 16 keys a panel, 512 a strip
+
+
+def maybe(chance: float = 0.5) -> bool:
+    return bool(torch.rand(()) < chance)
+
+
+def number(least: int, most: int) -> int:
+    return int(torch.randint(least, most + 1, ()))
+
+
+def drawn(size: tuple[int, ...], scale: float = 1.0) -> Question:
+    """Of each thing that may be there, some are; what may speak for all does so at times."""
+    B, H, G, T, S, D = size
+    sinks = number(1, 3) if maybe(0.3) else 0
+    N = S + sinks
+
+    def some(n: int) -> int:
+        return 1 if maybe() else n
+
+    def places(B: int, H: int) -> Tensor:
+        return torch.rand(B, H, T) * (S - 1)
+
+    q = torch.randn(B, T, H, D).transpose(1, 2) if maybe() else torch.randn(B, H, T, 2 * D)[..., :D]
+    k = torch.randn(B, N, G, D).transpose(1, 2) if maybe() else torch.randn(B, G, N, D)
+    bias = torch.randn(some(B), some(H), some(T), N) if maybe(0.3) else None
+    table = (torch.rand(some(B), some(H), some(T), S) > 0.5).to(torch.uint8)
+    return Question(
+        q=q * scale,
+        k=k * scale,
+        log_sum=None,
+        stop=torch.randint(S + 1, (B,), dtype=torch.int32) if maybe(0.3) else None,
+        exists=(torch.rand(B, S) > 0.3).to(torch.uint8) if maybe(0.3) else None,
+        centre=places(some(B), some(H)) if maybe(0.3) else None,
+        table=table if maybe(0.3) else None,
+        bias=None if bias is None else bias.mT.contiguous().mT if maybe(0.3) else bias,
+        gain=places(some(B), some(H)) if maybe(0.3) else None,
+        scale=D**-0.5,
+        sigma=float(max(1, S // 8)),
+        first=number(-3, max(0, S - T) + 3),
+        half=number(0, S) if maybe(0.3) else -1,
+        radius=number(0, S // 4 + 1),
+        causal=maybe(0.3),
+        sinks=sinks,
+        top=min(number(0, 8), N),
+        map=(number(1, min(T, 40)), number(1, min(N, 40))) if maybe(0.7) else (0, 0),
+    )  # fmt: skip
+
+
+def widened(question: Question) -> Question:
+    bias = None if question.bias is None else question.bias.double()
+    return replace(question, q=question.q.double(), k=question.k.double(), bias=bias)
+
+
+def assert_agree(got: list[Tensor], exact: list[Tensor], reach: float) -> None:
+    """Shares agree to some epsilons; of equal ones any may come first.
+
+    reach  the largest energy: its rounding is what the exponential makes relative
+    """
+    said, want = dict(zip(NAMES, got, strict=True)), dict(zip(NAMES, exact, strict=True))
+    loose = 1e-6 * max(1.0, reach)
+    N = said["received"].shape[-1]
+    for name in ("log_sum", "received", "share", "map"):
+        atol = loose * max(1.0, want["received"].max().item() if name == "received" else 1.0)
+        torch.testing.assert_close(
+            said[name].double(), want[name], rtol=loose, atol=atol,
+            msg=lambda told, name=name: f"{name}: {told}",
+        )  # fmt: skip
+    mass, entropy, peak, expected, spread = said["facts"].double()
+    sure = want["facts"]
+    torch.testing.assert_close(mass, sure[0], rtol=loose, atol=loose)
+    torch.testing.assert_close(entropy, sure[1], rtol=loose, atol=10 * loose)
+    torch.testing.assert_close(peak, sure[2], rtol=loose, atol=loose)
+    torch.testing.assert_close(expected, sure[3], rtol=loose, atol=loose * N)
+    torch.testing.assert_close(spread, sure[4], rtol=10 * loose, atol=loose * N)
+    same = said["place"] == want["place"]
+    assert same.double().mean() > 0.9 or reach > 100
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_c_agrees_with_pytorch_in_float64(
+    size: tuple[int, ...], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(seed)
+    question = drawn(size)
+    monkeypatch.setattr(native, "SCRATCH", 4000)  # parts are added up several times
+    assert native.serves(question)
+    exact = plain.summarise(widened(question))
+    assert_agree(native.summarise(question), exact, 4.0)
+
+
+@pytest.mark.parametrize("scale", [0.01, 30.0, 1e4])
+def test_of_any_magnitude(scale: float) -> None:
+    for seed in range(8):
+        torch.manual_seed(seed)
+        question = drawn((2, 4, 2, 60, 70, 32), scale)
+        largest = (question.q.abs().max() * question.k.abs().max()).item() * 32**0.5
+        exact = plain.summarise(widened(question))
+        assert_agree(native.summarise(question), exact, largest)
+
+
+@pytest.mark.parametrize("level", library.LEVELS)
+def test_every_level_agrees(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if library.LEVELS.index(level) > library.LEVELS.index(library.level()):
+        pytest.skip(f"this processor has no {level}")
+    other = library.Function("heed_statistics", native._say.layout, level)
+    monkeypatch.setattr(native, "_say", other)
+    for seed in range(6):
+        torch.manual_seed(seed)
+        question = drawn((2, 4, 2, 77, 91, 24))
+        assert_agree(native.summarise(question), plain.summarise(widened(question)), 4.0)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def bits(question: Question) -> list[Tensor]:
+    return [x.view(torch.int32) for x in native.summarise(question)]
+
+
+def test_no_bit_depends_on_threads_or_on_chance(
+    threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = drawn((2, 4, 2, 120, 300, 32))
+    want = bits(question)
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        for _ in range(20):
+            assert all(map(torch.equal, bits(question), want))
+    monkeypatch.setattr(native, "SCRATCH", 1000)
+    assert all(map(torch.equal, bits(question), want))
+
+
+def test_a_row_is_told_the_same_alone_and_among_others() -> None:
+    many = Question(**fresh(q=torch.randn(3, 2, 70, 16), k=torch.randn(3, 2, 90, 16)))
+    whole = native.summarise(many)
+    for b, t in ((0, 0), (1, 47), (2, 69)):
+        given = fresh(q=many.q[b : b + 1, :, t : t + 1], k=many.k[b : b + 1], first=t)
+        alone = native.summarise(Question(**given))
+        for name, x, y in zip(NAMES, alone, whole, strict=True):
+            if name in ("received", "map"):
+                continue
+            y = y[:, b : b + 1, :, t : t + 1] if name == "facts" else y[b : b + 1, :, t : t + 1]
+            assert torch.equal(x, y), name
+
+
+def fresh(**more: Any) -> dict[str, Any]:
+    """A causal question, with the places of its queries as they are told."""
+    bare: dict[str, Any] = dict.fromkeys(("log_sum", "stop", "exists", "centre", "table", "bias"))
+    told = {"scale": 0.25, "sigma": 1.0, "first": 0, "half": -1, "radius": 0, "causal": True}
+    return bare | told | {"gain": None, "sinks": 0, "top": 5, "map": (0, 0)} | more
+
+
+def test_equals_are_named_from_the_first_on() -> None:
+    k = torch.ones(1, 1, 40, 4)
+    told = fresh(q=torch.ones(1, 1, 3, 4), k=k, causal=False, top=8)
+    _, _, place, _, top, share, _ = native.summarise(Question(**told))
+    assert not place.any()
+    assert (top == torch.arange(8)).all()
+    torch.testing.assert_close(share, torch.full_like(share, 1 / 40))
+
+
+@pytest.mark.parametrize("poison", [torch.nan, torch.inf])
+def test_poison_that_is_seen_spoils_its_rows_alone(poison: float) -> None:
+    q, k = torch.randn(1, 1, 6, 4).abs(), torch.randn(1, 1, 6, 4)
+    k[0, 0, 4] = poison
+    ours, theirs = (each.summarise(Question(**fresh(q=q, k=k, top=0))) for each in (native, plain))
+    assert ours[1][:, :, :, :4].isfinite().all()
+    assert ours[1][1, :, :, 4:].isnan().all()  # entropy
+    assert (ours[1].isnan() == theirs[1].isnan()).all()
+
+
+def test_no_queries_no_answers() -> None:
+    told = fresh(q=torch.randn(2, 2, 0, 4), k=torch.randn(2, 2, 5, 4), map=(0, 0))
+    log_sum, facts, *_ = native.summarise(Question(**told))
+    assert (log_sum.shape, facts.shape) == ((2, 2, 0), (5, 2, 2, 0))
+
+
+def test_doubles_are_left_to_pytorch() -> None:
+    q = torch.randn(1, 1, 2, 4, dtype=torch.float64)
+    assert not native.serves(Question(**fresh(q=q, k=q)))
+
+
+def test_far_places_keep_their_digits() -> None:
+    """A sharp row at the end of a long text: its spread is no difference of squares."""
+    S = 20_000
+    k = torch.zeros(1, 1, S, 4)
+    k[0, 0, -3:] = 120.0
+    question = Question(**fresh(q=torch.ones(1, 1, 1, 4), k=k, causal=False, top=3))
+    _, facts, place, *_ = native.summarise(question)
+    assert place.item() == S - 3
+    torch.testing.assert_close(facts[3].item(), float(S - 2), rtol=1e-7, atol=0)
+    torch.testing.assert_close(facts[4].item(), (2 / 3) ** 0.5, rtol=1e-4, atol=0)
+
+
+def test_more_than_fits_at_once_and_an_odd_number_of_keys() -> None:
+    q, k = torch.randn(1, 1, 500, 8), torch.randn(1, 1, 4097, 8)
+    told = fresh(q=q, k=k, causal=False, top=4, map=(256, 256))
+    exact = plain.summarise(widened(Question(**told)))
+    assert_agree(native.summarise(Question(**told)), exact, 4.0)
+
+
+def test_a_peak_far_from_the_others_takes_no_digits_of_the_spread() -> None:
+    k = torch.full((1, 1, 20_000, 4), -120.0)
+    k[0, 0, 0], k[0, 0, -2_000:] = 0.001, 0.0
+    question = Question(**fresh(q=torch.ones(1, 1, 1, 4), k=k, causal=False))
+    exact = plain.summarise(widened(question))[1][4]
+    torch.testing.assert_close(native.summarise(question)[1][4].double(), exact, rtol=3e-6, atol=0)
