@@ -17,8 +17,10 @@ from heed.attention.past import fitted
 from heed.attention.piecewise import of_queries
 from heed.attention.position import Position
 from heed.attention.reach import Reached
+from heed.attention.score import Score
 from heed.attention.statistics import check_rows, summarise
 from heed.errors import ShapeError
+from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics
 from heed.kernels.choose import ALIGNING, KERNELS, choose, is_on
 from heed.records import Attended, Call, Need, State, Statistics, Summary
@@ -101,7 +103,9 @@ def _look_back(
             seen = seen._replace(rows=torch.cat(chosen, 2))
         return None, seen
     apart = call.align in _APART and not call.past
-    width = call.q.shape[-1] if call.family == "additive" else 1  # tanh of every pair and channel
+    width = 1
+    if call.family == "additive" and not _fused(mechanism.score, call.q, call.k):
+        width = call.q.shape[-1]  # tanh of every pair and channel
     return reason, summarise(weights, (*call.q.shape[:3], S), asked, apart, width)
 
 
@@ -245,7 +249,7 @@ def _look(
     mechanism: Mechanism, scene: _Scene, slots: Mapping[str, Any], hint: Tensor | None = None
 ) -> _Looked:
     """Score and align all the rows of a scene."""
-    energy = mechanism.score.energy(scene.q, scene.memory, scene.places, hint)
+    energy = _energy(mechanism.score, scene, hint)
     if energy.shape != (*scene.q.shape[:3], scene.memory.k.shape[2]):
         raise ShapeError(
             f"{mechanism.score.name} must give energies B H T S, "
@@ -260,6 +264,21 @@ def _look(
         energy,
         {} if aligned.after is None else {mechanism.align.name: aligned.after},
         None,
+    )
+
+
+def _energy(score: Score, scene: _Scene, hint: Tensor | None) -> Tensor:
+    """By the score itself; additive ones by a kernel, where nothing is added inside the tanh."""
+    q, k, w = scene.q, scene.memory.k, score.vector
+    if hint is None and w is not None and _fused(score, q, k):
+        return additive.energies(q, k, w.to(q.dtype))
+    return score.energy(q, scene.memory, scene.places, hint)
+
+
+def _fused(score: Score, q: Tensor, k: Tensor) -> bool:
+    """Whether a kernel compares, though it does not attend."""
+    return (
+        score.family == "additive" and is_on("additive") and additive.compares(_wide(q), _wide(k))
     )
 
 

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from heed.kernels.ability import no_triton, transformed
 from heed.kernels.additive import native, operator, steps
+from heed.kernels.additive.comparing import compares, energies
 from heed.kernels.additive.plan import plan
 from heed.records import Call
+
+__all__ = ["WIDEST", "again", "compares", "energies", "prepare", "refusal", "run"]
 
 WIDEST = 2048
 """Of D and R on a GPU: a tile holds whole rows of values."""

@@ -25,7 +25,8 @@ struct places { /* strides in elements; along the last axis there are no gaps */
     int64_t b, h, t;
 };
 
-/* What is asked. Python packs it: 64-bit numbers in this order, pointers to nothing as zero. */
+/* What is asked. Python packs it: 64-bit numbers in this order, pointers to nothing as zero. Where
+there are no values (R is zero), the energies are the answer, and the gradients are theirs. */
 struct call {
     const float *q, *k, *v, *w;
     int64_t B, H, G, T, S, D, R;
@@ -52,12 +53,12 @@ struct call {
 
 struct forward {
     struct call call;
-    float *context, *log_sum;
+    float *context, *log_sum; /* B H T R, or the energies, B H T S; B H T */
 };
 
 struct backward {
     struct call call;
-    const float *grad, *log_sum;
+    const float *grad, *log_sum; /* of the context, or of the energies */
     struct places at_grad;
     float *dq, *dk, *dv, *dw, *dgain;     /* dgain: of the Gaussian's centres */
     float *part_dk, *part_dv, *part_dw;   /* of each chunk of queries, to be added in order */
@@ -681,6 +682,12 @@ static void attend(const struct job *job, struct block *at, struct room *room)
     read_queries(c, at, &room->q);
     see(c, at, at->from, n, room->sees, room->width, room->any);
     energies(job, at, &room->q, at->from, n, room->any, room->energy, room->width);
+    if (!c->v) {
+        for (int64_t i = 0; i < at->rows; i++)
+            memcpy(job->forward->context + row_number(c, at, i) * n, room->energy + i * room->width,
+                   sizeof(float) * (size_t)n);
+        return;
+    }
     for (int64_t i = 0; i < at->rows; i++) {
         float most, *p = room->energy + i * room->width;
         float sum = exponentials(p, room->sees + i * room->width, n, &most);
@@ -951,16 +958,20 @@ static double slopes_of(const struct call *c, const struct block *at, int64_t i,
     return centre / (c->sigma * c->sigma);
 }
 
+static const float *grad_of(const struct job *job, const struct block *at, int64_t i)
+{
+    const struct places *by = &job->backward->at_grad;
+    return job->backward->grad + at->b * by->b + at->h * by->h + (at->t + i) * by->t;
+}
+
 /* Gradients of a block's rows, filled up with zeros; a row that saw nothing answers for nothing. */
 static void read_slopes(const struct job *job, const struct block *at, struct room *room)
 {
     const struct call *c = job->call;
     const struct backward *back = job->backward;
-    const struct places *by = &back->at_grad;
     int64_t R = padded(c->R), D = padded(c->D);
     for (int64_t i = 0; i < at->rows; i++) {
-        const float *grad = back->grad + at->b * by->b + at->h * by->h + (at->t + i) * by->t;
-        changed(AS_IT_IS, grad, room->values + i * R, c->R, R);
+        changed(AS_IT_IS, grad_of(job, at, i), room->values + i * R, c->R, R);
         if (back->log_sum[row_number(c, at, i)] == -INFINITY) {
             memset(room->q.plain + i * D, 0, sizeof(float) * (size_t)D);
             memset(room->values + i * R, 0, sizeof(float) * (size_t)R);
@@ -987,19 +998,14 @@ static void clear(float *rows, int64_t from, int64_t to, int64_t width)
         memset(rows + from * width, 0, sizeof(float) * (size_t)((to - from) * width));
 }
 
-/* All the gradients of a block of queries, added to dk and dv of its group's keys; or where these
-are fresh, they become that: what is not seen is zero. */
-static void retrace(const struct job *job, struct block *at, struct room *room, int fresh, float *dk,
-                    float *dv)
+/* The gradients of a block's energies, from those of its contexts (in `other`); its weights (in
+`energy`). */
+static void find_slopes(const struct job *job, const struct block *at, struct room *room)
 {
     const struct call *c = job->call;
-    int64_t D = padded(c->D), R = padded(c->R), width = room->width, all = at->to - at->from;
+    int64_t R = padded(c->R), width = room->width, all = at->to - at->from;
     const float *v = c->v + at->b * c->at_v.b + at->g * c->at_v.h + at->from * c->at_v.t;
-    read_queries(c, at, &room->q);
     read_slopes(job, at, room);
-    memset(room->dq, 0, sizeof(float) * (size_t)(at->rows * D));
-    memset(room->dw_block, 0, sizeof(float) * (size_t)D);
-    see(c, at, at->from, all, room->sees, width, room->any);
     energies(job, at, &room->q, at->from, all, room->any, room->energy, width);
     project(room->values, R, v, c->at_v.t, c->R, at->rows, all, room->any, room->other, width);
     for (int64_t i = 0; i < at->rows; i++) {
@@ -1007,6 +1013,24 @@ static void retrace(const struct job *job, struct block *at, struct room *room, 
         if (c->gain)
             job->backward->dgain[row_number(c, at, i)] = (float)centre;
     }
+}
+
+/* All the gradients of a block of queries, added to dk and dv of its group's keys; or where these
+are fresh, they become that: what is not seen is zero. */
+static void retrace(const struct job *job, struct block *at, struct room *room, int fresh, float *dk,
+                    float *dv)
+{
+    const struct call *c = job->call;
+    int64_t D = padded(c->D), R = padded(c->R), width = room->width, all = at->to - at->from;
+    read_queries(c, at, &room->q);
+    memset(room->dq, 0, sizeof(float) * (size_t)(at->rows * D));
+    memset(room->dw_block, 0, sizeof(float) * (size_t)D);
+    see(c, at, at->from, all, room->sees, width, room->any);
+    if (c->v)
+        find_slopes(job, at, room);
+    else
+        for (int64_t i = 0; i < at->rows; i++)
+            memcpy(room->other + i * width, grad_of(job, at, i), sizeof(float) * (size_t)all);
     if (fresh) {
         clear(dk, 0, at->from, D);
         clear(dv, 0, at->from, R);
@@ -1020,7 +1044,7 @@ static void retrace(const struct job *job, struct block *at, struct room *room, 
             clear(dv, s, s + n, R);
         }
         for (int64_t j = s - at->from; j < s - at->from + n; j++)
-            if (room->any[j])
+            if (c->v && room->any[j])
                 spread(room->values, R, room->energy + j, width, at->rows, dv + (at->from + j) * R);
         descend_all(job, at, room, s, n, dk + s * D);
     }

@@ -102,7 +102,7 @@ def backward(
     gain = seen.gain_centre
     dq, dk, dv, dw = (torch.empty(x.shape) for x in (q, k, v, w))
     dgain = None if gain is None else torch.empty(q.shape[:3])
-    chunks = max(1, min(TASKS // (k.shape[0] * k.shape[1]), -(-q.shape[2] // ROWS)))
+    chunks = _chunks(q, k)
     part_dk, part_dv = _parts(dk, chunks), _parts(dv, chunks)
     part_dw = torch.empty(chunks, q.shape[0], *w.shape)
     asked = _asked(q, k, v, w, seen, dropout, seed, keys, prepared is not None, fine)
@@ -117,6 +117,33 @@ def backward(
     if dgain is not None and gain is not None:
         dgain = dgain.sum_to_size(gain.shape)
     return grads[0], grads[1], grads[2], grads[3], dgain
+
+
+def energies(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
+    """w·tanh(q + k) of every pair.    B H T D, B G S D, H D -> B H T S, all float32"""
+    q, k, w, keys = _dense(q), _dense(k), _dense(w), _room(k)
+    energy = torch.empty(*q.shape[:3], k.shape[2])
+    _forward(*_asked(q, k, None, w, Plan(), 0.0, None, keys, False, True), energy.data_ptr(), 0)
+    return energy
+
+
+def energies_backward(
+    grad: Tensor, q: Tensor, k: Tensor, w: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and w from those of the energies, B H T S."""
+    q, k, w, grad, keys = _dense(q), _dense(k), _dense(w), _dense(grad), _room(k)
+    dq, dk, dw = (torch.empty(x.shape) for x in (q, k, w))
+    chunks = _chunks(q, k)
+    part_dk, part_dw = _parts(dk, chunks), torch.empty(chunks, q.shape[0], *w.shape)
+    asked = _asked(q, k, None, w, Plan(), 0.0, None, keys, False, True)
+    none = dk.data_ptr()  # there are no values: nothing is written there
+    _backward(
+        *asked,
+        grad.data_ptr(), 0, *grad.stride()[:3],
+        dq.data_ptr(), dk.data_ptr(), none, dw.data_ptr(), 0,
+        part_dk.data_ptr(), none, part_dw.data_ptr(), chunks, 0,
+    )  # fmt: skip
+    return dq, dk, dw
 
 
 def backward_step(
@@ -156,6 +183,11 @@ def step_sums(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return dk, dv
 
 
+def _chunks(q: Tensor, k: Tensor) -> int:
+    """Into how many the queries of a head are cut on the way back."""
+    return max(1, min(TASKS // (k.shape[0] * k.shape[1]), -(-q.shape[2] // ROWS)))
+
+
 def _parts(whole: Tensor, chunks: int) -> Tensor:
     """Room for what each chunk adds, in rows filled up; the whole itself where it will do."""
     *rows, width = whole.shape
@@ -188,7 +220,7 @@ def _dense(x: Tensor) -> Tensor:
 def _asked(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     w: Tensor,
     seen: Plan,
     dropout: float,
@@ -199,12 +231,13 @@ def _asked(
 ) -> tuple[float, ...]:
     """The numbers of struct call."""
     B, H, T, D = q.shape
-    _, G, S, R = v.shape
+    _, G, S, _ = k.shape
     room = keys.data_ptr()
+    R, at_v, strides = (0, 0, (0, 0, 0)) if v is None else (v.shape[3], v.data_ptr(), v.stride())
     return (
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), w.data_ptr(),
+        q.data_ptr(), k.data_ptr(), at_v, w.data_ptr(),
         B, H, G, T, S, D, R,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], w.stride(0),
+        *q.stride()[:3], *k.stride()[:3], *strides[:3], w.stride(0),
         room if prepared else 0, room, fine,
         0 if seed is None else seed.data_ptr(), dropout,
         *_numbers(seen, B, H, T),

@@ -1,0 +1,99 @@
+"""Additive energies by themselves, on the CPU: what a reference that must have them asks for.
+
+Weights that are handed out, and aligns other than softmax, need the energies T S; the tensor T S D
+behind them nobody needs. The operators heed::additive_energies and heed::additive_energies_backward
+never form it. Their twin is the score of the reference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from heed.kernels import native as library
+from heed.kernels.ability import needs_grad, transformed
+from heed.kernels.additive import native
+from heed.kernels.additive.operator import watched
+
+
+def compares(q: Tensor, k: Tensor) -> bool:
+    """Whether the energies of such queries and keys are computed here."""
+    fits = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in (q, k))
+    return fits and library.missing() is None and transformed() is None
+
+
+def energies(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
+    """w·tanh(q + k).    B H T D, B G S D, H D -> B H T S"""
+    if watched(q, k, w):
+        energy: Tensor = operator(q, k, w)
+        return energy
+    if needs_grad(q, k, w):
+        energy = _Energies.apply(q, k, w)  # type: ignore[no-untyped-call]
+        return energy
+    return native.energies(q, k, w)
+
+
+@torch.library.custom_op("heed::additive_energies", mutates_args=())
+def operator(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
+    """The same where somebody looks on: a compiler, a trace."""
+    return native.energies(q, k, w)
+
+
+@torch.library.custom_op("heed::additive_energies_backward", mutates_args=())
+def backward(grad: Tensor, q: Tensor, k: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and w."""
+    return native.energies_backward(grad, q, k, w)
+
+
+@operator.register_fake
+def _fake(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
+    return q.new_empty(*q.shape[:3], k.shape[2])
+
+
+@backward.register_fake
+def _fake_back(grad: Tensor, q: Tensor, k: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    dq, dk, dw = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, w))
+    return dq, dk, dw
+
+
+def _remember(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: Any) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    given = (grad, *ctx.saved_tensors)
+    if torch.is_grad_enabled() or watched(*given):
+        return tuple(backward(*given))
+    return native.energies_backward(*given)
+
+
+def _differentiate_twice(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+    """Through the definition, T S D and all: second derivatives are rare."""
+    with torch.enable_grad():
+        given = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        grad, q, k, w = given
+        heads = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+        inside = torch.tanh(q[:, :, :, None] + heads[:, :, None])
+        energy = (inside @ w[:, None, :, None])[..., 0]
+        first = torch.autograd.grad(energy, (q, k, w), grad, create_graph=True)
+        return torch.autograd.grad(first, given, grads)
+
+
+class _Energies(torch.autograd.Function):
+    """The operator without the dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, w)
+        return native.energies(q, k, w)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return _differentiate(ctx, grad)
+
+
+operator.register_autograd(_differentiate, setup_context=_remember)
+backward.register_autograd(_differentiate_twice, setup_context=_remember)
