@@ -12,6 +12,7 @@ Devlin 2019 §4.1.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -130,6 +131,13 @@ def check_pool(pool: str, options: dict[str, Any]) -> None:
             raise UnknownName(f"option of '{pool}'", option, list(known) or ["(it takes none)"])
 
 
+@dataclass(eq=False, slots=True)
+class Classified(Answered):
+    """Answers, and the vectors of the words that they were given to.    B S E"""
+
+    vectors: Tensor
+
+
 class Classifier(nn.Module):
     """A reader, a pool, and what tells the label.
 
@@ -146,12 +154,22 @@ class Classifier(nn.Module):
         self.encoder: Any = reader
         self.pool, self.answer, self.dropout = pool, answer, nn.Dropout(dropout)
 
-    def forward(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Answered:
-        """Texts B S of some lengths B -> logits B C"""
-        read = self.encoder.read(symbols, lengths, need)
+    def forward(
+        self,
+        symbols: Tensor,
+        lengths: Tensor,
+        need: Need = "context",
+        nudge: Tensor | None = None,
+    ) -> Classified:
+        """Texts B S of some lengths B -> logits B C
+
+        nudge  what is added to the words' vectors  B S E
+        """
+        read = self.encoder.read(symbols, lengths, need, nudge)
         pooled, looked = self.pool(read, need)
         logits = self.answer(self.dropout(pooled))
-        return Answered(read.states, pooled, None, None, logits, {**read.seen, **looked})
+        seen = {**read.seen, **looked}
+        return Classified(read.states, pooled, None, None, logits, seen, read.vectors)
 
 
 def build(settings: ClassifierSettings, *, symbols: int, labels: int) -> Classifier:

@@ -33,13 +33,20 @@ class Read(NamedTuple):
     last: Tensor  # B M, where the text ends; of two directions each at its end
     there: Tensor  # B S, True at real places
     seen: dict[str, Attended]
+    vectors: Tensor  # of the words, as they were read  B S E
 
 
 class Reader(Protocol):
     """Symbols to states."""
 
-    def read(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Read:
-        """B S, B -> B S M"""
+    def read(
+        self,
+        symbols: Tensor,
+        lengths: Tensor,
+        need: Need = "context",
+        nudge: Tensor | None = None,
+    ) -> Read:
+        """B S, B -> B S M; the nudge, B S E, is added to the words' vectors."""
 
 
 class Vectors(nn.Module):
@@ -67,10 +74,16 @@ class Vectors(nn.Module):
 class RecurrentReader(Recurrent):
     """An RNN over words."""
 
-    def read(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Read:
+    def read(
+        self,
+        symbols: Tensor,
+        lengths: Tensor,
+        need: Need = "context",
+        nudge: Tensor | None = None,
+    ) -> Read:
         """B S, B -> B S M"""
-        found = self(symbols, lengths)
-        return Read(found.states, found.last, real(symbols, lengths), {})
+        found = self(symbols, lengths, nudge)
+        return Read(found.states, found.last, real(symbols, lengths), {}, found.vectors)
 
 
 class ConvolutionReader(nn.Module):
@@ -87,25 +100,42 @@ class ConvolutionReader(nn.Module):
         self.filters = nn.ModuleList(nn.Conv1d(inputs, channels, width) for width in widths)
         self.sides = [((width - 1) // 2, width // 2) for width in widths]
 
-    def read(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Read:
+    def read(
+        self,
+        symbols: Tensor,
+        lengths: Tensor,
+        need: Need = "context",
+        nudge: Tensor | None = None,
+    ) -> Read:
         """B S, B -> B S M"""
         there = real(symbols, lengths)
-        x = self.embed(symbols).where(there[..., None], 0).mT  # B E S
+        vectors = self.embed(symbols)
+        vectors = vectors if nudge is None else vectors + nudge
+        vectors = vectors.where(there[..., None], 0)
+        x = vectors.mT  # B E S
         found = [each(pad(x, side)) for each, side in zip(self.filters, self.sides, strict=True)]
         states = torch.relu(torch.cat(found, 1)).mT
         states = states.where(there[..., None], 0)
-        return Read(states, ends(states, lengths), there, {})
+        return Read(states, ends(states, lengths), there, {}, vectors)
 
 
 class AttentiveReader(Attentive):
     """The encoder of a Transformer, under the names that it has everywhere."""
 
-    def read(self, symbols: Tensor, lengths: Tensor, need: Need = "context") -> Read:
+    def read(
+        self,
+        symbols: Tensor,
+        lengths: Tensor,
+        need: Need = "context",
+        nudge: Tensor | None = None,
+    ) -> Read:
         """B S, B -> B S M"""
         there = real(symbols, lengths)
-        states, seen = self(symbols, lengths, need)
+        vectors, exists = self.look_up(symbols, lengths)
+        vectors = vectors if nudge is None else vectors + nudge
+        states, seen = self.through(vectors, exists, need)
         states = states.where(there[..., None], 0)
-        return Read(states, ends(states, lengths), there, seen)
+        return Read(states, ends(states, lengths), there, seen, vectors)
 
 
 def real(symbols: Tensor, lengths: Tensor) -> Tensor:

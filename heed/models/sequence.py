@@ -41,6 +41,7 @@ class Encoded(NamedTuple):
     states: Tensor  # B S M
     last: Tensor  # B M; of both directions where there are two: the last place and the first
     lengths: Tensor  # B
+    vectors: Tensor  # what was read, B S E, zero on padding
 
     def summary(self, kind: str) -> Tensor:
         """One vector for the row: its ends ("last"), or the mean of all states.    B M"""
@@ -81,8 +82,13 @@ class Encoder(nn.Module):
         self.back = nn.ModuleList(Layer(cell, width, own) for width in back)
         self.dropout = dropout or Dropout()
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Encoded:
-        """Symbols B S, or numbers B S X -> states B S M; without lengths, rows are full."""
+    def forward(
+        self, x: Tensor, lengths: Tensor | None = None, nudge: Tensor | None = None
+    ) -> Encoded:
+        """Symbols B S, or numbers B S X -> states B S M; without lengths, rows are full.
+
+        nudge  what is added to the vectors that are read  B S E
+        """
         B, S = x.shape[:2]
         padded = lengths is not None
         if lengths is None:
@@ -92,8 +98,10 @@ class Encoder(nn.Module):
             x = x.where(there, 0)  # or NaN in padding would reach the gradients
         place = turned(lengths, S) if len(self.back) else None
         x = self.embed(x)
+        x = x if nudge is None else x + nudge
         if padded:  # likewise
             x = x.where(there, 0)
+        vectors = x
         for i, ahead in enumerate(self.ahead):
             x = self.dropout(x)
             if place is None:
@@ -102,7 +110,7 @@ class Encoder(nn.Module):
                 both = _both(self._ahead[i], self._back[i], x, turn(x, place))
                 states = torch.cat([both[0], turn(both[1], place)], -1)
             x = states.where(there, 0)
-        return Encoded(x, self._ends(x, lengths), lengths)
+        return Encoded(x, self._ends(x, lengths), lengths, vectors)
 
     def _ends(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Where each direction came to its end.    B S M -> B M"""

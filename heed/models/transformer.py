@@ -210,11 +210,27 @@ class Encoder(nn.Module):
         types    which of several texts each symbol belongs to, B S
         Places are counted from the first column, padding or not.
         """
+        return self.through(*self.look_up(source, lengths, words, types), need)
+
+    def look_up(
+        self,
+        source: Tensor,
+        lengths: Tensor | Visible | None = None,
+        words: Words | None = None,
+        types: Tensor | None = None,
+    ) -> tuple[Tensor, Visible | None]:
+        """The vectors of the symbols, and which of them are there.    B S -> B S M"""
         words = self.words if words is None else words
         if words is None:
             raise Refused("this encoder shares the embeddings of its decoder: give it words=...")
-        layers, exists = len(self.stack.layers), sight(lengths, source)
-        x = words(source, types=types, exists=exists)
+        exists = sight(lengths, source)
+        return words(source, types=types, exists=exists), exists
+
+    def through(
+        self, x: Tensor, exists: Visible | None, need: Need
+    ) -> tuple[Tensor, dict[str, Attended]]:
+        """All layers.    B S M -> B S M, and what every attention saw"""
+        layers = len(self.stack.layers)
         x, seen, _ = self.stack(x, [Kept()] * layers, exists, [need] * layers)
         return x, seen
 

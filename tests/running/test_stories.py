@@ -26,11 +26,10 @@ from heed.running.showing import show
 from heed.running.starting import begin, opened
 from heed.running.stories import STORIES, story
 from heed.running.stories.classify import STORY, files_from
-from heed.running.stories.labelling import Labelling
+from heed.running.stories.labelling import Labelling, LabelTraining
 from heed.running.stories.story import Start
 from heed.running.train import Trained, train
 from heed.training import tensors
-from heed.training.settings import Training
 from tests.running.labelling import BAD, GOOD, files, labelled, recipe
 
 CPU = torch.device("cpu")
@@ -113,6 +112,7 @@ def test_a_run_that_was_broken_off_ends_as_one_that_was_not(tmp_path: Path) -> N
     data = files(tmp_path / "data")
     raw = recipe(data, steps=14, validate_every=7, save_every=2)
     raw["model"] |= {"dropout": 0.3, "word_dropout": 0.2}
+    raw["training"] |= {"adversarial": 0.2}
     trained(raw, tmp_path / "whole")
     work = train(resolve(raw), tmp_path / "parts", device="cpu")
     for event in work:
@@ -133,15 +133,17 @@ def batch(rows: list[int]) -> Batch:
     return Batch({"text": texts, "label": labels}, lengths, torch.tensor(rows))
 
 
+@pytest.mark.parametrize("adversarial", [0.0, 0.3])
 @pytest.mark.parametrize("pool", ["static/additive", "static/sample/additive"])
-def test_rows_that_only_fill_up_teach_nothing(pool: str) -> None:
+def test_rows_that_only_fill_up_teach_nothing(pool: str, adversarial: float) -> None:
     torch.manual_seed(0)
     settings = classifier.ClassifierSettings(pool=pool, embedding_dropout=0, dropout=0)
     model = classifier.build(settings, symbols=9, labels=3)
     whole = batch([4, 7, 1, FILLER])
     losses, grads = [], []
     for filler in (5, 6):
-        objective = Labelling(Training(steps=1, smoothing=0.1))
+        told = LabelTraining(steps=1, smoothing=0.1, adversarial=adversarial)
+        objective = Labelling(told)
         objective.baseline.update(torch.tensor(-1.0))  # so that earning nothing is a surprise
         assert objective.count(whole) == 3
         whole.tokens["text"][3] = filler
@@ -156,6 +158,23 @@ def test_rows_that_only_fill_up_teach_nothing(pool: str) -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("kind", ["lstm", "cnn", "bert"])
+def test_moved_words_are_learnt_beside_the_plain_ones(kind: str) -> None:
+    torch.manual_seed(0)
+    sizes = {"size": "tiny", "longest": 8} if kind == "bert" else {"embedding": 8}
+    encoder = {"kind": kind, **sizes}
+    settings = classifier.ClassifierSettings.model_validate({"encoder": encoder, "pool": "mean"})
+    model = classifier.build(settings, symbols=9, labels=3).eval()
+    given = batch([0, 1, 2, FILLER])
+    plain = Labelling(LabelTraining(steps=1))(model, given)
+    both = Labelling(LabelTraining(steps=1, adversarial=0.01))(model, given)
+    assert both.parts["moved"] > plain.total
+    torch.testing.assert_close(both.total, plain.total + both.parts["moved"])
+    with torch.no_grad():  # nobody learns
+        judged = Labelling(LabelTraining(steps=1, adversarial=0.01))(model, given)
+    torch.testing.assert_close(judged.total, plain.total)
+
+
 def test_a_look_that_is_drawn_learns_by_what_it_earned() -> None:
     torch.manual_seed(0)
     settings = classifier.ClassifierSettings(pool="static/sample/additive")
@@ -164,7 +183,7 @@ def test_a_look_that_is_drawn_learns_by_what_it_earned() -> None:
     for weight in (0.0, 1.0):
         model.zero_grad()
         torch.manual_seed(3)
-        Labelling(Training(steps=1, reinforce=weight))(
+        Labelling(LabelTraining(steps=1, reinforce=weight))(
             model, batch([0, 1, 2, FILLER])
         ).total.backward()
         moved[weight] = model.pool.attention.mechanism.reach.vector.grad  # type: ignore[union-attr]

@@ -19,7 +19,13 @@ from heed.models import classifier
 from heed.models.classifier import POOLS, ClassifierSettings
 from heed.running.devices import version
 from heed.running.events import Note, Work
-from heed.running.stories.labelling import Evaluated, Labelling, Validator, evaluated
+from heed.running.stories.labelling import (
+    Evaluated,
+    Labelling,
+    LabelTraining,
+    Validator,
+    evaluated,
+)
 from heed.running.stories.labels import Prepared, kept, prepare, words_of
 from heed.running.stories.story import (
     Config,
@@ -53,6 +59,7 @@ class ClassifyRecipe(Recipe):
     task: Literal["classify"]
     data: classify.Data
     model: ClassifierSettings
+    training: LabelTraining
 
 
 class ClassifyConfig(Config):

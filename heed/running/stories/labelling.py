@@ -5,29 +5,39 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heed.data.batches import Batch
 from heed.data.labelled import Labelled
-from heed.models.answers import Answered
+from heed.models.classifier import Classified
 from heed.running.events import Progress, Work
 from heed.tasks.classify import Scores, judged
 from heed.tasks.labeller import Judgement, Labeller
+from heed.training.adversarial import nudge
 from heed.training.folder import RunFolder
 from heed.training.objective import Loss
 from heed.training.reinforce import MovingAverage, reinforce
-from heed.training.settings import Training
+from heed.training.settings import Training, Weight
 from heed.viewing.blocks import Column, Table, Value
 
 SAMPLES = 5
 WATCHED = 64  # texts whose attentions are measured
 
 
+class LabelTraining(Training):
+    """How a classifier learns."""
+
+    adversarial: Weight = Field(
+        0.0, description="how far words are also moved for the worse; training/adversarial.py"
+    )
+
+
 class Labelling(nn.Module):
     """The objective: the label of each text, and what an attention that draws has earned."""
 
-    def __init__(self, settings: Training) -> None:
+    def __init__(self, settings: LabelTraining) -> None:
         super().__init__()
         self.settings, self.baseline = settings, MovingAverage()
 
@@ -36,20 +46,28 @@ class Labelling(nn.Module):
         return int((batch.tokens["label"] != 0).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
-        said: Answered = model(batch.tokens["text"], batch.lengths["text"])
-        assert said.logits is not None
-        logits, labels = said.logits.float(), batch.tokens["label"][:, 0] - 1  # -1: a filler
-        rules: dict[str, Any] = {"ignore_index": -1, "reduction": "none"}
-        nll = cross_entropy(logits, labels, **rules)
-        smoothing = self.settings.smoothing
-        total = (
-            nll
-            if not smoothing
-            else cross_entropy(logits, labels, label_smoothing=smoothing, **rules)
-        )
+        text, lengths = batch.tokens["text"], batch.lengths["text"]
+        labels = batch.tokens["label"][:, 0] - 1  # -1: a filler
+        said: Classified = model(text, lengths)
+        total, nll = self._surprise(said, labels)
         drew = [record for record in said.seen.values() if record.log_prob is not None]
         chance = self._chance(drew, batch, -nll.detach()) if drew else 0.0
-        return Loss(total.sum() + chance, {"nll": nll.detach().sum()})
+        parts, size = {"nll": nll.detach().sum()}, self.settings.adversarial
+        if size and torch.is_grad_enabled():
+            moved = model(text, lengths, nudge=nudge(total, said.vectors, lengths, size))
+            worse, _ = self._surprise(moved, labels)
+            total, parts["moved"] = total + worse, worse.detach().sum()
+        return Loss(total.sum() + chance, parts)
+
+    def _surprise(self, said: Classified, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What is learnt from each text, and its -log p.    B, B"""
+        assert said.logits is not None
+        logits, smoothing = said.logits.float(), self.settings.smoothing
+        rules: dict[str, Any] = {"ignore_index": -1, "reduction": "none"}
+        nll = cross_entropy(logits, labels, **rules)
+        if not smoothing:
+            return nll, nll
+        return cross_entropy(logits, labels, label_smoothing=smoothing, **rules), nll
 
     def _chance(self, drew: list[Any], batch: Batch, reward: Tensor) -> Tensor | float:
         """REINFORCE as a sum: a look earns the log-probability of the text's label."""
