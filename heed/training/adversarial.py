@@ -18,7 +18,7 @@ def nudge(losses: Tensor, vectors: Tensor, lengths: Tensor, size: float) -> Tens
     size     ε: how far a word moves on average
     """
     (slope,) = torch.autograd.grad(losses.sum(), vectors, retain_graph=True)
-    slope = slope.float()
-    steep = slope.flatten(1).norm(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
+    slope = slope.to(torch.promote_types(slope.dtype, torch.float32))
+    steep = slope.flatten(1).norm(dim=1).clamp(min=torch.finfo(slope.dtype).tiny)
     far = size * lengths.to(slope.dtype).sqrt()
     return (slope / steep[:, None, None] * far[:, None, None]).to(vectors.dtype)

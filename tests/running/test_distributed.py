@@ -123,7 +123,9 @@ def test_one_process_cannot_go_on_for_two(server: Server, together: Path) -> Non
 
 
 def classify(folder: Path) -> dict[str, Any]:
-    return labelling.recipe(labelling.files(folder))
+    raw = labelling.recipe(labelling.files(folder))
+    raw["training"] |= {"adversarial": 0.2}
+    return raw
 
 
 def pretrain(folder: Path) -> dict[str, Any]:
