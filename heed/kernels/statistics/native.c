@@ -59,9 +59,10 @@ struct leaders {
     float bar; /* what is below cannot be one of them */
 };
 
-/* Σ p, Σ p y, Σ p d and Σ p d² of a row, p = e^y, d how far a key is from the largest. */
+/* Σ p, Σ p y, Σ p d and Σ p d² of a row, p = e^y, d how far a key is from the largest. Short stretches
+are added up in float. */
 struct sums {
-    float total, energy, away, square;
+    double total, energy, away, square;
 };
 
 static int64_t lesser(int64_t x, int64_t y) { return x < y ? x : y; }
@@ -274,32 +275,35 @@ HEED_INLINE vec add_up(vec e, vec d, float most, float scale, vec part[4])
 HEED_INLINE struct sums sweep(const int leading, float *e, int64_t n, float most, float scale,
                               int64_t place, struct leaders *l)
 {
-    vec one[4] = {{0}}, two[4] = {{0}};
+    double sums[4] = {0};
     vec d = counted() - (float)place;
-    int64_t s = 0;
-    for (; s + 2 * LANES <= n; s += 2 * LANES, d += 2.0f * LANES) {
-        vec x = load(e + s), y = load(e + s + LANES);
-        if (leading && __builtin_expect(any((x >= l->bar) | (y >= l->bar)), 0))
-            consider(l, e + s, s, 2 * LANES);
-        store(e + s, add_up(x, d, most, scale, one));
-        store(e + s + LANES, add_up(y, d + (float)LANES, most, scale, two));
+    for (int64_t s = 0; s < n;) {
+        vec one[4] = {{0}}, two[4] = {{0}};
+        int64_t stop = lesser(n, s + BLOCK);
+        for (; s + 2 * LANES <= stop; s += 2 * LANES, d += 2.0f * LANES) {
+            vec x = load(e + s), y = load(e + s + LANES);
+            if (leading && __builtin_expect(any((x >= l->bar) | (y >= l->bar)), 0))
+                consider(l, e + s, s, 2 * LANES);
+            store(e + s, add_up(x, d, most, scale, one));
+            store(e + s + LANES, add_up(y, d + (float)LANES, most, scale, two));
+        }
+        for (; s < stop; s += LANES, d += (float)LANES) {
+            int count = (int)lesser(LANES, stop - s);
+            if (leading)
+                consider(l, e + s, s, count);
+            store_some(e + s, add_up(load_some(e + s, count, -INFINITY), d, most, scale, one), count);
+        }
+        for (int i = 0; i < 4; i++)
+            sums[i] += sum_of(one[i] + two[i]);
     }
-    for (; s < n; s += LANES, d += (float)LANES) {
-        int count = (int)lesser(LANES, n - s);
-        if (leading)
-            consider(l, e + s, s, count);
-        store_some(e + s, add_up(load_some(e + s, count, -INFINITY), d, most, scale, one), count);
-    }
-    for (int i = 0; i < 4; i++)
-        one[i] += two[i];
-    return (struct sums){sum_of(one[0]), sum_of(one[1]), sum_of(one[2]), sum_of(one[3])};
+    return (struct sums){sums[0], sums[1], sums[2], sums[3]};
 }
 
 /* Σ p (d - mean)², for rows whose largest stands so far apart that the difference of squares would
 lose digits. */
-static float squares(const float *p, int64_t n, float mean)
+static double squares(const float *p, int64_t n, double mean)
 {
-    vec sum = {0}, d = counted() - mean;
+    vec sum = {0}, d = counted() - (float)mean;
     for (int64_t s = 0; s < n; s += LANES, d += (float)LANES)
         sum += load_some(p + s, (int)lesser(LANES, n - s), 0) * d * d;
     return sum_of(sum);
@@ -349,19 +353,21 @@ static void say(const struct scene *x, int64_t i)
         prepare(x, e, t, low, high);
         scale = 1;
     }
-    float groups[GROUPS], outside = 1, mean = 0, inverse = 0;
+    float groups[GROUPS];
+    double outside = 1, mean = 0, inverse = 0, variance = 0;
     largest(e + low, n, groups);
     float most = most_of(e + low, n, groups), log_sum = most * scale;
     struct leaders l = {.wanted = (int)c->top};
     struct sums sums = {0};
     if (c->gain && most != -INFINITY) {
-        float before = most, total = 0;
+        float before = most;
+        double total = 0;
         for (int64_t s = low; s < end; s += LANES)
             total += sum_of(exp_of(load_some(e + s, (int)lesser(LANES, end - s), -INFINITY) - before));
         lower(x, e, t, low, high);
         largest(e + low, n, groups);
         most = most_of(e + low, n, groups);
-        log_sum += logf(total);
+        log_sum += logf((float)total);
         outside = expf(most - before) / total;
     }
     if (most != -INFINITY) {
@@ -375,29 +381,29 @@ static void say(const struct scene *x, int64_t i)
             sums.total = NAN;
         inverse = 1 / sums.total;
         if (!c->gain) {
-            log_sum = isinf(most) ? most : log_sum + logf(sums.total);
+            log_sum = isinf(most) ? most : log_sum + logf((float)sums.total);
             outside = inverse;
         }
     }
-    float mass = c->gain ? sums.total * outside : sums.total * inverse, variance = 0;
+    float mass = (float)(sums.total * outside);
     int blind = most == -INFINITY || mass < SMALLEST;
     c->log_sum[row] = log_sum;
-    x->factor[i] = blind ? 0 : outside;
+    x->factor[i] = blind ? 0 : (float)outside;
     if (blind)
         place = -low, l.many = 0, memset(e + low, 0, sizeof(float) * (size_t)n);
     else {
         mean = sums.away * inverse, variance = sums.square * inverse - mean * mean;
         if (variance * 16 < mean * mean)
-            variance = squares(e + low, n, (float)place + mean) * inverse;
+            variance = squares(e + low, n, (double)place + mean) * inverse;
     }
     facts[0] = blind ? 0 : mass;
-    facts[rows] = blind ? 0 : logf(sums.total) - sums.energy * inverse;
-    facts[2 * rows] = blind ? 0 : inverse;
-    facts[3 * rows] = (float)(low + place) + mean;
-    facts[4 * rows] = sqrtf(variance);
+    facts[rows] = blind ? 0 : (float)(log(sums.total) - sums.energy * inverse);
+    facts[2 * rows] = blind ? 0 : (float)inverse;
+    facts[3 * rows] = (float)((double)(low + place) + mean);
+    facts[4 * rows] = (float)sqrt(variance);
     c->place[row] = low + place;
     if (c->top)
-        name(c, &l, row, low, e + low, blind ? 0 : inverse);
+        name(c, &l, row, low, e + low, blind ? 0 : (float)inverse);
     if (low > x->from)
         memset(e + x->from, 0, sizeof(float) * (size_t)(low - x->from));
     if (end < x->to)
@@ -518,13 +524,20 @@ static void gather(void *context, struct heed_turns *turns)
     for (int64_t turn; heed_turn(turns, &turn);) {
         int64_t head = first + turn, stop = lesser(c->end, (head + 1) * each);
         float *received = c->received + head * c->N, *map = c->map + head * c->rows * c->columns;
-        for (int64_t task = greater(c->begin, head * each); task < stop; task++) {
+        for (int64_t from = 0; from < c->N; from += BLOCK) {
+            int64_t to = lesser(from + BLOCK, c->N);
+            double sum[BLOCK] = {0};
+            for (int64_t task = greater(c->begin, head * each); task < stop; task++) {
+                const float *part = c->parts + (task - c->begin) * c->part;
+                const int64_t *span = c->spans + 2 * (task - c->begin);
+                for (int64_t s = greater(from, span[0]); s < lesser(to, span[1]); s++)
+                    sum[s - from] += part[s];
+            }
+            for (int64_t s = from; s < to; s++)
+                received[s] += (float)sum[s - from];
+        }
+        for (int64_t task = greater(c->begin, head * each); c->rows && task < stop; task++) {
             const float *part = c->parts + (task - c->begin) * c->part;
-            const int64_t *span = c->spans + 2 * (task - c->begin);
-            for (int64_t s = span[0]; s < span[1]; s++)
-                received[s] += part[s];
-            if (!c->rows)
-                continue;
             int64_t t = task % each * c->chunk, last = lesser(t + c->chunk, c->T) - 1;
             int64_t row = t * c->rows / c->T, count = last * c->rows / c->T - row + 1;
             for (int64_t cell = 0; cell < count * c->columns; cell++)
