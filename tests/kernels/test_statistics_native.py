@@ -230,7 +230,7 @@ def test_a_peak_far_from_the_others_takes_no_digits_of_the_spread() -> None:
 
 
 def test_long_rows_keep_their_digits() -> None:
-    """As exact as plain float32 in PyTorch, which adds in blocks; thousands of keys, flat weights."""
+    """As exact as PyTorch in float32, which adds in blocks: thousands of keys, flat weights."""
     q, k = torch.randn(1, 1, 4000, 16), torch.randn(1, 1, 6000, 16)
     question = Question(**fresh(q=q, k=k, causal=False, top=0))
     ours, theirs, exact = (
