@@ -23,7 +23,10 @@ def energy(T: int) -> int:
 
 
 def depth(D: int, programs: int) -> int:
-    """How much of the width one program sums: a slice, where whole rows would be too few."""
+    """How much of the width one program sums: a slice, where whole rows would be too few.
+
+    It divides the width: nothing is there beyond it.
+    """
     return 128 if programs < ENOUGH and D % 128 == 0 else D
 
 

@@ -110,7 +110,7 @@ def _room(count: int) -> Tensor:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(count, dtype=torch.float32, device="cpu")
     size = -(-count // PANEL) * PANEL  # each begins with a line of the cache
-    with _taking:
+    with _taking, torch.inference_mode(False):  # whoever asks for the rest may not be inferring
         if len(_left) < size:
             many = max(SLAB, -(-4 * size // HUGE) * HUGE)
             slab = mmap.mmap(-1, many + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
