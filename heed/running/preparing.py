@@ -43,7 +43,14 @@ def there(data: Any) -> None:
         except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
             reason = getattr(error, "strerror", None) or str(error)
         if reason:
-            raise Refused(f"{key}: cannot read {place}: {reason}")
+            raise Refused(f"{key}: cannot read {place}: {reason}{_where(folder)}")
+
+
+def _where(folder: str) -> str:
+    """How to say where data is, if nobody has."""
+    if "HEED_DATA" in os.environ or Path(folder).is_absolute() or folder.startswith("."):
+        return ""
+    return f"; say where it is: HEED_DATA=/your/data, or data.folder=/your/{folder}"
 
 
 def _files(told: Any, key: str) -> Iterator[tuple[str, Path]]:

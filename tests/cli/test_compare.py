@@ -69,6 +69,7 @@ def test_one_that_fails_beside_others_and_going_on(
         (["demo", "--attention", " , "], "name each mechanism once"),
         (["multi30k-rnn", "data.folder=/nowhere"], "data.train.source: cannot read /nowhere"),
         (["sst2", "data.folder=/nowhere", "--resume"], "cannot read /nowhere"),
+        (["sst2"], "say where it is: HEED_DATA=/your/data, or data.folder=/your/sst2"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_trained(
@@ -79,6 +80,7 @@ def test_what_cannot_be_is_refused_before_anything_is_trained(
     says: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEED_DATA", raising=False)
     done = command("compare", *words)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert says in done.err
