@@ -359,9 +359,13 @@ def lengths(count: Tensor | Sequence[int]) -> Visible:
     return Lengths(count)
 
 
+FAR = 1 << 40
+"""Of windows: beyond any text, and no sum with a place overflows."""
+
+
 def window(half: int) -> Visible:
     """Look within `half` places of your own, on both sides."""
-    return Window(whole("a window's half-width", half, 0))
+    return Window(min(whole("a window's half-width", half, 0), FAR))
 
 
 def both(first: Visible | None, second: Visible | None) -> Visible | None:

@@ -129,13 +129,14 @@ def _call(
         if felt is not None:
             felt = reached.widen(felt) if reached.widen else pad(felt, (0, memory.sinks))
             bias = felt if bias is None else bias + felt
+    q = score.ask(asked)
     return Call(
         score.family,
-        score.ask(asked),
+        q,
         memory.k,
         memory.v,
         score.scale,
-        score.vector,
+        score.vector_for(q.shape[1]),
         reached.visible,
         reached.gain,
         bias,
@@ -269,8 +270,8 @@ def _look(
 
 def _energy(score: Score, scene: _Scene, hint: Tensor | None) -> Tensor:
     """By the score itself; additive ones by a kernel, where nothing is added inside the tanh."""
-    q, k, w = scene.q, scene.memory.k, score.vector
-    if hint is None and w is not None and _fused(score, q, k):
+    q, k = scene.q, scene.memory.k
+    if hint is None and _fused(score, q, k) and (w := score.vector_for(q.shape[1])) is not None:
         return additive.energies(q, k, w.to(q.dtype))
     return score.energy(q, scene.memory, scene.places, hint)
 

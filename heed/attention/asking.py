@@ -76,13 +76,14 @@ def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> 
     if not plain or memory.segments is not None:
         return None
     score = mechanism.score
+    q = score.ask(attend.shape_query(query))
     call = Call(
         score.family,
-        score.ask(attend.shape_query(query)),
+        q,
         memory.k,
         memory.v,
         score.scale,
-        score.vector,
+        score.vector_for(q.shape[1]),
         memory.visible,
         None,
         None,

@@ -62,6 +62,8 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     if len(weight) == 1:  # one head: nothing to lay out anew
         return functional.linear(x, weight[0])
     B, H, T, M = x.shape
+    if len(weight) != H:
+        raise ShapeError(f"this part was built for {len(weight)} heads; what it is given has H={H}")
     rows = x.transpose(0, 1).reshape(H, B * T, M)  # one product per head, not one per batch row
     return (rows @ weight.mT).view(H, B, T, weight.shape[1]).transpose(0, 1)
 
@@ -94,6 +96,15 @@ class Score(Part):
     def vector(self) -> Tensor | None:
         """The score vector of the additive family.    H D"""
         return None
+
+    def vector_for(self, heads: int) -> Tensor | None:
+        """The score vector of each of so many heads: one may speak for all.    H D"""
+        w = self.vector
+        if w is None or len(w) == heads:
+            return w
+        if len(w) != 1:
+            raise ShapeError(f"{self.name} was built for {len(w)} heads; the query has H={heads}")
+        return w.expand(heads, -1)
 
     def ask(self, query: Tensor) -> Tensor:
         """B H T M -> B H T D"""

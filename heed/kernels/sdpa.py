@@ -98,7 +98,7 @@ def _fused(
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
-    grouped = q.shape[1] != k.shape[1]
+    grouped = bool(q.shape[1] != k.shape[1])  # of sizes that a compiler does not know, too
     return scaled_dot_product_attention(
         q, k, v, mask, call.dropout, causal, scale=call.scale, enable_gqa=grouped
     )

@@ -55,7 +55,7 @@ def sight(call: Call) -> Sight:
             count = part.count.clamp(0, places.S)  # it may say more than 32 bits hold
             seen.stop = count.to(places.device, torch.int32)
         elif part.about_keys_alone:
-            keys = part.dense(places)[:, 0, 0]  # B|1 S
+            keys = _wide(part.dense(places), places)[:, 0, 0]  # B|1 S
             seen.exists = keys if seen.exists is None else seen.exists & keys
         else:
             others.append(part)
@@ -73,4 +73,9 @@ def _table(others: list[Visible], places: Places) -> Tensor:
     table = others[0].dense(places)
     for part in others[1:]:
         table = table & part.dense(places)
-    return table
+    return _wide(table, places)
+
+
+def _wide(table: Tensor, places: Places) -> Tensor:
+    """With a column for each key, though one may have spoken for all.    ... 1|S -> ... S"""
+    return table if table.shape[-1] != 1 else table.expand(*table.shape[:-1], places.S)

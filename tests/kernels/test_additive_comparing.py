@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import heed
+from heed.attention.naming import build
 from heed.attention.score import additive as reference
 from heed.attention.score import per_head
 from heed.kernels import additive
@@ -135,3 +136,26 @@ def test_it_is_one_node_of_a_compiled_graph() -> None:
     torch.testing.assert_close(got, additive.energies(*given))
     assert any("additive_energies" in str(node.target) for node in graphs[0].graph.nodes)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("need", ["context", "weight"])
+def test_one_score_vector_may_speak_for_several_heads(need: Any) -> None:
+    mechanism = build("additive", query=8, key=8, value=8).eval()
+    q, k = torch.randn(2, 4, 5, 8, requires_grad=True), torch.randn(2, 4, 7, 8, requires_grad=True)
+    found = []
+    for names in ((), ("additive",)):
+        with heed.kernels.off(*names):
+            context = heed.attend(q, k, k, mechanism, need=need).context
+        learned = (q, k, *mechanism.parameters())
+        found.append([context, *torch.autograd.grad(context.square().sum(), learned)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_other_numbers_of_heads_are_refused() -> None:
+    mechanism = build("additive", query=8, key=8, value=8, heads=2).eval()
+    q = torch.randn(1, 4, 5, 8)
+    with pytest.raises(heed.HeedError, match=r"built for 2 heads.*H=4"):
+        heed.attend(q, q, q, mechanism)
+    with pytest.raises(heed.HeedError, match="additive energies take"):
+        torch.ops.heed.additive_energies(q, q, torch.randn(2, 8))

@@ -156,6 +156,20 @@ def test_a_query_that_sees_nothing_says_nothing() -> None:
 
 
 @pytest.mark.usefixtures("serving")
+def test_a_mask_of_one_column_speaks_for_all_keys() -> None:
+    q, k = torch.randn(B, 2, 40, D), torch.randn(B, 2, 40, D)
+    visible = Visible.mask(torch.rand(B, 40, 1) < 0.5) & heed.causal()
+    assert_agree(ask(q, k, visible, ASKED).statistics, *twin(q, k, visible, ASKED))
+
+
+@pytest.mark.parametrize("half", [2**31, 2**63 - 1, 2**64])
+def test_a_window_wider_than_any_text_hides_nothing(half: int) -> None:
+    q, k = torch.randn(B, 2, 5, D), torch.randn(B, 2, 9, D)
+    got = ask(q, k, heed.window(half), ASKED).statistics
+    assert_agree(got, *twin(q, k, None, ASKED))
+
+
+@pytest.mark.usefixtures("serving")
 def test_sinks_are_keys_too() -> None:
     heads = heed.MultiHeadAttention(8, 2, add_bias_kv=True, add_zero_attn=True).eval()
     x = torch.randn(B, 5, 8)

@@ -9,9 +9,7 @@ from torch import Tensor
 
 from heed.kernels.sight import Sight, sight
 from heed.records import Call
-
-FAR = 1 << 40
-"""Of windows: beyond any text, and no sum with a place overflows."""
+from heed.visible import FAR
 
 
 class Plan(NamedTuple):
