@@ -98,7 +98,8 @@ def _fused(
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
-    grouped = bool(q.shape[1] != k.shape[1])  # of sizes that a compiler does not know, too
+    # A branch, where a compiler that knows no sizes would hand on a comparison.
+    grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
     return scaled_dot_product_attention(
-        q, k, v, mask, call.dropout, causal, scale=call.scale, enable_gqa=grouped
+        q, k, v, mask, call.dropout, causal, scale=call.scale, **grouped
     )

@@ -365,3 +365,18 @@ def test_a_hidden_row_stays_zero_under_dropout() -> None:
     assert seen.kernel == "sdpa"
     assert not seen.context[1].any()
     assert seen.context[0].any()
+
+
+@pytest.mark.parametrize("groups", [4, 2])
+def test_it_compiles_for_sizes_that_are_not_known(groups: int) -> None:
+    torch._dynamo.reset()
+    mechanism = build("scaled-dot", query=8, key=8, value=8)
+
+    def both(q: Tensor, k: Tensor) -> Tensor:
+        return heed.attend(q, k, k, mechanism, heed.causal()).context
+
+    compiled = torch.compile(both, backend="eager", fullgraph=True, dynamic=True)
+    for T in (5, 9):
+        q, k = torch.randn(2, 4, T, 8), torch.randn(2, groups, T, 8)
+        torch.testing.assert_close(compiled(q, k), both(q, k))
+    torch._dynamo.reset()
