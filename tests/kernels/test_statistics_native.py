@@ -94,7 +94,7 @@ def assert_agree(got: list[Tensor], exact: list[Tensor], reach: float) -> None:
     torch.testing.assert_close(expected, sure[3], rtol=loose, atol=loose * N)
     torch.testing.assert_close(spread, sure[4], rtol=10 * loose, atol=loose * N)
     same = said["place"] == want["place"]
-    assert same.double().mean() > 0.9 or reach > 100
+    assert same.double().mean() > 0.9
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -112,12 +112,20 @@ def test_c_agrees_with_pytorch_in_float64(
 
 @pytest.mark.parametrize("scale", [0.01, 30.0, 1e4])
 def test_of_any_magnitude(scale: float) -> None:
+    """Where energies are rounded to more than one, no two sums agree: as exact as PyTorch's."""
     for seed in range(8):
         torch.manual_seed(seed)
         question = drawn((2, 4, 2, 60, 70, 32), scale)
-        largest = (question.q.abs().max() * question.k.abs().max()).item() * 32**0.5
-        exact = plain.summarise(widened(question))
-        assert_agree(native.summarise(question), exact, largest)
+        asked = ((native, question), (plain, question), (plain, widened(question)))
+        said = [each.summarise(given) for each, given in asked]
+        for i in (0, 1, 3, 6):  # log-sum-exp, facts, received, map
+            ours, theirs, exact = (each[i].double().flatten() for each in said)
+            assert torch.equal(ours.isfinite(), exact.isfinite())
+            x, y, z = (each[exact.isfinite()] for each in (ours, theirs, exact))
+            if not z.numel():
+                continue
+            assert (x - z).abs().max() <= 2 * (y - z).abs().max() + 1e-6 * z.abs().max()
+            assert (x - z).abs().mean() <= 2 * (y - z).abs().mean() + 1e-6 * z.abs().mean()
 
 
 @pytest.mark.parametrize("level", library.LEVELS)

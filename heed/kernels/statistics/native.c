@@ -309,15 +309,18 @@ static double squares(const float *p, int64_t n, double mean)
     return sum_of(sum);
 }
 
-/* Multiply by the Gaussian: take its exponent from energies that are scaled. */
-static void lower(const struct scene *x, float *e, int64_t t, int64_t low, int64_t high)
+/* Multiply by the Gaussian: take its exponent from scaled energies, less the largest, or a large one
+would swallow it. Sinks have no place. */
+static void lower(const struct scene *x, float *e, int64_t t, int64_t low, int64_t high, float most)
 {
     const struct call *c = x->c;
     float centre = c->gain[x->b * c->gain_b + x->h * c->gain_h + t], sigma = (float)c->sigma;
     for (int64_t s = low; s < high; s++) {
         float away = ((float)s - centre) / sigma;
-        e[s] -= 0.5f * away * away;
+        e[s] = e[s] - most - 0.5f * away * away;
     }
+    for (int64_t s = c->S; s < c->N; s++)
+        e[s] -= most;
 }
 
 /* The leaders of a row, their places from the row's begin; where too few keys have any weight,
@@ -364,11 +367,11 @@ static void say(const struct scene *x, int64_t i)
         double total = 0;
         for (int64_t s = low; s < end; s += LANES)
             total += sum_of(exp_of(load_some(e + s, (int)lesser(LANES, end - s), -INFINITY) - before));
-        lower(x, e, t, low, high);
+        lower(x, e, t, low, high, before);
         largest(e + low, n, groups);
         most = most_of(e + low, n, groups);
         log_sum += logf((float)total);
-        outside = expf(most - before) / total;
+        outside = expf(most) / total;
     }
     if (most != -INFINITY) {
         place = first_of(e + low, n, most);
