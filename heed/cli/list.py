@@ -159,7 +159,7 @@ def kernels_of(name: str) -> list[str]:
     served: dict[str, None] = {}
     with torch.no_grad():
         if attend.mechanism.claims.at_once and not attend.mechanism.in_line:
-            served |= _served(attend, torch.randn(1, 600, 4), 600)  # a long text, by itself
+            served |= _served(attend, torch.randn(1, 2000, 4), 2000)  # a long text, by itself
         served |= _served(attend, torch.randn(1, 3, 4), 1)  # a step
     return sorted(served, key="reference".__eq__)
 
