@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
-from heed.attention.reach import Global
+from heed.attention.reach import Global, LocalM, LocalP
+from heed.attention.score import Additive, General, Score
 from heed.kernels.ability import needs_grad, transformed
 from heed.kernels.choose import KERNELS
+from heed.kernels.linear.steps import mapping
 from heed.kernels.single import gathering
 from heed.records import Attended, Call, Need, State
 from heed.visible import Places
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 Look = Callable[[Tensor], Tensor]
 """Queries as the score compares them, B H 1 D -> the context, B H 1 R"""
+Prepare = Callable[[Tensor], Tensor]
+"""Queries, B H 1 M -> as the score compares them, B H 1 D"""
 
 
 class Asking:
@@ -35,25 +39,27 @@ class Asking:
     of single queries, B 1 M."""
 
     def __init__(self, attend: Attending, memory: Memory, need: Need = "context") -> None:
-        if needs_grad(memory.k, memory.v) and memory.k.is_cpu and not _seen_through():
+        known = memory.k.is_cpu or memory.k.is_cuda
+        if needs_grad(memory.k, memory.v) and known and not _seen_through():
             k, v = gathering(memory.k, memory.v)
-            memory = replace(memory, k=k, v=v, prepared={})
+            memory = replace(memory, k=k, v=v, prepared=_known(attend, memory))
         self.attend, self.memory, self.need = attend, memory, need
         self.first: tuple[Tensor, Attended] | None = None
         self.look: Look | None = None
+        self.prepare: Prepare | None = None
 
     def select(self, rows: Tensor) -> Asking:
         """The memory of the chosen rows, asked alike."""
         return Asking(self.attend, self.memory.select(rows), self.need)
 
     def __call__(self, query: Tensor, state: State) -> Attended:
-        if self.look is None or self.first is None:
+        if self.look is None or self.prepare is None or self.first is None:
             return self._ask(query, state)
         like, seen = self.first
         if query.shape != like.shape or query.dtype != like.dtype or state.slots:
             return self._ask(query, state)
         attend = self.attend
-        asked = attend.mechanism.score.ask(attend.shape_query(query))
+        asked = self.prepare(attend.shape_query(query))
         context = attend.shape_context(self.look(asked))
         after = State(state.step + 1, state.origin)
         return Attended(context, after, kernel=seen.kernel, refusals=seen.refusals)
@@ -63,6 +69,8 @@ class Asking:
         if self.first is None and not _seen_through():
             self.first = query, seen
             self.look = _again(self.attend, self.memory, query, seen)
+            if self.look is not None:
+                self.prepare = _asks(self.attend.mechanism.score)
         return seen
 
 
@@ -99,6 +107,30 @@ def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> 
     )
     look: Look | None = again(call)
     return look
+
+
+def _known(attend: Attending, memory: Memory) -> dict[str, Any]:
+    """What every step of a window asks of a memory, found out once."""
+    local = isinstance(getattr(attend.mechanism, "reach", None), LocalM | LocalP)
+    return {"lengths": memory.lengths.to(torch.int32)} if local else {}
+
+
+def _asks(score: Score) -> Prepare:
+    """`score.ask`, or the same for a loop that learns."""
+    ask = type(score).ask
+    weight = None
+    if isinstance(score, General) and ask is General.ask:
+        weight = score.weight
+    elif isinstance(score, Additive) and ask is Additive.ask:
+        weight = score.query_weight
+    go = None if weight is None or len(weight) != 1 else mapping(weight[0])
+    if go is None:
+        return score.ask
+
+    def prepare(query: Tensor) -> Tensor:
+        return go(query[:, 0, 0])[:, None, None]
+
+    return prepare
 
 
 def _seen_through() -> bool:

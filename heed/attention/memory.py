@@ -81,6 +81,9 @@ class Memory:
     @property
     def lengths(self) -> Tensor:
         """Each row's own length: one past its last visible place.    B"""
+        known: Tensor | None = self.prepared.get("lengths")
+        if known is not None:
+            return known
         B, S = self.k.shape[0], self.S
         if self.visible is None:
             return torch.full((B,), S, device=self.k.device)

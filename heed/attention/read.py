@@ -1,10 +1,13 @@
 """Read: gather the values, or hand out the distribution itself."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from heed.attention.part import Part
 from heed.attention.score import per_head
+from heed.kernels.linear.steps import mapping
 from heed.records import Claims
 
 
@@ -63,6 +66,16 @@ class Join(nn.Module):
         """B T R, B T M -> B T width"""
         joined: Tensor = self.activation(self.linear(torch.cat([context, query], -1)))
         return joined
+
+    def in_steps(self) -> Callable[..., Tensor] | None:
+        """The same for the steps of a loop that learns, B R, B M -> B width; None: it has no other.
+
+        Nobody who waits for the calls of a module must miss any.
+        """
+        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        watched = any(getattr(m, name) for m in self.modules() for name in hooks)
+        plain = type(self.linear) is nn.Linear and type(self.activation) is nn.Tanh
+        return mapping(self.linear.weight, bends=True) if plain and not watched else None
 
 
 class Generate(nn.Module):

@@ -19,12 +19,14 @@ from pathlib import Path
 
 import torch
 
+from heed.errors import Refused
 from heed.kernels.ability import no_triton, unchanging
 
 LIBRARY = Path(__file__).with_name("libheed.so")
 LEVELS = ("baseline", "avx2", "avx512")
 """What every function is compiled for; on processors other than x86-64 the first alone."""
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _alone = False
 """Whether this process was forked: the threads stayed with its parent, for whom it would wait."""
 
@@ -39,6 +41,20 @@ def missing() -> str | None:
 def unbuilt(device: torch.device) -> str | None:
     """Why there is no kernel for this device; None where there is: here, or by Triton."""
     return missing() if device.type == "cpu" else no_triton(device)
+
+
+def reads(*tensors: torch.Tensor) -> bool:
+    """Whether there is a library, and these are plain tensors of its numbers."""
+    return missing() is None and all(
+        type(x) in _PLAIN and x.dtype == torch.float32 and x.is_cpu for x in tensors
+    )
+
+
+def must_read(*tensors: torch.Tensor) -> None:
+    """Refuse what the library would take for other numbers than they are."""
+    if not reads(*tensors):
+        kinds = ", ".join(f"{x.dtype} on {x.device}".removeprefix("torch.") for x in tensors)
+        raise Refused(f"this loop began with weights that are float32 on cpu; it was given {kinds}")
 
 
 def level() -> str:

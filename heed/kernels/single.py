@@ -7,7 +7,8 @@ behind, and two products form the gradients of the whole loop at its end:
 
     dk = Σ_t de_t ⊗ q_t,    dv = Σ_t a_t ⊗ dc_t
 
-Its twin is the reference with `dot`, `softmax` and `blend`.
+Its twin is the reference with `dot`, `softmax` and `blend`. In float32 a look is one call of the
+native library (look/).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from heed.errors import Refused
 from heed.kernels.ability import transformed
+from heed.kernels.look import native
 from heed.records import Call
 
 Backward = Callable[..., tuple[Any, ...]]
@@ -48,6 +50,21 @@ def first_alone(backward: Backward) -> Backward:
             return backward(ctx, *by)
 
     return guarded
+
+
+def learning(*tensors: Tensor) -> bool:
+    """Whether steps in one piece may serve: a gradient is wanted, on the CPU, unseen by others."""
+    from heed.kernels.choose import is_on  # which knows this module by name
+
+    return (
+        torch.is_grad_enabled()
+        and tensors[0].is_cpu
+        and any(x.requires_grad for x in tensors)
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and transformed() is None
+        and is_on("single")
+    )
 
 
 def refusal(call: Call) -> str | None:
@@ -117,6 +134,16 @@ def _look(
     return torch.bmm(weight, v), weight
 
 
+def _look_back(
+    by: Tensor, k: Tensor, v: Tensor, weight: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the energies and of the queries.    N 1 R -> N 1 S, N 1 D"""
+    by_energy = torch._softmax_backward_data(torch.bmm(by, v.mT), weight, -1, weight.dtype)
+    if scale != 1:
+        by_energy.mul_(scale)
+    return by_energy, torch.bmm(by_energy, k)
+
+
 class _Single(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -130,7 +157,9 @@ class _Single(torch.autograd.Function):
     ) -> Tensor:
         B, H = q.shape[:2]  # sizes are named: of an empty batch none can be inferred
         q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-        context, weight = _look(q, k, v, hidden, scale)
+        ctx.native = native.serves(q, k, v)
+        look = native.ahead if ctx.native else _look
+        context, weight = look(q, k, v, hidden, scale)
         ctx.rows, ctx.scale, ctx.heads = rows, scale, (B, H)
         ctx.save_for_backward(q, k, v, weight)
         return context.view(B, H, 1, v.shape[-1])
@@ -140,10 +169,9 @@ class _Single(torch.autograd.Function):
     def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
         q, k, v, weight = ctx.saved_tensors
         by = by.flatten(0, 1)
-        by_energy = torch._softmax_backward_data(torch.bmm(by, v.mT), weight, -1, weight.dtype)
-        if ctx.scale != 1:
-            by_energy.mul_(ctx.scale)
-        by_q = torch.bmm(by_energy, k).view(*ctx.heads, 1, q.shape[-1])
+        look_back = native.back if ctx.native else _look_back
+        by_energy, by_q = look_back(by, k, v, weight, ctx.scale)
+        by_q = by_q.view(*ctx.heads, 1, q.shape[-1])
         if ctx.rows is not None:
             ctx.rows.add(by_energy, q, weight, by)
             return None, by_q, None, None, None, None
@@ -205,13 +233,13 @@ class _Gathering(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.rows, ctx.shapes = Rows(), (k.shape, v.shape)
+        ctx.rows, ctx.shapes, ctx.kind = Rows(), (k.shape, v.shape), k.device.type
         ctx.set_materialize_grads(False)
         return k.view_as(k), v.view_as(v)
 
     @staticmethod
     def backward(ctx: Any, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-        with torch.autocast("cpu", enabled=False):  # as the steps that left them
+        with torch.autocast(ctx.kind, enabled=False):  # as the steps that left them
             taken = ctx.rows.take(ctx.shapes)
         if taken is None:  # no step of ours: others' gradients pass, with all their derivatives
             return others

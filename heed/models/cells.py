@@ -135,13 +135,15 @@ class Layer(nn.Module):
         feed = self._weight("weight_ih")[:, -fed:] if fed else None
         if feed is not None and _lowered(feed):
             feed = feed.to(torch.get_autocast_dtype(feed.device.type))  # or each step would cast it
-        if self.cell.pieces is None or not unrolled.learning(weight):
+        pieces = self.cell.pieces
+        if pieces is None or not unrolled.learning(weight):
             return Loop(weight, bias, feed, None)
         sums = unrolled.Sums()
         if feed is None:
-            weight, bias = unrolled.shared(sums, weight=weight, bias=bias)
+            weight, bias = unrolled.shared(pieces, sums, weight=weight, bias=bias)
         else:
-            weight, bias, feed = unrolled.shared(sums, weight=weight, bias=bias, feed=feed)
+            given = {"weight": weight, "bias": bias, "feed": feed}
+            weight, bias, feed = unrolled.shared(pieces, sums, **given)
         return Loop(weight, bias, feed, sums)
 
     def zero(self, rows: int) -> Hidden:

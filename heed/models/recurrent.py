@@ -17,7 +17,7 @@ depends on the step before stays inside the loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -138,6 +138,7 @@ class Carry:
     ask: Asking  # the attention, and the source, projected once
     state: State  # of the attention
     fed: Tensor | None = None  # luong: h̃ of the step before
+    join: Callable[..., Tensor] | None = None  # luong: how it is made, where a loop learns
 
     @property
     def top(self) -> Tensor:
@@ -151,6 +152,7 @@ class Carry:
             self.ask if same else self.ask.select(rows),
             self.state.select(rows),
             None if self.fed is None else self.fed.index_select(0, rows),
+            self.join,
         )
 
 
@@ -260,8 +262,8 @@ class Luong(Decoder):
         hidden = self.stack.step(x, carry.hidden, noise, loop, carry.fed)
         top = hidden[-1][0]
         seen = carry.ask(top[:, None], carry.state)
-        fed = self.join(seen.context.squeeze(1), top)
-        return Carry(hidden, carry.ask, seen.state, fed), seen
+        fed = (carry.join or self.join)(seen.context.squeeze(1), top)
+        return Carry(hidden, carry.ask, seen.state, fed, carry.join), seen
 
     def known(self, steps: list[Carry], seen: Attended, e: Tensor) -> Tensor:
         return torch.stack([step.fed for step in steps if step.fed is not None], 1)
@@ -280,7 +282,7 @@ class InputFeeding(Luong):
     def begin(self, source: Encoded, need: Need = "context") -> Carry:
         carry = super().begin(source, need)
         fed = source.last.new_zeros(len(source.last), self.join.linear.out_features)
-        return Carry(carry.hidden, carry.ask, carry.state, fed)
+        return Carry(carry.hidden, carry.ask, carry.state, fed, self.join.in_steps())
 
     @property
     def fed(self) -> int:  # type: ignore[override]

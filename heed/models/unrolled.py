@@ -7,27 +7,29 @@ leaves its rows behind, and one product of all of them is a weight's gradient:
     h_t = f(x_t + U y_t, W h_{t-1} + b)        dW = Σ_t δ_tᵀ h_{t-1},  dU = Σ_t δ'_tᵀ y_t
 
 The twin of each step is the cell in cells.py, which serves wherever a graph must see inside, and
-while `heed.kernels.off("single")` lasts: second derivatives need it.
+while `heed.kernels.off("single")` lasts: second derivatives need it. A GRU's products and what is
+between them are one call of the native library where it serves; `GRU.ahead` and `GRU.back` are what
+it does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from heed.kernels.cell import native
-from heed.kernels.choose import is_on
 from heed.kernels.single import first_alone
+from heed.kernels.single import learning as learning
 
 Hidden = tuple[Tensor, ...]
 Ahead = Callable[[Tensor, Tensor, Hidden], tuple[Hidden, Hidden]]
 """The input's and the state's part of the gates, the state -> the next state, what to keep.
 
 The second part is nobody else's, and may be overwritten."""
-Direct = tuple[Tensor | None, ...]
+Direct = tuple[Tensor | None, *tuple[Tensor, ...]]
 Back = Callable[[Hidden, Hidden, Hidden, Hidden], Direct]
 """Gradients of the next state, the state, what was kept, room for the gradients of the parts of the
 gates, which are written there -> those of the state but for what comes through its part."""
@@ -60,6 +62,7 @@ class Sums:
         self.steps, self.task = 0, -1
         self.left: list[Left] = []
         self.turned: dict[str, Tensor] = {}  # the weights as products ahead read them fastest
+        self.panels: native.Panels | None = None  # or as the native library does
 
     def room(self, parts: int, hidden: Tensor, fed: Tensor | None, G: int) -> tuple[Tensor, ...]:
         """Where a step writes the gradients of the parts of its gates.    B G"""
@@ -94,43 +97,35 @@ class _Shared(torch.autograd.Function):
     """Weights as they are. Its turn to go back comes when all steps have had theirs."""
 
     @staticmethod
-    def forward(ctx: Any, sums: Sums, names: tuple[str, ...], *weights: Tensor) -> Hidden:
+    def forward(
+        ctx: Any, pieces: Pieces, sums: Sums, names: tuple[str, ...], *weights: Tensor
+    ) -> Hidden:
         ctx.sums, ctx.names = sums, names
         ctx.set_materialize_grads(False)
-        named = zip(names, weights, strict=True)
-        sums.turned = {name: weight.t().contiguous() for name, weight in named if weight.dim() > 1}
+        named = dict(zip(names, weights, strict=True))
+        if pieces.native and native.serves(*weights):
+            weight, bias = named["weight"].detach(), named["bias"].detach()
+            sums.panels = native.Panels.of(weight[None], bias[None], named.get("feed"))
+        else:
+            sums.turned = {name: w.t().contiguous() for name, w in named.items() if w.dim() > 1}
         return tuple(weight.view_as(weight) for weight in weights)
 
     @staticmethod
     @first_alone
     def backward(ctx: Any, *others: Tensor | None) -> tuple[Any, ...]:
-        learns = ctx.needs_input_grad[2:]
+        learns = ctx.needs_input_grad[3:]
         asked = tuple(name for name, each in zip(ctx.names, learns, strict=True) if each)
         totals = dict(zip(asked, ctx.sums.take(asked), strict=True))
         grads = []
         for name, x in zip(ctx.names, others, strict=True):
             total = totals.get(name)
             grads.append(x if total is None else total if x is None else total + x)
-        return (None, None, *grads)
+        return (None, None, None, *grads)
 
 
-def shared(sums: Sums, **weights: Tensor) -> list[Tensor]:
+def shared(pieces: Pieces, sums: Sums, **weights: Tensor) -> list[Tensor]:
     """Weights for the steps of a loop, whose gradients `sums` will hold."""
-    return list(_Shared.apply(sums, tuple(weights), *weights.values()))
-
-
-def learning(*tensors: Tensor) -> bool:
-    """Whether steps in one piece may serve: a gradient is wanted, on the CPU, unseen by others."""
-    return (
-        torch.is_grad_enabled()
-        and tensors[0].is_cpu
-        and any(x.requires_grad for x in tensors)
-        and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled("cpu")
-        and not torch._C._are_functorch_transforms_active()
-        and torch.autograd.forward_ad._current_level < 0
-        and is_on("single")
-    )
+    return list(_Shared.apply(pieces, sums, tuple(weights), *weights.values()))
 
 
 class Pieces(NamedTuple):
@@ -139,6 +134,7 @@ class Pieces(NamedTuple):
     ahead: Ahead
     back: Back
     parts: int  # of the gates whose gradients differ: the input's first, the state's last
+    native: bool = False  # whether the native library knows it
 
 
 class _Step(torch.autograd.Function):
@@ -156,10 +152,17 @@ class _Step(torch.autograd.Function):
         bias: Tensor,
         *hidden: Tensor,
     ) -> Hidden:
-        if fed is not None:
-            x = torch.addmm(x, fed, sums.turned["feed"])
-        gates = torch.addmm(bias, hidden[0], sums.turned["weight"])
-        after, kept = pieces.ahead(x, gates, hidden)
+        after: Hidden
+        kept: Hidden
+        if sums.panels is not None:
+            state = torch.empty_like(hidden[0], memory_format=torch.contiguous_format)
+            kept = native.ahead(x, hidden[0], state[None, None], sums.panels, fed)
+            after = (state,)
+        else:
+            if fed is not None:
+                x = torch.addmm(x, fed, sums.turned["feed"])
+            gates = torch.addmm(bias, hidden[0], sums.turned["weight"])
+            after, kept = pieces.ahead(x, gates, hidden)
         ctx.pieces, ctx.sums, ctx.slots = pieces, sums, len(hidden)
         sums.steps += 1
         ctx.save_for_backward(fed, feed, weight, *hidden, *kept)
@@ -171,10 +174,13 @@ class _Step(torch.autograd.Function):
         fed, feed, weight, *rest = ctx.saved_tensors
         hidden, kept = tuple(rest[: ctx.slots]), tuple(rest[ctx.slots :])
         room = ctx.sums.room(ctx.pieces.parts, hidden[0], fed, len(weight))
-        by_hidden = ctx.pieces.back(by, hidden, kept, room)
         by_x, by_gates = room[0], room[-1]
+        if (panels := ctx.sums.panels) is not None:
+            given = (by[0], hidden[0], native.Kept(*kept), by_x, by_gates, panels)
+            (by_h,), by_feed = native.back(*given, 0 if fed is None else fed.shape[1])
+            return (None, None, by_x, None if fed is None else by_feed, None, None, None, by_h)
+        direct, *others = ctx.pieces.back(by, hidden, kept, room)
         by_fed = None if fed is None else by_x @ feed
-        direct, *others = by_hidden
         by_h = by_gates @ weight if direct is None else torch.addmm(direct, by_gates, weight)
         return (None, None, by_x, by_fed, None, None, None, by_h, *others)
 
@@ -200,48 +206,80 @@ class _Rows(torch.autograd.Function):
     def forward(
         ctx: Any, pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, *first: Tensor
     ) -> Tensor:
-        T, N, B, G = x.shape
-        H = weight.shape[2]  # sizes are named: of an empty batch none can be inferred
+        (T, N, B, _), H = x.shape, weight.shape[2]
         states = x.new_empty(T + 1, N, B, H)
         states[0] = first[0]
-        hidden, kept = tuple(h.flatten(0, 1) for h in first), list[Tensor]()
-        for t, part in enumerate(x.view(T, N * B, G)):
-            gates = torch.baddbmm(bias[:, None], states[t], weight.mT).view(N * B, G)
-            after, keep = pieces.ahead(part, gates, hidden)
-            kept += (*hidden[1:], *keep)
-            hidden = after
-            states[t + 1] = after[0].view(N, B, H)
-        ctx.pieces, ctx.slots = pieces, len(first)
+        ctx.pieces, ctx.slots, ctx.panels = pieces, len(first), None
+        kept: Iterable[Tensor]
+        if pieces.native and native.serves(x, weight, bias, *first):
+            ctx.panels = native.Panels.of(weight.detach(), bias.detach())
+            kept = native.ahead(x, states[:-1], states[1:], ctx.panels)
+        else:
+            kept = _rows_ahead(pieces, x, weight, bias, first, states)
         ctx.save_for_backward(states, weight, *kept)
         return states[1:]
 
     @staticmethod
     @first_alone
     def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
-        (states, weight, *kept), slots = ctx.saved_tensors, ctx.slots
+        states, weight, *kept = ctx.saved_tensors
         T, N, B, H = by.shape
-        each = len(kept) // T
-        by_hidden = tuple(by.new_zeros(N * B, H) for _ in range(slots))
         G = weight.shape[1]
         rooms = tuple(by.new_empty(T, N * B, G) for _ in range(ctx.pieces.parts))
-        for t in range(T - 1, -1, -1):
-            keep = tuple(kept[t * each : (t + 1) * each])
-            hidden = (states[t].view(N * B, H), *keep[: slots - 1])
-            by_h = (by_hidden[0].add_(by[t].reshape(N * B, H)), *by_hidden[1:])
-            room = tuple(whole[t] for whole in rooms)
-            direct, *others = ctx.pieces.back(by_h, hidden, keep[slots - 1 :], room)
-            through = room[-1].view(N, B, G)
-            if direct is None:
-                d_h = torch.bmm(through, weight)
-            else:
-                d_h = direct.view(N, B, H).baddbmm_(through, weight)
-            by_hidden = (d_h.view(N * B, H), *others)
+        by_first: Iterable[Tensor]
+        if ctx.panels is not None:
+            ends = native.back(by, states[:-1], native.Kept(*kept), rooms[0], rooms[-1], ctx.panels)
+            by_first = ends[:1]
+        else:
+            by_first = _rows_back(ctx.pieces, by, states, weight, kept, ctx.slots, rooms)
         by_x, by_gates = (room.view(T, N, B, G) for room in (rooms[0], rooms[-1]))
         d_gates = by_gates.transpose(0, 1).reshape(N, T * B, G)
         before = states[:-1].transpose(0, 1).reshape(N, T * B, H)
-        by_first = (h.view(N, B, H) for h in by_hidden)
         by_bias = by_gates.sum(0).sum(1)  # one axis at a time: rows are added as they lie
         return (None, by_x, torch.bmm(d_gates.mT, before), by_bias, *by_first)
+
+
+def _rows_ahead(
+    pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden, states: Tensor
+) -> list[Tensor]:
+    """Write the states, one step after the other; what to keep of them all."""
+    (T, N, B, G), H = x.shape, weight.shape[2]  # of an empty batch none can be inferred
+    hidden, kept = tuple(h.flatten(0, 1) for h in first), list[Tensor]()
+    for t, part in enumerate(x.view(T, N * B, G)):
+        gates = torch.baddbmm(bias[:, None], states[t], weight.mT).view(N * B, G)
+        after, keep = pieces.ahead(part, gates, hidden)
+        kept += (*hidden[1:], *keep)
+        hidden = after
+        states[t + 1] = after[0].view(N, B, H)
+    return kept
+
+
+def _rows_back(
+    pieces: Pieces,
+    by: Tensor,
+    states: Tensor,
+    weight: Tensor,
+    kept: list[Tensor],
+    slots: int,
+    rooms: Hidden,
+) -> list[Tensor]:
+    """Write the gradients of the parts of all gates; those of the first state."""
+    T, N, B, H = by.shape
+    each, G = len(kept) // T, weight.shape[1]
+    by_hidden = tuple(by.new_zeros(N * B, H) for _ in range(slots))
+    for t in range(T - 1, -1, -1):
+        keep = tuple(kept[t * each : (t + 1) * each])
+        hidden = (states[t].view(N * B, H), *keep[: slots - 1])
+        by_h = (by_hidden[0].add_(by[t].reshape(N * B, H)), *by_hidden[1:])
+        room = tuple(whole[t] for whole in rooms)
+        direct, *others = pieces.back(by_h, hidden, keep[slots - 1 :], room)
+        through = room[-1].view(N, B, G)
+        if direct is None:
+            d_h = torch.bmm(through, weight)
+        else:
+            d_h = direct.view(N, B, H).baddbmm_(through, weight)
+        by_hidden = (d_h.view(N * B, H), *others)
+    return [h.view(N, B, H) for h in by_hidden]
 
 
 def rows(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden) -> Tensor:
@@ -256,9 +294,6 @@ def rows(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden)
 def gru_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]:
     """As cells.gru_cell."""
     (h,) = hidden
-    if native.serves(gates):
-        after, new = native.gru_ahead(x, gates, h)
-        return (after,), (gates, new)
     H = h.shape[-1]
     r_z = gates[:, : 2 * H].add_(x[:, : 2 * H]).sigmoid_()
     h_new = gates[:, 2 * H :]
@@ -269,8 +304,6 @@ def gru_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]
 def gru_back(by: Hidden, hidden: Hidden, kept: Hidden, room: Hidden) -> Direct:
     """By n (1 - z)(1 - n²); by z (h - n) z(1 - z); by r, through n, W_n h r(1 - r)."""
     (d,), (h,), (gates, new) = by, hidden, kept
-    if native.serves(gates):
-        return (native.gru_back(d, h, gates, new, *room),)
     H = h.shape[-1]
     r_z, h_new = gates.split((2 * H, H), -1)
     r, z = r_z.split(H, -1)
@@ -308,4 +341,4 @@ def lstm_back(by: Hidden, hidden: Hidden, kept: Hidden, room: Hidden) -> Direct:
     return None, by_c * f
 
 
-GRU, LSTM = Pieces(gru_ahead, gru_back, 2), Pieces(lstm_ahead, lstm_back, 1)
+GRU, LSTM = Pieces(gru_ahead, gru_back, 2, native=True), Pieces(lstm_ahead, lstm_back, 1)

@@ -1,1 +1,1 @@
-"""What recurrent cells do between their products, on the CPU."""
+"""The steps of a GRU on the CPU, products and all."""

@@ -1,86 +1,168 @@
-/* What recurrent cells do between their products, number by number. README.md has the formulas. */
+/* GRUs: their products, and what is done between them number by number. README.md has the formulas.
 
-#include "kernels/native.h"
+A row never needs another one: a task is some rows, and goes through all the steps with them. */
 
-enum { AT_ONCE = 16 }; /* rows of a task */
+#include "kernels/linear/product.h"
+
+enum { MOST = 32 }; /* rows of a task: enough for each weight that is read */
 
 HEED_INLINE vec sigmoid_of(vec x) { return 1.0f / (1.0f + exp_of(-x)); }
 
-struct rows {
-    int64_t B, H;
-    const float *x;               /* B G, G = 3 H: the input's part of r, z and n */
-    float *gates;                 /* B G: the state's part; ahead, r and z take its places */
-    const float *h;               /* B H */
-    float *new;                   /* B H: n, what the state might become */
-    float *after;                 /* B H: the next state; back, what reaches h past its part */
-    const float *by;              /* back: the gradient of the next state, B H */
-    float *by_x, *by_gates;       /* back: those of both parts, B G */
-    int64_t x_row, h_row, by_row; /* how far it is to the next row; the others are dense */
+/* N directions, each with weights of its own. G = 3 H: r, z and n, in this order. */
+struct steps {
+    int64_t T, N, B, H;
+    int64_t F;                /* how much is fed back; 0: nothing. Else T and N are 1 */
+    const float *weight;      /* N: in panels, of W; back, of its transpose */
+    const float *bias;        /* N G */
+    const float *feed;        /* in panels, like the weight */
+    const float *x;           /* T N B G: the input's part of the gates */
+    const float *fed;         /* B F */
+    const float *h;           /* T N B H: before each step */
+    float *after;             /* T N B H: after each step, which may be where h goes on */
+    float *gates;             /* T N B G: r, z, and the state's part of n */
+    float *new;               /* T N B H: n, what the state might become */
+    const float *by;          /* back: the gradients of all states, T N B H */
+    float *by_x, *by_gates;   /* back: those of both parts, T N B G */
+    float *by_h, *by_fed;     /* back: those of the first states, N B H, and of what is fed, B F */
+    int64_t x_row, fed_row, h_row, by_row; /* how far it is to the next row; others are dense */
 };
 
-HEED_INLINE void gru_ahead_at(const struct rows *c, int64_t b, int64_t i, int count)
+/* Where a step of one row stands. */
+struct place {
+    const float *x, *h, *by;
+    float *gates, *new, *after, *by_x, *by_gates;
+    int more; /* back: what comes from later steps stands in `after` */
+};
+
+HEED_INLINE void ahead_at(const struct place *p, int64_t H, int64_t i, int count)
 {
-    const int64_t H = c->H;
-    const float *x = c->x + b * c->x_row + i, *h = c->h + b * c->h_row + i;
-    float *gates = c->gates + b * 3 * H + i;
-    vec r = sigmoid_of(load_some(gates, count, 0) + load_some(x, count, 0));
-    vec z = sigmoid_of(load_some(gates + H, count, 0) + load_some(x + H, count, 0));
-    vec n = tanh_of(load_some(x + 2 * H, count, 0) + r * load_some(gates + 2 * H, count, 0));
-    vec after = n + z * (load_some(h, count, 0) - n);
-    store_some(gates, r, count);
-    store_some(gates + H, z, count);
-    store_some(c->new + b * H + i, n, count);
-    store_some(c->after + b * H + i, after, count);
+    vec r = sigmoid_of(load_some(p->gates + i, count, 0) + load_some(p->x + i, count, 0));
+    vec z = sigmoid_of(load_some(p->gates + H + i, count, 0) + load_some(p->x + H + i, count, 0));
+    vec n = load_some(p->x + 2 * H + i, count, 0);
+    n = tanh_of(n + r * load_some(p->gates + 2 * H + i, count, 0));
+    vec after = n + z * (load_some(p->h + i, count, 0) - n);
+    store_some(p->gates + i, r, count);
+    store_some(p->gates + H + i, z, count);
+    store_some(p->new + i, n, count);
+    store_some(p->after + i, after, count);
 }
 
-HEED_INLINE void gru_back_at(const struct rows *c, int64_t b, int64_t i, int count)
+HEED_INLINE void back_at(const struct place *p, int64_t H, int64_t i, int count)
 {
-    const int64_t H = c->H;
-    const float *gates = c->gates + b * 3 * H + i;
-    vec d = load_some(c->by + b * c->by_row + i, count, 0);
-    vec r = load_some(gates, count, 0), z = load_some(gates + H, count, 0);
-    vec n = load_some(c->new + b * H + i, count, 0);
-    vec h = load_some(c->h + b * c->h_row + i, count, 0);
+    vec d = load_some(p->by + i, count, 0);
+    if (p->more)
+        d += load_some(p->after + i, count, 0);
+    vec r = load_some(p->gates + i, count, 0), z = load_some(p->gates + H + i, count, 0);
+    vec n = load_some(p->new + i, count, 0), h = load_some(p->h + i, count, 0);
     vec direct = d * z, by_new = (d - direct) * (1.0f - n * n);
-    vec by_r = by_new * load_some(gates + 2 * H, count, 0) * (r * (1.0f - r));
+    vec by_r = by_new * load_some(p->gates + 2 * H + i, count, 0) * (r * (1.0f - r));
     vec by_z = d * (h - n) * (z * (1.0f - z));
-    float *by_x = c->by_x + b * 3 * H + i, *by_gates = c->by_gates + b * 3 * H + i;
-    store_some(by_x, by_r, count);
-    store_some(by_x + H, by_z, count);
-    store_some(by_x + 2 * H, by_new, count);
-    store_some(by_gates, by_r, count);
-    store_some(by_gates + H, by_z, count);
-    store_some(by_gates + 2 * H, by_new * r, count);
-    store_some(c->after + b * H + i, direct, count);
+    store_some(p->by_x + i, by_r, count);
+    store_some(p->by_x + H + i, by_z, count);
+    store_some(p->by_x + 2 * H + i, by_new, count);
+    store_some(p->by_gates + i, by_r, count);
+    store_some(p->by_gates + H + i, by_z, count);
+    store_some(p->by_gates + 2 * H + i, by_new * r, count);
+    store_some(p->after + i, direct, count);
 }
 
-typedef void at(const struct rows *c, int64_t b, int64_t i, int count);
+typedef void at(const struct place *p, int64_t H, int64_t i, int count);
 
-HEED_INLINE void through(const struct rows *c, struct heed_turns *turns, at *each)
+HEED_INLINE void along(const struct place *p, int64_t H, at *each)
 {
-    for (int64_t task; heed_turn(turns, &task);) {
-        int64_t stop = (task + 1) * AT_ONCE < c->B ? (task + 1) * AT_ONCE : c->B;
-        for (int64_t b = task * AT_ONCE; b < stop; b++) {
-            int64_t i = 0;
-            for (; i + LANES <= c->H; i += LANES)
-                each(c, b, i, LANES);
-            if (i < c->H)
-                each(c, b, i, (int)(c->H - i));
-        }
+    int64_t i = 0;
+    for (; i + LANES <= H; i += LANES)
+        each(p, H, i, LANES);
+    if (i < H)
+        each(p, H, i, (int)(H - i));
+}
+
+/* `rows` rows, the first of which is `first` of T N B; room for their G numbers each. */
+static void ahead(const struct steps *c, int64_t n, int64_t first, int64_t b, int64_t rows, float *room)
+{
+    const int64_t H = c->H, G = 3 * H;
+    product(c->h + first * c->h_row, c->h_row, c->weight + n * panels_of(G) * PANEL * H, 0,
+            c->bias + n * G, c->gates + first * G, G, rows, H, G, STORE);
+    const float *x = c->x + first * c->x_row;
+    int64_t x_row = c->x_row;
+    if (c->F) {
+        for (int64_t i = 0; i < rows; i++)
+            memcpy(room + i * G, x + i * x_row, sizeof(float) * (size_t)G);
+        product(c->fed + b * c->fed_row, c->fed_row, c->feed, 0, 0, room, G, rows, c->F, G, ADD);
+        x = room, x_row = G;
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        struct place p = {.x = x + i * x_row, .h = c->h + (first + i) * c->h_row};
+        p.gates = c->gates + (first + i) * G;
+        p.new = c->new + (first + i) * H;
+        p.after = c->after + (first + i) * H;
+        along(&p, H, ahead_at);
     }
 }
 
-static void gru_ahead(void *c, struct heed_turns *turns) { through(c, turns, gru_ahead_at); }
-static void gru_back(void *c, struct heed_turns *turns) { through(c, turns, gru_back_at); }
-
-HEED_EXPORT int HEED(heed_gru_ahead)(const struct rows *c, int threads)
+static void back(const struct steps *c, int64_t n, int64_t first, int64_t b, int64_t rows, int more)
 {
-    heed_share(gru_ahead, (void *)c, (c->B + AT_ONCE - 1) / AT_ONCE, threads);
-    return 0;
+    const int64_t H = c->H, G = 3 * H;
+    float *by_h = c->by_h + (n * c->B + b) * H;
+    for (int64_t i = 0; i < rows; i++) {
+        struct place p = {.h = c->h + (first + i) * c->h_row, .more = more};
+        p.by = c->by + (first + i) * c->by_row;
+        p.gates = c->gates + (first + i) * G;
+        p.new = c->new + (first + i) * H;
+        p.by_x = c->by_x + (first + i) * G;
+        p.by_gates = c->by_gates + (first + i) * G;
+        p.after = by_h + i * H;
+        along(&p, H, back_at);
+    }
+    product(c->by_gates + first * G, G, c->weight + n * panels_of(H) * PANEL * G, 0, 0, by_h, H, rows,
+            G, H, ADD);
+    if (c->F)
+        product(c->by_x + first * G, G, c->feed, 0, 0, c->by_fed + b * c->F, c->F, rows, G, c->F, STORE);
 }
 
-HEED_EXPORT int HEED(heed_gru_back)(const struct rows *c, int threads)
+struct team {
+    const struct steps *c;
+    int64_t rows;   /* of a task */
+    int64_t blocks; /* tasks of a direction */
+    int backwards;
+    _Atomic int failed;
+};
+
+static void work(void *context, struct heed_turns *turns)
 {
-    heed_share(gru_back, (void *)c, (c->B + AT_ONCE - 1) / AT_ONCE, threads);
-    return 0;
+    struct team *team = context;
+    const struct steps *c = team->c;
+    float *room = 0;
+    if (c->F && !team->backwards) {
+        room = malloc(sizeof(float) * (size_t)(team->rows * 3 * c->H));
+        if (!room) {
+            team->failed = 1;
+            return;
+        }
+    }
+    for (int64_t task; heed_turn(turns, &task);) {
+        int64_t n = task / team->blocks, b = task % team->blocks * team->rows;
+        int64_t rows = b + team->rows < c->B ? team->rows : c->B - b;
+        for (int64_t t = 0; t < c->T; t++) {
+            int64_t at = team->backwards ? c->T - 1 - t : t, first = (at * c->N + n) * c->B + b;
+            if (team->backwards)
+                back(c, n, first, b, rows, t > 0);
+            else
+                ahead(c, n, first, b, rows, room);
+        }
+    }
+    free(room);
 }
+
+/* Whose turn it is makes no difference to any number: a row is the same in any task. */
+static int go(const struct steps *c, int threads, int backwards)
+{
+    int64_t rows = (c->N * c->B + threads - 1) / threads;
+    rows = rows < ROWS ? ROWS : rows > MOST ? MOST : rows;
+    struct team team = {c, rows, (c->B + rows - 1) / rows, backwards, 0};
+    heed_share(work, &team, c->N * team.blocks, threads);
+    return team.failed;
+}
+
+HEED_EXPORT int HEED(heed_gru_ahead)(const struct steps *c, int threads) { return go(c, threads, 0); }
+HEED_EXPORT int HEED(heed_gru_back)(const struct steps *c, int threads) { return go(c, threads, 1); }

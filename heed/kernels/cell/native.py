@@ -1,56 +1,101 @@
-"""Cells on the CPU: what `native.c` is told of them. The twins are in heed/models/unrolled.py."""
+"""GRUs on the CPU: what `native.c` is told of them. The twins are in heed/models/unrolled.py."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from heed.kernels import native
 from heed.kernels.choose import is_on
+from heed.kernels.linear.native import panels
 
-_ROWS = "13q"  # struct rows of native.c
-_ahead = native.Function("heed_gru_ahead", _ROWS)
-_back = native.Function("heed_gru_back", _ROWS)
+_STEPS = "23q"  # struct steps of native.c
+_ahead = native.Function("heed_gru_ahead", _STEPS)
+_back = native.Function("heed_gru_back", _STEPS)
 
 
-def serves(x: Tensor) -> bool:
+def serves(*tensors: Tensor) -> bool:
     """Whether the library computes with such numbers."""
-    fits = type(x) is Tensor and x.is_cpu and x.dtype == torch.float32
-    return fits and is_on("cell") and native.missing() is None
+    return is_on("cell") and native.reads(*tensors)
 
 
-def gru_ahead(x: Tensor, gates: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """The next state, and what it might have become; r and z stand in `gates` afterwards.
+class Panels(NamedTuple):
+    """Weights of N directions as the products ahead read them, and as those back do.
 
-    B 3H, B 3H, B H -> B H, B H
+    weight  N G H, in panels; `feed` G F, of what is fed back, likewise
+    bias    N G
     """
-    x, h = _rows(x), _rows(h)
-    B, H = h.shape
-    new, after = h.new_empty(B, H), h.new_empty(B, H)
+
+    weight: Tensor
+    turned: Tensor
+    bias: Tensor
+    feed: Tensor | None = None
+    feed_turned: Tensor | None = None
+
+    @staticmethod
+    def of(weight: Tensor, bias: Tensor, feed: Tensor | None = None) -> Panels:
+        """Laid out for the steps of one loop.    N G H, N G, G F"""
+        ahead, back = (torch.stack([panels(w, turned) for w in weight]) for turned in (False, True))
+        if feed is None:
+            return Panels(ahead, back, bias.contiguous())
+        return Panels(ahead, back, bias.contiguous(), panels(feed), panels(feed, turned=True))
+
+
+class Kept(NamedTuple):
+    """What going back needs: r, z and the state's part of n, where its product left them; and n."""
+
+    gates: Tensor  # T N B G
+    new: Tensor  # T N B H
+
+
+def ahead(x: Tensor, h: Tensor, states: Tensor, by: Panels, fed: Tensor | None = None) -> Kept:
+    """Write the states after each step, the input's part of the gates given.
+
+    x       T N B G, and the steps before which the state is known, T N B H
+    fed     B F, where T and N are 1
+    states  room for T N B H; `h` may go on in it, a step behind
+    """
+    T, N, B, H = states.shape
+    native.must_read(x, h, *(() if fed is None else (fed,)))
+    x, h, fed = _rows(x), _rows(h), None if fed is None else _rows(fed)
+    kept = Kept(x.new_empty(T, N, B, 3 * H), x.new_empty(T, N, B, H))
     _ahead(
-        B, H, x.data_ptr(), gates.data_ptr(), h.data_ptr(), new.data_ptr(), after.data_ptr(),
-        0, 0, 0, x.stride(0), h.stride(0), 0,
+        T, N, B, H, 0 if fed is None else fed.shape[1],
+        by.weight.data_ptr(), by.bias.data_ptr(), 0 if by.feed is None else by.feed.data_ptr(),
+        x.data_ptr(), 0 if fed is None else fed.data_ptr(), h.data_ptr(), states.data_ptr(),
+        kept.gates.data_ptr(), kept.new.data_ptr(), 0, 0, 0, 0, 0,
+        _apart(x), 0 if fed is None else _apart(fed), _apart(h), 0,
     )  # fmt: skip
-    return after, new
+    return kept
 
 
-def gru_back(
-    by: Tensor, h: Tensor, gates: Tensor, new: Tensor, by_x: Tensor, by_gates: Tensor
-) -> Tensor:
-    """Write the gradients of both parts of the gates; what reaches the state past them.
+def back(
+    grads: Tensor, h: Tensor, kept: Kept, by_x: Tensor, by_gates: Tensor, by: Panels, fed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Write the gradients of both parts of the gates; those of the first states and of what is fed.
 
-    B H, B H, B 3H, B H -> B H
+    T N B H, T N B H, T N B G, T N B G -> N B H, B F
     """
-    by, h = _rows(by), _rows(h)
-    B, H = h.shape
-    direct = h.new_empty(B, H)
+    T, N, B, H = kept.new.shape
+    grads, h = _rows(grads), _rows(h)
+    by_h, by_fed = h.new_empty(N, B, H), h.new_empty(B, fed)
     _back(
-        B, H, 0, gates.data_ptr(), h.data_ptr(), new.data_ptr(), direct.data_ptr(),
-        by.data_ptr(), by_x.data_ptr(), by_gates.data_ptr(), 0, h.stride(0), by.stride(0),
+        T, N, B, H, fed,
+        by.turned.data_ptr(), 0, 0 if by.feed_turned is None else by.feed_turned.data_ptr(),
+        0, 0, h.data_ptr(), 0, kept.gates.data_ptr(), kept.new.data_ptr(), grads.data_ptr(),
+        by_x.data_ptr(), by_gates.data_ptr(), by_h.data_ptr(), by_fed.data_ptr(),
+        0, 0, _apart(h), _apart(grads),
     )  # fmt: skip
-    return direct
+    return by_h, by_fed
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Rows without gaps inside."""
-    return x if x.stride(1) == 1 else x.contiguous()
+    """Rows without gaps inside; between them, those of a single step may have some."""
+    return x if x.dim() == 2 and x.stride(1) == 1 else x.contiguous()
+
+
+def _apart(x: Tensor) -> int:
+    """How far it is from one row to the next. Of a single row nobody would have to know."""
+    return x.stride(0) if x.dim() == 2 else x.shape[-1]

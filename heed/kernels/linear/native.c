@@ -32,6 +32,28 @@ HEED_EXPORT int HEED(heed_linear_pack)(const struct packing *a, int threads)
     return 0;
 }
 
+/* The transpose of W to panels: 16 numbers of a row stand side by side as they are.
+N K -> panels_of(K) N 16 */
+static void turn_panels(void *context, struct heed_turns *turns)
+{
+    const struct packing *a = context;
+    for (int64_t panel; heed_turn(turns, &panel);) {
+        float *to = (float *)a->packed + panel * a->N * PANEL;
+        int64_t first = panel * PANEL, many = a->K - first < PANEL ? a->K - first : PANEL;
+        const float *from = (const float *)a->weight + first;
+        if (many < PANEL)
+            memset(to, 0, sizeof(float) * (size_t)(a->N * PANEL));
+        for (int64_t n = 0; n < a->N; n++)
+            memcpy(to + n * PANEL, from + n * a->row, sizeof(float) * (size_t)many);
+    }
+}
+
+HEED_EXPORT int HEED(heed_linear_turn)(const struct packing *a, int threads)
+{
+    heed_share(turn_panels, (void *)a, panels_of(a->K), threads);
+    return 0;
+}
+
 /* A mark of what stands in W: 32 hashes, each over every 32nd number. No step loses anything, so one
 changed number always changes the mark. A product only carries bits upwards, and what changed in the
 sign or the exponent would soon be pushed out at the top: the upper bits go down before. */
@@ -313,4 +335,90 @@ HEED_EXPORT int HEED(heed_linear_likeliest)(const struct choosing *asked, int th
         conclude(&a, m);
     free(scratch);
     return 0;
+}
+
+/* A map of a loop: what comes in as one part or two, bent by tanh or not. Back, the panels are of
+the transposed weights.    y = f(Σ x_i W_iᵀ); d = by f'(y), by_i = d W_i */
+struct stepping {
+    const float *x[2], *w[2]; /* B K_i, the weight's columns for it in panels */
+    float *y;                 /* B N */
+    const float *by;          /* back: B N */
+    float *d, *by_x[2];       /* back: B N, B K_i */
+    int64_t x_row[2], by_row, K[2], B, N, bends; /* K: the second is 0 where there is one part */
+};
+
+enum { TOGETHER = 32 }; /* rows of a task, at most */
+
+HEED_INLINE void bend(float *y, int64_t count)
+{
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES)
+        store(y + i, tanh_of(load(y + i)));
+    if (i < count)
+        store_some(y + i, tanh_of(load_some(y + i, (int)(count - i), 0)), (int)(count - i));
+}
+
+HEED_INLINE void unbend(const float *by, const float *y, float *d, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        d[i] = by[i] * (1 - y[i] * y[i]);
+}
+
+struct stepping_team {
+    const struct stepping *a;
+    int64_t rows;
+};
+
+static void step_ahead(void *context, struct heed_turns *turns)
+{
+    const struct stepping_team *team = context;
+    const struct stepping *a = team->a;
+    for (int64_t task; heed_turn(turns, &task);) {
+        int64_t b = task * team->rows, rows = b + team->rows < a->B ? team->rows : a->B - b;
+        float *y = a->y + b * a->N;
+        for (int i = 0; i < (a->K[1] ? 2 : 1); i++)
+            product(a->x[i] + b * a->x_row[i], a->x_row[i], a->w[i], 0, 0, y, a->N, rows, a->K[i],
+                    a->N, i ? ADD : STORE);
+        if (a->bends)
+            bend(y, rows * a->N);
+    }
+}
+
+static void step_back(void *context, struct heed_turns *turns)
+{
+    const struct stepping_team *team = context;
+    const struct stepping *a = team->a;
+    for (int64_t task; heed_turn(turns, &task);) {
+        int64_t b = task * team->rows, rows = b + team->rows < a->B ? team->rows : a->B - b;
+        const float *d = a->by + b * a->by_row;
+        int64_t d_row = a->by_row;
+        if (a->bends) {
+            for (int64_t i = b; i < b + rows; i++)
+                unbend(a->by + i * a->by_row, a->y + i * a->N, a->d + i * a->N, a->N);
+            d = a->d + b * a->N, d_row = a->N;
+        }
+        for (int i = 0; i < (a->K[1] ? 2 : 1); i++)
+            product(d, d_row, a->w[i], 0, 0, a->by_x[i] + b * a->K[i], a->K[i], rows, a->N, a->K[i],
+                    STORE);
+    }
+}
+
+/* A row is the same in any task, so its bits do not depend on how many share the work. */
+static int step(heed_worker *worker, const struct stepping *a, int threads)
+{
+    int64_t rows = (a->B + threads - 1) / threads;
+    rows = rows < ROWS ? ROWS : rows > TOGETHER ? TOGETHER : rows;
+    struct stepping_team team = {a, rows};
+    heed_share(worker, &team, (a->B + rows - 1) / rows, threads);
+    return 0;
+}
+
+HEED_EXPORT int HEED(heed_linear_ahead)(const struct stepping *a, int threads)
+{
+    return step(step_ahead, a, threads);
+}
+
+HEED_EXPORT int HEED(heed_linear_back)(const struct stepping *a, int threads)
+{
+    return step(step_back, a, threads);
 }

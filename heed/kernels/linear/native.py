@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -25,8 +26,11 @@ from heed.kernels import native
 PANEL, MARKS = 16, 32
 
 _pack = native.Function("heed_linear_pack", "5q")
+_turn = native.Function("heed_linear_turn", "5q")
 _mark = native.Function("heed_linear_mark", "5q")
 _forward = native.Function("heed_linear_forward", "11q")
+_ahead = native.Function("heed_linear_ahead", "17q")
+_back = native.Function("heed_linear_back", "17q")
 _likeliest = native.Function("heed_linear_likeliest", "18q")
 
 
@@ -90,6 +94,21 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
         _pack(part.data_ptr(), part.stride(0), data.data_ptr(), N, K)
         known = kept[N] = place, mark, data
     return Packed(known[2], None if bias is None else bias.detach()[:N], N, K)
+
+
+def panels(weight: Tensor, turned: bool = False) -> Tensor:
+    """A weight in panels for one loop, which nobody keeps; or its transpose.
+
+    N K -> ⌈N / 16⌉ K 16, or ⌈K / 16⌉ N 16
+    """
+    weight = weight.detach()
+    weight = weight if weight.stride(1) == 1 else weight.contiguous()
+    N, K = weight.shape
+    across, along = (K, N) if turned else (N, K)
+    packed = weight.new_empty(-(-across // PANEL), along, PANEL)
+    lay_out = _turn if turned else _pack
+    lay_out(weight.data_ptr(), weight.stride(0), packed.data_ptr(), N, K)
+    return packed
 
 
 HUGE, SLAB = 2**21, 2**24
@@ -160,3 +179,39 @@ def likeliest(x: Tensor, packed: Packed, many: int, end: int, forbid: Tensor) ->
         M, K, N, many, end, forbid.data_ptr(), len(forbid), log_prob, symbol, ending, 0, 0, 0,
     )  # fmt: skip
     return found
+
+
+def ahead(packed: Sequence[Tensor], parts: Sequence[Tensor], N: int, bends: bool) -> Tensor:
+    """Σ x_i W_iᵀ of one part or two, bent by tanh if wanted.    B K_i -> B N"""
+    native.must_read(*parts)
+    x, *more = (_dense(part) for part in parts)
+    z, w = (more[0], packed[1]) if more else (x, packed[0])
+    B, y = len(x), x.new_empty(len(x), N)
+    _ahead(
+        x.data_ptr(), z.data_ptr(), packed[0].data_ptr(), w.data_ptr(), y.data_ptr(), 0, 0, 0, 0,
+        x.stride(0), z.stride(0), 0, x.shape[1], z.shape[1] if more else 0, B, N, bends,
+    )  # fmt: skip
+    return y
+
+
+def back(
+    packed: Sequence[Tensor], by: Tensor, y: Tensor | None, widths: list[int]
+) -> tuple[Tensor, list[Tensor]]:
+    """The gradient before tanh, and those of the parts; the panels are of transposed weights.
+
+    B N -> B N, B K_i
+    """
+    by = _dense(by)
+    B, N = by.shape
+    d, to = by if y is None else torch.empty_like(y), [by.new_empty(B, K) for K in widths]
+    _back(
+        0, 0, packed[0].data_ptr(), packed[-1].data_ptr(), 0 if y is None else y.data_ptr(),
+        by.data_ptr(), d.data_ptr(), to[0].data_ptr(), to[-1].data_ptr(), 0, 0, by.stride(0),
+        widths[0], widths[1] if len(widths) > 1 else 0, B, N, y is not None,
+    )  # fmt: skip
+    return d, to
+
+
+def _dense(x: Tensor) -> Tensor:
+    """Rows without gaps inside."""
+    return x if x.stride(1) == 1 else x.contiguous()

@@ -265,7 +265,7 @@ struct mapping {
     int64_t x_row, w_row, y_row, M, K, N, finish;
 };
 
-static void map_panels(const struct mapping *a, int64_t from, int64_t to)
+static __attribute__((unused)) void map_panels(const struct mapping *a, int64_t from, int64_t to)
 {
     int64_t columns = to * PANEL < a->N ? to * PANEL : a->N;
     product(a->x, a->x_row, panel_at(a->w, a->w_row, a->K, from), a->w_row,

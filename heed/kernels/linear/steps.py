@@ -1,0 +1,119 @@
+"""A linear map in a loop that learns, on the CPU: one sum for the gradient of its weight.
+
+    ask = mapping(weight)                    # before the loop; None where PyTorch must serve
+    ask(x)                                   # x Wᵀ
+    mapping(weight, bends=True)(c, h)        # tanh(W [c; h])
+
+Autograd forms a weight's gradient once per step, a matrix of its own each time, and adds them up.
+Here a step leaves its rows behind, and one product of all of them is formed when the last has gone:
+
+    y_t = f(W x_t)        dW = Σ_t δ_tᵀ x_t,    δ_t = dy_t f'(y_t)
+
+The twin is `torch.nn.functional.linear`, and tanh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heed.kernels import native as library
+from heed.kernels.linear import native
+from heed.kernels.single import first_alone, learning
+
+Map = Callable[..., Tensor]
+
+
+def mapping(weight: Tensor, *, bends: bool = False) -> Map | None:
+    """The map of rows by a weight N K, for the steps of a loop; None where PyTorch must serve.
+
+    It takes one part of the K columns or two, B K₁, B K₂ -> B N.
+    """
+    if not learning(weight):
+        return None
+    rows = Rows()
+    shared: Tensor = _Shared.apply(rows, weight)  # type: ignore[no-untyped-call]
+
+    def go(*parts: Tensor) -> Tensor:
+        if not rows.widths:
+            rows.lay_out(weight, [x.shape[1] for x in parts])
+        y: Tensor = _Step.apply(rows, bends, shared, *parts)  # type: ignore[no-untyped-call]
+        return y
+
+    return go
+
+
+class Rows:
+    """What steps share while they go ahead, and leave behind while they go back."""
+
+    def __init__(self) -> None:
+        self.task = -1
+        self.left: list[tuple[Tensor, ...]] = []
+        self.widths: list[int] = []  # of the parts
+        self.panels: list[tuple[Tensor, Tensor]] = []  # of their columns, ahead and back
+
+    def lay_out(self, weight: Tensor, widths: list[int]) -> None:
+        """Panels for the columns of each part, where the library serves."""
+        self.widths = widths
+        if len(widths) <= 2 and library.reads(weight):
+            columns = weight.detach().split(widths, 1)
+            self.panels = [(native.panels(w), native.panels(w, turned=True)) for w in columns]
+
+    def add(self, *rows: Tensor) -> None:
+        """Of one step: the gradient before it is bent, and the parts.    B N, B K₁, B K₂"""
+        task = torch._C._current_graph_task_id()
+        if task != self.task:  # a pass that ended early may have left some behind
+            self.task, self.left = task, []
+        self.left.append(rows)
+
+    def take(self) -> Tensor | None:
+        """The gradient of the weight, once.    N K"""
+        left, self.left = self.left, []
+        if not left or self.task != torch._C._current_graph_task_id():
+            return None
+        by, *parts = (torch.cat(x) for x in zip(*left, strict=True))
+        return by.t() @ (parts[0] if len(parts) == 1 else torch.cat(parts, 1))
+
+
+class _Shared(torch.autograd.Function):
+    """The weight as it is. Its turn to go back comes when all steps have had theirs."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Rows, weight: Tensor) -> Tensor:
+        ctx.rows = rows
+        ctx.set_materialize_grads(False)
+        return weight.view_as(weight)
+
+    @staticmethod
+    @first_alone
+    def backward(ctx: Any, other: Tensor | None) -> tuple[Any, ...]:
+        total = ctx.rows.take()
+        return None, other if total is None else total if other is None else total + other
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Rows, bends: bool, weight: Tensor, *parts: Tensor) -> Tensor:
+        ctx.rows, ctx.bends = rows, bends
+        if rows.panels:
+            y = native.ahead([w for w, _ in rows.panels], parts, len(weight), bends)
+        else:
+            y = torch.cat(parts, 1) @ weight.t()
+            y = y.tanh_() if bends else y
+        ctx.save_for_backward(weight, y if bends else None, *parts)
+        return y
+
+    @staticmethod
+    @first_alone
+    def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
+        weight, y, *parts = ctx.saved_tensors
+        if ctx.rows.panels:
+            d, by_parts = native.back([w for _, w in ctx.rows.panels], by, y, ctx.rows.widths)
+        else:
+            d = by if y is None else torch.ops.aten.tanh_backward(by, y)
+            by_parts = list((d @ weight).split(ctx.rows.widths, 1))
+        ctx.rows.add(d, *parts)
+        return None, None, None, *by_parts

@@ -1,0 +1,46 @@
+"""One look on the CPU: what `native.c` is told of it. The twin is in heed/kernels/single.py."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from heed.kernels import native
+
+_LOOK = "19qd"  # struct look of native.c
+_ahead = native.Function("heed_look_ahead", _LOOK)
+_back = native.Function("heed_look_back", _LOOK)
+
+
+def serves(*tensors: Tensor) -> bool:
+    """Whether the library computes with such numbers, and with rows that stand so."""
+    return native.reads(*tensors) and all(x.stride(-1) == 1 for x in tensors)
+
+
+def ahead(
+    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """N 1 D, N S D, N S R, N 1 S -> context N 1 R, weight N 1 S"""
+    N, S, D = k.shape
+    R = v.shape[2]
+    context, weight = q.new_empty(N, 1, R), q.new_empty(N, 1, S)
+    _ahead(
+        q.data_ptr(), k.data_ptr(), v.data_ptr(), 0 if hidden is None else hidden.data_ptr(),
+        context.data_ptr(), weight.data_ptr(), 0, 0, 0, N, S, D, R,
+        q.stride(0), k.stride(0), k.stride(1), v.stride(0), v.stride(1), 0, scale,
+    )  # fmt: skip
+    return context, weight
+
+
+def back(by: Tensor, k: Tensor, v: Tensor, weight: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """The gradients of the energies and of the queries.    N 1 R -> N 1 S, N 1 D"""
+    N, S, D = k.shape
+    R = v.shape[2]
+    by = by if by.stride(2) == 1 else by.contiguous()
+    by_energy, by_q = torch.empty_like(weight), by.new_empty(N, 1, D)
+    _back(
+        0, k.data_ptr(), v.data_ptr(), 0, 0, weight.data_ptr(), by.data_ptr(),
+        by_energy.data_ptr(), by_q.data_ptr(), N, S, D, R,
+        0, k.stride(0), k.stride(1), v.stride(0), v.stride(1), by.stride(0), scale,
+    )  # fmt: skip
+    return by_energy, by_q

@@ -1,0 +1,144 @@
+"""A linear map in a loop that learns: the same numbers and gradients as one that autograd sees."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+import heed
+from heed.attention.read import Join
+from heed.errors import Refused
+from heed.kernels import native
+from heed.kernels.linear import steps
+
+T = 4
+SIZES = [(1, 1, (1,)), (3, 7, (5,)), (40, 33, (20, 16)), (70, 16, (17, 64)), (0, 5, (3, 2))]
+Step = Callable[..., Tensor]
+
+
+@pytest.fixture(params=[None, *native.LEVELS])
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library, and the functions of one kind of processor after another."""
+    if request.param is None:
+        monkeypatch.setattr(steps.library, "reads", lambda *_: False)
+        return
+    if native.missing() is not None:
+        pytest.skip(str(native.missing()))
+    if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
+        pytest.skip(f"this processor is no {request.param}")
+    for name in ("ahead", "back"):
+        layout = getattr(steps.native, f"_{name}").layout
+        function = native.Function(f"heed_linear_{name}", layout, at=request.param)
+        monkeypatch.setattr(steps.native, f"_{name}", function)
+
+
+def drawn(B: int, N: int, widths: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
+    """A weight, and the parts of T steps, whose rows do not follow each other without a gap."""
+    parts = [torch.randn(T, B, K + 3)[..., :K] for K in widths]
+    return torch.randn(N, sum(widths)) * sum(widths) ** -0.5, parts
+
+
+def plain(bends: bool, weight: Tensor) -> Step:
+    def go(*parts: Tensor) -> Tensor:
+        y = linear(torch.cat(parts, -1), weight)
+        return y.tanh() if bends else y
+
+    return go
+
+
+def in_steps(bends: bool, weight: Tensor) -> Step:
+    go = steps.mapping(weight, bends=bends)
+    assert go is not None
+    return go
+
+
+def both_ways(made: Any, bends: bool, weight: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    """Each step takes what the one before gave, if it fits; what comes of it, and all gradients."""
+    weight, *parts = (x.detach().clone().requires_grad_() for x in (weight, *parts))
+    go, found = made(bends, weight), []
+    for t in range(T):
+        found.append((t + 1) * go(*(x[t] for x in parts)))
+    total = torch.stack(found)
+    return [total.detach(), *torch.autograd.grad(total.sin().sum(), (weight, *parts))]
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("bends", [False, True])
+@pytest.mark.parametrize(("B", "N", "widths"), SIZES)
+def test_a_loop_is_that_of_pytorch(B: int, N: int, widths: tuple[int, ...], bends: bool) -> None:
+    weight, parts = drawn(B, N, widths)
+    exact = both_ways(plain, bends, weight.double(), [x.double() for x in parts])
+    for ours, theirs in zip(both_ways(in_steps, bends, weight, parts), exact, strict=True):
+        torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_pass_that_ended_early_leaves_nothing_behind() -> None:
+    weight, (x, z) = drawn(3, 4, (5, 6))
+    weight, x = weight.requires_grad_(), x.clone().requires_grad_()
+    go = in_steps(True, weight)
+    total = torch.stack([go(x[t], z[t]) for t in range(T)]).sin().sum()
+    torch.autograd.grad(total, x, retain_graph=True)  # the weight was not asked for
+    want = torch.autograd.grad(
+        torch.stack([plain(True, weight)(x[t], z[t]) for t in range(T)]).sin().sum(), weight
+    )
+    for _ in range(2):
+        got = torch.autograd.grad(total, weight, retain_graph=True)
+        torch.testing.assert_close(got, want)
+
+
+def test_others_may_use_the_weight_too() -> None:
+    weight, (x,) = drawn(3, 4, (5,))
+    weight.requires_grad_()
+    total = in_steps(False, weight)(x[0]).sum() + weight.square().sum()
+    (got,) = torch.autograd.grad(total, weight)
+    torch.testing.assert_close(got, x[0].sum(0).expand(4, 5) + 2 * weight.detach())
+
+
+def test_pytorch_serves_where_somebody_must_see_inside() -> None:
+    weight = torch.nn.Parameter(torch.zeros(2, 3))
+    assert steps.mapping(weight) is not None
+    assert steps.mapping(weight.detach()) is None
+    with torch.no_grad():
+        assert steps.mapping(weight) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert steps.mapping(weight) is None
+    with heed.kernels.off("single"):
+        assert steps.mapping(weight) is None
+
+
+def test_second_derivatives_are_refused_and_never_dropped() -> None:
+    weight, (x,) = drawn(3, 4, (5,))
+    weight.requires_grad_()
+    total = in_steps(True, weight)(x[0]).sin().sum()
+    with pytest.raises(Refused, match=r"heed\.kernels\.off\(\"single\""):
+        torch.autograd.grad(total, weight, create_graph=True)
+
+
+def test_a_join_that_is_watched_is_called() -> None:
+    join = Join(context=5, query=6, width=4)
+    assert join.in_steps() is not None
+    seen: list[Tensor] = []
+    handle = join.linear.register_forward_hook(lambda *given: seen.append(given[2]))
+    assert join.in_steps() is None
+    handle.remove()
+    assert join.in_steps() is not None
+    join.activation = torch.nn.ReLU()
+    assert join.in_steps() is None
+
+
+def test_a_join_in_steps_is_the_join() -> None:
+    join = Join(context=5, query=6, width=4)
+    context, query = torch.randn(3, 5), torch.randn(3, 6)
+    go = join.in_steps()
+    assert go is not None
+    torch.testing.assert_close(go(context, query), join(context, query))
+
+
+def test_other_numbers_than_the_weights_are_refused() -> None:
+    weight = torch.nn.Parameter(torch.randn(2, 3))
+    go = in_steps(True, weight)
+    with pytest.raises(Refused if native.missing() is None else RuntimeError):
+        go(torch.randn(4, 3).double())
