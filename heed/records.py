@@ -155,14 +155,21 @@ class Summary:
     top   the places and shares of so many of the largest weights of each query
     map   the weights pooled into at most so many rows and columns of cells
     rows  the queries, counted from the first of the call, whose weights shall be given exactly
+    received  False: nothing of what keys received, but of each query alone, which on a GPU comes
+              with the context in one pass
     """
 
     top: int = 0
     map: tuple[int, int] | None = None
     rows: tuple[int, ...] = ()
+    received: bool = True
 
     def __post_init__(self) -> None:
         whole("top", self.top, 0)
+        if not isinstance(self.received, bool):
+            raise Refused(f"received takes True or False; got {self.received!r}")
+        if not self.received and (self.top or self.map is not None):
+            raise Refused("top and map need a second look, which gives what keys received as well")
         if self.map is not None:
             if not isinstance(self.map, Sequence) or len(self.map) != 2:
                 raise Refused(f"map takes how many rows and columns of cells; got {self.map!r}")
@@ -196,7 +203,7 @@ class Statistics(NamedTuple):
     place: Tensor  # where it is  B H T
     expected: Tensor  # the mean place  B H T
     spread: Tensor  # the standard deviation around it  B H T
-    received: Tensor  # how much each key was looked at in all  B H S
+    received: Tensor | None = None  # by each key, in all; None: not asked for  B H S
     log_sum: Tensor | None = None  # log Σ exp(e) of what a softmax saw; else None  B H T
     top: Tensor | None = None  # the places of the largest shares, largest first  B H T top
     share: Tensor | None = None  # those shares  B H T top
@@ -212,8 +219,8 @@ class Statistics(NamedTuple):
         fields = {
             name: _along([getattr(x, name) for x in parts], axis) for name in parts[0]._fields
         }
-        received = [x.received for x in parts]
-        if axis == 2:
+        received = [x.received for x in parts if x.received is not None]
+        if axis == 2 and received:
             fields["received"] = torch.stack(received).sum(0)
         return Statistics(**fields)  # type: ignore[arg-type]
 

@@ -64,10 +64,23 @@ def run(
     after = _after(state, T, {})
     if asked is None:
         return Attended(KERNELS[name].run(call), after, kernel=name, refusals=refusals)
+    if not asked.received:
+        reason = _apart(call, name, reached, asked)
+        if reason is None:
+            context, seen = fused_statistics.together(call)
+            return Attended(context, after, kernel="statistics", refusals=refusals, statistics=seen)
+        refusals = (*refusals, ("one pass", reason))
     context, log_sum = fused_statistics.context(call, name, KERNELS[name].run)
     reason, seen = _look_back(mechanism, call, query, reached, state, asked, log_sum)
     refusals = refusals if reason is None else (*refusals, ("statistics", reason))
     return Attended(context, after, kernel=name, refusals=refusals, statistics=seen)
+
+
+def _apart(call: Call, name: str, reached: Reached, asked: Summary) -> str | None:
+    """Why statistics of rows do not come along with the context; None where they do."""
+    if not is_on("statistics"):
+        return "it is switched off"
+    return _FOLDED if reached.fold is not None else fused_statistics.apart(call, name, asked)
 
 
 def _look_back(
@@ -95,7 +108,7 @@ def _look_back(
 
     reason = fused_statistics.refusal(call, asked) if is_on("statistics") else "it is switched off"
     if reached.fold is not None:
-        reason = "the keys were put together, and the weights must be shared among them again"
+        reason = _FOLDED
     if reason is None:
         seen = fused_statistics.run(call, asked, log_sum)
         if asked.rows:
@@ -108,6 +121,8 @@ def _look_back(
         width = call.q.shape[-1]  # tanh of every pair and channel
     return reason, summarise(weights, (*call.q.shape[:3], S), asked, apart, width)
 
+
+_FOLDED = "the keys were put together, and the weights must be shared among them again"
 
 _APART = ("softmax", "sparsemax", "entmax", "argmax")
 """Aligns that look at each row of energies by itself."""

@@ -254,7 +254,8 @@ def keys(record: Attended) -> int:
     for x in (record._weight, record._energy):
         if x is not None:
             return x.shape[-1]
-    return 0 if record._statistics is None else record._statistics.received.shape[-1]
+    seen = record._statistics
+    return 0 if seen is None or seen.received is None else seen.received.shape[-1]
 
 
 def _wider(record: Attended, S: int, most: int) -> Attended:
@@ -263,8 +264,7 @@ def _wider(record: Attended, S: int, most: int) -> Attended:
 
     seen = record._statistics
     if seen is not None:  # maps of other widths cannot follow each other
-        received = pad(seen.received, (0, S - seen.received.shape[-1]))
-        seen = seen._replace(received=received, map=None, rows=None)
+        seen = seen._replace(received=to(seen.received), map=None, rows=None)
         if seen.top is not None and seen.share is not None:
             more = (0, most - seen.top.shape[-1])  # there were fewer keys to list
             seen = seen._replace(top=pad(seen.top, more), share=pad(seen.share, more))

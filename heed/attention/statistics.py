@@ -83,7 +83,7 @@ def _block(
         place,
         expected,
         (share * away * away).sum(-1).sqrt(),
-        received(weight),
+        received(weight) if asked.received else None,
         log_sum,
         None if top is None else top.indices,
         None if top is None else top.values,

@@ -49,7 +49,8 @@ AXES = {
 """The axes of every tensor of a record; a letter is one number throughout a record."""
 
 WHOLE = ("statistics.place", "statistics.top")
-NEEDED = [name for name in AXES if name.startswith("statistics.")][:7]
+NEEDED = [name for name in AXES if name.startswith("statistics.")][:6]
+RECEIVED = "statistics.received"
 
 DTYPES = {
     torch.float64: "F64",
@@ -284,7 +285,8 @@ def _record(
     told = _list(entry["fields"], file)
     _check(len(set(told)) == len(told) and all(name in AXES for name in told), file)
     stated = [name for name in told if name.startswith("statistics.")]
-    _check(not stated or all(name in told for name in NEEDED), file)
+    needed = [*NEEDED, RECEIVED] if "statistics.map" in told else NEEDED
+    _check(not stated or all(name in told for name in needed), file)
     sizes: dict[str, int] = {}
     shapes = []
     for name in told:

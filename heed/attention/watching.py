@@ -67,7 +67,8 @@ def watch(
     statistics  True or a `heed.Summary`: each record carries those instead of the weights, which
                 are then formed only where `need` asks for them; an attention that the model itself
                 asks for a Summary answers that one too. One call gives one map: who asks for
-                another than the model or a watch around this one is refused at the call
+                another than the model or a watch around this one is refused at the call. Least
+                costs `heed.Summary(received=False)`, of each query alone
     modules     paths of attentions or patterns of them, such as "encoder.*" or ["*.cross"]
     heads       which heads are kept; all, unless told
     rows        which queries of each call are kept (negative ones count from the last): where a
@@ -317,7 +318,7 @@ def _joint(theirs: Summary | None, ours: Summary) -> Joint:
     """What a call shall say where the model or other watches have asked, or nobody has."""
     every = _both(theirs, ours) or ours
     own = theirs.own if isinstance(theirs, Joint) else theirs
-    return Joint(every.top, every.map, every.rows, own)
+    return Joint(every.top, every.map, every.rows, every.received, own)
 
 
 def _both(first: Summary | None, second: Summary | None) -> Summary | None:
@@ -331,13 +332,16 @@ def _both(first: Summary | None, second: Summary | None) -> Summary | None:
             f"cells, and this watch for {here}; ask for the same, or watch one after the other"
         )
     rows = first.rows + tuple(t for t in second.rows if t not in first.rows)
-    return Summary(max(first.top, second.top), first.map or second.map, rows)
+    received = first.received or second.received
+    return Summary(max(first.top, second.top), first.map or second.map, rows, received)
 
 
 def _told(said: Statistics | None, every: Summary, ours: Summary | None) -> Statistics | None:
     """Of what a call says to all who asked, what one of them asked for."""
     if said is None or ours is None:
         return None
+    if not ours.received:
+        said = said._replace(received=None)
     if (ours.top, ours.map, ours.rows) == (every.top, every.map, every.rows):
         return said
     top, share, rows = said.top, said.share, said.rows

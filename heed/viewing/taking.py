@@ -87,7 +87,7 @@ def layer(
     if weight is not None:
         T, S = weight.shape[1:]
     elif said is not None and said.map is not None:
-        T, S = said.mass.shape[2], said.received.shape[2]
+        T, S = _size(said)
     else:
         return None
     if not T or not S:
@@ -119,7 +119,13 @@ def _exact(record: Attended, row: int) -> NDArray[Any] | None:
 
 def _whole(said: Statistics) -> bool:
     assert said.map is not None
-    return tuple(said.map.shape[2:]) == (said.mass.shape[2], said.received.shape[2])
+    return tuple(said.map.shape[2:]) == _size(said)
+
+
+def _size(said: Statistics) -> tuple[int, int]:
+    """How many asked and were asked, of statistics with a map: those say what keys received."""
+    assert said.received is not None
+    return said.mass.shape[2], said.received.shape[2]
 
 
 def _array(x: Any) -> NDArray[Any]:

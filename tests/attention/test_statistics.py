@@ -285,11 +285,25 @@ def test_no_query_and_no_key_say_nothing() -> None:
         ({"map": 256}, "rows and columns"),
         ({"map": (0, 3)}, "1 or more"),
         ({"rows": (-1,)}, "a row is a whole number"),
+        ({"received": 0}, "True or False"),
+        ({"received": False, "top": 1}, "second look"),
+        ({"received": False, "map": (2, 2)}, "second look"),
     ],
 )
 def test_a_summary_that_makes_no_sense_is_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(Refused, match=words):
         Summary(**wrong)
+
+
+@pytest.mark.parametrize("name", ["scaled-dot", "additive", "local-p", "mixed", "monotonic"])
+def test_of_queries_alone_the_same_is_said(name: str) -> None:
+    attend, x = heed.Attention(name, query=8).eval(), torch.randn(2, 6, 8)
+    got = attend(x, statistics=Summary(received=False, rows=(2,)))
+    want = attend(x, statistics=Summary(rows=(2,))).statistics
+    assert got.statistics.received is None
+    assert_same(got.statistics, want._replace(received=None))
+    halves = [attend(x[:, i : i + 3], x, statistics=Summary(received=False)) for i in (0, 3)]
+    assert Statistics.join([half.statistics for half in halves]).received is None
 
 
 def test_anything_else_than_a_summary_is_refused() -> None:

@@ -386,6 +386,8 @@ NESTED = [
     (Summary(top=1, map=(3, 3), rows=(4, 0)), Summary(top=3)),
     (True, Summary(map=(2, 3), rows=(1,))),
     (Summary(map=(3, 3), rows=(2, 1)), Summary(map=(3, 3), rows=(0, 2))),
+    (Summary(received=False), True),
+    (Summary(received=False, rows=(3,)), Summary(top=2)),
 ]
 
 

@@ -13,7 +13,7 @@ from heed.attention.naming import build
 from heed.attention.position import ALiBi
 from heed.attention.statistics import statistics
 from heed.kernels import statistics as kernel
-from heed.kernels.statistics import plain
+from heed.kernels.statistics import native, plain, plan
 from heed.kernels.statistics.plan import Plan, Question, grouped, touched
 from heed.records import Statistics, Summary
 from heed.visible import Places, Visible
@@ -44,6 +44,7 @@ VISIBLES: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the operator does on the CPU is done by Triton here."""
+    monkeypatch.setattr(native, "serves", lambda question: False)
     monkeypatch.setattr(plain, "summarise", forward.summarise)
 
 
@@ -89,6 +90,31 @@ def test_the_twins_agree(name: str, T: int, S: int) -> None:
 def test_the_twins_agree_on_halves(name: str, top: int) -> None:
     """Other ways to the largest and to the moments, which float32 does not take."""
     check(20, 130, (1, 1), name, Summary(top=top, map=(4, 5)), HALF)
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize(
+    ("name", "top"), [("everything", 8), ("everything", 1), ("causal", 4), ("padded", 2)]
+)
+def test_the_largest_of_halves(
+    name: str, top: int, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours in a group, equals, and rows that see next to nothing: each in its place, once."""
+    if long:
+        monkeypatch.setattr(plan, "LONG", 16)
+    T, S = 5, 150
+    q, k = torch.randn(B, 2, T, D).to(HALF), torch.randn(B, 1, S, D).to(HALF)
+    k[0, :, 64:128:8] = 3 * k[0, :, 64:72].mean(2, keepdim=True)  # all in the same group
+    k[1, :, ::4] = k[1, :, :1]
+    visible = VISIBLES[name](T, S)
+    got = heed.attend(q, k, k, visible=visible, statistics=Summary(top=top)).statistics
+    weight = heed.attend(q.double(), k.double(), k.double(), visible=visible, need="weight").weight
+    want = weight.topk(top, -1).values
+    torch.testing.assert_close(got.share, want.float(), rtol=2e-3, atol=1e-6)
+    torch.testing.assert_close(weight.gather(-1, got.top), want, rtol=2e-3, atol=1e-6)
+    torch.testing.assert_close(got.peak, want[..., 0].float(), rtol=2e-3, atol=1e-6)
+    counted = torch.zeros_like(weight).scatter_add(-1, got.top, torch.ones_like(want))
+    assert counted.where(weight > 0, 0).max() <= 1
 
 
 @pytest.mark.parametrize("cells", [(1, 1), (2, 4), (8, 8), (16, 64), (3, 7), (16, 60)])

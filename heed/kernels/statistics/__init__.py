@@ -1,7 +1,8 @@
 """Statistics of attention from queries and keys alone: the weights are never formed.
 
 Its twin is `heed.attention.statistics` of the weights of the reference. The context comes from
-whichever kernel serves the call; what this adds is a second look at q and k.
+whichever kernel serves the call; what this adds is a second look at q and k. Where only rows are
+asked for, one look may give both (`together`).
 """
 
 from collections.abc import Callable
@@ -9,8 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import no_triton, transformed
+from heed.kernels.ability import needs_grad, no_triton, transformed
 from heed.kernels.sight import Sight, sight
+from heed.kernels.statistics.operator import rows as rows_of
 from heed.kernels.statistics.operator import statistics
 from heed.records import Call, Statistics, Summary
 from heed.visible import Causal
@@ -43,15 +45,12 @@ def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
     seen, T, N = sight(call), q.shape[2], k.shape[2]
     rows, columns = (0, 0) if asked.map is None else (min(asked.map[0], T), min(asked.map[1], N))
     gain = None if call.gain is None else call.gain.centre.detach()
-    bias = call.bias
-    if bias is not None:
-        bias = bias.detach().reshape((1,) * (4 - bias.ndim) + bias.shape)
     total, facts, place, received, top, share, pooled = statistics(
         q,
         k,
         log_sum,
         *_tables(seen),
-        bias,
+        _bias(call),
         gain,
         call.scale,
         1.0 if call.gain is None else call.gain.sigma,
@@ -72,12 +71,57 @@ def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
         place,
         expected,
         spread,
-        received,
+        received if asked.received else None,
         total,
         top if asked.top else None,
         share if asked.top else None,
         None if asked.map is None else pooled,
     )
+
+
+def apart(call: Call, name: str, asked: Summary) -> str | None:
+    """Why context and statistics do not come together, in one pass; None where they do.
+
+    name  the kernel that would serve the call
+    """
+    if name != "sdpa":
+        return f"{name} gives the context"
+    if asked.received or asked.rows:
+        return "more than what can be said of each query is asked for"
+    if needs_grad(call.q, call.k, call.v, call.bias):
+        return "a gradient may be asked of the context, and one pass keeps nothing for it"
+    if call.dropout:
+        return "it drops none of the weights"
+    alike = call.q.dtype == call.k.dtype == call.v.dtype
+    if not alike and not torch.is_autocast_enabled("cuda"):
+        return "queries, keys and values differ in dtype"
+    if call.v.shape[-1] > WIDEST:
+        return f"it gathers at most {WIDEST} numbers; these values are {call.v.shape[-1]} wide"
+    return refusal(call, asked) or no_triton(call.q.device)
+
+
+@torch.no_grad()
+def together(call: Call) -> tuple[Tensor, Statistics]:
+    """The context, and what can be said of each row, for a call that `apart` has no word against.
+
+    B H T R, Statistics
+    """
+    seen = sight(call)
+    context, facts, place = rows_of(
+        *map(_as_fused, (call.q, call.k, call.v)),
+        *_tables(seen),
+        _bias(call),
+        call.scale,
+        seen.first,
+        -1 if seen.half is None else seen.half,
+        seen.radius,
+        seen.causal,
+        call.sinks,
+        call.clean,
+    )
+    mass, entropy, peak, expected, spread, log_sum = facts.unbind()
+    said = Statistics(mass, entropy, peak, place, expected, spread, log_sum=log_sum)
+    return context, said
 
 
 def context(call: Call, name: str, run: Callable[[Call], Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -123,6 +167,12 @@ def _tables(seen: Sight) -> tuple[Tensor | None, ...]:
         None if x is None else x.contiguous().view(torch.uint8) for x in (seen.exists, seen.table)
     )
     return seen.stop, exists, seen.centre, table
+
+
+def _bias(call: Call) -> Tensor | None:
+    """What is added to the energies, with four axes.    broadcasts to B H T N"""
+    bias = call.bias
+    return None if bias is None else bias.detach().reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 def _as_fused(x: Tensor) -> Tensor:

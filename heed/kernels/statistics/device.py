@@ -6,6 +6,10 @@ import triton.language as tl
 HIDDEN = tl.constexpr(-1000.0)
 """The exponent of what is hidden: two to it is zero, and zero times it is zero, not NaN."""
 
+SHIFT = tl.constexpr(14.0)
+UNIT = tl.constexpr(2.0**-14)
+"""Weights are held times 2^14, so that the small ones of long rows are no subnormal halves."""
+
 
 @triton.jit
 def reach(
@@ -93,7 +97,26 @@ def energies(
         keys = tl.load(at)
     e = tl.dot(q, keys, input_precision="ieee") * scale
     if BIAS:
-        place = bias + t.to(tl.int64)[:, None] * bias_t + s.to(tl.int64)[None, :] * bias_s
-        valid = (t < T)[:, None] & (s < N)[None, :]
-        e += tl.load(place, mask=valid, other=0.0).to(tl.float32) * 1.4426950408889634
+        e += biases(bias, t, s, bias_t, bias_s, T, N)
     return e
+
+
+@triton.jit
+def biases(bias, t, s, bias_t, bias_s, T, N):
+    """What a bias adds to the energies of a tile, in units of log 2.    BM BN"""
+    place = bias + t.to(tl.int64)[:, None] * bias_t + s.to(tl.int64)[None, :] * bias_s
+    valid = (t < T)[:, None] & (s < N)[None, :]
+    return tl.load(place, mask=valid, other=0.0).to(tl.float32) * 1.4426950408889634
+
+
+@triton.jit
+def exponents(
+    e, s, base, centre, S, sharpness, GAIN: tl.constexpr, SINKS: tl.constexpr
+):  # fmt: skip
+    """log2 of the weights that energies give, gain included; base: what a row sums to.    BM BN"""
+    y = e - base[:, None]
+    if GAIN:
+        away = s.to(tl.float32)[None, :] - centre[:, None]
+        less = away * away * sharpness
+        y -= tl.where((s < S)[None, :], less, 0.0) if SINKS else less
+    return y

@@ -11,13 +11,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from heed.kernels.statistics.device import HIDDEN, energies, reach, seen
+from heed.kernels.statistics.device import (
+    HIDDEN,
+    SHIFT,
+    UNIT,
+    energies,
+    exponents,
+    reach,
+    seen,
+)
 from heed.kernels.statistics.plan import Plan, Question
+from heed.kernels.statistics.top import column, groups, keyed, meet, settle, sift
 from heed.kernels.statistics.tuned import SCRATCH
-
-SHIFT = tl.constexpr(14.0)
-UNIT = tl.constexpr(2.0**-14)
-"""Weights are held times 2^14, so that the small ones of long rows are no subnormal halves."""
 
 
 @triton.jit(do_not_specialize=["T", "S", "N", "first", "half", "radius"])
@@ -87,7 +92,7 @@ def _normalise(
 
 
 @triton.jit
-def _keyed(
+def _looked_through(
     weight, j, t, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, FLAT: tl.constexpr
 ):
     """What the largest is looked for among: weights, or their bits with the column inside.
@@ -99,33 +104,33 @@ def _keyed(
     FLAT leaves them as they are, BM BN, to be looked through several times.
     """
     if EXACT:
-        keyed = weight
+        looked = weight
     elif FLAT:
-        keyed = (weight.to(tl.int32, bitcast=True) & -BN) | (BN - 1 - j)[None, :]
+        looked = (weight.to(tl.int32, bitcast=True) & -BN) | (BN - 1 - j)[None, :]
     else:
         bits = tl.reshape(weight.to(tl.int32, bitcast=True), [BM, BN // 8, 4, 2])
         column = tl.arange(0, BN // 8)[:, None, None] * 8 + tl.arange(0, 2)[None, None, :]
         # A mask that the compiler does not see through stays in a register, which leaves room in
         # the instruction for the column: one operation instead of two.
         high = tl.where(t >= 0, -BN, 0)[:, None, None, None]
-        keyed = (bits & high) | (BN - 1 - 6 - column)[None, :, :, :]
-    return keyed
+        looked = (bits & high) | (BN - 1 - 6 - column)[None, :, :, :]
+    return looked
 
 
 @triton.jit
-def _largest(keyed, j, BN: tl.constexpr, EXACT: tl.constexpr, FLAT: tl.constexpr):
+def _largest(looked, j, BN: tl.constexpr, EXACT: tl.constexpr, FLAT: tl.constexpr):
     """The largest weight of each row of a tile, and its column, the first of equals.    BM
 
     Unless FLAT, of what each of a row's four threads holds.    BM 4
     """
     if EXACT:
-        most = tl.max(keyed, 1)
-        column = tl.min(tl.where(keyed == most[:, None], j[None, :], BN), 1)
+        most = tl.max(looked, 1)
+        column = tl.min(tl.where(looked == most[:, None], j[None, :], BN), 1)
     else:
         if FLAT:
-            both = tl.max(keyed, 1)
+            both = tl.max(looked, 1)
         else:
-            both = tl.max(tl.max(keyed, 3), 1) + (6 - 2 * tl.arange(0, 4))[None, :]
+            both = tl.max(tl.max(looked, 3), 1) + (6 - 2 * tl.arange(0, 4))[None, :]
         most = (both & -BN).to(tl.float32, bitcast=True)
         column = BN - 1 - (both & (BN - 1))
     return most, column
@@ -182,16 +187,19 @@ def _down(t, begin, T, rows, RC: tl.constexpr, MAP: tl.constexpr):
     return (here & (t < T)[None, :]).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["T", "S", "N", "first", "half", "radius", "rows", "columns", "tile"])
+@triton.jit(
+    do_not_specialize=["T", "S", "N", "first", "half", "radius", "rows", "columns", "tile", "taken"]
+)
 def _summarise(
     q, k, log_sum, stop, exists, centre, table, bias, gain,
-    facts, place, top_place, top_weight, received, cells,
+    facts, place, top_place, top_weight, doubt, received, cells,
     q_b, q_h, q_t, k_b, k_g, k_s, stop_b, exists_b, centre_b, centre_h,
     table_b, table_h, table_t, bias_b, bias_h, bias_t, bias_s, gain_b, gain_h,
-    H, share, T, S, N, first, half, radius, rows, columns, tile, scale, sharpness,
+    H, share, T, S, N, first, half, radius, rows, columns, tile, taken, scale, sharpness,
     CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, STOP: tl.constexpr,
     EXISTS: tl.constexpr, TABLE: tl.constexpr, SINKS: tl.constexpr, BIAS: tl.constexpr,
-    GAIN: tl.constexpr, EXACT: tl.constexpr, FULL: tl.constexpr, TOP: tl.constexpr, K: tl.constexpr,
+    GAIN: tl.constexpr, EXACT: tl.constexpr, FULL: tl.constexpr,
+    LISTS: tl.constexpr, LOOP: tl.constexpr, K: tl.constexpr, C: tl.constexpr,
     MAP: tl.constexpr, RC: tl.constexpr, GROUP: tl.constexpr,
     WIDTH: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
@@ -248,6 +256,10 @@ def _summarise(
     top_w = tl.zeros([BM, K], tl.float32)
     top_s = tl.zeros([BM, K], tl.int32)
     slot = tl.arange(0, K)
+    tiles = tl.cdiv(N, BN)
+    behind = tl.zeros([BM, 4], tl.int32)
+    l0 = behind - 1  # of each thread's groups the best, sorted
+    l1, l2, l3, l4, l5, l6, l7 = l0, l0, l0, l0, l0, l0, l0
     for part in tl.static_range(3):
         if part == 0:
             start, end = low, whole_low
@@ -262,11 +274,7 @@ def _summarise(
                     asked, k + (origin + s0) * k_s, bias, t, s, j, d, k_s, bias_t, bias_s, T, N,
                     scale, BIAS, part != 1, WIDTH, BD,
                 )  # fmt: skip
-                y -= base[:, None]
-                if GAIN:
-                    away = s.to(tl.float32)[None, :] - peak_at[:, None]
-                    less = away * away * sharpness
-                    y -= tl.where((s < S)[None, :], less, 0.0) if SINKS else less
+                y = exponents(y, s, base, peak_at, S, sharpness, GAIN, SINKS)
                 if part != 1:
                     ok = seen(
                         t, s, c, exists, table, table_t, T, S, N, first, half, radius, limit,
@@ -278,14 +286,24 @@ def _summarise(
                 if GAIN:
                     mass += _row_sums(w, BM, BN)
 
-                keyed = _keyed(w, j, t, BM, BN, EXACT, TOP)
-                most, column = _largest(keyed, j, BN, EXACT, TOP)
-                if EXACT or TOP:
-                    here = tl.broadcast_to(most[:, None], [BM, 4])
-                    found = tl.broadcast_to((s0 + column)[:, None], [BM, 4])
+                if LISTS:
+                    bits = keyed(w, taken, N - s0, BM, BN, part != 1)
+                    one, other, rest = groups(bits, tiles - 1 - s0 // BN, BN)
+                    behind = tl.maximum(behind, rest)
+                    l0, l1, l2, l3, l4, l5, l6, l7 = sift(one, l0, l1, l2, l3, l4, l5, l6, l7, K)
+                    l0, l1, l2, l3, l4, l5, l6, l7 = sift(other, l0, l1, l2, l3, l4, l5, l6, l7, K)
+                    bits = tl.maximum(one, other)
+                    here = (bits & taken).to(tl.float32, bitcast=True)
+                    found = s0 + column(bits, tl.arange(0, 4)[None, :], BN)
                 else:
-                    here = most
-                    found = s0 + column
+                    looked = _looked_through(w, j, t, BM, BN, EXACT, LOOP)
+                    most, nearest = _largest(looked, j, BN, EXACT, LOOP)
+                    if EXACT or LOOP:
+                        here = tl.broadcast_to(most[:, None], [BM, 4])
+                        found = tl.broadcast_to((s0 + nearest)[:, None], [BM, 4])
+                    else:
+                        here = most
+                        found = s0 + nearest
                 better = here > peak
                 peak = tl.where(better, here, peak)
                 at = tl.where(better, found, at)
@@ -317,7 +335,7 @@ def _summarise(
                     second += w2 + off * (2 * w1 + off * w0)
                     moment += w1 + off * w0
                     zeroth += w0
-                if TOP:
+                if LOOP:
                     least = tl.min(top_w, 1)
                     while tl.max((most > least).to(tl.int32), 0) > 0:
                         chosen = top_w == least[:, None]
@@ -326,9 +344,9 @@ def _summarise(
                         )
                         chosen = chosen & (most > least)[:, None]
                         top_w = tl.where(chosen, most[:, None], top_w)
-                        top_s = tl.where(chosen, (s0 + column)[:, None], top_s)
-                        keyed = tl.where(j[None, :] == column[:, None], keyed * 0, keyed)
-                        most, column = _largest(keyed, j, BN, EXACT, TOP)
+                        top_s = tl.where(chosen, (s0 + nearest)[:, None], top_s)
+                        looked = tl.where(j[None, :] == nearest[:, None], looked * 0, looked)
+                        most, nearest = _largest(looked, j, BN, EXACT, LOOP)
                         least = tl.min(top_w, 1)
 
     # The thread that holds the peak; where several do, the one whose place comes first.
@@ -350,14 +368,20 @@ def _summarise(
     valid = t < T
     facts += head * T + t
     plane = tl.num_programs(1).to(tl.int64) * T
+    best /= scaled
+    if LISTS:
+        best, foremost = meet(
+            top_place, top_weight, doubt, head * T + t, valid, behind, scaled, taken, tiles,
+            l0, l1, l2, l3, l4, l5, l6, l7, K, C, BN,
+        )  # fmt: skip
     tl.store(facts, total * UNIT, mask=valid)
     tl.store(facts + plane, tl.where(nothing, 0.0, tl.maximum(entropy, 0.0)), mask=valid)
-    tl.store(facts + 2 * plane, best / scaled, mask=valid)
+    tl.store(facts + 2 * plane, best, mask=valid)
     expected = _picked(middle, chosen) + mean
     tl.store(facts + 3 * plane, tl.where(nothing, 0.0, expected), mask=valid)
     tl.store(facts + 4 * plane, tl.where(nothing, 0.0, tl.sqrt(variance)), mask=valid)
     tl.store(place + head * T + t, foremost, mask=valid)
-    if TOP:
+    if LOOP:
         to = (head * T + t)[:, None] * K + slot[None, :]
         tl.store(top_place + to, top_s, mask=valid[:, None])
         tl.store(top_weight + to, top_w / scaled[:, None], mask=valid[:, None])
@@ -410,11 +434,10 @@ def summarise(question: Question) -> list[Tensor]:
     log_sum = _log_sum(question, plan)
     device, heads, N = q.device, B * H, k.shape[2]
     facts = torch.empty(5, B, H, T, device=device)
-    place = torch.empty(B, H, T, dtype=torch.int32, device=device)
-    top_place = torch.empty(
-        B, H, T, plan.K if question.top else 0, dtype=torch.int32, device=device
-    )
-    top_weight = torch.empty(top_place.shape, device=device)
+    place = torch.empty(B, H, T, dtype=torch.int64, device=device)
+    found_place = torch.empty(B, H, T, plan.C, dtype=torch.int64, device=device)
+    found_weight = torch.empty(found_place.shape, device=device)
+    doubt = torch.empty(B, H, T if plan.lists else 0, dtype=torch.int8, device=device)
     received = torch.zeros(B, H, N, device=device)
     rows, columns = question.map
     pooled = torch.zeros(B, H, rows, columns, device=device)
@@ -430,12 +453,13 @@ def summarise(question: Question) -> list[Tensor]:
         cells = empty(heads * n * of_map, device=device)
         _summarise[(n, heads)](
             q, k, log_sum, *question.tensors(), question.given(question.gain),
-            facts, place, top_place, top_weight, got, cells,
+            facts, place, found_place, found_weight, doubt, got, cells,
             *q.stride()[:3], *k.stride()[:3], *question.strides(), *question.strides_of_gain(),
             H, H // k.shape[1], T, question.S, N, question.first, question.half, question.radius,
-            rows, columns, tile, question.scale * math.log2(math.e), question.sharpness,
-            **question.flags(), GAIN=question.gain is not None, EXACT=plan.exact, FULL=plan.full,
-            TOP=question.top > 0, K=plan.K, MAP=rows > 0, RC=plan.RC, GROUP=plan.GROUP,
+            rows, columns, tile, plan.taken(N), question.scale * math.log2(math.e),
+            question.sharpness, **question.flags(), GAIN=question.gain is not None,
+            EXACT=plan.exact, FULL=plan.full, LISTS=plan.lists, LOOP=plan.C > 0 and not plan.lists,
+            K=plan.K, C=plan.C, MAP=rows > 0, RC=plan.RC, GROUP=plan.GROUP,
             WIDTH=plan.width, BD=plan.BD, BM=plan.BM, BN=plan.BN,
             num_warps=plan.warps, num_stages=plan.stages,
         )  # fmt: skip
@@ -445,11 +469,40 @@ def summarise(question: Question) -> list[Tensor]:
                 cells, pooled, T, N, rows, columns, tile, n,
                 RC=plan.RC, GROUP=plan.GROUP, BM=plan.BM, BN=plan.BN, BR=16, BC=64,
             )  # fmt: skip
-    top_place = top_place.long()
-    if question.top:  # the slots are in no order
-        order = top_weight.argsort(-1, descending=True)[..., : question.top]
-        top_place, top_weight = (x.gather(-1, order) for x in (top_place, top_weight))
-    return [log_sum, facts, place.long(), received, top_place, top_weight, pooled]
+    top = _settled(question, plan, log_sum, facts, place, found_place, found_weight, doubt)
+    return [log_sum, facts, place, received, *top, pooled]
+
+
+def _settled(
+    question: Question,
+    plan: Plan,
+    log_sum: Tensor,
+    facts: Tensor,
+    place: Tensor,
+    found_place: Tensor,
+    found_weight: Tensor,
+    doubt: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Places and shares of the largest, sorted downwards.    B H T k, twice"""
+    if not plan.lists:  # the slots are in no order
+        order = found_weight.argsort(-1, descending=True)[..., : question.top]
+        return found_place.gather(-1, order), found_weight.gather(-1, order)
+    q, k = question.q, question.k
+    B, H, T, _ = q.shape
+    top_place, top_weight = found_place, found_weight
+    if plan.C > plan.K:
+        top_place, top_weight = (x.new_empty(B, H, T, plan.K) for x in (found_place, found_weight))
+    settle[(triton.cdiv(T, 16), B * H)](
+        q, k, log_sum, *question.tensors(), question.given(question.gain), facts,
+        found_place, found_weight, doubt, top_place, top_weight, place,
+        *q.stride()[:3], *k.stride()[:3], *question.strides(), *question.strides_of_gain(),
+        H, H // k.shape[1], T, question.S, k.shape[2], question.first, question.half,
+        question.radius, question.scale * math.log2(math.e), question.sharpness,
+        **question.flags(), GAIN=question.gain is not None, ALL=plan.C > plan.K, K=plan.K,
+        C=plan.C, WIDTH=plan.width, BD=plan.BD, BN=plan.BN, ROWS=16, num_warps=1,
+    )  # fmt: skip
+    places, weights = (x[..., : question.top].contiguous() for x in (top_place, top_weight))
+    return places, weights
 
 
 def _log_sum(question: Question, plan: Plan) -> Tensor:

@@ -1,6 +1,8 @@
 """The operator `heed::statistics`: Triton on a GPU, C or PyTorch on the CPU; no gradient flows.
 
-It gives, in this order (k is `top`, zero where not asked for):
+`heed::rows`, in Triton alone, gives the context as well, and says what it can on the way.
+
+The first gives, in this order (k is `top`, zero where not asked for):
 
     log Σ exp(e)                                   B H T
     mass, entropy, peak, expected place, spread    5 B H T
@@ -91,3 +93,65 @@ def _(
         number.new_empty(B, H, T, k_top),
         number.new_empty(B, H, rows, columns),
     ]
+
+
+@torch.library.custom_op("heed::rows", mutates_args=())
+def rows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    stop: Tensor | None,
+    exists: Tensor | None,
+    centre: Tensor | None,
+    table: Tensor | None,
+    bias: Tensor | None,
+    scale: float,
+    first: int,
+    half: int,
+    radius: int,
+    causal: bool,
+    sinks: int,
+    clean: bool,
+) -> list[Tensor]:
+    """softmax(q·k) v under what is seen, and the statistics of its rows, as `rows.attend` says."""
+    from heed.kernels.statistics import rows
+
+    seen = (stop, exists, centre, table, bias, None)
+    question = Question(
+        q, k, None, *seen, scale, 1.0, first, half, radius, causal, sinks, 0, (0, 0)
+    )
+    if not q.is_cuda:  # Triton's interpreter
+        return rows.attend(question, v, clean)
+    with torch.cuda.device(q.device):
+        return rows.attend(question, v, clean)
+
+
+@rows.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    stop: Tensor | None,
+    exists: Tensor | None,
+    centre: Tensor | None,
+    table: Tensor | None,
+    bias: Tensor | None,
+    scale: float,
+    first: int,
+    half: int,
+    radius: int,
+    causal: bool,
+    sinks: int,
+    clean: bool,
+) -> list[Tensor]:
+    B, H, T, _ = q.shape
+    asked = q if q.stride(-1) == 1 else q.contiguous()
+    facts = q.new_empty((6, B, H, T), dtype=torch.float32)
+    return [room(asked, v.shape[-1]), facts, q.new_empty((B, H, T), dtype=torch.int64)]
+
+
+def room(q: Tensor, R: int) -> Tensor:
+    """For the context, laid out as the queries are where it can be.    B H T D -> B H T R"""
+    like = torch.empty_like(q)
+    same = q.shape[-1] == R and like.stride(-1) == 1
+    return like if same else q.new_empty(*q.shape[:3], R)

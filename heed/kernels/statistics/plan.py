@@ -10,6 +10,11 @@ from torch import Tensor
 
 from heed.kernels.statistics.tuned import tiles
 
+LONG = 4096
+"""Keys beyond which more than ten bits of a weight give way to its place."""
+LONGEST = 131_072
+"""Keys beyond which too few would be left."""
+
 
 @dataclass(slots=True, eq=False)
 class Question:
@@ -110,6 +115,8 @@ class Plan:
     exact: bool  # the largest is found by comparing whole numbers, not all but the last bits
     full: bool  # places are averaged in float32, not on the matrix unit
     K: int  # slots for the largest
+    C: int  # groups of keys that are kept to find them in; 0: none are asked for
+    lists: bool  # they are found in lists of groups, not by looking through tiles again
     RC: int  # rows of cells that a tile of queries can touch, one more, up to a power of two
     GROUP: int  # keys whose weights are summed before they are written for the map
 
@@ -119,7 +126,12 @@ class Plan:
         _, _, T, width = question.q.shape
         N, dtype = question.k.shape[2], question.q.dtype
         rows, columns = question.map
+        half = dtype != torch.float32
         BM, BN, warps, stages = tiles(T, width, dtype, question.top > 0)
+        K = _power(max(question.top, 1))
+        lists = question.top > 0 and half and N <= LONGEST
+        # Few bits of a weight are left beside its place in a long row: more are looked at again.
+        C = 2 * K if lists and N > LONG else K
         return Plan(
             width,
             max(16, _power(width)),
@@ -127,12 +139,19 @@ class Plan:
             BN,
             warps,
             stages,
-            dtype == torch.float32,
-            dtype == torch.float32,
-            _power(max(question.top, 1)),
+            not half,
+            not half,
+            K,
+            C if question.top else 0,
+            lists,
             max(16, _power(touched(BM, T, rows) + 1)),
             grouped(BN, N, columns),
         )
+
+    def taken(self, N: int) -> int:
+        """A mask without the bits of a weight that give way to its place among N."""
+        tiles = -(-N // self.BN)
+        return -(self.BN // 4 << (tiles - 1).bit_length())
 
 
 def touched(tile: int, of: int, cells: int) -> int:
