@@ -62,10 +62,18 @@ def sight(call: Call) -> Sight:
     if others:
         seen.table = _table(others, places)
     if seen.exists is not None:
-        count = torch.arange(1, places.S + 1, device=places.device, dtype=torch.int32)
-        stop = (count * seen.exists).amax(-1)
+        stop = _stop(call, seen.exists)
         seen.stop = stop if seen.stop is None else torch.minimum(seen.stop, stop)
     return seen
+
+
+def _stop(call: Call, exists: Tensor) -> Tensor:
+    """One past the last key that exists; a memory that is asked again and again knows it.    B|1"""
+    known: Tensor | None = (call.prepared or {}).get("lengths")
+    if known is not None:
+        return known
+    count = torch.arange(1, call.places.S + 1, device=exists.device, dtype=torch.int32)
+    return (count * exists).amax(-1)
 
 
 def _table(others: list[Visible], places: Places) -> Tensor:

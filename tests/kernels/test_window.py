@@ -266,6 +266,10 @@ LONG = [  # T, S, heads, widths
     (143, 587, (4, 2), (64, 64)),
     (1025, 1023, (3, 1), (111, 96)),
     (2048, 2048, (2, 2), (128, 128)),
+    (1, 40, (1, 1), (512, 512)),
+    (129, 143, (2, 1), (512, 300)),
+    (70, 200, (1, 1), (64, 1024)),
+    (65, 257, (1, 1), (257, 32)),
 ]
 
 
@@ -281,6 +285,13 @@ def test_the_twins_agree_on_the_device(
     dtype: torch.dtype,
 ) -> None:
     introduce(Case(reach, table, *shape, 37, dtype, B=3, device="cuda"), window.run)
+
+
+@pytest.mark.gpu
+def test_heads_too_wide_for_a_row_are_refused_on_the_device() -> None:
+    for width, words in ((8192, "None"), (8193, "up to 8192 wide")):
+        case = Case("local-p", "everything", 2, 5, (1, 1), (width, 8), B=1, device="cuda")
+        assert words in str(window.refusal(case.call(*case.leaves())))
 
 
 @pytest.mark.gpu

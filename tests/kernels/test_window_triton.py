@@ -72,6 +72,29 @@ def test_the_twins_agree(reach: str, table: str, shape: tuple[int, int]) -> None
     introduce(Case(reach, table, *shape, heads, widths, B=1 + (shape[0] == 17)), launched)
 
 
+WIDE = [(257, 300), (300, 16), (8, 512), (512, 257)]  # of keys, of values, of both
+
+
+@pytest.mark.parametrize(("D", "R"), WIDE)
+@pytest.mark.parametrize("reach", REACHES)
+def test_wide_heads_are_cut(reach: str, D: int, R: int) -> None:
+    table = dict(zip(REACHES, ("padded", "causal", "holes", "causal and padded"), strict=True))
+    introduce(Case(reach, table[reach], 5, 20, (2, 1), (D, R), B=1), launched)
+
+
+def test_wide_heads_drop_what_they_say() -> None:
+    """Each program that sums a slice must draw alike."""
+    case = Case("local-p", "causal", 9, 9, (1, 1), (300, 300), dropout=0.3, B=1)
+    leaves, loss = case.leaves(), torch.randn(1, 1, 9, 300)
+    see = window.geometry(case.call(*leaves))
+    see.seed = torch.tensor([77])
+    kept = formula.kept(see, 1, 1, 9, 9)
+    got = with_gradients(lambda *x: launched(case.call(*x), seed=77), leaves, loss)
+    want = with_gradients(lambda *x: plain(case.call(*x), kept), leaves, loss)
+    for mine, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_queries_in_any_order(table: str) -> None:
     """Few queries are not sorted: windows far apart lie in one tile."""

@@ -14,6 +14,25 @@ def offset(batch, head, stride_batch, stride_head, UNIT: tl.constexpr):
 
 
 @triton.jit
+def part(rows, inside, n, N: tl.constexpr):
+    """Some of the width of rows that begin where `rows` says.    -> rows by n"""
+    return tl.load(rows[:, None] + n[None, :], mask=inside[:, None] & (n < N)[None, :], other=0)
+
+
+@triton.jit
+def product(
+    x, y, inside_x, inside_y, N: tl.constexpr, SLICE: tl.constexpr, PRECISION: tl.constexpr
+):
+    """x·y of rows too wide to be held: they begin where `x` and `y` say, and meet by the slice."""
+    total = tl.zeros([x.shape[0], y.shape[0]], tl.float32)
+    for start in range(0, N, SLICE):
+        n = start + tl.arange(0, SLICE)
+        xs, ys = part(x, inside_x, n, N), part(y, inside_y, n, N)
+        total = tl.dot(xs, tl.trans(ys), total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
 def touched(place, half, block):
     """The keys of all blocks that a window around each place touches, from and to."""
     begin = tl.maximum(place - half, 0) // block * block

@@ -12,13 +12,14 @@ from heed.kernels.window.device import (
     last_of_run,
     next_run,
     offset,
+    product,
     queries,
     run_end,
     several_runs,
     whom,
 )
-from heed.kernels.window.geometry import Geometry, coarseness, padded, precision, strides, unit
-from heed.kernels.window.tuned import Tile, tile
+from heed.kernels.window.geometry import Geometry, coarseness, precision, strides, unit, widths
+from heed.kernels.window.tuned import SLICE, Tile, tile
 
 RUN_TIME = (
     "sqb", "sqh", "sqt", "skb", "skh", "sks", "svb", "svh", "svs", "scb", "sch", "spb", "sph",
@@ -38,15 +39,32 @@ def _softmax(e, m, l):
 
 
 @triton.jit
-def _walk(
-    m, l, acc, q, k, v, exists, lo, hi, begin, end, row, peak, seed, sks, svs, scale, rate,
-    threshold, boost,
-    BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
-    UNIT: tl.constexpr, SOME: tl.constexpr, GAIN: tl.constexpr, DROP: tl.constexpr,
+def _compared(
+    q, valid, k, s, inside, sks,
+    D: tl.constexpr, DP: tl.constexpr, SD: tl.constexpr, UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
+    """q·k of a tile; q: the queries, or, where they are wider than a slice, where they begin."""
+    if DP > SD:
+        e = product(q, k + s * (sks * UNIT), valid, inside, D, SD, PRECISION)
+    else:
+        d = tl.arange(0, DP)
+        loaded = inside[None, :] if D == DP else inside[None, :] & (d < D)[:, None]
+        kt = tl.load(k + d[:, None] + s[None, :] * (sks * UNIT), mask=loaded, other=0)
+        e = tl.dot(q, kt, input_precision=PRECISION)
+    return e
+
+
+@triton.jit
+def _walk(
+    m, l, acc, q, valid, k, v, exists, lo, hi, begin, end, row, peak, seed, r, sks, svs, scale,
+    rate, threshold, boost,
+    BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
+    SD: tl.constexpr, UNIT: tl.constexpr, SOME: tl.constexpr, GAIN: tl.constexpr,
+    DROP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Single keys, from `begin` to `end`."""
-    d, r, lane = tl.arange(0, DP), tl.arange(0, RP), tl.arange(0, BN)
+    lane = tl.arange(0, BN)
     for start in range(begin, end, BN):
         s = start + lane
         inside = s < end
@@ -55,9 +73,7 @@ def _walk(
         ok = (s[None, :] >= lo[:, None]) & (s[None, :] < hi[:, None])
         if SOME:
             ok = ok & inside[None, :]
-        loaded = inside[None, :] if D == DP else inside[None, :] & (d < D)[:, None]
-        kt = tl.load(k + d[:, None] + s.to(tl.int64)[None, :] * (sks * UNIT), mask=loaded, other=0)
-        e = tl.dot(q, kt, input_precision=PRECISION) * scale
+        e = _compared(q, valid, k, s.to(tl.int64), inside, sks, D, DP, SD, UNIT, PRECISION) * scale
         w, decay, m, l = _softmax(tl.where(ok, e, float("-inf")), m, l)
         if GAIN:
             gain, _ = bell(s[None, :], peak[:, None], rate)
@@ -72,13 +88,12 @@ def _walk(
 
 @triton.jit
 def _far(
-    m, l, acc, q, k, v, opens, logs, place, N, S, row, seed, sks, svs, scale, threshold, boost,
-    half, block,
+    m, l, acc, q, valid, k, v, opens, logs, place, N, S, row, seed, r, sks, svs, scale, threshold,
+    boost, half, block,
     BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
-    UNIT: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
+    SD: tl.constexpr, UNIT: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Blocks that stand as one key each, after the last single key."""
-    d, r = tl.arange(0, DP), tl.arange(0, RP)
     for start in range(0, N, BN):
         j = start + tl.arange(0, BN)
         inside = j < N
@@ -87,9 +102,8 @@ def _far(
         ok = far_seen(j[None, :], place[:, None], opening[None, :], half, block)
         ok = ok & inside[None, :]
         s = (S + j).to(tl.int64)
-        loaded = inside[None, :] if D == DP else inside[None, :] & (d < D)[:, None]
-        kt = tl.load(k + d[:, None] + s[None, :] * (sks * UNIT), mask=loaded, other=0)
-        e = tl.dot(q, kt, input_precision=PRECISION) * scale + more[None, :]
+        e = _compared(q, valid, k, s, inside, sks, D, DP, SD, UNIT, PRECISION) * scale
+        e += more[None, :]
         w, decay, m, l = _softmax(tl.where(ok, e, float("-inf")), m, l)
         if DROP:
             w = tl.where(kept(seed, row[:, None], (S + j)[None, :], threshold), w * boost, 0.0)
@@ -105,12 +119,12 @@ def _forward(
     sqb, sqh, sqt, skb, skh, sks, svb, svh, svs, scb, sch, spb, sph, seb, stb, sfb,
     H, G, T, S, N, first, half, radius, block, threshold, shift, scale, rate, boost,
     BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr,
-    RP: tl.constexpr, UNIT: tl.constexpr, CAUSAL: tl.constexpr, FIXED: tl.constexpr,
-    NEAR: tl.constexpr, BLOCKS: tl.constexpr, ORDERED: tl.constexpr, STOPS: tl.constexpr,
-    SOME: tl.constexpr, GAIN: tl.constexpr, DROP: tl.constexpr, GAPS: tl.constexpr,
-    RUNS: tl.constexpr, PRECISION: tl.constexpr,
+    RP: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, UNIT: tl.constexpr, CAUSAL: tl.constexpr,
+    FIXED: tl.constexpr, NEAR: tl.constexpr, BLOCKS: tl.constexpr, ORDERED: tl.constexpr,
+    STOPS: tl.constexpr, SOME: tl.constexpr, GAIN: tl.constexpr, DROP: tl.constexpr,
+    GAPS: tl.constexpr, RUNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of BM queries of one head."""
+    """One tile of BM queries of one head, or SR of its width."""
     tiles = (T + BM - 1) // BM
     which = tl.program_id(0) // tiles
     b, h = which // H, which % H
@@ -133,10 +147,16 @@ def _forward(
         of_peak = b.to(tl.int64) * spb + h.to(tl.int64) * sph
         top = tl.load(peak + of_peak + t, mask=valid, other=0.0)
 
-    d, r = tl.arange(0, DP), tl.arange(0, RP)
-    loaded = valid[:, None] if D == DP else valid[:, None] & (d < D)[None, :]
+    r = tl.arange(0, SR)
+    if RP > SR:
+        r += tl.program_id(1) * SR
     q += offset(b, h, sqb, sqh, UNIT)
-    qs = tl.load(q + t.to(tl.int64)[:, None] * (sqt * UNIT) + d[None, :], mask=loaded, other=0)
+    if DP > SD:
+        qs = q + t.to(tl.int64) * (sqt * UNIT)
+    else:
+        d = tl.arange(0, DP)
+        loaded = valid[:, None] if D == DP else valid[:, None] & (d < D)[None, :]
+        qs = tl.load(q + t.to(tl.int64)[:, None] * (sqt * UNIT) + d[None, :], mask=loaded, other=0)
     k += offset(b, h // (H // G), skb, skh, UNIT)
     v += offset(b, h // (H // G), svb, svh, UNIT)
     row = which.to(tl.int64) * T + t
@@ -145,27 +165,28 @@ def _forward(
 
     m = tl.full([BM], float("-inf"), tl.float32)
     l = tl.zeros([BM], tl.float32)
-    acc = tl.zeros([BM, RP], tl.float32)
+    acc = tl.zeros([BM, SR], tl.float32)
     if RUNS:
         last = last_of_run(lo, hi)
         for _ in range(tl.sum(last.to(tl.int32))):
             cut = run_end(begin, end, hi, last)
             m, l, acc = _walk(
-                m, l, acc, qs, k, v, exists, lo, tl.minimum(hi, cut), begin, cut, row, top, drawn,
-                sks, svs, scale, rate, threshold, boost, BN, D, DP, R, RP, UNIT, SOME, GAIN, DROP,
-                PRECISION,
+                m, l, acc, qs, valid, k, v, exists, lo, tl.minimum(hi, cut), begin, cut, row, top,
+                drawn, r, sks, svs, scale, rate, threshold, boost, BN, D, DP, R, RP, SD, UNIT, SOME,
+                GAIN, DROP, PRECISION,
             )  # fmt: skip
             begin = next_run(cut, S, lo)
     else:
         m, l, acc = _walk(
-            m, l, acc, qs, k, v, exists, lo, hi, begin, end, row, top, drawn, sks, svs, scale,
-            rate, threshold, boost, BN, D, DP, R, RP, UNIT, SOME, GAIN, DROP, PRECISION,
+            m, l, acc, qs, valid, k, v, exists, lo, hi, begin, end, row, top, drawn, r, sks, svs,
+            scale, rate, threshold, boost, BN, D, DP, R, RP, SD, UNIT, SOME, GAIN, DROP, PRECISION,
         )  # fmt: skip
     if BLOCKS:
         of_far = b.to(tl.int64) * sfb
         m, l, acc = _far(
-            m, l, acc, qs, k, v, opens + of_far, logs + of_far, place, N, S, row, drawn, sks, svs,
-            scale, threshold, boost, half, block, BN, D, DP, R, RP, UNIT, DROP, PRECISION,
+            m, l, acc, qs, valid, k, v, opens + of_far, logs + of_far, place, N, S, row, drawn, r,
+            sks, svs, scale, threshold, boost, half, block, BN, D, DP, R, RP, SD, UNIT, DROP,
+            PRECISION,
         )  # fmt: skip
 
     acc = acc / tl.where(l == 0.0, 1.0, l)[:, None]  # who sees nothing gets exactly nothing
@@ -209,11 +230,11 @@ def forward(
     step = unit(q, k, v)
     flags = see.flags()
     for runs in range(1 + flags["GAPS"]):
-        _forward[(triton.cdiv(T, size.rows) * B * H,)](
+        _forward[(triton.cdiv(T, size.rows) * B * H, triton.cdiv(R, SLICE))](
             q, k, v, out, lse, *see.tensors(q),
             *(n // step for x in (q, k, v) for n in x.stride()[:3]), *strides(see),
             H, k.shape[1], T, see.S(k), see.N, *see.numbers(), coarseness(see.S(k)), *see.rates(),
-            BM=size.rows, BN=size.columns, D=D, DP=padded(D), R=R, RP=padded(R), UNIT=step,
+            BM=size.rows, BN=size.columns, **widths(D, R), UNIT=step,
             **flags, RUNS=runs, PRECISION=precision(q),
             num_warps=size.warps, num_stages=size.stages, maxnreg=size.registers,
         )  # fmt: skip

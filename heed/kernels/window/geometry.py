@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heed.kernels.window.tuned import SLICE
+
 
 @dataclass(slots=True, eq=False)
 class Geometry:
@@ -111,6 +113,12 @@ def coarseness(S: int) -> int:
 def padded(width: int) -> int:
     """The next power of two that a tensor core takes."""
     return max(16, 1 << (width - 1).bit_length())
+
+
+def widths(D: int, R: int) -> dict[str, int]:
+    """Of keys and of values: as they are, filled up, and what of it is held at a time."""
+    DP, RP = padded(D), padded(R)
+    return {"D": D, "DP": DP, "R": R, "RP": RP, "SD": min(DP, SLICE), "SR": min(RP, SLICE)}
 
 
 def unit(*tensors: Tensor) -> int:

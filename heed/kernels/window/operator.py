@@ -50,9 +50,11 @@ def _sorts(centre: Tensor | None, rising: bool, T: int) -> bool:
 
 
 def _forward_cuda(q: Tensor, k: Tensor, v: Tensor, *told: Any) -> Four:
-    from heed.kernels.window import forward
+    from heed.kernels.window import forward, row
 
     see = _heard(told, None, None)
+    if row.serves(q, see):
+        return *row.forward(q, k, v, see), *_or_nothing(q, None, None)
     if see.centre is not None and _sorts(see.centre, see.rising, q.shape[2]):
         see.order, see.ranked = forward.ordered(see.centre, see.S(k))
     context, lse = forward.forward(q, k, v, see)
@@ -68,9 +70,10 @@ def _forward_cpu(q: Tensor, k: Tensor, v: Tensor, *told: Any) -> Four:
 
 
 def _backward_cuda(*inputs: Any) -> Four:
-    from heed.kernels.window import backward
+    from heed.kernels.window import backward, row
 
-    return _backward(backward.backward, *inputs)
+    alone = row.serves(inputs[0], _heard(inputs[3:-5], None, None))
+    return _backward(row.gradients if alone else backward.backward, *inputs)
 
 
 def _backward_cpu(*inputs: Any) -> Four:
