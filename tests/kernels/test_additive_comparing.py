@@ -90,13 +90,13 @@ def test_a_key_that_is_not_a_number_spoils_its_own_column() -> None:
 )
 def test_whoever_needs_energies_gets_them_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    inner = comparing.native.energies
+    inner = comparing._compare
 
     def noted(*given: Tensor) -> Tensor:
         asked.append(1)
         return inner(*given)
 
-    monkeypatch.setattr(comparing.native, "energies", noted)
+    monkeypatch.setattr(comparing, "_compare", noted)
     attend = heed.Attention(name, query=8, key=8).eval()
     q, k = torch.randn(2, 5, 8), torch.randn(2, 9, 8)
     visible = heed.lengths([9, 4])

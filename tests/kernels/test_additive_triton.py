@@ -293,6 +293,7 @@ def test_stretches_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, grad = random_inputs(2, 1, 40, 9, 8, 3)  # slices are whole, as tuned.depth cuts them
     whole = by_triton(inputs, grad, Plan())
     monkeypatch.setattr(tuned, "SCRATCH", 1)
+    monkeypatch.setattr(tuned, "SCRATCH_BACK", 1)
     monkeypatch.setattr(tuned, "depth", lambda D, _: 4)
     monkeypatch.setattr(forward, "layout", scene.layout.__wrapped__)  # none kept from before
     centre = torch.rand(1, 2, 40) * 9

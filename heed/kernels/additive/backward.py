@@ -1,8 +1,9 @@
 """The backward pass in Triton: weights again from the log-sum, then each gradient by its own sum.
 
 The gradients of the energies of a stretch of queries are written down (`slopes`, bounded in size)
-and read by two kernels that sum over keys and over queries. With c = 1 / (1 + e^{2q} e^{2k}) - 1/2,
-tanh = -2c and its derivative is 4 (1/4 - c²); two neighbours along the sum share a reciprocal.
+and read by two kernels that sum over keys and over queries, each along its own copy: what follows
+along a sum follows in memory. With c = 1 / (1 + e^{2q} e^{2k}) - 1/2, tanh = -2c and its derivative
+is 4 (1/4 - c²); two neighbours along the sum share a reciprocal.
 """
 
 from collections.abc import Callable
@@ -45,6 +46,7 @@ def slope_kernel(
     log_sum,
     delta,
     energies,
+    turned,
     weights,
     moments,
     stop,
@@ -81,7 +83,10 @@ def slope_kernel(
     SLICED: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
-    """Weights of 64 queries by 64 keys, and slopes (gradients of energies) for energies."""
+    """Weights of 64 queries by 64 keys, and slopes (gradients of energies) for energies.
+
+    turned  the slopes once more, those of a key in a row
+    """
     program = tl.program_id(0)
     block, local = program // blocks_s % blocks, program // blocks_s // blocks
     s0 = program % blocks_s * ROWS
@@ -149,6 +154,9 @@ def slope_kernel(
             tl.store(moments + where * ROWS + tl.arange(0, ROWS), moment)
         tl.store(energies + place, slope)
         tl.store(weights + place, used)
+        place = (local.to(tl.int64) * (blocks_s * ROWS) + s)[:, None] * (blocks * ROWS)
+        place += (block * ROWS + tl.arange(0, ROWS))[None, :]
+        tl.store(turned + place, tl.trans(slope))
 
 
 @triton.jit
@@ -156,6 +164,39 @@ def known(at, inside):
     """What lies there, as float32; zero for what is no number or not inside."""
     value = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     return tl.where(value == value, value, 0.0)
+
+
+@triton.jit
+def along(grown, pairs, slopes, step, rise, lean, LEAN: tl.constexpr):
+    """What 64 rows of the other side add to Σ slope (1/4 - c²) and, where asked, to Σ slope c.
+
+    pairs   their exponentials, two rows side by side; `step` from one pair to the next
+    slopes  of each row of this side, two side by side
+    The next pair is fetched while one is computed with.
+    """
+    even, even_slopes = tl.load(pairs), tl.load(slopes)
+    for i in range(0, ROWS, 4):
+        odd, odd_slopes = tl.load(pairs + step), tl.load(slopes + 1)
+        rise, lean = both(grown, even, even_slopes, rise, lean, LEAN)
+        pairs += 2 * step
+        slopes += 2
+        more = i + 4 < ROWS
+        even, even_slopes = tl.load(pairs, mask=more), tl.load(slopes, mask=more)
+        rise, lean = both(grown, odd, odd_slopes, rise, lean, LEAN)
+    return rise, lean
+
+
+@triton.jit
+def both(grown, pair, slopes, rise, lean, LEAN: tl.constexpr):
+    """What two rows of the other side add."""
+    c1, c2 = curve(grown, pair)
+    slope1, slope2 = halves(slopes)
+    rise += slope1[:, None] * (0.25 - c1 * c1)
+    rise += slope2[:, None] * (0.25 - c2 * c2)
+    if LEAN:
+        lean += slope1[:, None] * c1
+        lean += slope2[:, None] * c2
+    return rise, lean
 
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
@@ -192,6 +233,7 @@ def query_kernel(
     blocks,
     D: tl.constexpr,
     BD: tl.constexpr,
+    SIDE: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
     """Sums over keys: the gradient of 64 queries, BD wide, and their part of the score vector's."""
@@ -202,7 +244,7 @@ def query_kernel(
     row, g = b * H + h, h // (H // G)
     group = b.to(tl.int64) * G + g
     t = (block0 + block) * ROWS + tl.arange(0, ROWS)
-    d = program % slices * BD + tl.arange(0, BD)
+    d = tl.max_contiguous(program % slices * BD + tl.arange(0, BD), SIDE)
     padded, height = (D + 3) // 4 * 4, blocks_s * ROWS
     inside = (t < T)[:, None] & (d < D)[None, :]
     asked = q + (b.to(tl.int64) * q_b + h.to(tl.int64) * q_h) * VECTOR
@@ -237,25 +279,7 @@ def query_kernel(
         if high_q + largest(top_k, group * blocks_s + s0 // ROWS) <= SHARED:
             at = rows_k + tl.cast(s0 // 2, tl.int64) * padded
             here = pairs + s0 // 2
-            even, even_slopes = tl.load(at), tl.load(here)
-            for s in range(0, ROWS, 4):
-                odd, odd_slopes = tl.load(at + padded), tl.load(here + 1)
-                c1, c2 = curve(grown, even)
-                slope1, slope2 = halves(even_slopes)
-                rise += slope1[:, None] * (0.25 - c1 * c1)
-                lean += slope1[:, None] * c1
-                rise += slope2[:, None] * (0.25 - c2 * c2)
-                lean += slope2[:, None] * c2
-                at += 2 * padded
-                here += 2
-                more = s + 4 < ROWS
-                even, even_slopes = tl.load(at, mask=more), tl.load(here, mask=more)
-                c1, c2 = curve(grown, odd)
-                slope1, slope2 = halves(odd_slopes)
-                rise += slope1[:, None] * (0.25 - c1 * c1)
-                lean += slope1[:, None] * c1
-                rise += slope2[:, None] * (0.25 - c2 * c2)
-                lean += slope2[:, None] * c2
+            rise, lean = along(grown, at, here, padded, rise, lean, True)
         else:
             asked_again = known(asked, inside)
             for s in range(s0, tl.minimum(s0 + ROWS, end)):
@@ -278,7 +302,7 @@ def key_kernel(
     k,
     w,
     grad_k,
-    slopes,
+    turned,
     rows_q,
     top_q,
     top_k,
@@ -306,6 +330,7 @@ def key_kernel(
     again,
     D: tl.constexpr,
     BD: tl.constexpr,
+    SIDE: tl.constexpr,
     SINGLE: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
@@ -316,8 +341,8 @@ def key_kernel(
     b, g = b0 + local // G, local % G
     group = b.to(tl.int64) * G + g
     s = s0 + tl.arange(0, ROWS)
-    d = program % slices * BD + tl.arange(0, BD)
-    padded, height, width = (D + 3) // 4 * 4, blocks_t * ROWS, blocks_s * ROWS
+    d = tl.max_contiguous(program % slices * BD + tl.arange(0, BD), SIDE)
+    padded, height, width = (D + 3) // 4 * 4, blocks_t * ROWS, blocks * ROWS
     inside = (s < S)[:, None] & (d < D)[None, :]
     offered = k + (b.to(tl.int64) * k_b + g.to(tl.int64) * k_g) * VECTOR
     offered = offered + s.to(tl.int64)[:, None] * k_s * VECTOR + d[None, :]
@@ -331,7 +356,8 @@ def key_kernel(
         row = b * H + h
         asked = q + (b.to(tl.int64) * q_b + tl.cast(h, tl.int64) * q_h) * VECTOR + d
         asked_pairs = rows_q + row.to(tl.int64) * (height // 2) * padded + d
-        slope = slopes + ((local // G * H + h).to(tl.int64) * blocks * ROWS) * width + s
+        slopes = turned + ((local // G * H + h).to(tl.int64) * (blocks_s * ROWS) + s) * width
+        pairs = slopes.to(tl.pointer_type(tl.int64))
         rise = zero
         for block in range(0, blocks):
             t0 = (block0 + block) * ROWS
@@ -341,28 +367,13 @@ def key_kernel(
             met = (s0 >= start) & (s0 < end)
             high = high_k + largest(top_q, row * blocks_t + block0 + block)
             at = asked_pairs + tl.cast(t0 // 2, tl.int64) * padded
-            here = slope + tl.cast(block * ROWS, tl.int64) * width
             if met & (high <= SHARED):
-                even, slope1, slope2 = tl.load(at), tl.load(here), tl.load(here + width)
-                for j in range(0, ROWS, 4):
-                    odd = tl.load(at + padded)
-                    slope3, slope4 = tl.load(here + 2 * width), tl.load(here + 3 * width)
-                    c1, c2 = curve(grown, even)
-                    rise += slope1[:, None] * (0.25 - c1 * c1)
-                    rise += slope2[:, None] * (0.25 - c2 * c2)
-                    at += 2 * padded
-                    here += 4 * width
-                    more = j + 4 < ROWS
-                    even = tl.load(at, mask=more)
-                    slope1 = tl.load(here, mask=more)
-                    slope2 = tl.load(here + width, mask=more)
-                    c1, c2 = curve(grown, odd)
-                    rise += slope3[:, None] * (0.25 - c1 * c1)
-                    rise += slope4[:, None] * (0.25 - c2 * c2)
+                here = pairs + block * (ROWS // 2)
+                rise, _ = along(grown, at, here, padded, rise, rise, False)
             if met & (high > SHARED):
                 offered_again = known(offered, inside)
                 for j in range(0, tl.minimum(ROWS, T - t0)):
-                    slope1 = tl.load(here + tl.cast(j, tl.int64) * width)
+                    slope1 = tl.load(slopes + block * ROWS + j)
                     query = known(asked + tl.cast(t0 + j, tl.int64) * q_t * VECTOR, d < D)
                     c1 = -0.5 * tanh(offered_again + query[None, :])
                     rise += slope1[:, None] * (0.25 - c1 * c1)
@@ -672,8 +683,8 @@ def _slopes(energies: Energies, grad: At, log_sum: At) -> Callable[[Stretch], No
     scene = energies.scene
     unit = scene.unit("v")
     addresses = (
-        *(scene.v, grad, log_sum, energies.delta, energies.energies, energies.weights),
-        *(energies.moments, *scene.sights),
+        *(scene.v, grad, log_sum, energies.delta, energies.energies, energies.turned),
+        *(energies.weights, energies.moments, *scene.sights),
     )
     sizes = (*scene.lengths, scene.blocks_s, *scene.steps(unit, "v"), *scene.table_steps)
     constants = (scene.R, scene.read, energies.sliced, unit)
@@ -700,7 +711,7 @@ def _sums(
     unit, width, read = scene.unit("q", "k"), min(64, scene.width), min(64, scene.read)
     around = (energies.top_q, energies.top_k, scene.stop, scene.centre)
     by_query = (scene.q, scene.k, energies.w, grad_q, grad_w, slopes, energies.rows_k, *around)
-    by_key = (scene.q, scene.k, energies.w, grad_k, slopes, energies.rows_q, *around)
+    by_key = (scene.q, scene.k, energies.w, grad_k, energies.turned, energies.rows_q, *around)
     by_value = (grad, grad_v, energies.weights, scene.stop, scene.centre)
     sizes = (*scene.lengths, scene.blocks_t, blocks_s, *scene.steps(unit, "q", "k"), *scene.edges)
     fewer = (*scene.lengths, blocks_s, *scene.edges)
@@ -709,10 +720,13 @@ def _sums(
     def add(part: Stretch) -> None:
         rows, keys, again = part.rows * H, blocks_s * part.rows * G, int(part.block0 > 0)
         here = (*sizes, *part.place)
-        launch(query_kernel, (slices * part.blocks * rows, 1), by_query, here, (D, width, unit), 4)
-        constants = (D, width, H == G, unit)
-        registers = tuned.KEY_REGISTERS
-        launch(key_kernel, (slices * keys, 1), by_key, (*here, again), constants, 4, registers)
+        side, warps, most = tuned.BY_QUERY
+        programs = slices * part.blocks * rows
+        shape = (D, width, side, unit)
+        launch(query_kernel, (programs, 1), by_query, here, shape, warps, most)
+        side, warps, most = tuned.BY_KEY
+        single = (D, width, side, H == G, unit)
+        launch(key_kernel, (slices * keys, 1), by_key, (*here, again), single, warps, most)
         here = (*fewer, *part.place, again)
         launch(value_kernel, (cuts * keys, 1), by_value, here, (scene.R, read), 4)
 

@@ -63,7 +63,8 @@ def power(x):
     """e^{2x} to about one unit in the last place: the hardware's ex2 would show in float32."""
     whole = tl.floor(tl.minimum(tl.maximum(x * TWO_LOG2E_HIGH, -STEEPEST), STEEPEST) + 0.5)
     rest = tl.fma(x, tl.full(x.shape, TWO_LOG2E_HIGH, tl.float32), -whole) + x * TWO_LOG2E_LOW
-    rest = tl.minimum(tl.maximum(rest, -1.0), 1.0)
+    rest = tl.maximum(rest, -1.0, propagate_nan=tl.PropagateNan.ALL)  # a GPU's would be -1
+    rest = tl.minimum(rest, 1.0, propagate_nan=tl.PropagateNan.ALL)
     y = rest * 1.5252733804059841e-05 + 1.5403530393381608e-04
     y = y * rest + 1.3333558146428443e-03
     y = y * rest + 9.6181291076284771e-03
@@ -76,14 +77,14 @@ def power(x):
 
 @triton.jit
 def tanh(x):
-    """tanh to a few units in the last place, of infinities too."""
+    """tanh to a few units in the last place, of infinities too; what is no number stays none."""
     grown = tl.exp2(tl.minimum(tl.maximum(x, -20.0), 20.0) * TWO_LOG2E)
-    square = tl.minimum(x * x, 1.0)
+    square = tl.minimum(x * x, 1.0, propagate_nan=tl.PropagateNan.ALL)
     series = square * (62.0 / 2835.0) - 17.0 / 315.0
     series = series * square + 2.0 / 15.0
     series = series * square - 1.0 / 3.0
     near = x + x * square * series
-    return tl.where(square < 0.0625, near, 1.0 - 2.0 * reciprocal(1.0 + grown))
+    return tl.where(square >= 0.0625, 1.0 - 2.0 * reciprocal(1.0 + grown), near)
 
 
 @triton.jit

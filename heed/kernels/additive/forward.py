@@ -511,7 +511,7 @@ class Energies:
         self.parts, self.size, self.tile, self.depth, self.sliced, rooms = ready
         self.pairs_q, self.pairs_k, self.tanhs_q, self.tanhs_k, *parts = rooms.made(like)
         self.rows_q, self.rows_k, self.top_q, self.top_k, *parts = parts
-        self.energies, self.weights, self.delta, self.moments, vector = parts
+        self.energies, self.turned, self.weights, self.delta, self.moments, vector = parts
         self.w = scene.w if vector is None else vector
         self._prepare(back, vector)
 
@@ -547,17 +547,18 @@ class Energies:
             *(*scene.lengths, scene.blocks_t, blocks_s),
             *(*scene.q_steps, *scene.k_steps, *scene.edges),
         )
-        constants = (D, self.depth, scene.width, self.tile)
+        queries, warps = self.tile
+        constants = (D, self.depth, scene.width, queries)
         for part in self.parts:
             rows = part.rows * scene.shape[1]
-            tiles = rows * part.blocks * (_ROWS // self.tile) * blocks_s
+            tiles = rows * part.blocks * (_ROWS // queries) * blocks_s
             launch(
                 energy_kernel,
                 (tiles * self.sliced, 1),
                 addresses,
                 (*sizes, *part.place, self.size),
                 constants,
-                4,
+                warps,
                 tuned.ENERGY_REGISTERS,
             )
             yield part

@@ -119,6 +119,7 @@ def launch(
         id(kernel),  # a kernel's own hash reads its source
         device,
         warps,
+        registers,
         constants,
         tuple([x if x is None else x.kind for x in addresses]),
         None if max(numbers) < WIDE else tuple([x >= WIDE for x in numbers]),

@@ -117,7 +117,7 @@ class Layout(NamedTuple):
 
     parts: tuple[Stretch, ...]
     size: int  # energies of the largest stretch
-    tile: int  # queries in a tile of energies
+    tile: tuned.Tile  # of energies
     depth: int  # widths that one program sums
     sliced: int  # how many such slices there are
     room: Room
@@ -140,12 +140,15 @@ def layout(
     (B, H, T, D), (groups, S) = shape, keys
     blocks_t, blocks_s = -(-T // _ROWS), -(-S // _ROWS)
     padded, block = (D + 3) // 4 * 4, _ROWS * blocks_s * _ROWS
-    held = 4 if back is None else 4 + back.itemsize
-    parts = stretches(B, H, blocks_t, block * held, tuned.SCRATCH)
+    held = 4 if back is None else 4 + 4 + back.itemsize  # slopes lie twice, weights beside them
+    budget = tuned.SCRATCH if back is None else tuned.SCRATCH_BACK
+    parts = stretches(B, H, blocks_t, block * held, budget)
     size = max(part.rows * part.blocks for part in parts) * H * block
-    tile = min(tuned.energy(T), _ROWS)
-    depth = tuned.depth(D, size // (tile * _ROWS))
+    tile = tuned.energy(T)
+    depth = tuned.depth(D, size // (min(tile.queries, _ROWS) * _ROWS))
     sliced = -(-D // depth)
+    tile = tuned.energy(T, few=sliced > 1)
+    tile = tile._replace(queries=min(tile.queries, _ROWS))
     heads = ((B * H, blocks_t), (groups, blocks_s))
     pairs = [n * padded * m * (_ROWS // 2) + 64 for n, m in heads]  # the last is read beyond
     backwards, double, single = back is not None, torch.int64, torch.float32
@@ -155,6 +158,7 @@ def layout(
         *[(n * backwards, double) for n in pairs],
         *[(n * m * SLICES.value, single) for n, m in heads],
         (sliced * size, single),
+        (size * backwards, single),
         (size * backwards, back or single),
         (B * H * T * backwards, single),
         (size // _ROWS * gains, single),

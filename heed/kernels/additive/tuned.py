@@ -10,16 +10,38 @@ class Tile(NamedTuple):
     warps: int
 
 
+class Sum(NamedTuple):
+    """How 64 rows of a gradient, 64 wide, lie in registers while slopes are summed.
+
+    More warps wait for memory side by side; more numbers in a thread read less of it.
+    """
+
+    side: int  # neighbours along the width in one thread: 2, 4 or 8
+    warps: int
+    registers: int | None  # at most, for a thread; None: as the compiler likes
+
+
+TALL, LOW = Tile(64, 4), Tile(32, 4)
+"""Tiles of energies."""
+
 ENOUGH = 264
 """Programs that keep a large GPU busy: two for each of 132 multiprocessors."""
 
 SCRATCH = 1 << 28
-"""Bytes of energies (or of their gradients, and weights) that are written down at a time."""
+"""Bytes of energies that are written down at a time."""
+
+SCRATCH_BACK = 3 << 27
+"""Of their gradients, which lie there twice, and weights: a stretch that fills a large GPU."""
 
 
-def energy(T: int) -> int:
-    """Queries in a tile of energies: a tall one reads the keys less often."""
-    return 16 if T <= 16 else 32 if T <= 32 else 64
+def energy(T: int, *, few: bool = False) -> Tile:
+    """Queries in a tile of energies: a tall one reads the keys less often.
+
+    few  tiles are so few that the width is cut as well: then low ones, so that more warps wait
+    """
+    if T <= 32:
+        return Tile(16 if T <= 16 else 32, 4)
+    return LOW if few else TALL
 
 
 def depth(D: int, programs: int) -> int:
@@ -47,5 +69,7 @@ def row(width: int) -> tuple[int, int]:
 ENERGY_REGISTERS = 168
 """For a thread of the energy kernel: three programs to a multiprocessor, not two, and no spills."""
 
-KEY_REGISTERS = 168
-"""Likewise where slopes are summed over queries; over keys the compiler's own choice is faster."""
+BY_QUERY = Sum(4, 8, 128)
+"""Where slopes are summed over keys; and over queries:"""
+
+BY_KEY = Sum(4, 8, 128)
