@@ -5,6 +5,8 @@ need. What keys receive is known only when a row's sum is, and so is no part of 
 """
 
 import math
+from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -234,15 +236,36 @@ Tile = tuple[int, int, int, int]
 """Queries and keys of a tile, warps, stages of the pipeline."""
 
 
-def tile_for(T: int, width: int, dtype: torch.dtype) -> Tile:
-    """The tile for keys or values of this width, the wider of them."""
-    if dtype == torch.float32:
-        return (16, 32, 4, 2) if T <= 16 else (32, 32, 4, 2)
-    if T <= 16:
-        return 16, 64, 4, 2
-    if T <= 64:
-        return 64, 64, 4, 2
-    return (128, 128, 8, 2) if width <= 128 else (128, 64, 8, 2)
+HALF: tuple[Tile, ...] = (
+    *((128, 128, 8, 3), (64, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 2)),
+    *((16, 64, 4, 2), (16, 32, 4, 2), (16, 16, 4, 1)),
+)
+FLOAT: tuple[Tile, ...] = ((32, 32, 4, 2), (16, 32, 4, 2), (16, 16, 4, 1))
+"""The fastest first."""
+
+
+def tile_for(question: Question, R: int) -> Tile:
+    """The fastest that this GPU's shared memory holds, none taller than the queries need."""
+    T, D, size = question.q.shape[2], question.q.shape[3], question.q.element_size()
+    masks = (question.table is not None) + (question.bias is not None)
+    tiles = FLOAT if question.q.dtype == torch.float32 else HALF
+    tall = max(16, triton.next_power_of_2(T))
+    some = [tile for tile in tiles if tile[0] <= max(tall, tiles[-1][0])]
+    most = shared_memory(question.q.device)
+    D, R = (max(16, triton.next_power_of_2(n)) for n in (D, R))
+    for BM, BN, warps, stages in some:
+        if (BM * D + stages * BN * (D + R)) * size + masks * BM * BN * 4 <= most:
+            return BM, BN, warps, stages
+    return some[-1]
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may take of it."""
+    if device.type != "cuda":  # Triton's interpreter
+        return 232_448
+    told: Any = torch.cuda.get_device_properties(device)
+    return int(told.shared_memory_per_block_optin)
 
 
 def attend(
@@ -265,7 +288,7 @@ def attend(
     place = q.new_empty((B, H, T) if said else (1,), dtype=torch.int64)
     if not context.numel():
         return [context, facts, place]
-    BM, BN, warps, stages = tile or tile_for(T, max(D, R), q.dtype)
+    BM, BN, warps, stages = tile or tile_for(question, R)
     steps = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3])
     unit = next(n for n in (8, 4, 1) if not any(step % n for step in steps))
     half = q.dtype != torch.float32
