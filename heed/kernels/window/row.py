@@ -109,6 +109,30 @@ def _forward(
     tl.store(lse + at + tl.arange(0, 1), m + tl.log2(l))
 
 
+@triton.jit
+def _weights(keys, asked, ok, scale, norm):
+    """Of some keys, from the log-sum."""
+    e = tl.sum(keys * asked[None, :], 1) * scale
+    return tl.exp2(tl.where(ok, e - norm, float("-inf")))
+
+
+@triton.jit
+def _wanted(
+    values, wish, ok, a, s, top, rate, drawn, which, threshold, boost,
+    GAIN: tl.constexpr, DROP: tl.constexpr,
+):  # fmt: skip
+    """The weights that were used, the gradients of those that were not yet, and the way to go."""
+    da = tl.where(ok, tl.sum(values * wish[None, :], 1), 0.0)
+    w, away = a, a
+    if DROP:
+        keep = kept(drawn, which, s, threshold)
+        w, da = tl.where(keep, a * boost, 0.0), tl.where(keep, da * boost, 0.0)
+    if GAIN:
+        gain, away = bell(s, top, rate)
+        w, da = w * gain, da * gain
+    return w, da, away
+
+
 @triton.jit(do_not_specialize=RUN_TIME)
 def _backward(
     q, k, v, out, lse, do, dq, dpeak, slopes, weights, centre, peak, stop, exists, seed,
@@ -117,8 +141,14 @@ def _backward(
     BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
     UNIT: tl.constexpr, CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr,
     STOPS: tl.constexpr, SOME: tl.constexpr, GAIN: tl.constexpr, DROP: tl.constexpr,
+    EXACT: tl.constexpr,
 ):  # fmt: skip
-    """dq and the gradient of the peak of one query; de and the weights it used, zero elsewhere."""
+    """dq and the gradient of the peak of one query; de and the weights it used, zero elsewhere.
+
+    A wide query is nearly sure of one key: da - Σ a da is then next to nothing, and the rounding of
+    dO·out, or of a large log-sum, would be all there is of it. EXACT sums the weights and a da
+    first, and meets each key twice.
+    """
     which = tl.program_id(0)
     b, h, begin, end = _sees(
         which, centre, stop, scb, sch, stb, H, S, first, half, radius, CAUSAL, FIXED, NEAR, STOPS
@@ -131,8 +161,6 @@ def _backward(
     at = which.to(tl.int64)
     asked = tl.load(q + d, mask=d < D, other=0.0).to(tl.float32)
     wish = tl.load(do + r, mask=r < R, other=0.0).to(tl.float32)
-    found = tl.load(out + at * R + r, mask=r < R, other=0.0).to(tl.float32)
-    pull = tl.sum(wish * found, 0)
     norm = tl.load(lse + at)
     exists += b.to(tl.int64) * seb
     drawn = tl.load(seed) if DROP else 0
@@ -146,23 +174,38 @@ def _backward(
         tl.store(slopes + s, nothing.to(slopes.dtype.element_ty), mask=unseen)
         tl.store(weights + s, nothing.to(weights.dtype.element_ty), mask=unseen)
 
+    fix = 1.0
+    if EXACT:
+        pull = tl.sum(tl.zeros([BN], tl.float32), 0)
+        total = pull
+        for start in range(begin, end, BN):
+            s = start + tl.arange(0, BN)
+            ok = _some(s, end, exists, SOME)
+            keys = _rows(k, s, ok, sks, d, D, UNIT)
+            a = _weights(keys, asked, ok, scale, norm)
+            _, da, _ = _wanted(
+                _rows(v, s, ok, svs, r, R, UNIT), wish, ok, a, s, top, rate, drawn, which,
+                threshold, boost, GAIN, DROP,
+            )  # fmt: skip
+            total += tl.sum(a, 0)
+            pull += tl.sum(a * da, 0)
+        fix = 1.0 / tl.where(total == 0.0, 1.0, total)
+        pull *= fix
+    else:
+        found = tl.load(out + at * R + r, mask=r < R, other=0.0).to(tl.float32)
+        pull = tl.sum(wish * found, 0)
     grad = tl.zeros([DP], tl.float32)
     moved = tl.zeros([1], tl.float32)
     for start in range(begin, end, BN):
         s = start + tl.arange(0, BN)
         ok = _some(s, end, exists, SOME)
         keys = _rows(k, s, ok, sks, d, D, UNIT)
-        values = _rows(v, s, ok, svs, r, R, UNIT)
-        e = tl.sum(keys * asked[None, :], 1) * scale
-        a = tl.exp2(tl.where(ok, e - norm, float("-inf")))
-        da = tl.where(ok, tl.sum(values * wish[None, :], 1), 0.0)
-        w = a
-        if DROP:
-            keep = kept(drawn, which, s, threshold)
-            w, da = tl.where(keep, a * boost, 0.0), tl.where(keep, da * boost, 0.0)
+        a = _weights(keys, asked, ok, scale, norm) * fix
+        w, da, away = _wanted(
+            _rows(v, s, ok, svs, r, R, UNIT), wish, ok, a, s, top, rate, drawn, which, threshold,
+            boost, GAIN, DROP,
+        )  # fmt: skip
         if GAIN:
-            gain, away = bell(s, top, rate)
-            w, da = w * gain, da * gain
             moved += tl.sum(a * da * away, 0)
         de = a * (da - pull)
         grad += tl.sum(de[:, None] * keys, 0)
@@ -207,6 +250,7 @@ def backward(
     dpeak = torch.empty_like(lse) if see.peak is not None else None
     slopes, weights = q.new_empty(B, H, T, S), do.new_empty(B, H, T, S)
     constants, options = _constants((q, k, v, do), see)
+    constants["EXACT"] = v.dtype == torch.float32
     _backward[(B * H,)](
         q, k, v, out, lse, do, dq, lse if dpeak is None else dpeak, slopes, weights,
         *_tensors(see, q), *_steps(constants["UNIT"], q, k, v, do), *strides(see),
