@@ -30,6 +30,7 @@ from heed.models.reading import (
     Mean,
     Reader,
     RecurrentReader,
+    Spelled,
     Static,
     Vectors,
 )
@@ -41,6 +42,7 @@ POOLS = ("mean", "max", "last", "first")
 """What makes one vector of a text's states without looking; all others are static attentions."""
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+Run = Annotated[int, Field(ge=1, le=8)]
 
 
 class Settings(BaseModel):
@@ -65,6 +67,9 @@ class ConvolutionEncoder(Settings):
     kind: Literal["cnn"] = "cnn"
     embedding: int = Field(200, ge=1, le=8192)
     channels: int = Field(100, ge=1, le=8192, description="Filters of each width.")
+    layers: int = Field(
+        1, ge=1, le=9, description="All but the first add to the states that they read."
+    )
     widths: tuple[Annotated[int, Field(ge=1, le=63)], ...] = Field(
         (3, 4, 5), min_length=1, max_length=16
     )
@@ -73,7 +78,8 @@ class ConvolutionEncoder(Settings):
 class ClassifierSettings(Settings):
     """What a recipe says of a classifier.
 
-    pool  mean, max, last, first (of BERT), or a static attention by name: static/additive
+    pool     mean, max, last, first (of BERT), or a static attention by name: static/additive
+    letters  words are also known by their runs of so many to so many letters (data/letters.py)
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -83,11 +89,14 @@ class ClassifierSettings(Settings):
     pool: str = Field("static/additive", max_length=200)
     options: dict[str, Option] = Field(default_factory=dict, max_length=32)  # of the pool
     heads: int = Field(1, ge=1, le=64, description="Looks of a static attention, side by side.")
+    letters: tuple[Run, Run] | None = None
     dropout: Share = Field(0.3, description="On what the label is told from, and between layers.")
     embedding_dropout: Share | None = Field(
         None, description="On the words' vectors; as dropout if not said."
     )
-    word_dropout: Share = Field(0.0, description="Whole words that are left out in training.")
+    word_dropout: Share = Field(
+        0.0, description="Whole words that are left out in training; their letters stay."
+    )
     attention_dropout: Share = Field(0.0, description="On the weights of a static attention.")
 
     @model_validator(mode="after")
@@ -98,8 +107,12 @@ class ClassifierSettings(Settings):
             raise ValueError(str(error)) from error
         if self.heads > 1 and self.pool in POOLS:
             raise ValueError(f"heads are an attention's, and '{self.pool}' is none; set heads=1")
+        if self.letters is not None and self.letters[0] > self.letters[1]:
+            raise ValueError("letters are from so many to as many or more: letters=[3, 5]")
         if self.encoder.kind != "bert":
             return self
+        if self.letters is not None:
+            raise ValueError("letters are of whole words, which BERT does not read; leave them out")
         if self.encoder.head != "none":
             raise ValueError("encoder.head belongs to the classifier; leave it out")
         if self.word_dropout or self.embedding_dropout is not None:
@@ -145,13 +158,20 @@ class Classifier(nn.Module):
     pool     states to one vector
     answer   M -> C
     dropout  on what `answer` is given
+    spelled  what is added to the words' vectors for their letters
     """
 
     def __init__(
-        self, reader: Reader, pool: nn.Module, answer: nn.Linear, dropout: float = 0.0
+        self,
+        reader: Reader,
+        pool: nn.Module,
+        answer: nn.Linear,
+        dropout: float = 0.0,
+        spelled: Spelled | None = None,
     ) -> None:
         super().__init__()
         self.encoder: Any = reader
+        self.spelled = spelled
         self.pool, self.answer, self.dropout = pool, answer, nn.Dropout(dropout)
 
     def forward(
@@ -160,11 +180,16 @@ class Classifier(nn.Module):
         lengths: Tensor,
         need: Need = "context",
         nudge: Tensor | None = None,
+        letters: Tensor | None = None,
     ) -> Classified:
         """Texts B S of some lengths B -> logits B C
 
-        nudge  what is added to the words' vectors  B S E
+        nudge    what is added to the words' vectors  B S E
+        letters  what the words are spelled with, in place of what is known of them  B S K
         """
+        if self.spelled is not None:
+            own = self.spelled(symbols, letters)
+            nudge = own if nudge is None else own + nudge
         read = self.encoder.read(symbols, lengths, need, nudge)
         pooled, looked = self.pool(read, need)
         logits = self.answer(self.dropout(pooled))
@@ -172,15 +197,34 @@ class Classifier(nn.Module):
         return Classified(read.states, pooled, None, None, logits, seen, read.vectors)
 
 
-def build(settings: ClassifierSettings, *, symbols: int, labels: int) -> Classifier:
-    """The network for a vocabulary and so many labels."""
+def build(
+    settings: ClassifierSettings, *, symbols: int, labels: int, letters: tuple[int, int] = (0, 1)
+) -> Classifier:
+    """The network for a vocabulary and so many labels.
+
+    letters  how many runs of letters there are, and how many of them a word has at most
+    """
     reader, width = _reader(settings, symbols)
     pool = _pool(settings, width)
     answer = nn.Linear(width * settings.heads, labels)
     if isinstance(settings.encoder, BertSettings):
         fresh = [answer, pool.dense] if isinstance(pool, First) else [answer]
         draw_linear(fresh, settings.encoder.initial)
-    return Classifier(reader, pool, answer, settings.dropout)
+    return Classifier(reader, pool, answer, settings.dropout, _spelled(settings, symbols, letters))
+
+
+def _spelled(
+    settings: ClassifierSettings, symbols: int, letters: tuple[int, int]
+) -> Spelled | None:
+    if settings.letters is None or isinstance(settings.encoder, BertSettings):
+        return None
+    (count, most), width, dropout = letters, settings.encoder.embedding, _vector_dropout(settings)
+    return Spelled(symbols, width, letters=count, most=most, dropout=dropout)
+
+
+def _vector_dropout(settings: ClassifierSettings) -> float:
+    some = settings.embedding_dropout
+    return settings.dropout if some is None else some
 
 
 def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
@@ -189,12 +233,17 @@ def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
     if isinstance(chosen, BertSettings):
         whole = build_bert(_sized(chosen, symbols)).encoder
         return AttentiveReader(whole.words, whole.stack), chosen.sizes.width
-    some = settings.dropout if settings.embedding_dropout is None else settings.embedding_dropout
+    some = _vector_dropout(settings)
     embed = Vectors(symbols, chosen.embedding, words=settings.word_dropout, dropout=some)
     if isinstance(chosen, ConvolutionEncoder):
-        widths, channels = chosen.widths, chosen.channels
-        reader = ConvolutionReader(embed, inputs=chosen.embedding, channels=channels, widths=widths)
-        return reader, channels * len(widths)
+        return ConvolutionReader(
+            embed,
+            inputs=chosen.embedding,
+            channels=chosen.channels,
+            widths=chosen.widths,
+            layers=chosen.layers,
+            dropout=settings.dropout,
+        ), chosen.channels * len(chosen.widths)
     return RecurrentReader(
         embed,
         inputs=chosen.embedding,

@@ -4,6 +4,8 @@ RecurrentReader    an RNN in one direction or both
 ConvolutionReader  filters over neighbouring words. Kim 2014
 AttentiveReader    a Transformer's encoder
 
+Vectors            words as vectors; Spelled: by what they are spelled with
+
 Static, Mean, Greatest, Last, First    from B S M to B M; only real places count
 """
 
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import embedding_bag, pad
 
 import heed
 from heed.attention.attending import Attending
@@ -71,6 +73,39 @@ class Vectors(nn.Module):
         return self.dropout(x)  # type: ignore[no-any-return]
 
 
+class Spelled(nn.Module):
+    """Words as the mean of their letters' vectors, zero where nothing of them is known; to be added
+    to the words' own. Bojanowski 2017 §3.2
+
+    letters  how many runs of letters there are, numbered from 1
+    most     of one word
+    known    of each symbol, filled in by whoever has the vocabulary; 0 is none  V K
+    """
+
+    known: Tensor
+
+    def __init__(
+        self, symbols: int, width: int, *, letters: int, most: int, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.table = nn.Embedding(letters + 1, width, padding_idx=0)
+        nn.init.uniform_(self.table.weight, -0.1, 0.1)
+        with torch.no_grad():
+            self.table.weight[0] = 0
+        self.register_buffer("known", torch.zeros(symbols, most, dtype=torch.int32))
+        self.dropout = Dropout(dropout)
+
+    def forward(self, symbols: Tensor, letters: Tensor | None = None) -> Tensor:
+        """B S -> B S M
+
+        letters  in place of those that are known, as of words that are no symbols  B S K
+        """
+        letters = self.known[symbols] if letters is None else letters
+        table = self.table.weight
+        x = embedding_bag(letters.flatten(0, 1), table, mode="mean", padding_idx=0)
+        return self.dropout(x.unflatten(0, symbols.shape))  # type: ignore[no-any-return]
+
+
 class RecurrentReader(Recurrent):
     """An RNN over words."""
 
@@ -89,16 +124,29 @@ class RecurrentReader(Recurrent):
 class ConvolutionReader(nn.Module):
     """Filters of several widths over neighbouring words, side by side. Kim 2014 §2
 
-    A place sees as many words to its left as to its right, or one more to its right.
+    A place sees as many words to its left as to its right, or one more to its right. Each further
+    layer adds relu(W [h_{t-1}; h_t; h_{t+1}] + b) to the states below it. He 2016 §3.1
+
+    layers   of filters, in all
+    dropout  on what a further layer reads
     """
 
     def __init__(
-        self, embed: nn.Module, *, inputs: int, channels: int, widths: Sequence[int]
+        self,
+        embed: nn.Module,
+        *,
+        inputs: int,
+        channels: int,
+        widths: Sequence[int],
+        layers: int = 1,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.embed = embed
+        self.embed, self.dropout = embed, nn.Dropout(dropout)
         self.filters = nn.ModuleList(nn.Conv1d(inputs, channels, width) for width in widths)
         self.sides = [((width - 1) // 2, width // 2) for width in widths]
+        width = channels * len(widths)
+        self.above = nn.ModuleList(nn.Conv1d(width, width, 3, padding=1) for _ in range(1, layers))
 
     def read(
         self,
@@ -114,8 +162,11 @@ class ConvolutionReader(nn.Module):
         vectors = vectors.where(there[..., None], 0)
         x = vectors.mT  # B E S
         found = [each(pad(x, side)) for each, side in zip(self.filters, self.sides, strict=True)]
-        states = torch.relu(torch.cat(found, 1)).mT
-        states = states.where(there[..., None], 0)
+        states = torch.relu(torch.cat(found, 1)).where(there[:, None], 0)  # B M S
+        for layer in self.above:
+            added = torch.relu(layer(self.dropout(states)))
+            states = (states + added).where(there[:, None], 0)
+        states = states.mT
         return Read(states, ends(states, lengths), there, {}, vectors)
 
 

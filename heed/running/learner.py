@@ -77,6 +77,8 @@ class Learner:
         self._check_sizes()
         torch.manual_seed(recipe.seed)
         self.model = self.config.build()
+        self.tokens = self.story.tokens(folder, self.config)
+        self.story.ready(self.model, self.tokens)
         if start is not None and (note := begin(self.model, start, self.story)) is not None:
             self.notes.append(note)
         self.model.to(crew.device)
@@ -97,8 +99,7 @@ class Learner:
         self.schedule = optimise.schedule(self.settings, self.total)
         self.standing = Standing()
         self.settled: Standing | None = None  # where it stood after the first few steps
-        tokens = self.story.tokens(folder, self.config)
-        self.worker = self.story.worker(self.model, tokens, self.config, crew.device)
+        self.worker = self.story.worker(self.model, self.tokens, self.config, crew.device)
         self.validator = self.story.validator(self.worker, prepared, folder)
         self.journal = Journal(folder.metrics, say=self._say)
         torch.manual_seed(recipe.seed + crew.rank)  # each process drops out for itself
@@ -121,6 +122,7 @@ class Learner:
             return
         saved = checkpoint.load(self.folder.checkpoints / self.found)
         restore(saved.tensors, saved.facts, *self._state(), self.crew)
+        self.story.ready(self.model, self.tokens)  # whatever the file says of them
         if self.crew.main:
             checkpoint.rewind(self.folder.checkpoints, self.standing.step)
             if not saved.facts.get("passing"):

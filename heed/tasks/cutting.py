@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from heed.data import vocabularies
-from heed.data.tokenise import BOS, LARGEST, Tokeniser, write_rules
+from heed.data.letters import Letters
+from heed.data.tokenise import BOS, LARGEST, SPECIALS, Tokeniser, write_rules
 from heed.data.vocabularies import Vocabulary
 from heed.errors import HeedError, Refused
 
@@ -47,6 +48,14 @@ class Cutting:
         if isinstance(self.tokeniser, Tokeniser):
             return self.tokeniser.pieces(ids, text)
         return [self.tokeniser.tokenizer.id_to_token(i) or "" for i in ids]
+
+    def letters(self, shortest: int, longest: int) -> Letters:
+        """What its words are spelled with; refused where they are pieces of words."""
+        kind = getattr(self.tokeniser, "kind", "of a pretrained model")
+        if kind != "word":
+            raise Refused(f"letters are of whole words, and the tokens are {kind}; leave them out")
+        words = self.pieces(range(self.size))
+        return Letters(["" for _ in SPECIALS] + words[len(SPECIALS) :], shortest, longest)
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all."""
@@ -95,12 +104,14 @@ class Words:
 
     framed   a symbol stands before each text, as a model that was pretrained on such texts has it
     longest  symbols of a text that the model reads; what comes after is cut off
+    letters  what words are spelled with, for a model that asks
     """
 
     tokeniser: Cutting
     labels: tuple[str, ...]
     framed: bool = False
     longest: int | None = None
+    letters: Letters | None = None
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's numbers, none of them too long; the end stays."""

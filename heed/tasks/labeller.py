@@ -14,8 +14,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from heed.attention.statistics import statistics
 from heed.data.labelled import Labelled
+from heed.data.letters import Letters
 from heed.data.plan import longest_first
-from heed.data.tokenise import PAD
+from heed.data.tokenise import PAD, UNK
 from heed.tasks.cutting import Words
 
 
@@ -89,7 +90,7 @@ class Labeller:
         ids = dict(zip(busy, map(self.words.cut, whole), strict=True))
         symbols = {i: len(each) for i, each in zip(busy, whole, strict=True)}
         for rows in longest_first({i: len(each) for i, each in ids.items()}, self.tokens):
-            said = self._said([ids[i] for i in rows], look)
+            said = self._said([ids[i] for i in rows], [texts[i] for i in rows], look)
             shares = said.logits.float().softmax(-1).cpu()
             looks = said.seen.items() if look else ()
             seen = {path: record.weight.float().cpu().numpy() for path, record in looks}
@@ -119,10 +120,12 @@ class Labeller:
     def surprise(self, examples: Sequence[Labelled]) -> float:
         """Nats per text: how little the model expected their labels."""
         numbers = {label: c for c, label in enumerate(self.words.labels)}
-        coded = self.words.encode([each.text for each in examples])
+        texts = [each.text for each in examples]
+        coded = self.words.encode(texts)
         total = 0.0
         for rows in longest_first({i: len(each) for i, each in enumerate(coded)}, self.tokens):
-            logits = self._said([coded[i] for i in rows], look=False).logits.double()
+            given = [coded[i] for i in rows], [texts[i] for i in rows]
+            logits = self._said(*given, look=False).logits.double()
             right = torch.tensor([numbers[examples[i].label] for i in rows], device=self.device)
             total += float(nn.functional.cross_entropy(logits, right, reduction="sum"))
         return total / max(1, len(examples))
@@ -132,7 +135,7 @@ class Labeller:
         ids = self.words.encode(texts)
         lengths = torch.tensor([len(each) for each in ids], device=self.device)
         found = {}
-        for path, record in self._said(ids, look=True).seen.items():
+        for path, record in self._said(ids, texts, look=True).seen.items():
             figures = statistics(record.weight)  # B H T each
             places = torch.arange(figures.peak.shape[2], device=self.device)
             real = (places < (1 if path == "pool" else lengths[:, None])).expand(len(ids), -1)
@@ -142,7 +145,7 @@ class Labeller:
         return found
 
     @torch.inference_mode()
-    def _said(self, ids: list[list[int]], look: bool) -> Any:
+    def _said(self, ids: list[list[int]], texts: Sequence[str], look: bool) -> Any:
         self.model.eval()
         lengths = torch.tensor([len(each) for each in ids])
         table = pad_sequence([torch.tensor(each) for each in ids], True, PAD)
@@ -150,7 +153,19 @@ class Labeller:
         if self.types is not None:
             each = [table.eq(i) * kind for i, kind in self.types.items()]
             asked["types"] = torch.stack(each).sum(0).to(self.device)
+        if self.words.letters is not None:
+            asked["letters"] = self._letters(self.words.letters, table, texts).to(self.device)
         return self.model(table.to(self.device), lengths.to(self.device), **asked)
+
+    def _letters(self, letters: Letters, table: Tensor, texts: Sequence[str]) -> Tensor:
+        """Of each word; of one that is no symbol, as it stands in its text.    B S -> B S K"""
+        found = letters.known[table]
+        for row, ids, text in zip(found, table.tolist(), texts, strict=True):
+            unknown = [place for place, i in enumerate(ids) if i == UNK]
+            if unknown:
+                pieces = self.words.pieces(ids, text)
+                row[unknown] = letters.rows([pieces[place] for place in unknown]).to(row.dtype)
+        return found
 
 
 def _row(seen: Mapping[str, NDArray[Any]], n: int, length: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from heed.models.classifier import POOLS, Classifier, ClassifierSettings, build
+from heed.models.reading import ConvolutionReader, Spelled, Vectors
 from heed.models.text_settings import BertSettings
 from heed.models.text_settings import build as build_text
 
@@ -18,6 +19,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "gru": {"kind": "gru", "embedding": 7, "hidden": 10, "layers": 2},
     "tanh": {"kind": "tanh", "embedding": 7, "hidden": 5, "bidirectional": False},
     "cnn": {"kind": "cnn", "embedding": 7, "channels": 8, "widths": (1, 2, 5)},
+    "cnn-3": {"kind": "cnn", "embedding": 7, "channels": 4, "widths": (2, 3), "layers": 3},
     "bert": {"kind": "bert", "layers": 2, "width": 12, "heads": 3, "longest": 16},
 }
 LOOKS = ("static", "static/additive", "static/sparsemax", "static/general", "static/argmax")
@@ -106,6 +108,121 @@ def test_a_filter_sees_its_neighbours_and_no_others() -> None:
         assert set(places) == reach, f"width {n}"
 
 
+def test_further_layers_add_to_the_states_that_they_read() -> None:
+    """A naive loop in float64; of each place its neighbours, none of them padding."""
+    torch.manual_seed(2)
+    reader = ConvolutionReader(Vectors(30, 7), inputs=7, channels=4, widths=(2, 3), layers=3)
+    plain = ConvolutionReader(reader.embed, inputs=7, channels=4, widths=(2, 3))
+    plain.filters = reader.filters
+    reader, plain = reader.double().eval(), plain.double().eval()
+    symbols, lengths = texts()
+    read = reader.read(symbols, lengths)
+    for row, length in enumerate(lengths.tolist()):
+        states = plain.read(symbols, lengths).states[row, :length]
+        for layer in reader.above:
+            before = torch.cat([states.new_zeros(1, 8), states, states.new_zeros(1, 8)])
+            weight, bias = layer.weight, layer.bias  # M M 3
+            added = [
+                sum(weight[..., i] @ before[t + i] for i in range(3)) + bias for t in range(length)
+            ]
+            states = states + torch.stack(added).clamp(min=0)
+        torch.testing.assert_close(read.states[row, :length], states, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(read.last[row], states[-1], rtol=1e-12, atol=1e-12)
+        assert not read.states[row, length:].any()
+
+
+def test_further_layers_drop_out_in_training_what_they_read() -> None:
+    torch.manual_seed(2)
+    model = network("cnn-3", "max", dropout=0.5, embedding_dropout=0)
+    symbols, lengths = texts()
+    one, other = (model.train().encoder.read(symbols, lengths).states for _ in range(2))
+    assert not torch.equal(one, other)
+    one, other = (model.eval().encoder.read(symbols, lengths).states for _ in range(2))
+    assert torch.equal(one, other)
+
+
+def test_one_layer_and_no_letters_are_what_there_was_before() -> None:
+    """The same names and the same random numbers: old runs open."""
+    torch.manual_seed(1)
+    embed = Vectors(30, 7, dropout=0.3)
+    filters = [nn.Conv1d(7, 8, width) for width in (1, 2, 5)]
+    answer = nn.Linear(24, 3)
+    names = [f"encoder.filters.{n}.{kind}" for n in range(3) for kind in ("weight", "bias")]
+    own = network("cnn", "max").state_dict()
+    assert list(own) == ["encoder.embed.table.weight", *names, "answer.weight", "answer.bias"]
+    before = [embed.table.weight, *(w for each in filters for w in each.parameters())]
+    for mine, weight in zip(own.values(), [*before, answer.weight, answer.bias], strict=True):
+        assert torch.equal(mine, weight)
+
+
+def spelled(encoder: str = "cnn", **more: Any) -> Classifier:
+    """Thirty symbols, of which the first six have no letters."""
+    torch.manual_seed(1)
+    settings = ClassifierSettings(
+        encoder=ENCODERS[encoder],  # type: ignore[arg-type]
+        pool="max",
+        letters=(3, 5),
+        **more,
+    )
+    model = build(settings, symbols=30, labels=3, letters=(40, 5))
+    assert model.spelled is not None
+    model.spelled.known[6:] = torch.randint(0, 41, (24, 5))
+    return model
+
+
+def test_a_word_is_spelled_by_the_mean_of_its_letters() -> None:
+    torch.manual_seed(3)
+    part = Spelled(4, 6, letters=9, most=3).double()
+    part.known.copy_(torch.tensor([[0, 0, 0], [9, 0, 0], [1, 2, 0], [3, 3, 5]]))
+    table = part.table.weight
+    with torch.no_grad():
+        table[0] = torch.nan  # as a file from elsewhere may have it: it counts for nothing
+    expected = torch.stack(
+        [torch.zeros(6).double(), table[9], table[1:3].mean(0), (2 * table[3] + table[5]) / 3]
+    )
+    found = part(torch.tensor([[0, 1], [2, 3]]))
+    torch.testing.assert_close(found, expected.view(2, 2, 6))
+    given = part(torch.zeros(1, 2, dtype=torch.long), torch.tensor([[[0, 0, 1], [0, 0, 0]]]))
+    torch.testing.assert_close(given, torch.stack([table[1], expected[0]])[None])
+    (slope,) = torch.autograd.grad(found.sum(), table)
+    assert not slope[0].any()
+    assert not Spelled(4, 6, letters=9, most=3).table.weight[0].any()
+
+
+@pytest.mark.parametrize("encoder", ["lstm", "cnn-3"])
+def test_letters_are_added_to_the_words(encoder: str) -> None:
+    model = spelled(encoder).eval()
+    symbols, lengths = texts()
+    symbols %= 30
+    there = (torch.arange(9) < lengths[:, None])[..., None]
+    said = model(symbols, lengths)
+    own = model.spelled
+    assert own is not None
+    vectors = model.encoder.embed(symbols) + own(symbols)
+    torch.testing.assert_close(said.vectors, vectors.where(there, 0))
+    nudge = torch.randn_like(vectors)
+    moved = model(symbols, lengths, nudge=nudge)
+    torch.testing.assert_close(moved.vectors, (vectors + nudge).where(there, 0))
+    told = model(symbols, lengths, letters=own.known[symbols]).logits
+    torch.testing.assert_close(told, said.logits, rtol=0, atol=0)
+    other = model(symbols, lengths, letters=own.known[symbols] * 0)
+    model.spelled = None
+    torch.testing.assert_close(other.logits, model(symbols, lengths).logits)
+
+
+@pytest.mark.parametrize("encoder", ["gru", "cnn-3"])
+def test_with_letters_every_weight_learns_and_padding_stays_out(encoder: str) -> None:
+    model = spelled(encoder, dropout=0).double().train()
+    symbols, lengths = texts()
+    found = []
+    for filler in (7, 8):
+        symbols = symbols.where(torch.arange(9) < lengths[:, None], filler)
+        said = model(symbols, lengths).logits
+        found.append([said, *torch.autograd.grad(said.square().sum(), list(model.parameters()))])
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-14)
+    assert all(slope.any() for slope in found[0][1:])
+
+
 def test_a_look_shows_its_weights_and_they_leave_padding_out() -> None:
     symbols, lengths = texts()
     said = network("lstm", "static/additive").eval()(symbols, lengths, need="weight")
@@ -185,6 +302,13 @@ def test_a_bert_has_the_names_and_the_numbers_of_one_with_a_head() -> None:
         ({"encoder": {"kind": "lstm", "hidden": 10**9}}, "less than or equal"),
         ({"encoder": {"kind": "cnn", "widths": []}}, "at least 1"),
         ({"encoder": {"kind": "os"}}, "does not match any of the expected tags"),
+        ({"encoder": {"kind": "cnn", "layers": 0}}, "greater than or equal to 1"),
+        ({"encoder": {"kind": "cnn", "layers": 10}}, "less than or equal to 9"),
+        ({"letters": (5, 3)}, "from so many to as many or more"),
+        ({"letters": (0, 3)}, "greater than or equal to 1"),
+        ({"letters": (3, 9)}, "less than or equal to 8"),
+        ({"letters": (3,)}, "letters"),
+        ({"encoder": {"kind": "bert"}, "letters": (3, 5)}, "which BERT does not read"),
         ({"dropout": 1}, "less than 1"),
         ({"poool": "mean"}, "Extra inputs"),
     ],

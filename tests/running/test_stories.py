@@ -29,7 +29,7 @@ from heed.running.stories.classify import STORY, files_from
 from heed.running.stories.labelling import Labelling, LabelTraining
 from heed.running.stories.story import Start
 from heed.running.train import Trained, train
-from heed.training import tensors
+from heed.training import checkpoint, tensors
 from tests.running.labelling import BAD, GOOD, files, labelled, recipe
 
 CPU = torch.device("cpu")
@@ -111,7 +111,7 @@ def test_a_text_is_shown_with_the_weight_of_each_word(run: Path) -> None:
 def test_a_run_that_was_broken_off_ends_as_one_that_was_not(tmp_path: Path) -> None:
     data = files(tmp_path / "data")
     raw = recipe(data, steps=14, validate_every=7, save_every=2)
-    raw["model"] |= {"dropout": 0.3, "word_dropout": 0.2}
+    raw["model"] |= {"dropout": 0.3, "word_dropout": 0.2, "letters": [2, 3]}
     raw["training"] |= {"adversarial": 0.2}
     trained(raw, tmp_path / "whole")
     work = train(resolve(raw), tmp_path / "parts", device="cpu")
@@ -173,6 +173,23 @@ def test_moved_words_are_learnt_beside_the_plain_ones(kind: str) -> None:
     with torch.no_grad():  # nobody learns
         judged = Labelling(LabelTraining(steps=1, adversarial=0.01))(model, given)
     torch.testing.assert_close(judged.total, plain.total)
+
+
+def test_letters_are_added_once_to_words_that_are_moved() -> None:
+    """Moved by next to nothing, a text is told as it was; by more, it is told worse."""
+    torch.manual_seed(0)
+    settings = classifier.ClassifierSettings.model_validate(
+        {"encoder": {"kind": "cnn", "embedding": 8, "layers": 2}, "pool": "max", "letters": [1, 2]}
+    )
+    model = classifier.build(settings, symbols=9, labels=3, letters=(5, 2)).double().eval()
+    assert model.spelled is not None
+    model.spelled.known[4:] = torch.randint(1, 6, (5, 2))
+    given = batch([0, 1, 2, FILLER])
+    plain = Labelling(LabelTraining(steps=1))(model, given)
+    for size in (1e-7, 0.05):
+        moved = Labelling(LabelTraining(steps=1, adversarial=size))(model, given).parts["moved"]
+        close = torch.isclose(moved, plain.total, rtol=1e-6)
+        assert close if size == 1e-7 else moved > plain.total + 1e-3
 
 
 def test_a_look_that_is_drawn_learns_by_what_it_earned() -> None:
@@ -332,6 +349,146 @@ def test_a_hostile_folder_is_refused(
     (tmp_path / "run/config.json").write_text(json.dumps(told | change))
     with pytest.raises(Refused, match=says):
         open_run(tmp_path / "run", CPU)
+
+
+LIKED = ("liked", "likes", "likable", "likely")
+DULL = ("dulled", "dulls", "dullish", "dullest")
+
+
+def speller(folder: Path, **training: Any) -> dict[str, Any]:
+    """Two layers of filters, over words that are also known by their letters, and share some."""
+    data = files(folder / "data")
+    for path in data.iterdir():
+        text = path.read_text()
+        for word, other in zip((*GOOD, *BAD), (*LIKED, *DULL), strict=True):
+            text = text.replace(f" {word} ", f" {other} ")
+        path.write_text(text)
+    raw = recipe(data, **training)
+    raw["model"] |= {
+        "encoder": {"kind": "cnn", "embedding": 16, "channels": 8, "widths": [1, 2], "layers": 2},
+        "pool": "max",
+        "letters": [2, 4],
+    }
+    return raw
+
+
+@pytest.fixture(scope="session")
+def spelt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("spelt")
+    trained(speller(folder, adversarial=0.1), folder / "run")
+    return folder / "run"
+
+
+def test_a_run_that_reads_letters_keeps_them_in_its_weights(spelt: Path, tmp_path: Path) -> None:
+    assert finish(evaluate(spelt, device="cpu")).scores.accuracy == 100
+    run = open_run(spelt, CPU)
+    letters = run.worker.words.letters
+    assert run.config.grams == letters.size > 10
+    assert torch.equal(run.worker.model.spelled.known, letters.known)
+    assert run.worker.model.spelled.known.any()
+    (tmp_path / "in.txt").write_text("it was liked\nit was likeness\nit was dullness\n\n")
+    said = [each.line() for each in predict(spelt, str(tmp_path / "in.txt"), device="cpu")]
+    labels = [line.partition("\t")[0] for line in said]
+    assert labels == ["liked", "liked", "disliked", ""]
+    (shown,) = show(spelt, ["it was dullness"], device="cpu")
+    assert shown.text.startswith("disliked")
+
+
+def test_a_run_from_before_there_were_letters_opens(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    told = json.loads((run / "config.json").read_text())
+    del told["grams"], told["model"]["letters"]
+    (tmp_path / "run/config.json").write_text(json.dumps(told))
+    said = [
+        next(iter(show(folder, ["it was good"], device="cpu"))).text
+        for folder in (run, tmp_path / "run")
+    ]
+    assert said[0] == said[1]
+
+
+def test_letters_are_taken_over_where_they_are_the_same(spelt: Path, tmp_path: Path) -> None:
+    raw = speller(tmp_path, steps=1, rate=1e-9, validate_every=1)
+    _, notes = trained(raw, tmp_path / "same", start=spelt)
+    assert not [note for note in notes if "new:" in note]
+    raw["model"]["letters"] = [3, 3]
+    _, notes = trained(raw, tmp_path / "other", start=spelt)
+    (told,) = [note for note in notes if "taken" in note]
+    assert told.endswith("new: spelled.*")
+    raw["model"]["letters"] = None
+    _, notes = trained(raw, tmp_path / "none", start=spelt)
+    assert not [note for note in notes if "new:" in note]
+    raw["model"]["letters"] = [2, 4]
+    _, notes = trained(raw, tmp_path / "again", start=tmp_path / "none")
+    (told,) = [note for note in notes if "taken" in note]
+    assert told.endswith("new: spelled.*")
+
+
+def test_letters_of_a_file_that_are_not_those_of_its_words_are_refused(
+    spelt: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(spelt, tmp_path / "run")
+    path = tmp_path / "run/model.safetensors"
+    weights = tensors.read(path)
+    for bad in (10**9, -1, 1):
+        weights["spelled.known"][5, 0] = bad
+        path.write_bytes(b"".join(bytes(part) for part in tensors.parts(weights)))
+        with pytest.raises(Refused, match=r"not those of tokenizer\.json's words"):
+            open_run(tmp_path / "run", CPU)
+    told = json.loads((spelt / "config.json").read_text())
+    for grams, says in ((3, "its grams are not those"), (10**9, "less than or equal")):
+        (tmp_path / "run/config.json").write_text(json.dumps(told | {"grams": grams}))
+        with pytest.raises(Refused, match=says):
+            open_run(tmp_path / "run", CPU)
+
+
+def test_going_on_reads_letters_from_the_words_and_not_from_a_file(tmp_path: Path) -> None:
+    raw = speller(tmp_path, steps=4, validate_every=4, save_every=2)
+    trained(raw, tmp_path / "whole")
+    work = train(resolve(raw), tmp_path / "parts", device="cpu")
+    for event in work:
+        if getattr(event, "stage", "") == "training" and event.done == 3:  # type: ignore[union-attr]
+            break
+    work.close()
+    (place,) = (tmp_path / "parts/checkpoints").glob("step-*")
+    found = checkpoint.load(place)
+    found.tensors["model"]["spelled.known"].fill_(10**9)
+    shutil.rmtree(place)
+    checkpoint.save(place, found.tensors, found.facts)
+    trained(raw, tmp_path / "parts", resume=True)
+    whole, parts = (
+        tensors.read(tmp_path / name / "model.safetensors") for name in ("whole", "parts")
+    )
+    assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("data.tokens.kind=bpe", "data.tokens.kind=bpe has pieces; set it to word"),
+        ("model.letters=[5, 3]", "model: letters are from so many to as many or more"),
+        ("model.letters=[0, 3]", "model.letters.0: input should be greater than or equal to 1"),
+        ("model.letters=3", "model.letters: input should be a valid tuple"),
+        ("model.encoder={kind: bert}", "model: letters are of whole words, which BERT does not"),
+        ("model.encoder.layers=0", "model.encoder.layers: input should be greater than or"),
+    ],
+)
+def test_letters_that_cannot_be_are_refused_in_one_line(
+    tmp_path: Path, change: str, says: str
+) -> None:
+    with pytest.raises(Refused) as told:
+        resolve(speller(tmp_path), [change])
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_tokens_of_a_start_that_are_pieces_are_refused(run: Path, tmp_path: Path) -> None:
+    raw = recipe(files(tmp_path / "data"), steps=1, validate_every=1)
+    raw["data"]["tokens"] = {"kind": "bpe", "size": 60}
+    trained(raw, tmp_path / "pieces")
+    raw["data"]["tokens"] = {"kind": "word"}
+    raw["model"]["letters"] = [3, 5]
+    with pytest.raises(Refused, match="letters are of whole words, and the tokens are bpe"):
+        trained(raw, tmp_path / "next", start=tmp_path / "pieces")
 
 
 def test_files_to_evaluate_have_the_columns_of_the_training() -> None:

@@ -11,7 +11,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from heed.data.labelled import Labelled
-from heed.data.tokenise import BOS, EOS, Tokeniser
+from heed.data.letters import MOST
+from heed.data.tokenise import BOS, EOS, UNK, Tokeniser
 from heed.errors import Refused
 from heed.models.classifier import ClassifierSettings, build
 from heed.tasks.cutting import Cutting, Words, load_cutting
@@ -77,7 +78,7 @@ def test_the_weights_are_those_of_the_words_that_were_read() -> None:
     assert labeller().label(TEXTS[:1])[0].weight is None  # nobody asked
     several = labeller(heads=3)
     (said,) = several.label(TEXTS[:1], look=True)
-    looks = several._said(several.words.encode(TEXTS[:1]), look=True).seen["pool"].weight
+    looks = several._said(several.words.encode(TEXTS[:1]), TEXTS[:1], look=True).seen["pool"].weight
     assert looks.shape == (1, 3, 1, 4)
     assert said.weight is not None
     np.testing.assert_allclose(said.weight, looks[0, :, 0].mean(0), atol=1e-6)
@@ -109,6 +110,66 @@ def test_how_sharp_each_attention_is() -> None:
     assert weight is not None
     assert found["sharpness"] == pytest.approx(weight.max(), rel=1e-5)
     assert found["entropy"] == pytest.approx(-(weight * np.log(weight)).sum(), rel=1e-4)
+
+
+SPELT = ["a fine film", "finest films", "fine", "films"]
+
+
+def spelling(kind: str = "cnn") -> Labeller:
+    torch.manual_seed(0)
+    tokeniser = Cutting(Tokeniser.train("word", SPELT, 50))
+    settings = ClassifierSettings(encoder={"kind": kind}, letters=(2, 4))  # type: ignore[arg-type]
+    letters = tokeniser.letters(2, 4)
+    model = build(settings, symbols=tokeniser.size, labels=3, letters=(letters.size, MOST))
+    assert model.spelled is not None
+    model.spelled.known.copy_(letters.known)
+    with torch.no_grad():
+        model.spelled.table.weight *= 20  # as if they had been learnt
+    words = Words(tokeniser, ("a", "b", "c"), longest=6, letters=letters)
+    return Labeller(model, words, CPU)
+
+
+@torch.no_grad()
+def plainly(worker: Labeller, text: str) -> float:
+    """The first label's share, by the symbols of a text alone."""
+    ids = torch.tensor(worker.words.encode([text]))
+    logits = worker.model.eval()(ids, torch.tensor([ids.shape[1]])).logits
+    return float(logits.softmax(-1)[0, 0])
+
+
+def test_words_that_were_never_seen_go_by_their_letters() -> None:
+    worker = spelling()
+    finer, filmy, bare = worker.label(["a finer film", "a filmy film", "a ??? film"])
+    assert finer.pieces == ["a", "finer", "film", "</s>"]
+    assert finer.shares["a"] != pytest.approx(filmy.shares["a"], rel=1e-3)
+    (ids,) = worker.words.encode(["a finer film"])
+    assert [i == UNK for i in ids] == [False, True, False, False]
+    # Without its letters it is unknown, and no more.
+    blind = plainly(worker, "a finer film")
+    assert finer.shares["a"] != pytest.approx(blind, rel=1e-3)
+    assert bare.pieces[1:4] == ["?", "?", "?"]  # marks have no letters in common with any word
+    assert bare.shares["a"] == pytest.approx(plainly(worker, "a ??? film"), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gru", "cnn"])
+def test_words_that_were_never_seen_alone_and_in_company_alike(kind: str) -> None:
+    worker = spelling(kind)
+    texts = ["a finer film", "films", "", "Refined filmy finesse  fills films at last", "ñ fine"]
+    together = worker.label(texts)
+    assert together[3].cut
+    for text, one in zip(texts, together, strict=True):
+        (alone,) = worker.label([text])
+        assert alone.pieces == one.pieces
+        assert alone.probability == pytest.approx(one.probability, rel=1e-4)
+    rows = [Labelled(each.text, each.label) for each in together if each.label]
+    expected = [-np.log(each.probability) for each in together if each.label]
+    assert worker.surprise(rows) == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+def test_pieces_of_words_are_not_spelled() -> None:
+    pieces = Cutting(Tokeniser.train("bpe", SPELT * 3, 50))
+    with pytest.raises(Refused, match="letters are of whole words, and the tokens are bpe"):
+        pieces.letters(3, 5)
 
 
 def test_a_frame_and_a_cut() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
-from torch import nn
+from pydantic import Field, model_validator
+from torch import Tensor, nn
 
 from heed.data.batches import Batches
 from heed.data.labelled import Column, Labelled, LabelledFiles, TextReport, read_labelled
+from heed.data.letters import GRAMS, MOST
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
 from heed.models import classifier
@@ -49,6 +51,7 @@ from heed.viewing.chart import BarChart, Bars
 from heed.viewing.looking import Look
 
 FEW = 5  # texts that are shown when none is given
+KNOWN = "spelled.known"  # the buffer of a model that reads letters
 
 Label = Annotated[str, Field(min_length=1, max_length=1000)]
 
@@ -60,6 +63,15 @@ class ClassifyRecipe(Recipe):
     data: classify.Data
     model: ClassifierSettings
     training: LabelTraining
+
+    @model_validator(mode="after")
+    def _spelled(self) -> ClassifyRecipe:
+        if self.model.letters is not None and self.data.tokens.kind != "word":
+            raise ValueError(
+                f"model.letters are of whole words, and data.tokens.kind={self.data.tokens.kind} "
+                "has pieces; set it to word, or leave letters out"
+            )
+        return self
 
 
 class ClassifyConfig(Config):
@@ -73,12 +85,18 @@ class ClassifyConfig(Config):
         default_factory=dict, max_length=10_000, description="What labels of files are called."
     )
     longest: int = Field(ge=2, le=1_000_000, description="Symbols of a text that are read.")
+    grams: int = Field(0, ge=0, le=GRAMS, description="Runs of letters that the words share.")
     text: Column | None = Field(None, description="Where its files have the text.")
     label: Column | None = Field(None, description="Where they have the label.")
 
     def build(self) -> nn.Module:
         """The network, its weights drawn at random."""
-        return classifier.build(self.model, symbols=self.symbols, labels=len(self.labels))
+        return classifier.build(
+            self.model,
+            symbols=self.symbols,
+            labels=len(self.labels),
+            letters=(self.grams, MOST),
+        )
 
 
 class Classifying(Story):
@@ -121,7 +139,7 @@ class Classifying(Story):
 
     def describe(self, recipe: ClassifyRecipe, prepared: Prepared) -> ClassifyConfig:
         """config.json."""
-        words = prepared.words
+        words = spelled(prepared.words, recipe.model)
         return ClassifyConfig(
             heed=version(),
             task=recipe.task,
@@ -130,6 +148,7 @@ class Classifying(Story):
             labels=list(words.labels),
             names=recipe.data.names,
             longest=words.longest or recipe.data.longest,
+            grams=0 if words.letters is None else words.letters.size,
             text=recipe.data.train.text,
             label=recipe.data.train.label,
         )
@@ -146,7 +165,7 @@ class Classifying(Story):
         return Batches(prepared.train, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
 
     def tokens(self, folder: RunFolder, config: ClassifyConfig) -> Words:
-        """The tokeniser and the labels."""
+        """The tokeniser, the labels, and what words are spelled with."""
         frame, symbols = framed(config.model), config.symbols
         words = words_of(folder, config.labels, frame, config.longest, symbols)
         check_vocabulary(folder, words.tokeniser.size, symbols)
@@ -154,6 +173,9 @@ class Classifying(Story):
             raise Refused(f"{folder.config}: one of its labels is there twice")
         if not set(config.names.values()) <= set(config.labels):
             raise Refused(f"{folder.config}: names are given for labels that there are not")
+        words = spelled(words, config.model)
+        if config.grams != (0 if words.letters is None else words.letters.size):
+            raise Refused(f"{folder.config}: its grams are not those of tokenizer.json's words")
         return words
 
     def tokeniser(self, tokens: Words) -> Any:
@@ -164,7 +186,24 @@ class Classifying(Story):
         self, model: nn.Module, tokens: Words, config: ClassifyConfig, device: torch.device
     ) -> Labeller:
         """A labeller."""
+        own, letters = words_known(model), tokens.letters
+        if own is not None and letters is not None and not _same(own, letters.known):
+            raise Refused("the letters in the weights are not those of tokenizer.json's words")
         return Labeller(model, tokens, device)
+
+    def ready(self, model: nn.Module, tokens: Words) -> None:
+        """What its words are spelled with."""
+        own = words_known(model)
+        if own is not None and tokens.letters is not None:
+            own.copy_(tokens.letters.known)
+
+    def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
+        """All of them; of letters only if they are the same ones, number for number."""
+        own, there = words_known(model), start.weights.get(KNOWN)
+        if own is None or there is None or _same(there, own):
+            return start.weights
+        mine = f"{KNOWN.partition('.')[0]}."
+        return {name: x for name, x in start.weights.items() if not name.startswith(mine)}
 
     def validator(self, worker: Labeller, prepared: Prepared, folder: RunFolder) -> Validator:
         """By texts it does not learn from."""
@@ -243,6 +282,22 @@ class Classifying(Story):
 def framed(model: ClassifierSettings) -> bool:
     """Whether a symbol goes before each text: BERT has one to gather what a text says."""
     return model.encoder.kind == "bert"
+
+
+def spelled(words: Words, model: ClassifierSettings) -> Words:
+    """With letters, if the model asks for them."""
+    if model.letters is None:
+        return words
+    return replace(words, letters=words.tokeniser.letters(*model.letters))
+
+
+def words_known(model: nn.Module) -> Tensor | None:
+    """Where a model keeps what its words are spelled with."""
+    return model.get_buffer(KNOWN) if getattr(model, "spelled", None) is not None else None
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
 
 
 def files_from(paths: Sequence[Path], config: ClassifyConfig) -> LabelledFiles:

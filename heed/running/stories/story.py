@@ -191,6 +191,9 @@ class Story(ABC):
     def score(self, recipe: Any, worker: Any, folder: RunFolder, part: str) -> Work[Any]:
         """The `Scores` of a part that the folder keeps."""
 
+    def ready(self, model: nn.Module, tokens: Any) -> None:  # noqa: B027  (may do nothing)
+        """Give a model that is to learn what it has of its tokenisers."""
+
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
         """A start's weights under the names that this model has for them."""
         return start.weights
