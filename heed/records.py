@@ -190,7 +190,8 @@ def as_summary(asked: Summary | bool | None) -> Summary | None:
     if isinstance(asked, Summary):
         return asked
     raise Refused(
-        f"statistics takes True or heed.Summary(top=..., map=..., rows=...); got {asked!r}"
+        "statistics takes True or heed.Summary(top=..., map=..., rows=..., received=...); got "
+        f"{asked!r}"
     )
 
 
@@ -220,7 +221,7 @@ class Statistics(NamedTuple):
             name: _along([getattr(x, name) for x in parts], axis) for name in parts[0]._fields
         }
         received = [x.received for x in parts if x.received is not None]
-        if axis == 2 and received:
+        if axis == 2 and len(received) == len(parts):
             fields["received"] = torch.stack(received).sum(0)
         return Statistics(**fields)  # type: ignore[arg-type]
 

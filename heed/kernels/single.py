@@ -117,7 +117,7 @@ def _hidden(call: Call) -> Tensor | None:
     if ok is None:
         return None
     B, H, S = call.k.shape[:3]
-    return ~ok.expand(B, H, 1, S).reshape(B * H, 1, S)
+    return (~ok.expand(B, H, 1, S)).reshape(B * H, 1, S).contiguous()
 
 
 def _look(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.errors import Refused
+from heed.errors import Refused, ShapeError
 from heed.kernels import native
 from heed.kernels.cell import native as kernel
 from heed.models.cells import Layer, together
@@ -126,3 +126,12 @@ def test_other_numbers_than_the_weights_are_refused() -> None:
     layers, (x, fed, first) = drawn(3, 7, 5)
     with pytest.raises(Refused, match=r"float32 on cpu; .* float64"):
         stepped(layers, x, fed, first.double())
+
+
+@pytest.mark.parametrize("changed", ["x", "fed", "first"])
+def test_rows_that_do_not_fit_are_refused_and_never_read(changed: str) -> None:
+    layers, (x, fed, first) = drawn(3, 7, 5)
+    given = {"x": x, "fed": fed, "first": first}
+    given[changed] = given[changed][..., :1, :]
+    with pytest.raises(ShapeError, match="as large as its state"):
+        stepped(layers, *given.values())

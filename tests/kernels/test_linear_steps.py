@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 import heed
 from heed.attention.read import Join
-from heed.errors import Refused
+from heed.errors import Refused, ShapeError
 from heed.kernels import native
 from heed.kernels.linear import steps
 
@@ -142,3 +142,34 @@ def test_other_numbers_than_the_weights_are_refused() -> None:
     go = in_steps(True, weight)
     with pytest.raises(Refused if native.missing() is None else RuntimeError):
         go(torch.randn(4, 3).double())
+
+
+@pytest.mark.parametrize("shapes", [((4, 3), (2, 4)), ((2, 1), (2, 2)), ((2, 1, 3), (2, 1, 4))])
+def test_rows_that_do_not_fit_are_refused_and_never_read(shapes: Any) -> None:
+    go = in_steps(True, torch.randn(5, 7, requires_grad=True))
+    with pytest.raises(ShapeError, match="7 columns"):
+        go(*(torch.ones(shape) for shape in shapes))
+
+
+def test_a_weight_that_learnt_meanwhile_is_taken_as_it_is() -> None:
+    weight, x = torch.nn.Parameter(torch.randn(5, 7)), torch.randn(2, 7)
+    go = in_steps(True, weight)
+    go(x).sum().backward()
+    with torch.no_grad():
+        weight.mul_(2)
+        torch.testing.assert_close(go(x), (x @ weight.t()).tanh())
+    weight.grad = None
+    go(x).sum().backward()
+    (want,) = torch.autograd.grad((x @ weight.t()).tanh().sum(), weight)
+    torch.testing.assert_close(weight.grad, want)
+
+
+def test_a_join_that_was_replaced_is_called() -> None:
+    class Other(Join):
+        def forward(self, context: Tensor, query: Tensor) -> Tensor:
+            return context
+
+    assert Other(context=5, query=6, width=4).in_steps() is None
+    join = Join(context=5, query=6, width=4)
+    join.forward = lambda context, query: context  # type: ignore[method-assign]
+    assert join.in_steps() is None

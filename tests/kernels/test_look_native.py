@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import heed
+from heed.attention.asking import Asking
 from heed.kernels import native, single
 from heed.kernels.look import native as kernel
 
@@ -89,3 +91,24 @@ def test_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(native, "threads", lambda threads=threads: threads)
         each.append(found(*given, None))
     assert all(torch.equal(a, b) for a, b in zip(*each, strict=True))
+
+
+def test_a_query_that_is_no_number_reads_none_before_hidden_keys_too() -> None:
+    q, k, v, _ = drawn(1, 5, 8, 8)
+    hidden = (torch.arange(5) >= 3)[None, None]
+    context, weight = kernel.ahead(torch.full_like(q, torch.nan), k, v, hidden, 1.0)
+    assert context.isnan().all()
+    assert weight[..., :3].isnan().all()
+    k[:, 2] = torch.nan  # the last that is seen
+    assert kernel.ahead(q, k, v, hidden, 1.0)[0].isnan().all()
+
+
+def test_a_mask_may_lie_in_memory_as_it_likes() -> None:
+    attend, keys = heed.Attention("dot", query=8, key=8), torch.randn(3, 5, 8, requires_grad=True)
+    mask = (torch.rand(5, 3) > 0.4).t()
+    mask[:, 0] = True
+    query = torch.randn(3, 1, 8)
+    for visible in (mask, mask.contiguous()):
+        got = Asking(attend, attend.remember(keys, visible=visible))(query, heed.State())
+        want = attend(query, attend.remember(keys.detach(), visible=mask), heed.State())
+        torch.testing.assert_close(got.context, want.context)

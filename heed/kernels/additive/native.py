@@ -196,7 +196,7 @@ def step_sums(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 def _chunks(q: Tensor, k: Tensor) -> int:
     """Into how many the queries of a head are cut on the way back."""
-    return max(1, min(TASKS // (k.shape[0] * k.shape[1]), -(-q.shape[2] // ROWS)))
+    return max(1, min(TASKS // max(1, k.shape[0] * k.shape[1]), -(-q.shape[2] // ROWS)))
 
 
 def _parts(whole: Tensor, chunks: int) -> Tensor:

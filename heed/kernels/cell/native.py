@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from heed.errors import ShapeError
 from heed.kernels import native
 from heed.kernels.choose import is_on
 from heed.kernels.linear.native import panels
@@ -59,6 +61,10 @@ def ahead(x: Tensor, h: Tensor, states: Tensor, by: Panels, fed: Tensor | None =
     """
     T, N, B, H = states.shape
     native.must_read(x, h, *(() if fed is None else (fed,)))
+    _fit(x, (T, N, B, 3 * H), "x")
+    _fit(h, (T, N, B, H), "h")
+    if fed is not None:
+        _fit(fed, (B, 0 if by.feed is None else by.feed.shape[1]), "what is fed back")
     x, h, fed = _rows(x), _rows(h), None if fed is None else _rows(fed)
     kept = Kept(x.new_empty(T, N, B, 3 * H), x.new_empty(T, N, B, H))
     _ahead(
@@ -89,6 +95,14 @@ def back(
         0, 0, _apart(h), _apart(grads),
     )  # fmt: skip
     return by_h, by_fed
+
+
+def _fit(x: Tensor, shape: tuple[int, ...], name: str) -> None:
+    """Refuse what is not as large as the state wants it: the library reads as far as it is told."""
+    if tuple(x.shape) != shape[-x.dim() :] or x.numel() != math.prod(shape):
+        told = " ".join(map(str, x.shape))
+        want = " ".join(map(str, shape[-max(2, x.dim()) :]))
+        raise ShapeError(f"a step of a GRU wants {name} as large as its state: {want}; got {told}")
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heed.errors import ShapeError
 from heed.kernels import native as library
 from heed.kernels.linear import native
 from heed.kernels.single import first_alone, learning
@@ -34,16 +35,40 @@ def mapping(weight: Tensor, *, bends: bool = False) -> Map | None:
     """
     if not learning(weight):
         return None
-    rows = Rows()
-    shared: Tensor = _Shared.apply(rows, weight)  # type: ignore[no-untyped-call]
+    loop = _Loop(weight)
 
     def go(*parts: Tensor) -> Tensor:
-        if not rows.widths:
-            rows.lay_out(weight, [x.shape[1] for x in parts])
-        y: Tensor = _Step.apply(rows, bends, shared, *parts)  # type: ignore[no-untyped-call]
+        nonlocal loop
+        _check(weight, parts)
+        if _stands(weight) != loop.stands:  # somebody learnt, and goes on with the same loop
+            loop = _Loop(weight)
+        if not loop.rows.widths:
+            loop.rows.lay_out(weight, [x.shape[1] for x in parts])
+        y: Tensor = _Step.apply(loop.rows, bends, loop.weight, *parts)  # type: ignore[no-untyped-call]
         return y
 
     return go
+
+
+class _Loop:
+    """A weight as it stands, and what the steps that take it share."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.rows, self.stands = Rows(), _stands(weight)
+        self.weight: Tensor = _Shared.apply(self.rows, weight)  # type: ignore[no-untyped-call]
+
+
+def _stands(weight: Tensor) -> tuple[int, int, bool]:
+    """Another one wherever a weight was written to, or is no longer learnt, or again."""
+    return weight.data_ptr(), weight._version, torch.is_grad_enabled()
+
+
+def _check(weight: Tensor, parts: tuple[Tensor, ...]) -> None:
+    """Refuse rows that do not fit: the library reads as far as it is told."""
+    rows, K = {len(x) for x in parts}, sum(x.shape[-1] for x in parts)
+    if any(x.dim() != 2 for x in parts) or len(rows) != 1 or weight.shape[1] != K:
+        told = ", ".join(" ".join(map(str, x.shape)) for x in parts)
+        raise ShapeError(f"a map of {weight.shape[1]} columns wants as many, of equal rows; {told}")
 
 
 class Rows:

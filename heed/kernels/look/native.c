@@ -58,7 +58,7 @@ HEED_INLINE void align(float *a, int64_t S)
 {
     float most = -INFINITY, total = 0;
     for (int64_t s = 0; s < S; s++)
-        most = a[s] <= most ? most : a[s]; /* what is no number stays one */
+        most = most != most || a[s] <= most ? most : a[s]; /* what is no number stays one */
     if (most == -INFINITY) {
         memset(a, 0, sizeof(float) * (size_t)S);
         return;
