@@ -135,6 +135,8 @@ def _explore(
     other = None if beside is None else _opened(beside, device)
     looks = explored(subject, texts, other)
     walks = _each_walk(subject, looks, which, walk)
+    if not (walk or any(take.layers for look in looks for take in look.takes)):
+        raise Refused(NOTHING)
     title = f"{subject.name}: where it looks" if other is None else f"{subject.name}, {other.name}"
     page(title, looks, walks).write(html)
     attentions, heads = looks[0].facts()
@@ -234,8 +236,14 @@ def _short(text: str) -> str:
     return safe(text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text):,} letters)")
 
 
+NOTHING = (
+    "there is nothing to draw: this model has no attention, or wrote nothing, or statistics were "
+    "kept of it without a map (heed.Summary(map=(64, 64)) has one)"
+)
+
+
 def _panels(shown: list[Shown]) -> list[Panel]:
     panels = [panel for each in shown for panel in each.panels]
     if not panels:
-        raise Refused("there is nothing to draw: this model has no attention, or wrote nothing")
+        raise Refused(NOTHING)
     return panels

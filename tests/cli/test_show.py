@@ -153,9 +153,10 @@ def test_a_saved_watch(command: Callable[..., Any], writer: Path, tmp_path: Path
 def test_nothing_to_draw_is_refused(
     command: Callable[..., Any], writer: Path, tmp_path: Path
 ) -> None:
-    done = command("show", str(writer), " ", "--png", str(tmp_path / "a.png"))
-    assert done.code == 2
-    assert "there is nothing to draw" in done.err
-    assert list(tmp_path.iterdir()) == []
+    for option, file in (("--png", "a.png"), ("--html", "a.html")):
+        done = command("show", str(writer), " ", option, str(tmp_path / file))
+        assert done.code == 2
+        assert "there is nothing to draw" in done.err
+        assert list(tmp_path.iterdir()) == []
     done = command("show", str(writer), " ")
     assert (done.code, "no attention to show" in done.out) == (0, True)
