@@ -287,6 +287,7 @@ def _record(
     stated = [name for name in told if name.startswith("statistics.")]
     needed = [*NEEDED, RECEIVED] if "statistics.map" in told else NEEDED
     _check(not stated or all(name in told for name in needed), file)
+    _check(("statistics.top" in told) == ("statistics.share" in told), file)
     sizes: dict[str, int] = {}
     shapes = []
     for name in told:

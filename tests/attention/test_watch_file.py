@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import heed
 from heed.attention.watching import Watched, load_watch
@@ -172,6 +172,23 @@ def test_statistics_are_whole(tmp_path: Path) -> None:
         else:
             with pytest.raises(Refused, match="makes no sense"):
                 load_watch(file)
+
+
+def test_the_largest_weights_have_places_and_shares(tmp_path: Path) -> None:
+    file, attend = tmp_path / "seen", heed.MultiHeadAttention(4, 2)
+    with heed.watch(attend, statistics=heed.Summary(top=2)) as seen:
+        attend(torch.randn(1, 3, 4))
+    seen.save(file)
+    assert load_watch(file)[""][0].statistics.top.shape[-1] == 2
+    header, _ = parts(file)
+    tensors = load_file(file)
+    for left in ("0.statistics.top", "0.statistics.share"):
+        told = json.loads(header["__metadata__"]["heed.watch"])
+        told["modules"][""][0]["fields"].remove(left[2:])
+        kept = {name: x for name, x in tensors.items() if name != left}
+        save_file(kept, file, {"heed.watch": json.dumps(told)})
+        with pytest.raises(Refused, match="makes no sense"):
+            load_watch(file)
 
 
 def test_shapes_and_dtypes_are_checked(tmp_path: Path) -> None:
