@@ -164,6 +164,17 @@ def test_a_weight_that_learnt_meanwhile_is_taken_as_it_is() -> None:
     torch.testing.assert_close(weight.grad, want)
 
 
+def test_parts_may_be_cut_elsewhere() -> None:
+    weight, x = torch.randn(5, 7, requires_grad=True), torch.randn(2, 7)
+    go, found = in_steps(True, weight), []
+    for widths in ((3, 4), (5, 2), (7,)):
+        found.append(go(*x.split(widths, 1)))
+        torch.testing.assert_close(found[-1], (x @ weight.t()).tanh())
+    (got,) = torch.autograd.grad(sum(y.sum() for y in found), weight)
+    (want,) = torch.autograd.grad(3 * (x @ weight.t()).tanh().sum(), weight)
+    torch.testing.assert_close(got, want)
+
+
 def test_a_join_that_was_replaced_is_called() -> None:
     class Other(Join):
         def forward(self, context: Tensor, query: Tensor) -> Tensor:

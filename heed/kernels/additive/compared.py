@@ -22,7 +22,7 @@ from heed.kernels.additive import tuned
 from heed.kernels.additive.device import ROWS, SHARED, bend, curve, power, tanh
 from heed.kernels.additive.forward import Energies
 from heed.kernels.additive.launching import at, launch
-from heed.kernels.additive.native import _check
+from heed.kernels.additive.native import check_shapes
 from heed.kernels.additive.plan import Plan
 from heed.kernels.additive.scene import Scene, power_of_2
 
@@ -42,7 +42,7 @@ FEW = 16
 
 def energies(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
     """w·tanh(q + k), float32.    B H T D, B G S D, H D -> B H T S"""
-    _check(q, k, w)
+    check_shapes(q, k, w)
     (B, H, T, D), S = q.shape, k.shape[2]
     whole = q.new_empty(B, H, T, S, dtype=torch.float32)
     if not whole.numel() or not D:
@@ -206,7 +206,7 @@ def sum_kernel(
 
 def backward(grad: Tensor, q: Tensor, k: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and w, each summed by one program in one order."""
-    _check(q, k, w)
+    check_shapes(q, k, w)
     if not grad.numel() or not q.shape[3]:
         nothing = [torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, w)]
         return nothing[0], nothing[1], nothing[2]

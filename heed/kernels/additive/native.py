@@ -122,14 +122,14 @@ def backward(
 
 def energies(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
     """w·tanh(q + k) of every pair.    B H T D, B G S D, H D -> B H T S, all float32"""
-    _check(q, k, w)
+    check_shapes(q, k, w)
     q, k, w, keys = _dense(q), _dense(k), _dense(w), _room(k)
     energy = torch.empty(*q.shape[:3], k.shape[2])
     _forward(*_asked(q, k, None, w, Plan(), 0.0, None, keys, False, True), energy.data_ptr(), 0)
     return energy
 
 
-def _check(q: Tensor, k: Tensor, w: Tensor) -> None:
+def check_shapes(q: Tensor, k: Tensor, w: Tensor) -> None:
     """Refuse what does not fit together, before C reads it: B H T D, B G S D, H D."""
     (B, H, _, D), (rows, G, _, wide) = q.shape, k.shape
     if w.shape != (H, D) or wide != D or rows != B or H % G:
@@ -141,7 +141,7 @@ def energies_backward(
     grad: Tensor, q: Tensor, k: Tensor, w: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and w from those of the energies, B H T S."""
-    _check(q, k, w)
+    check_shapes(q, k, w)
     q, k, w, grad, keys = _dense(q), _dense(k), _dense(w), _dense(grad), _room(k)
     dq, dk, dw = (torch.empty(x.shape) for x in (q, k, w))
     chunks = _chunks(q, k)

@@ -40,10 +40,12 @@ def mapping(weight: Tensor, *, bends: bool = False) -> Map | None:
     def go(*parts: Tensor) -> Tensor:
         nonlocal loop
         _check(weight, parts)
-        if _stands(weight) != loop.stands:  # somebody learnt, and goes on with the same loop
+        widths = [x.shape[1] for x in parts]
+        # Somebody learnt, and goes on with the same loop; or parts are cut elsewhere.
+        if _stands(weight) != loop.stands or loop.rows.widths not in ([], widths):
             loop = _Loop(weight)
         if not loop.rows.widths:
-            loop.rows.lay_out(weight, [x.shape[1] for x in parts])
+            loop.rows.lay_out(weight, widths)
         y: Tensor = _Step.apply(loop.rows, bends, loop.weight, *parts)  # type: ignore[no-untyped-call]
         return y
 

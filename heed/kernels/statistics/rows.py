@@ -17,6 +17,7 @@ from heed.kernels.additive.launching import at, launch
 from heed.kernels.statistics.device import energies, reach, seen
 from heed.kernels.statistics.operator import room
 from heed.kernels.statistics.plan import Question
+from heed.kernels.statistics.tuned import ONE_PASS_FLOAT, ONE_PASS_HALF, Tiles
 
 UNSEEN = tl.constexpr(-1e30)
 """The energy of what is hidden: finite, so that its weight, zero, times it is zero and not NaN."""
@@ -232,25 +233,13 @@ def _attend(
         tl.store(place + head * T + t, first_of.to(tl.int64), mask=valid)
 
 
-Tile = tuple[int, int, int, int]
-"""Queries and keys of a tile, warps, stages of the pipeline."""
-
-
-HALF: tuple[Tile, ...] = (
-    *((128, 128, 8, 3), (64, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 2)),
-    *((16, 64, 4, 2), (16, 32, 4, 2), (16, 16, 4, 1)),
-)
-FLOAT: tuple[Tile, ...] = ((32, 32, 4, 2), (16, 32, 4, 2), (16, 16, 4, 1))
-"""The fastest first."""
-
-
-def tile_for(question: Question, R: int) -> Tile:
+def tile_for(question: Question, R: int) -> Tiles:
     """The fastest that this GPU's shared memory holds, none taller than the queries need."""
     T, D, size = question.q.shape[2], question.q.shape[3], question.q.element_size()
     masks = (question.table is not None) + (question.bias is not None)
-    tiles = FLOAT if question.q.dtype == torch.float32 else HALF
+    some = ONE_PASS_FLOAT if question.q.dtype == torch.float32 else ONE_PASS_HALF
     tall = max(16, triton.next_power_of_2(T))
-    some = [tile for tile in tiles if tile[0] <= max(tall, tiles[-1][0])]
+    some = tuple(tile for tile in some if tile[0] <= tall)
     most = shared_memory(question.q.device)
     D, R = (max(16, triton.next_power_of_2(n)) for n in (D, R))
     for BM, BN, warps, stages in some:
@@ -269,7 +258,7 @@ def shared_memory(device: torch.device) -> int:
 
 
 def attend(
-    question: Question, v: Tensor, clean: bool, said: bool = True, tile: Tile | None = None
+    question: Question, v: Tensor, clean: bool, said: bool = True, tile: Tiles | None = None
 ) -> list[Tensor]:
     """Context B H T R; and mass, entropy, peak, expected place, spread and log Σ exp(e), 6 B H T,
     and the place of the peak, B H T.

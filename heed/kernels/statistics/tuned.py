@@ -8,6 +8,13 @@ SCRATCH = 256 * 2**20
 Tiles = tuple[int, int, int, int]
 """Queries and keys of a tile, warps, stages of the pipeline."""
 
+ONE_PASS_HALF: tuple[Tiles, ...] = (
+    *((128, 128, 8, 3), (64, 64, 4, 3), (64, 64, 4, 2), (32, 32, 4, 2)),
+    *((16, 64, 4, 2), (16, 32, 4, 2), (16, 16, 4, 1)),
+)
+ONE_PASS_FLOAT: tuple[Tiles, ...] = ((32, 32, 4, 2), (16, 32, 4, 2), (16, 16, 4, 1))
+"""For context and statistics of rows in one pass, the fastest first."""
+
 
 def tiles(T: int, width: int, dtype: torch.dtype, top: bool) -> Tiles:
     """The tiles for queries of this width; `top` looks through a tile again, and holds it twice."""
