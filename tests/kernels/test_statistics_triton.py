@@ -87,8 +87,13 @@ def test_the_twins_agree(name: str, T: int, S: int) -> None:
 
 @pytest.mark.parametrize("name", ["everything", "causal", "padded", "table"])
 @pytest.mark.parametrize("top", [0, 3])
-def test_the_twins_agree_on_halves(name: str, top: int) -> None:
+@pytest.mark.parametrize("long", [False, True])
+def test_the_twins_agree_on_halves(
+    name: str, top: int, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other ways to the largest and to the moments, which float32 does not take."""
+    if long:
+        monkeypatch.setattr(plan, "LONG", 16)
     check(20, 130, (1, 1), name, Summary(top=top, map=(4, 5)), HALF)
 
 
@@ -231,6 +236,22 @@ def test_the_twins_agree_at_length(
     q, k = q.double(), k.double()
     weight = heed.attend(q, k, k, visible=visible, need="weight").weight
     assert_agree(seen.statistics, weight, asked, 2e-5 if dtype == torch.float32 else 1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["everything", "causal", "padded"])
+def test_the_twins_agree_on_long_rows(name: str, dtype: torch.dtype) -> None:
+    """Whose places take more bits of a weight, and whose tiles are wider."""
+    T, S = 70, plan.LONG + 907
+    with torch.device("cuda"):
+        visible = VISIBLES[name](T, S)
+        q, k = torch.randn(B, 2, T, 128).to(dtype), torch.randn(B, 1, S, 128).to(dtype)
+    asked = Summary(top=8, map=(16, 50))
+    seen = heed.attend(q, k, k, visible=visible, statistics=asked)
+    q, k = q.double(), k.double()
+    weight = heed.attend(q, k, k, visible=visible, need="weight").weight
+    assert_agree(seen.statistics, weight, asked, 1e-3)
 
 
 @pytest.mark.gpu

@@ -174,17 +174,17 @@ def _picked(x, chosen):
 
 
 @triton.jit
-def _down(t, begin, T, rows, RC: tl.constexpr, MAP: tl.constexpr):
-    """Which queries of a tile fall into which row of cells; the last row is all of them.
+def _across(t, begin, T, rows, RC: tl.constexpr, MAP: tl.constexpr):
+    """Which queries of a tile fall into which row of cells; the last column is all of them.
 
-    -> RC BM
+    -> BM RC
     """
-    r = tl.arange(0, RC)[:, None]
+    r = tl.arange(0, RC)[None, :]
     here = r == RC - 1
     if MAP:
         cell = t.to(tl.int64) * rows // T - begin.to(tl.int64) * rows // T
-        here = here | (cell[None, :] == r)
-    return (here & (t < T)[None, :]).to(tl.float32)
+        here = here | (cell[:, None] == r)
+    return (here & (t < T)[:, None]).to(tl.float32)
 
 
 @triton.jit(
@@ -240,7 +240,7 @@ def _summarise(
     received += own * padded
     cells += own * (padded // GROUP) * RC
     number = tl.float32 if FULL else tl.float16
-    down = _down(t, begin, T, rows, RC, MAP).to(number)
+    across = _across(t, begin, T, rows, RC, MAP).to(number)
     moments = _moments(BN).to(number)
 
     # Four threads share a row, and each keeps its own account until the end: nothing is passed
@@ -313,16 +313,14 @@ def _summarise(
                 moment -= step * zeroth
                 middle += step
                 halves = w.to(number)
+                fallen = tl.dot(tl.trans(halves), across, input_precision="ieee") * UNIT  # BN RC
                 r = tl.arange(0, RC)
-                fallen = tl.dot(down, halves, input_precision="ieee") * UNIT  # RC BN
-                # The last row is all queries of the tile: what each key received of them.
-                to = received + s[None, :] + (r[:, None] - (RC - 1))
-                tl.store(to, fallen, mask=(r == RC - 1)[:, None])
+                # The last column is all queries of the tile: what each key received of them.
+                tl.store(received + s, tl.sum(tl.where((r == RC - 1)[None, :], fallen, 0.0), 1))
                 if MAP:
-                    grid = tl.sum(tl.reshape(fallen, [RC, BN // GROUP, GROUP]), 2)
+                    grid = tl.sum(tl.reshape(fallen, [BN // GROUP, GROUP, RC]), 1)
                     g = s0 // GROUP + tl.arange(0, BN // GROUP)
-                    to = cells + r.to(tl.int64)[:, None] * (padded // GROUP) + g[None, :]
-                    tl.store(to, grid, mask=(r < RC - 1)[:, None])
+                    tl.store(cells + g[:, None] * RC + r[None, :], grid)
                 if FULL:
                     off = s.to(tl.float32)[None, :] - tl.max(middle, 1)[:, None]
                     zeroth += tl.sum(w, 1)[:, None]
@@ -414,11 +412,11 @@ def _gather(
     for more in range(0, tl.max(tl.where(down, lower - upper, 0), 0)):
         i = upper + more
         row = r - (i.to(tl.int64) * BM * rows // T).to(tl.int32)
-        line = cells + ((i - tile).to(tl.int64) * RC + row) * groups
+        line = cells + (i - tile).to(tl.int64) * groups * RC + row
         for step in range(0, tl.max(tl.where(across, right - left, 0), 0)):
             n = left + step
             inside = (down & (i < lower))[:, None] & (across & (n < right))[None, :]
-            total += tl.load(line[:, None] + n[None, :], mask=inside, other=0.0)
+            total += tl.load(line[:, None] + n[None, :] * RC, mask=inside, other=0.0)
     to = out + (head * rows + r)[:, None] * columns + c[None, :]
     inside = down[:, None] & across[None, :]
     before = tl.load(to, mask=inside, other=0.0)
@@ -461,7 +459,7 @@ def summarise(question: Question) -> list[Tensor]:
             EXACT=plan.exact, FULL=plan.full, LISTS=plan.lists, LOOP=plan.C > 0 and not plan.lists,
             K=plan.K, C=plan.C, MAP=rows > 0, RC=plan.RC, GROUP=plan.GROUP,
             WIDTH=plan.width, BD=plan.BD, BM=plan.BM, BN=plan.BN,
-            num_warps=plan.warps, num_stages=plan.stages,
+            **plan.launched(),
         )  # fmt: skip
         received += got.sum(1)[:, :N].view(B, H, N)
         if rows:
@@ -519,6 +517,6 @@ def _log_sum(question: Question, plan: Plan) -> Tensor:
         H, H // k.shape[1], T, question.S, k.shape[2], question.first, question.half,
         question.radius, question.scale * math.log2(math.e),
         **question.flags(), WIDTH=plan.width, BD=plan.BD, BM=plan.BM, BN=plan.BN,
-        num_warps=plan.warps, num_stages=plan.stages,
+        **plan.launched(),
     )  # fmt: skip
     return log_sum

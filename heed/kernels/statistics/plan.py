@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heed.kernels.statistics.tuned import tiles
+from heed.kernels.statistics.tuned import Walk, walk
 
 LONG = 4096
 """Keys beyond which more than ten bits of a weight give way to its place."""
@@ -108,10 +108,7 @@ class Plan:
 
     width: int
     BD: int
-    BM: int
-    BN: int
-    warps: int
-    stages: int
+    walk: Walk
     exact: bool  # the largest is found by comparing whole numbers, not all but the last bits
     full: bool  # places are averaged in float32, not on the matrix unit
     K: int  # slots for the largest
@@ -127,7 +124,8 @@ class Plan:
         N, dtype = question.k.shape[2], question.q.dtype
         rows, columns = question.map
         half = dtype != torch.float32
-        BM, BN, warps, stages = tiles(T, width, dtype, question.top > 0)
+        looked_up = question.table is not None or question.bias is not None
+        how = walk(T, width, dtype, long=N > LONG, looked_up=looked_up)
         K = _power(max(question.top, 1))
         lists = question.top > 0 and half and N <= LONGEST
         # Few bits of a weight are left beside its place in a long row: more are looked at again.
@@ -135,23 +133,35 @@ class Plan:
         return Plan(
             width,
             max(16, _power(width)),
-            BM,
-            BN,
-            warps,
-            stages,
+            how,
             not half,
             not half,
             K,
             C if question.top else 0,
             lists,
-            max(16, _power(touched(BM, T, rows) + 1)),
-            grouped(BN, N, columns),
+            max(8, _power(touched(how.queries, T, rows) + 1)),
+            grouped(how.keys, N, columns),
         )
 
     def taken(self, N: int) -> int:
         """A mask without the bits of a weight that give way to its place among N."""
         tiles = -(-N // self.BN)
         return -(self.BN // 4 << (tiles - 1).bit_length())
+
+    @property
+    def BM(self) -> int:
+        """Queries of a tile."""
+        return self.walk.queries
+
+    @property
+    def BN(self) -> int:
+        """Keys of a tile."""
+        return self.walk.keys
+
+    def launched(self) -> dict[str, int | None]:
+        """What Triton is told of how to compile."""
+        how = self.walk
+        return {"num_warps": how.warps, "num_stages": how.stages, "maxnreg": how.registers}
 
 
 def touched(tile: int, of: int, cells: int) -> int:

@@ -1,5 +1,7 @@
 """How large the tiles are: by width and dtype, measured once and kept; never searched for."""
 
+from typing import NamedTuple
+
 import torch
 
 SCRATCH = 256 * 2**20
@@ -16,10 +18,27 @@ ONE_PASS_FLOAT: tuple[Tiles, ...] = ((32, 32, 4, 2), (16, 32, 4, 2), (16, 16, 4,
 """For context and statistics of rows in one pass, the fastest first."""
 
 
-def tiles(T: int, width: int, dtype: torch.dtype, top: bool) -> Tiles:
-    """The tiles for queries of this width; `top` looks through a tile again, and holds it twice."""
+class Walk(NamedTuple):
+    """How a tile of queries walks over the keys."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    registers: int | None = None  # at most, for a thread; None: as the compiler likes
+
+
+def walk(T: int, width: int, dtype: torch.dtype, *, long: bool, looked_up: bool) -> Walk:
+    """For queries of this width.
+
+    long       rows do not stay in the cache: fewer programs side by side read more of it again
+    looked_up  a table or a bias is read for every pair, which takes registers
+    """
     if T <= 16:
-        return 16, 64, 4, 2
+        return Walk(16, 64, 4, 2)
     if dtype == torch.float32:
-        return (64, 32, 4, 2) if width <= 64 else (32, 32, 4, 2)
-    return (128, 64, 4, 3) if width <= 128 and not top else (64, 64, 4, 2)
+        return Walk(64, 32, 4, 2) if width <= 64 else Walk(32, 32, 4, 2)
+    if width > 128 or looked_up:
+        return Walk(64, 64, 4, 2)
+    # A tile waits for itself again and again: three programs on a multiprocessor hide some of it.
+    return Walk(64, 128, 4, 2) if long else Walk(64, 64, 4, 3, 168)
