@@ -9,7 +9,8 @@ them run so.
     greedy(replaying, replaying.begin(prompts), ..., longest=100)
 
 Keys and values are written in place: of the carries that a search has held, only the last goes on,
-and what begins anew takes the place of what was there. Where the short road of
+and what begins anew takes the place of what was there. So are logits: they stand until the next
+step. Where the short road of
 `heed.models.stepping` does not lead, the decoder takes its own steps.
 """
 
@@ -176,7 +177,7 @@ class Held:
         self.symbols[:n].copy_(symbols)
         logits = self.forward(self._step)
         self.steps, self.moves = self.steps + 1, self.moves + 1
-        return logits[:n].clone()  # the next step writes over it
+        return logits[:n]
 
     def _step(self) -> Tensor:
         """N V; nothing in it depends on a number that only the host knows."""
@@ -251,7 +252,7 @@ class Replaying:
         return self.held.begin(inputs, lengths, self.new)
 
     def step(self, carry: AnyCarry | Carry, symbols: Tensor) -> Step | NativeStep:
-        """One more symbol for each text.    N -> N V"""
+        """One more symbol for each text; its logits stand until the next step.    N -> N V"""
         if not isinstance(carry, Carry):
             return self.decoder.step(carry, symbols)
         held = _newest(carry)
