@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = "heed list mechanisms\n\nheed list recipes --json"
 
+WIDE = 240  # columns, where no terminal says how many: a line each, for grep
+DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+
 LIMITS = {
     "step": "no steps",
     "at_once": "one query",
@@ -54,6 +57,8 @@ def run(
         print(json.dumps(found, ensure_ascii=False, indent=1))
     elif collection == "mechanisms":
         tell(found, Console(highlight=False))
+    elif collection == "kernels":
+        tell_kernels(found, Console(highlight=False))
     else:
         tell_plainly(found, Console(highlight=False))
 
@@ -70,6 +75,26 @@ def tell_plainly(found: list[dict[str, Any]], console: Console) -> None:
                 line = f"[dim]{key}[/]  {escape(_words(each[key]))}"
                 console.print(Padding(line, (0, 0, 0, 2), expand=False))
         console.print()
+
+
+def tell_kernels(found: list[dict[str, Any]], console: Console) -> None:
+    """A line each: where it runs, and what it computes."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    if not console.is_terminal:
+        console.width = WIDE
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("name", "runs on", "what it computes"):
+        table.add_column(name, no_wrap=name != "what it computes", overflow="fold")
+    for each in found:
+        devices = ", ".join(DEVICES[device] for device in each["devices"])
+        table.add_row(f"[bold]{each['name']}[/]", devices, escape(each["about"]))
+    console.print(table)
+    console.print(
+        '\n[dim]name:[/] with heed.kernels.off("sdpa", ...): another serves, and in the end the '
+        "reference or PyTorch"
+    )
 
 
 def _size(size: dict[str, int]) -> str:
@@ -91,7 +116,7 @@ def tell(found: list[dict[str, Any]], console: Console) -> None:
     from heed.attention.catalogue import DEFAULTS
 
     if not console.is_terminal:
-        console.width = 240  # a line each, for grep
+        console.width = WIDE
     wide = console.width >= 160
     columns = ("name", "formula", "options", "but", "source", "kernel") if wide else ("name", "")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=wide)
@@ -111,7 +136,8 @@ def tell(found: list[dict[str, Any]], console: Console) -> None:
         "coverage/additive\n"
         "[dim]options:[/] with their defaults: heed.Attention('local-p', query=512, window=5); "
         "None is chosen from the widths\n"
-        "[dim]kernel:[/] the fastest that serves it; the reference serves everything"
+        "[dim]kernel:[/] what serves a long text, where no weights are asked for; in a short one a "
+        "window is a mask like any other, and the reference serves everything: .why says which did"
     )
 
 
@@ -189,9 +215,14 @@ def _kernels() -> list[dict[str, Any]]:
     """By the names that `heed.kernels.off` takes."""
     import heed
 
-    said = {name: kernel.__doc__ or "" for name, kernel in heed.kernels.NAMES.items()}
+    alone = heed.kernels.CPU_ALONE
     return [
-        {"name": name, "about": doc.partition("\n")[0].rstrip(".")} for name, doc in said.items()
+        {
+            "name": name,
+            "devices": ["cpu"] if name in alone else list(DEVICES),
+            "about": (kernel.__doc__ or "").partition("\n")[0].rstrip("."),
+        }
+        for name, kernel in heed.kernels.NAMES.items()
     ]
 
 

@@ -1,5 +1,5 @@
 """The same answers as the reference in `heed.attention`, faster."""
 
-from heed.kernels.choose import KERNELS, NAMES, off
+from heed.kernels.choose import CPU_ALONE, KERNELS, NAMES, off
 
-__all__ = ["KERNELS", "NAMES", "off"]
+__all__ = ["CPU_ALONE", "KERNELS", "NAMES", "off"]

@@ -43,6 +43,9 @@ AROUND: dict[str, ModuleType] = {"cell": cell, "surprise": surprise, "decoder": 
 NAMES: dict[str, ModuleType] = {**KERNELS, **BESIDE, **AROUND}
 """All that can be switched off."""
 
+CPU_ALONE = frozenset({"single", "cell", "surprise", "decoder"})
+"""Those for the CPU; all others serve a GPU too."""
+
 _off: frozenset[str] = frozenset()
 _times_off: Counter[str] = Counter()  # contexts may overlap, in threads too
 _switch = Lock()

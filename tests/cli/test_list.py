@@ -2,14 +2,17 @@
 
 import io
 import json
+from pathlib import Path
+from types import ModuleType
 
 import pytest
+import torch
 from rich.cells import cell_len
 from rich.console import Console
 
 import heed
 from heed.attention.catalogue import CATALOGUE
-from heed.cli.list import as_data, kernels_of, tell
+from heed.cli.list import _kernels, as_data, kernels_of, tell, tell_kernels
 
 
 @pytest.fixture
@@ -47,6 +50,18 @@ def test_kernels_are_those_that_serve(listed) -> None:
     assert listed["local-p"]["kernels"] == ["window", "reference"]
     assert listed["monotonic"]["kernels"] == ["scan", "reference"]
     assert listed["mixed"]["kernels"] == ["sdpa + window", "sdpa + reference", "reference"]
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_the_kernel_of_a_row_is_the_one_that_serves(name: str, learns: bool) -> None:
+    attend = heed.Attention(name, query=4, key=4).train(learns)
+    S = 90 if attend.mechanism.in_line else 2000  # who needs a line may know how long it gets
+    keys = torch.randn(1, S, 4)
+    query = None if name == "static" else keys
+    with torch.set_grad_enabled(learns):
+        why = attend(query, attend.remember(keys)).why
+    assert why.partition(";")[0] == f"served by {kernels_of(name)[0]}"
 
 
 def test_kernels_are_asked_and_not_assumed() -> None:
@@ -95,6 +110,52 @@ def test_recipes_say_what_they_need_and_what_is_good(command) -> None:
     assert known <= set(recipes)
     assert all(each["needs"] and each["good"] and each["about"] for each in recipes.values())
     assert "train.en" in recipes["multi30k-rnn"]["needs"]
+
+
+def test_kernels_say_where_they_run(command) -> None:
+    listed = {each["name"]: each for each in json.loads(command("list", "kernels", "--json").out)}
+    assert list(listed) == list(heed.kernels.NAMES)
+    for name, kernel in heed.kernels.NAMES.items():
+        both = "triton" in _words(kernel) or name in ("sdpa", "banded")  # these are PyTorch's own
+        assert listed[name]["devices"] == (["cpu", "cuda"] if both else ["cpu"]), name
+    lines = [" ".join(line.split()) for line in command("list", "kernels").out.splitlines()]
+    for name, each in listed.items():
+        where = "CPU, GPU" if "cuda" in each["devices"] else "CPU"
+        assert f"{name} {where} {each['about']}" in lines
+
+
+def _words(kernel: ModuleType) -> str:
+    """All that is written in the folder of a kernel, or in its file."""
+    file = Path(kernel.__file__ or "")
+    files = file.parent.glob("*.py") if file.name == "__init__.py" else [file]
+    return "".join(path.read_text() for path in files).lower()
+
+
+ON_A_GPU = [
+    ("window", "local-m"),
+    ("banded", "fixed-window"),
+    ("sdpa", "scaled-dot"),
+    ("additive", "additive"),
+    ("scan", "forward"),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kernel", "name"), ON_A_GPU)
+def test_a_kernel_that_says_so_serves_a_gpu(kernel: str, name: str) -> None:
+    attend = heed.Attention(name, query=16, key=16).cuda()
+    keys = torch.randn(1, 2000, 16, device="cuda")
+    with heed.kernels.off(*({"window"} if kernel == "banded" else ())):
+        assert attend(keys, attend.remember(keys)).kernel == kernel
+    assert kernel not in heed.kernels.CPU_ALONE
+
+
+def test_a_terminal_gets_kernels_in_lines_that_fit() -> None:
+    console = Console(width=80, force_terminal=True, color_system=None, file=io.StringIO())
+    tell_kernels(_kernels(), console)
+    text = console.file.getvalue()
+    assert max(map(cell_len, text.splitlines())) <= 80
+    assert "the weights are never formed" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("collection", ["kernels", "models", "tasks", "recipes"])
