@@ -8,6 +8,7 @@ G groups of heads that share one key and value; H is a multiple of G
 import math
 from numbers import Integral, Real
 
+import torch
 from torch import Tensor
 
 from heed.errors import Refused, ShapeError
@@ -34,6 +35,22 @@ def check(**tensors: tuple[Tensor, str]) -> dict[str, int]:
                 raise ShapeError(_disagreement(owner[letter], name, letter, tensors))
             owner.setdefault(letter, name)
     return sizes
+
+
+def check_dtypes(**tensors: Tensor) -> None:
+    """All of one dtype; or autocast is on, which will see to it."""
+    first, *others = tensors.values()
+    if all(x.dtype == first.dtype for x in others):
+        return
+    if torch.is_autocast_enabled(first.device.type):
+        return
+    *names, last = tensors
+    *those, that = (str(x.dtype) for x in tensors.values())
+    cures = " or ".join(f".to({dtype})" for dtype in dict.fromkeys((*those, that)))
+    raise Refused(
+        f"{', '.join(names)} and {last} must share a dtype; they are {', '.join(those)} and "
+        f"{that}: cast by {cures}"
+    )
 
 
 def check_width(name: str, tensor: Tensor, built_for: int | None) -> None:

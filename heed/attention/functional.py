@@ -1,8 +1,9 @@
 """Attention as a function, for mechanisms that have no weights of their own."""
 
+from operator import index
+from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from heed.attention.attending import torch_argument
@@ -10,14 +11,16 @@ from heed.attention.mechanism import Mechanism
 from heed.attention.naming import build
 from heed.errors import Refused
 from heed.kernels import choose, sdpa
+from heed.kernels.ability import unchanging
 from heed.records import Attended, Need, State, Summary
-from heed.shapes import check, check_groups
+from heed.shapes import check, check_dtypes, check_groups
 from heed.visible import Causal, Visible
 
 SCALED = {"scaled-dot": True, "dot": False}
 """The names of a plain dot product, and whether it is scaled."""
 
-_built: dict[tuple[str, int, int, int], Mechanism] = {}
+_built = SimpleNamespace()
+"""The mechanisms that were built. Of a dict a compiler would see only what was there at first."""
 
 
 def attend(
@@ -57,7 +60,8 @@ def attend(
             " (who may look where is visible=...)"
         )
     if isinstance(mechanism, str):
-        mechanism = _weightless(mechanism, q.shape[-1], k.shape[-1], v.shape[-1])
+        widths = [index(x.shape[-1]) for x in (q, k, v)]  # a compiler may not leave them open
+        mechanism = _weightless(mechanism, *widths)
     memory = mechanism.remember(k, v)
     seen = mechanism(q, memory, state, visible=visible, need=need, statistics=statistics)
     assert isinstance(seen, Attended)
@@ -66,30 +70,36 @@ def attend(
 
 def _weightless(name: str, query: int, key: int, value: int) -> Mechanism:
     """The mechanism of a name, built once for these widths."""
-    widths = (name, query, key, value)
-    mechanism = _built.get(widths)
-    if mechanism is None:
-        mechanism = build(name, query=query, key=key, value=value).eval()
-        if any(True for _ in mechanism.parameters()):
-            raise Refused(
-                f"'{name}' has weights to learn: build it once, heed.Attention('{name}', ...), "
-                "or pass a Mechanism"
-            )
-        if mechanism.align.draws:
-            raise Refused(
-                f"'{name}' draws in training and takes the best in evaluation, and a function "
-                "knows neither: build heed.Attention or a Mechanism"
-            )
-        if not torch.compiler.is_compiling():  # a traced module must not outlive its trace
-            _built[widths] = mechanism
+    mechanism: Mechanism = getattr(_built, _shelved(name, query, key, value))
     return mechanism
+
+
+@unchanging
+def _shelved(name: str, query: int, key: int, value: int) -> str:
+    """Where it stands. A compiler calls this while it traces, and never looks inside: it could not
+    see a module made, but knows what to do with one that is there."""
+    place = f"{name} {query} {key} {value}"
+    if hasattr(_built, place):
+        return place
+    mechanism = build(name, query=query, key=key, value=value).eval()
+    if any(True for _ in mechanism.parameters()):
+        raise Refused(
+            f"'{name}' has weights to learn: build it once, heed.Attention('{name}', ...), "
+            "or pass a Mechanism"
+        )
+    if mechanism.align.draws:
+        raise Refused(
+            f"'{name}' draws in training and takes the best in evaluation, and a function "
+            "knows neither: build heed.Attention or a Mechanism"
+        )
+    setattr(_built, place, mechanism)
+    return place
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
     check(q=(q, "B H T D"), k=(k, "B G S K"), v=(v, "B G S R"))
     check_groups(q, k)
-    if not q.dtype == k.dtype == v.dtype and not torch.is_autocast_enabled(q.device.type):
-        raise Refused(f"q, k and v must share a dtype; they are {q.dtype}, {k.dtype}, {v.dtype}")
+    check_dtypes(q=q, k=k, v=v)
     if not q.device == k.device == v.device:
         raise Refused(
             f"q, k and v must be on one device; they are on {q.device}, {k.device}, {v.device}"

@@ -13,7 +13,7 @@ from heed.attention.mechanism import Mechanism
 from heed.attention.naming import build
 from heed.attention.position import Position
 from heed.errors import Refused
-from heed.shapes import whole
+from heed.shapes import check_dtypes, whole
 
 
 def split(x: Tensor, heads: int) -> Tensor:
@@ -116,11 +116,10 @@ class MultiHeadAttention(Attending):
         return made.train(module.training)
 
     def shape_query(self, query: Tensor) -> Tensor:
-        weight, bias = self._projection(0)
-        return split(linear(query, weight, bias), self.num_heads)
+        return split(self._projected(query, 0), self.num_heads)
 
     def shape_keys(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        k, v = (linear(x, *self._projection(i)) for i, x in ((1, keys), (2, values)))
+        k, v = self._projected(keys, 1), self._projected(values, 2)
         return split(k, self.groups), split(v, self.groups)
 
     def shape_context(self, context: Tensor) -> Tensor:
@@ -164,6 +163,12 @@ class MultiHeadAttention(Attending):
         self.out_proj = nn.Linear(wide, wide, bias=bias)
         if bias:
             nn.init.zeros_(self.out_proj.bias)
+
+    def _projected(self, x: Tensor, which: int) -> Tensor:
+        """B T M -> B T H·D"""
+        weight, bias = self._projection(which)
+        check_dtypes(inputs=x, weights=weight)
+        return linear(x, weight, bias)
 
     def _projection(self, which: int) -> tuple[Tensor, Tensor | None]:
         """The weight and bias of the queries (0), keys (1) or values (2)."""

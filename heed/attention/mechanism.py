@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import reduce
 from operator import and_
 
-import torch
 from torch import Tensor
 
 from heed.attention import apply
@@ -19,7 +18,7 @@ from heed.attention.score import Score
 from heed.attention.watched import Watchable
 from heed.errors import Refused, ShapeError, UnknownName
 from heed.records import NEEDS, Attended, Claims, Need, State, Summary, as_summary
-from heed.shapes import check, check_groups, real
+from heed.shapes import check, check_dtypes, check_groups, real
 from heed.visible import Visible, as_visible
 
 
@@ -136,11 +135,7 @@ class Mechanism(Watchable):
             check(query=(query, "B H T M"), keys=(memory.k, "B G S D"))
         if memory.owner is not None and memory.owner is not self.token:
             raise Refused("this memory was made by another attention: each remembers its own way")
-        if query.dtype != memory.v.dtype and not torch.is_autocast_enabled(query.device.type):
-            raise Refused(
-                f"queries and memory must share a dtype; they are {query.dtype} and "
-                f"{memory.v.dtype}"
-            )
+        check_dtypes(queries=query, memory=memory.v)
         width, kept = memory.k.shape[3], self.kept_width
         if kept is not None and width != kept:
             raise ShapeError(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import Refused, ShapeError
-from heed.shapes import check
+from heed.shapes import check, check_dtypes
 from heed.visible import Keys, Places, Visible, as_visible
 
 Keep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -53,6 +53,7 @@ class Memory:
             raise Refused(f"values are a tensor, not {type(values).__name__}; name it: visible=...")
         axes = "B S" if keys.ndim == 3 else "B G S"
         check(keys=(keys, f"{axes} K"), values=(values, f"{axes} R"))
+        check_dtypes(keys=keys, values=values)
         seen = as_keys(visible)
         if seen is not None:
             keys, values = clean(seen, keys, values)

@@ -17,7 +17,7 @@ from heed.attention.memory import Memory
 from heed.attention.part import Part
 from heed.attention.position import waves
 from heed.errors import Refused, ShapeError
-from heed.shapes import real, whole
+from heed.shapes import check_dtypes, real, whole
 from heed.visible import Places
 
 
@@ -59,6 +59,7 @@ def per_head(k: Tensor, heads: int) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """A linear map per head.    B H T M, H D M -> B H T D"""
+    check_dtypes(inputs=x, weights=weight)
     if len(weight) == 1:  # one head: nothing to lay out anew
         return functional.linear(x, weight[0])
     B, H, T, M = x.shape
@@ -253,6 +254,7 @@ class KeyValue(Score):
         self.beta = nn.Parameter(torch.full((groups, 1, 1), 0.5))
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        check_dtypes(keys=keys, weights=self.alpha)
         return self.alpha * keys + self.beta * values
 
 
@@ -268,6 +270,7 @@ class Cosine(Score):
         )
 
     def ask(self, query: Tensor) -> Tensor:
+        check_dtypes(queries=query, weights=self.log_sharpness)
         return self.log_sharpness.exp() * direction(query)
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -262,15 +263,21 @@ class CappedDot(Score):
         return self.cap * torch.tanh(energy / self.cap)
 
 
-_built: dict[tuple[float, float | None, float], heed.Mechanism] = {}
+_built = SimpleNamespace()
+"""The mechanisms that were built, each by its own name: see heed.attention.functional."""
 
 
 def _mechanism(scale: float, cap: float | None, dropout: float) -> heed.Mechanism:
     """The attention of a module. It has no weights, so that all that are alike share it."""
-    made = _built.get((scale, cap, dropout))
-    if made is None:
-        score = Dot(scale) if cap is None else CappedDot(scale, float(cap))
-        made = heed.Mechanism(score=score, dropout=dropout)
-        if not torch.compiler.is_compiling():  # a traced module must not outlive its trace
-            _built[scale, cap, dropout] = made
+    made: heed.Mechanism = getattr(_built, _place(scale, cap, dropout))
     return made
+
+
+@torch.compiler.assume_constant_result
+def _place(scale: float, cap: float | None, dropout: float) -> str:
+    """Where it stands; a compiler calls this while it traces, and looks up what was made."""
+    place = f"{scale!r} {cap!r} {dropout!r}".replace(".", ",")  # a compiler would go by the dots
+    if not hasattr(_built, place):
+        score = Dot(scale) if cap is None else CappedDot(scale, float(cap))
+        setattr(_built, place, heed.Mechanism(score=score, dropout=dropout))
+    return place

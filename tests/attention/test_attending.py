@@ -1,8 +1,10 @@
 """Attention on B T M: what belongs to whom, and slips that a user makes."""
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import heed
+from heed.attention.catalogue import CATALOGUE
 from heed.attention.position import ALiBi, Rotary
 from heed.errors import HeedError, Refused, ShapeError
 
@@ -214,6 +217,44 @@ def test_alibi_keeps_its_distances_in_half_precision() -> None:
     x = torch.zeros(1, 700, M, dtype=torch.bfloat16)
     weight = layer(x, visible=heed.causal(), need="weight").weight
     assert len(weight[0, 1, -1].unique()) > 500  # one for each distance, but for those near zero
+
+
+WIDE, NARROW = torch.float32, torch.bfloat16
+LEARNT = (
+    *("general", "additive", "concat", "concat-identity", "location", "key-value", "cosine"),
+    *("local-p", "mixed"),
+)
+"""Those whose weights meet what they are given as it is; others bring their own to its dtype."""
+CURE = r"must share a dtype; they are torch\.\w+ and torch\.\w+: cast by \.to\(torch\.\w+\) or"
+
+
+@pytest.mark.parametrize("step", [False, True])
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_numbers_of_two_kinds_are_named_with_the_cure(name: str, step: bool) -> None:
+    attend = heed.Attention(name, query=M)
+    T = 1 if step or not attend.mechanism.claims.at_once else 3
+    for kinds in product((WIDE, NARROW), repeat=4):
+        q, k, v = (torch.randn(2, n, M, dtype=x) for n, x in zip((T, 5, 5), kinds, strict=False))
+        attend.to(kinds[3])
+        told = None
+        try:
+            with torch.no_grad():
+                attend(None if name == "static" else q, attend.remember(k, v))
+        except Refused as refused:
+            told = str(refused)
+        given = kinds[1:] if name == "static" else kinds[:3]  # its query is a weight
+        learnt = {kinds[3]} if name in LEARNT else set()
+        assert (told is None) == (len({*given, *learnt}) == 1), (kinds, told)
+        assert told is None or re.search(CURE, told)
+
+
+@pytest.mark.parametrize("name", ["cosine", "additive", "scaled-dot"])
+def test_heads_name_numbers_of_two_kinds_too(name: str) -> None:
+    attend, x = heed.MultiHeadAttention(M, 2, mechanism=name), torch.randn(2, 3, M)
+    with pytest.raises(Refused, match=r"torch.bfloat16 and torch.float32: cast by"):
+        attend(x.bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attend(x.bfloat16()).context.dtype == torch.bfloat16
 
 
 def test_autocast_leaves_double_precision_alone() -> None:

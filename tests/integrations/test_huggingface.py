@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -255,6 +256,23 @@ def test_generation_with_caches(name: str, static: bool, side: str) -> None:
             assert theirs[..., ours.shape[-1] :].abs().sum() == 0  # room that is not used yet
             there = mask if t == 0 else None
             near(ours.transpose(1, 2), theirs[..., : ours.shape[-1]].transpose(1, 2), there)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_a_model_compiles_before_it_was_ever_called(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface, "_built", SimpleNamespace())
+    model, text = made(*CAUSAL[name]), ids()
+    model.set_attn_implementation("eager")
+    want = model(text, use_cache=False).logits
+    huggingface.enable(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: model(x, use_cache=False).logits, backend="aot_eager", fullgraph=True
+    )
+    near(compiled(text), want)
+    torch._dynamo.reset()
 
 
 def test_a_text_in_pieces_is_the_text_at_once() -> None:
