@@ -2,31 +2,32 @@
 
 A loop asks a query at a time. The first goes the ordinary way, where everything is checked and a
 kernel chosen. If nothing but the query can differ at the next (no past, no reach of its own, no
-state), the kernel may offer to be asked directly: `again(call)`.
+state), the kernel may offer to be asked directly: `again(call)`. Where somebody waits for the calls
+of a module, and where checkpointing may ask the first query again after the others, all of them go
+the ordinary way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from heed.attention.attending import Attending
+from heed.attention.listening import hooks, plain
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.reach import Global, LocalM, LocalP
 from heed.attention.score import Additive, General, Score
-from heed.kernels.ability import needs_grad, transformed
+from heed.kernels.ability import needs_grad, saving, transformed
 from heed.kernels.choose import KERNELS
 from heed.kernels.linear.steps import mapping
 from heed.kernels.single import gathering
 from heed.records import Attended, Call, Need, State
 from heed.visible import Places
-
-if TYPE_CHECKING:
-    from heed.attention.attending import Attending
 
 Look = Callable[[Tensor], Tensor]
 """Queries as the score compares them, B H 1 D -> the context, B H 1 R"""
@@ -44,6 +45,7 @@ class Asking:
             k, v = gathering(memory.k, memory.v)
             memory = replace(memory, k=k, v=v, prepared=_known(attend, memory))
         self.attend, self.memory, self.need = attend, memory, need
+        self.hooks, self.saving = hooks(attend.modules()), saving()
         self.first: tuple[Tensor, Attended] | None = None
         self.look: Look | None = None
         self.prepare: Prepare | None = None
@@ -54,6 +56,8 @@ class Asking:
 
     def __call__(self, query: Tensor, state: State) -> Attended:
         if self.look is None or self.prepare is None or self.first is None:
+            return self._ask(query, state)
+        if any(self.hooks) or saving() != self.saving:
             return self._ask(query, state)
         like, seen = self.first
         if query.shape != like.shape or query.dtype != like.dtype or state.slots:
@@ -66,7 +70,7 @@ class Asking:
 
     def _ask(self, query: Tensor, state: State) -> Attended:
         seen: Attended = self.attend(query, self.memory, state, need=self.need)
-        if self.first is None and not _seen_through():
+        if self.first is None and saving() == self.saving and not _seen_through():
             self.first = query, seen
             self.look = _again(self.attend, self.memory, query, seen)
             if self.look is not None:
@@ -78,10 +82,12 @@ def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> 
     """The kernel that served the first query, to be asked directly; None where it cannot be."""
     mechanism, kernel = attend.mechanism, KERNELS.get(seen.kernel)
     again = getattr(kernel, "again", None)
-    if again is None or type(mechanism) is not Mechanism or _watched(attend):
+    kinds = (type(attend).forward, type(mechanism))
+    if again is None or kinds != (Attending.forward, Mechanism) or not plain(attend.modules()):
         return None
-    plain = type(mechanism.reach) is Global and mechanism.past is None and attend.position is None
-    if not plain or memory.segments is not None:
+    if type(mechanism.reach) is not Global or mechanism.past is not None:
+        return None
+    if attend.position is not None or memory.segments is not None:
         return None
     score = mechanism.score
     q = score.ask(attend.shape_query(query))
@@ -136,8 +142,3 @@ def _asks(score: Score) -> Prepare:
 def _seen_through() -> bool:
     """Whether somebody must see every operation: a compiler, or a transform."""
     return torch.compiler.is_compiling() or transformed() is not None
-
-
-def _watched(attend: Attending) -> bool:
-    """Whether somebody waits for the calls of a module."""
-    return any(m._forward_hooks or m._forward_pre_hooks for m in attend.modules())

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as everywhere
 
+from heed.attention.listening import plain
 from heed.attention.part import Part
 from heed.attention.score import per_head
 from heed.kernels.linear.steps import mapping
@@ -73,13 +73,10 @@ class Join(nn.Module):
 
         Nobody who waits for the calls of a module must miss any.
         """
-        hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        watched = any(getattr(m, name) for m in self.modules() for name in hooks)
-        watched = watched or any(getattr(everywhere, f"_global{name}") for name in hooks)
         kinds = (type(self), type(self.linear), type(self.activation))
-        changed = any("forward" in vars(m) for m in self.modules())
-        plain = kinds == (Join, nn.Linear, nn.Tanh) and not changed
-        return mapping(self.linear.weight, bends=True) if plain and not watched else None
+        if kinds != (Join, nn.Linear, nn.Tanh) or not plain(self.modules()):
+            return None
+        return mapping(self.linear.weight, bends=True)
 
 
 class Generate(nn.Module):

@@ -47,6 +47,16 @@ def transformed() -> str | None:
     return None
 
 
+def saving() -> object:
+    """Who takes what a graph keeps for its way back, as checkpointing does; None where nobody does.
+
+    Such a one may go through a part of a loop again, and must find there what it found before.
+    """
+    if torch.compiler.is_compiling():
+        return None
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
 def needs_grad(*tensors: Tensor | None) -> bool:
     """Whether a gradient may be asked of what is computed from these."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
+from heed.attention.listening import plain
 from heed.errors import UnknownName
 from heed.models import unrolled
 
@@ -114,7 +115,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, hidden: Hidden | None = None) -> Tensor:
         """B T X -> B T H, from zero unless a state is given"""
-        if in_pieces(self, x):
+        if in_pieces(x, self):
             return together([self], [x], hidden)[0]
         with _row_precision(x):
             x = x if x.device.type != "cpu" else x.to(self._weight("weight_ih").dtype)
@@ -164,11 +165,14 @@ class Layer(nn.Module):
         return self.cell.step(x, hidden, weight, bias)
 
 
-def in_pieces(layer: Layer, x: Tensor) -> bool:
-    """Whether steps of our own go through whole rows faster than PyTorch's."""
-    weight = layer._weight("weight_hh")
-    small = x.shape[1] and x.dtype == weight.dtype
-    return bool(small) and layer.cell.pieces is not None and unrolled.learning(weight)
+def in_pieces(x: Tensor, *layers: Layer) -> bool:
+    """Whether steps of our own go through whole rows faster than PyTorch's, and may."""
+    if any(type(layer) is not Layer or layer.cell.pieces is None for layer in layers):
+        return False
+    weight = layers[0]._weight("weight_hh")
+    if not x.shape[1] or x.dtype != weight.dtype or not unrolled.learning(weight):
+        return False
+    return plain(module for layer in layers for module in layer.modules())
 
 
 def together(layers: list[Layer], xs: list[Tensor], hidden: Hidden | None = None) -> list[Tensor]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.modules import module as module_hooks
 
 import heed
 from heed.models.stepping import Hidden, PlainLayer, known
@@ -59,8 +58,7 @@ def _plain(encoder: Encoder) -> bool:
     """Whether every part is of the very kind that the short road knows, and nobody watches."""
     attentions = [layer.attention for layer in encoder.stack.layers]
     return (
-        not (module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks)
-        and all(map(known, encoder.modules()))
+        known(encoder)
         and not torch.is_autocast_enabled("cpu")
         and all(x.in_proj_weight is not None and not x.sinks() for x in attentions)
     )

@@ -146,7 +146,7 @@ class Encoder(nn.Module):
 
 def _both(ahead: Layer, back: Layer, x: Tensor, turned: Tensor) -> list[Tensor]:
     """Two directions through a row and its reverse, together where that is faster."""
-    if in_pieces(ahead, x):
+    if in_pieces(x, ahead, back):
         return together([ahead, back], [x, turned])
     return [ahead(x), back(turned)]
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, linear, pad
-from torch.nn.modules import module as module_hooks
 
 import heed
 from heed.attention.align import Softmax
+from heed.attention.listening import plain
 from heed.attention.position import Learned, Position, Sinusoidal
 from heed.attention.reach import Global
 from heed.attention.read import Blend
@@ -371,8 +371,7 @@ def _plain(decoder: Decoder) -> bool:
     """Whether every part is of the very kind that the short road knows, and nobody watches."""
     attentions = [x for y in decoder.stack.layers for x in (y.attention, y.cross) if x is not None]
     return (
-        not (module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks)
-        and all(map(known, decoder.modules()))
+        known(decoder)
         and decoder.words.position is not None
         and decoder.words.norm is None
         and decoder.words.types is None
@@ -381,12 +380,12 @@ def _plain(decoder: Decoder) -> bool:
     )
 
 
-def known(module: nn.Module) -> bool:
-    """Whether it does what its class says, as in evaluation: one part may be left in training."""
-    kind = type(module)
-    watched = module._forward_hooks or module._forward_pre_hooks
-    changed = module.training or "forward" in module.__dict__
-    return not (watched or changed) and (kind in KNOWN or kind.__module__ in OWN)
+def known(network: nn.Module) -> bool:
+    """Whether every module is of a known kind, in evaluation (one part may be left in training),
+    and nobody would miss its calls."""
+    modules = list(network.modules())
+    ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in modules)
+    return ours and not any(each.training for each in modules) and plain(modules)
 
 
 def _bare(memory: heed.Memory | None) -> heed.Memory | None:

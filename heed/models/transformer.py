@@ -24,7 +24,7 @@ from heed.models.encoding import encode
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
 from heed.models.words import Words, check_lengths, sight
-from heed.models.written import Step, Unformed, Written
+from heed.models.written import Step, Unformed, Written, formed
 from heed.records import Attended, Need, State
 from heed.visible import Keys, Visible, both
 
@@ -383,7 +383,7 @@ class Decoder(nn.Module):
         reads = [layer.cross for layer in self.stack.layers if layer.cross is not None]
         return [cross.remember(source, visible=visible) for cross in reads]
 
-    def _unformed(self, x: Tensor) -> Unformed:
+    def _unformed(self, x: Tensor) -> Tensor | Unformed:
         """The logits, to be formed by whoever needs them."""
         if self.output is not None:
             return Unformed.of(x, self.output)
@@ -391,7 +391,7 @@ class Decoder(nn.Module):
         return Unformed(x, table.view_as(table), None)
 
     def _logits(self, x: Tensor) -> Tensor:
-        return self._unformed(x).form()
+        return formed(self._unformed(x))
 
 
 class EncoderDecoder(nn.Module):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from heed.attention.listening import plain
 from heed.kernels.surprise.native import Judge, judging
 from heed.records import Attended
 
@@ -20,9 +21,15 @@ class Unformed(NamedTuple):
     bias: Tensor | None  # V
 
     @staticmethod
-    def of(known: Tensor, out: nn.Linear) -> Unformed:
-        """What `out(known)` would be. Weights enter as views: whoever looks for the parameters
-        behind an output, as DistributedDataParallel does, finds them by its graph alone."""
+    def of(known: Tensor, out: nn.Linear) -> Tensor | Unformed:
+        """What `out(known)` would be; or is, where it is more than a linear map.
+
+        Weights enter as views: whoever looks for the parameters behind an output, as
+        DistributedDataParallel does, finds them by its graph alone.
+        """
+        if type(out) is not nn.Linear or not plain([out]):
+            logits: Tensor = out(known)
+            return logits
         bias = None if out.bias is None else out.bias.view_as(out.bias)
         return Unformed(known, out.weight.view_as(out.weight), bias)
 
@@ -34,6 +41,11 @@ class Unformed(NamedTuple):
     def form(self) -> Tensor:
         """B T V"""
         return linear(*self)
+
+
+def formed(output: Tensor | Unformed) -> Tensor:
+    """The logits.    B T V"""
+    return output if isinstance(output, Tensor) else output.form()
 
 
 @dataclass(init=False, eq=False, slots=True)
@@ -55,7 +67,7 @@ class Written:
     @property
     def logits(self) -> Tensor:
         """Of the next symbol after each input; formed now where they were not.    B T V"""
-        return self.output if isinstance(self.output, Tensor) else self.output.form()
+        return formed(self.output)
 
 
 class Step(NamedTuple):

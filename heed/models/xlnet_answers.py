@@ -20,7 +20,7 @@ import heed
 from heed.errors import Refused, ShapeError
 from heed.models.answers import Answered
 from heed.models.words import check_lengths
-from heed.models.written import Step, Unformed, Written
+from heed.models.written import Step, Unformed, Written, formed
 from heed.models.xlnet import TwoStreams
 from heed.models.xlnet_sights import Memories, Segment
 from heed.records import Attended, Need
@@ -33,7 +33,9 @@ class Predicted(Written):
 
     memories: Memories
 
-    def __init__(self, logits: Unformed, seen: dict[str, Attended], memories: Memories) -> None:
+    def __init__(
+        self, logits: Tensor | Unformed, seen: dict[str, Attended], memories: Memories
+    ) -> None:
         Written.__init__(self, logits, seen)
         self.memories = memories
 
@@ -122,13 +124,13 @@ class LanguageModel(nn.Module):
     def step(self, carry: Carry, symbols: Tensor) -> Step:
         """One more symbol for each text, and the query for the next.    N -> logits N V"""
         states, layers = self.streams.further(symbols, carry.layers)
-        return Step(self.unformed(states).form(), Carry(layers), None)
+        return Step(formed(self.unformed(states)), Carry(layers), None)
 
     def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
         """The chosen texts, in that order."""
         return Carry(tuple(memory.select(rows) for memory in carry.layers))
 
-    def unformed(self, states: Tensor) -> Unformed:
+    def unformed(self, states: Tensor) -> Tensor | Unformed:
         """The logits of any states, to be formed by whoever needs them.    B T M -> B T V"""
         if self.output is not None:
             return Unformed.of(states, self.output)

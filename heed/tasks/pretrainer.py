@@ -20,7 +20,7 @@ from heed.data.batches import Batch
 from heed.data.documents import Documents
 from heed.data.plan import longest_first
 from heed.data.tokenise import BOS, EOS, PAD, Tokeniser
-from heed.models.written import Unformed
+from heed.models.written import Unformed, formed
 from heed.records import Attended, Need
 from heed.tasks.borrowing import Renumbered
 
@@ -31,11 +31,11 @@ MASKED = re.compile(r"\[MASK\]|<mask>")
 class Said(NamedTuple):
     """What a model says of rows.
 
-    words    what stands at each place that was asked for, unformed    B K V
+    words    what stands at each place that was asked for, unformed where it can be    B K V
     follows  whether the second text follows the first: yes, no    B 2
     """
 
-    words: Unformed
+    words: Tensor | Unformed
     follows: Tensor | None
     seen: dict[str, Attended]
 
@@ -134,8 +134,7 @@ class Pretrainer:
             said = ask(self.model, batch.tokens, batch.lengths["text"])
             labels = batch.tokens["labels"]
             there = labels != PAD
-            known = said.words._replace(known=said.words.known[there])
-            logits, right = known.form().float(), labels[there]  # N V, N
+            logits, right = _at(said.words, there).float(), labels[there]  # N V, N
             surprise = nn.functional.cross_entropy(logits, right, reduction="sum")
             targets = torch.bincount(right, minlength=len(self._plain)).cpu().numpy()
             found = int((logits.argmax(-1) == right).sum())
@@ -176,7 +175,7 @@ class Pretrainer:
         self.model.eval()
         tokens, lengths = self._tokens(rows)
         said = ask(self.model, tokens, lengths, "weight" if look else "context")
-        logits = said.words.form().float().masked_fill(~self._plain, -torch.inf)
+        logits = formed(said.words).float().masked_fill(~self._plain, -torch.inf)
         shares, ids = logits.softmax(-1).topk(min(best, int(self._plain.sum())))  # B K n
         follows = None if said.follows is None else said.follows.float().softmax(-1)[:, 0].tolist()
         return [
@@ -251,6 +250,13 @@ class Pretrainer:
             elif part.strip():
                 ids += self.tokeniser.encode([part])[0][:-1]
         return ids
+
+
+def _at(words: Tensor | Unformed, there: Tensor) -> Tensor:
+    """The logits of some places, and of no others.    B K V, B K -> N V"""
+    if isinstance(words, Tensor):
+        return words[there]
+    return words._replace(known=words.known[there]).form()
 
 
 def _followed(reading: Reading, logits: Tensor, batch: Batch) -> Reading:

@@ -182,6 +182,34 @@ def test_whoever_watches_sees_every_call() -> None:
     assert len(seen[""]) == T
 
 
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("name", ["general", "additive"])
+def test_whoever_comes_later_sees_every_call_from_then_on(name: str, learns: bool) -> None:
+    attend, query = heed.Attention(name, query=4, key=4), torch.randn(B, 1, 4)
+    keys = torch.randn(B, S, 4, requires_grad=True)
+    with torch.set_grad_enabled(learns):
+        ask, state = Asking(attend, attend.remember(keys)), heed.State()
+        for _ in range(2):
+            state = ask(query, state).state
+        with heed.watch(attend, need="context") as seen:
+            for _ in range(T):
+                state = ask(query, state).state
+        assert len(seen[""]) == T
+        assert state.step == T + 2
+
+
+def test_an_attention_of_ones_own_is_called_every_time() -> None:
+    class Twice(heed.Attention):
+        def forward(self, *given: Any, **more: Any) -> heed.Attended:
+            seen = super().forward(*given, **more)
+            return seen.replace(context=2 * seen.context)
+
+    attend, query = Twice("additive", query=4, key=4), torch.randn(B, 1, 4)
+    ask = Asking(attend, attend.remember(torch.randn(B, S, 4)))
+    first, again = (ask(query, heed.State()).context for _ in range(2))
+    torch.testing.assert_close(again, first)
+
+
 def test_other_rows_and_other_shapes_are_asked_anew() -> None:
     attend = heed.Attention("general", query=4, key=4)
     keys, query = torch.randn(B, S, 4), torch.randn(B, 1, 4)

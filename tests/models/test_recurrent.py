@@ -1,11 +1,13 @@
 """Recurrent encoder-decoders: whole texts and single steps agree, with every attention and none."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import heed
 from heed.attention.catalogue import CATALOGUE
@@ -159,6 +161,77 @@ def test_a_loop_with_hoisted_products_has_the_gradient_of_the_plain_one(
     logits.square().sum().backward()
     for name, weight in model.named_parameters():
         torch.testing.assert_close(got[name], weight.grad, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def taken(model: RecurrentTranslator, go: Any, steps: range = range(T)) -> dict[str, Tensor]:
+    """The gradients of what was written step by step, some steps within `go(step)`."""
+    source, lengths, inputs = batch()
+    carry, total = model.begin(source, lengths), torch.zeros(())
+
+    def step(carry: Any, symbols: Tensor) -> tuple[Tensor, Any]:
+        written = model.step(carry, symbols)
+        return written.logits, written.carry
+
+    for t, symbols in enumerate(inputs.unbind(1)):
+        logits, carry = (go(step) if t in steps else step)(carry, symbols)
+        total = total + logits.logsumexp(-1).sum() * (t + 1)
+    learning = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    grads = torch.autograd.grad(total, list(learning.values()), allow_unused=True)
+    return {name: g for name, g in zip(learning, grads, strict=True) if g is not None}
+
+
+def checkpointed(step: Any) -> Any:
+    return partial(checkpoint, step, use_reentrant=False)
+
+
+def on_cpu(step: Any) -> Any:
+    def go(*given: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu():
+            return step(*given)
+
+    return go
+
+
+@pytest.mark.parametrize("go", [checkpointed, on_cpu])
+@pytest.mark.parametrize("name", ["additive", "general", "cosine", "local-p/dot", "location"])
+@pytest.mark.parametrize("decoder", DECODERS, ids=["search", "feeding", "luong"])
+@pytest.mark.parametrize("cell", ["tanh", "gru", "lstm"])
+def test_steps_may_be_checkpointed_one_by_one(
+    cell: str, decoder: dict[str, Any], name: str, go: Any
+) -> None:
+    """Alone or among steps that are not: what a step leaves out it leaves out again."""
+    model = network(cell=cell, attention=name, **decoder).float()
+    want = taken(model, go, range(0))
+    for steps in (range(T), range(1), range(1, 3), range(2, T)):
+        got = taken(model, go, steps)
+        assert got.keys() == want.keys()
+        for key in want:
+            torch.testing.assert_close(got[key], want[key], rtol=1e-4, atol=1e-5)
+
+
+def test_a_whole_pass_may_be_checkpointed_and_stays_quick() -> None:
+    model, (source, lengths, inputs) = network(attention="additive").float(), batch()
+
+    def write(source: Tensor) -> Tensor:
+        return model(source, lengths, inputs).logits.logsumexp(-1).sum()
+
+    parameters = list(model.parameters())
+    want = torch.autograd.grad(write(source), parameters)
+    total = checkpoint(write, source, use_reentrant=False)
+    nodes = [node.name() for node in behind(total)]
+    assert nodes.count("_AttendBackward") == 1  # the first look; the others leave their rows behind
+    torch.testing.assert_close(torch.autograd.grad(total, parameters), want)
+
+
+def behind(x: Tensor) -> set[Any]:
+    """The nodes of the graph of a tensor."""
+    met, todo = set(), [x.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in met:
+            met.add(node)
+            todo += [after for after, _ in node.next_functions]
+    return met
 
 
 def test_search_is_what_bahdanau_wrote() -> None:

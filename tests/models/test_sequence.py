@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import heed
 from heed.errors import Refused
-from heed.models.cells import CELLS, Dropout
+from heed.models.cells import CELLS, Dropout, Hidden, Layer
 from heed.models.sequence import Classifier, Encoder, Generator, Labeller, Turn, turned
 
 B, S, X, M, V = 5, 6, 4, 8, 11
@@ -205,6 +206,46 @@ def test_both_directions_can_be_transformed() -> None:
     _, slope = torch.func.jvp(total, (weights,), (along,))
     dots = ((one * two).sum() for one, two in zip(want, along.values(), strict=True))
     torch.testing.assert_close(slope, sum(dots))
+
+
+HOOKS = ("forward_pre", "forward", "full_backward_pre", "full_backward")
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("kind", HOOKS)
+def test_whoever_waits_for_a_layer_hears_of_it(kind: str, cell: str, bidirectional: bool) -> None:
+    """In training too, where steps of our own go through both directions at once."""
+    ours = encoder(cell, bidirectional=bidirectional, layers=2)
+    want, x = ours(symbols(), LENGTHS).states.detach(), symbols()
+    for path in ("ahead", "back") if bidirectional else ("ahead",):
+        for place in (path, f"{path}.1.rnn") if "backward" not in kind else (f"{path}.1",):
+            module, heard = ours.get_submodule(place), []
+            module = module[0] if isinstance(module, nn.ModuleList) else module
+            handle = getattr(module, f"register_{kind}_hook")(lambda *_, h=heard: h.append(1))
+            states = ours(x, LENGTHS).states
+            states.sum().backward()
+            assert heard == [1], place
+            torch.testing.assert_close(states.detach(), want)
+            if "backward" not in kind:
+                with torch.no_grad():
+                    ours.eval()(x, LENGTHS)
+                assert heard == [1, 1], place
+            handle.remove()
+
+
+def test_a_layer_of_ones_own_is_called() -> None:
+    class Twice(Layer):
+        def forward(self, x: Tensor, hidden: Hidden | None = None) -> Tensor:
+            return 2 * super().forward(x, hidden)
+
+    ours, x = encoder(), symbols()
+    want = ours(x, LENGTHS).states
+    ours.back[0].__class__ = Twice
+    got = ours(x, LENGTHS).states
+    with heed.kernels.off("single"):
+        torch.testing.assert_close(got, ours(x, LENGTHS).states)
+    torch.testing.assert_close(got[..., M // 2 :], 2 * want[..., M // 2 :])
 
 
 def test_turning_round_can_be_mapped() -> None:

@@ -33,6 +33,25 @@ def test_unformed_logits_are_formed_by_the_output_layer(bias: bool) -> None:
     assert out.weight.grad is not None
 
 
+def test_an_output_layer_that_somebody_waits_for_is_called() -> None:
+    out, known, heard = nn.Linear(4, V), torch.randn(B, T, 4), []
+    handle = out.register_forward_hook(lambda *_: heard.append(1))
+    written = Written(Unformed.of(known, out))
+    assert torch.equal(written.logits, nn.functional.linear(known, out.weight, out.bias))
+    assert heard == [1]
+    handle.remove()
+    assert isinstance(Unformed.of(known, out), Unformed)
+
+
+def test_an_output_layer_of_ones_own_is_called() -> None:
+    class Twice(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * super().forward(x)
+
+    out, known = Twice(4, V), torch.randn(B, T, 4)
+    assert torch.equal(Written(Unformed.of(known, out)).logits, out(known))
+
+
 def leaves(x: Tensor) -> set[int]:
     """The parameters behind a tensor, as DistributedDataParallel looks for them."""
     met, todo = set(), [x.grad_fn]
