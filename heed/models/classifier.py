@@ -80,6 +80,7 @@ class ClassifierSettings(Settings):
 
     pool     mean, max, last, first (of BERT), or a static attention by name: static/additive
     letters  words are also known by their runs of so many to so many letters (data/letters.py)
+    members  networks that learn side by side and vote (models/committee.py)
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -98,6 +99,7 @@ class ClassifierSettings(Settings):
         0.0, description="Whole words that are left out in training; their letters stay."
     )
     attention_dropout: Share = Field(0.0, description="On the weights of a static attention.")
+    members: int = Field(1, ge=1, le=32)
 
     @model_validator(mode="after")
     def _fits(self) -> ClassifierSettings:
@@ -113,6 +115,8 @@ class ClassifierSettings(Settings):
             return self
         if self.letters is not None:
             raise ValueError("letters are of whole words, which BERT does not read; leave them out")
+        if self.members > 1:
+            raise ValueError("members are drawn apart, and BERT begins with one; set members=1")
         if self.encoder.head != "none":
             raise ValueError("encoder.head belongs to the classifier; leave it out")
         if self.word_dropout or self.embedding_dropout is not None:
@@ -149,6 +153,11 @@ class Classified(Answered):
     """Answers, and the vectors of the words that they were given to.    B S E"""
 
     vectors: Tensor
+
+    @property
+    def members(self) -> list[Classified]:
+        """Who says so: nobody else."""
+        return [self]
 
 
 class Classifier(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heed.data.batches import FILLER, Batch
 from heed.errors import Refused, UnknownName
-from heed.models import classifier
+from heed.models import classifier, committee
 from heed.running.compare import Cell, page
 from heed.running.evaluate import evaluate
 from heed.running.events import Note, finish
@@ -173,6 +173,25 @@ def test_moved_words_are_learnt_beside_the_plain_ones(kind: str) -> None:
     with torch.no_grad():  # nobody learns
         judged = Labelling(LabelTraining(steps=1, adversarial=0.01))(model, given)
     torch.testing.assert_close(judged.total, plain.total)
+
+
+@pytest.mark.parametrize("adversarial", [0.0, 0.3])
+def test_each_member_of_a_committee_learns_as_if_alone(adversarial: float) -> None:
+    torch.manual_seed(0)
+    settings = classifier.ClassifierSettings(pool="static/additive", members=3)
+    model = committee.build(settings, symbols=9, labels=3).double().eval()
+    given = batch([0, 1, 2, FILLER])
+    told = LabelTraining(steps=1, smoothing=0.1, adversarial=adversarial)
+    together = Labelling(told)(model, given)
+    together.total.backward()
+    grads = [weight.grad for weight in model.parameters()]
+    model.zero_grad()
+    alone = [Labelling(told)(each, given) for each in model.members]  # type: ignore[union-attr]
+    torch.stack([each.total for each in alone]).mean().backward()
+    for weight, grad in zip(model.parameters(), grads, strict=True):
+        torch.testing.assert_close(grad, weight.grad)
+    for part, found in together.parts.items():
+        torch.testing.assert_close(found, torch.stack([each.parts[part] for each in alone]).mean())
 
 
 def test_letters_are_added_once_to_words_that_are_moved() -> None:
@@ -392,6 +411,44 @@ def test_a_run_that_reads_letters_keeps_them_in_its_weights(spelt: Path, tmp_pat
     assert labels == ["liked", "liked", "disliked", ""]
     (shown,) = show(spelt, ["it was dullness"], device="cpu")
     assert shown.text.startswith("disliked")
+
+
+def test_a_committee_is_a_run_like_any_other(tmp_path: Path) -> None:
+    """Learns, is broken off and goes on, begins anew, is asked and looked into."""
+    raw = recipe(files(tmp_path / "data"), steps=40, validate_every=20, save_every=5)
+    raw["model"] |= {"members": 2, "heads": 2, "letters": [2, 4], "dropout": 0.1}
+    raw["training"] |= {"adversarial": 0.1}
+    trained(raw, tmp_path / "whole")
+    work = train(resolve(raw), tmp_path / "run", device="cpu")
+    for event in work:
+        if getattr(event, "stage", "") == "training" and event.done == 12:  # type: ignore[union-attr]
+            break
+    work.close()
+    trained(raw, tmp_path / "run", resume=True)
+    whole, parts = (tensors.read(tmp_path / x / "model.safetensors") for x in ("whole", "run"))
+    assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
+    assert finish(evaluate(tmp_path / "run", device="cpu")).scores.accuracy == 100
+
+    run = open_run(tmp_path / "run", CPU)
+    for member in run.worker.model.members:
+        assert torch.equal(member.spelled.known, run.worker.words.letters.known)
+    text = "it was awful indeed"
+    (told,) = show(tmp_path / "run", [text], device="cpu")
+    (look,) = STORY.look(run, [text])
+    assert told.judgement.label == "disliked"
+    assert told.judgement.looks.shape == (4, 5)
+    for said in (told, look):
+        assert said.text == told.text
+    assert look.item is not None
+    drawn = look.item("").weighed
+    assert drawn.weights == pytest.approx(told.weighed.weights, abs=1e-6)
+
+    _, notes = trained(raw, tmp_path / "again", start=tmp_path / "run")
+    assert not [note for note in notes if "new:" in note]
+    raw["model"]["letters"] = [3, 3]
+    _, notes = trained(raw, tmp_path / "other", start=tmp_path / "run")
+    (note,) = [note for note in notes if "taken" in note]
+    assert note.endswith("new: members.0.spelled.*, members.1.spelled.*")
 
 
 def test_a_run_from_before_there_were_letters_opens(run: Path, tmp_path: Path) -> None:

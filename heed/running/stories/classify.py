@@ -17,7 +17,7 @@ from heed.data.labelled import Column, Labelled, LabelledFiles, TextReport, read
 from heed.data.letters import GRAMS, MOST
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
-from heed.models import classifier
+from heed.models import committee
 from heed.models.classifier import POOLS, ClassifierSettings
 from heed.running.devices import version
 from heed.running.events import Note, Work
@@ -51,7 +51,7 @@ from heed.viewing.chart import BarChart, Bars
 from heed.viewing.looking import Look
 
 FEW = 5  # texts that are shown when none is given
-KNOWN = "spelled.known"  # the buffer of a model that reads letters
+KNOWN = "spelled.known"  # the buffer of a network that reads letters
 
 Label = Annotated[str, Field(min_length=1, max_length=1000)]
 
@@ -91,7 +91,7 @@ class ClassifyConfig(Config):
 
     def build(self) -> nn.Module:
         """The network, its weights drawn at random."""
-        return classifier.build(
+        return committee.build(
             self.model,
             symbols=self.symbols,
             labels=len(self.labels),
@@ -116,7 +116,7 @@ class Classifying(Story):
 
     def draft(self, recipe: ClassifyRecipe) -> None:
         """Neither the vocabulary nor the labels matter."""
-        classifier.build(recipe.model, symbols=len(SPECIALS), labels=2)
+        committee.build(recipe.model, symbols=len(SPECIALS), labels=2)
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Another pool: mean, max, last, first, or a static attention, whose `static/` may be left
@@ -186,24 +186,23 @@ class Classifying(Story):
         self, model: nn.Module, tokens: Words, config: ClassifyConfig, device: torch.device
     ) -> Labeller:
         """A labeller."""
-        own, letters = words_known(model), tokens.letters
-        if own is not None and letters is not None and not _same(own, letters.known):
+        letters = tokens.letters
+        if letters and not all(_same(x, letters.known) for x in words_known(model).values()):
             raise Refused("the letters in the weights are not those of tokenizer.json's words")
         return Labeller(model, tokens, device)
 
     def ready(self, model: nn.Module, tokens: Words) -> None:
         """What its words are spelled with."""
-        own = words_known(model)
-        if own is not None and tokens.letters is not None:
-            own.copy_(tokens.letters.known)
+        if tokens.letters is not None:
+            for own in words_known(model).values():
+                own.copy_(tokens.letters.known)
 
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
         """All of them; of letters only if they are the same ones, number for number."""
-        own, there = words_known(model), start.weights.get(KNOWN)
-        if own is None or there is None or _same(there, own):
-            return start.weights
-        mine = f"{KNOWN.partition('.')[0]}."
-        return {name: x for name, x in start.weights.items() if not name.startswith(mine)}
+        own, there = words_known(model), start.weights
+        strange = [x for x in own if x in there and not _same(there[x], own[x])]
+        theirs = tuple(name.removesuffix("known") for name in strange)
+        return {name: x for name, x in there.items() if not name.startswith(theirs)}
 
     def validator(self, worker: Labeller, prepared: Prepared, folder: RunFolder) -> Validator:
         """By texts it does not learn from."""
@@ -291,9 +290,9 @@ def spelled(words: Words, model: ClassifierSettings) -> Words:
     return replace(words, letters=words.tokeniser.letters(*model.letters))
 
 
-def words_known(model: nn.Module) -> Tensor | None:
-    """Where a model keeps what its words are spelled with."""
-    return model.get_buffer(KNOWN) if getattr(model, "spelled", None) is not None else None
+def words_known(model: nn.Module) -> dict[str, Tensor]:
+    """Where a model keeps what its words are spelled with: each member of a committee by itself."""
+    return {name: x for name, x in model.named_buffers() if name.endswith(KNOWN)}
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -48,16 +48,23 @@ class Labelling(nn.Module):
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
         text, lengths = batch.tokens["text"], batch.lengths["text"]
         labels = batch.tokens["label"][:, 0] - 1  # -1: a filler
-        said: Classified = model(text, lengths)
-        total, nll = self._surprise(said, labels)
-        drew = [record for record in said.seen.values() if record.log_prob is not None]
-        chance = self._chance(drew, batch, -nll.detach()) if drew else 0.0
-        parts, size = {"nll": nll.detach().sum()}, self.settings.adversarial
+        said = model(text, lengths).members
+        totals, nlls = self._surprises(said, labels)
+        earned = [self._chance(one, batch, nll) for one, nll in zip(said, nlls, strict=True)]
+        parts, size = {"nll": nlls.detach().mean(0).sum()}, self.settings.adversarial
         if size and torch.is_grad_enabled():
-            moved = model(text, lengths, nudge=nudge(total, said.vectors, lengths, size))
-            worse, _ = self._surprise(moved, labels)
-            total, parts["moved"] = total + worse, worse.detach().sum()
-        return Loss(total.sum() + chance, parts)
+            each = zip(totals, said, strict=True)
+            far = [nudge(total, one.vectors, lengths, size) for total, one in each]
+            # K B S E of a committee, B S E of a single network
+            moved = model(text, lengths, nudge=torch.stack(far).squeeze(0)).members
+            worse, _ = self._surprises(moved, labels)
+            totals, parts["moved"] = totals + worse, worse.detach().mean(0).sum()
+        return Loss(totals.mean(0).sum() + sum(earned) / len(said), parts)
+
+    def _surprises(self, said: list[Classified], labels: Tensor) -> tuple[Tensor, Tensor]:
+        """What each member learns from each text, and its -log p.    K B, K B"""
+        totals, nlls = zip(*(self._surprise(one, labels) for one in said), strict=True)
+        return torch.stack(totals), torch.stack(nlls)
 
     def _surprise(self, said: Classified, labels: Tensor) -> tuple[Tensor, Tensor]:
         """What is learnt from each text, and its -log p.    B, B"""
@@ -69,10 +76,12 @@ class Labelling(nn.Module):
             return nll, nll
         return cross_entropy(logits, labels, label_smoothing=smoothing, **rules), nll
 
-    def _chance(self, drew: list[Any], batch: Batch, reward: Tensor) -> Tensor | float:
+    def _chance(self, said: Classified, batch: Batch, nll: Tensor) -> Tensor | float:
         """REINFORCE as a sum: a look earns the log-probability of the text's label."""
-        if not torch.is_grad_enabled():
+        drew: list[Any] = [x for x in said.seen.values() if x.log_prob is not None]
+        if not drew or not torch.is_grad_enabled():
             return 0.0
+        reward = -nll.detach()
         level, bonus, rows = self.baseline.value, self.settings.entropy_bonus, len(reward)
         total = reward.new_zeros(())
         for record in drew:

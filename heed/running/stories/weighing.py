@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from heed.tasks.labeller import Judgement, Labeller
 from heed.tasks.looking import looked
 from heed.viewing.atlas import Take
@@ -128,11 +130,10 @@ def look(labeller: Labeller, text: str, right: str = "") -> Look:
     """A text, its label, and what every attention saw."""
     (said,), seen = looked(labeller.model, lambda: labeller.label([text]))
     found = layers(seen, lambda path: (said.pieces, None)) if said.pieces else []
-    weighed = {path: record for path, record in seen.items() if path.startswith("pool")}
-    for record in weighed.values():
-        map_ = record.statistics.map
-        if map_ is not None and map_.shape[-1] == len(said.pieces):
-            said = replace(said, looks=map_[0, :, 0].float().cpu().numpy())
+    maps = [record.statistics.map for path, record in seen.items() if "pool" in path.split(".")]
+    whole = [x[0, :, 0] for x in maps if x is not None and x.shape[-1] == len(said.pieces)]
+    if whole:  # of a committee the looks of one member after those of another
+        said = replace(said, looks=torch.cat(whole).float().cpu().numpy())
     shown = Shown(said, right)
     takes = [Take("", found)] if found else []
     return Look(text, shown.text, takes, shown.block, remark=shown.remark)
