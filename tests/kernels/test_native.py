@@ -132,8 +132,9 @@ def source(tmp_path: Path) -> Path:
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "heed/kernels/additive").mkdir(parents=True)
-    for name in ("native.c", "native.h", "additive/native.c"):  # one kernel stands for them all
-        shutil.copy(ROOT / "heed/kernels" / name, tmp_path / "heed/kernels" / name)
+    for folder in (".", "additive"):  # one kernel stands for them all
+        for path in (ROOT / "heed/kernels" / folder).glob("*.[ch]"):
+            shutil.copy(path, tmp_path / "heed/kernels" / folder)
     return tmp_path
 
 
