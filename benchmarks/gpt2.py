@@ -236,7 +236,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nanogpt", type=Path, required=True)
+    parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT, to compare with")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=1024)
@@ -247,6 +247,9 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small sizes, to rehearse")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.nanogpt is None:  # as `make bench` runs it
+        print("nothing was measured: --nanogpt PATH names the rival, a checkout of nanoGPT")
+        return
     if options.tiny:
         options.batch, options.length, options.rounds, options.repeats = 4, 64, 2, 2
     warnings.filterwarnings("ignore")
