@@ -73,13 +73,19 @@ def run(
 
 
 def printed(answers: Iterator[Answer], as_json: bool, *, keep: bool) -> Iterator[Shown]:
-    """Print the answers as they come; pass on what each looked at where that is kept."""
+    """Print the answers as they come; pass on what each looked at where that is kept.
+
+    A remark that the next answers share is made once.
+    """
+    before = ""
     for found in answers:
         if as_json:
             print(json.dumps(found.as_data(), ensure_ascii=False), flush=True)
         else:
             print(found.line(), flush=True)
-        if remark := getattr(found, "remark", ""):
+        remark = getattr(found, "remark", "")
+        if remark not in ("", before):
             typer.echo(f"heed: {safe(remark)}", err=True)
+        before = remark
         if keep:
             yield found.shown()

@@ -23,6 +23,23 @@ def chosen(name: str) -> torch.device:
     return device
 
 
+def crowded(device: torch.device) -> str:
+    """What to know before long work on a CPU that others use as well; nothing where it is quiet.
+
+    Threads wait for each other at every product, and for the slowest of them, who waits for others.
+    """
+    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+    if device.type != "cpu" or threads == 1 or not hasattr(os, "getloadavg"):
+        return ""
+    load = os.getloadavg()[0]
+    if load + threads <= 1.5 * cores:
+        return ""
+    return (
+        f"this machine is busy (load {load:.1f} on {cores} cores), and {threads} threads wait for "
+        "each other: with OMP_NUM_THREADS=1 small networks may learn many times as fast"
+    )
+
+
 def speaks() -> bool:
     """Whether this process prints: the only one, or the first of those that torchrun started."""
     return os.environ.get("RANK", "0") == "0"

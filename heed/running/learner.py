@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from heed.errors import Refused
+from heed.running.devices import crowded
 from heed.running.events import Note, Progress, Stopped, Work
 from heed.running.opening import fits, read_config
 from heed.running.starting import begin
@@ -96,6 +97,8 @@ class Learner:
                 f"warmup={self.settings.warmup} is longer than the {self.total} steps in all: "
                 "the full rate is never reached"
             )
+        if busy := crowded(crew.device):
+            self._say(busy)
         self.schedule = optimise.schedule(self.settings, self.total)
         self.standing = Standing()
         self.settled: Standing | None = None  # where it stood after the first few steps

@@ -145,7 +145,10 @@ def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
 def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, tuple[str, ...]]:
     """What config.json of heed's own describes, and the names of its labels."""
     if "task" in raw:
-        raise Refused(f"{shelf.path} is a run of heed; heed.load is for pretrained models")
+        raise Refused(
+            f"{shelf.path} is a run of heed, which heed.running.opening.open_run opens; "
+            "heed.load is for pretrained models"
+        )
     try:
         config = Stored.model_validate(raw)
     except ValidationError as error:

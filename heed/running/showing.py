@@ -146,6 +146,8 @@ def is_foreign(path: Path) -> bool:
     from heed.running.adopting import HEADS  # which many never need
 
     raw = Shelf(path).json("config.json")
+    if "heed" in raw:  # which wrote it, and keeps its settings otherwise than transformers
+        return False
     try:
         found = describe(raw)
     except HeedError as error:

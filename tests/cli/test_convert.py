@@ -13,6 +13,8 @@ import transformers
 
 from tests.running.folders import cut, network, page, pointer, reconfigure, save
 
+FIRST = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # what BERT's vocabulary begins with
+
 
 @pytest.fixture
 def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
@@ -45,6 +47,24 @@ def test_there_and_back(converting: Callable[..., Any], folder: Path, tmp_path: 
     one, other = (cls.from_pretrained(path).eval() for path in (folder, tmp_path / "back"))
     with torch.no_grad():
         assert torch.equal(one(symbols).logits, other(symbols).logits)
+
+
+@pytest.mark.parametrize("verb", ["show", "predict"])
+def test_verbs_take_what_was_converted(
+    verb: str,
+    converting: Callable[..., Any],
+    command: Callable[..., Any],
+    folder: Path,
+    tmp_path: Path,
+) -> None:
+    words = [*FIRST, *(f"w{n}" for n in range(len(FIRST), 20))]
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    assert converting().code == 0
+    given = tmp_path / "in.txt" if verb == "predict" else "w7 w8 w9"
+    (tmp_path / "in.txt").write_text("w7 w8 w9\n")
+    mine, theirs = (command(verb, str(path), str(given)) for path in (tmp_path / "ours", folder))
+    assert (mine.code, mine.err.count("heed:")) == (0, 0)
+    assert mine.out == theirs.out != ""
 
 
 def test_a_second_time_is_refused(converting: Callable[..., Any], tmp_path: Path) -> None:

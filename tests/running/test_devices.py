@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heed.errors import Refused
-from heed.running.devices import chosen, speaks, version
+from heed.running.devices import chosen, crowded, speaks, version
 
 
 def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,6 +12,29 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert chosen("auto").type == kind
     assert chosen("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("load", "threads", "device", "told"),
+    [
+        (3.5, 2, "cpu", True),
+        (1.2, 2, "cpu", True),
+        (0.3, 2, "cpu", False),  # quiet
+        (3.5, 1, "cpu", False),  # one thread waits for nobody
+        (3.5, 2, "cuda", False),
+    ],
+)
+def test_a_busy_machine_is_told(
+    monkeypatch: pytest.MonkeyPatch, load: float, threads: int, device: str, told: bool
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    said = crowded(torch.device(device))
+    assert bool(said) == told
+    if told:
+        assert f"load {load} on 2 cores" in said
+        assert "OMP_NUM_THREADS=1" in said
 
 
 @pytest.mark.parametrize(

@@ -325,11 +325,12 @@ def test_memories_are_of_xlnet_alone(tmp_path: Path) -> None:
 
 
 def test_lines_escape_and_come_back() -> None:
-    for text in ("a\nb", "\\n", "\\\n\\\\n", "plain", "a\\tb"):
-        assert "\n" not in escaped(text)
+    for text in ("a\nb", "\\n", "\\\n\\\\n", "plain", "a\\tb", "a\tb\\\t\r"):
+        assert not set("\n\r\t") & set(escaped(text))
         assert unescaped(escaped(text)) == text
     assert unescaped("ROMEO:\\nO") == "ROMEO:\nO"
-    assert unescaped("a\\tb") == "a\\tb"
+    assert unescaped("a\\tb") == "a\tb"
+    assert unescaped("a\\qb") == "a\\qb"
 
 
 @pytest.mark.parametrize("name", ["shakespeare-gpt", "shakespeare-lstm"])

@@ -39,6 +39,7 @@ SAMPLED = Decoding(method="sample", longest=200, temperature=0.8, top_k=200, see
 NONE = -1  # the label where nothing follows
 WATCHED = 24  # symbols of the validation text whose attention is drawn
 PICTURED = 12  # heads of it that go into samples/
+MARKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}  # what would part lines and columns
 
 
 class NextSymbol(nn.Module):
@@ -170,14 +171,19 @@ def evaluated(
 
 
 def escaped(text: str) -> str:
-    r"""A text in one line: a line break is \n, and a backslash \\."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    r"""A text in one line, and one column: a line break is \n, a tab \t, and a backslash \\."""
+    text = text.replace("\\", "\\\\")
+    for plain, told in MARKS.items():
+        text = text.replace(plain, told)
+    return text
 
 
 def unescaped(line: str) -> str:
     r"""What `escaped` made a line of; other backslashes stay as they are."""
     parts = line.split("\\\\")
-    return "\\".join(part.replace("\\n", "\n").replace("\\r", "\r") for part in parts)
+    for plain, told in MARKS.items():
+        parts = [part.replace(told, plain) for part in parts]
+    return "\\".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
