@@ -68,6 +68,11 @@ struct sums {
 static int64_t lesser(int64_t x, int64_t y) { return x < y ? x : y; }
 static int64_t greater(int64_t x, int64_t y) { return x > y ? x : y; }
 static int64_t panels_of(int64_t N) { return (N + PANEL - 1) / PANEL; }
+/* Rows of a map that has cells to sum. One with a cell for every pair is the weights themselves. */
+static int64_t pooled(const struct call *c)
+{
+    return c->rows == c->T && c->columns == c->N ? 0 : c->rows;
+}
 static int64_t tasks_of(const struct call *c) { return (c->T + c->chunk - 1) / c->chunk; }
 
 HEED_INLINE int any(ivec x)
@@ -440,11 +445,23 @@ HEED_INLINE void join(const int rows, int begun, const float *p, int64_t pitch, 
     }
 }
 
+/* Cells for every pair: the weights of each row. */
+static void copy(const struct scene *x)
+{
+    const struct call *c = x->c;
+    for (int64_t i = 0; i < x->n; i++) {
+        float *cells = c->map + ((x->b * c->H + x->h) * c->T + x->t + i) * c->N;
+        const float *p = x->energy + i * x->pitch, factor = x->factor[i];
+        for (int64_t s = x->from; s < x->to; s++)
+            cells[s] = p[s] * factor;
+    }
+}
+
 /* What the rows bring to keys and cells: band by band of rows of one cell, strip by strip of keys. */
 static void bring(const struct scene *x, float *part)
 {
     const struct call *c = x->c;
-    int64_t first = c->rows ? x->t * c->rows / c->T : 0;
+    int64_t rows = pooled(c), first = rows ? x->t * rows / c->T : 0;
     memset(part, 0, sizeof(float) * (size_t)c->part);
     for (int64_t from = x->from, to; from < x->to; from = to) {
         to = lesser(from + BLOCK, x->to);
@@ -452,10 +469,10 @@ static void bring(const struct scene *x, float *part)
         for (int64_t i = 0, stop; i < x->n; i = stop) {
             int64_t row = 0, queries = 1;
             stop = lesser(i + BAND, x->n);
-            if (c->rows) {
-                row = (x->t + i) * c->rows / c->T;
-                int64_t begin = (row * c->T + c->rows - 1) / c->rows;
-                int64_t next = ((row + 1) * c->T + c->rows - 1) / c->rows;
+            if (rows) {
+                row = (x->t + i) * rows / c->T;
+                int64_t begin = (row * c->T + rows - 1) / rows;
+                int64_t next = ((row + 1) * c->T + rows - 1) / rows;
                 queries = next - begin, stop = lesser(stop, next - x->t);
             }
             float strip[BLOCK];
@@ -466,7 +483,7 @@ static void bring(const struct scene *x, float *part)
                 join(1, begun, x->energy + i * x->pitch + from, x->pitch, x->factor + i, strip, width);
             for (int64_t s = 0; s < width; s++)
                 part[from + s] += strip[s];
-            if (c->rows)
+            if (rows)
                 pool(x, strip, from, to, 1 / (float)queries,
                      part + c->N + (row - first) * c->columns);
         }
@@ -512,6 +529,8 @@ static void look(void *context, struct heed_turns *turns)
             for (int64_t i = 0; i < x.n; i++)
                 say(&x, i);
             bring(&x, c->parts + task * c->part);
+            if (c->rows && !pooled(c))
+                copy(&x);
             c->spans[2 * task] = x.from, c->spans[2 * task + 1] = x.to;
         }
     } else
@@ -539,7 +558,7 @@ static void gather(void *context, struct heed_turns *turns)
             for (int64_t s = from; s < to; s++)
                 received[s] += (float)sum[s - from];
         }
-        for (int64_t task = greater(c->begin, head * each); c->rows && task < stop; task++) {
+        for (int64_t task = greater(c->begin, head * each); pooled(c) && task < stop; task++) {
             const float *part = c->parts + (task - c->begin) * c->part;
             int64_t t = task % each * c->chunk, last = lesser(t + c->chunk, c->T) - 1;
             int64_t row = t * c->rows / c->T, count = last * c->rows / c->T - row + 1;

@@ -39,7 +39,8 @@ def summarise(question: Question) -> list[Tensor]:
         return list(said)
     chunk = min(ROWS, T, max(6, -(-B * H * T // TASKS)))
     tasks = B * H * -(-T // chunk)
-    part = N + touched(chunk, T, rows) * columns
+    cells = 0 if question.map == (T, N) else touched(chunk, T, rows) * columns
+    part = N + cells  # numbers; a map with a cell for every pair has nothing to sum
     some = max(1, min(tasks, SCRATCH // part))
     packed = q.new_empty(B * G * -(-N // 16) * 16 * D)
     parts, spans = q.new_empty(some, part), place.new_empty(some, 2)
