@@ -25,7 +25,7 @@ from heed.attention.score import Additive, General, Score
 from heed.kernels.ability import needs_grad, saving, transformed
 from heed.kernels.choose import KERNELS
 from heed.kernels.linear.steps import mapping
-from heed.kernels.single import gathering
+from heed.kernels.looping import gathering
 from heed.records import Attended, Call, Need, State
 from heed.visible import Places
 

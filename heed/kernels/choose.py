@@ -44,7 +44,10 @@ NAMES: dict[str, ModuleType] = {**KERNELS, **BESIDE, **AROUND}
 """All that can be switched off."""
 
 CPU_ALONE = frozenset({"single", "cell", "surprise", "decoder"})
-"""Those for the CPU; all others serve a GPU too."""
+"""Those for the CPU; all others serve a GPU too.
+
+With `single` goes off what all loops share (looping.py), on a GPU the steps of windows (window/).
+"""
 
 _off: frozenset[str] = frozenset()
 _times_off: Counter[str] = Counter()  # contexts may overlap, in threads too

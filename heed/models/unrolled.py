@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from heed.kernels.cell import native
-from heed.kernels.single import first_alone
-from heed.kernels.single import learning as learning
+from heed.kernels.looping import first_alone
+from heed.kernels.looping import learning as learning
 
 Hidden = tuple[Tensor, ...]
 Ahead = Callable[[Tensor, Tensor, Hidden], tuple[Hidden, Hidden]]

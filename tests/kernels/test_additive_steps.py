@@ -12,7 +12,7 @@ from heed.errors import Refused
 from heed.kernels import native as library
 from heed.kernels.additive import native, operator, steps
 from heed.kernels.additive.plan import Plan
-from heed.kernels.single import gathering
+from heed.kernels.looping import gathering
 
 pytestmark = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
 

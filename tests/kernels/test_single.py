@@ -10,7 +10,7 @@ import heed
 from heed.attention.asking import Asking
 from heed.errors import Refused
 from heed.kernels import choose, single
-from heed.kernels.single import gathering
+from heed.kernels.looping import gathering
 from heed.records import Call
 from heed.visible import Causal, Keys, Places
 

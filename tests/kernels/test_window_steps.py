@@ -14,7 +14,7 @@ import heed
 from heed.attention.asking import Asking
 from heed.errors import Refused
 from heed.kernels import window
-from heed.kernels.single import gathering
+from heed.kernels.looping import gathering
 from heed.kernels.window import plain as formula
 from heed.kernels.window import steps
 from heed.kernels.window.geometry import Geometry, by_rows

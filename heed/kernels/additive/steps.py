@@ -16,7 +16,7 @@ from torch import Tensor
 from heed.kernels import native as library
 from heed.kernels.additive import native, operator
 from heed.kernels.additive.plan import Plan
-from heed.kernels.single import Rows, first_alone
+from heed.kernels.looping import Rows, first_alone
 
 
 def looking(

@@ -23,7 +23,7 @@ from torch import Tensor
 from heed.errors import ShapeError
 from heed.kernels import native as library
 from heed.kernels.linear import native
-from heed.kernels.single import first_alone, learning
+from heed.kernels.looping import first_alone, learning
 
 Map = Callable[..., Tensor]
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from heed.kernels.ability import transformed
+from heed.kernels.looping import Rows
 from heed.kernels.native import unbuilt
 from heed.kernels.sight import Sight, sight
-from heed.kernels.single import Rows
 from heed.kernels.window import operator, steps
 from heed.kernels.window.geometry import Geometry
 from heed.records import Call

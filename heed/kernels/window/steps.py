@@ -2,7 +2,7 @@
 
 The gradients of keys and values are as large as the memory, and nearly all of them are zero at any
 one step. Here a step leaves its rows behind, and two products form the gradients of the whole loop
-at its end (see `single.py`). Nor is anything cast beforehand: a step reads numbers as they are, so
+at its end (see `looping.py`). Nor is anything cast beforehand: a step reads numbers as they are, so
 that all it keeps is as small as its query. The twin is the operator, step by step.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels.ability import transformed
-from heed.kernels.single import Rows, first_alone
+from heed.kernels.looping import Rows, first_alone
 from heed.kernels.window.geometry import Geometry, by_rows
 
 
