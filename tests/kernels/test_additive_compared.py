@@ -254,7 +254,8 @@ def test_who_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
 FAKED = """
 import torch
 from triton.runtime.jit import JITFunction
-from heed.kernels.additive import compared, launching
+from heed.kernels import launching
+from heed.kernels.additive import compared
 
 launched, again = set(), set()
 

@@ -34,9 +34,9 @@ from heed.kernels.additive.forward import (
     Energies,
     energies_at,
 )
-from heed.kernels.additive.launching import At, at, launch, maybe
 from heed.kernels.additive.plan import Plan
 from heed.kernels.additive.scene import Back, Scene, Stretch
+from heed.kernels.launching import At, at, launch, maybe
 
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)

@@ -21,10 +21,10 @@ from torch.nn.functional import pad
 from heed.kernels.additive import tuned
 from heed.kernels.additive.device import ROWS, SHARED, bend, curve, power, tanh
 from heed.kernels.additive.forward import Energies
-from heed.kernels.additive.launching import at, launch
 from heed.kernels.additive.native import check_shapes
 from heed.kernels.additive.plan import Plan
 from heed.kernels.additive.scene import Scene, power_of_2
+from heed.kernels.launching import at, launch
 
 QUIET = tl.constexpr(0.5)
 """Below this |q| + |k| all of a block's c are so small that 1/2 must not be taken off them."""

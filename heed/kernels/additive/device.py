@@ -5,12 +5,10 @@ neighbouring widths side by side (`pairs`: D/2 N 2 for N rows), so that one 64-b
 brings both halves of a pair, and no layout changes between the load and the arithmetic.
 """
 
-import os
-
 import triton
 import triton.language as tl
 
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
+from heed.kernels.launching import INTERPRETED
 
 ROWS = tl.constexpr(16 if INTERPRETED.value else 64)
 """Rows of queries or keys that are taken together, and share one form of tanh.

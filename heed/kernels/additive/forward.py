@@ -24,9 +24,9 @@ from heed.kernels.additive.device import (
     span,
     tanh,
 )
-from heed.kernels.additive.launching import At, at, launch
 from heed.kernels.additive.plan import Plan
 from heed.kernels.additive.scene import Back, Scene, Stretch, layout
+from heed.kernels.launching import At, at, launch
 
 _ROWS: int = ROWS.value
 

@@ -104,7 +104,8 @@ def compile_ahead(
     key = (q.device, back, sizes, dtypes, sights, dropout > 0)
     if key in _met or (q.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
-    from heed.kernels.additive import backward, forward, launching
+    from heed.kernels import launching
+    from heed.kernels.additive import backward, forward
 
     _met.add(key)
     with launching.rehearsal():

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from heed.kernels.additive import tuned
 from heed.kernels.additive.device import ROWS, SLICES
-from heed.kernels.additive.launching import At, Room, at
 from heed.kernels.additive.plan import Plan
+from heed.kernels.launching import At, Room, at
 
 FAR = 1 << 30
 """Further than any key stands from any query."""

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from heed.kernels.additive.launching import at, launch
+from heed.kernels.launching import at, launch
 from heed.kernels.statistics.device import energies, reach, seen
 from heed.kernels.statistics.operator import room
 from heed.kernels.statistics.plan import Question

@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
-from heed.kernels.additive.device import INTERPRETED
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
+"""Whether kernels run in Triton's interpreter, without a GPU."""
 
 APART = 256
 """Bytes: parts of one allocation begin at multiples of it."""
