@@ -373,7 +373,7 @@ FAKED = """
 import torch
 from triton.runtime.jit import JITFunction
 from heed.kernels import launching
-from heed.kernels.additive import backward, forward, operator
+from heed.kernels.additive import backward, forward, operator, row
 from heed.kernels.additive.plan import Plan
 
 launched, everything = set(), set()
@@ -415,7 +415,7 @@ for T, H, dtype in ((1, 2, torch.float32), (70, 2, torch.float32), (70, 4, torch
             backward.backward(context, q, k, v, w, context, log_sum, seen, 0.0, None)
         assert warmed == launched, warmed ^ launched
         everything |= launched
-kernels = {x for m in (forward, backward) for n, x in vars(m).items() if n.endswith("_kernel")}
+kernels = {x for m in (forward, backward, row) for n, x in vars(m).items() if n.endswith("_kernel")}
 missing = kernels - everything - {forward.kept_kernel}
 assert not missing, missing
 print("done", flush=True)

@@ -16,9 +16,9 @@ from torch import Tensor
 from heed.kernels.additive import tuned
 from heed.kernels.additive.device import (
     LOG2E,
+    PLAIN_INTEGERS,
     ROWS,
     SHARED,
-    bend,
     curve,
     gain_tile,
     halves,
@@ -29,60 +29,21 @@ from heed.kernels.additive.device import (
     span,
     tanh,
 )
-from heed.kernels.additive.forward import (
-    PLAIN_INTEGERS,
-    Energies,
-    energies_at,
-)
+from heed.kernels.additive.forward import Energies, energies_at
 from heed.kernels.additive.plan import Plan
-from heed.kernels.additive.scene import Back, Scene, Stretch
-from heed.kernels.launching import At, at, launch, maybe
+from heed.kernels.additive.row import backward as by_row
+from heed.kernels.additive.scene import Back, Found, Scene, Stretch
+from heed.kernels.launching import At, at, launch
 
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def slope_kernel(
-    v,
-    grad,
-    log_sum,
-    delta,
-    energies,
-    turned,
-    weights,
-    moments,
-    stop,
-    exists,
-    table,
-    centre,
-    gain_centre,
-    seed,
-    T,
-    S,
-    H,
-    G,
-    blocks_s,
-    v_b,
-    v_g,
-    v_s,
-    table_b,
-    table_h,
-    table_t,
-    table_s,
-    first,
-    behind,
-    ahead,
-    radius,
-    b0,
-    block0,
-    blocks,
-    size,
-    sigma,
-    dropout,
-    boost,
-    R: tl.constexpr,
-    READ: tl.constexpr,
-    SLICED: tl.constexpr,
-    VECTOR: tl.constexpr,
-):
+    v, grad, log_sum, delta, energies, turned, weights, moments,
+    stop, exists, table, centre, gain_centre, seed,
+    T, S, H, G, blocks_s, v_b, v_g, v_s, table_b, table_h, table_t, table_s,
+    first, behind, ahead, radius, b0, block0, blocks, size, sigma, dropout, boost,
+    R: tl.constexpr, READ: tl.constexpr, SLICED: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
     """Weights of 64 queries by 64 keys, and slopes (gradients of energies) for energies.
 
     turned  the slopes once more, those of a key in a row
@@ -97,26 +58,10 @@ def slope_kernel(
     if (s0 >= start) & (s0 < end):
         t, s = t0 + tl.arange(0, ROWS), s0 + tl.arange(0, ROWS)
         seen = seen_tile(
-            t,
-            s,
-            T,
-            S,
-            b,
-            h,
-            H,
-            stop,
-            exists,
-            table,
-            centre,
-            table_b,
-            table_h,
-            table_t,
-            table_s,
-            first,
-            behind,
-            ahead,
-            radius,
-        )
+            t, s, T, S, b, h, H,
+            stop, exists, table, centre, table_b, table_h, table_t, table_s,
+            first, behind, ahead, radius,
+        )  # fmt: skip
         at = row.to(tl.int64) * T + t
         level = tl.load(log_sum + at, mask=t < T, other=0.0)
         level = tl.where(level == float("-inf"), 0.0, level)
@@ -201,41 +146,11 @@ def both(grown, pair, slopes, rise, lean, LEAN: tl.constexpr):
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def query_kernel(
-    q,
-    k,
-    w,
-    grad_q,
-    grad_w,
-    slopes,
-    rows_k,
-    top_q,
-    top_k,
-    stop,
-    centre,
-    T,
-    S,
-    H,
-    G,
-    blocks_t,
-    blocks_s,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_g,
-    k_s,
-    first,
-    behind,
-    ahead,
-    radius,
-    b0,
-    block0,
-    blocks,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    SIDE: tl.constexpr,
-    VECTOR: tl.constexpr,
-):
+    q, k, w, grad_q, grad_w, slopes, rows_k, top_q, top_k, stop, centre,
+    T, S, H, G, blocks_t, blocks_s, q_b, q_h, q_t, k_b, k_g, k_s,
+    first, behind, ahead, radius, b0, block0, blocks,
+    D: tl.constexpr, BD: tl.constexpr, SIDE: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
     """Sums over keys: the gradient of 64 queries, BD wide, and their part of the score vector's."""
     program = tl.program_id(0)
     slices = tl.cdiv(D, BD)
@@ -260,21 +175,9 @@ def query_kernel(
     rise = tl.zeros([ROWS, BD], tl.float32)
     lean = rise
     start, end = span(
-        (block0 + block) * ROWS,
-        T,
-        S,
-        b,
-        h,
-        H,
-        stop,
-        centre,
-        first,
-        behind,
-        ahead,
-        radius,
-        ROWS,
-        ROWS,
-    )
+        (block0 + block) * ROWS, T, S, b, h, H, stop, centre,
+        first, behind, ahead, radius, ROWS, ROWS,
+    )  # fmt: skip
     for s0 in range(start, end, ROWS):
         if high_q + largest(top_k, group * blocks_s + s0 // ROWS) <= SHARED:
             at = rows_k + tl.cast(s0 // 2, tl.int64) * padded
@@ -298,42 +201,12 @@ def query_kernel(
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def key_kernel(
-    q,
-    k,
-    w,
-    grad_k,
-    turned,
-    rows_q,
-    top_q,
-    top_k,
-    stop,
-    centre,
-    T,
-    S,
-    H,
-    G,
-    blocks_t,
-    blocks_s,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_g,
-    k_s,
-    first,
-    behind,
-    ahead,
-    radius,
-    b0,
-    block0,
-    blocks,
-    again,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    SIDE: tl.constexpr,
-    SINGLE: tl.constexpr,
+    q, k, w, grad_k, turned, rows_q, top_q, top_k, stop, centre,
+    T, S, H, G, blocks_t, blocks_s, q_b, q_h, q_t, k_b, k_g, k_s,
+    first, behind, ahead, radius, b0, block0, blocks, again,
+    D: tl.constexpr, BD: tl.constexpr, SIDE: tl.constexpr, SINGLE: tl.constexpr,
     VECTOR: tl.constexpr,
-):
+):  # fmt: skip
     """Sums over queries, and over the heads that share a key: the gradient of 64 keys, BD wide."""
     program = tl.program_id(0)
     slices = tl.cdiv(D, BD)
@@ -390,27 +263,10 @@ def key_kernel(
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def value_kernel(
-    grad,
-    grad_v,
-    weights,
-    stop,
-    centre,
-    T,
-    S,
-    H,
-    G,
-    blocks_s,
-    first,
-    behind,
-    ahead,
-    radius,
-    b0,
-    block0,
-    blocks,
-    again,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-):
+    grad, grad_v, weights, stop, centre,
+    T, S, H, G, blocks_s, first, behind, ahead, radius, b0, block0, blocks, again,
+    R: tl.constexpr, BR: tl.constexpr,
+):  # fmt: skip
     """Weights times the context's gradient: the gradient of 64 values, BR wide."""
     program = tl.program_id(0)
     slices = tl.cdiv(R, BR)
@@ -423,21 +279,9 @@ def value_kernel(
         for block in range(0, blocks):
             t = (block0 + block) * ROWS + tl.arange(0, ROWS)
             start, end = span(
-                (block0 + block) * ROWS,
-                T,
-                S,
-                b,
-                h,
-                H,
-                stop,
-                centre,
-                first,
-                behind,
-                ahead,
-                radius,
-                ROWS,
-                ROWS,
-            )
+                (block0 + block) * ROWS, T, S, b, h, H, stop, centre,
+                first, behind, ahead, radius, ROWS, ROWS,
+            )  # fmt: skip
             if (s0 >= start) & (s0 < end):
                 place = ((local // G * H + h).to(tl.int64) * blocks + block) * ROWS
                 place = (place + tl.arange(0, ROWS))[None, :] * (blocks_s * ROWS) + s[:, None]
@@ -452,138 +296,6 @@ def value_kernel(
     if again:
         whole += tl.load(at, mask=inside, other=0.0)
     tl.store(at, whole, mask=inside)
-
-
-@triton.jit(do_not_specialize=PLAIN_INTEGERS)
-def row_kernel(
-    q,
-    k,
-    v,
-    w,
-    grad,
-    context,
-    log_sum,
-    grad_q,
-    grad_k,
-    grad_v,
-    grad_w,
-    grad_centre,
-    stop,
-    exists,
-    table,
-    centre,
-    gain_centre,
-    seed,
-    T,
-    S,
-    H,
-    G,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_g,
-    k_s,
-    v_b,
-    v_g,
-    v_s,
-    table_b,
-    table_h,
-    table_t,
-    table_s,
-    first,
-    behind,
-    ahead,
-    radius,
-    sigma,
-    dropout,
-    boost,
-    D: tl.constexpr,
-    R: tl.constexpr,
-    WIDTH: tl.constexpr,
-    READ: tl.constexpr,
-    BS: tl.constexpr,
-    VECTOR: tl.constexpr,
-    PRECISE: tl.constexpr,
-):
-    """All the gradients of one query that shares its keys with none: each key is read once."""
-    row = tl.program_id(0)
-    b, h = row // H, row % H
-    t = tl.zeros([1], tl.int32)
-    d, r = tl.arange(0, WIDTH), tl.arange(0, READ)
-    scores = tl.load(w + h.to(tl.int64) * D + d, mask=d < D, other=0.0).to(tl.float32)
-    asked = q + (b.to(tl.int64) * q_b + h.to(tl.int64) * q_h) * VECTOR
-    asked = tl.load(asked + d, mask=d < D, other=0.0).to(tl.float32)
-    asked = tl.where(asked == asked, asked, 0.0)
-    keys = k + (b.to(tl.int64) * k_b + h.to(tl.int64) * k_g) * VECTOR + d[None, :]
-    values = v + (b.to(tl.int64) * v_b + h.to(tl.int64) * v_g) * VECTOR + r[None, :]
-    at = row.to(tl.int64)
-    wish = tl.load(grad + at * R + r, mask=r < R, other=0.0).to(tl.float32)
-    gathered = tl.load(context + at * R + r, mask=r < R, other=0.0).to(tl.float32)
-    delta = tl.sum(wish * gathered, 0)
-    level = tl.load(log_sum + at)
-    level = tl.where(level == float("-inf"), 0.0, level)
-
-    rise = tl.zeros([WIDTH], tl.float32)
-    lean = tl.zeros([WIDTH], tl.float32)
-    moment = 0.0
-    for s0 in range(0, S, BS):
-        s = s0 + tl.arange(0, BS)
-        seen = seen_tile(
-            t,
-            s,
-            T,
-            S,
-            b,
-            h,
-            H,
-            stop,
-            exists,
-            table,
-            centre,
-            table_b,
-            table_h,
-            table_t,
-            table_s,
-            first,
-            behind,
-            ahead,
-            radius,
-        )  # 1 BS
-        here = tl.sum(seen.to(tl.int32), 0) > 0
-        place = s.to(tl.int64)[:, None] * VECTOR
-        key = tl.load(keys + place * k_s, mask=here[:, None] & (d < D)[None, :], other=0.0)
-        value = tl.load(values + place * v_s, mask=here[:, None] & (r < R)[None, :], other=0.0)
-        bent = bend(asked[None, :] + key.to(tl.float32), PRECISE)
-        energy = tl.where(here, tl.sum(bent * scores[None, :], 1) - level, float("-inf"))
-        weight = tl.exp2(energy * LOG2E)
-        wanted = tl.sum(wish[None, :] * value.to(tl.float32), 1)
-        used = weight
-        if gain_centre is not None:
-            gain, away = gain_tile(t, s, T, b, h, H, gain_centre, sigma)
-            used = used * tl.sum(gain, 0)
-        if seed is not None:
-            used = used * tl.sum(kept_tile(t, s, row, seed, dropout, boost), 0)
-        if gain_centre is not None:
-            moment += tl.sum(used * wanted * tl.sum(away, 0), 0) / (sigma * sigma)
-        slope = tl.where(here, used * wanted - weight * delta, 0.0)
-        steep = slope[:, None] * (1.0 - bent * bent)
-        rise += tl.sum(steep, 0)
-        lean += tl.sum(slope[:, None] * bent, 0)
-        place = (at * S + s)[:, None]
-        inside = (s < S)[:, None]
-        tl.store(
-            grad_k + place * D + d[None, :], steep * scores[None, :], mask=inside & (d < D)[None, :]
-        )
-        tl.store(
-            grad_v + place * R + r[None, :],
-            used[:, None] * wish[None, :],
-            mask=inside & (r < R)[None, :],
-        )
-    tl.store(grad_q + at * D + d, rise * scores, mask=d < D)
-    tl.store(grad_w + at * D + d, lean, mask=d < D)
-    if gain_centre is not None:
-        tl.store(grad_centre + at, moment)
 
 
 def backward(
@@ -602,45 +314,12 @@ def backward(
     scene = Scene(q, k, v, w, seen, dropout, seed)
     B, H, T, D = scene.shape
     given = (at(x.contiguous()) for x in (grad, context, log_sum))
-    by = _by_row if T == 1 and H == scene.G else _by_tile
+    by = by_row if T == 1 and H == scene.G else _by_tile
     grad_q, grad_k, grad_v, grad_w, grad_centre = by(scene, (q, k, v), *given)
     grad_w = grad_w.view(B, H, -1, D).sum((0, 2))
     if grad_centre is not None and seen.gain_centre is not None:
         grad_centre = grad_centre.sum_to_size(seen.gain_centre.shape)
     return grad_q, grad_k.to(k.dtype), grad_v.to(v.dtype), grad_w.to(w.dtype), grad_centre
-
-
-Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
-
-
-def _by_row(
-    scene: Scene, qkv: tuple[Tensor, Tensor, Tensor], grad: At, context: At, log_sum: At
-) -> Found:
-    """One query a head, whose keys are its own."""
-    q = qkv[0]
-    B, H, _, D = scene.shape
-    keys, warps = tuned.row(max(scene.width, scene.read))
-    unit = scene.unit("q", "k", "v")
-    grad_q, grad_k, grad_v = (_like(x) for x in qkv)
-    grad_w = q.new_empty(B * H, D, dtype=torch.float32)
-    gains = scene.gain_centre is not None
-    grad_centre = q.new_empty(B, H, 1, dtype=torch.float32) if gains else None
-    launch(
-        row_kernel,
-        (B * H, 1),
-        (
-            *(scene.q, scene.k, scene.v, scene.w, grad, context, log_sum),
-            *(at(grad_q), at(grad_k), at(grad_v), at(grad_w), maybe(grad_centre)),
-            *scene.sights,
-        ),
-        (
-            *(*scene.lengths, *scene.steps(unit, "q", "k", "v"), *scene.table_steps),
-            *(*scene.edges, *scene.factors),
-        ),
-        (D, scene.R, scene.width, scene.read, keys, unit, scene.precise),
-        warps,
-    )
-    return grad_q, grad_k, grad_v, grad_w, grad_centre
 
 
 def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:

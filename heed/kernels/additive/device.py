@@ -37,6 +37,14 @@ SHARED_BY_FOUR = tl.constexpr(10.0)
 STEEPEST = tl.constexpr(60.0)
 """Exponents of two are cut here; what is small enough to share never reaches it."""
 
+PLAIN_INTEGERS = [
+    "T", "S", "H", "G", "blocks_t", "blocks_s", "programs_q",
+    "q_b", "q_h", "q_t", "k_b", "k_g", "k_s", "v_b", "v_g", "v_s",
+    "table_b", "table_h", "table_t", "table_s", "first", "behind", "ahead", "radius",
+    "b0", "block0", "blocks", "again", "size",
+]  # fmt: skip
+"""What may change from call to call without a new compilation."""
+
 
 @triton.jit
 def reciprocal(x):
@@ -252,21 +260,9 @@ def by_sums(q, k, w, there_q, there_k, energy, D, DEPTH: tl.constexpr):
 
 @triton.jit
 def span(
-    t0,
-    T,
-    S,
-    b,
-    h,
-    H,
-    stop,
-    centre,
-    first,
-    behind,
-    ahead,
-    radius,
-    BT: tl.constexpr,
-    BS: tl.constexpr,
-):
+    t0, T, S, b, h, H, stop, centre, first, behind, ahead, radius,
+    BT: tl.constexpr, BS: tl.constexpr,
+):  # fmt: skip
     """The keys that some of BT queries may see: where they start, a multiple of BS, and end."""
     end = S
     if stop is not None:
@@ -285,26 +281,9 @@ def span(
 
 @triton.jit
 def seen_tile(
-    t,
-    s,
-    T,
-    S,
-    b,
-    h,
-    H,
-    stop,
-    exists,
-    table,
-    centre,
-    table_b,
-    table_h,
-    table_t,
-    table_s,
-    first,
-    behind,
-    ahead,
-    radius,
-):
+    t, s, T, S, b, h, H, stop, exists, table, centre, table_b, table_h, table_t, table_s,
+    first, behind, ahead, radius,
+):  # fmt: skip
     """Which of the keys s each of the queries t may see."""
     end = S
     if stop is not None:

@@ -11,9 +11,9 @@ from heed.kernels.additive import tuned
 from heed.kernels.additive.device import (
     LN2,
     LOG2E,
+    PLAIN_INTEGERS,
     ROWS,
     SLICES,
-    bend,
     energy_tile,
     gain_tile,
     kept_tile,
@@ -25,79 +25,20 @@ from heed.kernels.additive.device import (
     tanh,
 )
 from heed.kernels.additive.plan import Plan
+from heed.kernels.additive.row import forward as by_row
 from heed.kernels.additive.scene import Back, Scene, Stretch, layout
 from heed.kernels.launching import At, at, launch
 
 _ROWS: int = ROWS.value
 
-PLAIN_INTEGERS = [
-    "T",
-    "S",
-    "H",
-    "G",
-    "blocks_t",
-    "blocks_s",
-    "programs_q",
-    "q_b",
-    "q_h",
-    "q_t",
-    "k_b",
-    "k_g",
-    "k_s",
-    "v_b",
-    "v_g",
-    "v_s",
-    "table_b",
-    "table_h",
-    "table_t",
-    "table_s",
-    "first",
-    "behind",
-    "ahead",
-    "radius",
-    "b0",
-    "block0",
-    "blocks",
-    "again",
-    "size",
-]
-"""What may change from call to call without a new compilation."""
-
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def prepare_kernel(
-    q,
-    k,
-    w,
-    pairs_q,
-    pairs_k,
-    tanhs_q,
-    tanhs_k,
-    rows_q,
-    rows_k,
-    top_q,
-    top_k,
-    vector,
-    grad,
-    context,
-    delta,
-    T,
-    S,
-    H,
-    G,
-    blocks_t,
-    blocks_s,
-    programs_q,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_g,
-    k_s,
-    D: tl.constexpr,
-    R: tl.constexpr,
-    CLEAN: tl.constexpr,
-):
+    q, k, w, pairs_q, pairs_k, tanhs_q, tanhs_k, rows_q, rows_k, top_q, top_k, vector, grad,
+    context, delta,
+    T, S, H, G, blocks_t, blocks_s, programs_q, q_b, q_h, q_t, k_b, k_g, k_s,
+    D: tl.constexpr, R: tl.constexpr, CLEAN: tl.constexpr,
+):  # fmt: skip
     """Exponentials and the largest magnitude of 64 rows of q or k, 64 widths of them.
 
     By the way, where asked: the score vector in float32; and grad · context of every query, which
@@ -166,43 +107,11 @@ def prepare_kernel(
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def energy_kernel(
-    q,
-    k,
-    w,
-    energies,
-    pairs_q,
-    pairs_k,
-    tanhs_q,
-    tanhs_k,
-    top_q,
-    top_k,
-    stop,
-    centre,
-    T,
-    S,
-    H,
-    G,
-    blocks_t,
-    blocks_s,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_g,
-    k_s,
-    first,
-    behind,
-    ahead,
-    radius,
-    b0,
-    block0,
-    blocks,
-    size,
-    D: tl.constexpr,
-    DEPTH: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BT: tl.constexpr,
-):
+    q, k, w, energies, pairs_q, pairs_k, tanhs_q, tanhs_k, top_q, top_k, stop, centre,
+    T, S, H, G, blocks_t, blocks_s, q_b, q_h, q_t, k_b, k_g, k_s,
+    first, behind, ahead, radius, b0, block0, blocks, size,
+    D: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
     """Energies of BT queries by 64 keys over a slice of the width, where one may see the other."""
     program = tl.program_id(0)
     slices: tl.constexpr = (D + DEPTH - 1) // DEPTH
@@ -225,29 +134,13 @@ def energy_kernel(
             tanhs_k += group * d2 * step_k
         offered = k + b.to(tl.int64) * k_b + g.to(tl.int64) * k_g
         energy = energy_tile(
-            pairs_q,
-            pairs_k,
-            tanhs_q,
-            tanhs_k,
+            pairs_q, pairs_k, tanhs_q, tanhs_k,
             q + b.to(tl.int64) * q_b + h.to(tl.int64) * q_h + t.to(tl.int64) * q_t,
-            offered + s.to(tl.int64) * k_s,
-            w + h.to(tl.int64) * D,
+            offered + s.to(tl.int64) * k_s, w + h.to(tl.int64) * D,
             largest(top_q, row * blocks_t + t0 // ROWS),
             largest(top_k, group * blocks_s + s0 // ROWS),
-            t,
-            s,
-            T,
-            S,
-            step_q,
-            step_k,
-            slice_ * DEPTH,
-            energies,
-            D,
-            DEPTH,
-            WIDTH,
-            BT,
-            ROWS,
-        )
+            t, s, T, S, step_q, step_k, slice_ * DEPTH, energies, D, DEPTH, WIDTH, BT, ROWS,
+        )  # fmt: skip
         place = (local.to(tl.int64) * tiles + tile) * BT + tl.arange(0, BT)
         place = tl.cast(slice_, tl.int64) * size + place[:, None] * step_k + s[None, :]
         tl.store(energies + place, energy)
@@ -264,45 +157,12 @@ def energies_at(energies, place, size, SLICES_OF_D: tl.constexpr):
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def read_kernel(
-    v,
-    context,
-    log_sum,
-    energies,
-    stop,
-    exists,
-    table,
-    centre,
-    gain_centre,
-    seed,
-    T,
-    S,
-    H,
-    G,
-    blocks_s,
-    v_b,
-    v_g,
-    v_s,
-    table_b,
-    table_h,
-    table_t,
-    table_s,
-    first,
-    behind,
-    ahead,
-    radius,
-    b0,
-    block0,
-    blocks,
-    size,
-    sigma,
-    dropout,
-    boost,
-    R: tl.constexpr,
-    READ: tl.constexpr,
-    BT: tl.constexpr,
-    SLICED: tl.constexpr,
+    v, context, log_sum, energies, stop, exists, table, centre, gain_centre, seed,
+    T, S, H, G, blocks_s, v_b, v_g, v_s, table_b, table_h, table_t, table_s,
+    first, behind, ahead, radius, b0, block0, blocks, size, sigma, dropout, boost,
+    R: tl.constexpr, READ: tl.constexpr, BT: tl.constexpr, SLICED: tl.constexpr,
     VECTOR: tl.constexpr,
-):
+):  # fmt: skip
     """Visibility, softmax and read of BT queries of one head."""
     tiles = blocks * (ROWS // BT)
     tile, local = tl.program_id(0) % tiles, tl.program_id(0) // tiles
@@ -321,26 +181,10 @@ def read_kernel(
     for s0 in range(start, end, ROWS):
         s = s0 + tl.arange(0, ROWS)
         seen = seen_tile(
-            t,
-            s,
-            T,
-            S,
-            b,
-            h,
-            H,
-            stop,
-            exists,
-            table,
-            centre,
-            table_b,
-            table_h,
-            table_t,
-            table_s,
-            first,
-            behind,
-            ahead,
-            radius,
-        )
+            t, s, T, S, b, h, H,
+            stop, exists, table, centre, table_b, table_h, table_t, table_s,
+            first, behind, ahead, radius,
+        )  # fmt: skip
         energy = energies_at(energies, place + s[None, :], size, SLICED)
         energy = tl.where(seen, energy * LOG2E, float("-inf"))
         higher = tl.maximum(top, tl.max(energy, 1))
@@ -372,122 +216,6 @@ def read_kernel(
         gathered / safe[:, None],
         mask=(t < T)[:, None] & (r < R)[None, :],
     )
-
-
-@triton.jit(do_not_specialize=PLAIN_INTEGERS)
-def row_kernel(
-    q,
-    k,
-    v,
-    w,
-    context,
-    log_sum,
-    stop,
-    exists,
-    table,
-    centre,
-    gain_centre,
-    seed,
-    T,
-    S,
-    H,
-    G,
-    q_b,
-    q_h,
-    q_t,
-    k_b,
-    k_g,
-    k_s,
-    v_b,
-    v_g,
-    v_s,
-    table_b,
-    table_h,
-    table_t,
-    table_s,
-    first,
-    behind,
-    ahead,
-    radius,
-    sigma,
-    dropout,
-    boost,
-    D: tl.constexpr,
-    R: tl.constexpr,
-    WIDTH: tl.constexpr,
-    READ: tl.constexpr,
-    BS: tl.constexpr,
-    VECTOR: tl.constexpr,
-    PRECISE: tl.constexpr,
-):
-    """One query over a stretch of its keys, each read once: bound by memory."""
-    at = tl.program_id(0)
-    row = at // T
-    b, h = row // H, row % H
-    g = h // (H // G)
-    t = at % T + tl.zeros([1], tl.int32)
-    d, r = tl.arange(0, WIDTH), tl.arange(0, READ)
-    vector = tl.load(w + h.to(tl.int64) * D + d, mask=d < D, other=0.0).to(tl.float32)
-    asked = q + (b.to(tl.int64) * q_b + h.to(tl.int64) * q_h + (at % T).to(tl.int64) * q_t) * VECTOR
-    asked = tl.load(asked + d, mask=d < D, other=0.0).to(tl.float32)
-    keys = k + (b.to(tl.int64) * k_b + g.to(tl.int64) * k_g) * VECTOR + d[None, :]
-    values = v + (b.to(tl.int64) * v_b + g.to(tl.int64) * v_g) * VECTOR + r[None, :]
-
-    top = tl.full([1], float("-inf"), tl.float32)
-    mass = tl.zeros([1], tl.float32)
-    gathered = tl.zeros([READ], tl.float32)
-    start, end = span(at % T, T, S, b, h, H, stop, centre, first, behind, ahead, radius, 1, BS)
-    share = tl.cdiv(tl.cdiv(tl.maximum(end - start, 0), BS), tl.num_programs(1)) * BS
-    start += tl.program_id(1) * share
-    for s0 in range(start, tl.minimum(end, start + share), BS):
-        s = s0 + tl.arange(0, BS)
-        seen = seen_tile(
-            t,
-            s,
-            T,
-            S,
-            b,
-            h,
-            H,
-            stop,
-            exists,
-            table,
-            centre,
-            table_b,
-            table_h,
-            table_t,
-            table_s,
-            first,
-            behind,
-            ahead,
-            radius,
-        )  # 1 BS
-        here = tl.sum(seen.to(tl.int32), 0) > 0
-        place = s.to(tl.int64)[:, None] * VECTOR
-        key = tl.load(keys + place * k_s, mask=here[:, None] & (d < D)[None, :], other=0.0)
-        value = tl.load(values + place * v_s, mask=here[:, None] & (r < R)[None, :], other=0.0)
-        bent = bend(asked[None, :] + key.to(tl.float32), PRECISE)
-        energy = tl.sum(bent * vector[None, :], 1) * LOG2E
-        energy = tl.where(here, energy, float("-inf"))
-        higher = tl.maximum(top, tl.max(energy, 0))
-        base = tl.where(higher == float("-inf"), 0.0, higher)
-        weight = tl.exp2(energy - base)
-        fade = tl.exp2(top - base)
-        mass = mass * fade + tl.sum(weight, 0)
-        if gain_centre is not None:
-            gain, _ = gain_tile(t, s, T, b, h, H, gain_centre, sigma)
-            weight = weight * tl.sum(gain, 0)
-        if seed is not None:
-            weight = weight * tl.sum(kept_tile(t, s, row, seed, dropout, boost), 0)
-        gathered = gathered * tl.sum(fade, 0) + tl.sum(weight[:, None] * value.to(tl.float32), 0)
-        top = higher
-
-    one = tl.arange(0, 1)
-    sighted = mass > 0
-    safe = tl.where(sighted, mass, 1.0)
-    at = at.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
-    tl.store(log_sum + at + one, tl.where(sighted, (top + tl.log2(safe)) * LN2, top))
-    tl.store(context + at * R + r, gathered / tl.sum(safe, 0), mask=r < R)
 
 
 class Energies:
@@ -571,7 +299,7 @@ def forward(
     scene = Scene(q, k, v, w, seen, dropout, seed)
     B, H, T, _ = scene.shape
     if T <= 4:
-        return _by_row(scene, v)
+        return by_row(scene, v)
     context = v.new_empty(B, H, T, scene.R)
     log_sum = q.new_empty(B, H, T, dtype=torch.float32)
     energies = Energies(scene, q)
@@ -590,33 +318,6 @@ def forward(
             tile.warps,
         )
     return context, log_sum
-
-
-def _by_row(scene: Scene, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for a query or a few, cut along S where there are too few to fill a GPU."""
-    B, H, T, D = scene.shape
-    R, dtype = scene.R, v.dtype
-    keys, warps = tuned.row(max(scene.width, scene.read))
-    cuts = max(1, min(64, scene.S // 512, tuned.ENOUGH * 2 // (B * H * T)))
-    context = v.new_empty(B, H, T, cuts, R, dtype=dtype if cuts == 1 else torch.float32)
-    log_sum = v.new_empty(B, H, T, cuts, dtype=torch.float32)
-    unit = scene.unit("q", "k", "v")
-    launch(
-        row_kernel,
-        (B * H * T, cuts),
-        (scene.q, scene.k, scene.v, scene.w, at(context), at(log_sum), *scene.sights),
-        (
-            *(*scene.lengths, *scene.steps(unit, "q", "k", "v"), *scene.table_steps),
-            *(*scene.edges, *scene.factors),
-        ),
-        (D, R, scene.width, scene.read, keys, unit, scene.precise),
-        warps,
-    )
-    if cuts == 1:
-        return context[:, :, :, 0], log_sum[..., 0]
-    whole = log_sum.logsumexp(-1)
-    share = (log_sum - whole[..., None]).nan_to_num(-torch.inf, neginf=-torch.inf).exp()
-    return (share[..., None] * context).sum(3).to(dtype), whole
 
 
 @triton.jit(do_not_specialize=["T", "S"])

@@ -112,6 +112,10 @@ class Back(NamedTuple):
     dtype: torch.dtype  # of the values
 
 
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
+"""Gradients of q, k, v, the score vector and, where there is a Gaussian, its centres."""
+
+
 class Layout(NamedTuple):
     """How a call is cut up, and what it needs room for."""
 
