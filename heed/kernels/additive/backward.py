@@ -1,9 +1,9 @@
 """The backward pass in Triton: weights again from the log-sum, then each gradient by its own sum.
 
-The gradients of the energies of a stretch of queries are written down (`slopes`, bounded in size)
-and read by two kernels that sum over keys and over queries, each along its own copy: what follows
-along a sum follows in memory. With c = 1 / (1 + e^{2q} e^{2k}) - 1/2, tanh = -2c and its derivative
-is 4 (1/4 - c²); two neighbours along the sum share a reciprocal.
+The gradients of the energies of a stretch of queries are written down (`slopes`) and read by two
+kernels that sum over keys and over queries, each along its own copy: what follows along a sum
+follows in memory. With c = 1 / (1 + e^{2q} e^{2k}) - 1/2, tanh = -2c and its derivative is
+4 (1/4 - c²); two neighbours along the sum share a reciprocal.
 """
 
 from collections.abc import Callable

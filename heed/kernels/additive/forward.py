@@ -219,7 +219,7 @@ def read_kernel(
 
 
 class Energies:
-    """Energies of one stretch of queries after another, in a scratch of bounded size.
+    """Energies of one stretch of queries after another, in a scratch that all share.
 
     Exponentials (and tanhs) of q and k are made at once: pairs D/2 N 2 and, where `back` asks for
     gradients, rows N/2 D 2, per head; beside them the largest magnitudes. Each step of the

@@ -172,7 +172,7 @@ def layout(
 
 
 def stretches(B: int, H: int, blocks_t: int, bytes_per_block: int, budget: int) -> list[Stretch]:
-    """Batch rows and blocks of queries to take at a time."""
+    """Batch rows and blocks of queries to take at a time: a block at least, whatever the budget."""
     fit = max(1, budget // (H * bytes_per_block))  # blocks of queries, of all the heads of a row
     if fit >= blocks_t:
         rows = fit // blocks_t

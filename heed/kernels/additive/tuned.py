@@ -28,7 +28,7 @@ ENOUGH = 264
 """Programs that keep a large GPU busy: two for each of 132 multiprocessors."""
 
 SCRATCH = 1 << 28
-"""Bytes of energies that are written down at a time."""
+"""Bytes of energies that are written down at a time; more where 64 queries of all heads need it."""
 
 SCRATCH_BACK = 3 << 27
 """Of their gradients, which lie there twice, and weights: a stretch that fills a large GPU."""
