@@ -25,6 +25,7 @@ from heed.kernels.additive.native import check_shapes
 from heed.kernels.additive.plan import Plan
 from heed.kernels.additive.scene import Scene, power_of_2
 from heed.kernels.launching import at, launch
+from heed.kernels.strides import dense
 
 QUIET = tl.constexpr(0.5)
 """Below this |q| + |k| all of a block's c are so small that 1/2 must not be taken off them."""
@@ -47,7 +48,7 @@ def energies(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
     whole = q.new_empty(B, H, T, S, dtype=torch.float32)
     if not whole.numel() or not D:
         return whole.zero_()
-    q, k = _dense(q), _dense(k)
+    q, k = dense(q), dense(k)
     scene = Scene(q, k, k, w, Plan(), 0.0, None)
     return _by_row(scene, whole) if T <= FEW else _by_tile(scene, q, k, whole)
 
@@ -258,8 +259,3 @@ def _sum(
         128,
     )
     return out, leans
-
-
-def _dense(x: Tensor) -> Tensor:
-    """The same where the last axis has no gaps."""
-    return x if x.stride(-1) == 1 else x.contiguous()

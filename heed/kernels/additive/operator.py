@@ -17,6 +17,7 @@ from heed.errors import Refused
 from heed.kernels.ability import needs_grad
 from heed.kernels.additive import native
 from heed.kernels.additive.plan import Plan
+from heed.kernels.strides import dense
 
 _PLAN = (
     "Tensor? stop, Tensor? exists, Tensor? table, Tensor? centre, Tensor? gain_centre, "
@@ -73,7 +74,7 @@ def _on_cuda(
 ) -> tuple[Tensor, Tensor]:
     from heed.kernels.additive import forward
 
-    given = (_dense(q), _dense(k), _dense(v), w, Plan(*rest[:_STEPS]), *rest[_STEPS : _STEPS + 2])
+    given = (dense(q), dense(k), dense(v), w, Plan(*rest[:_STEPS]), *rest[_STEPS : _STEPS + 2])
     if q.device.index == torch.cuda.current_device():
         compile_ahead(*given, back=back)
         return forward.forward(*given)
@@ -125,16 +126,11 @@ def _back_on_cuda(*given: Any) -> tuple[Tensor, ...]:
 
     grad, q, k, v, w, context, log_sum, *rest = given
     seen = (Plan(*rest[:_STEPS]), *rest[_STEPS : _STEPS + 2])
-    given = (grad, _dense(q), _dense(k), _dense(v), w, context, log_sum, *seen)
+    given = (grad, dense(q), dense(k), dense(v), w, context, log_sum, *seen)
     if q.device.index == torch.cuda.current_device():
         return _five(backward.backward(*given))
     with torch.cuda.device(q.device):
         return _five(backward.backward(*given))
-
-
-def _dense(x: Tensor) -> Tensor:
-    """The same where the last axis has no gaps."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _five(grads: tuple[Tensor | None, ...]) -> tuple[Tensor, ...]:

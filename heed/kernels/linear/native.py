@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from heed.kernels import native
+from heed.kernels.strides import dense
 
 PANEL, MARKS = 16, 32
 
@@ -101,8 +102,7 @@ def panels(weight: Tensor, turned: bool = False) -> Tensor:
 
     N K -> ⌈N / 16⌉ K 16, or ⌈K / 16⌉ N 16
     """
-    weight = weight.detach()
-    weight = weight if weight.stride(1) == 1 else weight.contiguous()
+    weight = dense(weight.detach())
     N, K = weight.shape
     across, along = (K, N) if turned else (N, K)
     packed = weight.new_empty(-(-across // PANEL), along, PANEL)
@@ -184,7 +184,7 @@ def likeliest(x: Tensor, packed: Packed, many: int, end: int, forbid: Tensor) ->
 def ahead(packed: Sequence[Tensor], parts: Sequence[Tensor], N: int, bends: bool) -> Tensor:
     """Σ x_i W_iᵀ of one part or two, bent by tanh if wanted.    B K_i -> B N"""
     native.must_read(*parts)
-    x, *more = (_dense(part) for part in parts)
+    x, *more = (dense(part) for part in parts)
     z, w = (more[0], packed[1]) if more else (x, packed[0])
     B, y = len(x), x.new_empty(len(x), N)
     _ahead(
@@ -201,7 +201,7 @@ def back(
 
     B N -> B N, B K_i
     """
-    by = _dense(by)
+    by = dense(by)
     B, N = by.shape
     d, to = by if y is None else torch.empty_like(y), [by.new_empty(B, K) for K in widths]
     _back(
@@ -210,8 +210,3 @@ def back(
         widths[0], widths[1] if len(widths) > 1 else 0, B, N, y is not None,
     )  # fmt: skip
     return d, to
-
-
-def _dense(x: Tensor) -> Tensor:
-    """Rows without gaps inside."""
-    return x if x.stride(1) == 1 else x.contiguous()

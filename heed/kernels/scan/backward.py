@@ -23,6 +23,7 @@ from heed.kernels.scan.device import (
 )
 from heed.kernels.scan.native import KINDS
 from heed.kernels.scan.tuned import mixture_tile, tile
+from heed.kernels.strides import dense
 
 LENGTHS = ["H", "T", "S", "e_b", "e_h", "e_t", "ok_b", "ok_h", "ok_t", "ok_s"]
 """What differs from call to call and must not be compiled in."""
@@ -204,7 +205,7 @@ def walk(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the energies, of the slot given (two parts), and of the moves."""
     B, H, T, S = energy.shape
-    energy = energy if energy.stride(-1) == 1 else energy.contiguous()
+    energy = dense(energy)
     grad, before = grad.contiguous(), before.contiguous()
     d_energy, d_before = energy.new_empty(B, H, T, S), _copy(d_last)
     d_covered = energy.new_empty(0) if d_used is None else _copy(d_used)

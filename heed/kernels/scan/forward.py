@@ -22,6 +22,7 @@ from heed.kernels.scan.device import (
 )
 from heed.kernels.scan.native import KINDS
 from heed.kernels.scan.tuned import mixture_tile, tile
+from heed.kernels.strides import dense
 
 LENGTHS = ["H", "T", "S", "e_b", "e_h", "e_t", "ok_b", "ok_h", "ok_t", "ok_s"]
 """What differs from call to call and must not be compiled in."""
@@ -153,7 +154,7 @@ def walk(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The weights, the slot handed on (two parts), and on which row each step stands."""
     B, H, T, S = energy.shape
-    energy = energy if energy.stride(-1) == 1 else energy.contiguous()
+    energy = dense(energy)
     before = before.contiguous()
     weight, last = energy.new_empty(B, H, T, S), torch.empty_like(before)
     stand = energy.new_empty((B, H, T), dtype=torch.int32)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels.native import Function
+from heed.kernels.strides import dense
 
 KINDS = ("monotonic", "hard", "forward", "forced")
 """In the order of the C enumeration."""
@@ -23,7 +24,7 @@ def walk(
     move: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The weights, the slot handed on (two parts), and on which row each step stands."""
-    energy, before = _neighbours(energy), before.contiguous()
+    energy, before = dense(energy), before.contiguous()
     covered, move = _packed(covered), _packed(move)
     weight = energy.new_empty(energy.shape)
     last, used = torch.empty_like(before), _like(covered, energy)
@@ -47,7 +48,7 @@ def walk_back(
     d_used: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of the energies, of the slot given (two parts), and of the moves."""
-    energy, before, grad = _neighbours(energy), before.contiguous(), grad.contiguous()
+    energy, before, grad = dense(energy), before.contiguous(), grad.contiguous()
     covered, move = _packed(covered), _packed(move)
     d_energy = energy.new_empty(energy.shape)
     d_before, d_covered = _copy(d_last), energy.new_empty(0) if d_used is None else _copy(d_used)
@@ -93,11 +94,6 @@ def _visible(ok: Tensor | None) -> tuple[int, ...]:
 
 def _at(x: Tensor | None) -> int:
     return 0 if x is None else x.data_ptr()
-
-
-def _neighbours(x: Tensor) -> Tensor:
-    """With the last axis dense; the others may lie anywhere."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _packed(x: Tensor | None) -> Tensor | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from heed.kernels.statistics import native, plain
 from heed.kernels.statistics.plan import Question
+from heed.kernels.strides import dense
 
 
 @torch.library.custom_op("heed::statistics", mutates_args=())
@@ -145,7 +146,7 @@ def _(
     clean: bool,
 ) -> list[Tensor]:
     B, H, T, _ = q.shape
-    asked = q if q.stride(-1) == 1 else q.contiguous()
+    asked = dense(q)
     facts = q.new_empty((6, B, H, T), dtype=torch.float32)
     return [room(asked, v.shape[-1]), facts, q.new_empty((B, H, T), dtype=torch.int64)]
 

@@ -18,6 +18,7 @@ from heed.kernels.statistics.device import energies, reach, seen
 from heed.kernels.statistics.operator import room
 from heed.kernels.statistics.plan import Question
 from heed.kernels.statistics.tuned import ONE_PASS_FLOAT, ONE_PASS_HALF, Tiles
+from heed.kernels.strides import dense
 
 UNSEEN = tl.constexpr(-1e30)
 """The energy of what is hidden: finite, so that its weight, zero, times it is zero and not NaN."""
@@ -270,7 +271,7 @@ def attend(
     Tensors may lie on the CPU under Triton's interpreter.
     """
     q, k = question.q, question.k
-    v = v if v.stride(-1) == 1 else v.contiguous()
+    v = dense(v)
     (B, H, T, D), (G, N), R = q.shape, k.shape[1:3], v.shape[-1]
     context = room(q, R)
     facts = q.new_empty((6, B, H, T) if said else (1,), dtype=torch.float32)
