@@ -48,7 +48,8 @@ from torch.profiler import ProfilerActivity, profile
 from heed.data.batches import Batches
 from heed.data.cache import Corpus
 from heed.kernels import KERNELS, off
-from heed.models.recurrent import RecurrentSettings, RecurrentTranslator, build
+from heed.models.recurrent import RecurrentTranslator
+from heed.models.recurrent_settings import RecurrentSettings, build
 from heed.training.capture import Captured
 from heed.training.objective import sequence_loss
 

@@ -9,15 +9,15 @@ from pydantic import Field
 from torch import nn
 
 from heed.errors import Refused
-from heed.models import recurrent, text_settings, transformer_settings, xlnet_settings
+from heed.models import recurrent_settings, text_settings, transformer_settings, xlnet_settings
 
 Model = Annotated[
-    recurrent.RecurrentSettings | transformer_settings.TransformerSettings,
+    recurrent_settings.RecurrentSettings | transformer_settings.TransformerSettings,
     Field(discriminator="kind"),
 ]
 """The settings of any model that turns one sequence into another."""
 
-MODELS = {"recurrent": recurrent, "transformer": transformer_settings}
+MODELS = {"recurrent": recurrent_settings, "transformer": transformer_settings}
 
 TextModel = Annotated[
     text_settings.BertSettings | text_settings.GPT2Settings | xlnet_settings.XLNetSettings,

@@ -34,7 +34,7 @@ from heed.models.reading import (
     Static,
     Vectors,
 )
-from heed.models.recurrent import Option
+from heed.models.recurrent_settings import Option
 from heed.models.text_settings import BertSettings, build_bert, draw_linear
 from heed.records import Need
 

@@ -7,127 +7,30 @@ fixed          no attention: all the decoder knows is one vector, told once or a
 
 A decoder writes a whole text (`forward`) or symbol by symbol (`begin`, `step`, `select`), with the
 same numbers. Where nothing is fed back there is no loop over T; where something is, only what
-depends on the step before stays inside the loop.
+depends on the step before stays inside the loop. `heed.models.recurrent_settings` builds the
+networks from settings.
 
-    network = build(RecurrentSettings(attention="local-p/general", decoder="luong"),
-                    source=8000, target=8000, shared=False, longest=60)
     written = network(source, lengths, inputs, need="weight")  # B S, B, B T -> B T V
     network.alignment(written.seen)                            # B T S
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 import heed
 from heed.attention.asking import Asking
-from heed.attention.catalogue import CATALOGUE
-from heed.attention.naming import options_of, parse
 from heed.attention.read import Join
-from heed.errors import HeedError, Refused, UnknownName
+from heed.errors import Refused
 from heed.models.cells import Dropout, First, Hidden, Loop, Readout, Stack, select
 from heed.models.sequence import Encoded, Encoder, Generator
 from heed.models.written import Step, Unformed, Written
 from heed.records import Attended, Need, State
-
-
-class Size(NamedTuple):
-    """How large a network is."""
-
-    embedding: int
-    hidden: int
-    layers: int
-
-
-SIZES = {
-    "tiny": Size(64, 128, 1),  # the built-in corpus
-    "small": Size(128, 256, 1),
-    "base": Size(256, 512, 1),
-    "big": Size(512, 1024, 2),  # about Bahdanau 2015 and Luong 2015
-}
-
-DEFAULT_ATTENTION = {"search": "additive", "luong": "general", "fixed": "none"}
-DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
-    "fixed-window": {"window": 10},
-    "expanded-window": {"window": 10},
-    "sample": {"soft": 0.5},
-}
-"""Windows to the measure of a sentence; what catalogues suggest is for long texts. And half of the
-rows read softly in training, as Xu 2015 §4.1 advises."""
-
-Option = (
-    bool | Annotated[int, Field(ge=-65536, le=65536)] | Annotated[float, Field(ge=-1e6, le=1e6)]
-)
-
-
-class RecurrentSettings(BaseModel):
-    """What a recipe says of a recurrent encoder-decoder. What is None is as `size` has it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: Literal["recurrent"] = "recurrent"
-    size: Literal["tiny", "small", "base", "big"] = "small"
-    embedding: int | None = Field(None, ge=1, le=8192)
-    hidden: int | None = Field(None, ge=1, le=8192)  # of the encoder both directions together
-    layers: int | None = Field(None, ge=1, le=16)
-    cell: Literal["tanh", "gru", "lstm"] = "gru"
-    bidirectional: bool = True
-    decoder: Literal["search", "luong", "fixed"] = "search"
-    attention: str | None = Field(None, max_length=200)  # a mechanism, "none", or the decoder's own
-    options: dict[str, Option | Annotated[str, Field(max_length=40)]] = Field(
-        default_factory=dict, max_length=32
-    )  # of the mechanism
-    input_feeding: bool = True  # luong: h̃ goes into the next step
-    context: Literal["first", "every"] = "every"  # without attention: where the vector enters
-    summary: Literal["last", "mean"] = "last"  # what the decoder's first state is made of
-    readout: Literal["tanh", "maxout"] = "tanh"  # search and fixed
-    dropout: float = Field(0.2, ge=0, lt=1)  # on embeddings, between layers, before the output
-    variational: bool = False  # the same units at every step
-    tied: bool = True  # output = target embedding
-    share: bool = True  # one embedding for both sides where they share symbols
-
-    @property
-    def mechanism(self) -> str:
-        """The attention's name, or "none"."""
-        return DEFAULT_ATTENTION[self.decoder] if self.attention is None else self.attention
-
-    @model_validator(mode="after")
-    def _fits(self) -> RecurrentSettings:
-        name = self.mechanism
-        if self.decoder == "fixed" and name != "none":
-            raise ValueError(f"a fixed decoder has no attention: '{name}' needs search or luong")
-        if self.decoder == "luong" and self.readout != "tanh":
-            raise ValueError(f"luong reads out by tanh; readout '{self.readout}' is for search")
-        if name == "none" and self.options:
-            raise ValueError("options are the attention's, and there is none")
-        if name != "none":
-            try:
-                check_mechanism(name, self.options)
-            except HeedError as error:  # some are not ValueErrors, which pydantic expects
-                raise ValueError(str(error)) from error
-        return self
-
-
-def check_mechanism(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse what a decoder cannot use, and options the mechanism does not take."""
-    for word in parse(name).values():
-        claims = CATALOGUE[word].claims
-        if not (claims.step and claims.at_once):
-            raise Refused(f"'{word}' asks once of a whole text; a decoder asks at every step")
-        if not claims.context:
-            raise Refused(f"'{word}' gathers nothing a decoder could read; leave it out")
-    known = options_of(name)
-    for option, value in options.items():
-        if option not in known:
-            raise UnknownName(f"option of '{name}'", option, list(known) or ["(it takes none)"])
-        if option == "segments" and value:
-            raise Refused("segments are for texts in parts; a translator's source has none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,86 +249,3 @@ class RecurrentTranslator(nn.Module):
         if not seen:
             raise Refused("this network has no attention, so it has no alignment to show")
         return seen["decoder.attention"].weight[:, 0]
-
-
-def build(
-    settings: RecurrentSettings, *, source: int, target: int, shared: bool, longest: int
-) -> RecurrentTranslator:
-    """The network that the settings describe.
-
-    source, target  the sizes of the vocabularies
-    shared          whether they are one
-    longest         the longest source, for a score that must know (`location`)
-    """
-    standard = SIZES[settings.size]
-    width = settings.embedding or standard.embedding
-    hidden = settings.hidden or standard.hidden
-    layers, cell = settings.layers or standard.layers, settings.cell
-    dropout = Dropout(settings.dropout, variational=settings.variational)
-    read = _embedding(source, width)
-    embed = read if shared and settings.share else _embedding(target, width)
-    out = nn.Linear(width if settings.tied else hidden, target)
-    if settings.tied:
-        out.weight = embed.weight
-    encoder = Encoder(
-        read,
-        inputs=width,
-        hidden=hidden,
-        layers=layers,
-        cell=cell,
-        bidirectional=settings.bidirectional,
-        dropout=dropout,
-    )
-    if settings.mechanism == "none":
-        generator = Generator(
-            embed,
-            inputs=width,
-            vector=hidden,
-            hidden=hidden,
-            out=out,
-            layers=layers,
-            cell=cell,
-            every=settings.context == "every",
-            readout=settings.readout,
-            dropout=dropout,
-        )
-        return RecurrentTranslator(encoder, Fixed(generator, summary=settings.summary))
-    fed = {"search": hidden, "luong": out.in_features if settings.input_feeding else 0}
-    parts: dict[str, Any] = {
-        "embed": embed,
-        "stack": Stack(cell, width + fed[settings.decoder], hidden, layers, dropout),
-        "first": First(hidden, cell=cell, hidden=hidden, layers=layers),
-        "attention": _attention(settings, hidden, longest),
-        "out": out,
-        "summary": settings.summary,
-        "dropout": dropout,
-    }
-    return RecurrentTranslator(encoder, _decoder(settings, parts, width, hidden))
-
-
-def _decoder(
-    settings: RecurrentSettings, parts: dict[str, Any], width: int, hidden: int
-) -> Decoder:
-    to = parts["out"].in_features
-    if settings.decoder == "search":
-        readout = Readout(settings.readout, parts=2 * hidden + width, width=to)
-        return Search(readout=readout, context=hidden, **parts)
-    kind = InputFeeding if settings.input_feeding else Luong
-    return kind(join=Join(context=hidden, query=hidden, width=to), **parts)
-
-
-def _attention(settings: RecurrentSettings, hidden: int, longest: int) -> heed.Attention:
-    name = settings.mechanism
-    options: dict[str, Any] = dict(settings.options)
-    for word in parse(name).values():
-        options = {**DEFAULT_OPTIONS.get(word, {}), **options}
-    if "longest" in options_of(name):
-        options.setdefault("longest", longest)
-    return heed.Attention(name, query=hidden, key=hidden, **options)
-
-
-def _embedding(symbols: int, width: int) -> nn.Embedding:
-    """Vectors of length about one: as the output's weights too, they give modest logits."""
-    embed = nn.Embedding(symbols, width)
-    nn.init.normal_(embed.weight, std=width**-0.5)
-    return embed

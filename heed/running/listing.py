@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from heed.models import (
     classifier,
-    recurrent,
     recurrent_language,
+    recurrent_settings,
     text_settings,
     transformer_settings,
     xlnet_settings,
@@ -41,7 +41,7 @@ def models() -> list[dict[str, Any]]:
 
 def _models() -> Iterator[tuple[type[BaseModel], str, dict[str, Any]]]:
     """Settings, what they are of, and named sizes."""
-    texts, xlnet = text_settings, xlnet_settings
+    recurrent, texts, xlnet = recurrent_settings, text_settings, xlnet_settings
     yield recurrent.RecurrentSettings, _first_line(recurrent), recurrent.SIZES
     whole = transformer_settings
     yield whole.TransformerSettings, _first_line(whole), whole.SIZES

@@ -13,8 +13,8 @@ import heed
 from heed.decoding import beam, greedy, sample
 from heed.decoding.stepping import Hypothesis
 from heed.errors import Refused
-from heed.models.recurrent import RecurrentSettings
-from heed.models.recurrent import build as build_recurrent
+from heed.models.recurrent_settings import RecurrentSettings
+from heed.models.recurrent_settings import build as build_recurrent
 from heed.models.transformer_settings import TransformerSettings, build_decoder
 from heed.models.transformer_settings import build as build_transformer
 from heed.models.xlnet_settings import XLNetSettings

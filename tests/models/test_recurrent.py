@@ -12,14 +12,8 @@ from torch.utils.checkpoint import checkpoint
 import heed
 from heed.attention.catalogue import CATALOGUE
 from heed.errors import HeedError, Refused
-from heed.models.recurrent import (
-    InputFeeding,
-    Luong,
-    RecurrentSettings,
-    RecurrentTranslator,
-    Search,
-    build,
-)
+from heed.models.recurrent import InputFeeding, Luong, RecurrentTranslator, Search
+from heed.models.recurrent_settings import RecurrentSettings, build
 
 B, S, T, V = 4, 7, 5, 19
 LENGTHS = torch.tensor([7, 1, 4, 6])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heed.models.recurrent import RecurrentSettings, build
+from heed.models.recurrent_settings import RecurrentSettings, build
 from heed.models.written import Unformed, Written
 from heed.records import Attended
 from heed.training.objective import sequence_loss

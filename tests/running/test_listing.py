@@ -4,7 +4,7 @@ from pathlib import Path
 
 import heed
 from heed.models.building import MODELS, TEXT_MODELS
-from heed.models.recurrent import RecurrentSettings
+from heed.models.recurrent_settings import RecurrentSettings
 from heed.running import listing
 from heed.running.recipe import load
 from heed.running.stories import STORIES
