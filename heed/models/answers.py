@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from heed.errors import Refused, ShapeError
-from heed.models.transformer import Encoder, bend_of
+from heed.models.layers import bend_of
+from heed.models.transformer import Encoder
 from heed.models.words import within
 from heed.models.written import Unformed
 from heed.records import Attended, Need

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 import heed
+from heed.models.layers import Stack
 from heed.models.stepping import Hidden, PlainLayer, known
-from heed.models.words import check_lengths, readable
+from heed.models.words import Words, check_lengths, readable
 
 if TYPE_CHECKING:
-    from heed.models.transformer import Encoder, Stack
-    from heed.models.words import Words
+    from heed.models.transformer import Encoder
 
 
 def encode(encoder: Encoder, words: Words, source: Tensor, lengths: Tensor) -> Tensor | None:

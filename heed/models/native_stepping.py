@@ -28,9 +28,9 @@ from heed.kernels.linear.native import (
 
 if TYPE_CHECKING:
     import heed
+    from heed.models.layers import Layer as Written
     from heed.models.stepping import Start
     from heed.models.transformer import Carry, Decoder
-    from heed.models.transformer import Layer as Written
 
 
 Keep = Callable[[int, Tensor], None]

@@ -23,15 +23,15 @@ from heed.attention.position import Learned, Position, Sinusoidal
 from heed.attention.reach import Global
 from heed.attention.read import Blend
 from heed.attention.score import ScaledDot
+from heed.models.layers import FeedForward, Kept, Layer, Residual
 from heed.models.native_stepping import Keep, NativeCarry, native_carry
 from heed.models.own_attention import OwnAttention, project
-from heed.models.words import readable
+from heed.models.words import Words, readable
 from heed.records import Need
 from heed.visible import Places, Visible
 
 if TYPE_CHECKING:
-    from heed.models.transformer import Carry, Decoder, FeedForward, Kept, Layer, Residual
-    from heed.models.words import Words
+    from heed.models.transformer import Carry, Decoder
 
 Map = Callable[[Tensor], Tensor]
 
@@ -40,7 +40,7 @@ KNOWN = {
     *(heed.MultiHeadAttention, heed.Mechanism, ScaledDot, Global, Softmax, Blend),
     *(Sinusoidal, Learned, OwnAttention),
 }
-OWN = ("heed.models.transformer", "heed.models.words")
+OWN = ("heed.models.transformer", "heed.models.layers", "heed.models.words")
 """Whatever else is inside a decoder, other than its own classes, closes the short road."""
 
 BLOCK = 32  # places that are made at a time, where they are computed

@@ -20,8 +20,9 @@ import heed
 from heed.attention.position import Learned
 from heed.errors import Refused
 from heed.models.answers import Answerer, MaskedWords, Pooler
+from heed.models.layers import FeedForward, Layer, Stack
 from heed.models.own_attention import OwnAttention
-from heed.models.transformer import Decoder, Encoder, FeedForward, Layer, Stack
+from heed.models.transformer import Decoder, Encoder
 from heed.models.transformer_settings import (
     Layers,
     Option,

@@ -20,14 +20,8 @@ from heed.attention import naming
 from heed.attention.grouping import HeadGroups, head_groups
 from heed.attention.position import Learned, Position, Rotary, Sinusoidal
 from heed.errors import Refused, UnknownName
-from heed.models.transformer import (
-    Decoder,
-    Encoder,
-    EncoderDecoder,
-    FeedForward,
-    Layer,
-    Stack,
-)
+from heed.models.layers import FeedForward, Layer, Stack
+from heed.models.transformer import Decoder, Encoder, EncoderDecoder
 from heed.models.words import Words
 
 

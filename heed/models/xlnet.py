@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 
 import heed
 from heed.errors import Refused, ShapeError
-from heed.models.transformer import FeedForward, Residual, counts_from_anywhere
+from heed.models.layers import FeedForward, Residual, counts_from_anywhere
 from heed.models.words import check_types, within
 from heed.models.xlnet_sights import Memories, Segment, Sights, picked, spread
 from heed.records import Attended, Need, State

@@ -17,8 +17,8 @@ from torch import nn
 
 import heed
 from heed.attention.score import Relative
+from heed.models.layers import FeedForward
 from heed.models.text_settings import Activation, TextSettings, draw, draw_linear
-from heed.models.transformer import FeedForward
 from heed.models.transformer_settings import (
     Heads,
     Layers,

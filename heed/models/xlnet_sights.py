@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 import heed
 from heed.attention.memory import as_keys, key_table
 from heed.errors import ShapeError
-from heed.models.transformer import sight
+from heed.models.words import sight
 from heed.records import State
 from heed.visible import Places, Visible, as_visible
 

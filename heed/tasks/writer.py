@@ -22,8 +22,9 @@ from heed.decoding.sampling import sample
 from heed.decoding.sliding import Sliding, padded
 from heed.decoding.stepping import Hypothesis
 from heed.errors import Refused
+from heed.models.layers import counts_from_anywhere
 from heed.models.replaying import replayed
-from heed.models.transformer import Decoder, counts_from_anywhere
+from heed.models.transformer import Decoder
 from heed.models.written import Unformed
 from heed.models.xlnet_answers import LanguageModel
 from heed.models.xlnet_sights import Memories
