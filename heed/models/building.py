@@ -8,8 +8,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from heed.errors import Refused
 from heed.models import recurrent_settings, text_settings, transformer_settings, xlnet_settings
+from heed.models.text_settings import with_symbols
 
 Model = Annotated[
     recurrent_settings.RecurrentSettings | transformer_settings.TransformerSettings,
@@ -43,16 +43,6 @@ def build_text(settings: Any, *, symbols: int) -> nn.Module:
     """The network of a text model, for a vocabulary of this size."""
     network: nn.Module = TEXT_MODELS[settings.kind].build(with_symbols(settings, symbols))
     return network
-
-
-def with_symbols(settings: Any, symbols: int) -> Any:
-    """The settings of a text model with the size of its vocabulary; if they name one, it counts."""
-    if settings.symbols is not None and settings.symbols < symbols:
-        raise Refused(f"the vocabulary has {symbols} symbols, and the model {settings.symbols}")
-    if settings.symbols is not None:
-        return settings
-    known = settings.model_dump(exclude_unset=True)
-    return type(settings).model_validate({**known, "symbols": symbols})
 
 
 def reads_text(settings: Any) -> int | None:

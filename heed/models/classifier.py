@@ -35,7 +35,7 @@ from heed.models.reading import (
     Vectors,
 )
 from heed.models.recurrent_settings import Option
-from heed.models.text_settings import BertSettings, build_bert, draw_linear
+from heed.models.text_settings import BertSettings, build_bert, draw_linear, with_symbols
 from heed.records import Need
 
 POOLS = ("mean", "max", "last", "first")
@@ -240,7 +240,7 @@ def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
     """Who reads, and how wide its states are."""
     chosen = settings.encoder
     if isinstance(chosen, BertSettings):
-        whole = build_bert(_sized(chosen, symbols)).encoder
+        whole = build_bert(with_symbols(chosen, symbols)).encoder
         return AttentiveReader(whole.words, whole.stack), chosen.sizes.width
     some = _vector_dropout(settings)
     embed = Vectors(symbols, chosen.embedding, words=settings.word_dropout, dropout=some)
@@ -261,15 +261,6 @@ def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
         cell=chosen.kind,
         bidirectional=chosen.bidirectional,
     ), chosen.hidden
-
-
-def _sized(chosen: BertSettings, symbols: int) -> BertSettings:
-    """With as many symbols as there are, unless more are named."""
-    if chosen.symbols is None:
-        return chosen.model_copy(update={"symbols": symbols})
-    if chosen.symbols < symbols:
-        raise Refused(f"the vocabulary has {symbols} symbols, and the model {chosen.symbols}")
-    return chosen
 
 
 def _pool(settings: ClassifierSettings, width: int) -> nn.Module:

@@ -10,7 +10,7 @@ each head is exchanged by its name. The heads of BERT are in `heed.models.answer
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -96,6 +96,9 @@ class TextSettings(BaseModel):
         return named._replace(**{"width": width, "feed": feed, **kept})
 
 
+Settings = TypeVar("Settings", bound=TextSettings)
+
+
 class BertSettings(TextSettings):
     """BERT: an encoder that reads one or two texts at once, and a head that answers.
 
@@ -135,6 +138,16 @@ class GPT2Settings(TextSettings):
     @property
     def sizes(self) -> Size:
         return self._sized(GPT2_SIZES[self.size])
+
+
+def with_symbols(settings: Settings, symbols: int) -> Settings:
+    """The settings with the size of the vocabulary; if they name one, it counts."""
+    if settings.symbols is not None and settings.symbols < symbols:
+        raise Refused(f"the vocabulary has {symbols} symbols, and the model {settings.symbols}")
+    if settings.symbols is not None:
+        return settings
+    known = settings.model_dump(exclude_unset=True)
+    return type(settings).model_validate({**known, "symbols": symbols})
 
 
 def build(settings: BertSettings | GPT2Settings) -> Answerer | Decoder:

@@ -21,9 +21,9 @@ from heed.data import vocabularies
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.models import pretrained
-from heed.models.building import with_symbols
 from heed.models.layouts import LAYOUTS
 from heed.models.pretrained import Described
+from heed.models.text_settings import with_symbols
 from heed.running.devices import version
 from heed.running.events import Note, Progress, Work
 from heed.running.hub import folder_of

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from heed.errors import HeedError
 from heed.models import building
+from heed.models.text_settings import with_symbols
 
 SIZES: dict[str, Any] = {"source": 11, "target": 13, "shared": False, "longest": 9}
 RECURRENT: dict[str, Any] = {"kind": "recurrent", "embedding": 8, "hidden": 12}
@@ -133,8 +134,8 @@ def test_the_table_of_text_models_and_their_settings_agree() -> None:
 
 def test_a_vocabulary_must_fit_the_model() -> None:
     large = text({"kind": "gpt2", "symbols": 20, "longest": 7})
-    assert building.with_symbols(large, 11).rows == 20
-    assert building.with_symbols(text({"kind": "gpt2", "symbols": None}), 11).rows == 11
+    assert with_symbols(large, 11).rows == 20
+    assert with_symbols(text({"kind": "gpt2", "symbols": None}), 11).rows == 11
     with pytest.raises(HeedError, match="vocabulary has 21 symbols, and the model 20"):
         building.build_text(large, symbols=21)
     assert building.reads_text(large) == 7

@@ -9,6 +9,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
+from heed.errors import Refused
 from heed.models.classifier import POOLS, Classifier, ClassifierSettings, build
 from heed.models.reading import ConvolutionReader, Spelled, Vectors
 from heed.models.text_settings import BertSettings
@@ -287,6 +288,14 @@ def test_a_bert_has_the_names_and_the_numbers_of_one_with_a_head() -> None:
     whole.load_state_dict(model.state_dict())
     symbols, lengths = texts()
     torch.testing.assert_close(whole(symbols, lengths).logits, model(symbols, lengths).logits)
+
+
+def test_a_vocabulary_must_fit_a_bert_that_names_its_symbols() -> None:
+    bert = {**ENCODERS["bert"], "symbols": 30}
+    settings = ClassifierSettings(encoder=bert, pool="first")  # type: ignore[arg-type]
+    assert len(build(settings, symbols=20, labels=3).encoder.words.table.weight) == 30
+    with pytest.raises(Refused, match="vocabulary has 31 symbols, and the model 30"):
+        build(settings, symbols=31, labels=3)
 
 
 @pytest.mark.parametrize(
