@@ -22,6 +22,7 @@ import heed
 from heed.attention.attending import Attending
 from heed.attention.heads import join
 from heed.attention.naming import build
+from heed.models.answers import Pooler
 from heed.models.cells import Dropout
 from heed.models.sequence import Encoder as Recurrent
 from heed.models.transformer import Encoder as Attentive
@@ -273,13 +274,11 @@ class Last(nn.Module):
         return read.last, {}
 
 
-class First(nn.Module):
-    """tanh(W x_0 + b): the first symbol stands for the text. Devlin 2019 §3"""
+class First(Pooler):
+    """What stands for the text in BERT, under the same names."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(width, width)
-
-    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+    def forward(  # type: ignore[override]
+        self, read: Read, need: Need = "context"
+    ) -> tuple[Tensor, dict[str, Attended]]:
         """B S M -> B M"""
-        return torch.tanh(self.dense(read.states[:, 0])), {}
+        return super().forward(read.states), {}
