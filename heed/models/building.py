@@ -1,15 +1,12 @@
 """Models by name: a closed table from settings to networks."""
 
 import re
-from collections.abc import Callable
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field
 from torch import nn
 
-from heed.models import recurrent_settings, text_settings, transformer_settings, xlnet_settings
-from heed.models.text_settings import with_symbols
+from heed.models import recurrent_settings, transformer_settings
 
 Model = Annotated[
     recurrent_settings.RecurrentSettings | transformer_settings.TransformerSettings,
@@ -19,36 +16,12 @@ Model = Annotated[
 
 MODELS = {"recurrent": recurrent_settings, "transformer": transformer_settings}
 
-TextModel = Annotated[
-    text_settings.BertSettings | text_settings.GPT2Settings | xlnet_settings.XLNetSettings,
-    Field(discriminator="kind"),
-]
-"""The settings of any model that reads or writes one text."""
-
-TEXT_MODELS: dict[str, Any] = {
-    "bert": text_settings,
-    "gpt2": text_settings,
-    "xlnet": xlnet_settings,
-}
-
 
 def build(settings: Any, *, source: int, target: int, shared: bool, longest: int) -> nn.Module:
     """The network that the settings describe, for vocabularies of these sizes."""
     return MODELS[settings.kind].build(
         settings, source=source, target=target, shared=shared, longest=longest
     )
-
-
-def build_text(settings: Any, *, symbols: int) -> nn.Module:
-    """The network of a text model, for a vocabulary of this size."""
-    network: nn.Module = TEXT_MODELS[settings.kind].build(with_symbols(settings, symbols))
-    return network
-
-
-def reads_text(settings: Any) -> int | None:
-    """How long a text the model can read or write at most, in symbols; None: any."""
-    longest: int | None = None if settings.kind == "xlnet" else settings.longest
-    return longest
 
 
 def reads(settings: Any, longest: int) -> int | None:
@@ -80,19 +53,3 @@ def writes(settings: Any, longest: int) -> int | None:
 def _named(word: str, mechanisms: str) -> bool:
     """Whether a part is among them, however they are listed; `location-aware` is another."""
     return word in re.findall(r"[\w-]+", mechanisms)
-
-
-def shapes(settings: Any, **sizes: Any) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of the weights that `build` would make, with nothing allocated."""
-    return _shapes(lambda: build(settings, **sizes))
-
-
-def text_shapes(settings: Any, *, symbols: int) -> dict[str, tuple[int, ...]]:
-    """The same of `build_text`."""
-    return _shapes(lambda: build_text(settings, symbols=symbols))
-
-
-def _shapes(make: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
-        network = make()
-    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}

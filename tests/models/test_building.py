@@ -9,9 +9,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from heed.errors import HeedError
 from heed.models import building
-from heed.models.text_settings import with_symbols
 
 SIZES: dict[str, Any] = {"source": 11, "target": 13, "shared": False, "longest": 9}
 RECURRENT: dict[str, Any] = {"kind": "recurrent", "embedding": 8, "hidden": 12}
@@ -36,12 +34,19 @@ def settings(given: dict[str, Any]) -> Any:
     return TypeAdapter(building.Model).validate_python(given)
 
 
+def shapes(chosen: Any, **sizes: Any) -> dict[str, tuple[int, ...]]:
+    """Of the weights that would be made, with nothing allocated: as a story drafts a network."""
+    with torch.device("meta"):
+        network = building.build(chosen, **sizes)
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize("given", SETTINGS, ids=[str(i) for i in range(len(SETTINGS))])
 def test_shapes_are_those_of_the_real_network(given: dict[str, Any], shared: bool) -> None:
     sizes = SIZES | ({"shared": True, "target": 11} if shared else {})
     real = building.build(settings(given), **sizes).state_dict()
-    found = building.shapes(settings(given), **sizes)
+    found = shapes(settings(given), **sizes)
     assert found == {name: tuple(tensor.shape) for name, tensor in real.items()}
     assert list(found) == list(real)
 
@@ -49,9 +54,9 @@ def test_shapes_are_those_of_the_real_network(given: dict[str, Any], shared: boo
 def test_shapes_take_no_memory() -> None:
     """The two embeddings would be 1.6 GiB."""
     large = settings({**RECURRENT, "embedding": 2048})
-    building.shapes(large, **SIZES)  # whatever is loaded late is loaded now
+    shapes(large, **SIZES)  # whatever is loaded late is loaded now
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = building.shapes(large, **SIZES | {"source": 100_000, "target": 100_000})
+    found = shapes(large, **SIZES | {"source": 100_000, "target": 100_000})
     assert sum(torch.Size(shape).numel() for shape in found.values()) > 2 * 100_000 * 2048
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
 
@@ -101,42 +106,3 @@ def test_how_much_a_model_can_read_is_true_of_it(given: dict[str, Any], most: in
     if most is not None:
         with pytest.raises((ValueError, IndexError, RuntimeError)):
             read(most + 1)
-
-
-TEXTS: list[dict[str, Any]] = [
-    {"kind": "bert", "size": "tiny", "head": "pretraining"},
-    {"kind": "bert", "layers": 1, "width": 12, "heads": 3, "head": "label", "labels": 5},
-    {"kind": "gpt2", "layers": 2, "width": 12, "heads": 3, "attention": "additive"},
-    {"kind": "gpt2", "layers": 1, "width": 12, "heads": 3, "tied": False, "multiple": 64},
-    {"kind": "xlnet", "size": "tiny", "head": "language"},
-]
-
-
-def text(given: dict[str, Any]) -> Any:
-    return TypeAdapter(building.TextModel).validate_python(given)
-
-
-@pytest.mark.parametrize("given", TEXTS, ids=[str(i) for i in range(len(TEXTS))])
-def test_text_models_are_built_for_a_vocabulary(given: dict[str, Any]) -> None:
-    real = building.build_text(text(given), symbols=11).state_dict()
-    found = building.text_shapes(text(given), symbols=11)
-    assert found == {name: tuple(tensor.shape) for name, tensor in real.items()}
-    rows = 64 if given.get("multiple") else 11
-    assert rows in [shape[0] for shape in found.values()]
-
-
-def test_the_table_of_text_models_and_their_settings_agree() -> None:
-    for kind in building.TEXT_MODELS:
-        assert text({"kind": kind}).kind == kind
-    with pytest.raises(ValueError, match="gpt3"):
-        text({"kind": "gpt3"})
-
-
-def test_a_vocabulary_must_fit_the_model() -> None:
-    large = text({"kind": "gpt2", "symbols": 20, "longest": 7})
-    assert with_symbols(large, 11).rows == 20
-    assert with_symbols(text({"kind": "gpt2", "symbols": None}), 11).rows == 11
-    with pytest.raises(HeedError, match="vocabulary has 21 symbols, and the model 20"):
-        building.build_text(large, symbols=21)
-    assert building.reads_text(large) == 7
-    assert building.reads_text(text({"kind": "xlnet"})) is None

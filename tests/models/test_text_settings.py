@@ -17,8 +17,16 @@ from heed.kernels import native
 from heed.models import stepping
 from heed.models.native_stepping import NativeCarry
 from heed.models.stepping import GROWTH, PlainCarry
-from heed.models.text_settings import BertSettings, GPT2Settings, build, build_bert, build_gpt2
+from heed.models.text_settings import (
+    BertSettings,
+    GPT2Settings,
+    build,
+    build_bert,
+    build_gpt2,
+    with_symbols,
+)
 from heed.models.transformer import Carry, Decoder
+from heed.models.xlnet_settings import XLNetSettings
 
 SYMBOLS, B, T = 20, 3, 9
 SMALL: dict[str, Any] = {"layers": 2, "width": 16, "feed": 33, "heads": 4, "symbols": SYMBOLS}
@@ -58,6 +66,27 @@ PUBLISHED = {
     "bert": {"tiny": 4_385_920, "mini": 11_170_560, "base": 109_482_240, "large": 335_141_888},
     "gpt2": {"small": 124_439_808, "medium": 354_823_168, "large": 774_030_080, "xl": 1557611200},
 }
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        (BertSettings(size="tiny", head="pretraining"), 11),
+        (GPT2Settings(layers=1, width=12, heads=3, tied=False, multiple=64), 64),
+        (GPT2Settings(layers=1, width=12, heads=3, symbols=20), 20),
+        (XLNetSettings(size="tiny"), 11),
+    ],
+    ids=["bert", "multiple", "named", "xlnet"],
+)
+def test_settings_are_given_the_size_of_a_vocabulary(settings: Any, rows: int) -> None:
+    known = with_symbols(settings, 11)
+    assert known.rows == rows
+    assert known.model_dump(exclude={"symbols"}) == settings.model_dump(exclude={"symbols"})
+
+
+def test_a_vocabulary_must_fit_the_model() -> None:
+    with pytest.raises(HeedError, match="vocabulary has 21 symbols, and the model 20"):
+        with_symbols(GPT2Settings(symbols=20), 21)
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)

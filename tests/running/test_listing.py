@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import heed
-from heed.models.building import MODELS, TEXT_MODELS
+from heed.models.building import MODELS
 from heed.models.recurrent_settings import RecurrentSettings
 from heed.running import listing
 from heed.running.recipe import load
@@ -24,7 +24,10 @@ def test_every_recipe_is_told_in_its_own_words() -> None:
 
 def test_every_model_is_told_with_its_sizes_and_keys() -> None:
     found = {each["name"]: each for each in listing.models()}
-    assert set(found) == {*MODELS, *TEXT_MODELS, "xlnet", "recurrent-language", "classifier"}
+    assert set(found) == {
+        *MODELS,
+        *("bert", "gpt2", "xlnet", "recurrent-language", "classifier"),
+    }
     recurrent = found["recurrent"]
     assert recurrent["sizes"]["base"] == {"embedding": 256, "hidden": 512, "layers": 1}
     assert found["transformer"]["sizes"]["base"]["heads"] == 8  # Vaswani 2017 table 3

@@ -53,7 +53,7 @@ class Translating(Story):
     def draft(self, recipe: TranslateRecipe) -> None:
         """The vocabularies do not matter."""
         symbols = len(SPECIALS)
-        building.shapes(
+        building.build(
             recipe.model,
             source=symbols,
             target=symbols,
