@@ -1,25 +1,65 @@
-"""Models by name: a closed table from settings to networks."""
+"""Models by name: a closed table of all, and the networks of those that read one text and write
+another."""
 
 import re
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import nn
 
-from heed.models import recurrent_settings, transformer_settings
+from heed.models import (
+    classifier,
+    recurrent_language,
+    recurrent_settings,
+    transformer_settings,
+    xlnet_settings,
+)
+from heed.models.classifier import ClassifierSettings
+from heed.models.recurrent_language import RecurrentLanguageSettings
+from heed.models.recurrent_settings import RecurrentSettings
+from heed.models.text_settings import BERT_SIZES, GPT2_SIZES, BertSettings, GPT2Settings
+from heed.models.transformer_settings import TransformerSettings
+from heed.models.xlnet_settings import XLNetSettings
 
-Model = Annotated[
-    recurrent_settings.RecurrentSettings | transformer_settings.TransformerSettings,
-    Field(discriminator="kind"),
-]
+
+class Known(NamedTuple):
+    """A model that recipes can name.
+
+    told   whose docstring says in its first line what it is
+    sizes  by name
+    """
+
+    settings: type[BaseModel]
+    told: Any
+    sizes: Mapping[str, Any]
+
+    @property
+    def about(self) -> str:
+        """What it is, in a line."""
+        return (self.told.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+MODELS = {
+    "recurrent": Known(RecurrentSettings, recurrent_settings, recurrent_settings.SIZES),
+    "transformer": Known(TransformerSettings, transformer_settings, transformer_settings.SIZES),
+    "bert": Known(BertSettings, BertSettings, BERT_SIZES),
+    "gpt2": Known(GPT2Settings, GPT2Settings, GPT2_SIZES),
+    "xlnet": Known(XLNetSettings, XLNetSettings, xlnet_settings.SIZES),
+    "recurrent-language": Known(RecurrentLanguageSettings, recurrent_language, {}),
+    "classifier": Known(ClassifierSettings, classifier, {}),
+}
+"""Every model that a recipe can name; which of them a task takes, its settings say."""
+
+Model = Annotated[RecurrentSettings | TransformerSettings, Field(discriminator="kind")]
 """The settings of any model that turns one sequence into another."""
 
-MODELS = {"recurrent": recurrent_settings, "transformer": transformer_settings}
+TRANSLATORS = {"recurrent": recurrent_settings, "transformer": transformer_settings}
 
 
 def build(settings: Any, *, source: int, target: int, shared: bool, longest: int) -> nn.Module:
     """The network that the settings describe, for vocabularies of these sizes."""
-    return MODELS[settings.kind].build(
+    return TRANSLATORS[settings.kind].build(
         settings, source=source, target=target, shared=shared, longest=longest
     )
 

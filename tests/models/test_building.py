@@ -61,8 +61,10 @@ def test_shapes_take_no_memory() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
 
 
-def test_the_table_of_models_and_their_settings_agree() -> None:
-    for kind in building.MODELS:
+def test_the_tables_of_models_and_their_settings_agree() -> None:
+    for kind, known in building.MODELS.items():
+        assert known.settings.model_fields["kind"].default == kind
+    for kind in building.TRANSLATORS:
         assert settings({"kind": kind}).kind == kind
     with pytest.raises(ValueError, match="rnn"):
         settings({"kind": "rnn"})

@@ -1,13 +1,14 @@
 """What there is to train, told from what there is."""
 
 from pathlib import Path
+from typing import Any, get_args
 
 import heed
 from heed.models.building import MODELS
 from heed.models.recurrent_settings import RecurrentSettings
 from heed.running import listing
 from heed.running.recipe import load
-from heed.running.stories import STORIES
+from heed.running.stories import STORIES, story
 
 
 def test_every_recipe_is_told_in_its_own_words() -> None:
@@ -24,15 +25,20 @@ def test_every_recipe_is_told_in_its_own_words() -> None:
 
 def test_every_model_is_told_with_its_sizes_and_keys() -> None:
     found = {each["name"]: each for each in listing.models()}
-    assert set(found) == {
-        *MODELS,
-        *("bert", "gpt2", "xlnet", "recurrent-language", "classifier"),
-    }
+    assert set(found) == set(MODELS)
     recurrent = found["recurrent"]
     assert recurrent["sizes"]["base"] == {"embedding": 256, "hidden": 512, "layers": 1}
     assert found["transformer"]["sizes"]["base"]["heads"] == 8  # Vaswani 2017 table 3
     assert set(recurrent["keys"]) == set(RecurrentSettings.model_fields) - {"kind", "size"}
     assert all(each["about"] and not each["about"].endswith(".") for each in found.values())
+
+
+def test_the_models_that_are_told_are_those_that_recipes_take() -> None:
+    taken: set[Any] = set()
+    for task in STORIES:
+        said = story(task).recipe.model_fields["model"].annotation
+        taken |= set(get_args(said) or [said])
+    assert taken == {known.settings for known in MODELS.values()}
 
 
 def test_every_task_is_told() -> None:
