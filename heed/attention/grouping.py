@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from heed.attention.mechanism import Mechanism
+from heed.attention.mechanism import Mechanism, lane_state
 from heed.attention.memory import Memory
 from heed.attention.position import Position
 from heed.errors import Refused
@@ -44,8 +44,13 @@ class HeadGroups(Mechanism):
         return any(lane.in_line for lane in self.lanes)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Of the groups, in the state."""
+        return tuple(str(i) for i in range(len(self.heads)))
+
+    @property
     def slots(self) -> set[str]:
-        return {str(i) for i in range(len(self.heads))}
+        return set(self.names)
 
     @property
     def kept_width(self) -> int:
@@ -55,6 +60,17 @@ class HeadGroups(Mechanism):
         parts = zip(self.lanes, keys.split(self.heads, 1), values.split(self.heads, 1), strict=True)
         kept = [lane.keep(k, v) for lane, k, v in parts]
         return torch.cat([pad(k, (0, self.kept_width - k.shape[-1])) for k in kept], 1)
+
+    def memories(self, memory: Memory) -> list[Memory]:
+        """What each group looks at: its own heads' keys, only as wide as it keeps them, and values.
+
+        B H S D, B H S R -> for each group B h S d, B h S R
+        """
+        k, v = (x.split(self.heads, 1) for x in (memory.k, memory.v))
+        return [
+            replace(memory, k=k[i][..., : self.widths[i]], v=v[i], owner=lane.token, prepared={})
+            for i, lane in enumerate(self.lanes)
+        ]
 
     def forward(
         self,
@@ -72,18 +88,12 @@ class HeadGroups(Mechanism):
         if query is None:
             raise Refused("groups of heads need a query")
         self.check_call(query, memory, state, need)
-        k, v, q = (x.split(self.heads, 1) for x in (memory.k, memory.v, query))
+        queries, memories = query.split(self.heads, 1), self.memories(memory)
         seen = [
             lane(
-                q[i],
-                replace(
-                    memory,
-                    k=k[i][..., : self.widths[i]],
-                    v=v[i],
-                    owner=lane.token,
-                    prepared={},
-                ),
-                None if state is None else state.slots.get(str(i), State(state.step, state.origin)),
+                queries[i],
+                memories[i],
+                None if state is None else lane_state(state, self.names[i]),
                 visible=visible,
                 need=need,
                 segments=segments,
@@ -98,7 +108,7 @@ class HeadGroups(Mechanism):
         return together.replace(statistics=Statistics.join([one.statistics for one in seen], 1))
 
     def _together(self, seen: list[Attended], need: Need) -> Attended:
-        states = {str(i): one.state for i, one in enumerate(seen)}
+        states = {name: one.state for name, one in zip(self.names, seen, strict=True)}
         return Attended(
             torch.cat([one.context for one in seen], 1),
             State(seen[0].state.step, seen[0].state.origin, states),

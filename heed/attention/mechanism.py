@@ -166,6 +166,12 @@ class Mechanism(Watchable):
             )
 
 
+def lane_state(state: State, lane: str) -> State:
+    """What one lane of several remembers; at the first step it stands where the whole does."""
+    found: State = state.slots.get(lane, State(state.step, state.origin))
+    return found
+
+
 def _kind(x: object) -> str:
     return str(x.dtype) if isinstance(x, Tensor) else type(x).__name__
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heed.attention.mechanism import Mechanism
+from heed.attention.mechanism import Mechanism, lane_state
 from heed.attention.memory import Memory
 from heed.attention.position import Position
 from heed.attention.score import linear, parameter
@@ -59,6 +59,9 @@ class QueryGate(nn.Module):
 class Mixed(Mechanism):
     """Two mechanisms over one memory. Their projected keys lie side by side in `Memory.k`."""
 
+    names = ("first", "second")
+    """Of the lanes, in the state."""
+
     def __init__(self, first: Mechanism, second: Mechanism, gate: nn.Module) -> None:
         nn.Module.__init__(self)
         self.token = object()
@@ -84,11 +87,16 @@ class Mixed(Mechanism):
 
     @property
     def slots(self) -> set[str]:
-        return {"first", "second"}
+        return set(self.names)
 
     @property
     def kept_width(self) -> int:
         return sum(self.widths)
+
+    def memories(self, memory: Memory) -> list[Memory]:
+        """What each lane looks at: its own columns of the keys, and all values."""
+        kept = zip(memory.k.split(self.widths, -1), self.lanes, strict=True)
+        return [replace(memory, k=k, owner=lane.token, prepared={}) for k, lane in kept]
 
     def forward(
         self,
@@ -114,13 +122,10 @@ class Mixed(Mechanism):
             "segments": segments,
             "position": position,
         }
-        kept = memory.k.split(self.widths, -1)
-        memories = [
-            replace(memory, k=k, owner=lane.token, prepared={})
-            for k, lane in zip(kept, self.lanes, strict=True)
-        ]
-        one: Attended = self.first(query, memories[0], _lane_state(state, "first"), **asked)
-        two: Attended = self.second(query, memories[1], _lane_state(state, "second"), **asked)
+        memories = self.memories(memory)
+        states = [None if state is None else lane_state(state, name) for name in self.names]
+        one: Attended = self.first(query, memories[0], states[0], **asked)
+        two: Attended = self.second(query, memories[1], states[1], **asked)
         share = self.gate(query)
         context = share * one.context + (1 - share) * two.context
         weight = None
@@ -129,9 +134,10 @@ class Mixed(Mechanism):
         said = None
         if summary is not None and weight is not None:
             said = summarised(weight.detach(), summary)
+        after = dict(zip(self.names, (one.state, two.state), strict=True))
         return Attended(
             context.to(one.context.dtype),
-            State(one.state.step, one.state.origin, {"first": one.state, "second": two.state}),
+            State(one.state.step, one.state.origin, after),
             weight=None if need == "context" else weight,
             log_prob=_together(one.log_prob, two.log_prob),
             entropy=_together(one.entropy, two.entropy),
@@ -140,11 +146,6 @@ class Mixed(Mechanism):
             refusals=one.refusals + two.refusals,
             statistics=said,
         )
-
-
-def _lane_state(state: State | None, lane: str) -> State | None:
-    """One lane's own state; at the first step it stands where the whole does."""
-    return None if state is None else state.slots.get(lane, State(state.step, state.origin))
 
 
 def _together(one: Tensor | None, two: Tensor | None) -> Tensor | None:

@@ -26,7 +26,7 @@ from torch.nn.functional import pad
 from heed.attention.attending import Attending
 from heed.attention.catalogue import CATALOGUE
 from heed.attention.grouping import HeadGroups
-from heed.attention.mechanism import Mechanism
+from heed.attention.mechanism import Mechanism, lane_state
 from heed.attention.memory import Memory
 from heed.attention.mixed import Mixed
 from heed.attention.moving import ForcedForward, Forward, MixtureWindow, Monotonic
@@ -367,14 +367,11 @@ class _Step:
 
     def _blended(self, mixed: Mixed, head: int) -> Walk:
         """Both lanes, and the gate between them."""
-        kept = self.memory.k.split(mixed.widths, -1)
-        lanes = []
-        for name, lane, k in zip(("first", "second"), mixed.lanes, kept, strict=True):
-            memory = replace(self.memory, k=k, owner=lane.token, prepared={})
-            lanes.append(
-                replace(self, mechanism=lane, memory=memory, state=self._lane(name)).walk(head)
-            )
-        one, two = lanes
+        lanes = zip(mixed.names, mixed.lanes, mixed.memories(self.memory), strict=True)
+        one, two = (
+            replace(self, mechanism=lane, memory=own, state=lane_state(self.state, name)).walk(head)
+            for name, lane, own in lanes
+        )
         gate = mixed.gate(self.query).expand(1, self.query.shape[1], 1, 1)
         share = float(gate[0, head, 0, 0])
         assert one.context is not None
@@ -412,23 +409,14 @@ class _Step:
             first += groups.heads[lane]
             lane += 1
         cut = slice(first, first + groups.heads[lane])
-        k, mechanism = self.memory.k[:, cut, :, : groups.widths[lane]], groups.lanes[lane]
-        memory = replace(
-            self.memory, k=k, v=self.memory.v[:, cut], owner=mechanism.token, prepared={}
-        )
         inside = replace(
             self,
-            mechanism=mechanism,
+            mechanism=groups.lanes[lane],
             query=self.query[:, cut],
-            memory=memory,
-            state=self._lane(str(lane)),
+            memory=groups.memories(self.memory)[lane],
+            state=lane_state(self.state, groups.names[lane]),
         )
         return replace(inside.walk(head - first), head=head)
-
-    def _lane(self, name: str) -> State:
-        at_first = State(self.state.step, self.state.origin)
-        found: State = self.state.slots.get(name, at_first)
-        return found
 
     def _plain(self, head: int) -> Walk:
         """Score, past, reach, align, read."""
