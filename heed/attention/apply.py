@@ -218,8 +218,8 @@ def _unstated(weight: Tensor, asked: Summary) -> Statistics:
     seen = summarise(lambda *_: (weight, None), weight.shape, asked)
     if not empty:
         return seen
-    wide = ("received", "top", "share", "map")
-    kept = {name: x[..., :-1] for name in wide if (x := getattr(seen, name)) is not None}
+    by_key = ("received", "top", "share", "map")
+    kept = {name: x[..., :-1] for name in by_key if (x := getattr(seen, name)) is not None}
     return seen._replace(**kept)
 
 
@@ -252,9 +252,9 @@ def _scene(call: Call, query: Tensor, reached: Reached) -> _Scene:
     """What a call looks at, in float32 or better; what nobody may see is zero."""
     ok = call.dense_visible()
     k, v = call.cleaned(ok)
-    memory = replace(reached.memory, k=_wide(k), v=_wide(v), prepared={})
+    memory = replace(reached.memory, k=wide(k), v=wide(v), prepared={})
     q = call.q if ok is None else call.q.where(ok.any(-1, keepdim=True), 0)
-    return _Scene(_wide(q), query, memory, call.places, ok, _gain(call), call.bias)
+    return _Scene(wide(q), query, memory, call.places, ok, _gain(call), call.bias)
 
 
 _Looked = tuple[Aligned, Tensor, dict[str, Any], Tensor | None]
@@ -293,9 +293,7 @@ def _energy(score: Score, scene: _Scene, hint: Tensor | None) -> Tensor:
 
 def _fused(score: Score, q: Tensor, k: Tensor) -> bool:
     """Whether a kernel compares, though it does not attend."""
-    return (
-        score.family == "additive" and is_on("additive") and additive.compares(_wide(q), _wide(k))
-    )
+    return score.family == "additive" and is_on("additive") and additive.compares(wide(q), wide(k))
 
 
 def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: Mapping[str, Any]) -> _Looked:
@@ -353,7 +351,7 @@ def _nothing(
     B, H, T, _ = query.shape
     never = torch.zeros((), dtype=torch.bool, device=query.device)
     zero = query.sum(-1, keepdim=True).where(never, 0)
-    weight = _wide(zero).expand(B, H, T, memory.k.shape[2])
+    weight = wide(zero).expand(B, H, T, memory.k.shape[2])
     context = zero.expand(B, H, T, memory.v.shape[3]).to(_result_dtype(memory.v))
     gathers, draws = mechanism.claims.context, mechanism.claims.gradient == "score-function"
     fact = weight.sum(-1)  # B H T
@@ -373,7 +371,7 @@ def _after(state: State, T: int, slots: Mapping[str, Any]) -> State:
     return State(state.step + T, state.origin, slots)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """float32 or better."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from heed.attention.apply import wide
 from heed.attention.attending import Attending
 from heed.attention.catalogue import CATALOGUE
 from heed.attention.grouping import HeadGroups
@@ -378,7 +379,7 @@ class _Step:
         assert two.context is not None
         blended = share * one.reported + (1 - share) * two.reported
         n = len(blended)  # blocks of keys, which a lane may have, are shared out among their keys
-        v = _wide(per_head(self.memory.v, self.query.shape[1])[0, head])
+        v = wide(per_head(self.memory.v, self.query.shape[1])[0, head])
         v = v.where(blended[:, None] != 0, 0)
         return replace(
             one,
@@ -437,12 +438,12 @@ class _Step:
         H, N = self.query.shape[1], reached.memory.k.shape[2]
         ok = self._open(reached, places, N)
         seen = ok.any(1)[:, None, 0, :, None]
-        k, v = (_wide(x.where(seen, 0)) for x in (reached.memory.k, reached.memory.v))
-        wide = replace(reached.memory, k=k, v=v, prepared={})
-        q = _wide(score.ask(asked).where(ok.any(-1, keepdim=True), 0))
-        plain = score.energy(q, wide, places, None)
+        k, v = (wide(x.where(seen, 0)) for x in (reached.memory.k, reached.memory.v))
+        kept = replace(reached.memory, k=k, v=v, prepared={})
+        q = wide(score.ask(asked).where(ok.any(-1, keepdim=True), 0))
+        plain = score.energy(q, kept, places, None)
         before, hint = self._before(N, q)
-        energy = plain if hint is None else score.energy(q, wide, places, hint)
+        energy = plain if hint is None else score.energy(q, kept, places, hint)
         past = None if hint is None else energy - plain
         energy = energy if bias is None else energy + bias
         slot = state.slots.get(mechanism.align.name)
@@ -578,8 +579,3 @@ def _spans(reached: Reached, S: int, sinks: int, N: int) -> tuple[tuple[int, int
         *((-1, -1) for _ in range(sinks)),
         *((n * size, min(S, (n + 1) * size)) for n in range(blocks)),
     )
-
-
-def _wide(x: Tensor) -> Tensor:
-    """float32 or better."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
