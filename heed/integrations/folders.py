@@ -23,7 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heed.attention.walking import Asked, Walk, follow, listen
+from heed.attention.walked import Asked, Walk
+from heed.attention.walking import follow, listen
 from heed.attention.watching import attentions, watch
 from heed.errors import HeedError, Refused
 from heed.integrations import huggingface

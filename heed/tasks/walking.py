@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from heed.attention.walking import Asked, Walk, follow, listen
+from heed.attention.walked import Asked, Walk
+from heed.attention.walking import follow, listen
 from heed.errors import Refused
 from heed.tasks.labeller import Labeller
 from heed.tasks.pretrainer import Pretrainer
