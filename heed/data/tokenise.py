@@ -19,13 +19,36 @@ LARGEST = 1 << 28
 IS_WHITE = re.compile(WHITE)
 
 
-class Tokeniser:
-    """A vocabulary and how text is cut into it. `train` or `load` makes one."""
+class Ruled:
+    """The rules of one tokenizer.json, and what is the same whatever they are."""
 
-    def __init__(self, tokenizer: Tokenizer, kind: Kind) -> None:
-        self.kind = kind
+    def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.encode_special_tokens = True  # a special symbol in a text is ordinary text
         self._tokenizer = tokenizer
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same vocabulary and rules, and for no others."""
+        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's numbers; what stands around them is in the rules."""
+        return [coded.ids for coded in self._tokenizer.encode_batch_fast(list(texts))]
+
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json, whole or not at all."""
+        write_rules(path, self._tokenizer.to_str(pretty=True))
+
+
+class Tokeniser(Ruled):
+    """A vocabulary and how text is cut into it. `train` or `load` makes one.
+
+    A text's numbers have </s> at the end and no <s>; a blank text is </s> alone.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, kind: Kind) -> None:
+        super().__init__(tokenizer)
+        self.kind = kind
         size = tokenizer.get_vocab_size()
         self._pieces = [tokenizer.id_to_token(i) or "" for i in range(size)]
         # Where a whole word is unknown, the space before it is inside what is not known.
@@ -60,15 +83,6 @@ class Tokeniser:
     def size(self) -> int:
         """How many numbers there are, special symbols included."""
         return len(self._pieces)
-
-    @property
-    def fingerprint(self) -> str:
-        """The same for the same vocabulary and rules, and for no others."""
-        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Each text's numbers, </s> at the end and no <s>; a blank text is </s> alone."""
-        return [coded.ids for coded in self._tokenizer.encode_batch_fast(list(texts))]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to </s>, spaces as they were; an unknown piece is shown as <unk>."""
@@ -129,10 +143,6 @@ class Tokeniser:
 
     def _surface(self, i: int) -> str:
         return self._unknown if i == UNK else self._pieces[i]
-
-    def save(self, path: str | Path) -> None:
-        """Write tokenizer.json, whole or not at all."""
-        write_rules(path, self._tokenizer.to_str(pretty=True))
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokeniser":

@@ -7,17 +7,17 @@ For language models, which write text as it stands in a file. (`tokenise.py` is 
 where white space only parts words.) Kept as one tokenizer.json, whose rules are only ever these.
 """
 
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal, get_args
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from heed.data.tokenise import BOS, EOS, PAD, SPECIALS, UNK, read_rules, write_rules
+from heed.data.tokenise import BOS, EOS, PAD, SPECIALS, UNK, Ruled, read_rules
+from heed.data.vocabulary import outline
 from heed.errors import Refused, UnknownName
 
 Kind = Literal["character", "byte-bpe"]
@@ -26,13 +26,15 @@ CHUNK = 1 << 16
 """Characters that are cut into symbols at a time."""
 
 
-class Verbatim:
-    """A vocabulary and how text is cut into it. `train` or `load` makes one."""
+class Verbatim(Ruled):
+    """A vocabulary and how text is cut into it. `train` or `load` makes one.
+
+    A text's numbers have nothing before or after them.
+    """
 
     def __init__(self, tokenizer: Tokenizer, kind: Kind) -> None:
+        super().__init__(tokenizer)
         self.kind = kind
-        tokenizer.encode_special_tokens = True  # a special symbol in a text is ordinary text
-        self._tokenizer = tokenizer
 
     @classmethod
     def train(cls, kind: Kind, texts: Iterable[str], size: int = 8000) -> "Verbatim":
@@ -69,15 +71,6 @@ class Verbatim:
         """How many numbers there are, special symbols included."""
         return int(self._tokenizer.get_vocab_size())
 
-    @property
-    def fingerprint(self) -> str:
-        """The same for the same vocabulary and rules, and for no others."""
-        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Each text's numbers, and nothing before or after them."""
-        return [coded.ids for coded in self._tokenizer.encode_batch_fast(list(texts))]
-
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to </s>; bytes that are no text, and what is unknown, are shown as �."""
         kept = []
@@ -101,10 +94,6 @@ class Verbatim:
         if self.kind == "byte-bpe":
             return str(self._tokenizer.decode([i]))
         return self._tokenizer.id_to_token(i) or ""
-
-    def save(self, path: str | Path) -> None:
-        """Write tokenizer.json, whole or not at all."""
-        write_rules(path, self._tokenizer.to_str(pretty=True))
 
     @classmethod
     def load(cls, path: str | Path) -> "Verbatim":
@@ -156,7 +145,7 @@ def _parsed(text: str, path: str | Path) -> tuple[Tokenizer, Kind]:
             pieces.get(symbol) == i for i, symbol in enumerate(SPECIALS)
         )
         tokenizer = Tokenizer.from_str(text) if sound else None
-        kind = None if tokenizer is None else _outlines().get(_outline(tokenizer))
+        kind = None if tokenizer is None else _outlines().get(outline(tokenizer))
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # the library's own panics are no Exception
@@ -172,15 +161,8 @@ def _outlines() -> dict[str, Kind]:
     for kind in KINDS:
         tokenizer = _frame(kind)
         _name_specials(tokenizer)
-        found[_outline(tokenizer)] = kind
+        found[outline(tokenizer)] = kind
     return found
-
-
-def _outline(tokenizer: Tokenizer) -> str:
-    """All that a tokenizer.json says, without the pieces."""
-    rules = json.loads(tokenizer.to_str())
-    rules["model"] = {k: v for k, v in rules["model"].items() if k not in ("vocab", "merges")}
-    return json.dumps(rules, sort_keys=True)
 
 
 def _label(piece: str) -> str:

@@ -177,14 +177,14 @@ def parse(text: str, path: str | PathLike[str]) -> tuple[Tokenizer, Kind]:
     try:
         numbered = _numbered(json.loads(text))
         tokenizer = Tokenizer.from_str(text) if numbered else None
-        outline = _outline(tokenizer) if tokenizer else ""
+        rules = outline(tokenizer) if tokenizer else ""
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:  # the library's own panics are no Exception
         raise Refused(f"{path}: not a tokeniser, or a broken one") from None
     if tokenizer is None:
         raise Refused(f"{path}: the pieces are not numbered from {' '.join(SPECIALS)} on")
-    if (kind := _outlines().get(outline)) is None:
+    if (kind := _outlines().get(rules)) is None:
         raise Refused(f"{path}: not a tokeniser that heed wrote; train one from the data")
     return tokenizer, kind
 
@@ -204,10 +204,10 @@ def _numbered(rules: Any) -> bool:
 @cache
 def _outlines() -> dict[str, Kind]:
     ways = product(KINDS, (False, True), (False, True))
-    return {_outline(frame(kind, lower, split)): kind for kind, lower, split in ways}
+    return {outline(frame(kind, lower, split)): kind for kind, lower, split in ways}
 
 
-def _outline(tokenizer: Tokenizer) -> str:
+def outline(tokenizer: Tokenizer) -> str:
     """All that a tokenizer.json says, without the pieces."""
     rules = json.loads(tokenizer.to_str())
     rules["model"] = {k: v for k, v in rules["model"].items() if k not in ("vocab", "merges")}
