@@ -4,18 +4,13 @@
     subject.looks(["a text"])         every layer and head, from fused attention
     subject.hear("a text")            every call, to be walked through
 
-A folder may be anybody's. Its model is one of those that transformers itself brings: no code of the
-folder is ever run, nothing is fetched, weights are safetensors, and what the configuration
-describes is compared with them before anything is allocated.
+A folder may be anybody's; what guards against it is in `opening.py`.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,31 +21,16 @@ from torch import Tensor
 from heed.attention.walked import Asked, Walk
 from heed.attention.walking import follow, listen
 from heed.attention.watching import attentions, watch
-from heed.errors import HeedError, Refused
+from heed.errors import Refused
 from heed.integrations import huggingface
+from heed.integrations.opening import clearly, described, model_of, quiet, tokeniser_of
 from heed.viewing.atlas import Kind, Take
 from heed.viewing.looking import Look
 from heed.viewing.taking import layers, summary
 from heed.viewing.words import Said
 
-HEADS = {
-    "causal": ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "AutoModelForCausalLM"),
-    "pair": ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "AutoModelForSeq2SeqLM"),
-    "masked": ("MODEL_FOR_MASKED_LM_MAPPING_NAMES", "AutoModelForMaskedLM"),
-    "label": (
-        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-        "AutoModelForSequenceClassification",
-    ),
-    "none": ("MODEL_MAPPING_NAMES", "AutoModel"),
-}
-"""What can be asked: transformers' table of names, and what opens a folder by it."""
-
-LARGEST = 2**24  # bytes of a file of JSON
-DEEPEST = 1000  # layers
-WIDEST = 2**27  # of any other number
 LIMIT = 2**32  # bytes of maps that are kept
 LONGEST = 200  # symbols that are written at most
-POINTER = b"version https://git-lfs"
 UNLIMITED = 10**6  # places from which a tokeniser means that there is no limit
 MASKED = re.compile(r"\[MASK\]|<mask>")
 CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
@@ -115,10 +95,10 @@ class Foreign:
 
     def __init__(self, path: Path, device: torch.device) -> None:
         self.path, self.name, self.device = path, path.resolve().name, device
-        with _quiet():
-            self.config, self.head = _described(path)
-            self.tokeniser = _tokeniser(path)
-            self.model: Any = _model(path, self.config, self.head, device)
+        with quiet():
+            self.config, self.head = described(path)
+            self.tokeniser = tokeniser_of(path)
+            self.model: Any = model_of(path, self.config, self.head, device)
             huggingface.enable(self.model)
 
     def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
@@ -165,7 +145,7 @@ class Foreign:
     @torch.inference_mode()
     def _call(self, read: Read) -> Any:
         more: dict[str, Any] = {"logits_to_keep": 1} if self.head == "causal" else {}
-        with _clearly(self.path):
+        with clearly(self.path):
             try:
                 return self.model(**read.given, **more)
             except TypeError:  # an older model that gives all logits
@@ -175,7 +155,7 @@ class Foreign:
         """A text as numbers, no longer than there are places."""
         mask = self.tokeniser.mask_token
         text = MASKED.sub(str(mask), text) if mask else text
-        with _clearly(self.path):
+        with clearly(self.path):
             coded = self.tokeniser(text, return_tensors="pt")
         ids: Tensor = coded["input_ids"]
         size = self.model.get_input_embeddings().weight.shape[0]
@@ -204,7 +184,7 @@ class Foreign:
         start = self.model.config.decoder_start_token_id
         if written is None:
             most = min(LONGEST, 2 * ids.shape[1] + 20)
-            with _clearly(self.path), _quiet():
+            with clearly(self.path), quiet():
                 out = self.model.generate(
                     ids, do_sample=False, num_beams=1, max_new_tokens=most, use_cache=True
                 )
@@ -261,164 +241,3 @@ class Foreign:
             ids[hidden] = said.logits[0][hidden].argmax(-1)
             return str(self.tokeniser.decode(ids, skip_special_tokens=True))
         return ""
-
-
-def _described(path: Path) -> tuple[Any, str]:
-    """The configuration of a folder, one of transformers' own, and what its head can be asked."""
-    raw = _json(path, "config.json")
-    kind = raw.get("model_type")
-    try:
-        from transformers import AutoConfig
-        from transformers.models.auto import configuration_auto, modeling_auto
-    except ImportError:
-        raise Refused(
-            f"{path} is a model of type '{str(kind)[:100]}', which heed opens through "
-            "transformers: pip install 'heed-attention[hf]'"
-        ) from None
-    known = configuration_auto.CONFIG_MAPPING_NAMES
-    if not isinstance(kind, str) or kind not in known:
-        raise Refused(f"{path}: transformers has no model of type '{str(kind)[:100]}' of its own")
-    _plain(path, raw)
-    named = raw.get("architectures") or [None]
-    name = named[0] if isinstance(named, list) else None
-    tables = {head: getattr(modeling_auto, table).get(kind) for head, (table, _) in HEADS.items()}
-    head = next((head for head, found in tables.items() if name and name in _names(found)), "none")
-    if not tables[head]:
-        raise Refused(f"{path}: transformers has no network of type '{kind}' that reads text")
-    with _clearly(path):
-        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False), (
-            head
-        )
-
-
-def _names(found: Any) -> tuple[str, ...]:
-    return (found,) if isinstance(found, str) else tuple(found or ())
-
-
-def _plain(path: Path, raw: Mapping[str, Any]) -> None:
-    """Refuse what would lead out of the folder, or to sizes that nothing has."""
-    roots = [path.resolve()]
-    if path.resolve().parent.name == "snapshots":  # a cache of huggingface_hub
-        roots.append(path.resolve().parent.parent / "blobs")
-    for file in path.iterdir():
-        if file.is_symlink() and not any(file.resolve().is_relative_to(root) for root in roots):
-            raise Refused(f"{file} leads out of its folder")
-    for name in ("adapter_config.json",):
-        if (path / name).exists():
-            raise Refused(f"{path} has an {name}: merge the adapter into its model first")
-    if raw.get("quantization_config"):
-        raise Refused(f"{path} holds quantised weights, which are not opened")
-    for key, number in _numbers(raw):
-        most = DEEPEST if "layer" in key else WIDEST
-        if not -WIDEST <= number <= most:
-            raise Refused(f"{path / 'config.json'}: {key[:100]} is {number:,}; {most:,} may be")
-
-
-def _numbers(raw: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, int]]:
-    for key, value in raw.items():
-        if type(value) is int:
-            yield f"{at}{key}", value
-        elif isinstance(value, dict):
-            yield from _numbers(value, f"{at}{key}.")
-
-
-def _json(path: Path, name: str) -> dict[str, Any]:
-    try:
-        with (path / name).open("rb") as file:
-            raw = json.loads(file.read(LARGEST))
-    except (OSError, ValueError, RecursionError) as error:
-        raise Refused(f"{path / name} cannot be read as JSON") from error
-    if not isinstance(raw, dict):
-        raise Refused(f"{path / name} is no table")
-    return raw
-
-
-def _tokeniser(path: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    with _clearly(path):
-        return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-
-
-def _model(path: Path, config: Any, head: str, device: torch.device) -> Any:
-    """The network, its weights seen to be there before any is allocated."""
-    import transformers
-
-    opener = getattr(transformers, HEADS[head][1])
-    with _clearly(path):
-        with torch.device("meta"):
-            outline = opener.from_config(
-                config, trust_remote_code=False, attn_implementation="eager"
-            )
-        wanted = sum(x.numel() for x in {id(x): x for x in outline.parameters()}.values())
-        there = sum(_held(path))
-        if wanted > there + there // 50:
-            raise Refused(
-                f"{path}: config.json describes {wanted:,} weights, and its safetensors files hold "
-                f"{there:,}"
-            )
-        model, told = opener.from_pretrained(
-            path,
-            config=config,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            attn_implementation="eager",
-            dtype=torch.float32 if device.type == "cpu" else "auto",
-            output_loading_info=True,
-        )
-    if lacking := sorted(told["missing_keys"]):
-        raise Refused(f"{path} lacks weights of its model, such as '{str(lacking[0])[:200]}'")
-    return model.eval().to(device)
-
-
-def _held(path: Path) -> Iterator[int]:
-    """How many numbers each tensor of the folder's safetensors files has."""
-    from safetensors import SafetensorError, safe_open
-
-    files = sorted(path.glob("*.safetensors"))
-    if not files:
-        raise Refused(f"{path} has no weights as safetensors")
-    for file in files:
-        with file.open("rb") as raw:
-            if raw.read(len(POINTER)) == POINTER:
-                raise Refused(f"{file} is a Git LFS pointer, not the file: run git lfs pull")
-        try:
-            with safe_open(file, "pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 (it is no mapping)
-                    yield math.prod(opened.get_slice(name).get_shape())
-        except (SafetensorError, OSError) as error:
-            raise Refused(f"{file} is no safetensors file, or was cut off: {error}") from error
-
-
-@contextmanager
-def _clearly(path: Path) -> Iterator[None]:
-    """Whatever transformers makes of a folder that is not as it expects, in one line."""
-    try:
-        yield
-    except HeedError:
-        raise
-    except (KeyboardInterrupt, MemoryError):
-        raise
-    except Exception as error:  # a stranger's folder can lead anywhere inside transformers
-        said = " ".join(str(error).split())
-        raise Refused(f"{path}: transformers cannot use it: {said[:300]}") from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the progress bars and warnings of transformers."""
-    try:
-        from transformers.utils import logging
-    except ImportError:
-        yield
-        return
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        restore: Callable[[], None] = logging.enable_progress_bar if bars else lambda: None
-        restore()
