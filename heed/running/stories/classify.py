@@ -36,7 +36,6 @@ from heed.running.stories.story import (
     Start,
     Story,
     check_vocabulary,
-    judged_part,
     kept_part,
     scored_part,
 )
@@ -207,10 +206,6 @@ class Classifying(Story):
     def validator(self, worker: Labeller, prepared: Prepared, folder: RunFolder) -> Validator:
         """By texts it does not learn from."""
         return Validator(worker, prepared.valid, folder)
-
-    def parts(self, folder: RunFolder) -> list[str]:
-        """The test, or else what it was validated by."""
-        return [judged_part(folder)]
 
     def score(
         self, recipe: ClassifyRecipe, worker: Labeller, folder: RunFolder, part: str

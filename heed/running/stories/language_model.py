@@ -184,10 +184,6 @@ class Writing(Story):
         found = yield from evaluated(worker, kept(folder, part), stage=f"scoring {part}")
         return found.scores
 
-    def parts(self, folder: RunFolder) -> list[str]:
-        """The test, or else what it was validated by."""
-        return [judged_part(folder)]
-
     def evaluate(
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:

@@ -151,10 +151,6 @@ class Pretraining(Story):
         batches = rows(worker, prepared.valid, prepared.objective, prepared.longest)
         return Validator(worker, batches, hidden(prepared.valid), folder)
 
-    def parts(self, folder: RunFolder) -> list[str]:
-        """The test, or else what it was validated by."""
-        return [judged_part(folder)]
-
     def score(
         self, recipe: PretrainRecipe, worker: Pretrainer, folder: RunFolder, part: str
     ) -> Work[pretrain.Scores]:

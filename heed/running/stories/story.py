@@ -120,7 +120,6 @@ class Story(ABC):
     unit: ClassVar[str] = "symbols"  # what the objective counts; its first word is a rate's
     recipe: ClassVar[type[Recipe]]
     config: ClassVar[type[Config]]
-    judged: ClassVar[Sequence[str]] = ("test",)  # parts that are scored when training ends
     whole: ClassVar[bool] = False  # a start must fit to the last weight
     figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
     looks: ClassVar[str] = ""  # heading of a comparison's pictures; none without
@@ -184,8 +183,8 @@ class Story(ABC):
         """Who judges while it trains."""
 
     def parts(self, folder: RunFolder) -> list[str]:
-        """The parts that the folder keeps and that are scored when training ends."""
-        return [p for p in self.judged if (folder.examples / f"{p}.jsonl").exists()]
+        """What is scored when training ends: the test, or else what it was validated by."""
+        return [judged_part(folder)]
 
     @abstractmethod
     def score(self, recipe: Any, worker: Any, folder: RunFolder, part: str) -> Work[Any]:

@@ -28,6 +28,7 @@ from heed.training.folder import RunFolder
 from heed.viewing.blocks import Block, Charts, Column, Heading, Value
 from heed.viewing.looking import Look
 
+JUDGED = ("test", "long")  # parts that are scored when training ends
 FEW = 5  # examples that are shown when no input is given
 BEST = 5  # hypotheses of a beam that can be explored
 
@@ -39,7 +40,6 @@ class Translating(Story):
     about = (translate.__doc__ or "").splitlines()[0].rstrip(".")
     recipe = TranslateRecipe
     config = TranslateConfig
-    judged = ("test", "long")
     whole = True
     looks = "One sentence, as each aligns it"
     figures = (
@@ -120,6 +120,10 @@ class Translating(Story):
     def validator(self, worker: Translator, prepared: Prepared, folder: RunFolder) -> Validator:
         """By the surprise at pairs it does not learn from."""
         return Validator(worker, prepared.valid, folder)
+
+    def parts(self, folder: RunFolder) -> list[str]:
+        """The test and that of longer sentences, where the folder keeps them."""
+        return [part for part in JUDGED if (folder.examples / f"{part}.jsonl").exists()]
 
     def score(
         self, recipe: TranslateRecipe, worker: Translator, folder: RunFolder, part: str
