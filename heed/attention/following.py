@@ -12,7 +12,6 @@ from copy import deepcopy
 from functools import update_wrapper
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
@@ -289,13 +288,13 @@ def followed(
     return join(parts) if parts else None
 
 
-def detached(record: Attended, *, device: torch.device | str | None = None) -> Attended:
+def detached(record: Attended) -> Attended:
     """The same without its graph, its context and what its state remembers."""
 
     def bare(x: Tensor | None) -> Tensor | None:
         if x is None:
             return None
-        x = x.detach().to(device=x.device if device is None else device)
+        x = x.detach()
         return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
 
     seen = record._statistics

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from heed.data.text import read_lines
 from heed.errors import Refused
 
+LONGEST = 2000  # characters of either side of a pair
+
 Column = Annotated[int, Field(ge=0, le=1000)]
 Link = tuple[int, int]
 A = TypeVar("A")
@@ -108,7 +110,7 @@ class Report:
 
 
 def read_pairs(
-    files: Files, *, longest_characters: int = 2000, report: Report | None = None
+    files: Files, *, longest_characters: int = LONGEST, report: Report | None = None
 ) -> Iterator[Pair]:
     """The pairs worth keeping, streamed; `report` counts along. None at all is refused."""
     report = Report() if report is None else report
@@ -118,9 +120,7 @@ def read_pairs(
     _some(files, report)
 
 
-def read_linked(
-    files: Files, *, longest_characters: int = 2000, report: Report | None = None
-) -> Iterator[tuple[Pair, Links]]:
+def read_linked(files: Files, *, report: Report | None = None) -> Iterator[tuple[Pair, Links]]:
     """The same pairs with their gold alignments: a dropped pair takes its line with it."""
     if files.alignments is None:
         raise Refused(f"no alignments are given for {files}; name a Pharaoh file in `alignments`")
@@ -128,7 +128,7 @@ def read_linked(
     links = read_alignments(files.alignments)
     names = (str(files), str(files.alignments))
     for pair, linked in _together(_rows(files), links, names, "pairs"):
-        if _keep(pair, longest_characters, report):
+        if _keep(pair, LONGEST, report):
             if files.reverse:
                 linked = Links(*(frozenset((j, i) for i, j in some) for some in linked))
             yield pair, linked

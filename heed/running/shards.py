@@ -79,9 +79,9 @@ class Shelf:
         _sniff(path, self.path / name)
         return durable.read_bytes(path, limit)
 
-    def json(self, name: str, limit: int = SMALL) -> Any:
-        """What a JSON file of at most `limit` bytes says."""
-        return durable.parse_json(self.bytes(name, limit), self.path / name)
+    def json(self, name: str) -> Any:
+        """What a small JSON file says."""
+        return durable.parse_json(self.bytes(name, SMALL), self.path / name)
 
 
 def is_pretrained(folder: Path) -> bool:

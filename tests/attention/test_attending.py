@@ -156,7 +156,6 @@ def test_fully_sharded() -> None:
 
 
 X, L = torch.randn(2, 5, M), heed.MultiHeadAttention(M, 2)
-DOT = heed.Attention("dot", query=M)
 SLIPS: dict[str, Callable[[], Any]] = {
     "lengths as values": lambda: L.remember(X, heed.lengths([5, 3])),  # type: ignore[arg-type]
     "a predicate as memory": lambda: L(X, heed.causal()),  # type: ignore[arg-type]

@@ -15,7 +15,6 @@ from heed.decoding.stepping import Choices
 from heed.errors import HeedError, Refused, ShapeError
 from tests.decoding.toys import BEGIN, END, Prefixes, Table, Toy, ToyStep
 
-BETAS = (0, 9)
 WORDS = {"begin": BEGIN, "end": END, "forbid": (BEGIN,)}
 
 

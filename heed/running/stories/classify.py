@@ -307,12 +307,12 @@ def files_from(paths: Sequence[Path], config: ClassifyConfig) -> LabelledFiles:
     return LabelledFiles(**{kind: paths[0]}, **told)
 
 
-def examples_of(folder: RunFolder, labels: Sequence[str], count: int = FEW) -> list[Labelled]:
+def examples_of(folder: RunFolder, labels: Sequence[str]) -> list[Labelled]:
     """The first few texts that the run keeps for tests, or else for validation."""
     part = kept_part(folder)
     if part is None:
         raise Refused(f"{folder.path} keeps no examples; give a text")
-    return list(islice(kept(folder, part, labels), count))
+    return list(islice(kept(folder, part, labels), FEW))
 
 
 STORY = Classifying()

@@ -229,12 +229,12 @@ def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
     return Files(tsv=paths[0], alignments=alignments)
 
 
-def examples_of(folder: RunFolder, count: int = FEW) -> list[Example]:
+def examples_of(folder: RunFolder) -> list[Example]:
     """The first few pairs that the run keeps for tests, or else for validation."""
     part = kept_part(folder)
     if part is None:
         raise Refused(f"{folder.path} keeps no examples; give a sentence")
-    return list(islice(kept(folder, part), count))
+    return list(islice(kept(folder, part), FEW))
 
 
 STORY = Translating()
