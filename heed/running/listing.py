@@ -23,10 +23,15 @@ def models() -> list[dict[str, Any]]:
             "name": name,
             "about": known.about,
             "sizes": {size: each._asdict() for size, each in known.sizes.items()},
-            "keys": [key for key in known.settings.model_fields if key not in ("kind", "size")],
+            "keys": sorted(known.settings.model_fields, key=_rank),
         }
         for name, known in MODELS.items()
     ]
+
+
+def _rank(key: str) -> int:
+    """Kind and size are said first."""
+    return ["kind", "size"].index(key) if key in ("kind", "size") else 2
 
 
 def tasks() -> list[dict[str, Any]]:

@@ -29,7 +29,8 @@ def test_every_model_is_told_with_its_sizes_and_keys() -> None:
     recurrent = found["recurrent"]
     assert recurrent["sizes"]["base"] == {"embedding": 256, "hidden": 512, "layers": 1}
     assert found["transformer"]["sizes"]["base"]["heads"] == 8  # Vaswani 2017 table 3
-    assert set(recurrent["keys"]) == set(RecurrentSettings.model_fields) - {"kind", "size"}
+    assert set(recurrent["keys"]) == set(RecurrentSettings.model_fields)
+    assert all(each["keys"][0] == "kind" for each in found.values())
     assert all(each["about"] and not each["about"].endswith(".") for each in found.values())
 
 
