@@ -42,7 +42,8 @@ def check_dtypes(**tensors: Tensor) -> None:
     first, *others = tensors.values()
     if all(x.dtype == first.dtype for x in others):
         return
-    if torch.is_autocast_enabled(first.device.type):
+    device = first.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return
     *names, last = tensors
     *those, that = (str(x.dtype) for x in tensors.values())

@@ -7,6 +7,7 @@ them (`expanded-window`) also regroups the memory and folds the weights back ont
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import index
 from typing import ClassVar
 
 import torch
@@ -136,7 +137,9 @@ class ExpandedWindow(Reach):
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
-        blocks = Blocks(memory.exists, self.block or max(1, math.isqrt(memory.S)), memory.sinks)
+        blocks = Blocks(
+            memory.exists, self.block or max(1, math.isqrt(index(memory.S))), memory.sinks
+        )
         bias = blocks.log_counts(memory.k.dtype)
         wider = replace(
             memory,

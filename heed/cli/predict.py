@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from heed.cli.options import decoding_options, safe, said
+from heed.errors import Refused
 
 if TYPE_CHECKING:
     from heed.running.stories.story import Answer, Shown
@@ -80,7 +81,7 @@ def printed(answers: Iterator[Answer], as_json: bool, *, keep: bool) -> Iterator
     before = ""
     for found in answers:
         if as_json:
-            print(json.dumps(found.as_data(), ensure_ascii=False), flush=True)
+            print(_json(found.as_data()), flush=True)
         else:
             print(found.line(), flush=True)
         remark = getattr(found, "remark", "")
@@ -89,3 +90,10 @@ def printed(answers: Iterator[Answer], as_json: bool, *, keep: bool) -> Iterator
         before = remark
         if keep:
             yield found.shown()
+
+
+def _json(data: dict[str, Any]) -> str:
+    try:
+        return json.dumps(data, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise Refused("the model's answers are no numbers: its weights hold NaN") from None

@@ -58,10 +58,9 @@ def plain(
         if scaled and G == H:  # every further argument would cost a good part of a microsecond
             attend = scaled_dot_product_attention
             return attend(q, k, v, is_causal=True) if causal else attend(q, k, v), T, S
+        told = {"enable_gqa": True} if G != H else {}  # a compiler may not know whether it is so
         scale = None if scaled else 1.0
-        attended = scaled_dot_product_attention(
-            q, k, v, None, 0.0, causal, scale=scale, enable_gqa=G != H
-        )
+        attended = scaled_dot_product_attention(q, k, v, None, 0.0, causal, scale=scale, **told)
         return attended, T, S
     except torch.OutOfMemoryError:
         raise

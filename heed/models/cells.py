@@ -167,8 +167,10 @@ class Layer(nn.Module):
 
 def in_pieces(x: Tensor, *layers: Layer) -> bool:
     """Whether steps of our own go through whole rows faster than PyTorch's, and may."""
-    if any(type(layer) is not Layer or layer.cell.pieces is None for layer in layers):
-        return False
+    for layer in layers:
+        kinds = (type(layer), type(layer.rnn))
+        if kinds != (Layer, layer.cell.module) or layer.cell.pieces is None:
+            return False
     weight = layers[0]._weight("weight_hh")
     if not x.shape[1] or x.dtype != weight.dtype or not unrolled.learning(weight):
         return False

@@ -3,7 +3,8 @@
     p(label | text) = the mean of what the members give it
 
 They differ in nothing but the weights that they were drawn with, and each learns as if it were
-alone: whoever trains asks for the answers of each, not for the vote.
+alone: whoever trains asks for the answers of each, not for the vote. (Where gradients are clipped,
+it is by the norm of all of them.)
 
     committee = build(ClassifierSettings(members=3), symbols=8000, labels=2)
     said = committee(symbols, lengths)                      # B S, B

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from heed.errors import Refused
+from heed.running.complaining import complaint
 from heed.running.devices import version
 from heed.running.loading import Loaded, load
 from heed.running.stories import story
@@ -67,7 +68,11 @@ def adopt(path: Path, device: torch.device) -> Run:
             f"{path}: its vocabulary has {found.tokeniser.size:,} symbols, and the model "
             f"{found.settings.rows:,}"
         )
-    config, worker = opened(found, path, device)
+    try:
+        config, worker = opened(found, path, device)
+    except ValidationError as error:
+        said = complaint(story(task).config, error)
+        raise Refused(f"{path}: config.json describes what no verb can ask: {said}") from None
     return Run(RunFolder(path), config, worker, story(task))
 
 

@@ -138,7 +138,7 @@ def _run(folder: Path) -> Loaded:
         )
     if not run.model.is_file():
         raise Refused(f"{folder} has no model.safetensors yet: its training has not validated once")
-    fits(config, run.model_header(), run.model)
+    fits(config.outline(), run.inside(run.model))
     described = Described(settings.kind, settings.head, settings)
     LAYOUTS[settings.kind].config(settings, settings.head)  # refuses what it cannot say
     model = described.blank()

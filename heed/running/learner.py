@@ -23,7 +23,7 @@ from heed.running.stories.story import Start
 from heed.training import checkpoint, optimise, signals
 from heed.training.distributed import Distributed
 from heed.training.fit import Moment, due, fit, planned
-from heed.training.folder import RunFolder, header
+from heed.training.folder import RunFolder
 from heed.training.journal import Journal
 from heed.training.objective import Objective
 from heed.training.progress import Progress as Standing
@@ -148,7 +148,7 @@ class Learner:
                 )
         if self.found is not None:
             path = self.folder.checkpoints / self.found / "model.safetensors"
-            fits(self.config, header(path), path)
+            fits(self.config.outline(), path)
 
     def _state(
         self,

@@ -30,6 +30,7 @@ from heed.models.xlnet_settings import XLNetSettings
 from heed.running.complaining import complaint
 from heed.running.events import Progress, Work, finish
 from heed.running.hub import folder_of
+from heed.running.opening import fits
 from heed.running.shards import Shelf, find
 from heed.training import tensors
 
@@ -124,21 +125,14 @@ def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
     described, labels = stored(shelf, raw)
     if head not in (None, described.head):
         raise Refused(f"{shelf.path} has the head '{described.head}', not '{head}'")
-    weights = find(shelf)
-    path = shelf.place("model.safetensors")
-    expected = {name: tuple(x.shape) for name, x in described.outline().items()}
-    there = {name: shape for name, (_, shape) in weights.header.items()}
-    if expected != there:
-        odd = sorted(set(expected.items()) ^ set(there.items()))[0][0]
-        raise Refused(
-            f"the weights do not fit config.json: '{odd}' is {there.get(odd, 'missing')}, "
-            f"expected {expected.get(odd, 'nothing')}"
-        )
+    find(shelf)
+    path, outline = shelf.place("model.safetensors"), described.outline()
+    fits(outline, path)
     tokeniser = _vocabulary(shelf, described)
-    yield Progress("weights", 0, len(expected))
+    yield Progress("weights", 0, len(outline))
     model = described.blank()
     model.load_state_dict(tensors.read(path))
-    yield Progress("weights", len(expected), len(expected))
+    yield Progress("weights", len(outline), len(outline))
     return _loaded(model, described, tokeniser, labels)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
 from heed.errors import Refused, UnknownName
 from heed.running.complaining import complaint
@@ -20,6 +21,7 @@ from heed.running.shards import is_pretrained
 from heed.running.stories import story
 from heed.running.stories.story import Config, Run, Story
 from heed.training.folder import RunFolder
+from heed.training.tensors import header, tied
 
 __all__ = ["Run", "checked", "fits", "open_run", "read_config"]
 
@@ -48,7 +50,7 @@ def checked(path: Path) -> tuple[RunFolder, Any, Story, Any]:
     tokens = told.tokens(folder, config)
     if not folder.model.is_file():
         raise Refused(f"{path} has no model.safetensors yet: its training has not validated once")
-    fits(config, folder.model_header(), folder.model)
+    fits(config.outline(), folder.inside(folder.model))
     return folder, config, told, tokens
 
 
@@ -70,16 +72,22 @@ def read_config(folder: RunFolder) -> Any:
         raise Refused(f"{folder.config}: {complaint(settings, error)}") from None
 
 
-def fits(
-    config: Config, header: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], path: Path
-) -> None:
-    """Refuse a configuration that is not that of the weights, before anything is allocated."""
-    expected = config.shapes()
-    there = {name: shape for name, (kind, shape) in header.items() if not kind.is_complex}
-    if expected == there:
-        return
-    odd = sorted(set(expected.items()) ^ set(there.items()))[0][0]
-    raise Refused(
-        f"{path} does not fit config.json: '{odd}' is "
-        f"{there.get(odd, 'missing')}, expected {expected.get(odd, 'nothing')}"
-    )
+def fits(outline: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse a file that does not hold a network's weights, before anything is allocated.
+
+    outline  the network's state without numbers; weights that it shares are one tensor
+    """
+    expected = {name: tuple(x.shape) for name, x in outline.items()}
+    there = {name: shape for name, (kind, shape) in header(path).items() if not kind.is_complex}
+    if expected != there:
+        odd = sorted(set(expected.items()) ^ set(there.items()))[0][0]
+        raise Refused(
+            f"{path} does not fit config.json: '{odd}' is "
+            f"{there.get(odd, 'missing')}, expected {expected.get(odd, 'nothing')}"
+        )
+    for name, kept in tied(path).items():  # or few numbers would be made many
+        if outline[name] is not outline[kept]:
+            raise Refused(
+                f"{path} does not fit config.json: it has the same numbers for '{name}' and "
+                f"'{kept}', which are not shared"
+            )

@@ -121,7 +121,8 @@ class Weights(NamedTuple):
             path = self.places[name]
             if path not in files:
                 files[path] = _unpickled(path, "cpu") if self.pickled else _opened(path)
-            tensor: Tensor = files[path][name] if self.pickled else files[path].get_tensor(name)
+            tensor: Tensor
+            tensor = files[path][name] if self.pickled else _taken(files[path], name, path)
             return tensor
 
         try:
@@ -195,9 +196,22 @@ def _header(path: Path, shown: Path) -> dict[str, tuple[torch.dtype, tuple[int, 
 
 
 def _opened(path: Path) -> Any:
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    return safe_open(path, framework="pt", device="cpu")
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except SafetensorError as error:  # which asks more of a header than we do
+        raise Refused(f"{path} is no safetensors file: {error}") from None
+
+
+def _taken(file: Any, name: str, path: Path) -> Tensor:
+    from safetensors import SafetensorError
+
+    try:
+        tensor: Tensor = file.get_tensor(name)
+    except SafetensorError as error:
+        raise Refused(f"{path} does not give '{name}': {error}") from None
+    return tensor
 
 
 def _pickled_header(path: Path, shown: Path) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:

@@ -25,7 +25,6 @@ from heed.running.stories.story import Run, Shown
 from heed.running.walking import Listened, listened
 from heed.tasks.looking import Pass, passes
 from heed.training import checkpoint
-from heed.training.tensors import header
 from heed.viewing.atlas import Take
 from heed.viewing.blocks import Column, Examples, Table, Value
 from heed.viewing.looking import Look, beside
@@ -133,7 +132,7 @@ def _at_step(path: Path, device: torch.device) -> Run:
     run = open_run(path.parent.parent, device)
     weights = run.folder.inside(path / "model.safetensors")
     checkpoint.verify(path)
-    fits(run.config, header(weights), weights)
+    fits(run.config.outline(), weights)
     run.worker.model.load_state_dict(checkpoint.load(path, {"model"}).tensors["model"])
     return run
 

@@ -6,8 +6,17 @@ Whoever wants that loss low around every text, too, cannot lean on single words.
 to outgrow ε by longer vectors, which weight decay and dropout hold back.
 """
 
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
 import torch
+import torch._functorch.config as compiling
 from torch import Tensor
+
+
+def twice() -> AbstractContextManager[None]:
+    """Around a network whose graph is gone through twice: a compiled one keeps what that needs."""
+    return cast(Any, compiling).patch(donated_buffer=False)
 
 
 def nudge(losses: Tensor, vectors: Tensor, lengths: Tensor, size: float) -> Tensor:

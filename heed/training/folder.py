@@ -19,15 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from heed.errors import Refused
 from heed.training import checkpoint, durable, tensors
 from heed.training.durable import LIMIT, Damaged
-from heed.training.tensors import header
 
-__all__ = ["Damaged", "RunFolder", "header"]
+__all__ = ["Damaged", "RunFolder"]
 
 LOCK = ".heed.lock"
 FILES = {
@@ -203,10 +201,6 @@ class RunFolder:
     def load_model(self) -> dict[str, Tensor]:
         """The tensors of model.safetensors, in main memory."""
         return tensors.read(self.inside(self.model))
-
-    def model_header(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """dtype and shape of each tensor in model.safetensors, before anything is allocated."""
-        return header(self.inside(self.model))
 
     def newest(self, say: Callable[[str], None]) -> Path | None:
         """The newest good checkpoint; each damaged one on the way is passed over with a line."""

@@ -112,6 +112,12 @@ class Place(NamedTuple):
     end: int
 
 
+def tied(path: Path) -> dict[str, str]:
+    """Which names of a file have no numbers of their own, and whose they have."""
+    with open_plain(path) as file:
+        return _layout(file, path)[1]
+
+
 def header(path: Path) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """What a file holds, tied names included, before anything of it is allocated."""
     with open_plain(path) as file:

@@ -89,7 +89,7 @@ def test_a_folder_of_heed_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     good = json.loads((tmp_path / "ours" / "config.json").read_text())
     for change, says in (
         ({"n_layer": 3}, "no key 'n_layer'"),
-        ({"model": good["model"] | {"layers": 3}}, "do not fit"),
+        ({"model": good["model"] | {"layers": 3}}, "does not fit"),
         ({"model": good["model"] | {"width": 10**12}}, "width"),
         ({"model": good["model"] | {"kind": "os.system"}}, "model"),
         ({"heed": 3}, "heed"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from heed.models.classifier import Classified
 from heed.running.events import Progress, Work
 from heed.tasks.classify import Scores, judged
 from heed.tasks.labeller import Judgement, Labeller
-from heed.training.adversarial import nudge
+from heed.training.adversarial import nudge, twice
 from heed.training.folder import RunFolder
 from heed.training.objective import Loss
 from heed.training.reinforce import MovingAverage, reinforce
@@ -48,11 +49,15 @@ class Labelling(nn.Module):
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
         text, lengths = batch.tokens["text"], batch.lengths["text"]
         labels = batch.tokens["label"][:, 0] - 1  # -1: a filler
-        said = model(text, lengths).members
+        size = self.settings.adversarial if torch.is_grad_enabled() else 0.0
+        with twice() if size else nullcontext():
+            said = model(text, lengths).members
         totals, nlls = self._surprises(said, labels)
         earned = [self._chance(one, batch, nll) for one, nll in zip(said, nlls, strict=True)]
-        parts, size = {"nll": nlls.detach().mean(0).sum()}, self.settings.adversarial
-        if size and torch.is_grad_enabled():
+        if any(_drew(one) for one in said):
+            self._expect(batch, -nlls.detach().mean(0))
+        parts = {"nll": nlls.detach().mean(0).sum()}
+        if size:
             each = zip(totals, said, strict=True)
             far = [nudge(total, one.vectors, lengths, size) for total, one in each]
             # K B S E of a committee, B S E of a single network
@@ -78,7 +83,7 @@ class Labelling(nn.Module):
 
     def _chance(self, said: Classified, batch: Batch, nll: Tensor) -> Tensor | float:
         """REINFORCE as a sum: a look earns the log-probability of the text's label."""
-        drew: list[Any] = [x for x in said.seen.values() if x.log_prob is not None]
+        drew = _drew(said)
         if not drew or not torch.is_grad_enabled():
             return 0.0
         reward = -nll.detach()
@@ -93,11 +98,20 @@ class Labelling(nn.Module):
             total = total + rows * reinforce(
                 record.log_prob * real, reward, level, entropy=entropy, bonus=bonus
             )
-        if self.baseline.training:
-            real = batch.rows >= 0
-            mean = (reward * real).sum() / real.sum().clamp(min=1)
-            self.baseline.update(torch.where(mean.isfinite() & real.any(), mean, level))
         return self.settings.reinforce * total
+
+    def _expect(self, batch: Batch, reward: Tensor) -> None:
+        """What looks earn from now on is measured against what they have earned.    B"""
+        if not torch.is_grad_enabled() or not self.baseline.training:
+            return
+        real, level = batch.rows >= 0, self.baseline.value
+        mean = (reward * real).sum() / real.sum().clamp(min=1)
+        self.baseline.update(torch.where(mean.isfinite() & real.any(), mean, level))
+
+
+def _drew(said: Classified) -> list[Any]:
+    """The looks that were drawn."""
+    return [record for record in said.seen.values() if record.log_prob is not None]
 
 
 class Validated(NamedTuple):

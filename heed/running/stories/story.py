@@ -80,11 +80,10 @@ class Config(BaseModel):
         """The network, its weights drawn at random."""
         raise NotImplementedError
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The names and shapes of its weights, with nothing allocated."""
+    def outline(self) -> dict[str, Tensor]:
+        """Its weights without their numbers: nothing is allocated. What is shared is one tensor."""
         with torch.device("meta"):
-            network = self.build()
-        return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+            return self.build().state_dict(keep_vars=True)
 
 
 class Start(NamedTuple):

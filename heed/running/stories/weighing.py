@@ -17,6 +17,9 @@ from heed.viewing.taking import layers
 from heed.viewing.terminal import WITHIN, HeatMap
 from heed.viewing.words import Said, Weighed
 
+CONTROLS = {c: ascii(chr(c))[1:-1] for c in (*range(32), *range(127, 160))}
+"""What a terminal obeys, as it can be seen: labels are a stranger's words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -40,7 +43,11 @@ class Shown:
         """The label, and how sure the model is; the right one where that is another."""
         if not self.judgement.label:
             return ""
-        wrong = f"; right would be: {self.right}" if self.right not in ("", self._label) else ""
+        wrong = (
+            f"; right would be: {self.right}"
+            if self.right not in ("", self.judgement.label)
+            else ""
+        )
         return f"{self._label} ({self.judgement.probability:.2f}{wrong})"
 
     @property
@@ -50,7 +57,7 @@ class Shown:
 
     @property
     def _label(self) -> str:
-        return self.judgement.label
+        return self.judgement.label.translate(CONTROLS)
 
     @property
     def weighed(self) -> Weighed | None:
@@ -103,7 +110,8 @@ class Answer:
     def line(self) -> str:
         """Label, tab, probability; blank for a blank line."""
         said = self.judgement
-        return f"{said.label}\t{said.probability:.4f}" if said.label else ""
+        label = said.label.translate(CONTROLS)
+        return f"{label}\t{said.probability:.4f}" if label else ""
 
     def as_data(self) -> dict[str, Any]:
         """As JSON has it."""
