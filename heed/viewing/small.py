@@ -69,7 +69,11 @@ def _lines(weight: NDArray[np.float64], colour: bool, shades: str) -> Iterator[T
     share = np.sqrt(np.clip(weight, 0, 1))
     if not colour:
         for row in share:
-            yield Text("".join(shades[min(int(x * len(shades)), len(shades) - 1)] for x in row))
+            shade = np.minimum((row * len(shades)).astype(int), len(shades) - 1)
+            # A long text looked at evenly has no weight that is dark enough for a shade. A row is
+            # blank only where it looks at nothing: half of its heaviest is seen at least.
+            seen = (row > 0) & (row**2 >= row.max() ** 2 / 2)
+            yield Text("".join(shades[n] for n in np.maximum(shade, seen)))
         return
     painted = [[Color.from_rgb(*rgb) for rgb in row] for row in colours(share).tolist()]
     for row, upper in enumerate(painted[::2]):

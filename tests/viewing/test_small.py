@@ -29,6 +29,15 @@ def test_as_many_side_by_side_as_fit() -> None:
     assert printed([panel("\x1b[1m\u202e", [[1.0]])]).startswith("\\x1b[1m\\u202e")
 
 
+def test_a_row_that_looks_at_something_is_never_blank() -> None:
+    even = np.tril(np.ones((24, 24))) / np.arange(1, 25)[:, None] / 10  # a long text, pooled
+    even[:, 23] = 1e-9
+    lines = printed([panel("a", even.tolist()), panel("b", [[0.0]])], 60).splitlines()[1:-1]
+    assert [line.rstrip() for line in lines[2:23]] == ["░" * n for n in range(3, 24)]
+    sharp = printed([panel("c", [[0.9, 0.03, 0.03]])]).splitlines()[1]
+    assert sharp.rstrip() == "█"  # what is light beside it stays blank
+
+
 def test_half_a_line_for_each_row_in_colour() -> None:
     found = printed([panel("a", [[1.0], [0.0], [0.5]])], force_terminal=True, color_system="256")
     assert found.count("▀") == 2
