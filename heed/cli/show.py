@@ -47,7 +47,10 @@ def run(
         bool, typer.Option("--walk", help="One word's way through attention, in numbers.")
     ] = False,
     at: Annotated[str | None, typer.Option(help="With --walk: the word, or its place.")] = None,
-    layer: Annotated[int | None, typer.Option(help="With --walk: which attention, from 0.")] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(help="With --walk: which attention, or member of a committee, from 0."),
+    ] = None,
     head: Annotated[int | None, typer.Option(help="With --walk: which head, from 0.")] = None,
     history: Annotated[
         bool, typer.Option("--history", help="The time line of the training.")

@@ -14,9 +14,11 @@ from heed.running.opening import open_run
 from heed.running.stories.story import Run
 from heed.running.stories.writing import unescaped
 from heed.tasks.walking import Heard, Walk, continued, filled, labelled, translated
+from heed.viewing.taking import short
 from heed.viewing.walk import Key, Stage, Told, vector
 
 SHOWN = 40  # words of a complaint at most
+MEMBER = "members."  # begins the paths of a committee's networks, which are no layers
 
 _LISTEN: dict[str, Callable[[Run, str], Heard]] = {
     "translate": lambda run, text: translated(run.worker, text, run.config.decoding),
@@ -87,15 +89,26 @@ def told(heard: Listened, at: str | None = None, layer: int | None = None, head:
     words = heard.words(paths[n])
     place = _place(words, at, heard.first)
     walked = heard.walk(paths[n], place, head)
-    heads = f" · head {head}" if heard.calls[paths[n]][0].query.shape[1] > 1 else ""
+    heads = heard.calls[paths[n]][0].query.shape[1]
+    named = short(paths)[paths[n]] if paths[n].startswith(MEMBER) else paths[n]
+    told_head = f" · head {head}" if heads > 1 else ""
     return Told(
-        f"{words[place]} · place {place} · {paths[n]}{heads}",
+        f"{words[place]} · place {place} · {named}{told_head}",
         [_score(walked), _align(walked), _read(walked)],
         *_numbers(walked, heard.asked(paths[n])),
         [] if walked.context is None else _floats(walked.context),
         _check(walked),
         walked.agrees,
+        _choice(paths, heads),
     )
+
+
+def _choice(paths: Sequence[str], heads: int) -> str:
+    """How many can be walked through, and what chooses among them; nothing where there is one."""
+    what = "members" if paths[0].startswith(MEMBER) else "attentions"
+    counts = ((len(paths), what, "--layer"), (heads, "heads", "--head"))
+    found = [f"{n} {name} ({option} 0 to {n - 1})" for n, name, option in counts if n > 1]
+    return f"one of {' and '.join(found)}" if found else ""
 
 
 def _place(words: Sequence[str], at: str | None, first: int) -> int:

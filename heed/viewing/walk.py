@@ -82,6 +82,7 @@ class Told:
     columns  what the numbers of every key are, in the order of the stages; the weight is the last
     context  the sum of what the keys gave; empty where nothing is gathered
     check    how it compares with what the model itself computed
+    choice   how many there are to walk through, and how another is chosen
     """
 
     title: str
@@ -91,6 +92,7 @@ class Told:
     context: Sequence[float] = ()
     check: str = ""
     agrees: bool | None = None
+    choice: str = ""
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -115,6 +117,8 @@ class Told:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(shown(self.title), "bold")
+        if self.choice:
+            yield Text(f"  {shown(self.choice)}", "dim")
         yield from self._stages()
         yield Text()
         yield self._grid(options)
@@ -177,6 +181,7 @@ class Told:
             more = [f"{left} keys more are left out of the table.", *more]
         return [
             Heading(self.title, 3),
+            *([Paragraph(self.choice)] if self.choice else []),
             Stages(self.stages),
             Table([*names, *gathers, *hides], rows),
             *(Paragraph(line) for line in more),

@@ -9,6 +9,7 @@ import pytest
 from heed.errors import Refused
 from heed.running.events import finish
 from heed.running.recipe import resolve
+from heed.running.showing import opened
 from heed.running.train import train
 from heed.running.walking import walk
 from tests.running import labelling, writing
@@ -36,6 +37,7 @@ def test_the_step_that_wrote_a_word(writer: Path) -> None:
     assert [key.word for key in told.keys] == ["我", "爱", "我", "</s>"]
     assert told.title.split(" · ")[1:] == ["place 1", "decoder.attention"]
     assert told.agrees
+    assert told.choice == ""  # there is no other
     assert "= what the model computed" in told.check
     assert told.columns == ["e", "a"]
     assert sum(key.weight for key in told.keys) == pytest.approx(1)
@@ -56,6 +58,7 @@ def test_layers_and_heads_of_a_transformer(transformer: Path) -> None:
     assert aligning.title.endswith("decoder.stack.layers.0.cross · head 0")  # the last but one
     (other,) = walk(transformer, [SENTENCE], layer=1, head=1, device="cpu")
     assert other.title.endswith("decoder.stack.layers.1.cross · head 1")
+    assert aligning.choice == "one of 2 attentions (--layer 0 to 1) and 2 heads (--head 0 to 1)"
     assert aligning.agrees
     assert other.agrees
     assert aligning.context != other.context
@@ -67,6 +70,21 @@ def test_the_one_query_of_a_static_attention(tmp_path_factory: pytest.TempPathFa
     assert told.title.startswith("the text")
     assert [key.word for key in told.keys][:4] == ["the", "film", "is", "good"]
     assert told.agrees
+
+
+def test_the_members_of_a_committee_are_no_layers(tmp_path: Path) -> None:
+    raw = labelling.recipe(labelling.files(tmp_path / "data"), steps=1)
+    raw["model"] |= {"members": 3}
+    finish(train(resolve(raw), tmp_path / "run", device="cpu"))
+    last, first = (walk(tmp_path / "run", ["it was dull"], layer=n)[0] for n in (None, 0))
+    assert [told.title for told in (last, first)] == [
+        "the text · place 0 · member 2",
+        "the text · place 0 · member 0",
+    ]
+    assert last.choice == first.choice == "one of 3 members (--layer 0 to 2)"
+    (look,) = opened(tmp_path / "run").looks(["it was dull"])
+    assert [layer.name for layer in look.takes[0].layers] == ["member 0", "member 1", "member 2"]
+    assert look.item("").weighed.title == "what it weighed, mean of 3 members"
 
 
 @pytest.mark.parametrize(

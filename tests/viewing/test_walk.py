@@ -37,6 +37,8 @@ def test_the_terminal_has_the_heaviest_first_and_says_what_was_hidden() -> None:
     lines = screen(told(KEYS))
     assert lines[0] == "love · place 1"
     assert lines[1].split() == ["1", "score", "e", "=", "q·k"]
+    assert screen(told(KEYS, choice="one of 3"))[:2] == [lines[0], "  one of 3"]
+    assert "<p>one of 3</p>" in Section("t", [told(KEYS, choice="one of 3")]).html()
     rows = [line.split()[0] for line in lines if line.startswith("  ") and "█" in line]
     assert rows == ["爱", "我"]
     assert "  1 hidden: lies ahead" in lines

@@ -65,8 +65,13 @@ class Shown:
         said = self.judgement
         if said.looks is None or said.weight is None:
             return None
-        several = f", mean of {len(said.looks)} heads" if len(said.looks) > 1 else ""
-        return Weighed(f"what it weighed{several}", said.pieces, said.weight.tolist())
+        heads = len(said.looks) // said.members
+        several = [
+            f"{n} {what}" for n, what in ((said.members, "members"), (heads, "heads")) if n > 1
+        ]
+        mean = f", mean of {' with '.join(several)}" if several else ""
+        each = " each" if len(several) > 1 else ""
+        return Weighed(f"what it weighed{mean}{each}", said.pieces, said.weight.tolist())
 
     @property
     def _looks(self) -> list[Weighed]:
@@ -75,9 +80,18 @@ class Shown:
         if not self.every or said.looks is None or len(said.looks) == 1:
             return [] if self.weighed is None else [self.weighed]
         return [
-            Weighed(f"what it weighed · head {h}", said.pieces, weight.tolist())
-            for h, weight in enumerate(said.looks)
+            Weighed(f"what it weighed · {self._whose(n)}", said.pieces, weight.tolist())
+            for n, weight in enumerate(said.looks)
         ]
+
+    def _whose(self, n: int) -> str:
+        """Which head it is that looks, and in a committee whose."""
+        said = self.judgement
+        assert said.looks is not None
+        member, head = divmod(n, len(said.looks) // said.members)
+        if said.members == 1:
+            return f"head {head}"
+        return f"member {member} · head {head}" if len(said.looks) > said.members else f"member {n}"
 
     @property
     def panels(self) -> list[Panel]:
