@@ -13,7 +13,7 @@ from heed.running.devices import chosen
 from heed.running.opening import open_run
 from heed.running.stories.story import Run
 from heed.running.stories.writing import unescaped
-from heed.tasks.walking import Heard, Walk, continued, filled, labelled, translated
+from heed.tasks.walking import WHOLE, Heard, Walk, continued, filled, labelled, translated
 from heed.viewing.taking import short
 from heed.viewing.walk import Key, Stage, Told, vector
 
@@ -87,10 +87,10 @@ def told(heard: Listened, at: str | None = None, layer: int | None = None, head:
     if not 0 <= n < len(paths):
         raise Refused(f"--layer {n}: there are {len(paths)}, from 0: {', '.join(paths[:SHOWN])}")
     words = heard.words(paths[n])
-    place = _place(words, at, heard.first)
+    named = short(paths)[paths[n]] if paths[n].startswith(MEMBER) else paths[n]
+    place = _place(words, at, heard.first, named)
     walked = heard.walk(paths[n], place, head)
     heads = heard.calls[paths[n]][0].query.shape[1]
-    named = short(paths)[paths[n]] if paths[n].startswith(MEMBER) else paths[n]
     told_head = f" · head {head}" if heads > 1 else ""
     return Told(
         f"{words[place]} · place {place} · {named}{told_head}",
@@ -111,9 +111,9 @@ def _choice(paths: Sequence[str], heads: int) -> str:
     return f"one of {' and '.join(found)}" if found else ""
 
 
-def _place(words: Sequence[str], at: str | None, first: int) -> int:
+def _place(words: Sequence[str], at: str | None, first: int, named: str) -> int:
     """Where a word stands, the first time; or the place that a number says."""
-    if at is None or len(words) == 1:
+    if at is None:
         return first % len(words)
     for alike in (at.__eq__, lambda word: _bare(word) == _bare(at)):
         for place, word in enumerate(words):
@@ -121,6 +121,8 @@ def _place(words: Sequence[str], at: str | None, first: int) -> int:
                 return place
     if at.removeprefix("-").isdecimal() and len(at) < 10 and -len(words) <= int(at) < len(words):
         return int(at) % len(words)
+    if list(words) == [WHOLE]:
+        raise Refused(f"--at '{at}': {named} is asked once, for the whole text; leave --at out")
     there = ", ".join(words[:SHOWN]) + (", …" if len(words) > SHOWN else "")
     raise Refused(f"--at '{at}' is none of the words that ask, nor one of their places: {there}")
 

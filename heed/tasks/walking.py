@@ -19,6 +19,10 @@ from heed.tasks.writer import Writer
 __all__ = ["Heard", "Walk", "continued", "filled", "labelled", "translated"]
 
 
+WHOLE = "the text"
+"""What asks where no word does: one query for all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Heard:
     """A text, what was made of it, and every attention that can be walked through.
@@ -45,7 +49,7 @@ class Heard:
     def words(self, path: str) -> Sequence[str]:
         """Those that ask an attention; a static one is asked once."""
         count = sum(call.query.shape[2] for call in self.calls[path])
-        return self.queries[:count] if count > 1 or len(self.queries) == 1 else ["the text"]
+        return self.queries[:count] if count > 1 or len(self.queries) == 1 else [WHOLE]
 
     def asked(self, path: str) -> Sequence[str]:
         """Those that are asked: the same for all."""

@@ -66,10 +66,13 @@ def test_layers_and_heads_of_a_transformer(transformer: Path) -> None:
 
 def test_the_one_query_of_a_static_attention(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = labelling.labelled(tmp_path_factory)
-    (told,) = walk(folder, ["the film is good"], at="anything", device="cpu")
+    (told,) = walk(folder, ["the film is good"], at="0", device="cpu")
     assert told.title.startswith("the text")
     assert [key.word for key in told.keys][:4] == ["the", "film", "is", "good"]
     assert told.agrees
+    for at in ("good", "1"):
+        with pytest.raises(Refused, match="is asked once, for the whole text; leave"):
+            walk(folder, ["the film is good"], at=at, device="cpu")
 
 
 def test_the_members_of_a_committee_are_no_layers(tmp_path: Path) -> None:
