@@ -137,12 +137,18 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """Bars from left to right, one of each name under every label."""
+    """Bars from left to right, one of each name under every label.
+
+    full  what the longest bar there can be stands for, where it is more than the highest value
+    note  what a reader should know of them, below
+    """
 
     title: str
     labels: Sequence[str]
     bars: Sequence[Bars]
     unit: str = ""
+    full: float = 0.0
+    note: str = ""
 
     def __post_init__(self) -> None:
         for bars in self.bars:
@@ -154,7 +160,7 @@ class BarChart:
     def highest(self) -> float:
         """The length of the longest bar, which starts at zero."""
         values = [v for bars in self.bars for v in bars.values if math.isfinite(v)]
-        return max([*values, 0.0]) or 1.0
+        return max([*values, self.full]) or 1.0
 
     def svg(self, style: bool = True) -> str:
         """As the text of an SVG file; without style where a page has it already."""
@@ -169,6 +175,9 @@ class BarChart:
                 body += self._bar(n, (left, y), bars.values[place] * scale, thick, place)
                 y += thick
             y += 9
+        if self.note:
+            y += 16
+            body += draw.lettered((16, y - 2), self.note, 12.5, "soft", longest=80)
         return _framed(body, f"{self.title}: bar chart", y + 14, style)
 
     def _bar(self, n: int, at: tuple[float, float], long: float, thick: int, place: int) -> str:

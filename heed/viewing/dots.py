@@ -137,6 +137,8 @@ def bars(chart: BarChart, width: int, ascii_only: bool) -> Iterator[Text]:
             line = Text(" " * (margin - cell_len(name)) + name + " ", no_wrap=True)
             line.append(bar, COLOURS[n % len(COLOURS)])
             yield line.append(f" {number(value)}" if math.isfinite(value) else "-", "dim")
+    if chart.note:
+        yield Text(shown(chart.note), "dim")
 
 
 def _bar(long: float, letter: str) -> str:

@@ -18,6 +18,7 @@ from heed.errors import ShapeError
 from heed.viewing import drawing as draw
 from heed.viewing.blocks import Maps
 from heed.viewing.chart import BarChart, Bars
+from heed.viewing.drawing import number
 from heed.viewing.panels import Panel
 from heed.viewing.terminal import shown
 
@@ -49,10 +50,18 @@ class Weighed:
         return sorted(pairs, key=lambda pair: -pair[1])[:MOST]
 
     def bars(self) -> BarChart:
-        """Those as bars."""
+        """Those as bars of all the weight there is: so none is long where all are alike."""
         found = self.heaviest()
         values = [weight for _, weight in found]
-        return BarChart(self.title, [word for word, _ in found], [Bars("weight", values)])
+        labels, note = [word for word, _ in found], " · ".join(self._remarks())
+        return BarChart(self.title, labels, [Bars("weight", values)], full=1.0, note=note)
+
+    def _remarks(self) -> list[str]:
+        """What has no bar, and what a bar is to be compared with."""
+        rest = sorted(map(float, self.weights))[: max(0, len(self.weights) - MOST)]
+        more = [f"{len(rest)} more with {number(sum(rest))} in all"] if rest else []
+        count = len(self.words)
+        return [*more, f"all alike would be {number(1 / count)} each"] if count > 1 else more
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = Text()
@@ -77,8 +86,11 @@ class Weighed:
         return draw.drawing(WIDTH, y + 12, f"{self.title}: weighed words", body, rules)
 
     def _colours(self) -> list[tuple[int, int, int]]:
+        # Half bright at most is a word that has no more than its share: where all are alike, none
+        # stands out.
         weight = np.asarray(self.weights, np.float64)
-        colours = draw.colours(weight / (weight.max(initial=0) or 1))
+        brightest = max(weight.max(initial=0), min(1, 2 / max(1, len(weight))))
+        colours = draw.colours(weight / brightest)
         return [(int(red), int(green), int(blue)) for red, green, blue in colours]
 
     def _repr_html_(self) -> str:

@@ -24,11 +24,30 @@ def printed(thing: object, **how: object) -> str:
 
 def test_every_word_is_printed_and_the_heaviest_first_among_the_bars() -> None:
     text = printed(WEIGHED)
-    first, title, *bars = text.splitlines()
+    first, title, *bars, note = text.splitlines()
     assert first.split() == ["a", "<fine>", "film", "\\x1b[31m"]
     assert title == "it"
     assert bars[0].split()[0] == "<fine>"
     assert "0.6" in bars[0]
+    assert len(bars) == 4
+    assert note == "all alike would be 0.25 each"
+
+
+def test_words_without_a_bar_are_counted_and_no_bar_is_long_where_all_are_alike() -> None:
+    even = Weighed("it", [f"w{n}" for n in range(10)], [0.103] + [0.1] * 8 + [0.097])
+    _, _, *bars, note = printed(even).splitlines()
+    assert len(bars) == MOST
+    assert note == "2 more with 0.197 in all · all alike would be 0.1 each"
+    assert note in even.bars().svg()
+    assert all(2 <= bar.count("█") <= 5 for bar in bars)  # a tenth of some forty cells
+    (only,) = printed(Weighed("it", ["w"], [1.0])).splitlines()[2:]
+    assert only.startswith("w ████")
+
+
+def test_no_word_stands_out_by_its_colour_where_all_are_alike() -> None:
+    even = Weighed("it", ["a", "b", "c", "d"], [0.26, 0.25, 0.25, 0.24]).svg()
+    assert "#fde725" not in even
+    assert "#fde725" in Weighed("it", ["a", "b", "c", "d"], [0.5, 0.25, 0.25, 0.0]).svg()
 
 
 def test_colours_follow_the_weights() -> None:
