@@ -77,23 +77,26 @@ class LineChart:
         points = [point for line in self.lines for point in line.points()] or [(0.0, 0.0)]
         xs, ys = zip(*points, strict=True)
         low = min(ys) if self.low is None else min(self.low, *ys)
-        right = max(xs) if max(xs) > min(xs) else min(xs) + 1
-        high = max(ys) if max(ys) > low else low + 1
-        return min(xs), right, low, high
+        left, right, high = min(xs), max(xs), max(ys)
+        if left == right:  # the only place stands in the middle
+            left, right = left - 1, right + 1
+        if low == high:  # the only value is compared with zero
+            low, high = min(low, 0.0), max(high, 0.0) if high else 1.0
+        return left, right, low, high
 
     def marks(self) -> Sequence[tuple[float, str]]:
         """Places on the x axis and their names: each point's where they are few."""
         left, right, *_ = self.bounds()
         places = sorted({x for line in self.lines for x, _ in line.points()})
-        if len(places) > 10 or len(places) < 2:
+        if len(places) > 10 or not places:
             places = [x for x in steps(left, right, 7) if left <= x <= right]
-        return self.ticks or [(x, number(x)) for x in places]
+        return self.ticks or list(zip(places, draw.ticks(places), strict=True))
 
     def svg(self, style: bool = True) -> str:
         """As the text of an SVG file; without style where a page has it already."""
         left, right, low, high = self.bounds()
         ticks = steps(low, high, 5)
-        names = [number(tick) for tick in ticks]
+        names = draw.ticks(ticks)
         frame = Frame(
             (left, right), (ticks[0], ticks[-1]), 36 + max(draw.extent(name, 12) for name in names)
         )
@@ -118,6 +121,8 @@ class LineChart:
                 f"{line.name}: {dict(self.ticks).get(x, number(x))} {self.x}, {number(y)} {self.y}"
             )
             body += _mark(n, at, tip, seen=every == 1)
+            if len(points) == 1:
+                body += draw.lettered((at[0] + 10, at[1] + 4), number(y), 12, "soft")
         return f"<g>{body}</g>"
 
     def _repr_html_(self) -> str:

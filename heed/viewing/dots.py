@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from heed.viewing.drawing import number, steps
+from heed.viewing.drawing import number, steps, ticks
 from heed.viewing.terminal import shown
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class Canvas:
         self.dots[row][column] |= DOTS[down % 4][across % 2]
         self.owner[row][column] = n
 
+    def spot(self, x: float, y: float, n: int) -> None:
+        """All dots of a cell: a point that no line leads to, and that has to be seen."""
+        row, column = round((1 - y) * (self.height - 1)), round(x * (self.width - 1))
+        self.dots[row][column], self.owner[row][column] = 0xFF, n
+
     def stroke(self, a: tuple[float, float], b: tuple[float, float], n: int) -> None:
         """A straight line of dots."""
         long = max(abs(b[0] - a[0]) * 2 * self.width, abs(b[1] - a[1]) * 4 * self.height)
@@ -58,23 +64,25 @@ class Canvas:
 def lines(chart: LineChart, width: int, ascii_only: bool) -> Iterator[Text]:
     """A line chart; each line is named where it ends, so that no colour is needed."""
     left, right, low, high = chart.bounds()
-    ticks = steps(low, high, 4)
-    bottom, top = ticks[0], ticks[-1]
-    margin = max(cell_len(number(tick)) for tick in ticks) + 1
+    places = steps(low, high, 4)
+    bottom, top = places[0], places[-1]
+    margin = max(map(cell_len, ticks(places))) + 1
     names = _ends(chart, bottom, top)
     room = min(WIDEST, width) - margin - 2
     beside = min(max((cell_len(name) for _, name in names.values()), default=0) + 1, room // 3)
     canvas = Canvas(max(4, room - beside), TALL, ascii_only)
     for n, line in enumerate(chart.lines):
         _draw(canvas, line, n, (left, right, bottom, top))
-    at = {round((1 - (tick - bottom) / (top - bottom)) * (TALL - 1)): tick for tick in ticks}
+    rows = [round((1 - (tick - bottom) / (top - bottom)) * (TALL - 1)) for tick in places]
+    at = dict(zip(rows, ticks(places), strict=True))
     yield Text(shown(chart.title), style="bold", no_wrap=True, overflow="ellipsis")
     if chart.y:
         yield Text(f"{'':{margin}}{shown(chart.y)}", style="dim")
     side = "|" if ascii_only else "│"
     for row in range(TALL):
-        label = number(at[row]) if row in at else ""
-        text = Text.assemble((f"{label:>{margin}}", "dim"), (side, "dim"), canvas.row(row))
+        text = Text.assemble(
+            (f"{at.get(row, ''):>{margin}}", "dim"), (side, "dim"), canvas.row(row)
+        )
         if row in names:
             n, name = names[row]
             text.append(" " + _cut(name, beside - 1), COLOURS[n % len(COLOURS)])
@@ -87,8 +95,10 @@ def _draw(canvas: Canvas, line: Line, n: int, bounds: tuple[float, float, float,
     left, right, bottom, top = bounds
     for piece in line.pieces():
         places = [((x - left) / (right - left), (y - bottom) / (top - bottom)) for x, y in piece]
-        for a, b in zip(places, places[1:] or places, strict=False):
+        for a, b in pairwise(places):
             canvas.stroke(a, b, n)
+        if len(places) == 1:
+            canvas.spot(*places[0], n)
 
 
 def _ends(chart: LineChart, bottom: float, top: float) -> dict[int, tuple[int, str]]:
@@ -98,7 +108,8 @@ def _ends(chart: LineChart, bottom: float, top: float) -> dict[int, tuple[int, s
         points = line.points()
         wish = round((1 - (points[-1][1] - bottom) / (top - bottom)) * (TALL - 1)) if points else 0
         row = min((row for row in range(TALL) if row not in rows), key=lambda row: abs(row - wish))
-        rows[row] = (n, shown(line.name))
+        value = f" {number(points[0][1])}" if len(points) == 1 else ""
+        rows[row] = (n, f"{shown(line.name)}{value}")
     return rows
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +106,22 @@ def number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def ticks(values: Sequence[float]) -> list[str]:
+    """The names of places on an axis: all with as many decimals as say them exactly, or nearly;
+    where even six are too few, in powers of ten."""
+    apart = min((b - a for a, b in pairwise(sorted(set(values)))), default=1.0)
+    if max(map(abs, values), default=0) < 1e9:
+        for decimals in range(7):
+            if all(abs(round(x, decimals) - x) < apart / 200 for x in values):
+                # + 0.0, since what is rounded to zero may keep its sign
+                return [f"{round(x, decimals) + 0.0:,.{decimals}f}" for x in values]
+    digits = range(3, 17)
+    found = ([f"{x:.{n}g}" for x in values] for n in digits)
+    return next(
+        (names for names in found if len(set(names)) == len(set(values))), [*map(str, values)]
+    )
 
 
 def lettered(

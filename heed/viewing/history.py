@@ -16,11 +16,12 @@ from typing import ClassVar
 from xml.etree import ElementTree
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table as Grid
 from rich.text import Text
 
-from heed.viewing.blocks import Block, Charts, Heading, Paragraph, embedded, packed
+from heed.viewing.blocks import Block, Charts, Column, Heading, Paragraph, Table, embedded, packed
 from heed.viewing.chart import LineChart
-from heed.viewing.drawing import written
+from heed.viewing.drawing import number, written
 from heed.viewing.image import TOLD
 from heed.viewing.page import Page
 from heed.viewing.panels import Panel
@@ -97,6 +98,41 @@ def _said(moment: Moment) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Once:
+    """The numbers of one step, where that is all: a chart would be an empty field with a dot."""
+
+    step: float
+    charts: Sequence[LineChart]
+
+    def rows(self) -> list[tuple[str, float, str]]:
+        """What was measured, how much it is, of what."""
+        return [
+            (chart.title if len(chart.lines) == 1 else f"{chart.title} · {line.name}", y, chart.y)
+            for chart in self.charts
+            for line in chart.lines
+            for _, y in line.points()
+        ]
+
+    def drawn(self) -> Grid:
+        """As a terminal shows it."""
+        grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+        for name, side in ((self.title, "left"), ("", "right"), ("", "left")):
+            grid.add_column(name, justify=side)  # type: ignore[arg-type]
+        for name, value, unit in self.rows():
+            grid.add_row(Text(shown(name)), Text(number(value)), Text(shown(unit), "dim"))
+        return grid
+
+    @property
+    def title(self) -> str:
+        """Which step it is."""
+        return f"step {number(self.step)}, the only validation"
+
+    def html(self) -> str:
+        """Markup, with all text escaped."""
+        return Table([Column(self.title), Column("value"), Column("unit")], self.rows()).html()
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """Charts over the steps of a training, and what was saved at some of them."""
 
@@ -106,20 +142,29 @@ class History:
     note: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for chart in self.charts:
+        told = self._once()
+        for chart in () if told else self.charts:
             yield chart
+            yield Text()
+        if told:
+            yield told.drawn()
             yield Text()
         if self.note:
             yield Text(shown(self.note), "dim")
 
     def blocks(self) -> list[Block]:
         """As parts of a page."""
-        blocks: list[Block] = [Languages(), Charts(self.charts)]
+        blocks: list[Block] = [Languages(), self._once() or Charts(self.charts)]
         if self.moments:
             blocks += [Heading("Along the way"), Scrub(self.moments)]
         if self.note:
             blocks.append(Paragraph(self.note))
         return blocks
+
+    def _once(self) -> Once | None:
+        """What there is to say of the only step, where no line leads on to another."""
+        steps = {x for chart in self.charts for line in chart.lines for x, _ in line.points()}
+        return Once(steps.pop(), self.charts) if len(steps) == 1 else None
 
     def page(self) -> Page:
         """A page of its own."""

@@ -78,7 +78,11 @@ def test_a_gap_breaks_the_line() -> None:
 
 
 def test_one_point_and_a_level_line() -> None:
-    assert len(strokes(LineChart("t", [Line("a", [1], [3])]))) == 1
+    one = LineChart("t", [Line("a", [1], [2.5])])
+    assert len(strokes(one)) == 1
+    words = texts(one)
+    assert {"0", "1", "2", "3", "2.5"} <= set(words)  # compared with zero, and said
+    assert [node.text for node in parsed(one).iter(f"{SVG}text")].count("1") == 2  # x once, y once
     (level,) = strokes(LineChart("t", [Line("a", [1, 2], [3, 3])]))
     assert level[0][1] == level[1][1]
 

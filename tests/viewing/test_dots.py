@@ -59,6 +59,23 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert none.strip() == "none -"
 
 
+def test_no_two_places_of_an_axis_have_one_name() -> None:
+    chart = LineChart("t", [Line("a", [10, 20], [2.411, 2.4212])])
+    names = [line.partition("│")[0].strip() for line in drawn(chart).splitlines()[1:11]]
+    found = [name for name in names if name]
+    assert found == ["2.425", "2.420", "2.415", "2.410"]
+
+
+def test_the_only_point_stands_in_the_middle_with_its_value() -> None:
+    *lines, _, x = drawn(LineChart("t", [Line("a", [60], [0.874])]), 40).splitlines()[1:]
+    (row,) = [line for line in lines if "⣿" in line]
+    assert row.endswith("a 0.874")
+    assert x.split() == ["60"]
+    assert abs(x.index("60") - row.index("⣿")) <= 1
+    assert lines[0].startswith(" 1.0│")
+    assert lines[9].startswith(" 0.0│")
+
+
 @pytest.mark.parametrize("width", [20, 30, 50, 80, 200])
 @pytest.mark.parametrize("chart", [BLEU, BARS])
 def test_nothing_is_wider_than_the_page(width: int, chart: LineChart | BarChart) -> None:

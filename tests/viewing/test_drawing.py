@@ -65,6 +65,26 @@ def test_numbers_are_short() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([2.41, 2.415, 2.42], ["2.410", "2.415", "2.420"]),
+        ([2.4, 2.425, 2.45], ["2.400", "2.425", "2.450"]),  # not 2.42
+        ([0, 0.5, 1], ["0.0", "0.5", "1.0"]),
+        ([0, 20, 100], ["0", "20", "100"]),
+        ([12000, 12001], ["12,000", "12,001"]),
+        ([-0.1, 0.1 - 0.1, 0.1], ["-0.1", "0.0", "0.1"]),
+        ([1e-9, 2e-9], ["1e-09", "2e-09"]),
+        ([1e12, 2e12], ["1e+12", "2e+12"]),
+        ([1.0, 1.0000000000000002], ["1.0", "1.0000000000000002"]),
+        ([60], ["60"]),
+        ([], []),
+    ],
+)
+def test_places_of_an_axis_are_told_apart(values: list[float], names: list[str]) -> None:
+    assert drawing.ticks(values) == names
+
+
 def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "a.html"
     drawing.write(path, b"first")

@@ -61,6 +61,27 @@ def test_the_terminal_has_the_lines() -> None:
     assert "a note" in out
 
 
+def test_the_only_validation_is_told_in_numbers() -> None:
+    charts = [
+        LineChart("loss", [Line("loss", [60], [0.25])], "step", "nats"),
+        LineChart("entropy", [Line(f"<{n}>", [60], [n / 8]) for n in (1, 2)], "step", "nats"),
+    ]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(History("t", charts))
+    out = console.file.getvalue()  # type: ignore[attr-defined]
+    assert [line.split() for line in out.splitlines()] == [
+        ["step", "60,", "the", "only", "validation"],
+        ["loss", "0.25", "nats"],
+        ["entropy", "·", "<1>", "0.125", "nats"],
+        ["entropy", "·", "<2>", "0.25", "nats"],
+        [],
+    ]
+    html = History("t", charts).page().html()
+    assert "<svg" not in html
+    assert "entropy · &lt;1&gt;" in html
+    assert "<svg" in History("t", [*charts, CHART]).page().html()
+
+
 def test_a_page_has_a_map_of_every_step_and_no_markup_of_the_files() -> None:
     evil = "<script>alert(1)</script>"
     moments = [Moment(10, [panel()], evil), Moment(20, [panel(0.5), panel()], "said\nmore")]

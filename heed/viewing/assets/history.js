@@ -38,6 +38,7 @@ function scrub(host) {
       text.hidden = Number(text.dataset.step) !== step;
     });
   }
+  slider.hidden = steps.length === 1; // there is nowhere to go
   slider.addEventListener("input", show);
   host.prepend(element("label", { class: "slider" }, slider, said));
   // Maps are drawn when they come near: a new one is brought to the same step.

@@ -10,6 +10,9 @@ const STANDING = [
   ...["> h2", "> h3", "> p", "dd span", "th button", "td:last-child"].map((x) => `.walk ${x}`),
   ...["~ h2", "~ p"].map((x) => `main > .languages ${x}`),
   ...["text[font-weight]", "text.heed-soft", "g > title"].map((x) => `figure.chart ${x}`),
+  ...["th button", "td:first-child", "td:last-child"].map(
+    (x) => `main > .languages ~ .scroll ${x}`,
+  ),
   ...["option", ".switch button", ".note > span"].map((x) => `.scrub ${x}`),
 ].join();
 const PHRASES = {
@@ -83,9 +86,12 @@ const PHRASES = {
     [/^Along the way$/, "训练途中"],
     [/^This model has no attention, .*$/, "这个模型没有注意力，因此只显示损失。"],
     [/^validation loss$/, "验证损失"],
-    [/^entropy of attention(?= \(|$)/, "注意力的熵"],
+    [/^step (\S+), the only validation$/, "第 $1 步，唯一的一次验证"],
+    [/^value$/, "数值"],
+    [/^unit$/, "单位"],
+    [/^entropy of attention(?= \(| · |$)/, "注意力的熵"],
     [/^entropy of (.*)$/s, "$1 的熵"],
-    [/^sharpness of attention(?= \(|$)/, "注意力的尖锐度"],
+    [/^sharpness of attention(?= \(| · |$)/, "注意力的尖锐度"],
     [/^sharpness of (.*)$/s, "$1 的尖锐度"],
     [/^nats$/, "纳特"],
     [/^largest share$/, "最大份额"],
