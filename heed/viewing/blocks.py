@@ -163,7 +163,7 @@ class Maps:
     panels: Sequence[Panel]
 
     def html(self) -> str:
-        look = "maps wide" if any(map(_broad, self.panels)) else "maps"
+        look = "maps wide" if any(map(broad, self.panels)) else "maps"
         return f'<div class="{look}">{"".join(_map([panel]) for panel in self.panels)}</div>'
 
 
@@ -186,7 +186,7 @@ class Example:
             for name, text in texts.items()
         )
         note = f'<p class="note">{written(self.note)}</p>' if self.note else ""
-        look = "example wide" if any(map(_broad, self.panels)) else "example"
+        look = "example wide" if any(map(broad, self.panels)) else "example"
         picture = _map(self.panels) if self.panels else ""
         return f'<li class="{look}"><dl class="sentences">{sentences}</dl>{note}{picture}</li>'
 
@@ -204,7 +204,8 @@ class Examples:
         return f'<ol class="examples">{"".join(each.html() for each in self.examples)}</ol>'
 
 
-def _broad(panel: Panel) -> bool:
+def broad(panel: Panel) -> bool:
+    """Whether its heat map takes the whole width of a page."""
     return max(len(panel.rows), len(panel.columns)) >= BROAD
 
 

@@ -19,7 +19,17 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
-from heed.viewing.blocks import Block, Charts, Column, Heading, Paragraph, Table, embedded, packed
+from heed.viewing.blocks import (
+    Block,
+    Charts,
+    Column,
+    Heading,
+    Paragraph,
+    Table,
+    broad,
+    embedded,
+    packed,
+)
 from heed.viewing.chart import LineChart
 from heed.viewing.drawing import number, written
 from heed.viewing.image import TOLD
@@ -56,9 +66,10 @@ class Scrub:
         steps = " ".join(str(moment.step) for moment in self.moments)
         texts = "".join(_said(moment) for moment in self.moments if moment.text)
         maps = "".join(self._map(n) for n in range(self._maps()))
+        wide = any(broad(panel) for moment in self.moments for panel in moment.panels)
         return (
             f'<section class="scrub" data-steps="{steps}">'
-            f'<div class="maps">{maps}</div>{texts}</section>'
+            f'<div class="maps{" wide" if wide else ""}">{maps}</div>{texts}</section>'
         )
 
     def _maps(self) -> int:

@@ -13,7 +13,7 @@ from heed.running import history as room
 from heed.running.history import history
 from heed.viewing.image import svg
 from heed.viewing.panels import Panel
-from tests.running import writing
+from tests.running import labelling, writing
 
 
 @pytest.fixture
@@ -41,6 +41,18 @@ def test_a_run_has_lines_and_maps(run: Path) -> None:
     assert moment.text.startswith("source")
     (panel,) = moment.panels
     assert panel.weight.sum(1) == pytest.approx(1, abs=0.01)
+
+
+def test_a_classifier_has_the_words_that_it_weighed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    (moment,) = history(labelling.labelled(tmp_path_factory)).moments
+    assert len(moment.panels) == 5
+    first = moment.panels[0]
+    assert first.columns[:4] == ("the", "film", "is", "good")
+    assert first.rows == ("liked",)  # what was said of it
+    assert first.title == "the film is good ."
+    assert first.weight.sum() == pytest.approx(1, abs=0.01)
 
 
 def test_every_shape_of_the_journal(run: Path) -> None:

@@ -22,6 +22,8 @@ from heed.training.objective import Loss
 from heed.training.reinforce import MovingAverage, reinforce
 from heed.training.settings import Training, Weight
 from heed.viewing.blocks import Column, Table, Value
+from heed.viewing.image import svg
+from heed.viewing.panels import Panel
 
 SAMPLES = 5
 WATCHED = 64  # texts whose attentions are measured
@@ -152,12 +154,21 @@ class Validator:
 
     def _samples(self, step: int) -> None:
         rows = self.rows[:SAMPLES]
-        said = self.labeller.label([row.text for row in rows])
+        said = self.labeller.label([row.text for row in rows], look=True)
         text = "".join(
             f"text   {row.text}\nright  {row.label}\nsaid   {each.label} {each.probability:.3f}\n\n"
             for row, each in zip(rows, said, strict=True)
         )
-        self.folder.write_text(self.folder.samples / f"step-{step:07d}.txt", text)
+        name = f"step-{step:07d}"
+        self.folder.write_text(self.folder.samples / f"{name}.txt", text)
+        # A row each, under the label: what a static attention weighed in the text.
+        weighed = [
+            Panel.of(each.text, each.weight[None], [each.label], each.pieces)
+            for each in said
+            if each.weight is not None
+        ]
+        if weighed:
+            self.folder.write_text(self.folder.samples / f"{name}.svg", svg(weighed, columns=1))
 
 
 class Evaluated(NamedTuple):
