@@ -21,6 +21,7 @@ from heed.viewing.walk import Section, Told
 BUDGET = 9_000_000  # bytes that all maps of a page take at most
 LEAST = 1_000_000  # and those of each text at least
 HEADING = 120  # letters of a text above its maps
+SAME = "both read here what {} wrote; the difference is the first map less the second"
 NOTHING = "There is no attention to explore here."
 
 
@@ -84,13 +85,20 @@ def _heading(text: str) -> str:
 
 
 def beside(mine: Look, theirs: Look, sides: tuple[str, str]) -> Look:
-    """What two models saw of one text, side by side."""
+    """What two models saw of one text, side by side.
+
+    Where answers are read word by word, the second has read the first's: only of the same words can
+    maps be compared. That is said, since its own answer stands beside.
+    """
     takes = [
         replace(take, side=side)
         for look, side in zip((mine, theirs), sides, strict=True)
         for take in look.takes
     ]
-    said = [f"{sides[1]}: {theirs.text}"] if theirs.text else []
+    lent = bool(mine.readings and theirs.readings and mine.takes and theirs.takes)
+    verb = " itself wrote" if lent else ""
+    said = [f"{sides[1]}{verb}: {theirs.text}"] if theirs.text else []
+    said += [SAME.format(sides[0])] if lent else []
     both = zip((mine, theirs), sides, strict=True)
     said += [f"{side}: no attention to show" for look, side in both if not look.takes]
     remark = " · ".join(filter(None, (mine.remark, theirs.remark, *said)))

@@ -101,6 +101,7 @@ def test_two_models_side_by_side(command: Callable[..., Any], writer: Path, tmp_
     assert (done.code, done.err) == (0, "")
     html = page.read_text("utf-8")
     assert '"against":1,"sides":["writing","writing step-60"]' in html
+    assert "both read here what writing wrote" in html
     refused = command(*given)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "name it: --html" in refused.err

@@ -32,6 +32,8 @@ const PHRASES = {
     [/^only the last (\d+) symbols are read: .*$/, "只读取了最后 $1 个符号：模型没有更多位置"],
     [/^the last (\d+) symbols were not read: .*$/, "最后 $1 个符号未被读取：模型没有更多位置"],
     [/^a recurrent network keeps .*$/, "循环网络把读过的内容留在状态里：没有注意力"],
+    [/^(.*) itself wrote: (.*)$/s, "$1 自己写的是：$2"],
+    [/^both read here what (.*) wrote; .*$/s, "这里两者读的都是 $1 写的译文；差异是第一张图减去第二张图"],
     [/^alignment$/, "对齐"],
     [/^Map$/, "热图"],
     [/^Lines$/, "连线"],

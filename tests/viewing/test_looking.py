@@ -1,0 +1,27 @@
+"""A text and all that was looked at: what stands on the page of one model, and of two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from heed.viewing.atlas import Layer, Take
+from heed.viewing.looking import Look, beside
+
+TAKES = [Take("", [Layer.of("cross", np.eye(2)[None], ["i", "love"], ["我", "爱"])])]
+MINE = Look("我 爱", "i love", TAKES, readings=["i love"])
+THEIRS = Look("我 爱", "you love", TAKES, readings=["you love"])
+
+
+def test_it_is_said_whose_words_both_models_read() -> None:
+    both = beside(MINE, THEIRS, ("one", "two"))
+    assert both.remark.split(" · ") == [
+        "two itself wrote: you love",
+        "both read here what one wrote; the difference is the first map less the second",
+    ]
+    assert [take.side for take in both.takes] == ["one", "two"]
+    label = beside(replace(MINE, readings=[]), replace(THEIRS, readings=[]), ("one", "two"))
+    assert label.remark == "two: you love"  # each read the text alone
+    blind = beside(MINE, replace(THEIRS, takes=[]), ("one", "two"))
+    assert blind.remark == "two: you love · two: no attention to show"
