@@ -36,6 +36,7 @@ class Take:
     side     whose pass it is: a mechanism's, a checkpoint's; two can be laid side by side
     score    a hypothesis' log-probability
     written  the queries are words that were generated one after another
+    opens    the layer whose mean a page opens with; unless told, it does with the first head
     """
 
     name: str
@@ -43,10 +44,13 @@ class Take:
     side: str = ""
     score: float | None = None
     written: bool = False
+    opens: int | None = None
 
     def __post_init__(self) -> None:
         if not self.layers:
             raise Refused(f"'{self.name or 'a take'}' has no layers to show")
+        if self.opens is not None and not 0 <= self.opens < len(self.layers):
+            raise Refused(f"opens={self.opens}: there are {len(self.layers)} layers, from 0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +109,7 @@ class Atlas:
         ]
         index = {
             "language": self.language,
+            "opens": self.takes[0].opens,
             "against": 1 if self.against and len(sides) > 1 else -1,
             "sides": [drawing.token(side) for side in sides],
             "takes": takes,

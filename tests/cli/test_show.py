@@ -68,6 +68,7 @@ def test_pictures_and_pages_are_written(
     assert (done.code, done.err) == (0, "")
     first, *others = done.out.splitlines()  # a line for each file
     assert re.fullmatch(r".*a\.html: 2 texts, 1 attention, 1 head; \d\.\d MB", first)
+    assert '<figure class="map"' not in (tmp_path / "a.html").read_text("utf-8")  # once is enough
     assert [line.rpartition(": ")[2] for line in others] == ["2 maps", "2 maps"]
     html = page.read_text("utf-8")
     assert all(text in html for text in (*SENTENCES, *translations))

@@ -62,6 +62,9 @@ def test_layers_and_heads_of_a_transformer(transformer: Path) -> None:
     assert aligning.agrees
     assert other.agrees
     assert aligning.context != other.context
+    (look,) = opened(transformer).looks([SENTENCE])
+    (take,) = look.takes
+    assert take.layers[take.opens].name == "decoder 0 cross"  # a page opens with the same
 
 
 def test_the_one_query_of_a_static_attention(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -33,6 +33,8 @@ def test_what_is_empty_is_refused() -> None:
         Take("beam 1", [])
     with pytest.raises(Refused, match="'t' has nothing to show"):
         Atlas("t", [])
+    with pytest.raises(Refused, match="opens=1: there are 1 layers"):
+        Take("", [Layer.of("x", weights(), WORDS)], opens=1)
     with pytest.raises(UnknownName, match="no language of a page is called 'fr'"):
         Atlas("t", [Take("", [Layer.of("x", weights(), WORDS)])], language="fr")  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,14 @@ def test_the_map_has_the_words_and_the_weights(show: Open) -> None:
     tab.until("document.querySelectorAll('.thumbs [data-drawn]').length === 9")
     chosen = "document.querySelector('.thumbs [aria-selected=true]')"
     assert tab.get(f"{chosen}.getAttribute('aria-label')") == "decoder.cross, head 0"
+
+
+def test_a_page_opens_with_the_mean_of_the_layer_that_is_told(show: Open) -> None:
+    takes = [replace(take, opens=2) for take in atlas().takes]
+    tab = show(Atlas("t", takes))
+    soon(lambda: tab.text(".large h2"), "decoder.cross, mean of all heads")
+    one = Take("", [Layer.of(name, SOFT[None], EN) for name in "ab"], opens=1)
+    assert show(Atlas("t", [one])).text(".large h2") == "b, head 0"
 
 
 def test_hover_reads_out_row_column_and_weight(show: Open) -> None:

@@ -21,7 +21,6 @@ from heed.viewing.taking import layers
 from heed.viewing.terminal import HeatMap
 
 CURVES = 6  # lines of a chart that can be told apart
-SMALL = 128 * 128  # weights of an alignment that is drawn by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +139,12 @@ def take(translator: Translator, translation: Translation, name: str = "") -> li
     _, seen = looked(translator.model, lambda: translator.read(pair, look=False))
     words = words_of(translator, translation)
     found = layers(seen, words, kinds={path: _kind(path) for path in seen})
-    return [Take(name, found, score=translation.log_prob, written=True)] if found else []
+    crossing = [n for n, layer in enumerate(found) if layer.kind == "cross"]
+    chosen = getattr(translator.model.decoder, "alignment_layer", -1)
+    opens = crossing[chosen] if crossing else None
+    return (
+        [Take(name, found, score=translation.log_prob, written=True, opens=opens)] if found else []
+    )
 
 
 def look(
@@ -157,9 +161,8 @@ def look(
         for n, each in enumerate(read, 1)
         for one in take(translator, each, f"{n} · {each.text}" if len(read) > 1 else "")
     ]
-    panel = alignment(best)
-    small = panel is None or panel.weight.size <= SMALL
-    shown = Shown(best if small else replace(best, weight=None), reference)
+    # The alignment is what the explorer opens with: a second map above it would only be smaller.
+    shown = Shown(replace(best, weight=None), reference)
     return Look(best.source, best.text, takes, shown.block, readings=[each.text for each in found])
 
 

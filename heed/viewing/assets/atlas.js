@@ -8,8 +8,8 @@ function buildAtlas(host) {
     against: data.against,
     take: 0,
     kind: "all",
-    place: 0,
-    h: 0,
+    place: data.opens ?? 0,
+    h: data.opens === null ? 0 : null,
     row: null,
     column: null,
     mode: "map",
@@ -20,6 +20,7 @@ function buildAtlas(host) {
 
   const sources = makeSources(data, store, state);
   const { take, takesOf, layer, panes, wordsOf } = sources;
+  if (layer().heads.length === 1) state.h = 0;
   const isWritten = () => take().written && layer().queries === take().layers.at(-1).queries;
   const nameOf = (it, h) => (h === null ? say("meanName", it.name) : say("headName", it.name, h));
 
