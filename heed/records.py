@@ -128,6 +128,7 @@ class Call:
         ok = self.visible.dense(self.places)
         B, H, T, _ = self.q.shape
         want = (B, H, T, self.k.shape[2] - self.sinks)
+        # Not `in (1, m)`: a compiler that leaves sizes open knows them by comparison alone.
         fits = all(n == 1 or n == m for n, m in zip(ok.shape, want, strict=True))
         if not fits or ok.shape[3] != want[3]:
             axes = [dict(zip("BHTS", shape, strict=True)) for shape in (ok.shape, want)]

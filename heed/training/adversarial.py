@@ -15,18 +15,20 @@ from torch import Tensor
 
 
 def twice() -> AbstractContextManager[None]:
-    """Around a network whose graph is gone through twice: a compiled one keeps what that needs."""
+    """Around a network's pass whose graph is gone through twice, and around the first time: one
+    that is compiled keeps what the second needs."""
     return cast(Any, compiling).patch(donated_buffer=False)
 
 
 def nudge(losses: Tensor, vectors: Tensor, lengths: Tensor, size: float) -> Tensor:
     """Where the vectors of each text are to be moved: no gradient flows through it.
 
-    losses   one for each text, from a graph that is still needed  B
+    losses   one for each text, from a graph that is still needed, made within `twice`  B
     vectors  that the losses were computed from  B S E
     size     ε: how far a word moves on average
     """
-    (slope,) = torch.autograd.grad(losses.sum(), vectors, retain_graph=True)
+    with twice():
+        (slope,) = torch.autograd.grad(losses.sum(), vectors, retain_graph=True)
     slope = slope.to(torch.promote_types(slope.dtype, torch.float32))
     steep = slope.flatten(1).norm(dim=1).clamp(min=torch.finfo(slope.dtype).tiny)
     far = size * lengths.to(slope.dtype).sqrt()

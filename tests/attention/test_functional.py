@@ -193,6 +193,12 @@ def test_dtypes_that_disagree_are_named(which: int, need: str, visible: Visible 
         heed.attend(*tensors, visible=visible, need=need)  # type: ignore[arg-type, misc]
 
 
+def test_dtypes_that_disagree_where_there_is_no_autocast_to_ask() -> None:
+    q, k, v = (x.to("meta") for x in qkv(6, dtype=torch.float32))
+    with pytest.raises(Refused, match="share a dtype"):
+        heed.attend(q, k.bfloat16(), v)
+
+
 def test_no_query_and_no_key() -> None:
     q, k, v = qkv()
     for need in ("context", "weight"):

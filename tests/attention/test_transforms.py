@@ -118,6 +118,19 @@ def test_the_function_compiles() -> None:
         close(x, y, 1e-5)
 
 
+@pytest.mark.parametrize("name", ["dot", "expanded-window", "local-m/dot"])
+def test_the_function_compiles_for_lengths_that_are_not_known(name: str) -> None:
+    torch._dynamo.reset()
+
+    def look(q: Tensor, k: Tensor) -> Tensor:
+        return heed.attend(q, k, k, name).context
+
+    compiled = torch.compile(look, fullgraph=True, dynamic=True, backend="aot_eager")
+    for T, S in ((17, 17), (29, 40), (3, 5)):
+        q, k = torch.randn(2, 4, T, 8), torch.randn(2, 4, S, 8)
+        close(compiled(q, k), look(q, k), 1e-5)
+
+
 FRESH = """
 import torch
 import heed

@@ -1,8 +1,10 @@
 """Recurrent cells: one step with the input's part given is PyTorch's own cell."""
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heed.errors import UnknownName
 from heed.models.cells import CELLS, Dropout, First, Layer, Readout, Stack, select
@@ -81,6 +83,23 @@ def test_noise_between_layers_is_drawn_for_all_steps_at_once(variational: bool) 
     assert torch.equal(with_noise[0][0], without[0][0])
     assert not torch.equal(with_noise[1][0], without[1][0])
     assert stack.eval().noise(torch.zeros(2, 1), T=4) == [()] * 4
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_layer_of_ones_own_is_never_passed_by(cell: str) -> None:
+    """What learns and what is evaluated are the same network."""
+
+    class Twice(CELLS[cell].module):  # type: ignore[misc,name-defined]
+        def forward(self, *given: Tensor) -> tuple[Tensor, Any]:
+            states, last = super().forward(*given)
+            return 2 * states, last
+
+    layer = Layer(cell, 3, 4)
+    layer.rnn.__class__ = Twice
+    x = torch.randn(2, 5, 3)
+    with torch.no_grad():
+        evaluated = layer(x)
+    torch.testing.assert_close(layer(x), evaluated)
 
 
 def test_maxout_takes_the_larger_of_each_two() -> None:

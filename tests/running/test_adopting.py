@@ -218,6 +218,13 @@ def test_what_cannot_be_asked_is_one_line(server: Server, tmp_path: Path) -> Non
     reconfigure(gone, vocab_size=20)
     (gone / "tokenizer_config.json").write_text(json.dumps({"mask_token": "the"}))
     assert open_run(gone, CPU).worker.symbols.mask  # a piece of another name
+    long = bert(tmp_path / "long", "BertForSequenceClassification")
+    reconfigure(long, id2label={"0": "a" * 1001, "1": "b"}, label2id=None)
+    said = server.run("predict", long, lines).refused()
+    assert "config.json describes what no verb can ask: labels.0" in said
+    assert len(said) < 400
+    short = bert(tmp_path / "short", "BertForMaskedLM", max_position_embeddings=4)
+    assert "no verb can ask: longest" in server.run("predict", short, lines).refused()
     gpt2(tmp_path / "gpt2")
     said = server.run("evaluate", tmp_path / "gpt2")
     assert "gpt2 keeps no test text; give a file" in said.refused()

@@ -51,6 +51,27 @@ def test_whole_in_shards_and_pickled(tmp_path: Path) -> None:
         assert_all_there(folder, trusted=True)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "name", "says"),
+    [
+        ({"format": 3}, "a", "is no safetensors file"),
+        ({"tied": json.dumps({"d": "a"})}, "d", "does not give 'd'"),
+    ],
+)
+def test_what_the_library_asks_more_of_a_header_is_one_line(
+    tmp_path: Path, metadata: dict[str, object], name: str, says: str
+) -> None:
+    single(tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length]) | {"__metadata__": metadata}
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + length :])
+    with find(Shelf(tmp_path)).reader() as read, pytest.raises(Refused, match=says):
+        read(name)
+
+
 def test_a_pickled_file_is_read_only_if_asked_for(tmp_path: Path) -> None:
     pickled(tmp_path)
     with pytest.raises(Refused, match="--pickled"):

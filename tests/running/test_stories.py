@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from heed.cli.predict import printed
 from heed.data.batches import FILLER, Batch
 from heed.errors import Refused, UnknownName
 from heed.models import classifier, committee
@@ -194,6 +195,31 @@ def test_each_member_of_a_committee_learns_as_if_alone(adversarial: float) -> No
         torch.testing.assert_close(found, torch.stack([each.parts[part] for each in alone]).mean())
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # a compiler has warnings of its own
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_compiled_network_learns_from_moved_words_alike(tmp_path: Path, members: int) -> None:
+    torch.compiler.reset()
+    raw = recipe(files(tmp_path / "data"), steps=3, validate_every=3, adversarial=0.3)
+    raw["model"] |= {"pool": "mean", "members": members}
+    losses = []
+    for compiled in (False, True):
+        raw["training"]["compile"] = compiled
+        done, _ = trained(raw, tmp_path / f"run-{compiled}")
+        losses.append(done.scores["test"].loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_what_looks_earned_is_expected_of_all_members_alike() -> None:
+    settings = classifier.ClassifierSettings(pool="static/sample/additive", members=3)
+    model, levels = committee.build(settings, symbols=9, labels=3), []
+    for network in (model, model.members[0]):  # type: ignore[index]
+        objective = Labelling(LabelTraining(steps=1))
+        objective(network, batch([0, 1, 2, FILLER]))
+        levels.append(objective.baseline.count.item())
+    assert levels[0] == levels[1] > 0
+
+
 def test_letters_are_added_once_to_words_that_are_moved() -> None:
     """Moved by next to nothing, a text is told as it was; by more, it is told worse."""
     torch.manual_seed(0)
@@ -368,6 +394,42 @@ def test_a_hostile_folder_is_refused(
     (tmp_path / "run/config.json").write_text(json.dumps(told | change))
     with pytest.raises(Refused, match=says):
         open_run(tmp_path / "run", CPU)
+
+
+def test_numbers_that_a_file_makes_many_of_few_are_refused(run: Path, tmp_path: Path) -> None:
+    """Some names share numbers in the file, and nothing does in the network."""
+    shutil.copytree(run, tmp_path / "run")
+    told = json.loads((run / "config.json").read_text())
+    told["model"]["members"] = 32
+    (tmp_path / "run/config.json").write_text(json.dumps(told))
+    outline = STORY.config.model_validate(told).outline()
+    shapes = {name: tuple(x.shape) for name, x in outline.items()}
+    few = {shape: torch.zeros(shape) for shape in shapes.values()}
+    many = {name: few[shape] for name, shape in shapes.items()}
+    (tmp_path / "run/model.safetensors").write_bytes(b"".join(map(bytes, tensors.parts(many))))
+    with pytest.raises(Refused, match=r"the same numbers for 'members\.\S+' and 'members\.\S+'"):
+        open_run(tmp_path / "run", CPU)
+
+
+def test_labels_and_answers_that_a_terminal_or_json_would_not_take(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    told = json.loads((run / "config.json").read_text())
+    told |= {"labels": ["dis\x1b[2J\nliked", "liked"], "names": {}}
+    (tmp_path / "run/config.json").write_text(json.dumps(told))
+    (tmp_path / "in.txt").write_text("it was awful indeed\n")
+    (said,) = predict(tmp_path / "run", str(tmp_path / "in.txt"), device="cpu")
+    assert said.line().startswith(r"dis\x1b[2J\nliked")
+    assert said.shown().text.startswith(r"dis\x1b[2J\nliked")
+    assert said.as_data()["label"] == "dis\x1b[2J\nliked"  # for programs, as it is
+    weights = tensors.read(run / "model.safetensors")
+    weights["answer.bias"][:] = torch.nan
+    path = tmp_path / "run/model.safetensors"
+    path.write_bytes(b"".join(map(bytes, tensors.parts(weights))))
+    answers = predict(tmp_path / "run", str(tmp_path / "in.txt"), device="cpu")
+    with pytest.raises(Refused, match="its weights hold NaN"):
+        list(printed(answers, as_json=True, keep=False))
 
 
 LIKED = ("liked", "likes", "likable", "likely")
