@@ -7,7 +7,7 @@ label,text                               or by the names of a first line
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -103,16 +103,20 @@ def read_labelled(
     files: LabelledFiles,
     *,
     labels: Sequence[str] | None = None,
+    only: Callable[[str], bool] | None = None,
     longest_characters: int = 100_000,
     report: Report | None = None,
 ) -> Iterator[Labelled]:
     """The texts worth keeping, streamed; `report` counts along. None at all is refused.
 
     labels  those of the training data: any other is refused, with its line
+    only    which texts are asked for; others are not counted, and there may be none at all
     """
     report = TextReport() if report is None else report
     known = None if labels is None else set(labels)
     for number, row in _rows(files):
+        if only is not None and not only(row.text):
+            continue
         report.read += 1
         if not row.text or row.text.isspace():
             report.drop("blank text")
@@ -125,7 +129,7 @@ def read_labelled(
                 raise Refused(f"{files}:{number}: {_unseen(row.label, labels or ())}")
             report.kept += 1
             yield row
-    if not report.kept:
+    if not report.kept and only is None:
         raise Refused(f"nothing to learn from in {files}: {report}")
 
 

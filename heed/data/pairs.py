@@ -1,7 +1,7 @@
 """Pairs of texts out of a TSV file, two aligned files or JSON lines, counted as they are read."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -110,17 +110,29 @@ class Report:
 
 
 def read_pairs(
-    files: Files, *, longest_characters: int = LONGEST, report: Report | None = None
+    files: Files,
+    *,
+    only: Callable[[str], bool] | None = None,
+    longest_characters: int = LONGEST,
+    report: Report | None = None,
 ) -> Iterator[Pair]:
-    """The pairs worth keeping, streamed; `report` counts along. None at all is refused."""
+    """The pairs worth keeping, streamed; `report` counts along. None at all is refused.
+
+    only  the sources that are asked for; other pairs are not counted, and there may be none at all
+    """
     report = Report() if report is None else report
     for pair in _rows(files):
-        if _keep(pair, longest_characters, report):
+        if (only is None or only(pair.source)) and _keep(pair, longest_characters, report):
             yield pair
-    _some(files, report)
+    _some(files, report, only)
 
 
-def read_linked(files: Files, *, report: Report | None = None) -> Iterator[tuple[Pair, Links]]:
+def read_linked(
+    files: Files,
+    *,
+    only: Callable[[str], bool] | None = None,
+    report: Report | None = None,
+) -> Iterator[tuple[Pair, Links]]:
     """The same pairs with their gold alignments: a dropped pair takes its line with it."""
     if files.alignments is None:
         raise Refused(f"no alignments are given for {files}; name a Pharaoh file in `alignments`")
@@ -128,11 +140,11 @@ def read_linked(files: Files, *, report: Report | None = None) -> Iterator[tuple
     links = read_alignments(files.alignments)
     names = (str(files), str(files.alignments))
     for pair, linked in _together(_rows(files), links, names, "pairs"):
-        if _keep(pair, LONGEST, report):
+        if (only is None or only(pair.source)) and _keep(pair, LONGEST, report):
             if files.reverse:
                 linked = Links(*(frozenset((j, i) for i, j in some) for some in linked))
             yield pair, linked
-    _some(files, report)
+    _some(files, report, only)
 
 
 def read_alignments(path: Path) -> Iterator[Links]:
@@ -163,8 +175,8 @@ def _keep(pair: Pair, longest: int, report: Report) -> bool:
     return False
 
 
-def _some(files: Files, report: Report) -> None:
-    if not report.kept:
+def _some(files: Files, report: Report, only: Callable[[str], bool] | None) -> None:
+    if not report.kept and only is None:
         raise Refused(f"nothing to learn from in {files}: {report}")
 
 

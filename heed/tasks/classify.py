@@ -12,21 +12,17 @@ A good run  The recipe `sst2` gets 81 % of the test right in about a minute; doc
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from heed.data.held_out import HeldOut, Part, check
 from heed.data.labelled import Labelled, LabelledFiles, fits_a_line, read_labelled
 from heed.data.pairs import Report
 from heed.data.tokenise import Kind
-from heed.errors import Refused
 from heed.tasks.labeller import Judgement
-
-Part = Literal["train", "valid", "test"]
 
 
 class Settings(BaseModel):
@@ -42,17 +38,6 @@ class Tokens(Settings):
     size: int = Field(20_000, ge=16, le=1_000_000, description="Symbols in the vocabulary.")
     lowercase: bool = True
     least: int = Field(1, ge=1, le=1_000_000, description="Rarer words are all one: unknown.")
-
-
-class HeldOut(Settings):
-    """Shares of the training file that are kept from training, where no file is given for them.
-
-    A text is held out by what it says and by the key: the same text always on the same side.
-    """
-
-    valid: float = Field(0.0, ge=0, le=0.5)
-    test: float = Field(0.0, ge=0, le=0.5)
-    key: str = Field("", max_length=100)
 
 
 class Data(Settings):
@@ -71,15 +56,7 @@ class Data(Settings):
 
     @model_validator(mode="after")
     def _judged_by_something(self) -> Data:
-        for part, files in (("valid", self.valid), ("test", self.test)):
-            share = getattr(self.held_out, part)
-            if files is not None and share:
-                raise ValueError(f"data.{part} is given, so nothing is held out for it")
-        if self.valid is None and not self.held_out.valid:
-            raise ValueError(
-                "data.valid is missing: texts to judge the model on while it trains; or hold some "
-                "out: data.held_out.valid=0.1"
-            )
+        check(self.held_out, valid=self.valid, test=self.test, what="texts", share=0.1)
         if len(set(self.names.values())) != len(self.names):
             raise ValueError("data.names has one name for two labels")
         odd = next((name for name in self.names.values() if not fits_a_line(name)), None)
@@ -103,25 +80,11 @@ def examples(
     files = (own or data.train).under(root / data.folder)
     named = {name: label for label, name in data.names.items()}
     known = None if labels is None else [named.get(label, label) for label in labels]
-    for row in read_labelled(files, labels=known, report=report):
-        if (own is None or part == "train") and side(row.text, data.held_out) != part:
-            report.read -= 1  # a text of another part is none of this
-            report.kept -= 1
-            continue
+    only = data.held_out.only(part) if own is None or part == "train" else None
+    for row in read_labelled(files, labels=known, only=only, report=report):
         yield row._replace(label=data.names.get(row.label, row.label))
     if not report.kept:
-        raise Refused(f"there is nothing in data.{part}: {report}")
-
-
-def side(text: str, held: HeldOut) -> Part:
-    """Where a text belongs, by a draw that its words decide."""
-    if not (held.valid or held.test):
-        return "train"
-    digest = hashlib.sha256(f"{held.key}\0{' '.join(text.split())}".encode()).digest()
-    draw = int.from_bytes(digest[:8], "big") / 2**64
-    if draw < held.test:
-        return "test"
-    return "valid" if draw < held.test + held.valid else "train"
+        data.held_out.lacks(part, report)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
     我 爱 中国  ->  i love china
 
 Data     Pairs of sentences from files (`data/pairs.py`), or drawn from the built-in grammar, which
-         knows the alignment of every word. Tokenisers are trained on the training pairs.
+         knows the alignment of every word. Where there is one file only, a share of it is held out,
+         chosen by the sources alone. Tokenisers are trained on the training pairs.
 Model    Any that reads a sequence and writes another: `models/recurrent.py`, `transformer.py`.
 Judged   BLEU and chrF of its translations; the perplexity of the references; where the alignment is
          known, how much of it the attention misses (alignment error rate).
@@ -13,7 +14,7 @@ A good run  The recipe `demo` passes BLEU 95 within a minute or two; docs/result
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from heed.data import grammar
+from heed.data.held_out import HeldOut, check
 from heed.data.pairs import Files, Links, Pair, Report, read_linked, read_pairs
 from heed.errors import Refused
 from heed.tasks import measuring
@@ -58,6 +60,7 @@ class Data(Settings):
     train: Files | None = None
     valid: Files | None = None
     test: Files | None = None
+    held_out: HeldOut = HeldOut()
     grammar: Grammar | None = None
     tokens: Tokens = Tokens()
     longest: int = Field(100, ge=2, le=100_000, description="Longer pairs (in symbols) are dropped")
@@ -66,9 +69,19 @@ class Data(Settings):
     def _one_source(self) -> Data:
         if (self.grammar is None) == (self.train is None):
             raise ValueError("give the training pairs as data.train, or draw them by data.grammar")
-        if self.train is not None and self.valid is None:
-            raise ValueError("data.valid is missing: pairs to judge the model on while it trains")
+        if self.grammar is None:
+            check(self.held_out, valid=self.valid, test=self.test, what="pairs", share=0.05)
+        elif self.held_out:
+            raise ValueError(
+                "data.held_out is of files; of the grammar, data.grammar.held_out pairs are"
+            )
         return self
+
+    def parts(self) -> list[Part]:
+        """What there is beside the training pairs."""
+        if self.grammar is not None:
+            return ["valid", "test", "long"] if self.grammar.beyond else ["valid", "test"]
+        return ["valid", "test"] if self.test or self.held_out.test else ["valid"]
 
 
 def examples(data: Data, part: Part, root: Path, report: Report) -> Iterator[Example]:
@@ -76,18 +89,28 @@ def examples(data: Data, part: Part, root: Path, report: Report) -> Iterator[Exa
     if data.grammar is not None:
         yield from _drawn(data.grammar, part, report)
         return
-    files: Files | None = getattr(data, part, None)
+    own: Files | None = getattr(data, part, None)
+    held = own is None and part in data.parts()
+    files = data.train if held else own
     if files is None:
         raise Refused(f"data.{part} is not given")
-    yield from from_files(files.under(root / data.folder), report)
+    only = data.held_out.only(part) if held or part == "train" else None
+    yield from from_files(files.under(root / data.folder), report, only)
+    if not report.kept:
+        data.held_out.lacks(part, report)
 
 
-def from_files(files: Files, report: Report) -> Iterator[Example]:
-    """The pairs of some files, with their alignments where those are given."""
+def from_files(
+    files: Files, report: Report, only: Callable[[str], bool] | None = None
+) -> Iterator[Example]:
+    """The pairs of some files, with their alignments where those are given.
+
+    only  the sources that are asked for, if not all are
+    """
     if files.alignments is None:
-        yield from (Example(*pair) for pair in read_pairs(files, report=report))
+        yield from (Example(*pair) for pair in read_pairs(files, only=only, report=report))
     else:
-        for pair, links in read_linked(files, report=report):
+        for pair, links in read_linked(files, only=only, report=report):
             yield Example(*pair, inside(links, pair, report))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from heed.data.grammar import draw
 from heed.running.recipe import resolve
 from tests.running.writing import recipe
 
@@ -66,6 +67,32 @@ def test_lines_tell_what_happens(command: Callable[..., Any], here: Path) -> Non
     assert any(line.startswith("test: BLEU ") for line in lines)
     assert done.out.startswith("out: ")
     assert json.loads((here / "out/scores.json").read_text())["scores"]["test"]["aer"] is None
+
+
+def test_one_file_of_pairs_is_enough(command: Callable[..., Any], here: Path) -> None:
+    """A share of it judges the model, while it trains and afterwards; going on draws no other."""
+    drawn = draw(80, shortest=3, longest=5, seed=1, part="train")
+    Path("pairs.tsv").write_text("".join("\t".join(each.pair) + "\n" for each in drawn), "utf-8")
+    raw = recipe(**QUICK | {"steps": 1})
+    raw["data"] = {"train": {"tsv": "pairs.tsv"}, "tokens": {"kind": "word", "size": 200}}
+    Path("own.yaml").write_text(yaml.safe_dump(raw))
+    refused = command("train", "own.yaml", "--device", "cpu")
+    assert refused.code == 2
+    assert "or hold some out: data.held_out.valid=0.05" in refused.err
+    done = command("train", "own.yaml", "data.held_out.valid=0.2", "--device", "cpu")
+    assert done.code == 0, done.err
+    kept = Path("runs/own/examples/valid.jsonl").read_text("utf-8")
+    held = kept.count("\n")
+    assert f"training pairs: {80 - held} pairs read = {80 - held} kept + 0 dropped\n" in done.err
+    assert f"valid pairs: {held} pairs read = {held} kept + 0 dropped\n" in done.err
+    scores = json.loads(Path("runs/own/scores.json").read_text())["scores"]
+    assert {part: each["pairs"] for part, each in scores.items()} == {"valid": held}
+    found = command("evaluate", "runs/own", "--json", "--device", "cpu")
+    assert json.loads(found.out)["bleu"] == pytest.approx(scores["valid"]["bleu"])
+    Path("pairs.tsv").unlink()
+    again = command("train", "runs/own", "--resume", "--device", "cpu")
+    assert again.code == 0, again.err
+    assert Path("runs/own/examples/valid.jsonl").read_text("utf-8") == kept
 
 
 @pytest.mark.parametrize("more", [["training.steps=9"], ["--attention", "dot"], ["--overwrite"]])

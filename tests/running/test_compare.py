@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
@@ -77,6 +78,8 @@ def test_a_row_holds_what_its_columns_say(writer: Path) -> None:
         "parameters": done.parameters,
         "seconds": done.seconds,
     }
+    alone = replace(done, scores={"valid": test})  # one that keeps no test
+    assert Cell("dot", alone).row(STORY)[1:4] == [test.bleu, None, test.aer]
     assert Cell("dot", error="no").row(STORY) == ["dot", *[None] * 9]
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from heed.data.labelled import Labelled, TextReport
 from heed.errors import Refused
-from heed.tasks.classify import Data, HeldOut, examples, judged, side
+from heed.tasks.classify import Data, examples, judged
 from heed.tasks.labeller import Judgement
 
 LINES = ["1\tfine film", "0\tdull film", "1\t ", "0\tpoor thing", "\tno label", "1\tlovely one"]
@@ -36,28 +36,19 @@ def test_a_label_that_training_never_saw_is_told_with_its_line(tmp_path: Path) -
         list(examples(given, "valid", tmp_path, TextReport(), ["bad", "good"]))
 
 
-def test_texts_are_held_out_by_what_they_say() -> None:
-    texts = [f"text number {n} of many" for n in range(3000)]
-    held = HeldOut(valid=0.2, test=0.1)
-    sides = [side(text, held) for text in texts]
-    assert 250 < sides.count("test") < 350
-    assert 520 < sides.count("valid") < 680
-    assert sides == [side(f" {text}  ", held) for text in texts]
-    assert sides != [side(text, HeldOut(valid=0.2, test=0.1, key="other")) for text in texts]
-    fewer = [side(text, HeldOut(test=0.1)) for text in texts]
-    assert [a == "test" for a in fewer] == [a == "test" for a in sides]
-    assert side("text number 7 of many", HeldOut()) == "train"
-
-
 def test_parts_of_one_file_share_it_out(tmp_path: Path) -> None:
+    """Blank texts too, so that what is read of all parts is the file, line by line."""
     lines = [f"{n % 2}\tsentence {n}" for n in range(200)]
     given = data(tmp_path, valid=None, held_out={"valid": 0.2, "test": 0.2})
-    (tmp_path / "train.tsv").write_text("".join(f"{line}\n" for line in lines))
-    parts = {}
+    (tmp_path / "train.tsv").write_text("".join(f"{line}\n" for line in [*lines, "", "1\t "]))
+    parts, read = {}, 0
     for part in ("train", "valid", "test"):
         report = TextReport()
         parts[part] = [row.text for row in examples(given, part, tmp_path, report)]  # type: ignore[arg-type]
-        assert report.read == report.kept == len(parts[part]) > 0
+        assert report.kept == len(parts[part]) > 0
+        assert report.read == report.kept + sum(report.dropped.values())
+        read += report.read
+    assert read == 202
     shared = sorted(text for texts in parts.values() for text in texts)
     assert shared == sorted(line[2:] for line in lines)
     assert given.parts() == ["valid", "test"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
 
+from heed.data.held_out import side
 from heed.data.pairs import Files, Links, Report
 from heed.errors import Refused
 from heed.tasks.translate import Data, Grammar, Part, Scores, examples, from_files, judged
@@ -64,6 +66,63 @@ def test_files_are_looked_for_in_the_folder_and_counted(tmp_path: Path) -> None:
         list(examples(data, "test", tmp_path, Report()))
 
 
+ROWS = [(f"source {n % 90}", f"target {n}") for n in range(180)]  # each source twice
+BAD = [("", "x"), ("source 7", " "), ("source 11", "y" * 2001)]
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl", "two files", "reversed", "aligned"])
+def test_parts_of_one_file_share_it_out(kind: str, tmp_path: Path) -> None:
+    """A pair goes by its source, whatever the format; what is dropped is counted in one part."""
+    rows, files = [*ROWS, *BAD], {"tsv": "a.tsv"}
+    turned = [pair[::-1] for pair in rows] if kind == "reversed" else rows
+    (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in turned))
+    if kind == "jsonl":
+        files = {"jsonl": "a.jsonl"}
+        lines = (json.dumps({"source": a, "target": b}) for a, b in rows)
+        (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    elif kind == "two files":
+        files = {"source": "a.zh", "target": "a.en"}
+        for place, name in enumerate(files.values()):
+            (tmp_path / name).write_text("".join(f"{pair[place]}\n" for pair in rows))
+    elif kind == "aligned":
+        files |= {"alignments": "a.links"}
+        (tmp_path / "a.links").write_text("0-0 1-1\n" * len(rows))
+    more = {"reverse": True} if kind == "reversed" else {}
+    given = {"train": files | more, "held_out": {"valid": 0.2, "test": 0.1}}
+    data = Data.model_validate(given | {"folder": str(tmp_path)})
+    assert data.parts() == ["valid", "test"]
+    found, read, dropped = {}, 0, 0
+    for part in ("train", *data.parts()):
+        report = Report()
+        found[part] = list(examples(data, part, HERE, report))
+        lost = sum(report.dropped.values())
+        assert (report.kept, report.read) == (len(found[part]), len(found[part]) + lost)
+        read, dropped = read + report.read, dropped + lost
+    assert (read, dropped) == (183, 3)
+    held = data.held_out
+    for part, pairs in found.items():
+        assert {side(pair.source, held) for pair in pairs} == {part}
+        assert all((pair.links is not None) == (kind == "aligned") for pair in pairs)
+    assert sorted((a, b) for pairs in found.values() for a, b, _ in pairs) == sorted(ROWS)
+
+
+def test_files_of_their_own_are_taken_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in ROWS))
+    given = {"train": {"tsv": "a.tsv"}, "valid": {"tsv": "a.tsv"}, "held_out": {"test": 0.2}}
+    data = Data.model_validate(given | {"folder": str(tmp_path)})
+    sizes = [len(list(examples(data, p, HERE, Report()))) for p in ("train", "valid", "test")]
+    assert sizes[0] + sizes[2] == sizes[1] == len(ROWS)
+    assert sizes[2] > 0
+
+
+def test_a_share_to_which_nothing_falls_is_refused_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("a\tb\n")
+    given = {"train": {"tsv": "a.tsv"}, "held_out": {"valid": 0.001}, "folder": str(tmp_path)}
+    data = Data.model_validate(given)
+    with pytest.raises(Refused, match=r"nothing in data\.valid: 0 pairs read.*hold more out"):
+        list(examples(data, "valid", HERE, Report()))
+
+
 def test_a_dropped_pair_takes_its_alignment_with_it(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("a b\tx y\n\tz\nc\tz w\n")
     (tmp_path / "a.links").write_text("0-1 1?0\n5-5\n0-0\n")
@@ -81,7 +140,12 @@ def test_a_dropped_pair_takes_its_alignment_with_it(tmp_path: Path) -> None:
     [
         ({}, "give the training pairs as data.train, or draw them"),
         ({"train": {"tsv": "a"}, "grammar": {}}, "give the training pairs as data.train, or draw"),
-        ({"train": {"tsv": "a"}}, "data.valid is missing"),
+        ({"train": {"tsv": "a"}}, "data.valid is missing: pairs .* data.held_out.valid=0.05"),
+        (
+            {"train": {"tsv": "a"}, "valid": {"tsv": "b"}, "held_out": {"valid": 0.1}},
+            "data.valid is given, so nothing is held out for it",
+        ),
+        ({"grammar": {}, "held_out": {"test": 0.1}}, "of the grammar, data.grammar.held_out"),
     ],
 )
 def test_pairs_come_from_one_place(given: dict[str, object], says: str) -> None:

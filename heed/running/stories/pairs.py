@@ -13,7 +13,7 @@ from heed.running import preparing
 from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root, text_of
 from heed.running.stories.story import Start
-from heed.tasks.translate import Data, Part, examples
+from heed.tasks.translate import Data, examples
 from heed.tasks.translator import Example, Vocabulary
 from heed.training.folder import RunFolder
 
@@ -57,18 +57,12 @@ def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
     report = Report()
     yield from _tokenise(data, vocabulary, folder, report)
     yield Note(f"training pairs: {report}")
-    for part in _parts(data):
+    for part in data.parts():
         counted = Report()
         pairs = map(_as_data, examples(data, part, root, counted))
         preparing.keep(folder, part, pairs, "pairs")
         yield Note(f"{part} pairs: {counted}")
     folder.write_json(folder.cache / "ready.json", {"pairs": report.kept})
-
-
-def _parts(data: Data) -> list[Part]:
-    if data.grammar is not None:
-        return ["valid", "test", "long"] if data.grammar.beyond else ["valid", "test"]
-    return ["valid"] if data.test is None else ["valid", "test"]
 
 
 def _tokenise(data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Report) -> Work[None]:

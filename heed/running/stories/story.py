@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import lexists
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
@@ -265,9 +266,12 @@ class Story(ABC):
 
 
 def kept_part(folder: RunFolder) -> str | None:
-    """The test that a run keeps, or else what it was validated by."""
+    """The test that a run keeps, or else what it was validated by.
+
+    Whatever stands in a test's place counts, be it no file: it is refused when it is read.
+    """
     parts = ("test", "valid")
-    return next((part for part in parts if (folder.examples / f"{part}.jsonl").is_file()), None)
+    return next((part for part in parts if lexists(folder.examples / f"{part}.jsonl")), None)
 
 
 def judged_part(folder: RunFolder) -> str:

@@ -19,7 +19,15 @@ from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.alignments import Answer, Shown, by_length, few, heads, lengths, look
 from heed.running.stories.pairs import Prepared, kept, prepare, vocabulary_of
-from heed.running.stories.story import Run, Start, Story, check_vocabulary, kept_part
+from heed.running.stories.story import (
+    Run,
+    Start,
+    Story,
+    check_vocabulary,
+    judged_part,
+    kept_part,
+    scored_part,
+)
 from heed.running.stories.translate_settings import TranslateConfig, TranslateRecipe
 from heed.running.stories.translating import Evaluated, TeacherForcing, Validator, evaluated
 from heed.tasks import translate
@@ -122,8 +130,9 @@ class Translating(Story):
         return Validator(worker, prepared.valid, folder)
 
     def parts(self, folder: RunFolder) -> list[str]:
-        """The test and that of longer sentences, where the folder keeps them."""
-        return [part for part in JUDGED if (folder.examples / f"{part}.jsonl").exists()]
+        """The tests, or else what it was validated by."""
+        found = [part for part in JUDGED if (folder.examples / f"{part}.jsonl").exists()]
+        return found or [judged_part(folder)]
 
     def score(
         self, recipe: TranslateRecipe, worker: Translator, folder: RunFolder, part: str
@@ -148,7 +157,7 @@ class Translating(Story):
         if isinstance(data, str):
             if alignments is not None:
                 raise Refused("--alignments are those of DATA, and none is given")
-            pairs = list(kept(run.folder, data))
+            pairs = list(kept(run.folder, (yield from scored_part(run.folder, data))))
         else:
             report = Report()
             pairs = list(translate.from_files(files_from(data, alignments), report))
@@ -202,7 +211,8 @@ class Translating(Story):
 
     def figured(self, trained: Any) -> list[Value]:
         """As in figures."""
-        test, far = trained.scores.get("test"), trained.scores.get("long")
+        scores = trained.scores
+        test, far = scores.get("test", scores.get("valid")), scores.get("long")
         return [
             None if test is None else test.bleu,
             None if far is None else far.bleu,

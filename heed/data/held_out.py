@@ -1,0 +1,74 @@
+"""What of a single file is kept from training, to judge by: chosen by what the texts say, alone.
+
+The same on every machine and in every order, and the same text is never on both sides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from heed.data.pairs import Report
+from heed.errors import Refused
+
+Part = Literal["train", "valid", "test"]
+
+
+class HeldOut(BaseModel):
+    """Shares of the training file that are kept from training, where no file is given for them.
+
+    A text is held out by what it says and by the key: the same text always on the same side.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    valid: float = Field(0.0, ge=0, le=0.5)
+    test: float = Field(0.0, ge=0, le=0.5)
+    key: str = Field("", max_length=100)
+
+    def __bool__(self) -> bool:
+        """Whether anything is held out."""
+        return bool(self.valid or self.test)
+
+    def only(self, part: str) -> Callable[[str], bool] | None:
+        """Which texts of the training file are of a part; None: all of them."""
+        return (lambda text: side(text, self) == part) if self else None
+
+    def lacks(self, part: str, report: Report) -> NoReturn:
+        """Refuse a part to which no text has fallen, with the cure."""
+        cure = "hold less out: " if part == "train" else "hold more out, or name a file: "
+        keys = "data.held_out" if part == "train" else f"data.held_out.{part}, data.{part}"
+        raise Refused(f"there is nothing in data.{part}: {report}; {cure}{keys}")
+
+
+def side(text: str, held: HeldOut) -> Part:
+    """Where a text belongs, by a draw that its words decide."""
+    if not held:
+        return "train"
+    digest = hashlib.sha256(f"{held.key}\0{' '.join(text.split())}".encode()).digest()
+    draw = int.from_bytes(digest[:8], "big") / 2**64
+    if draw < held.test:
+        return "test"
+    return "valid" if draw < held.test + held.valid else "train"
+
+
+def check(held: HeldOut, *, valid: object, test: object, what: str, share: float) -> None:
+    """Each part from one place, and something to validate by; anything else is a ValueError.
+
+    valid, test  files of their own, or None
+    what, share  what there is to hold out, and how much of it is advised
+    """
+    for part, files, some in (("valid", valid, held.valid), ("test", test, held.test)):
+        if files is not None and some:
+            raise ValueError(
+                f"data.{part} is given, so nothing is held out for it; take one out: "
+                f"data.{part}=null or data.held_out.{part}=0"
+            )
+    if valid is None and not held.valid:
+        raise ValueError(
+            f"data.valid is missing: {what} to judge the model on while it trains; or hold some "
+            f"out: data.held_out.valid={share}"
+        )
