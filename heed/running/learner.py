@@ -22,7 +22,7 @@ from heed.running.stories import story
 from heed.running.stories.story import Start
 from heed.training import checkpoint, optimise, signals
 from heed.training.distributed import Distributed
-from heed.training.fit import Moment, due, fit, planned
+from heed.training.fit import Moment, apart, due, fit, planned
 from heed.training.folder import RunFolder
 from heed.training.journal import Journal
 from heed.training.objective import Objective
@@ -92,6 +92,7 @@ class Learner:
             fixed=self.settings.capture and crew.device.type == "cuda",
         )
         self.total = planned(self.settings, self.batches)
+        self.apart = apart(self.settings, self.batches)
         if self.settings.warmup > self.total:
             self._say(
                 f"warmup={self.settings.warmup} is longer than the {self.total} steps in all: "
@@ -177,11 +178,11 @@ class Learner:
                 note = self._log(moment)
             yield Progress("training", moment.step, self.total, note)
             last = moment.final
-            if due(self.settings.validate_every, moment) or last:
+            if due(self.settings.validate_every, moment, self.apart) or last:
                 with self._aside():
                     yield from self._validate()
             asked = self.crew.greatest(self.stop.code)
-            expected = due(self.settings.save_every, moment) or last
+            expected = due(self.settings.save_every, moment, self.apart) or last
             if expected or asked:
                 with self._aside():
                     self._save(passing=not expected)

@@ -32,6 +32,10 @@ from heed.training.step import Batch, Stepper
 SPOILT = 20
 """So many steps in a row without a finite gradient, and training gives up."""
 
+SPACED = 20
+"""Steps, at least, from one validation to the next where a recipe does not say how many: what a few
+steps change is noise, and a very small corpus has epochs of one or two."""
+
 
 class Source(Protocol):
     """Batches of an epoch, the same however often it is asked; each process has its own part."""
@@ -61,16 +65,27 @@ class Moment:
     final: bool  # nothing follows
 
 
-def due(every: int | None, moment: Moment) -> bool:
-    """Whether something that happens every so many steps, or epochs (None), happens now."""
-    return moment.at_epoch_end if every is None else moment.step % every == 0
+def due(every: int | None, moment: Moment, epochs: int = 1) -> bool:
+    """Whether something that happens every so many steps, or else (None) epochs, happens now."""
+    if every is not None:
+        return moment.step % every == 0
+    return moment.at_epoch_end and (moment.epoch + 1) % epochs == 0
+
+
+def apart(settings: Training, batches: Source) -> int:
+    """The epochs that make `SPACED` steps, if every one has as many batches as the first."""
+    return -(-SPACED // max(1, _steps(settings, batches)))
 
 
 def planned(settings: Training, batches: Source) -> int:
-    """How many steps there will be in all, if every epoch has as many batches as the first."""
-    each = -(-batches.count(0) // settings.accumulate)
-    whole = None if settings.epochs is None else settings.epochs * each
+    """How many steps there will be in all, likewise."""
+    whole = None if settings.epochs is None else settings.epochs * _steps(settings, batches)
     return min(n for n in (whole, settings.steps) if n is not None)
+
+
+def _steps(settings: Training, batches: Source) -> int:
+    """Of the first epoch."""
+    return -(-batches.count(0) // settings.accumulate)
 
 
 def fit(

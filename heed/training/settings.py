@@ -46,8 +46,10 @@ class Training(BaseModel):
     capture: bool = Field(False, description="replay steps as CUDA graphs; ignored on the CPU")
     deterministic: bool = Field(False, description="only algorithms that repeat themselves exactly")
 
-    validate_every: Steps | None = Field(None, description="steps; each epoch if not said")
-    save_every: Steps | None = Field(None, description="steps; each epoch if not said")
+    validate_every: Steps | None = Field(
+        None, description="steps; if not said each epoch, or as many as make 20 steps"
+    )
+    save_every: Steps | None = Field(None, description="steps; likewise")
     log_every: Steps | None = Field(50, description="steps; each epoch if null")
     keep: int = Field(3, ge=1, le=1000, description="checkpoints kept")
     average: int = Field(

@@ -162,6 +162,14 @@ def test_the_rate_drops_while_validations_bring_nothing(prepared: Prepared, tmp_
     assert rates == pytest.approx([0.008, 0.008, 0.008, 0.004, 0.004, 0.002])
 
 
+def test_short_epochs_are_judged_and_saved_together(prepared: Prepared, tmp_path: Path) -> None:
+    """Three steps to an epoch: seven epochs are the first that make twenty."""
+    learnt(prepared, tmp_path / "run", "training.steps=44", "training.log_every=1000")
+    told = journal.read(tmp_path / "run/metrics.jsonl")
+    assert [entry["step"] for entry in told if "valid/loss" in entry] == [21, 42, 44]
+    assert sorted(checkpoint.steps(tmp_path / "run/checkpoints")) == [21, 42, 44]
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_the_network_is_compiled_where_that_is_asked(
     asked: bool, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

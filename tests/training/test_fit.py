@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
 from heed.errors import HeedError
 from heed.training import checkpoint
-from heed.training.fit import SPOILT, due, planned
+from heed.training.fit import SPACED, SPOILT, Source, apart, due, planned
 from heed.training.settings import Training
 from tests.training.fitting import Batches, Run, Spoilt, same
 
@@ -132,6 +133,17 @@ def test_what_is_due() -> None:
     moments = Run(Training(epochs=2, accumulate=4)).go()
     assert [m.step for m in moments if due(2, m)] == [2, 4, 6]
     assert [m.step for m in moments if due(None, m)] == [3, 6]
+    assert [m.step for m in moments if due(None, m, 2)] == [6]
+
+
+@pytest.mark.parametrize(
+    ("batches", "epochs"), [(0, 20), (1, 20), (5, 7), (38, 2), (39, 1), (500, 1)]
+)
+def test_short_epochs_are_taken_together(batches: int, epochs: int) -> None:
+    """Two batches a step: 20 steps are 39 or 40 batches."""
+    assert SPACED == 20, "docs/training.md and the recipe's own words say so"
+    source = SimpleNamespace(count=lambda number: batches)
+    assert apart(Training(steps=1, accumulate=2), cast(Source, source)) == epochs
 
 
 def test_facts_are_json() -> None:
