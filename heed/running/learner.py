@@ -35,6 +35,9 @@ SETTLED = 5
 TIMED = 10
 """Steps from which a speed is told."""
 
+LITTLE = 200
+"""Steps in all below which a network drawn at random has hardly begun to learn."""
+
 MANY = 100
 """Steps among which those at the start do not matter."""
 
@@ -93,6 +96,8 @@ class Learner:
         )
         self.total = planned(self.settings, self.batches)
         self.apart = apart(self.settings, self.batches)
+        if self.total < LITTLE:
+            self._say(f"few steps to learn from, {self.total} in all: {self._more()}")
         if self.settings.warmup > self.total:
             self._say(
                 f"warmup={self.settings.warmup} is longer than the {self.total} steps in all: "
@@ -107,6 +112,16 @@ class Learner:
         self.validator = self.story.validator(self.worker, prepared, folder)
         self.journal = Journal(folder.metrics, say=self._say)
         torch.manual_seed(recipe.seed + crew.rank)  # each process drops out for itself
+
+    def _more(self) -> str:
+        """The keys that make more steps."""
+        settings = self.settings
+        if settings.steps == self.total:
+            return f"training.steps above {settings.steps} makes more"
+        smaller = ["batch_tokens"] + (["accumulate"] if settings.accumulate > 1 else [])
+        keys = [f"training.epochs above {settings.epochs}"]
+        keys += [f"training.{key} below {getattr(settings, key)}" for key in smaller]
+        return f"{' or '.join(keys)} makes more"
 
     def _say(self, text: str) -> None:
         self.notes.append(Note(text))

@@ -162,6 +162,37 @@ def test_the_rate_drops_while_validations_bring_nothing(prepared: Prepared, tmp_
     assert rates == pytest.approx([0.008, 0.008, 0.008, 0.004, 0.004, 0.002])
 
 
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ("training.steps=199", "199 in all: training.steps above 199 makes more"),
+        (
+            "training.epochs=1",
+            "3 in all: training.epochs above 1 or training.batch_tokens below 80",
+        ),
+        ("training.accumulate=3", "4 in all: training.steps above 4 makes more"),
+        ("training.steps=200", None),
+    ],
+)
+def test_few_steps_are_told_with_the_keys_that_make_more(
+    chosen: str, says: str | None, prepared: Prepared, tmp_path: Path
+) -> None:
+    one = learner(prepared, tmp_path / "run", chosen)
+    told = [note.text for note in one.notes if note.text.startswith("few steps to learn from, ")]
+    assert len(told) == (says is not None)
+    assert (says or "") in "".join(told)
+
+
+def test_of_gathered_batches_fewer_make_more_steps(prepared: Prepared, tmp_path: Path) -> None:
+    one = learner(prepared, tmp_path / "run", "training.epochs=1", "training.accumulate=2")
+    assert "below 80 or training.accumulate below 2 makes more" in one.notes[0].text
+
+
+def test_a_warmup_longer_than_the_training_is_told(prepared: Prepared, tmp_path: Path) -> None:
+    one = learner(prepared, tmp_path / "run", "training.warmup=5")
+    assert "warmup=5 is longer than the 4 steps in all" in one.notes[-1].text
+
+
 def test_short_epochs_are_judged_and_saved_together(prepared: Prepared, tmp_path: Path) -> None:
     """Three steps to an epoch: seven epochs are the first that make twenty."""
     learnt(prepared, tmp_path / "run", "training.steps=44", "training.log_every=1000")
