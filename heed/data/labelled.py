@@ -16,7 +16,7 @@ from unicodedata import category
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from heed.data.pairs import Report
+from heed.data.pairs import Report, one_place
 from heed.data.text import read_lines
 from heed.errors import Refused
 
@@ -53,8 +53,7 @@ class LabelledFiles(BaseModel):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if sum(path is not None for path in (self.tsv, self.csv, self.jsonl)) != 1:
-            raise ValueError("give one of: tsv, csv, jsonl")
+        one_place({"tsv": self.tsv}, {"csv": self.csv}, {"jsonl": self.jsonl})
         text, label = self.columns
         if self.jsonl is not None and not (isinstance(text, str) and isinstance(label, str)):
             raise ValueError("JSON objects have keys: say text and label as names")

@@ -1,9 +1,9 @@
 """Pairs of texts out of a TSV file, two aligned files or JSON lines, counted as they are read."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, NamedTuple, Self, TypeVar
 
@@ -57,10 +57,8 @@ class Files(BaseModel):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        places = [self.tsv is not None, self.jsonl is not None]
-        places.append(self.source is not None or self.target is not None)
-        if sum(places) != 1:
-            raise ValueError("give one of: tsv; jsonl; source and target")
+        two = {"source": self.source, "target": self.target}
+        one_place({"tsv": self.tsv}, {"jsonl": self.jsonl}, two)
         if (self.source is None) != (self.target is None):
             raise ValueError("source and target belong together: two files, aligned line by line")
         if self.columns and not self.tsv:
@@ -82,6 +80,25 @@ class Files(BaseModel):
 
     def __str__(self) -> str:
         return " and ".join(str(path) for path in self.paths if path != self.alignments)
+
+
+def one_place(*ways: Mapping[str, Path | None]) -> None:
+    """Files are named in exactly one of several ways; of more it is said how to take one out.
+
+    ways  the keys that belong together, and what they name
+    """
+    given = [[key for key, path in way.items() if path is not None] for way in ways]
+    given = [keys for keys in given if keys]
+    if len(given) == 1:
+        return
+    choice = "; ".join(" and ".join(way) for way in ways)
+    if not given:
+        raise ValueError(f"give one of: {choice}")
+    *most, last = chain.from_iterable(given)
+    out = ", or ".join(" ".join(f"{key}=null" for key in keys) for keys in given)
+    raise ValueError(
+        f"{', '.join(most)} and {last} are given; give one of: {choice} (take one out: {out})"
+    )
 
 
 @dataclass

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+BARE = re.compile(r"(?<![\w.])(\w+=null)")
+"""A key that a message says to empty, without those above it."""
 
 
 def complaint(model: type[BaseModel], error: ValidationError) -> str:
@@ -23,6 +27,8 @@ def complaint(model: type[BaseModel], error: ValidationError) -> str:
         return f"there is no key '{path}'; {cure}"
     given = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"[:80]
     message = first["msg"].removeprefix("Value error, ")
+    if path:  # settings know their own keys alone; a command line takes them in full
+        message = BARE.sub(rf"{path}.\1", message)
     return f"{path or 'the recipe'}: {message[:1].lower()}{message[1:]}{given}"
 
 

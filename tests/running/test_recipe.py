@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,46 @@ def test_a_bad_value_is_refused_with_its_key(change: str, says: str) -> None:
     assert line.startswith("file.yaml: ")
     assert says in line
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "says", "cures"),
+    [
+        (
+            RECURRENT,
+            ["data.train.tsv=tr.tsv"],
+            "data.train: tsv, source and target are given; give one of: tsv; jsonl; source and",
+            ["data.train.tsv=null", "data.train.source=null data.train.target=null"],
+        ),
+        (
+            "zh-en",
+            ["data.valid.source=a", "data.valid.target=b"],
+            "data.valid: tsv, source and target are given",
+            ["data.valid.tsv=null", "data.valid.source=null data.valid.target=null"],
+        ),
+        (
+            "sst2",
+            ["data.test.csv=a.csv"],
+            "data.test: tsv and csv are given; give one of: tsv; csv; jsonl",
+            ["data.test.tsv=null", "data.test.csv=null"],
+        ),
+        (
+            "sst2",
+            ["data.held_out.valid=0.1"],
+            "data: data.valid is given, so nothing is held out for it",
+            ["data.valid=null", "data.held_out.valid=0"],
+        ),
+    ],
+)
+def test_files_beside_a_copied_recipes_are_refused_with_a_cure_that_works(
+    name: str, changes: list[str], says: str, cures: list[str]
+) -> None:
+    with pytest.raises(Refused) as told:
+        resolve(load(name), changes)
+    assert str(told.value).startswith(says)
+    assert re.search(rf"[ (]{' or '.join(cures)}\)?$", str(told.value).replace(", or ", " or "))
+    for cure in cures:
+        resolve(load(name), [*changes, *cure.split()])
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_parts_of_one_file_share_it_out(tmp_path: Path) -> None:
         ({"names": {"0": "a", "1": "a"}}, "one name for two"),
         ({"names": {"0": "a\tb"}}, "has a tab"),
         ({"held_out": {"test": 0.9}}, "less than or equal to 0.5"),
-        ({"train": {}}, "give one of: tsv, csv, jsonl"),
+        ({"train": {}}, "error, give one of: tsv; csv; jsonl"),
         ({"tokens": {"kind": "words"}}, "Input should be"),
     ],
 )
