@@ -7,7 +7,7 @@ label,text                               or by the names of a first line
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -101,18 +101,18 @@ class TextReport(Report):
 def read_labelled(
     files: LabelledFiles,
     *,
-    labels: Sequence[str] | None = None,
+    labels: Mapping[str, str] | None = None,
     only: Callable[[str], bool] | None = None,
     longest_characters: int = 100_000,
     report: Report | None = None,
 ) -> Iterator[Labelled]:
     """The texts worth keeping, streamed; `report` counts along. None at all is refused.
 
-    labels  those of the training data: any other is refused, with its line
+    labels  those of the training data, and what they are called: any other is refused, with its
+            line
     only    which texts are asked for; others are not counted, and there may be none at all
     """
     report = TextReport() if report is None else report
-    known = None if labels is None else set(labels)
     for number, row in _rows(files):
         if only is not None and not only(row.text):
             continue
@@ -124,8 +124,8 @@ def read_labelled(
         elif len(row.text) > longest_characters:
             report.drop("too long")
         else:
-            if known is not None and row.label not in known:
-                raise Refused(f"{files}:{number}: {_unseen(row.label, labels or ())}")
+            if labels is not None and row.label not in labels:
+                raise Refused(f"{files}:{number}: {_unseen(row.label, labels)}")
             report.kept += 1
             yield row
     if not report.kept and only is None:
@@ -150,10 +150,17 @@ def fits_a_line(label: str) -> bool:
     return label.isprintable() or not any(category(c) in ("Cc", "Zl", "Zp") for c in label)
 
 
-def _unseen(label: str, labels: Sequence[str]) -> str:
-    near = get_close_matches(label, labels, n=3, cutoff=0.5) or list(labels)[:10]
-    return f"the label '{label}' never occurs in the training data, which has {', '.join(near)}" + (
-        " and more" if len(near) < len(labels) else ""
+def _unseen(label: str, labels: Mapping[str, str]) -> str:
+    """Each label once, as files have it, with its name: 0 (negative)."""
+    files = {name: label for label, name in labels.items() if name != label}
+    called = {
+        name: f"{files[name]} ({name})" if name in files else name for name in labels.values()
+    }
+    near = get_close_matches(label, [*labels, *called], n=3, cutoff=0.5)
+    told = dict.fromkeys(labels.get(each, each) for each in near) or list(called)[:10]
+    return (
+        f"the label '{label}' never occurs in the training data, which has "
+        f"{', '.join(called[name] for name in told)}{' and more' * (len(told) < len(called))}"
     )
 
 

@@ -74,12 +74,12 @@ def examples(
 ) -> Iterator[Labelled]:
     """The texts of one part; what is read, kept and dropped is counted in the report.
 
-    labels  those of the training texts: any other is refused, with its line
+    labels  those of the training texts, by name: any other is refused, with its line
     """
     own: LabelledFiles | None = getattr(data, part)
     files = (own or data.train).under(root / data.folder)
     named = {name: label for label, name in data.names.items()}
-    known = None if labels is None else [named.get(label, label) for label in labels]
+    known = None if labels is None else {named.get(name, name): name for name in labels}
     only = data.held_out.only(part) if own is None or part == "train" else None
     for row in read_labelled(files, labels=known, only=only, report=report):
         yield row._replace(label=data.names.get(row.label, row.label))

@@ -51,7 +51,7 @@ def test_csv_knows_quotes_over_several_lines_and_gzip(tmp_path):
     files = LabelledFiles(csv=path, text="text")
     assert list(read_labelled(files)) == [Labelled('a, "b"\nc', "pos"), Labelled("d", "neg")]
     with pytest.raises(Refused, match=r"a\.csv:4: the label 'neg' never occurs"):
-        list(read_labelled(files, labels=("pos",)))
+        list(read_labelled(files, labels={"pos": "pos"}))
     broken = file(tmp_path, 'x,"a"b\n', "b.csv")
     with pytest.raises(Refused, match=r"b\.csv:1: not CSV"):
         list(read_labelled(LabelledFiles(csv=broken)))
@@ -138,7 +138,31 @@ def test_a_quote_that_never_ends_is_not_read_into_memory(tmp_path):
 def test_a_label_never_seen_in_training_is_refused_with_its_line(tmp_path):
     path = file(tmp_path, "pos\ta\nposs\tb\n")
     with pytest.raises(Refused, match=r"a\.tsv:2: the label 'poss' never occurs .* has pos and mo"):
-        list(read_labelled(LabelledFiles(tsv=path), labels=("neg", "pos")))
+        list(read_labelled(LabelledFiles(tsv=path), labels={"neg": "neg", "pos": "pos"}))
+
+
+@pytest.mark.parametrize(
+    ("label", "has"),
+    [
+        ("7", "0 (negative), 1 (positive)"),
+        ("positiv", "1 (positive) and more"),
+        ("10", "1 (positive), 0 (negative)"),
+    ],
+)
+def test_each_label_is_told_once_with_its_name(tmp_path, label, has):
+    """Whether files may have names beside labels, as those to be judged may, or labels alone."""
+    path = file(tmp_path, f"{label}\ta\n")
+    codes = {"0": "negative", "1": "positive"}
+    for labels in (codes, {name: name for name in codes.values()} | codes):
+        with pytest.raises(Refused) as told:
+            list(read_labelled(LabelledFiles(tsv=path), labels=labels))
+        assert str(told.value).endswith(f"training data, which has {has}")
+
+
+def test_of_many_labels_a_few_are_told(tmp_path):
+    labels = {f"label {n}": f"label {n}" for n in range(30)}
+    with pytest.raises(Refused, match=r"has label 0, .*, label 9 and more$"):
+        list(read_labelled(LabelledFiles(tsv=file(tmp_path, "?\ta\n")), labels=labels))
 
 
 def test_too_few_columns_and_nothing_at_all(tmp_path):

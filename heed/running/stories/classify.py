@@ -224,7 +224,7 @@ class Classifying(Story):
             data = yield from scored_part(run.folder, data)
             rows = list(kept(run.folder, data, labels))
         else:
-            report, known = TextReport(), [*labels, *names]
+            report, known = TextReport(), {label: label for label in labels} | names
             found = read_labelled(files_from(data, run.config), labels=known, report=report)
             rows = [row._replace(label=names.get(row.label, row.label)) for row in found]
             yield Note(str(report))
