@@ -48,7 +48,7 @@ def run(
     from heed.cli.following import follow
     from heed.running import recipe as recipes
     from heed.running.devices import speaks
-    from heed.running.train import train
+    from heed.running.train import onward, train
 
     going = resume and Path(recipe).is_dir()
     resolved = None
@@ -78,5 +78,8 @@ def run(
         return
     if as_json:
         print(json.dumps(trained.as_data(), ensure_ascii=False, indent=1))
-    else:
-        print(f"{trained.folder}: {trained.parameters:,} parameters, {trained.steps:,} steps")
+        return
+    told = f"{trained.folder}: {trained.parameters:,} parameters, {trained.steps:,} steps"
+    print(told, flush=True)
+    commands = "\n      ".join(f"heed {command}" for command in onward(trained.folder))
+    typer.echo(f"next: {commands}", err=True)  # as all that is no result

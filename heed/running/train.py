@@ -7,6 +7,7 @@ Logging, validating, saving and stopping are ordinary code around `for moment in
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from heed.training import distributed, signals
 from heed.training.distributed import Distributed
 from heed.training.folder import RunFolder
 
-__all__ = ["Learner", "Trained", "train"]
+__all__ = ["Learner", "Trained", "onward", "train"]
 
 
 def train(
@@ -60,6 +61,12 @@ def train(
         yield from learner.catch_up()
         yield from learner.learn()
         return (yield from _until(stop, learner.finish(), learner))
+
+
+def onward(path: Path) -> list[str]:
+    """What to do with a run that is trained: commands of its task, without `heed`."""
+    told = story(read_config(RunFolder.open(path)).task)
+    return [command.format(run=shlex.quote(str(path))) for command in told.onward]
 
 
 def _until(stop: signals.Stop, work: Work[Result], learner: Learner | None = None) -> Work[Result]:

@@ -55,6 +55,14 @@ def test_the_result_as_json_and_the_run_beside(command: Callable[..., Any], here
     assert again.code == 0
     assert again.out == f"runs/mine: {found['parameters']:,} parameters, 1 steps\n"
     assert "going on from step 1\n" in again.err
+    assert again.err.endswith("\nnext: heed predict runs/mine FILE\n      heed show runs/mine\n")
+    shown = command("show", "runs/mine", "--device", "cpu")  # as it stands there
+    assert shown.code == 0, shown.err
+
+
+def test_a_path_with_spaces_can_be_pasted(command: Callable[..., Any], here: Path) -> None:
+    done = command("train", "mine.yaml", "--run", "my run", "--device", "cpu", "training.steps=1")
+    assert "next: heed predict 'my run' FILE\n      heed show 'my run'\n" in done.err
 
 
 def test_lines_tell_what_happens(command: Callable[..., Any], here: Path) -> None:

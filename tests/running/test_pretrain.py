@@ -20,6 +20,7 @@ from heed.running.recipe import load, resolve
 from heed.running.stories import story
 from heed.running.stories.documents import kept
 from heed.running.stories.pretraining import HiddenWords, rows
+from heed.running.train import onward
 from heed.tasks.pretrain import Hidden, build
 from heed.training import tensors
 from heed.training.settings import Training
@@ -211,6 +212,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
 
 
 def test_a_classifier_begins_with_what_was_learnt(server: Server, learnt: Path) -> None:
+    assert onward(learnt)[-1] == f"train RECIPE --from {learnt}"
     folder = learnt.parent
     rows = "".join(f"{i % 2}\t{'a1 a2' if i % 2 else 'b3 b1'} .\n" for i in range(40))
     (folder / "labels.tsv").write_text(rows)

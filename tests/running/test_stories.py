@@ -28,7 +28,7 @@ from heed.running.starting import begin, opened
 from heed.running.stories import STORIES, story
 from heed.running.stories.classify import STORY, files_from
 from heed.running.stories.labelling import Labelling, LabelTraining
-from heed.running.stories.story import Start
+from heed.running.stories.story import Start, Story
 from heed.running.train import Trained, train
 from heed.training import checkpoint, tensors
 from tests.running.labelling import BAD, GOOD, files, labelled, recipe
@@ -65,6 +65,11 @@ def test_every_story_is_of_its_task(task: str) -> None:
         assert get_args(settings.model_fields["task"].annotation) == (task,)
         assert settings.model_config["extra"] == "forbid"
     assert told.columns == () or told.columns[0].name == "mechanism"
+    verbs = [command.format(run="runs/a").split()[0] for command in told.onward]
+    assert all(" runs/a" in command.format(run="runs/a") for command in told.onward)
+    assert 0 < len(verbs) <= 2
+    for verb in set(verbs) - {"train"}:  # which every task has
+        assert getattr(type(told), verb) is not getattr(Story, verb), "the task lacks what it names"
 
 
 def test_an_unknown_task_is_refused_with_the_nearest(run: Path, tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ class Pretraining(Story):
 
     name = "pretrain"
     about = (pretrain.__doc__ or "").splitlines()[0].rstrip(".")
+    onward = ("show {run}", "train RECIPE --from {run}")
     unit = "words to find"
     recipe = PretrainRecipe
     config = PretrainConfig

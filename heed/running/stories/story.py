@@ -122,6 +122,7 @@ class Story(ABC):
     config: ClassVar[type[Config]]
     whole: ClassVar[bool] = False  # a start must fit to the last weight
     figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
+    onward: ClassVar[Sequence[str]] = ("predict {run} FILE", "show {run}")  # once it is trained
     looks: ClassVar[str] = ""  # heading of a comparison's pictures; none without
 
     def check(self, recipe: Any) -> None:
