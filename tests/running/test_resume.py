@@ -60,8 +60,8 @@ def assert_same(run: Path, undisturbed: Path) -> None:
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dropout, accumulation, a warm-up; 30 steps, 15 checkpoints, the last three averaged."""
-    raw = small(epochs=5, keep=3, average=3)
+    """Dropout, accumulation, a warm-up; 42 steps, 21 checkpoints, the last three averaged."""
+    raw = small(epochs=7, keep=3, average=3)
     return write_recipe(tmp_path_factory.mktemp("recipe"), raw)
 
 
