@@ -60,6 +60,7 @@ class Join(nn.Module):
         self, *, context: int, query: int, width: int, activation: nn.Module | None = None
     ) -> None:
         super().__init__()
+        self.width = width
         self.linear = nn.Linear(context + query, width, bias=False)
         self.activation = activation or nn.Tanh()
 

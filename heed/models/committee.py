@@ -15,7 +15,7 @@ it is by the norm of all of them.)
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -72,6 +72,11 @@ def build(
     sizes: dict[str, Any] = {"symbols": symbols, "labels": labels, "letters": letters}
     members = [build_one(settings, **sizes) for _ in range(settings.members)]
     return Committee(members) if len(members) > 1 else members[0]
+
+
+def count(names: Iterable[str]) -> int:
+    """How many networks have the weights of these names; one has them without a number."""
+    return len({name.split(".")[1] for name in names if name.startswith("members.")}) or 1
 
 
 def _vote(said: list[Classified]) -> Tensor:

@@ -184,12 +184,12 @@ class InputFeeding(Luong):
 
     def begin(self, source: Encoded, need: Need = "context") -> Carry:
         carry = super().begin(source, need)
-        fed = source.last.new_zeros(len(source.last), self.join.linear.out_features)
+        fed = source.last.new_zeros(len(source.last), self.fed)
         return Carry(carry.hidden, carry.ask, carry.state, fed, self.join.in_steps())
 
     @property
     def fed(self) -> int:  # type: ignore[override]
-        return self.join.linear.out_features
+        return self.join.width
 
     forward = Decoder.forward
 

@@ -512,7 +512,11 @@ def test_a_committee_is_a_run_like_any_other(tmp_path: Path) -> None:
 
     _, notes = trained(raw, tmp_path / "again", start=tmp_path / "run")
     assert not [note for note in notes if "new:" in note]
-    raw["model"]["letters"] = [3, 3]
+    for members in (1, 3):
+        raw["model"]["members"] = members
+        with pytest.raises(Refused, match=rf"2 members, and the .* {members}: model.members=2"):
+            trained(raw, tmp_path / f"of-{members}", start=tmp_path / "run")
+    raw["model"] |= {"letters": [3, 3], "members": 2}
     _, notes = trained(raw, tmp_path / "other", start=tmp_path / "run")
     (note,) = [note for note in notes if "taken" in note]
     assert note.endswith("new: members.0.spelled.*, members.1.spelled.*")

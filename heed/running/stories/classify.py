@@ -198,10 +198,16 @@ class Classifying(Story):
 
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
         """All of them; of letters only if they are the same ones, number for number."""
+        mine, theirs = committee.count(model.state_dict()), committee.count(start.weights)
+        if start.task == self.name and mine != theirs:
+            raise Refused(
+                f"{start.path} has {theirs} members, and the recipe's model {mine}: "
+                f"model.members={theirs}"
+            )
         own, there = words_known(model), start.weights
         strange = [x for x in own if x in there and not _same(there[x], own[x])]
-        theirs = tuple(name.removesuffix("known") for name in strange)
-        return {name: x for name, x in there.items() if not name.startswith(theirs)}
+        letters = tuple(name.removesuffix("known") for name in strange)
+        return {name: x for name, x in there.items() if not name.startswith(letters)}
 
     def validator(self, worker: Labeller, prepared: Prepared, folder: RunFolder) -> Validator:
         """By texts it does not learn from."""
