@@ -2,6 +2,7 @@
 
     python benchmarks/generating.py [--size small] [--device cuda] [--prompts 1,8,32] [--mixed]
     python benchmarks/generating.py --search beam                         # or sample; else greedy
+    python benchmarks/generating.py --living                              # what a GPU would hold
     python benchmarks/generating.py --size tiny --new 8                   # a rehearsal
 
 A GPT-2 with random weights is written out in Hugging Face's layout and read there. Both continue
@@ -9,8 +10,9 @@ the same prompts by the same number of symbols, in turns; each figure is the bes
 With --mixed the prompts have different lengths, and stand at the end of their rows on both sides.
 A beam is 4 wide; samples are drawn from the 50 likeliest symbols, by each side's own chance.
 float32 on a CPU, bfloat16 weights on a GPU. Memory is the peak above the weights: what a GPU had
-allocated, or on a CPU how much a process of its own grew. Nothing is reported unless both write the
-same symbols in float64 by greedy search.
+allocated, or on a CPU how much a process of its own grew; with --living the bytes of all tensors
+that are alive at once, in bfloat16, which needs no GPU to tell what one would hold. Nothing is
+reported unless both write the same symbols in float64 by greedy search.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +29,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from heed.decoding import beam, greedy, sample
@@ -43,6 +48,7 @@ SIZES = {
 }
 END = 3
 ROUNDS = 3
+PAGE = 512  # bytes of which PyTorch's allocator gives at least one, and whole ones
 WIDTH, LIKELIEST = 4, 50
 THEIR_SEARCH: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -198,6 +204,55 @@ def resident(field: str) -> float:
     return int(found.split()[1]) / 1024
 
 
+class Living(TorchDispatchMode):
+    """Counts the memory of the tensors that operations make, as long as they are alive."""
+
+    def __init__(self, *networks: torch.nn.Module) -> None:
+        super().__init__()
+        there = [x for network in networks for x in (*network.parameters(), *network.buffers())]
+        self.known = {x.untyped_storage()._cdata for x in there}
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        for x in tree_leaves(made):
+            if isinstance(x, Tensor):
+                self._met(x.untyped_storage())
+        return made
+
+    def _met(self, storage: torch.UntypedStorage) -> None:
+        number, size = storage._cdata, -(-storage.nbytes() // PAGE) * PAGE
+        if size and number not in self.known:
+            self.known.add(number)
+            self.now += size
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self._gone, number, size)
+
+    def _gone(self, number: int, size: int) -> None:
+        self.known.discard(number)
+        self.now -= size
+
+
+def counted(options: argparse.Namespace, count: int) -> dict[str, object]:
+    """Both sides' living tensors, above the weights."""
+    torch.manual_seed(0)
+    ours, theirs = (model.to(options.device, torch.bfloat16) for model in pair(options.size))
+    prompts = prompts_of(count, options.length, options.mixed, len(ours.words.table.weight))
+    agree(options.size, prompts, min(options.new, 16), options.device)
+    how: dict[str, Any] = {"search": options.search}
+    runs: dict[str, Callable[[], object]] = {
+        "heed": partial(heed_writes, ours, prompts, options.new, **how),
+        "heed replayed": partial(heed_writes, ours, prompts, options.new, True, **how),
+        "generate": partial(theirs_write, theirs, prompts, options.new, **how),
+    }
+    row: dict[str, object] = {"size": options.size, "search": options.search, "prompts": count}
+    for name, run in runs.items():
+        with Living(ours, theirs) as living:
+            run()
+        row[f"{name} MiB"] = round(living.most / 2**20, 2)
+    return row
+
+
 def compare(options: argparse.Namespace, count: int) -> dict[str, object]:
     """Both sides in turns."""
     device, new = options.device, options.new
@@ -251,6 +306,7 @@ def main() -> None:
     parser.add_argument("--mixed", action="store_true", help="prompts of different lengths")
     parser.add_argument("--search", default="greedy", choices=list(THEIR_SEARCH))
     parser.add_argument("--static", action="store_true", help="their static cache")
+    parser.add_argument("--living", action="store_true", help="count tensors; take no time")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--side", choices=("heed", "generate"), help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
@@ -262,7 +318,7 @@ def main() -> None:
         print(one_side(options))
         return
     for count in map(int, options.prompts.split(",")):
-        row = compare(options, count)
+        row = (counted if options.living else compare)(options, count)
         print(
             json.dumps(row) if options.json else "  ".join(f"{k} {v}" for k, v in row.items()),
             flush=True,
