@@ -10,8 +10,26 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from heed.errors import Refused
+
 BARE = re.compile(r"(?<![\w.])(\w+=null)")
 """A key that a message says to empty, without those above it."""
+
+
+KEYS = 20_000
+"""Keys of a stranger's settings that are looked at: to complain of each costs a kilobyte."""
+
+
+def check_keys(raw: Any, where: object) -> None:
+    """Refuse settings of more keys than can be meant, before they are compared with a model."""
+    count, left = 0, [raw]
+    while left:
+        here = left.pop()
+        count += len(here) if isinstance(here, dict) else 0
+        if count > KEYS:
+            raise Refused(f"{where} has more than {KEYS:,} keys: those are no settings")
+        each = here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
+        left += (x for x in each if isinstance(x, (dict, list)))
 
 
 def complaint(model: type[BaseModel], error: ValidationError) -> str:

@@ -27,7 +27,7 @@ from heed.models import pretrained
 from heed.models.pretrained import Described
 from heed.models.text_settings import BertSettings, GPT2Settings
 from heed.models.xlnet_settings import XLNetSettings
-from heed.running.complaining import complaint
+from heed.running.complaining import check_keys, complaint
 from heed.running.events import Progress, Work, finish
 from heed.running.hub import folder_of
 from heed.running.opening import fits
@@ -143,6 +143,7 @@ def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, tuple[str, ...
             f"{shelf.path} is a run of heed, which heed.running.opening.open_run opens; "
             "heed.load is for pretrained models"
         )
+    check_keys(raw, shelf.path / "config.json")
     try:
         config = Stored.model_validate(raw)
     except ValidationError as error:

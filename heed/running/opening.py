@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from heed.errors import Refused, UnknownName
-from heed.running.complaining import complaint
+from heed.running.complaining import check_keys, complaint
 from heed.running.hub import folder_of
 from heed.running.shards import is_pretrained
 from heed.running.stories import story
@@ -57,6 +57,7 @@ def checked(path: Path) -> tuple[RunFolder, Any, Story, Any]:
 def read_config(folder: RunFolder) -> Any:
     """config.json of any task, checked."""
     raw = folder.read_json(folder.config)
+    check_keys(raw, folder.config)
     task = raw.get("task") if isinstance(raw, dict) else None
     settings = Config  # which says what is wrong with a task that is none
     if isinstance(task, str):

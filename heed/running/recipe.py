@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from yaml.nodes import MappingNode, ScalarNode
 
 from heed.errors import Refused, UnknownName
-from heed.running.complaining import complaint
+from heed.running.complaining import check_keys, complaint
 from heed.running.stories import STORIES, story
 from heed.running.stories.story import Recipe
 
@@ -148,6 +148,7 @@ def _value(text: str, override: str) -> Any:
 def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = (), where: str = "") -> Any:
     """A checked recipe of its task; what is wrong is said in one line, with the file if told."""
     raw = overridden(raw, overrides)
+    check_keys(raw, where or "the recipe")
     place = f"{where}: " if where else ""
     task = raw.get("task")
     settings = Recipe  # which says what is wrong with a task that is none

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from heed.errors import HeedError, Refused
 
-LIMIT = 4 * 2**20
+LIMIT = 2 * 2**20
 """Bytes of JSON that are read at most."""
 
 DEPTH = 64

@@ -401,6 +401,20 @@ def test_a_hostile_folder_is_refused(
         open_run(tmp_path / "run", CPU)
 
 
+def test_settings_of_too_many_keys_are_refused_before_each_is_complained_of(
+    run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    told = json.loads((run / "config.json").read_text())
+    told["model"]["encoder"] |= {str(n): n for n in range(20_001)}
+    (tmp_path / "run/config.json").write_text(json.dumps(told))
+    with pytest.raises(Refused, match=r"config\.json has more than 20,000 keys"):
+        open_run(tmp_path / "run", CPU)
+    raw = recipe(tmp_path) | {"training": [{str(n): n for n in range(20_001)}]}
+    with pytest.raises(Refused, match="the recipe has more than 20,000 keys"):
+        resolve(raw)
+
+
 def test_numbers_that_a_file_makes_many_of_few_are_refused(run: Path, tmp_path: Path) -> None:
     """Some names share numbers in the file, and nothing does in the network."""
     shutil.copytree(run, tmp_path / "run")
