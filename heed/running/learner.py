@@ -270,6 +270,11 @@ class Learner:
         """The weights to keep: the best, or the mean of the last where that is better. Judged."""
         scores: dict[str, Any] = {}
         if self.crew.main:
+            if not self.folder.model.exists():
+                raise Refused(
+                    f"{self.folder.path}: no validation had a finite loss, so that there are no "
+                    "weights to keep; lower training.rate, or raise training.warmup"
+                )
             load_weights(self.model, self.folder.load_model())
             if self.settings.average > 1:
                 yield from self._average()

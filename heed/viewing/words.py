@@ -5,6 +5,7 @@ rich.print(Weighed("what it weighed", ["a", "fine", "film"], [0.1, 0.8, 0.1]))
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
-from heed.errors import ShapeError
+from heed.errors import Refused, ShapeError
 from heed.viewing import drawing as draw
 from heed.viewing.blocks import Maps
 from heed.viewing.chart import BarChart, Bars
@@ -38,6 +39,10 @@ class Weighed:
     def __post_init__(self) -> None:
         if len(self.words) != len(self.weights):
             raise ShapeError(f"{len(self.words)} words have {len(self.weights)} weights")
+        pairs = zip(self.words, self.weights, strict=True)
+        broken = next((pair for pair in pairs if not math.isfinite(pair[1])), None)
+        if broken is not None:
+            raise Refused(f"'{self.title}' has a weight that is {broken[1]}: '{broken[0]}'")
 
     @property
     def panel(self) -> Panel:

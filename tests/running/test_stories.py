@@ -27,7 +27,7 @@ from heed.running.showing import show
 from heed.running.starting import begin, opened
 from heed.running.stories import STORIES, story
 from heed.running.stories.classify import STORY, files_from
-from heed.running.stories.labelling import Labelling, LabelTraining
+from heed.running.stories.labelling import Labelling, LabelTraining, Validator
 from heed.running.stories.story import Start, Story
 from heed.running.train import Trained, train
 from heed.training import checkpoint, tensors
@@ -401,6 +401,20 @@ def test_a_hostile_folder_is_refused(
         open_run(tmp_path / "run", CPU)
 
 
+def test_a_training_without_a_finite_validation_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = Validator.judge
+
+    def spoilt(self: Validator, step: int) -> Any:
+        return judge(self, step)._replace(loss=float("nan"))
+
+    monkeypatch.setattr(Validator, "judge", spoilt)
+    raw = recipe(files(tmp_path / "data"), steps=2, validate_every=1)
+    with pytest.raises(Refused, match=r"no validation had a finite loss.*lower training\.rate"):
+        trained(raw, tmp_path / "run")
+
+
 def test_settings_of_too_many_keys_are_refused_before_each_is_complained_of(
     run: Path, tmp_path: Path
 ) -> None:
@@ -435,13 +449,13 @@ def test_labels_and_answers_that_a_terminal_or_json_would_not_take(
 ) -> None:
     shutil.copytree(run, tmp_path / "run")
     told = json.loads((run / "config.json").read_text())
-    told |= {"labels": ["dis\x1b[2J\nliked", "liked"], "names": {}}
+    told |= {"labels": ["dis\x1b[2J\n\u202eliked", "liked"], "names": {}}
     (tmp_path / "run/config.json").write_text(json.dumps(told))
     (tmp_path / "in.txt").write_text("it was awful indeed\n")
     (said,) = predict(tmp_path / "run", str(tmp_path / "in.txt"), device="cpu")
-    assert said.line().startswith(r"dis\x1b[2J\nliked")
-    assert said.shown().text.startswith(r"dis\x1b[2J\nliked")
-    assert said.as_data()["label"] == "dis\x1b[2J\nliked"  # for programs, as it is
+    assert said.line().startswith(r"dis\x1b[2J\n\u202eliked")
+    assert said.shown().text.startswith(r"dis\x1b[2J\n\u202eliked")
+    assert said.as_data()["label"] == "dis\x1b[2J\n\u202eliked"  # for programs, as it is
     weights = tensors.read(run / "model.safetensors")
     weights["answer.bias"][:] = torch.nan
     path = tmp_path / "run/model.safetensors"

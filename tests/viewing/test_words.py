@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from rich.console import Console
 
-from heed.errors import ShapeError
+from heed.errors import Refused, ShapeError
 from heed.viewing.panels import Panel
 from heed.viewing.words import MOST, Said, Weighed
 
@@ -48,6 +48,12 @@ def test_no_word_stands_out_by_its_colour_where_all_are_alike() -> None:
     even = Weighed("it", ["a", "b", "c", "d"], [0.26, 0.25, 0.25, 0.24]).svg()
     assert "#fde725" not in even
     assert "#fde725" in Weighed("it", ["a", "b", "c", "d"], [0.5, 0.25, 0.25, 0.0]).svg()
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_weight_that_is_no_number_is_refused(broken: float) -> None:
+    with pytest.raises(Refused, match=f"'seen' has a weight that is {broken}: 'b'"):
+        Weighed("seen", ["a", "b"], [0.5, broken])
 
 
 def test_colours_follow_the_weights() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -165,7 +166,7 @@ class Validator:
         weighed = [
             Panel.of(each.text, each.weight[None], [each.label], each.pieces)
             for each in said
-            if each.weight is not None
+            if each.weight is not None and np.isfinite(each.weight).all()
         ]
         if weighed:
             self.folder.write_text(self.folder.samples / f"{name}.svg", svg(weighed, columns=1))

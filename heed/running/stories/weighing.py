@@ -14,11 +14,8 @@ from heed.viewing.atlas import Take
 from heed.viewing.looking import Look
 from heed.viewing.panels import Panel
 from heed.viewing.taking import layers
-from heed.viewing.terminal import WITHIN, HeatMap
+from heed.viewing.terminal import WITHIN, HeatMap, shown
 from heed.viewing.words import Said, Weighed
-
-CONTROLS = {c: ascii(chr(c))[1:-1] for c in (*range(32), *range(127, 160))}
-"""What a terminal obeys, as it can be seen: labels are a stranger's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class Shown:
 
     @property
     def _label(self) -> str:
-        return self.judgement.label.translate(CONTROLS)
+        return shown(self.judgement.label)  # a stranger's word, which a terminal must not obey
 
     @property
     def weighed(self) -> Weighed | None:
@@ -124,8 +121,7 @@ class Answer:
     def line(self) -> str:
         """Label, tab, probability; blank for a blank line."""
         said = self.judgement
-        label = said.label.translate(CONTROLS)
-        return f"{label}\t{said.probability:.4f}" if label else ""
+        return f"{shown(said.label)}\t{said.probability:.4f}" if said.label else ""
 
     def as_data(self) -> dict[str, Any]:
         """As JSON has it."""
