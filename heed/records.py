@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -282,6 +282,13 @@ class Attended:
                 setattr(self, name, fields.pop(name, None))
             if fields:
                 raise TypeError(f"an Attended has no {', '.join(fields)}")
+
+    def __getitem__(self, key: object) -> NoReturn:
+        """Whoever unpacks a tuple, as torch's modules return, is told what there is instead."""
+        raise Refused(
+            "what attention returns is one record and no tuple: seen.context is what was read, and "
+            "seen.weight where it looked, if asked for by need='weight'"
+        )
 
     @property
     def context(self) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import heed
 from heed import Attended, State
-from heed.errors import HeedError, NotFormed, ShapeError
+from heed.errors import HeedError, NotFormed, Refused, ShapeError
 from heed.records import NEEDS, Call, Claims
 from heed.visible import Places
 
@@ -29,6 +29,14 @@ def test_the_cure_in_the_message_works() -> None:
     assert attend(x, need="weight").weight.shape == (2, 1, 3, 3)
     assert attend(x, need="energy").energy.shape == (2, 1, 3, 3)
     assert attend(x, need="energy").weight.shape == (2, 1, 3, 3)  # each includes those before it
+
+
+def test_a_record_is_no_tuple_and_says_what_it_has() -> None:
+    seen = heed.attend(*(torch.randn(1, 2, 3, 4) for _ in range(3)))
+    with pytest.raises(Refused, match=r"no tuple: seen\.context"):
+        seen[0]
+    with pytest.raises(Refused, match=r"need='weight'"):
+        _context, _weight = seen  # type: ignore[misc]
 
 
 def test_a_pointer_has_no_context_and_says_where_its_answer_is() -> None:
