@@ -125,7 +125,7 @@ def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
     described, labels = stored(shelf, raw)
     if head not in (None, described.head):
         raise Refused(f"{shelf.path} has the head '{described.head}', not '{head}'")
-    find(shelf)
+    find(shelf)  # or what stands there instead is told
     path, outline = shelf.place("model.safetensors"), described.outline()
     fits(outline, path)
     tokeniser = _vocabulary(shelf, described)
