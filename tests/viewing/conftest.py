@@ -151,6 +151,7 @@ class Tab:
         box = self.get(f"{where}.getBoundingClientRect().toJSON()")
         at = {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
         self.call("Input.dispatchMouseEvent", type="mouseMoved", **at)
+        self.drawn()
 
     def press(self, *keys: str) -> None:
         codes = {"ArrowUp": 38, "ArrowDown": 40, "ArrowLeft": 37, "ArrowRight": 39, "Tab": 9}
@@ -160,6 +161,12 @@ class Tab:
                 more["text"] = key  # type: ignore[assignment]
             self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **more)
             self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+        self.drawn()
+
+    def drawn(self) -> None:
+        """Wait for the frame that shows what was done, which a slow machine draws later."""
+        frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        self.get(f"{frame}.then(() => true)")
 
     def spent(self) -> float:
         """Seconds that the page itself computed, whatever else the machine did meanwhile."""
