@@ -16,15 +16,21 @@ from rich.cells import cell_len, set_cell_size
 
 from heed.errors import Refused
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import SCALE, Range, shown
+from heed.viewing.terminal import Range, shown
 
 LONGEST = 22  # letters of a label in a picture; all of it is in its tooltip
 FONTS = (
     "'Helvetica Neue','Segoe UI',Roboto,'Noto Sans',Arial,'PingFang SC','Microsoft YaHei',"
     "'Noto Sans CJK SC','WenQuanYi Micro Hei',sans-serif"
 )
+INK = (
+    *((255, 255, 255), (227, 235, 247), (169, 194, 232)),
+    *((95, 143, 211), (43, 95, 180), (18, 42, 102)),
+)
+"""Weights as ink on paper, from nothing to the highest."""
 FILLS = {"ground": "#ffffff", "ink": "#1d1d24", "soft": "#666672"}
-# Rules without variables, which not every reader of SVG knows; a printed page is a light one.
+# Rules without variables, which not every reader of SVG knows; a printed page is a light one. On
+# a dark page a map is turned round: its white becomes the ground, its dark blue a pale one.
 STYLE = f"""
 .heed-drawing text {{ font-family: {FONTS}; font-variant-numeric: tabular-nums; }}
 @media screen and (prefers-color-scheme: dark) {{
@@ -32,6 +38,7 @@ STYLE = f"""
   .heed-ink {{ fill: #ececf1; }}
   .heed-soft {{ fill: #a3a3b0; }}
   .heed-rule {{ stroke: #35353f; }}
+  .heed-cells {{ filter: invert(0.91) hue-rotate(180deg); }}
 }}
 """
 
@@ -78,16 +85,20 @@ def shares(panel: Panel) -> NDArray[np.float64]:
     return (panel.weight - range.low) / ((range.high - range.low) or 1.0)
 
 
-def colours(share: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Shares of the scale as red, green and blue.    ... -> ... 3"""
-    stops = np.linspace(0, 1, len(SCALE))
-    channels = [np.interp(share, stops, channel) for channel in zip(*SCALE, strict=True)]
+def colours(
+    share: NDArray[np.float64], scale: Sequence[tuple[int, int, int]] = INK
+) -> NDArray[np.uint8]:
+    """Shares of a scale as red, green and blue.    ... -> ... 3"""
+    stops = np.linspace(0, 1, len(scale))
+    channels = [np.interp(share, stops, channel) for channel in zip(*scale, strict=True)]
     return np.stack(channels, -1).round().astype(np.uint8)
 
 
 def figure(weight: float) -> str:
     """.93, as short as a cell is small."""
-    return f"{weight:.2f}".replace("0.", ".", 1) if abs(weight) < 0.995 else f"{weight:.3g}"
+    if abs(weight) < 0.995:
+        return f"{weight:.2f}".replace("0.", ".", 1)
+    return f"{weight:.1f}" if abs(weight) < 9.5 else f"{weight:.0f}"
 
 
 def steps(low: float, high: float, about: int) -> list[float]:

@@ -23,7 +23,7 @@ from rich.cells import cell_len
 from heed.errors import Refused
 from heed.viewing import drawing as draw
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import SCALE, shown
+from heed.viewing.terminal import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +75,7 @@ def _listed(panels: Panel | Sequence[Panel]) -> list[Panel]:
 
 _STOPS = "".join(
     f'<stop offset="{place:.2f}" stop-color="rgb{colour}"/>'
-    for place, colour in zip(np.linspace(0, 1, len(SCALE)), SCALE, strict=True)
+    for place, colour in zip(np.linspace(0, 1, len(draw.INK)), draw.INK, strict=True)
 )
 SCALE_BAR = f'<defs><linearGradient id="heed-scale">{_STOPS}</linearGradient></defs>'
 
@@ -174,7 +174,7 @@ class Plot:
         colour = draw.colours(share)
         told = share.size <= TOLD
         side = self.cell - (self.cell >= 12)
-        parts = ['<g shape-rendering="crispEdges">']
+        parts = [self._edge(), '<g class="heed-cells" shape-rendering="crispEdges">']
         for (row, column), weight in np.ndenumerate(self.panel.weight):
             x, y = self.left + self.cell * column, self.top + self.cell * row
             red, green, blue = colour[row, column]
@@ -184,13 +184,22 @@ class Plot:
                 f'fill="#{red:02x}{green:02x}{blue:02x}"' + (f">{tip}</path>" if tip else "/>")
             )
             if self.cell >= 34 and share[row, column] >= 0.05:
-                ink = "#1d1d24" if share[row, column] > 0.6 else "#ffffff"
+                ink = "#ffffff" if share[row, column] > 0.6 else "#1d1d24"
                 parts.append(
                     f'<text x="{x + side / 2:.5g}" y="{y + side / 2 + 4:.5g}" font-size="11" '
                     f'text-anchor="middle" pointer-events="none" fill="{ink}">'
                     f"{draw.figure(weight)}</text>"
                 )
         return "".join([*parts, "</g>"])
+
+    def _edge(self) -> str:
+        """A line around the cells, of which the lightest are as light as the ground."""
+        rows, columns = self.panel.weight.shape
+        return (
+            f'<rect class="heed-rule" x="{self.left - 1:.5g}" y="{self.top - 1:.5g}" '
+            f'width="{self.cell * columns + 1}" height="{self.cell * rows + 1}" fill="none" '
+            'stroke="#e2e2e8" shape-rendering="crispEdges"/>'
+        )
 
     def _told(self, row: int, column: int) -> str:
         target, source = shown(self.panel.rows[row]), shown(self.panel.columns[column])
@@ -203,7 +212,7 @@ class Plot:
         return (
             draw.lettered((self.left, y + 9), low, 11, "soft")
             + f'<rect x="{start:.5g}" y="{y:.5g}" width="100" height="10" '
-            + 'fill="url(#heed-scale)"/>'
+            + 'class="heed-cells" fill="url(#heed-scale)"/>'
             + draw.lettered((start + 104, y + 9), high, 11, "soft")
             + draw.lettered(
                 (self.left, y + 26), "source across, target down", 11, "soft", longest=30
@@ -240,7 +249,7 @@ def _paint(axes: Axes, plot: Plot) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
     panel, range = plot.panel, draw.span(plot.panel)
-    scale = LinearSegmentedColormap.from_list("heed", [np.divide(stop, 255) for stop in SCALE])
+    scale = LinearSegmentedColormap.from_list("heed", [np.divide(stop, 255) for stop in draw.INK])
     top = range.high if range.high > range.low else range.low + 1
     rows, columns = max(1, len(panel.rows)), max(1, len(panel.columns))
     image = axes.imshow(
@@ -252,7 +261,7 @@ def _paint(axes: Axes, plot: Plot) -> None:
         extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
     )
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
-    axes.spines[:].set_visible(False)
+    axes.spines[:].set_color("#e2e2e8")
     axes.set_anchor("NW")
     _name(axes, plot)
     beside = 1 / (plot.cell * columns)

@@ -30,7 +30,6 @@ from heed.viewing.blocks import (
     Paragraph,
     Table,
 )
-from heed.viewing.terminal import SCALE
 
 __all__ = [
     "Block",
@@ -58,7 +57,7 @@ class Page:
     def html(self) -> str:
         """All of the file."""
         title = drawing.written(self.title)
-        scale = " ".join(",".join(map(str, colour)) for colour in SCALE)
+        scale = " ".join(",".join(map(str, colour)) for colour in drawing.INK)
         body = "\n".join(block.html() for block in self.blocks)
         kinds = _kinds(self.blocks)
         return (

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from heed.viewing.drawing import colours
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import shown
+from heed.viewing.terminal import SCALE, shown
 
 LARGEST = 24  # cells along a side; of more, each drawn cell is the heaviest of several
 BETWEEN = 2
@@ -75,7 +75,7 @@ def _lines(weight: NDArray[np.float64], colour: bool, shades: str) -> Iterator[T
             seen = (row > 0) & (row**2 >= row.max() ** 2 / 2)
             yield Text("".join(shades[n] for n in np.maximum(shade, seen)))
         return
-    painted = [[Color.from_rgb(*rgb) for rgb in row] for row in colours(share).tolist()]
+    painted = [[Color.from_rgb(*rgb) for rgb in row] for row in colours(share, SCALE).tolist()]
     for row, upper in enumerate(painted[::2]):
         lower = painted[2 * row + 1] if 2 * row + 1 < len(painted) else [None] * len(upper)
         line = Text()

@@ -20,7 +20,8 @@ from rich.text import Text
 
 from heed.viewing.panels import Panel
 
-# Viridis: even steps to the eye, in grey and to the colour-blind too.
+# Viridis: even steps to the eye, in grey and to the colour-blind too, and none of its colours is
+# that of a terminal's ground, which may be dark or light.
 SCALE = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 TALLEST = 12  # lines that upright column labels may take
 WIDEST = 8  # cells that a level column label may take

@@ -21,7 +21,7 @@ from heed.viewing.blocks import Maps
 from heed.viewing.chart import BarChart, Bars
 from heed.viewing.drawing import number
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import shown
+from heed.viewing.terminal import SCALE, shown
 
 MOST = 8  # words with a bar
 ANSWER = ' class="answer"'
@@ -70,7 +70,7 @@ class Weighed:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = Text()
-        for word, (red, green, blue) in zip(self.words, self._colours(), strict=True):
+        for word, (red, green, blue) in zip(self.words, self._colours(SCALE), strict=True):
             ink = "black" if _bright(red, green, blue) else "white"
             line.append(shown(word), Style(color=ink, bgcolor=Color.from_rgb(red, green, blue)))
             line.append(" ")
@@ -80,7 +80,8 @@ class Weighed:
     def svg(self, style: bool = True) -> str:
         """The coloured words as the text of an SVG file."""
         x, y, body = 8.0, 22.0, ""
-        for word, weight, colour in zip(self.words, self.weights, self._colours(), strict=True):
+        colours = self._colours(draw.INK)
+        for word, weight, colour in zip(self.words, self.weights, colours, strict=True):
             label = draw.shortened(word)
             wide = draw.extent(label, SIZE) + 8 if label else 8.0
             if x > 8 and x + wide > WIDTH - 8:
@@ -88,14 +89,15 @@ class Weighed:
             body += _word((x, y), wide, label, float(weight), colour)
             x += wide + 3
         rules = draw.STYLE if style else ""
-        return draw.drawing(WIDTH, y + 12, f"{self.title}: weighed words", body, rules)
+        words = f'<g class="heed-cells">{body}</g>'
+        return draw.drawing(WIDTH, y + 12, f"{self.title}: weighed words", words, rules)
 
-    def _colours(self) -> list[tuple[int, int, int]]:
+    def _colours(self, scale: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         # Half bright at most is a word that has no more than its share: where all are alike, none
         # stands out.
         weight = np.asarray(self.weights, np.float64)
         brightest = max(weight.max(initial=0), min(1, 2 / max(1, len(weight))))
-        colours = draw.colours(weight / brightest)
+        colours = draw.colours(weight / brightest, scale)
         return [(int(red), int(green), int(blue)) for red, green, blue in colours]
 
     def _repr_html_(self) -> str:

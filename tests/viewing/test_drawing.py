@@ -10,7 +10,6 @@ import pytest
 from heed.errors import Refused
 from heed.viewing import drawing
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import SCALE
 
 
 @pytest.mark.parametrize(
@@ -30,10 +29,10 @@ def test_text_is_made_safe(text: str, safe: str) -> None:
 
 
 def test_colours_run_through_the_scale() -> None:
-    stops = drawing.colours(np.linspace(0, 1, len(SCALE)))
-    assert [tuple(stop) for stop in stops.tolist()] == list(SCALE)
-    middle = drawing.colours(np.array(0.125)).tolist()
-    assert middle == pytest.approx(np.add(SCALE[0], SCALE[1]) / 2, abs=0.51)
+    stops = drawing.colours(np.linspace(0, 1, len(drawing.INK)))
+    assert [tuple(stop) for stop in stops.tolist()] == list(drawing.INK)
+    middle = drawing.colours(np.array(0.1)).tolist()
+    assert middle == pytest.approx(np.add(drawing.INK[0], drawing.INK[1]) / 2, abs=0.51)
 
 
 def test_shares_lie_between_the_lowest_and_the_highest() -> None:
@@ -61,7 +60,7 @@ def test_numbers_are_short() -> None:
     said = ["0", "27.4", "0.0312", "12,000", "1,234,567", "100", "–", "-3.5"]
     assert [drawing.number(value) for value in values] == said
     assert [drawing.figure(w) for w in (0.934, 0.05, 0.999, 1.0, 12.34)] == [
-        *(".93", ".05", "0.999", "1", "12.3")
+        *(".93", ".05", "1.0", "1.0", "12")
     ]
 
 

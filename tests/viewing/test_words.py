@@ -46,8 +46,8 @@ def test_words_without_a_bar_are_counted_and_no_bar_is_long_where_all_are_alike(
 
 def test_no_word_stands_out_by_its_colour_where_all_are_alike() -> None:
     even = Weighed("it", ["a", "b", "c", "d"], [0.26, 0.25, 0.25, 0.24]).svg()
-    assert "#fde725" not in even
-    assert "#fde725" in Weighed("it", ["a", "b", "c", "d"], [0.5, 0.25, 0.25, 0.0]).svg()
+    assert "#122a66" not in even
+    assert "#122a66" in Weighed("it", ["a", "b", "c", "d"], [0.5, 0.25, 0.25, 0.0]).svg()
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
@@ -67,7 +67,7 @@ def test_a_picture_is_whole_and_safe() -> None:
     names = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert names == ["a", "<fine>", "film", "\\x1b[31m"]
     fills = [each.get("fill") for each in root.iter("{http://www.w3.org/2000/svg}rect")][1:]
-    assert fills[1] == "#fde725"
+    assert fills[1] == "#122a66"
     many = Weighed("long", ["word"] * 200, [0.005] * 200)
     height = float(ElementTree.fromstring(many.svg()).get("height", 0))
     assert height > 10 * 27  # lines, not one endless row

@@ -80,7 +80,7 @@ function stepped(key, { rows, columns }, row, column) {
 }
 
 function legend(panel) {
-  const bar = element("canvas", { width: 64, height: 1, "aria-hidden": "true" });
+  const bar = element("canvas", { class: "heed-cells", width: 64, height: 1, "aria-hidden": "true" });
   const pen = bar.getContext("2d");
   for (let i = 0; i < 64; i++) {
     pen.fillStyle = colour(i / 63);

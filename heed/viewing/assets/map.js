@@ -66,8 +66,17 @@ function nameColumn(words, { size, font, left, top, level }, label, c) {
 }
 
 function makeCells(panel, { size, left, top }) {
-  const cells = shape("g", { "shape-rendering": "crispEdges" });
-  const figures = shape("g", { class: "figure", "text-anchor": "middle", "font-size": 11 });
+  const cells = shape("g", { class: "heed-cells", "shape-rendering": "crispEdges" });
+  const look = { class: "figure heed-cells", "text-anchor": "middle", "font-size": 11 };
+  const figures = shape("g", look);
+  const edge = shape("rect", {
+    class: "edge",
+    x: left - 1,
+    y: top - 1,
+    width: size * panel.columns.length + 1,
+    height: size * panel.rows.length + 1,
+    "shape-rendering": "crispEdges",
+  });
   const side = size >= 12 ? size - 1 : size;
   panel.rows.forEach((_, r) =>
     panel.columns.forEach((_, c) => {
@@ -75,11 +84,11 @@ function makeCells(panel, { size, left, top }) {
       const [x, y] = [left + size * c, top + size * r];
       cells.append(shape("rect", { x, y, width: side, height: side, fill: colour(share) }));
       if (size < 28 || share < 0.05) return;
-      const place = { x: x + side / 2, y: y + side / 2 + 4, class: share > 0.6 ? "dark" : "pale" };
+      const place = { x: x + side / 2, y: y + side / 2 + 4, class: share > 0.6 ? "pale" : "dark" };
       figures.append(shape("text", place, figure(panel.weight(r, c))));
     }),
   );
-  return [cells, figures];
+  return [edge, cells, figures];
 }
 
 // A frame around what is chosen and a veil over the cells on either side of it.

@@ -1,20 +1,20 @@
 // From values to colours: from the paper's colour to ink, or from one ink over paper to another.
+const parsed = (hexes) =>
+  hexes.split(" ").map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
 const STOPS = {
   light: {
-    one: ["#ffffff", "#e3ebf7", "#a9c2e8", "#5f8fd3", "#2b5fb4", "#122a66"],
-    two: ["#8f3d06", "#d9702b", "#f4c69f", "#ffffff", "#a9c2e8", "#3567c8", "#122a66"],
+    one: SCALE,
+    two: parsed("#8f3d06 #d9702b #f4c69f #ffffff #a9c2e8 #3567c8 #122a66"),
   },
   dark: {
-    one: ["#17171d", "#1f2a45", "#2f4b86", "#4f7fd6", "#9cc0ff", "#f3f8ff"],
-    two: ["#ffd9b0", "#f0a064", "#7a4a22", "#17171d", "#2f4b86", "#7ea6f4", "#dbe8ff"],
+    one: parsed("#17171d #1f2a45 #2f4b86 #4f7fd6 #9cc0ff #f3f8ff"),
+    two: parsed("#ffd9b0 #f0a064 #7a4a22 #17171d #2f4b86 #7ea6f4 #dbe8ff"),
   },
 };
-const parsed = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 const darkness = matchMedia("(prefers-color-scheme: dark)");
 
-function table(stops) {
+function table(colours) {
   const out = new Uint32Array(256);
-  const colours = stops.map(parsed);
   for (let n = 0; n < 256; n++) {
     const place = (n / 255) * (colours.length - 1);
     const first = Math.min(Math.floor(place), colours.length - 2);
