@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,8 @@ def test_a_run_is_evaluated_on_what_it_keeps_and_on_files(server: Server, learnt
     shown = server.run("show", learnt, "a1 [MASK] a2", "--html", page)
     assert shown.code == 0, shown.err
     assert "layer 1" in page.read_text()
+    names = re.findall("<dt>([^<]*)</dt>", page.read_text())
+    assert names[:2] == ["Text", "Answer"]  # no translation
 
 
 def test_an_xlnet_holds_documents_out_and_fills_masks(server: Server, ordered: Path) -> None:

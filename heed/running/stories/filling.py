@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from heed.tasks.looking import looked
 from heed.tasks.pretrainer import Filled, Pretrainer
 from heed.viewing.atlas import Take
-from heed.viewing.blocks import Example
 from heed.viewing.looking import Look
 from heed.viewing.panels import Panel
 from heed.viewing.taking import layers as maps
 from heed.viewing.terminal import WITHIN, HeatMap
+from heed.viewing.words import Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,10 @@ class Shown:
         """As a terminal shows it."""
         return [HeatMap(panel, WITHIN) for panel in self.panels]
 
-    def block(self, note: str = "") -> Example:
+    def block(self, note: str = "") -> Said:
         """As a page shows it."""
-        return Example(self.source, self.text, "", self.panels, note or Answer(self.found).remark)
+        facts = [("Text", self.source), ("Answer", self.text)]
+        return Said(facts, None, self.panels, note or Answer(self.found).remark)
 
 
 def layers(found: Filled) -> list[Panel]:
