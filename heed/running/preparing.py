@@ -43,11 +43,15 @@ def there(data: Any) -> None:
         except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
             reason = getattr(error, "strerror", None) or str(error)
         if reason:
-            raise Refused(f"{key}: cannot read {place}: {reason}{_where(folder)}")
+            raise Refused(f"{key}: cannot read {place}: {reason}{_where(folder, path)}")
 
 
-def _where(folder: str) -> str:
-    """How to say where data is, if nobody has."""
+def _where(folder: str, path: Path) -> str:
+    """How to say where data is, if nobody has, or if it is here."""
+    if not Path(folder).is_absolute():
+        for own in (f"./{folder.removeprefix('./')}", "."):
+            if (Path.cwd() / own / path).is_file():
+                return f"; it is here: data.folder={own}"
     if "HEED_DATA" in os.environ or Path(folder).is_absolute() or folder.startswith("."):
         return ""
     return f"; say where it is: HEED_DATA=/your/data, or data.folder=/your/{folder}"

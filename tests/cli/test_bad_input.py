@@ -67,6 +67,19 @@ def test_a_missing_file(training: Callable[..., str]) -> None:
     assert line.endswith("nowhere.tsv: No such file or directory\n")
 
 
+@pytest.mark.parametrize(("own", "cure"), [("mine", "./mine"), (".", ".")])
+def test_a_file_that_is_here_is_told_where_data_is_looked_up_elsewhere(
+    training: Callable[..., str], monkeypatch: pytest.MonkeyPatch, own: str, cure: str
+) -> None:
+    """A folder by a plain name is one of $HEED_DATA, where that is set."""
+    monkeypatch.setenv("HEED_DATA", str(Path("elsewhere").absolute()))
+    Path("mine").mkdir()
+    write(f"{own}/pairs.tsv", "a\tb\n")
+    line = training("data.folder=mine", "data.valid.tsv=pairs.tsv", tsv="pairs.tsv")
+    assert "elsewhere/mine/pairs.tsv: No such file or directory" in line
+    assert line.endswith(f"; it is here: data.folder={cure}\n")
+
+
 def test_a_missing_file_is_missed_before_anything_is_read(
     command: Callable[..., Any], place: Path
 ) -> None:
