@@ -72,6 +72,9 @@ def compare(
         check(recipe)
     chosen(device)
     places = [folder / name.replace("/", "+") for name in mechanisms]
+    if not resume and not overwrite:
+        for place in places:
+            RunFolder(place).vacant()
     if not resume or not all((place / "config.json").exists() for place in places):
         there(recipes[0].data)  # the same for all
     tasks = [

@@ -65,17 +65,19 @@ class RunFolder:
         ours = (run.path / LOCK).exists() or (run.config.exists() and run.recipe.exists())
         if os.listdir(run.path) and not ours:
             raise Refused(f"{run.path} holds other files and is not a run; name a new folder")
-        if (
-            any(path.exists() for path in (run.config, run.model, run.checkpoints))
-            and not overwrite
-        ):
-            raise Refused(
-                f"{run.path} already holds a run; go on with it: --resume, or begin anew: "
-                "--overwrite"
-            )
+        if not overwrite:
+            run.vacant()
         with run.lock():
             run._clear()
         return run
+
+    def vacant(self) -> None:
+        """Refuse a folder that holds a run already."""
+        if any(path.exists() for path in (self.config, self.model, self.checkpoints)):
+            raise Refused(
+                f"{self.path} already holds a run; go on with it: --resume, or begin anew: "
+                "--overwrite"
+            )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:

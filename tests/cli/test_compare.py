@@ -46,6 +46,12 @@ def test_one_that_fails_beside_others_and_going_on(
     assert why in html
     assert obstacle.read_text() == "dear"
 
+    told = (out / "comparison.json").read_bytes()
+    taken = command(*words)
+    assert (taken.code, taken.out, taken.err.count("\n")) == (2, "", 1)
+    assert f"{out}/none already holds a run; go on with it: --resume" in taken.err
+    assert (out / "comparison.json").read_bytes() == told
+
     obstacle.unlink()
     model = out / "none/model.safetensors"
     before = model.stat().st_mtime_ns, model.read_bytes()
