@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,7 +68,12 @@ def run(
         resume=resume,
         overwrite=overwrite,
     )
-    cells = follow(work, quiet=as_json)
+    try:
+        cells = follow(work, quiet=as_json)
+    except KeyboardInterrupt:
+        work.close()  # each that trains saves
+        print("heed: stopped; go on: the same command with --resume", file=sys.stderr)
+        raise typer.Exit(130) from None
     if as_json:
         print((place / "comparison.json").read_text("utf-8"))
     else:

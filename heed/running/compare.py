@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
+from threading import Thread
 from typing import Any
 
 import torch
@@ -136,6 +138,7 @@ def _train(
     heard: Queue[Any],
 ) -> None:
     """In a process of its own: train, tell, and give the cell."""
+    Thread(target=_leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
     before, trains = _resident(), not (resume and RunFolder(folder).scores.exists())
     try:
@@ -148,6 +151,13 @@ def _train(
         heard.put((name, Cell(name, error=str(error))))
     except Exception:
         heard.put((name, Cell(name, error=traceback.format_exc().strip().splitlines()[-1])))
+
+
+def _leave_with(parent: BaseProcess | None) -> None:
+    """Ask this process to save and stop once its parent is gone, who cannot where it was killed."""
+    if parent is not None:
+        parent.join()
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _told(event: Event, name: str, heard: Queue[Any]) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
+from subprocess import PIPE, Popen
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from heed.errors import Refused
 from heed.running.compare import Cell, _heard, compare, page
@@ -18,6 +26,8 @@ from heed.running.recipe import load
 from heed.running.stories.translate import STORY
 from heed.running.train import Trained
 from heed.tasks.translate import Scores
+from heed.training import checkpoint
+from heed.training.folder import RunFolder
 from tests.running.writing import recipe, written
 
 
@@ -101,3 +111,35 @@ def test_a_process_that_died_is_told_with_its_code() -> None:
     ]
     queue.put(("dot", "something"))  # what it said before it died is heard first
     assert list(_heard(queue, alive)) == [("dot", "something")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_who_trains_saves_and_leaves_with_who_asked(tmp_path: Path, number: int) -> None:
+    """Also where nobody can tell them: they would go on learning, and hold their folders."""
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe(steps=10**6, save_every=10**6)))
+    command = [sys.executable, "-c", "from heed.cli import main; main()", "compare", "mine.yaml"]
+    options = ["--attention", "dot", "--run", "out", "--device", "cpu"]
+    process = Popen(
+        [*command, *options], cwd=tmp_path, stderr=PIPE, text=True, start_new_session=True
+    )
+    run = RunFolder(tmp_path / "out/dot")
+    try:
+        within(60, lambda: run.metrics.exists() and run.metrics.stat().st_size > 0)
+        process.send_signal(number)
+        says = process.communicate(timeout=60)[1]  # it ends when nobody is left to write
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert says.endswith("go on: the same command with --resume\n") == (number == signal.SIGINT)
+    assert "Traceback" not in says
+    with run.lock():
+        assert checkpoint.newest(run.checkpoints, print) is not None
+
+
+def within(seconds: float, ready: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)
