@@ -12,7 +12,7 @@ A good run  The recipe `sst2` gets 81 % of the test right in about a minute; doc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from heed.data.held_out import HeldOut, Part, check
 from heed.data.labelled import Labelled, LabelledFiles, fits_a_line, read_labelled
 from heed.data.pairs import Report
 from heed.data.tokenise import Kind
+from heed.errors import Refused
 from heed.tasks.labeller import Judgement
 
 
@@ -78,13 +79,30 @@ def examples(
     """
     own: LabelledFiles | None = getattr(data, part)
     files = (own or data.train).under(root / data.folder)
-    named = {name: label for label, name in data.names.items()}
-    known = None if labels is None else {named.get(name, name): name for name in labels}
+    known = None if labels is None else _known(data.names, labels)
     only = data.held_out.only(part) if own is None or part == "train" else None
     for row in read_labelled(files, labels=known, only=only, report=report):
         yield row._replace(label=data.names.get(row.label, row.label))
     if not report.kept:
         data.held_out.lacks(part, report)
+
+
+def check_names(names: Mapping[str, str], labels: Sequence[str]) -> None:
+    """Refuse names that were meant for labels of other texts."""
+    odd = [f"'{label}' ({name})" for label, name in names.items() if name not in labels]
+    if odd:
+        raise Refused(
+            f"data.names: no training text has the label {odd[0]}{' and others' * (len(odd) > 1)}"
+            f"; there are {', '.join(labels[:10])}{' and more' * (len(labels) > 10)}: "
+            "data.names={} takes them as they stand"
+        )
+
+
+def _known(names: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:
+    """Labels as files may have them, by code or already by name, and what they are called."""
+    return {name: name for name in labels} | {
+        label: name for label, name in names.items() if name in labels
+    }
 
 
 @dataclass(frozen=True, slots=True)

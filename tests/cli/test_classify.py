@@ -107,6 +107,25 @@ def test_bad_labels_are_told_with_file_and_line(
     assert says in done.err.splitlines()[-1]
 
 
+def test_names_for_labels_of_other_texts_are_told_with_the_cure(
+    command: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A ready recipe has names for its codes, and own texts have other labels."""
+    data = files(tmp_path / "data")
+    for file in data.iterdir():
+        lines = file.read_text().replace("0\t", "dull\t").replace("1\t", "fine\t")
+        file.write_text(lines)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe(data, steps=2, validate_every=2)))
+    words = ("train", str(tmp_path / "mine.yaml"), "--run", str(tmp_path / "run"), *CPU)
+    done = command(*words)
+    assert done.code == 2
+    assert done.err == (
+        "heed: data.names: no training text has the label '0' (disliked) and others; there are "
+        "dull, fine: data.names={} takes them as they stand\n"
+    )
+    assert command(*words, "data.names={}").code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

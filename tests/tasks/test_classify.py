@@ -38,6 +38,14 @@ def test_a_label_that_training_never_saw_is_told_with_its_line(tmp_path: Path) -
         list(examples(given, "valid", tmp_path, TextReport(), ["bad", "good"]))
 
 
+def test_texts_may_bear_the_names_of_their_labels(tmp_path: Path) -> None:
+    """As training takes them: a ready recipe serves own files that have words for its codes."""
+    (tmp_path / "valid.tsv").write_text("good\tfine\n0\twhat\n")
+    given = data(tmp_path, names={"0": "bad", "1": "good", "2": "so so"})
+    rows = examples(given, "valid", tmp_path, TextReport(), ["bad", "good"])
+    assert [row.label for row in rows] == ["good", "bad"]
+
+
 def test_parts_of_one_file_share_it_out(tmp_path: Path) -> None:
     """Blank texts too, so that what is read of all parts is the file, line by line."""
     lines = [f"{n % 2}\tsentence {n}" for n in range(200)]

@@ -15,7 +15,7 @@ from heed.running import preparing
 from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root, text_of
 from heed.running.stories.story import Start
-from heed.tasks.classify import Data, examples
+from heed.tasks.classify import Data, check_names, examples
 from heed.tasks.cutting import MOST, Cutting, Words, load_cutting
 from heed.training.folder import RunFolder
 
@@ -69,6 +69,7 @@ def _write(
 ) -> Work[None]:
     root = data_root(data.folder)
     labels = label_set(examples(data, "train", root, TextReport()))
+    check_names(data.names, labels)
     tokeniser: Cutting
     if start is not None:
         if not isinstance(start.tokeniser, Tokeniser | Vocabulary):
