@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from heed.errors import Refused
+from heed.errors import Refused, UnknownName
 
 BARE = re.compile(r"(?<![\w.])(\w+=null)")
 """A key that a message says to empty, without those above it."""
@@ -43,6 +43,10 @@ def complaint(model: type[BaseModel], error: ValidationError) -> str:
         near = get_close_matches(str(keys[-1]), known, n=1, cutoff=0.5)
         cure = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
         return f"there is no key '{path}'; {cure}"
+    if first["type"] == "union_tag_invalid":  # which of several settings are meant
+        told = first["ctx"]
+        kinds = re.findall("'([^']*)'", told["expected_tags"])
+        return f"{path}: {UnknownName(told['discriminator'].strip(chr(39)), told['tag'], kinds)}"
     given = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"[:80]
     message = first["msg"].removeprefix("Value error, ")
     if path:  # settings know their own keys alone; a command line takes them in full

@@ -62,6 +62,8 @@ def load(recipe: str) -> dict[str, Any]:
     if (path / "config.json").is_file():
         raise Refused(f"{recipe} is a run; to go on with it: heed train {recipe} --resume")
     if not recipe.endswith((".yaml", ".yml")) and not path.is_file():
+        if len(path.parts) > 1:
+            raise Refused(f"there is no run and no recipe {recipe}")
         raise UnknownName("recipe", recipe, names())
     return parse(_text(path), recipe)
 

@@ -253,6 +253,15 @@ def test_a_text_that_is_no_recipe_is_one_line(text: str, says: str) -> None:
     assert "\n" not in str(told.value)
 
 
+def test_a_misspelt_kind_gets_the_nearest() -> None:
+    raw = {**load("sst2")}
+    raw["model"] = {**raw["model"], "encoder": {"kind": "lstn"}}
+    with pytest.raises(
+        Refused, match=r"^model\.encoder: no kind is called 'lstn'; did you mean lstm"
+    ):
+        resolve(raw)
+
+
 def test_files_are_read_and_those_that_cannot_be_are_told(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("task: translate\nabout: 爱\n", "utf-8")
@@ -265,6 +274,8 @@ def test_files_are_read_and_those_that_cannot_be_are_told(tmp_path: Path) -> Non
         load(str(path))
     with pytest.raises(Refused, match=r"cannot read the recipe .*No such file"):
         load(str(tmp_path / "none.yaml"))
+    with pytest.raises(Refused, match=r"there is no run and no recipe .*/none$"):
+        load(str(tmp_path / "none"))
     with pytest.raises(UnknownName, match="did you mean grammar"):
         load("gramar")
 
