@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "integrations": {"attention", "viewing"},
     "serving": {"running", "viewing"},
     "cli": {"running", "serving", "viewing", "integrations", "attention"},
+    "__main__": {"cli"},
     "kernels": set(),
     "data": set(),
     "decoding": set(),

@@ -9,12 +9,18 @@ import pytest
 
 import heed.cli.list
 
-HEED = [sys.executable, "-c", "from heed.cli import main; main()"]
+HEED = [sys.executable, "-m", "heed"]
 
 
 def test_the_version(command) -> None:
     done = command("--version")
     assert (done.code, done.out) == (0, f"heed {version('heed-attention')}\n")
+
+
+def test_a_module_that_is_run_is_the_command() -> None:
+    done = subprocess.run([*HEED, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"heed {version('heed-attention')}\n")
+    assert subprocess.run([*HEED, "dmeo"], capture_output=True).returncode == 2
 
 
 def test_without_a_verb_the_help_is_shown(command) -> None:
