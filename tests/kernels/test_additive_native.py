@@ -5,7 +5,8 @@ dtype with a float32 softmax, or a few epsilons at that magnitude, whichever is 
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -357,6 +358,54 @@ def test_prepared_keys_give_the_same_bits(scale: float, dtype: torch.dtype, serv
     prepared = native.prepare(inputs[1])
     want, got = by_library(inputs, loss, plan), by_library(inputs, loss, plan, prepared=prepared)
     assert all(torch.equal(x, y) for x, y in zip(want, got, strict=True))
+
+
+@pytest.fixture(params=[torch.float64, torch.bfloat16, "meta"], ids=str)
+def by_default(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
+    """Has new tensors made in another dtype, or elsewhere, once it is called."""
+    other = request.param
+    with ExitStack() as stack:
+
+        def change() -> None:
+            if other == "meta":
+                stack.enter_context(torch.device(other))
+            else:
+                stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+                torch.set_default_dtype(other)
+
+        yield change
+
+
+def test_the_defaults_of_new_tensors_are_of_no_concern(
+    served: str, by_default: Callable[[], None]
+) -> None:
+    inputs, loss = draw(4, 2, 10, 37, 24, 10), torch.randn(B, 4, 10, 10)
+    centre, seed = torch.rand(B, 4, 10) * 37, torch.tensor([7])
+    plan = many(4, 10, 37)[0]._replace(centre=centre, radius=6, gain_centre=centre)
+
+    def answers() -> list[Tensor]:
+        kept = native.kept((B, 4, 10, 37), 0.5, seed)
+        return [*by_library(inputs, loss, plan, 0.5, seed, native.prepare(inputs[1])), kept]
+
+    want = answers()
+    by_default()
+    assert all(torch.equal(x, y) for x, y in zip(answers(), want, strict=True))
+
+
+@needs_library
+def test_nor_of_energies_and_steps(by_default: Callable[[], None]) -> None:
+    q, k, v, w = draw(4, 2, 1, 37, 24, 10)
+    grad, loss, log_sum = torch.randn(B, 4, 1, 37), torch.randn(B, 4, 1, 10), torch.rand(B, 4, 1)
+
+    def answers() -> list[Tensor]:
+        energies = native.energies(q, k, w), *native.energies_backward(grad, q, k, w)
+        sums, keys = native.step_sums(k, v), native.prepare(k)
+        step = native.backward_step(loss, q, k, v, w, log_sum, Plan(), keys, sums, False)
+        return [*energies, *step, *(x[..., :10] for x in sums)]
+
+    want = answers()
+    by_default()
+    assert all(torch.equal(x, y) for x, y in zip(answers(), want, strict=True))
 
 
 @needs_library

@@ -222,6 +222,16 @@ def test_doubles_are_left_to_pytorch() -> None:
     assert not native.serves(Question(**fresh(q=q, k=q)))
 
 
+@pytest.mark.parametrize("kernel", [native, plain])
+def test_the_device_of_new_tensors_is_of_no_concern(kernel: Any) -> None:
+    question = drawn((2, 3, 1, 7, 17, 5))
+    everything = replace(question, top=2, map=(3, 4), half=3, centre=torch.rand(2, 3, 7) * 17)
+    want = kernel.summarise(everything)
+    with torch.device("meta"):
+        found = kernel.summarise(everything)
+    assert all(torch.equal(x, y) for x, y in zip(found, want, strict=True))
+
+
 def test_far_places_keep_their_digits() -> None:
     """A sharp row at the end of a long text: its spread is no difference of squares."""
     S = 20_000

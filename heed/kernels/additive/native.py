@@ -46,7 +46,8 @@ def prepare(k: Tensor) -> Tensor:
     """
     if native.missing() is not None:
         return k.new_empty(*k.shape[:3], 0)
-    given, keys = _dense(k), _room(k)
+    given = _dense(k)
+    keys = _room(given)
     fine = k.dtype == torch.float32
     _prepare(given.data_ptr(), keys.data_ptr(), *k.shape, *given.stride()[:3], fine)
     return keys
@@ -71,7 +72,7 @@ def forward(
     dtype, fine = v.dtype, k.dtype == torch.float32
     q, k, v, w = _dense(q), _dense(k), _dense(v), _dense(w)
     B, H, T, _ = q.shape
-    context, log_sum = torch.empty(B, H, T, v.shape[3]), torch.empty(B, H, T)
+    context, log_sum = q.new_empty(B, H, T, v.shape[3]), q.new_empty(B, H, T)
     keys = _room(k) if prepared is None else prepared.contiguous()
     seen = _ready(seen)
     asked = _asked(q, k, v, w, seen, dropout, seed, keys, prepared is not None, fine)
@@ -101,11 +102,11 @@ def backward(
     keys = _room(k) if prepared is None else prepared.contiguous()
     seen = _ready(seen)
     gain = seen.gain_centre
-    dq, dk, dv, dw = (torch.empty(x.shape) for x in (q, k, v, w))
-    dgain = None if gain is None else torch.empty(q.shape[:3])
+    dq, dk, dv, dw = (x.new_empty(x.shape) for x in (q, k, v, w))
+    dgain = None if gain is None else q.new_empty(q.shape[:3])
     chunks = _chunks(q, k)
     part_dk, part_dv = _parts(dk, chunks), _parts(dv, chunks)
-    part_dw = torch.empty(chunks, q.shape[0], *w.shape)
+    part_dw = w.new_empty(chunks, q.shape[0], *w.shape)
     asked = _asked(q, k, v, w, seen, dropout, seed, keys, prepared is not None, fine)
     _backward(
         *asked,
@@ -123,8 +124,8 @@ def backward(
 def energies(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
     """w·tanh(q + k) of every pair.    B H T D, B G S D, H D -> B H T S, all float32"""
     check_shapes(q, k, w)
-    q, k, w, keys = _dense(q), _dense(k), _dense(w), _room(k)
-    energy = torch.empty(*q.shape[:3], k.shape[2])
+    q, k, w = _dense(q), _dense(k), _dense(w)
+    keys, energy = _room(k), q.new_empty(*q.shape[:3], k.shape[2])
     _forward(*_asked(q, k, None, w, Plan(), 0.0, None, keys, False, True), energy.data_ptr(), 0)
     return energy
 
@@ -142,10 +143,10 @@ def energies_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and w from those of the energies, B H T S."""
     check_shapes(q, k, w)
-    q, k, w, grad, keys = _dense(q), _dense(k), _dense(w), _dense(grad), _room(k)
-    dq, dk, dw = (torch.empty(x.shape) for x in (q, k, w))
-    chunks = _chunks(q, k)
-    part_dk, part_dw = _parts(dk, chunks), torch.empty(chunks, q.shape[0], *w.shape)
+    q, k, w, grad = _dense(q), _dense(k), _dense(w), _dense(grad)
+    dq, dk, dw = (x.new_empty(x.shape) for x in (q, k, w))
+    keys, chunks = _room(k), _chunks(q, k)
+    part_dk, part_dw = _parts(dk, chunks), w.new_empty(chunks, q.shape[0], *w.shape)
     asked = _asked(q, k, None, w, Plan(), 0.0, None, keys, False, True)
     none = dk.data_ptr()  # there are no values: nothing is written there
     _backward(
@@ -174,8 +175,8 @@ def backward_step(
     Those of keys and values go into `sums` (`step_sums`), or with `more` are added there.
     """
     q, k, v, w, grad = _dense(q), _dense(k), _dense(v), _dense(w), _dense(grad)
-    dq, dw = torch.empty(q.shape), torch.empty(w.shape)
-    part_dw = torch.empty(q.shape[0], *w.shape)
+    dq, dw = q.new_empty(q.shape), w.new_empty(w.shape)
+    part_dw = w.new_empty(q.shape[0], *w.shape)
     dk, dv = sums[0].data_ptr(), sums[1].data_ptr()
     asked = _asked(q, k, v, w, _ready(seen), 0.0, None, prepared, True, True)
     _backward(
@@ -190,7 +191,7 @@ def backward_step(
 def step_sums(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Room for the gradients of keys and values, in rows filled up.    B G S N"""
     wide = (-(-x.shape[-1] // PAD) * PAD for x in (k, v))
-    dk, dv = (torch.empty(*x.shape[:-1], N) for x, N in zip((k, v), wide, strict=True))
+    dk, dv = (x.new_empty(*x.shape[:-1], N) for x, N in zip((k, v), wide, strict=True))
     return dk, dv
 
 
@@ -203,7 +204,7 @@ def _parts(whole: Tensor, chunks: int) -> Tensor:
     """Room for what each chunk adds, in rows filled up; the whole itself where it will do."""
     *rows, width = whole.shape
     wide = -(-width // PAD) * PAD
-    return whole if chunks == 1 and wide == width else torch.empty(chunks, *rows, wide)
+    return whole if chunks == 1 and wide == width else whole.new_empty(chunks, *rows, wide)
 
 
 def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tensor:
@@ -211,15 +212,15 @@ def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tens
     if native.missing() is not None:
         return plain.kept(shape, dropout, seed)
     B, H, T, S = shape
-    factor = torch.empty(shape)
+    factor = seed.new_empty(shape, dtype=torch.float32)
     _kept(factor.data_ptr(), B * H * T, S, seed.data_ptr(), dropout)
     return factor
 
 
 def _room(k: Tensor) -> Tensor:
-    """For prepared keys."""
+    """For prepared keys, which are float32 as these are."""
     B, G, S, D = k.shape
-    return torch.empty(B, G, S, -(-D // PAD) * PAD + PAD)
+    return k.new_empty(B, G, S, -(-D // PAD) * PAD + PAD)
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ WORTH_IT = 1 << 19
 """From how many elements T S D on this is faster than the reference: two to five times forward, one
 and a half to two and a half with gradients; below, calling PyTorch for each part costs more."""
 
-_HALF = torch.tensor(-0.5)
+_HALF = torch.tensor(-0.5, dtype=torch.float32, device="cpu")
 
 Form = Literal["addition", "exponential", "exact"]
 
@@ -37,8 +37,8 @@ def forward(
     B H T D, B G S D, B G S R, H D -> B H T R, B H T float32
     """
     scene = _scene(q, k, v, w, seen, dropout, seed)
-    context = torch.empty(*q.shape[:3], v.shape[3])
-    log_sum = torch.empty(q.shape[:3])
+    context = scene.q.new_empty(*q.shape[:3], v.shape[3])
+    log_sum = scene.q.new_empty(q.shape[:3])
     for part in _parts(scene):
         energy = (part.tanh() @ scene.w[part.h]).masked_fill_(~part.ok, -torch.inf)  # b t S
         log_sum[part.rows] = total = energy.logsumexp(-1)
@@ -62,9 +62,9 @@ def backward(
     """The gradients of q, k, v, w and of the centres of the gain, in their dtypes."""
     scene = _scene(q, k, v, w, seen, dropout, seed)
     grad = grad.float()
-    dq = torch.empty(q.shape)
-    dk, dv, dw = (torch.zeros(x.shape) for x in (k, v, w))
-    dgain = None if seen.gain_centre is None else torch.empty(q.shape[:3])
+    dq = scene.q.new_empty(q.shape)
+    dk, dv, dw = (x.new_zeros(x.shape) for x in (scene.k, scene.v, scene.w))
+    dgain = None if seen.gain_centre is None else scene.q.new_empty(q.shape[:3])
     for part in _parts(scene):
         upper, wh = grad[part.rows], scene.w[part.h]
         y = part.tanh()  # b t S D
@@ -96,8 +96,9 @@ def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tens
 def _row_factors(shape: tuple[int, ...], dropout: float, seed: Tensor, h: int, t: int) -> Tensor:
     """Those of query t of head h, which do not depend on how the work is cut.    B S"""
     row = (int(seed) + 0x9E3779B97F4A7C15 * (h * shape[2] + t + 1)) % (1 << 63)
-    draw = torch.rand(shape[0], shape[3], generator=torch.Generator().manual_seed(row))
-    return (draw >= dropout) * (1 / (1 - dropout) if dropout < 1 else 0.0)
+    draw = torch.empty(shape[0], shape[3], dtype=torch.float32, device="cpu")
+    draw.uniform_(generator=torch.Generator().manual_seed(row))
+    return (draw >= dropout).float() * (1 / (1 - dropout) if dropout < 1 else 0.0)
 
 
 class _Scene(NamedTuple):
@@ -183,7 +184,7 @@ def _parts(scene: _Scene) -> Iterator[_Part]:
                 away = None
                 if scene.seen.gain_centre is not None:
                     centre = _of(scene.seen.gain_centre, some, h, times)[..., None]
-                    away = (torch.arange(S) - centre) / scene.seen.sigma
+                    away = (torch.arange(S, device="cpu") - centre) / scene.seen.sigma
                 yield _Part(scene, h, (some, h, times), (some, h // (H // G)), ok, away)
 
 
@@ -196,8 +197,9 @@ def _of(x: Tensor, b: slice, h: int, t: slice) -> Tensor:
 
 def _sees(seen: Plan, b: slice, h: int, t: slice, S: int) -> Tensor:
     """Who of these rows sees which key.    b|1 t S"""
-    key, place = torch.arange(S), torch.arange(t.start, t.stop)[:, None] + seen.first
-    ok = torch.ones(1, t.stop - t.start, S, dtype=torch.bool)
+    key = torch.arange(S, device="cpu")
+    place = torch.arange(t.start, t.stop, device="cpu")[:, None] + seen.first
+    ok = torch.ones(1, t.stop - t.start, S, dtype=torch.bool, device="cpu")
     if seen.causal:
         ok = ok & (key <= place)
     if seen.half >= 0:
@@ -218,7 +220,7 @@ def _any_row(seen: Plan, q: Tensor, S: int, h: int) -> Tensor:
     """Which keys any query of a head sees.    B S"""
     B, _, T, _ = q.shape
     rows = max(1, CHUNK // (B * S))
-    found = torch.zeros(B, S, dtype=torch.bool)
+    found = torch.zeros(B, S, dtype=torch.bool, device="cpu")
     for t in range(0, T, rows):
         found |= _sees(seen, slice(0, B), h, slice(t, min(t + rows, T)), S).any(1)
     return found

@@ -16,11 +16,11 @@ def summarise(question: Question) -> list[Tensor]:
     rows = max(1, min(T, BLOCK // max(1, B * H * N)))
     wide = torch.promote_types(question.q.dtype, torch.float32)
     k = question.k.to(wide).repeat_interleave(H // question.k.shape[1], 1)
-    received = torch.zeros(B, H, N, dtype=wide)
-    pooled = torch.zeros(B, H, *question.map, dtype=wide)
+    received = k.new_zeros(B, H, N)
+    pooled = k.new_zeros(B, H, *question.map)
     blocks = []
     for start in range(0, T, rows):
-        t = torch.arange(start, min(start + rows, T))
+        t = torch.arange(start, min(start + rows, T), device=k.device)
         said, weight = _block(question, k, t)
         received += weight.sum(2)
         if question.map[0]:
@@ -49,7 +49,7 @@ def _block(question: Question, k: Tensor, t: Tensor) -> tuple[tuple[Tensor, ...]
         weight *= _gain(question, t, k.dtype)
     mass = weight.sum(-1)
     share = weight / mass[..., None].clamp(min=torch.finfo(mass.dtype).tiny)
-    places = torch.arange(k.shape[2], dtype=k.dtype)
+    places = torch.arange(k.shape[2], dtype=k.dtype, device=k.device)
     peak, place = share.max(-1)
     expected = share @ places
     away = places - expected[..., None]
@@ -63,7 +63,7 @@ def _block(question: Question, k: Tensor, t: Tensor) -> tuple[tuple[Tensor, ...]
 def _seen(question: Question, t: Tensor) -> Tensor | None:
     """Who of the queries t sees whom.    broadcasts to B H n N"""
     S, place = question.S, (question.first + t)[:, None]
-    s = torch.arange(S)
+    s = torch.arange(S, device=t.device)
     ok: Tensor | None = None
 
     def narrow(part: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def _gain(question: Question, t: Tensor, dtype: torch.dtype) -> Tensor:
     """The Gaussian, one on the sinks.    broadcasts to B H n N"""
     assert question.gain is not None
     centre = _some(question.gain, t)[..., None]
-    away = (torch.arange(question.S) - centre) / question.sigma
+    away = (torch.arange(question.S, device=t.device) - centre) / question.sigma
     gain = torch.exp(-0.5 * away * away).to(dtype)
     return torch.nn.functional.pad(gain, (0, question.sinks), value=1.0)
 
@@ -99,10 +99,11 @@ def _gain(question: Question, t: Tensor, dtype: torch.dtype) -> Tensor:
 def _pool(question: Question, weight: Tensor, t: Tensor) -> Tensor:
     """What the queries t bring to the map: their share of the mean over each cell's queries."""
     (rows, columns), T, N = question.map, question.q.shape[2], weight.shape[-1]
-    row = torch.arange(rows)[:, None]
+    row = torch.arange(rows, device=t.device)[:, None]
     count = -(-(row + 1) * T // rows) - -(-row * T // rows)
     down = (t * rows // T == row).to(weight.dtype) / count
-    across = torch.arange(N) * columns // N == torch.arange(columns)[:, None]
+    cell = torch.arange(columns, device=t.device)[:, None]
+    across = torch.arange(N, device=t.device) * columns // N == cell
     return down @ (weight @ across.to(weight.dtype).mT)
 
 
