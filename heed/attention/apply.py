@@ -22,6 +22,7 @@ from heed.attention.statistics import check_rows, summarise
 from heed.errors import ShapeError
 from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics
+from heed.kernels.ability import lowered
 from heed.kernels.choose import ALIGNING, KERNELS, choose, is_on
 from heed.records import Attended, Call, Need, State, Statistics, Summary
 from heed.visible import Causal, Places, Visible, both
@@ -378,12 +379,11 @@ def wide(x: Tensor) -> Tensor:
 
 def _full_precision(x: Tensor) -> AbstractContextManager[object]:
     """Autocast must not touch energies and softmax."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    if lowered(x.device) is None:
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def _result_dtype(v: Tensor) -> torch.dtype:
     """What fused attention would return."""
-    kind = v.device.type
-    lowered = torch.is_autocast_enabled(kind) and v.dtype != torch.float64
-    return torch.get_autocast_dtype(kind) if lowered else v.dtype
+    return v.dtype if v.dtype == torch.float64 else lowered(v.device) or v.dtype

@@ -47,6 +47,13 @@ def transformed() -> str | None:
     return None
 
 
+def lowered(device: torch.device) -> torch.dtype | None:
+    """The dtype that autocast computes in; None where it is off, or unknown as of meta tensors."""
+    if device.type == "meta" or not torch.is_autocast_enabled(device.type):
+        return None
+    return torch.get_autocast_dtype(device.type)
+
+
 def saving() -> object:
     """Who takes what a graph keeps for its way back, as checkpointing does; None where nobody does.
 

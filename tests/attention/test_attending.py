@@ -224,6 +224,16 @@ LEARNT = (
     *("local-p", "mixed"),
 )
 """Those whose weights meet what they are given as it is; others bring their own to its dtype."""
+
+
+@pytest.mark.parametrize("name", ["scaled-dot", "additive", "local-p", "sparsemax", "monotonic"])
+def test_shapes_are_known_of_tensors_that_hold_nothing(name: str) -> None:
+    attend, x = heed.Attention(name, query=M).to("meta"), torch.randn(2, 70, M, device="meta")
+    seen = attend(x, need="weight", statistics=True)
+    assert seen.context.shape == (2, 70, M)
+    assert seen.statistics.entropy.shape == (2, 1, 70)
+
+
 CURE = r"must share a dtype; they are torch\.\w+ and torch\.\w+: cast by \.to\(torch\.\w+\) or"
 
 

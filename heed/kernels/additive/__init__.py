@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import no_triton, transformed
+from heed.kernels.ability import lowered, no_triton, transformed
 from heed.kernels.additive import native, operator, steps
 from heed.kernels.additive.comparing import compares, energies
 from heed.kernels.additive.plan import plan
@@ -113,7 +113,4 @@ def _prepared(call: Call) -> Tensor | None:
 
 def _lowered(call: Call) -> torch.dtype | None:
     """The dtype that autocast asks for, as fused attention would take it."""
-    kind = call.q.device.type
-    if not torch.is_autocast_enabled(kind) or call.q.dtype == torch.float64:
-        return None
-    return torch.get_autocast_dtype(kind)
+    return None if call.q.dtype == torch.float64 else lowered(call.q.device)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import needs_grad, no_triton, transformed
+from heed.kernels.ability import lowered, needs_grad, no_triton, transformed
 from heed.kernels.sight import Sight, sight
 from heed.kernels.statistics.operator import rows as rows_of
 from heed.kernels.statistics.operator import statistics
@@ -177,6 +177,5 @@ def _bias(call: Call) -> Tensor | None:
 
 def _as_fused(x: Tensor) -> Tensor:
     """In the dtype in which fused attention would compare it."""
-    kind = x.device.type
-    lowered = torch.is_autocast_enabled(kind) and x.dtype != torch.float64
-    return x.to(torch.get_autocast_dtype(kind)) if lowered else x
+    dtype = None if x.dtype == torch.float64 else lowered(x.device)
+    return x if dtype is None else x.to(dtype)

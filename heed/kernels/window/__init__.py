@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import transformed
+from heed.kernels.ability import lowered, transformed
 from heed.kernels.looping import Rows
 from heed.kernels.native import unbuilt
 from heed.kernels.sight import Sight, sight
@@ -88,7 +88,7 @@ def _no_machine(call: Call) -> str | None:
 def run(call: Call) -> Tensor:
     """The context.    B H T R"""
     kind = call.q.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else call.v.dtype
+    dtype = lowered(call.q.device) or call.v.dtype
     wide = torch.float32 if kind == "cpu" else dtype
     with torch.autocast(kind, enabled=False):
         rows = _rows(call)
