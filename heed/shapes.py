@@ -54,6 +54,16 @@ def check_dtypes(**tensors: Tensor) -> None:
     )
 
 
+def check_devices(**tensors: Tensor) -> None:
+    """All on one device."""
+    first, *others = tensors.values()
+    if all(x.device == first.device for x in others):
+        return
+    *names, last = tensors
+    devices = ", ".join(str(x.device) for x in tensors.values())
+    raise Refused(f"{', '.join(names)} and {last} must be on one device; they are on {devices}")
+
+
 def check_width(name: str, tensor: Tensor, built_for: int | None) -> None:
     """The last axis must be as wide as a module was built for (None: any width).    B T M"""
     if built_for is not None and tensor.shape[-1] != built_for:

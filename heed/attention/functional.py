@@ -13,7 +13,7 @@ from heed.errors import Refused
 from heed.kernels import choose, sdpa
 from heed.kernels.ability import unchanging
 from heed.records import Attended, Need, State, Summary
-from heed.shapes import check, check_dtypes, check_groups
+from heed.shapes import check, check_devices, check_dtypes, check_groups
 from heed.visible import Causal, Visible
 
 SCALED = {"scaled-dot": True, "dot": False}
@@ -100,7 +100,4 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
     check(q=(q, "B H T D"), k=(k, "B G S K"), v=(v, "B G S R"))
     check_groups(q, k)
     check_dtypes(q=q, k=k, v=v)
-    if not q.device == k.device == v.device:
-        raise Refused(
-            f"q, k and v must be on one device; they are on {q.device}, {k.device}, {v.device}"
-        )
+    check_devices(q=q, k=k, v=v)

@@ -18,7 +18,7 @@ from heed.attention.score import Score
 from heed.attention.watched import Watchable
 from heed.errors import Refused, ShapeError, UnknownName
 from heed.records import NEEDS, Attended, Claims, Need, State, Summary, as_summary
-from heed.shapes import check, check_dtypes, check_groups, real
+from heed.shapes import check, check_devices, check_dtypes, check_groups, real
 from heed.visible import Visible, as_visible
 
 
@@ -136,6 +136,7 @@ class Mechanism(Watchable):
         if memory.owner is not None and memory.owner is not self.token:
             raise Refused("this memory was made by another attention: each remembers its own way")
         check_dtypes(queries=query, memory=memory.v)
+        check_devices(queries=query, keys=memory.k, values=memory.v)
         width, kept = memory.k.shape[3], self.kept_width
         if kept is not None and width != kept:
             raise ShapeError(

@@ -17,7 +17,7 @@ from heed.attention.memory import Memory
 from heed.attention.part import Part
 from heed.attention.position import waves
 from heed.errors import Refused, ShapeError
-from heed.shapes import check_dtypes, real, whole
+from heed.shapes import check_devices, check_dtypes, real, whole
 from heed.visible import Places
 
 
@@ -59,6 +59,7 @@ def per_head(k: Tensor, heads: int) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """A linear map per head.    B H T M, H D M -> B H T D"""
+    check_devices(inputs=x, weights=weight)
     check_dtypes(inputs=x, weights=weight)
     if len(weight) == 1:  # one head: nothing to lay out anew
         return functional.linear(x, weight[0])

@@ -234,6 +234,19 @@ def test_shapes_are_known_of_tensors_that_hold_nothing(name: str) -> None:
     assert seen.statistics.entropy.shape == (2, 1, 70)
 
 
+@pytest.mark.parametrize("name", ["dot", "additive", "local-m/dot", "sparsemax/additive"])
+def test_queries_and_memory_that_are_apart_are_refused(name: str) -> None:
+    attend, x = heed.Attention(name, query=M), torch.randn(2, 70, M)
+    memory = attend.remember(x)
+    far = [replace(memory, **{each: x.to("meta")[:, None]}) for each in ("k", "v")]
+    for query, other in ((x.to("meta"), memory), (x, far[0]), (x, far[1])):
+        with pytest.raises(Refused, match=r"must be on one device; they are on \w+, \w+, \w+"):
+            attend(query, other)
+    if "additive" in name:
+        with pytest.raises(Refused, match="inputs and weights must be on one device"):
+            attend.to("meta")(x)
+
+
 CURE = r"must share a dtype; they are torch\.\w+ and torch\.\w+: cast by \.to\(torch\.\w+\) or"
 
 
