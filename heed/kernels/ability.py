@@ -47,6 +47,12 @@ def transformed() -> str | None:
     return None
 
 
+def many_in_one(x: Tensor) -> bool:
+    """Whether a tensor stands for many under vmap or in a batch of gradients, and lies nowhere."""
+    about = torch._C._functorch
+    return about.is_batchedtensor(x) or about.is_legacy_batchedtensor(x)
+
+
 def lowered(device: torch.device) -> torch.dtype | None:
     """The dtype that autocast computes in; None where it is off, or unknown as of meta tensors."""
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):

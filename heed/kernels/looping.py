@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import Refused
-from heed.kernels.ability import transformed
+from heed.kernels.ability import many_in_one, transformed
 
 Backward = Callable[..., tuple[Any, ...]]
 Sums = Callable[[], tuple[Tensor, Tensor]]
@@ -37,11 +37,16 @@ def first_alone(backward: Backward) -> Backward:
     """
 
     @wraps(backward)
-    def guarded(ctx: Any, *by: Tensor) -> tuple[Any, ...]:
+    def guarded(ctx: Any, *by: Tensor | None) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
             raise Refused(
                 "steps in one piece know first derivatives alone; for second ones go forward with "
                 'them switched off: with heed.kernels.off("single", "sdpa", "additive"): ...'
+            )
+        if any(x is not None and many_in_one(x) for x in by):
+            raise Refused(
+                "steps in one piece go back with one gradient at a time; for many at once go "
+                'forward with them switched off: with heed.kernels.off("single"): ...'
             )
         if not torch.is_autocast_enabled("cpu"):  # the context costs more than the question
             return backward(ctx, *by)

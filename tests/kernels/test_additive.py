@@ -198,6 +198,21 @@ def test_autocast_lowers_what_comes_in() -> None:
     torch.testing.assert_close(got.double(), by_hand(call), atol=0.03, rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("by_vmap", [False, True])
+@pytest.mark.parametrize("name", ["additive", "entmax/additive"])
+def test_many_gradients_at_once_are_those_one_by_one(name: str, by_vmap: bool) -> None:
+    attend, x = heed.Attention(name, query=D), torch.randn(B, T, D, requires_grad=True)
+    context, by = attend(x).context, torch.randn(3, B, T, D)
+
+    def back(by: Tensor, **how: bool) -> Tensor:
+        return torch.autograd.grad(context, x, by, retain_graph=True, **how)[0]
+
+    want = torch.stack([back(each) for each in by])
+    got = torch.func.vmap(back)(by) if by_vmap else back(by, is_grads_batched=True)
+    torch.testing.assert_close(got, want)
+
+
 def test_second_derivatives_are_refused_in_words() -> None:
     q, k, v, w = (x.requires_grad_() for x in inputs())
     (grad,) = torch.autograd.grad(additive.run(asked(q, k, v, w)).sum(), q, create_graph=True)

@@ -230,6 +230,14 @@ def test_second_derivatives_are_refused_and_never_dropped(gathered: bool) -> Non
         torch.autograd.grad(total, k, create_graph=True)
 
 
+@pytest.mark.parametrize("gathered", [False, True])
+def test_many_gradients_at_once_are_refused(gathered: bool) -> None:
+    q, k, v = drawn(1)
+    total = stepped(q, *(gathering(k, v) if gathered else (k, v)), None).sin().sum((0, 2, 3))
+    with pytest.raises(Refused, match="one gradient at a time"):
+        torch.autograd.grad(total, k, torch.ones(2, *total.shape), is_grads_batched=True)
+
+
 @pytest.mark.parametrize("name", ["general", "scaled-dot", "additive"])
 def test_switched_off_a_loop_has_second_derivatives(name: str) -> None:
     torch.manual_seed(0)

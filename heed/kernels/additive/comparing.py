@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from heed.kernels import native as library
-from heed.kernels.ability import needs_grad, no_triton, transformed
+from heed.kernels.ability import many_in_one, needs_grad, no_triton, transformed
 from heed.kernels.additive import native
 from heed.kernels.additive.operator import watched
 
@@ -93,7 +93,7 @@ def _remember(ctx: FunctionCtx, inputs: tuple[Tensor, ...], output: Any) -> None
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
     given = (grad, *ctx.saved_tensors)
-    if torch.is_grad_enabled() or watched(*given):
+    if torch.is_grad_enabled() or watched(*given) or many_in_one(grad):
         return tuple(backward(*given))
     return _compare_back(*given)
 

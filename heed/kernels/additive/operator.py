@@ -14,7 +14,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import Parameter
 
 from heed.errors import Refused
-from heed.kernels.ability import needs_grad
+from heed.kernels.ability import many_in_one, needs_grad
 from heed.kernels.additive import native
 from heed.kernels.additive.plan import Plan
 from heed.kernels.strides import dense
@@ -186,16 +186,16 @@ def _differentiate(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | No
         return tuple(nothing)
     kept = iter(tensors)
     q, k, v, w, *rest = [next(kept) if x is None else x[0] for x in ctx.others]
-    grads = _backwards(q)(grad, q, k, v, w, context, log_sum, *rest)
+    grads = _backwards(grad, q)(grad, q, k, v, w, context, log_sum, *rest)
     nothing[:4] = grads[:4]
     if ctx.needs_input_grad[_PLACE]:
         nothing[_PLACE] = grads[4]
     return tuple(nothing)
 
 
-def _backwards(q: Tensor) -> Any:
+def _backwards(grad: Tensor, q: Tensor) -> Any:
     """The operator where somebody looks on, or may want second derivatives, which it refuses."""
-    if torch.is_grad_enabled() or watched(q):
+    if torch.is_grad_enabled() or watched(q) or many_in_one(grad):
         return torch.ops.heed.additive_backward
     return _back_on_cuda if q.is_cuda else _back_on_cpu
 
