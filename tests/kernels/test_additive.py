@@ -189,6 +189,26 @@ def test_it_exports() -> None:
     torch.testing.assert_close(program.module()(*given), Attend()(*given))
 
 
+@pytest.mark.parametrize("of_keys", [False, True])
+def test_it_exports_for_batches_of_any_size(of_keys: bool) -> None:
+    class Asked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend = heed.Attention("additive", query=D)
+
+        def forward(self, x: Tensor, n: Tensor) -> Tensor:
+            exists = torch.arange(S) < n[:, None] if of_keys else heed.lengths(n)
+            return self.attend(x, self.attend.remember(x, visible=exists)).context
+
+    def given(rows: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(rows, S, D), torch.randint(S + 1, (rows,))
+
+    asked, rows = Asked(), torch.export.Dim("rows", min=2, max=64)
+    program = torch.export.export(asked, given(2), dynamic_shapes=({0: rows}, {0: rows}))
+    others = given(7)
+    torch.testing.assert_close(program.module()(*others), asked(*others))
+
+
 def test_autocast_lowers_what_comes_in() -> None:
     call = asked(*inputs())
     with torch.autocast(call.q.device.type, dtype=torch.bfloat16):

@@ -56,6 +56,8 @@ def _fits(seen: Sight, shape: tuple[int, ...]) -> bool:
         axes = zip(seen.table.shape, shape, strict=True)
         if seen.table.shape[3] != S or any(n not in (1, m) for n, m in axes):
             return False
-    if seen.exists is not None and (seen.exists.shape[1] != S or len(seen.exists) not in (1, B)):
+    if seen.exists is not None and seen.exists.shape[1] != S:
         return False
-    return seen.stop is None or len(seen.stop) in (1, B)
+    # No len(x): an export would take it for a constant.
+    rows = [x.shape[0] for x in (seen.exists, seen.stop) if x is not None]
+    return all(n in (1, B) for n in rows)
