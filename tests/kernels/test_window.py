@@ -1,6 +1,9 @@
 """Windows meet their twin, the reference: through the native library, and on the GPU."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -244,6 +247,54 @@ def test_memory_grows_with_the_length_not_its_square(reach: str) -> None:
         lambda *x: window.run(case.call(*x)), case.leaves(), torch.ones(1, 1, 131_072, 4)
     )
     assert all(torch.isfinite(x).all() for x in out)
+
+
+CROWDED = """
+import resource, threading, torch
+from pathlib import Path
+from heed.kernels.window import native
+from heed.kernels.window.geometry import Geometry
+
+nothing = dict.fromkeys(Geometry.__slots__[:9])
+see = Geometry(
+    **nothing, first=0, half=2, radius=0, block=0, sigma=0.0, scale=1.0, causal=False,
+    rising=False, dropout=0.0,
+)
+q = torch.zeros(1, 1, 10_000, 1)
+much = q[:, :, :1].expand(1, 1, 10**8, 1)
+native.forward(q, q, q, see)
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 2**28, -1))
+done, without, spared = False, 0, 0
+
+def work():
+    global spared
+    while not done:
+        try:
+            native.forward(q, q, q, see)
+        except MemoryError:
+            spared += 1
+
+other = threading.Thread(target=work)
+other.start()
+for _ in range(300):
+    try:
+        native.forward(q, much, much, see)
+    except MemoryError:
+        without += 1
+done = True
+other.join()
+print(without, spared)
+"""
+
+
+@needs_library
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux alone limits memory")
+def test_only_who_runs_out_of_memory_hears_of_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.returncode) == ("300 0\n", 0), done.stderr
 
 
 @needs_library

@@ -403,11 +403,15 @@ static void attend(struct scene *x)
     }
 }
 
-static _Atomic int out_of_memory;
+struct job {
+    const struct arguments *a;
+    _Atomic int failed;
+};
 
 static void forward(void *context, struct heed_turns *turns)
 {
-    const struct arguments *a = context;
+    struct job *job = context;
+    const struct arguments *a = job->a;
     struct scene x = {0};
     if (begin_scene(&x, a)) {
         int64_t pieces = (a->T + TASK - 1) / TASK;
@@ -420,16 +424,16 @@ static void forward(void *context, struct heed_turns *turns)
             }
         }
     } else
-        out_of_memory = 1;
+        job->failed = 1;
     end_scene(&x);
 }
 
 HEED_EXPORT int HEED(heed_window_forward)(const struct arguments *a, int threads)
 {
-    out_of_memory = 0;
+    struct job job = {a, 0};
     int64_t tasks = a->B * a->H * ((a->T + TASK - 1) / TASK);
-    heed_share(forward, (void *)a, tasks, threads);
-    return out_of_memory;
+    heed_share(forward, &job, tasks, threads);
+    return job.failed;
 }
 
 /* The gradients of four queries, and what they add to those of keys and values. */
@@ -487,7 +491,8 @@ static void answer(struct scene *x)
 
 static void backward(void *context, struct heed_turns *turns)
 {
-    const struct arguments *a = context;
+    struct job *job = context;
+    const struct arguments *a = job->a;
     struct scene x = {0};
     if (begin_scene(&x, a)) {
         int64_t heads = a->H / a->G;
@@ -498,13 +503,13 @@ static void backward(void *context, struct heed_turns *turns)
                     answer(&x);
                 }
     } else
-        out_of_memory = 1;
+        job->failed = 1;
     end_scene(&x);
 }
 
 HEED_EXPORT int HEED(heed_window_backward)(const struct arguments *a, int threads)
 {
-    out_of_memory = 0;
-    heed_share(backward, (void *)a, a->B * a->G, threads);
-    return out_of_memory;
+    struct job job = {a, 0};
+    heed_share(backward, &job, a->B * a->G, threads);
+    return job.failed;
 }
