@@ -444,6 +444,7 @@ def awkward(x: Tensor) -> Tensor:
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "gaps": awkward,
     "heads last": lambda x: x.transpose(-2, 0).contiguous().transpose(-2, 0),
+    "negated": lambda x: torch._neg_view(-x),  # as of conj().imag
     "a part": lambda x: torch.nn.functional.pad(x, (3, 5), value=torch.nan)[..., 3:-5],
 }
 

@@ -224,8 +224,8 @@ def _room(k: Tensor) -> Tensor:
 
 
 def _dense(x: Tensor) -> Tensor:
-    """float32 whose last axis has no gaps."""
-    x = x if x.dtype == torch.float32 else x.float()
+    """float32 whose last axis has no gaps, and whose signs are those in memory."""
+    x = (x if x.dtype == torch.float32 else x.float()).resolve_neg()
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
