@@ -14,14 +14,17 @@ A file is data: nothing in it is executed, and it is looked at before `tokenizer
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer, processors
 
 from heed.data import vocabulary_files
+from heed.data.tokenise import write_rules
 from heed.data.vocabulary_files import Given
 from heed.errors import Refused
 
@@ -78,6 +81,11 @@ class Vocabulary:
         """How many pieces there are, those that were added included."""
         return self.tokenizer.get_vocab_size()
 
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same vocabulary and rules, and for no others."""
+        return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
+
     def encode(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, plain: bool = False
     ) -> list[list[int]]:
@@ -100,6 +108,14 @@ class Vocabulary:
             "by the rules of the vocabulary these numbers cannot be turned into text",
         )
         return text
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The piece that has each number; "" where none has."""
+        return [self.tokenizer.id_to_token(int(i)) or "" for i in ids]
+
+    def save(self, path: Path) -> None:
+        """Write tokenizer.json, whole or not at all."""
+        write_rules(path, self.tokenizer.to_str())
 
     def files(self) -> dict[str, bytes]:
         """tokenizer.json and what must stand beside it, for Hugging Face to read."""

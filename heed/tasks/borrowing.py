@@ -6,7 +6,6 @@ Renumbered(vocabulary)    for hidden words, as `data/tokenise.py`: the special o
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.data.vocabulary import SPACE
 from heed.errors import Refused
-from heed.tasks.cutting import MOST, Cutting, check_size, read_vocabulary
+from heed.tasks.cutting import MOST, check_size, read_vocabulary
 
 
 class Marks(NamedTuple):
@@ -62,7 +61,7 @@ class Borrowed:
     @property
     def fingerprint(self) -> str:
         """The same for the same vocabulary and rules, and for no others."""
-        return hashlib.sha256(self.vocabulary.tokenizer.to_str().encode()).hexdigest()
+        return self.vocabulary.fingerprint
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's numbers, and nothing before or after them."""
@@ -79,12 +78,12 @@ class Borrowed:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """A label for each number, for pictures."""
-        found = [self.vocabulary.tokenizer.id_to_token(int(i)) or "" for i in ids]
+        found = self.vocabulary.pieces(ids)
         return [piece.replace("Ġ", " ").replace("Ċ", "↵").replace(SPACE, " ") for piece in found]
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all."""
-        Cutting(self.vocabulary).save(path)
+        self.vocabulary.save(path)
 
 
 Text = Verbatim | Borrowed
@@ -138,7 +137,7 @@ class Renumbered:
             order[[here, at]] = order[[at, here]]
         self.vocabulary, self.rows, self.order = vocabulary, rows, order
         self._here = np.argsort(order)
-        self._pieces = [vocabulary.tokenizer.id_to_token(int(i)) or "" for i in order]
+        self._pieces = vocabulary.pieces(order)
         named = np.array([bool(piece) for piece in self._pieces])
         plain = named & ~np.isin(order, list(roles.values()))
         spaced = any(piece.startswith(SPACE) for piece in self._pieces)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from heed.data import vocabularies
 from heed.data.letters import Letters
-from heed.data.tokenise import BOS, LARGEST, SPECIALS, Tokeniser, write_rules
+from heed.data.tokenise import BOS, LARGEST, SPECIALS, Tokeniser
 from heed.data.vocabularies import Vocabulary
 from heed.errors import HeedError, Refused
 
@@ -35,9 +35,7 @@ class Cutting:
     @property
     def fingerprint(self) -> str:
         """The same for the same vocabulary and rules, and for no others."""
-        if isinstance(self.tokeniser, Tokeniser):
-            return self.tokeniser.fingerprint
-        return hashlib.sha256(self.tokeniser.tokenizer.to_str().encode()).hexdigest()
+        return self.tokeniser.fingerprint
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's numbers."""
@@ -47,7 +45,7 @@ class Cutting:
         """A label for each number, for pictures; of a text, what is unknown as it is there."""
         if isinstance(self.tokeniser, Tokeniser):
             return self.tokeniser.pieces(ids, text)
-        return [self.tokeniser.tokenizer.id_to_token(i) or "" for i in ids]
+        return self.tokeniser.pieces(ids)
 
     def letters(self, shortest: int, longest: int) -> Letters:
         """What its words are spelled with; refused where they are pieces of words."""
@@ -59,10 +57,7 @@ class Cutting:
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all."""
-        if isinstance(self.tokeniser, Tokeniser):
-            self.tokeniser.save(path)
-            return
-        write_rules(path, self.tokeniser.files()["tokenizer.json"].decode())
+        self.tokeniser.save(path)
 
 
 def load_cutting(path: Path, symbols: int = MOST) -> Cutting:
