@@ -54,7 +54,7 @@ def run(
         return _nothing(mechanism, query, memory, state, need, asked)
     known = both(memory.visible, visible)
     reached = mechanism.reach(query, memory, places, known)
-    call = _call(mechanism, query, reached, places, need, position)
+    call = call_of(mechanism, query, reached, places, need, position)
     call.clean = reached.visible is known and _every_key_seen(visible, places)
     name, refusals = choose(call)
     if asked is not None and mechanism.align.draws and mechanism.training:
@@ -129,23 +129,17 @@ _APART = ("softmax", "sparsemax", "entmax", "argmax")
 """Aligns that look at each row of energies by itself."""
 
 
-def _call(
+def call_of(
     mechanism: Mechanism,
     query: Tensor,
     reached: Reached,
     places: Places,
     need: Need,
-    position: Position | None,
+    position: Position | None = None,
 ) -> Call:
-    score, memory, bias = mechanism.score, reached.memory, reached.bias
-    asked = query
-    if position is not None:
-        asked = position.turn(query, places.query)
-        felt = position.bias(places)
-        if felt is not None:
-            felt = reached.widen(felt) if reached.widen else pad(felt, (0, memory.sinks))
-            bias = felt if bias is None else bias + felt
-    q = score.ask(asked)
+    """What a kernel is told of queries B H T M."""
+    score, memory = mechanism.score, reached.memory
+    q = score.ask(query if position is None else position.turn(query, places.query))
     return Call(
         score.family,
         q,
@@ -155,7 +149,7 @@ def _call(
         score.vector_for(q.shape[1]),
         reached.visible,
         reached.gain,
-        bias,
+        reached.felt(position, places),
         places,
         mechanism.past is not None,
         mechanism.align.name,

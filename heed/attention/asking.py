@@ -16,17 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heed.attention.apply import call_of
 from heed.attention.attending import Attending
 from heed.attention.listening import hooks, plain
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
-from heed.attention.reach import Global, LocalM, LocalP
+from heed.attention.reach import Global, LocalM, LocalP, Reached
 from heed.attention.score import Additive, General, Score
 from heed.kernels.ability import needs_grad, saving, transformed
 from heed.kernels.choose import KERNELS
 from heed.kernels.linear.steps import mapping
 from heed.kernels.looping import gathering
-from heed.records import Attended, Call, Need, State
+from heed.records import Attended, Need, State
 from heed.visible import Places
 
 Look = Callable[[Tensor], Tensor]
@@ -89,28 +90,10 @@ def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> 
         return None
     if attend.position is not None or memory.segments is not None:
         return None
-    score = mechanism.score
-    q = score.ask(attend.shape_query(query))
-    call = Call(
-        score.family,
-        q,
-        memory.k,
-        memory.v,
-        score.scale,
-        score.vector_for(q.shape[1]),
-        memory.visible,
-        None,
-        None,
-        Places(1, memory.S, 0, 0, query.device),
-        False,
-        mechanism.align.name,
-        mechanism.read.name,
-        mechanism.dropout if mechanism.training else 0.0,
-        "context",
-        sinks=memory.sinks,
-        clean=True,
-        prepared=memory.prepared,
-    )
+    places = Places(1, memory.S, 0, 0, query.device)
+    asked, reached = attend.shape_query(query), Reached(memory, memory.visible)
+    call = call_of(mechanism, asked, reached, places, "context")
+    call.clean = True
     look: Look | None = again(call)
     return look
 

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from heed.attention.memory import Memory
 from heed.attention.part import Part
+from heed.attention.position import Position
 from heed.attention.score import linear, parameter
 from heed.errors import Refused
 from heed.records import Claims
@@ -33,6 +34,14 @@ class Reached:
     bias: Tensor | None = None  # added to the energies, broadcasts to B H T S
     fold: Callable[[Tensor], Tensor] | None = None  # weights on a regrouped memory, back on S
     widen: Callable[[Tensor], Tensor] | None = None  # a bias over S, for a regrouped memory
+
+    def felt(self, position: Position | None, places: Places) -> Tensor | None:
+        """The bias, and what a position adds to it.    -> broadcasts to B H T S"""
+        added = None if position is None else position.bias(places)
+        if added is None:
+            return self.bias
+        added = self.widen(added) if self.widen else pad(added, (0, self.memory.sinks))
+        return added if self.bias is None else self.bias + added
 
 
 class Reach(Part):

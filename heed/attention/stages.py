@@ -108,13 +108,9 @@ class Step:
         )
         shown = all_of([Mask(table) for _, table in self.tables])
         reached = mechanism.reach(self.query, memory, places, both(memory.visible, shown))
-        bias, asked = reached.bias, self.query
+        bias, asked = reached.felt(self.position, places), self.query
         if self.position is not None:
             asked = self.position.turn(self.query, places.query)
-            felt = self.position.bias(places)
-            if felt is not None:
-                felt = reached.widen(felt) if reached.widen else pad(felt, (0, sinks))
-                bias = felt if bias is None else bias + felt
         H, N = self.query.shape[1], reached.memory.k.shape[2]
         ok = self._open(reached, places, N)
         seen = ok.any(1)[:, None, 0, :, None]

@@ -199,7 +199,7 @@ def test_a_gain_and_a_window_around_a_centre() -> None:
     weight = mechanism(q, memory, need="weight").weight.detach()
     places = Places(9, 17, 0, 8, q.device)
     reached = mechanism.reach(q, memory, places, None)
-    call = apply._call(mechanism, q, reached, places, "context", None)
+    call = apply.call_of(mechanism, q, reached, places, "context", None)
     asked = Summary(top=2, map=(3, 4))
     assert kernel.refusal(call, asked) is None
     assert_agree(kernel.run(call, asked, None), weight.double(), statistics(weight, asked))
@@ -218,7 +218,7 @@ def test_what_it_cannot_do_it_says(name: str, asked: Summary, reason: str) -> No
     q, memory = torch.randn(B, 1, 3, D), mechanism.remember(torch.randn(B, 1, 12, D))
     places = Places(3, 12, 0, 9, q.device)
     reached = mechanism.reach(q, memory, places, None)
-    call = apply._call(mechanism, q, reached, places, "context", None)
+    call = apply.call_of(mechanism, q, reached, places, "context", None)
     assert reason in str(kernel.refusal(call, asked))
     seen = mechanism(q, memory, statistics=asked)
     weight = mechanism(q, memory, need="weight").weight

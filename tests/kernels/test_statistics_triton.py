@@ -167,7 +167,7 @@ def test_a_gain_and_a_window_around_a_centre() -> None:
     weight = mechanism(q, memory, need="weight").weight.detach()
     places = Places(9, 37, 0, 28, q.device)
     reached = mechanism.reach(q, memory, places, None)
-    call = apply._call(mechanism, q, reached, places, "context", None)
+    call = apply.call_of(mechanism, q, reached, places, "context", None)
     assert_agree(kernel.run(call, ASKED, None), weight.double(), ASKED, 1e-5)
 
 
