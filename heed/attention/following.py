@@ -6,7 +6,7 @@ watched, these calls are noted; afterwards the rows that a surviving text stood 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from functools import update_wrapper
@@ -181,6 +181,36 @@ class Following:
         return len(self.texts) - 1
 
 
+def fields(record: Attended) -> dict[str, Tensor]:
+    """The tensors of a record but for its context, by name."""
+    named = {
+        "weight": record._weight,
+        "energy": record._energy,
+        "log_prob": record.log_prob,
+        "entropy": record.entropy,
+        "penalty": record.penalty,
+    }
+    if record._statistics is not None:
+        told = record._statistics._asdict()
+        named |= {f"statistics.{name}": x for name, x in told.items()}
+    return {name: x for name, x in named.items() if x is not None}
+
+
+def of_fields(tensors: Mapping[str, Tensor], kernel: str = "reference", **told: Any) -> Attended:
+    """The record of these tensors."""
+    start = "statistics."
+    stated = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
+    told |= {name: x for name, x in tensors.items() if not name.startswith(start)}
+    said = Statistics(**stated) if stated else None
+    return Attended(None, kernel=kernel, statistics=said, **told)
+
+
+def changed(record: Attended, change: Callable[[Tensor], Tensor]) -> Attended:
+    """The same record without its context, every other tensor changed."""
+    tensors = {name: change(x) for name, x in fields(record).items()}
+    return of_fields(tensors, record.kernel, refusals=record.refusals, state=record.state)
+
+
 def of_row(record: Attended, row: int, rows: int) -> Attended:
     """What one of so many rows saw.    B H T S -> 1 H T S
 
@@ -207,21 +237,12 @@ def sizes(record: Attended) -> tuple[int, int]:
 
 
 def _cut(record: Attended, b: int, t: int | None) -> Attended:
-    def some(x: Tensor | None) -> Tensor | None:
-        return None if x is None else (x[b : b + 1] if t is None else x[b : b + 1, :, t : t + 1])
+    def some(x: Tensor) -> Tensor:
+        return x[b : b + 1] if t is None else x[b : b + 1, :, t : t + 1]
 
-    return Attended(
-        None,
-        State(record.state.step, record.state.origin),
-        some(record._weight),
-        some(record._energy),
-        some(record.log_prob),
-        some(record.entropy),
-        some(record.penalty),
-        record.kernel,
-        record.refusals,
-        None if record._statistics is None else _stated(record._statistics, b, t),
-    )
+    seen, state = record._statistics, State(record.state.step, record.state.origin)
+    cut = changed(record.replace(statistics=None), some)
+    return cut.replace(state=state, statistics=None if seen is None else _stated(seen, b, t))
 
 
 def _stated(seen: Statistics, b: int, t: int | None) -> Statistics:
@@ -291,22 +312,8 @@ def followed(
 def detached(record: Attended) -> Attended:
     """The same without its graph, its context and what its state remembers."""
 
-    def bare(x: Tensor | None) -> Tensor | None:
-        if x is None:
-            return None
+    def bare(x: Tensor) -> Tensor:
         x = x.detach()
         return x.clone() if x.untyped_storage().nbytes() > x.nbytes else x
 
-    seen = record._statistics
-    return Attended(
-        None,
-        State(record.state.step, record.state.origin),
-        bare(record._weight),
-        bare(record._energy),
-        bare(record.log_prob),
-        bare(record.entropy),
-        bare(record.penalty),
-        record.kernel,
-        record.refusals,
-        None if seen is None else Statistics(*(bare(x) for x in seen)),  # type: ignore[arg-type]
-    )
+    return changed(record, bare).replace(state=State(record.state.step, record.state.origin))

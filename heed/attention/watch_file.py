@@ -17,8 +17,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from heed.attention.following import Text, When
-from heed.attention.watched import Records, Watched, Words, fields, of_fields
+from heed.attention.following import Text, When, fields, of_fields
+from heed.attention.watched import Records, Watched, Words
 from heed.errors import HeedError, Refused
 from heed.records import Attended, State
 

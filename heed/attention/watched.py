@@ -10,11 +10,20 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
-from torch import Tensor, nn
+from torch import nn
 
-from heed.attention.following import Text, When, detached, followed, join, of_row, sizes
+from heed.attention.following import (
+    Text,
+    When,
+    detached,
+    fields,
+    followed,
+    join,
+    of_row,
+    sizes,
+)
 from heed.errors import HeedError, Refused, UnknownName
-from heed.records import Attended, Statistics
+from heed.records import Attended
 
 SPILLED_AT = 2**28
 """Bytes of records that are kept in memory, where they may go to disk and no limit is given."""
@@ -277,30 +286,6 @@ def _each_row(
     ):
         raise Refused(f"{name} takes a list of words, or a list of such lists, one per row")
     return tuple(tuple(row) for row in rows)
-
-
-def fields(record: Attended) -> dict[str, Tensor]:
-    """The tensors of a record that are kept in a file, by name."""
-    named = {
-        "weight": record._weight,
-        "energy": record._energy,
-        "log_prob": record.log_prob,
-        "entropy": record.entropy,
-        "penalty": record.penalty,
-    }
-    if record._statistics is not None:
-        told = record._statistics._asdict()
-        named |= {f"statistics.{name}": x for name, x in told.items()}
-    return {name: x for name, x in named.items() if x is not None}
-
-
-def of_fields(tensors: Mapping[str, Tensor], kernel: str = "reference", **told: Any) -> Attended:
-    """The record of these tensors."""
-    start = "statistics."
-    stated = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
-    told |= {name: x for name, x in tensors.items() if not name.startswith(start)}
-    said = Statistics(**stated) if stated else None
-    return Attended(None, kernel=kernel, statistics=said, **told)
 
 
 class Keeper:

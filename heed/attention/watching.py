@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.attention.attending import Attending
-from heed.attention.following import Following
+from heed.attention.following import Following, changed
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.position import Position
@@ -355,22 +355,12 @@ def _told(said: Statistics | None, every: Summary, ours: Summary | None) -> Stat
 def _of_heads(record: Attended, heads: tuple[int, ...], path: str) -> Attended:
     """Some heads of all that has heads.    B H ... -> B n ..."""
 
-    def some(x: Tensor | None) -> Tensor | None:
-        if x is None:
-            return None
+    def some(x: Tensor) -> Tensor:
         if max(heads) >= x.shape[1]:
             raise Refused(f"{path or 'the model'} has {x.shape[1]} heads, and no head {max(heads)}")
         return x.index_select(1, torch.tensor(heads, device=x.device))
 
-    said = record._statistics
-    return record.replace(
-        weight=some(record._weight),
-        energy=some(record._energy),
-        log_prob=some(record.log_prob),
-        entropy=some(record.entropy),
-        penalty=some(record.penalty),
-        statistics=None if said is None else Statistics(*map(some, said)),  # type: ignore[arg-type]
-    )
+    return changed(record, some).replace(context=record._context)
 
 
 def _numbers(name: str, given: Sequence[int] | None, least: int | None) -> tuple[int, ...] | None:
