@@ -3,7 +3,7 @@
 "additive"   "local-p/general"   "sample/additive"   "coverage/additive/local-m"
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import signature
 from typing import Any
 
@@ -60,10 +60,7 @@ def build(
         "heads": heads,
         "groups": heads if groups is None else groups,
     }
-    known = options_of(name)
-    for option in options:
-        if option not in known:
-            raise UnknownName(f"option of '{name}'", option, list(known) or ["(it takes none)"])
+    check_options(name, options)
     if parts.get("reach") != "mixed":
         return _assemble(parts, sizes, options, dropout)
     gate = _gate(options.pop("gate", "query"), sizes)
@@ -84,6 +81,14 @@ def options_of(name: str) -> dict[str, Any]:
         takes = signature(CATALOGUE[word].part).parameters.values()
         found |= {x.name: x.default for x in takes if x.kind == x.KEYWORD_ONLY}
     return {option: default for option, default in found.items() if option not in SIZES}
+
+
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Refuse an option that no part of a mechanism takes."""
+    known = options_of(name)
+    for option in options:
+        if option not in known:
+            raise UnknownName(f"option of '{name}'", option, known or ["(it takes none)"])
 
 
 def _assemble(

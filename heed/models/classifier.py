@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
-from heed.attention.naming import options_of, parse
-from heed.errors import HeedError, Refused, UnknownName
+from heed.attention.naming import check_options, options_of, parse
+from heed.errors import HeedError, Refused
 from heed.models.answers import Answered
 from heed.models.reading import (
     AttentiveReader,
@@ -142,10 +142,7 @@ def check_pool(pool: str, options: dict[str, Any]) -> None:
     parts = parse(pool)
     if parts.get("reach") != "static":
         raise Refused(f"'{pool}' is asked by every word; a text is asked once: static/{pool}")
-    known = options_of(pool)
-    for option in options:
-        if option not in known:
-            raise UnknownName(f"option of '{pool}'", option, list(known) or ["(it takes none)"])
+    check_options(pool, options)
 
 
 @dataclass(eq=False, slots=True)

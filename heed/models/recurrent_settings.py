@@ -17,9 +17,9 @@ from torch import nn
 
 import heed
 from heed.attention.catalogue import CATALOGUE
-from heed.attention.naming import options_of, parse
+from heed.attention.naming import check_options, options_of, parse
 from heed.attention.read import Join
-from heed.errors import HeedError, Refused, UnknownName
+from heed.errors import HeedError, Refused
 from heed.models.cells import Dropout, First, Readout, Stack
 from heed.models.recurrent import (
     Decoder,
@@ -117,12 +117,9 @@ def check_mechanism(name: str, options: Mapping[str, Any]) -> None:
             raise Refused(f"'{word}' asks once of a whole text; a decoder asks at every step")
         if not claims.context:
             raise Refused(f"'{word}' gathers nothing a decoder could read; leave it out")
-    known = options_of(name)
-    for option, value in options.items():
-        if option not in known:
-            raise UnknownName(f"option of '{name}'", option, list(known) or ["(it takes none)"])
-        if option == "segments" and value:
-            raise Refused("segments are for texts in parts; a translator's source has none")
+    check_options(name, options)
+    if options.get("segments"):
+        raise Refused("segments are for texts in parts; a translator's source has none")
 
 
 def build(
