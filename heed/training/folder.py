@@ -180,6 +180,12 @@ class RunFolder:
         """Write a JSON file, at once."""
         return self.write_bytes(name, durable.dump_json(value, self.inside(name)))
 
+    def write_sample(self, step: int, text: str, picture: str = "") -> None:
+        """What the model said at a validation, and where it looked, as SVG, if that was drawn."""
+        self.write_text(self.samples / f"step-{step:07d}.txt", text)
+        if picture:
+            self.write_text(self.samples / f"step-{step:07d}.svg", picture)
+
     def read_bytes(self, name: str | Path, limit: int = LIMIT) -> bytes:
         """All of a file of at most `limit` bytes."""
         return durable.read_bytes(self.inside(name), limit)

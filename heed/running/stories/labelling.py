@@ -160,16 +160,13 @@ class Validator:
             f"text   {row.text}\nright  {row.label}\nsaid   {each.label} {each.probability:.3f}\n\n"
             for row, each in zip(rows, said, strict=True)
         )
-        name = f"step-{step:07d}"
-        self.folder.write_text(self.folder.samples / f"{name}.txt", text)
         # A row each, under the label: what a static attention weighed in the text.
         weighed = [
             Panel.of(each.text, each.weight[None], [each.label], each.pieces)
             for each in said
             if each.weight is not None and np.isfinite(each.weight).all()
         ]
-        if weighed:
-            self.folder.write_text(self.folder.samples / f"{name}.svg", svg(weighed, columns=1))
+        self.folder.write_sample(step, text, svg(weighed, columns=1) if weighed else "")
 
 
 class Evaluated(NamedTuple):

@@ -121,12 +121,9 @@ class Validator:
         """Loss and scores, a few sentences with a picture, and the attentions' statistics."""
         scores = self._scores()
         found = self.worker.fill(self.lines, look=True)
-        name = f"step-{step:07d}"
         text = "".join(f"given   {each.source}\nfilled  {each.text}\n\n" for each in found)
-        self.folder.write_text(self.folder.samples / f"{name}.txt", text)
         panels = layers(found[0])
-        if panels:
-            self.folder.write_text(self.folder.samples / f"{name}.svg", svg(panels))
+        self.folder.write_sample(step, text, svg(panels) if panels else "")
         figures = {
             "loss": scores.total,
             "words_loss": scores.loss,

@@ -114,11 +114,8 @@ class Validator:
             f"source     {pair.source}\nreference  {pair.target}\nwritten    {sample.text}\n\n"
             for pair, sample in zip(pairs, samples, strict=True)
         )
-        name = f"step-{step:07d}"
-        self.folder.write_text(self.folder.samples / f"{name}.txt", text)
         pictured = next(filter(None, (alignment(each, each.source) for each in samples)), None)
-        if pictured is not None:
-            self.folder.write_text(self.folder.samples / f"{name}.svg", svg(pictured))
+        self.folder.write_sample(step, text, "" if pictured is None else svg(pictured))
         return samples
 
 

@@ -116,11 +116,8 @@ class Validator:
         opening = self.writer.vocabulary.decode(self.documents[0][:WATCHED].tolist())
         pieces, _, seen = self.writer.look(opening)
         sample = self.writer.write([""], SAMPLED)[0][0].text
-        name = f"step-{step:07d}"
-        self.folder.write_text(self.folder.samples / f"{name}.txt", f"{sample}\n")
         panels = heads(pieces, seen)[:PICTURED]
-        if panels:
-            self.folder.write_text(self.folder.samples / f"{name}.svg", svg(panels))
+        self.folder.write_sample(step, f"{sample}\n", svg(panels) if panels else "")
         figures = {
             "loss": scores.loss,
             "perplexity": scores.perplexity,
