@@ -6,7 +6,6 @@ label,text                               or by the names of a first line
 """
 
 import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,7 +16,7 @@ from unicodedata import category
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from heed.data.pairs import Report, one_place
-from heed.data.text import read_lines
+from heed.data.text import encodable, read_json, read_lines
 from heed.errors import Refused
 
 Column = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, Field(min_length=1, max_length=200)]
@@ -247,17 +246,15 @@ def _json(files: LabelledFiles) -> Iterator[tuple[int, str, str]]:
             continue
         where = f"{files}:{number}"
         try:
-            row = json.loads(line, object_pairs_hook=_once)
+            row = read_json(line, where, object_pairs_hook=_once)
         except KeyTwice as error:
             raise Refused(f"{where}: the key {error.args[0]!r} stands twice") from None
-        except (ValueError, RecursionError) as error:
-            raise Refused(f"{where}: not JSON ({error})") from None
         if not isinstance(row, dict):
             raise Refused(f"{where}: not a JSON object with the keys {text} and {label}")
         if not isinstance(row.get(text), str):
             what = "is no text" if text in row else "is missing"
             raise Refused(f"{where}: the key '{text}' {what}")
-        yield number, _encodable(row[text], where), _encodable(_label(row, label, where), where)
+        yield number, encodable(row[text], where), encodable(_label(row, label, where), where)
 
 
 class KeyTwice(Exception):
@@ -285,12 +282,3 @@ def _label(row: dict[Any, Any], key: Any, where: str) -> str:
     if not isinstance(value, str | int):
         raise Refused(f"{where}: the key '{key}' is no label: neither a text nor a whole number")
     return str(value)
-
-
-def _encodable(text: str, where: str) -> str:
-    """JSON can spell half a surrogate pair, which no UTF-8 text holds."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Refused(f"{where}: holds half a surrogate pair") from None
-    return text

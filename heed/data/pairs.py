@@ -1,6 +1,5 @@
 """Pairs of texts out of a TSV file, two aligned files or JSON lines, counted as they are read."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
@@ -9,7 +8,7 @@ from typing import Annotated, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from heed.data.text import read_lines
+from heed.data.text import encodable, read_json, read_lines
 from heed.errors import Refused
 
 LONGEST = 2000  # characters of either side of a pair
@@ -234,21 +233,15 @@ def _json(path: Path, keys: tuple[str, str]) -> Iterator[Pair]:
         if not line.strip():
             yield Pair("", "")
             continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise Refused(f"{path}:{number}: not JSON ({error})") from None
+        where = f"{path}:{number}"
+        row = read_json(line, where)
         if not isinstance(row, dict):
-            raise Refused(f"{path}:{number}: not a JSON object with the keys {' and '.join(keys)}")
+            raise Refused(f"{where}: not a JSON object with the keys {' and '.join(keys)}")
         for key in keys:
             if not isinstance(row.get(key), str):
                 what = "is no text" if key in row else "is missing"
-                raise Refused(f"{path}:{number}: the key '{key}' {what}")
-        try:  # JSON can spell half a surrogate pair, which no UTF-8 text holds
-            "".join(row[key] for key in keys).encode()
-        except UnicodeEncodeError:
-            raise Refused(f"{path}:{number}: holds half a surrogate pair") from None
-        yield Pair(row[keys[0]], row[keys[1]])
+                raise Refused(f"{where}: the key '{key}' {what}")
+        yield Pair(*(encodable(row[key], where) for key in keys))
 
 
 def _aligned(files: Files) -> Iterator[Pair]:

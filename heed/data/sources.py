@@ -9,7 +9,6 @@ Each file is read by itself, so no document goes on from one into the next, and 
 counted by itself, too.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
 from heed.data.pairs import Report
-from heed.data.text import read_lines
+from heed.data.text import encodable, read_json, read_lines
 from heed.errors import Refused
 
 ENDINGS = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -151,20 +150,14 @@ def json_documents(path: Path, key: str) -> Iterator[list[str]]:
 
 
 def _document(line: str, key: str, where: str) -> list[str]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise Refused(f"{where}: not JSON ({error})") from None
+    row = read_json(line, where)
     if not isinstance(row, dict) or key not in row:
         has = f"; it has {', '.join(map(str, list(row)[:10]))}" if isinstance(row, dict) else ""
         raise Refused(f"{where}: not a JSON object with the key '{key}'{has}")
     found = row[key].split("\n") if isinstance(row[key], str) else row[key]
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise Refused(f"{where}: the key '{key}' is neither a text nor a list of texts")
-    try:  # JSON can spell half a surrogate pair, which no UTF-8 text holds
-        "".join(found).encode()
-    except UnicodeEncodeError:
-        raise Refused(f"{where}: holds half a surrogate pair") from None
+    encodable("".join(found), where)
     return found
 
 

@@ -1,12 +1,14 @@
-"""Lines of text out of a file, plain or gzip, and nothing else taken for the end of a line."""
+"""Lines of text out of a file, plain or gzip, nothing else taken for the end of a line; and JSON
+that stands in one."""
 
 import gzip
+import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader, RawIOBase
 from os import PathLike
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from heed.errors import Refused
 
@@ -27,6 +29,23 @@ def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
     with _opened(path) as file:
         for number, raw in enumerate(iter(lambda: file.readline(LONGEST + 1), b""), 1):
             yield number, _text(raw, path, number)
+
+
+def read_json(line: str, where: str, **hooks: Any) -> Any:
+    """What a line of JSON says; `hooks` are those of `json.loads`."""
+    try:
+        return json.loads(line, **hooks)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{where}: not JSON ({error})") from None
+
+
+def encodable(text: str, where: str) -> str:
+    """JSON can spell half a surrogate pair, which no UTF-8 text holds."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refused(f"{where}: holds half a surrogate pair") from None
+    return text
 
 
 def _text(raw: bytes, path: str | PathLike[str], number: int) -> str:
