@@ -13,7 +13,7 @@ any stretch of a document is a stretch of the file, whatever its size.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -60,6 +60,8 @@ DocumentSources = Annotated[
 class SentenceReport(FilesReport):
     """What became of the sentences: read = kept + dropped, at every moment."""
 
+    one: ClassVar[str] = "sentence"
+
     documents: int = 0
 
     def add(self, name: str, own: Any) -> None:
@@ -68,8 +70,7 @@ class SentenceReport(FilesReport):
         self.documents += own.documents
 
     def __str__(self) -> str:
-        counted = super().__str__().replace(" pairs ", " sentences ", 1)
-        return f"{counted}; {self.documents:,} document{'s' * (self.documents != 1)}"
+        return f"{super().__str__()}; {self.documents:,} document{'s' * (self.documents != 1)}"
 
 
 LONGEST = 20_000  # characters of a sentence

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 from unicodedata import category
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -93,8 +93,7 @@ class LabelledFiles(BaseModel):
 class TextReport(Report):
     """What became of the texts: read = kept + dropped, at every moment."""
 
-    def __str__(self) -> str:
-        return super().__str__().replace(" pairs ", " texts ", 1)
+    one: ClassVar[str] = "text"
 
 
 def read_labelled(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self, TypeVar
+from typing import Annotated, ClassVar, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -104,6 +104,8 @@ def one_place(*ways: Mapping[str, Path | None]) -> None:
 class Report:
     """What became of the pairs: read = kept + dropped, at every moment."""
 
+    one: ClassVar[str] = "pair"  # of what is counted
+
     read: int = 0
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -120,7 +122,8 @@ class Report:
     def __str__(self) -> str:
         lost = sum(self.dropped.values())
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.dropped.items()))
-        kept = f"{self.read:,} pairs read = {self.kept:,} kept + {lost:,} dropped"
+        read = f"{self.read:,} {self.one}{'s' * (self.read != 1)} read"
+        kept = f"{read} = {self.kept:,} kept + {lost:,} dropped"
         stray = f"; {self.stray:,} links outside their pair left out" if self.stray else ""
         return (f"{kept} ({reasons})" if lost else kept) + stray
 

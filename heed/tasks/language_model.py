@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import nn
@@ -151,6 +151,8 @@ class Piece(NamedTuple):
 class DocumentReport(FilesReport):
     """What became of the documents: read = kept + dropped, at every moment."""
 
+    one: ClassVar[str] = "document"
+
     characters: int = 0
 
     def add(self, name: str, own: Any) -> None:
@@ -159,8 +161,7 @@ class DocumentReport(FilesReport):
         self.characters += own.characters
 
     def __str__(self) -> str:
-        counted = super().__str__().replace(" pairs ", f" document{'s' * (self.read != 1)} ", 1)
-        return f"{counted}; {self.characters:,} characters"
+        return f"{super().__str__()}; {self.characters:,} characters"
 
 
 @dataclass(frozen=True, slots=True)
