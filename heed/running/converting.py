@@ -28,7 +28,7 @@ from heed.running.devices import version
 from heed.running.events import Note, Progress, Work
 from heed.running.hub import folder_of
 from heed.running.loading import Loaded, Stored, loading
-from heed.running.opening import fits, read_config
+from heed.running.opening import check_weights, read_config
 from heed.running.shards import Shelf
 from heed.tasks import language_model, pretrain
 from heed.training import durable, tensors
@@ -136,9 +136,7 @@ def _run(folder: Path) -> Loaded:
             f"{folder}: Hugging Face has no place for the model of this run of {config.task}; it "
             f"has for {', '.join(LAYOUTS)}, and for BERT with the pool 'first'"
         )
-    if not run.model.is_file():
-        raise Refused(f"{folder} has no model.safetensors yet: its training has not validated once")
-    fits(config.outline(), run.inside(run.model))
+    check_weights(run, config)
     described = Described(settings.kind, settings.head, settings)
     LAYOUTS[settings.kind].config(settings, settings.head)  # refuses what it cannot say
     model = described.blank()

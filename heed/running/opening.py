@@ -23,7 +23,7 @@ from heed.running.stories.story import Config, Run, Story
 from heed.training.folder import RunFolder
 from heed.training.tensors import header, tied
 
-__all__ = ["Run", "checked", "fits", "open_run", "read_config"]
+__all__ = ["Run", "check_weights", "checked", "fits", "open_run", "read_config"]
 
 
 def open_run(path: Path, device: torch.device) -> Run:
@@ -48,10 +48,17 @@ def checked(path: Path) -> tuple[RunFolder, Any, Story, Any]:
     config = read_config(folder)
     told = story(config.task)
     tokens = told.tokens(folder, config)
-    if not folder.model.is_file():
-        raise Refused(f"{path} has no model.safetensors yet: its training has not validated once")
-    fits(config.outline(), folder.inside(folder.model))
+    check_weights(folder, config)
     return folder, config, told, tokens
+
+
+def check_weights(folder: RunFolder, config: Config) -> None:
+    """Refuse a run that has no weights yet, or others than its config.json describes."""
+    if not folder.model.is_file():
+        raise Refused(
+            f"{folder.path} has no model.safetensors yet: its training has not validated once"
+        )
+    fits(config.outline(), folder.inside(folder.model))
 
 
 def read_config(folder: RunFolder) -> Any:
