@@ -164,7 +164,7 @@ class Maps:
 
     def html(self) -> str:
         look = "maps wide" if any(map(broad, self.panels)) else "maps"
-        return f'<div class="{look}">{"".join(_map([panel]) for panel in self.panels)}</div>'
+        return f'<div class="{look}">{"".join(heat_map([panel]) for panel in self.panels)}</div>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,20 +178,22 @@ class Example:
     note: str = ""
 
     def html(self) -> str:
-        texts = {"Source": self.source, "Translation": self.translation}
-        texts |= {"Reference": self.reference} if self.reference else {}
-        sentences = "".join(
-            f"<dt>{name}</dt><dd{_ANSWER if name == 'Translation' else ''} dir=auto>"
-            f"{written(text)}</dd>"
-            for name, text in texts.items()
-        )
-        note = f'<p class="note">{written(self.note)}</p>' if self.note else ""
+        facts = [("Source", self.source), ("Translation", self.translation)]
+        facts += [("Reference", self.reference)] if self.reference else []
         look = "example wide" if any(map(broad, self.panels)) else "example"
-        picture = _map(self.panels) if self.panels else ""
-        return f'<li class="{look}"><dl class="sentences">{sentences}</dl>{note}{picture}</li>'
+        picture = heat_map(self.panels) if self.panels else ""
+        return f'<li class="{look}">{answered(facts, self.note)}{picture}</li>'
 
 
-_ANSWER = ' class="answer"'
+def answered(facts: Sequence[tuple[str, str]], note: str) -> str:
+    """Names and values, of which the second is an answer, and what should be known of them."""
+    looks = ("", ' class="answer"')
+    each = "".join(
+        f"<dt>{written(name)}</dt><dd{looks[n == 1]} dir=auto>{written(value)}</dd>"
+        for n, (name, value) in enumerate(facts)
+    )
+    remark = f'<p class="note">{written(note)}</p>' if note else ""
+    return f'<dl class="sentences">{each}</dl>{remark}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +211,11 @@ def broad(panel: Panel) -> bool:
     return max(len(panel.rows), len(panel.columns)) >= BROAD
 
 
-def _map(panels: Sequence[Panel]) -> str:
-    """A heat map to be drawn: the page's script finds the numbers inside."""
+def heat_map(panels: Sequence[Panel], more: str = "") -> str:
+    """A heat map to be drawn: the page's script finds the numbers inside; `more` attributes."""
     rows = max(len(panel.rows) for panel in panels)
     return (
-        f'<figure class="map" data-rows="{rows}">'
+        f'<figure class="map" data-rows="{rows}"{more}>'
         f'<script type="application/json">{embedded(packed(panels))}</script></figure>'
     )
 

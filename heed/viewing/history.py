@@ -27,8 +27,7 @@ from heed.viewing.blocks import (
     Paragraph,
     Table,
     broad,
-    embedded,
-    packed,
+    heat_map,
 )
 from heed.viewing.chart import LineChart
 from heed.viewing.drawing import number, written
@@ -83,11 +82,7 @@ class Scrub:
             for step, panel in found
         ]
         steps = " ".join(str(step) for step, _ in found)
-        rows = max(len(panel.rows) for panel in panels)
-        return (
-            f'<figure class="map" data-rows="{rows}" data-steps="{steps}">'
-            f'<script type="application/json">{embedded(packed(panels))}</script></figure>'
-        )
+        return heat_map(panels, f' data-steps="{steps}"')
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,13 @@ from rich.text import Text
 
 from heed.errors import Refused, ShapeError
 from heed.viewing import drawing as draw
-from heed.viewing.blocks import Maps
+from heed.viewing.blocks import Maps, answered
 from heed.viewing.chart import BarChart, Bars
 from heed.viewing.drawing import number
 from heed.viewing.panels import Panel
 from heed.viewing.terminal import SCALE, shown
 
 MOST = 8  # words with a bar
-ANSWER = ' class="answer"'
 WIDTH, SIZE, LINE = 680.0, 15.0, 27.0  # of the picture
 
 
@@ -137,16 +136,10 @@ class Said:
 
     def html(self) -> str:
         """Markup, with all text escaped."""
-        rows = "".join(
-            f"<dt>{draw.written(name)}</dt><dd{ANSWER if n == 1 else ''} dir=auto>"
-            f"{draw.written(value)}</dd>"
-            for n, (name, value) in enumerate(self.facts)
-        )
-        note = f'<p class="note">{draw.written(self.note)}</p>' if self.note else ""
         picture = ""
         if self.weighed is not None:
             for svg in (self.weighed.svg(style=False), self.weighed.bars().svg(style=False)):
                 picture += f'<figure class="chart">{svg}</figure>'
         maps = Maps(self.panels).html() if self.panels else ""
-        texts = f'<dl class="sentences">{rows}</dl>'
-        return f'<li class="example wide">{texts}{note}{picture}{maps}</li>'
+        texts = answered(self.facts, self.note)
+        return f'<li class="example wide">{texts}{picture}{maps}</li>'
