@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from heed.records import Attended
 from heed.shapes import check
 from heed.training.reinforce import MovingAverage, reinforce
+from heed.training.settings import Training
 from heed.training.surprise import PAD, Unformed, surprise, surprise_of
 
 
@@ -88,6 +89,30 @@ def sequence_loss(
         if baseline is not None and baseline.training:
             _learn(baseline, reward.sum(), count.sum())
     return Loss(total, parts)
+
+
+class SequenceObjective(nn.Module):
+    """What objectives over symbols share: a recipe's weights of each part, and a baseline."""
+
+    def __init__(self, settings: Training) -> None:
+        super().__init__()
+        self.settings, self.baseline = settings, MovingAverage()
+
+    def loss(
+        self, logits: Tensor | Unformed, labels: Tensor, seen: Mapping[str, Attended], **more: Any
+    ) -> Loss:
+        """`sequence_loss` by the recipe; more: elsewhere, none."""
+        return sequence_loss(
+            logits,
+            labels,
+            seen,
+            smoothing=self.settings.smoothing,
+            coverage=self.settings.coverage,
+            reinforced=self.settings.reinforce,
+            entropy_bonus=self.settings.entropy_bonus,
+            baseline=self.baseline,
+            **more,
+        )
 
 
 def _surprise(

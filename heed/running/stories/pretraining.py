@@ -23,8 +23,7 @@ from heed.running.stories.filling import layers
 from heed.tasks.pretrain import Scores, judged, maker
 from heed.tasks.pretrainer import Filled, Pretrainer, ask
 from heed.training.folder import RunFolder
-from heed.training.objective import Loss, sequence_loss
-from heed.training.reinforce import MovingAverage
+from heed.training.objective import Loss, SequenceObjective
 from heed.training.settings import Training
 from heed.viewing.blocks import Table
 from heed.viewing.image import svg
@@ -34,7 +33,7 @@ TOKENS = 8000  # places in a batch that is judged
 SEED = 0  # of what is hidden while the model is judged: the same each time
 
 
-class HiddenWords(nn.Module):
+class HiddenWords(SequenceObjective):
     """The objective: words that were hidden, and whether the second text follows the first.
 
     The loss is the mean over words plus the mean over pairs (Devlin 2019 A.2); the loop divides by
@@ -45,8 +44,7 @@ class HiddenWords(nn.Module):
     per_pair: Tensor  # words, in a whole step; NaN: as in the batch
 
     def __init__(self, settings: Training) -> None:
-        super().__init__()
-        self.settings, self.baseline = settings, MovingAverage()
+        super().__init__(settings)
         self.register_buffer("per_pair", torch.tensor(torch.nan), persistent=False)
 
     def balance(self, batches: Sequence[Batch], add: Callable[..., list[int]]) -> None:
@@ -65,16 +63,11 @@ class HiddenWords(nn.Module):
         said = ask(model, tokens, batch.lengths["text"])
         asked = {path: record for path, record in said.seen.items() if path.endswith(".query")}
         real = tokens["text"] != PAD
-        loss = sequence_loss(
+        loss = self.loss(
             said.words,
             tokens["labels"],
             asked,
             elsewhere={p: (record, real) for p, record in said.seen.items() if p not in asked},
-            smoothing=self.settings.smoothing,
-            coverage=self.settings.coverage,
-            reinforced=self.settings.reinforce,
-            entropy_bonus=self.settings.entropy_bonus,
-            baseline=self.baseline,
         )
         if said.follows is None:
             return loss

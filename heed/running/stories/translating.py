@@ -27,9 +27,7 @@ from heed.tasks.translator import (
     shifted,
 )
 from heed.training.folder import RunFolder
-from heed.training.objective import Loss, sequence_loss
-from heed.training.reinforce import MovingAverage
-from heed.training.settings import Training
+from heed.training.objective import Loss, SequenceObjective
 from heed.viewing.blocks import Column, Table
 from heed.viewing.image import svg
 
@@ -38,12 +36,8 @@ WATCHED = 32  # pairs whose attentions are measured
 GREEDY = Decoding(method="greedy")
 
 
-class TeacherForcing(nn.Module):
+class TeacherForcing(SequenceObjective):
     """The objective: each symbol of the target given those before it, and what attention asks."""
-
-    def __init__(self, settings: Training) -> None:
-        super().__init__()
-        self.settings, self.baseline = settings, MovingAverage()
 
     def count(self, batch: Batch) -> int:
         """Symbols of the target."""
@@ -53,16 +47,11 @@ class TeacherForcing(nn.Module):
         source, labels = batch.tokens["source"], batch.tokens["target"]
         written = model(source, batch.lengths["source"], shifted(labels))
         encoder = {path for path in written.seen if path.startswith("encoder")}
-        return sequence_loss(
+        return self.loss(
             written.output,
             labels,
             {path: seen for path, seen in written.seen.items() if path not in encoder},
             elsewhere={path: (written.seen[path], source != PAD) for path in encoder},
-            smoothing=self.settings.smoothing,
-            coverage=self.settings.coverage,
-            reinforced=self.settings.reinforce,
-            entropy_bonus=self.settings.entropy_bonus,
-            baseline=self.baseline,
         )
 
 

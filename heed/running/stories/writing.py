@@ -22,8 +22,7 @@ from heed.tasks.language_model import Scores, judged
 from heed.tasks.looking import looked
 from heed.tasks.writer import Continuation, Decoding, Reading, Writer, sharpness
 from heed.training.folder import RunFolder
-from heed.training.objective import Loss, sequence_loss
-from heed.training.reinforce import MovingAverage
+from heed.training.objective import Loss, SequenceObjective
 from heed.training.settings import Training
 from heed.viewing.atlas import Take
 from heed.viewing.blocks import Table
@@ -42,12 +41,11 @@ PICTURED = 12  # heads of it that go into samples/
 MARKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}  # what would part lines and columns
 
 
-class NextSymbol(nn.Module):
+class NextSymbol(SequenceObjective):
     """The objective: each symbol given those before it, and what attention asks."""
 
     def __init__(self, settings: Training, remembering: Remembering | None = None) -> None:
-        super().__init__()
-        self.settings, self.baseline = settings, MovingAverage()
+        super().__init__(settings)
         self.remembering = remembering
 
     def count(self, batch: Batch) -> int:
@@ -56,17 +54,7 @@ class NextSymbol(nn.Module):
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
         written = self._written(model, batch)
-        return sequence_loss(
-            written.output,
-            self._labels(batch),
-            written.seen,
-            smoothing=self.settings.smoothing,
-            coverage=self.settings.coverage,
-            reinforced=self.settings.reinforce,
-            entropy_bonus=self.settings.entropy_bonus,
-            baseline=self.baseline,
-            none=NONE,
-        )
+        return self.loss(written.output, self._labels(batch), written.seen, none=NONE)
 
     def _written(self, model: nn.Module, batch: Batch) -> Any:
         if self.remembering is None:
