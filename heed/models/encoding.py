@@ -14,7 +14,7 @@ from torch import Tensor
 
 import heed
 from heed.models.layers import Stack
-from heed.models.stepping import Hidden, PlainLayer, known
+from heed.models.plain import Hidden, PlainLayer, known
 from heed.models.words import Words, check_lengths, readable
 
 if TYPE_CHECKING:

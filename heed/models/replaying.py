@@ -10,8 +10,7 @@ them run so.
 
 Keys and values are written in place: of the carries that a search has held, only the last goes on,
 and what begins anew takes the place of what was there. So are logits: they stand until the next
-step. Where the short road of
-`heed.models.stepping` does not lead, the decoder takes its own steps.
+step. Where the short road of `heed.models.stepping` does not lead, the decoder takes its own steps.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from torch.nn.functional import embedding, pad
 import heed
 from heed.errors import HeedError, Refused
 from heed.models.native_stepping import NativeStep
-from heed.models.stepping import Cache, Hidden, PlainCarry, PlainLayer, Start
+from heed.models.plain import Hidden, PlainLayer
+from heed.models.stepping import Cache, PlainCarry, Start
 from heed.models.transformer import AnyCarry, Decoder
 from heed.models.written import Step
 

@@ -1,0 +1,128 @@
+"""Plain layers, their weights at hand: what the short roads of a Transformer are made of.
+
+`heed.models.encoding` reads on such a road, `heed.models.stepping` and `heed.models.replaying`
+write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, linear
+
+import heed
+from heed.attention.align import Softmax
+from heed.attention.listening import plain
+from heed.attention.position import Learned, Position, Sinusoidal
+from heed.attention.reach import Global
+from heed.attention.read import Blend
+from heed.attention.score import ScaledDot
+from heed.models.layers import FeedForward, Layer, Residual
+from heed.models.own_attention import OwnAttention
+from heed.visible import Places
+
+Map = Callable[[Tensor], Tensor]
+
+KNOWN = {
+    *(nn.Embedding, nn.Linear, nn.LayerNorm, nn.Dropout, nn.ReLU, nn.GELU, nn.ModuleList),
+    *(heed.MultiHeadAttention, heed.Mechanism, ScaledDot, Global, Softmax, Blend),
+    *(Sinusoidal, Learned, OwnAttention),
+}
+OWN = ("heed.models.transformer", "heed.models.layers", "heed.models.words")
+"""Whatever else is inside a decoder, other than its own classes, closes the short road."""
+
+
+def known(network: nn.Module) -> bool:
+    """Whether every module is of a known kind and in evaluation (a part may have been left in
+    training), and nobody would miss its calls."""
+    modules = list(network.modules())
+    ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in modules)
+    return ours and not any(each.training for each in modules) and plain(modules)
+
+
+class Hidden(Position):
+    """Pushes the places beyond each source out of sight; every source has one within."""
+
+    def __init__(self, exists: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        far = torch.zeros(exists.shape, dtype=dtype, device=exists.device)
+        self.far = far.masked_fill_(~exists, -torch.inf)[:, None, None]  # B 1 1 S
+
+    def bias(self, places: Places) -> Tensor:
+        return self.far
+
+
+class Sublayer(NamedTuple):
+    """A residual: what comes before and after what it goes around."""
+
+    enter: Map
+    leave: Map
+
+    @staticmethod
+    def of(residual: Residual) -> Sublayer:
+        norm = _norm(residual.norm)
+        return Sublayer(norm, _same) if residual.pre_norm else Sublayer(_same, norm)
+
+
+class PlainLayer(NamedTuple):
+    """What a step does with the weights of a layer."""
+
+    heads: int
+    around: tuple[Sublayer, ...]  # attention, feed-forward, cross-attention if there is one
+    look: Map  # N M -> N 3M, query, key and value
+    back: heed.Mechanism
+    join: Map
+    ask: Map | None  # N M -> N M, the query of the cross-attention
+    mechanism: heed.Mechanism | None
+    answer: Map | None
+    feed: Map
+
+    @staticmethod
+    def of(layer: Layer) -> PlainLayer:
+        own, cross = layer.attention, layer.cross
+        parts = (layer.around_attention, layer.around_feed, layer.around_cross)
+        return PlainLayer(
+            own.num_heads,
+            tuple(Sublayer.of(part) for part in parts if part is not None),
+            _linear(own.in_proj_weight, own.in_proj_bias),
+            own.mechanism,
+            _linear(own.out_proj.weight, own.out_proj.bias),
+            None if cross is None else _linear(*cross._projection(0)),
+            None if cross is None else cross.mechanism,
+            None if cross is None else _linear(cross.out_proj.weight, cross.out_proj.bias),
+            _feed(layer.feed),
+        )
+
+
+def _linear(weight: Tensor | None, bias: Tensor | None) -> Map:
+    assert weight is not None
+    return partial(linear, weight=weight, bias=bias)
+
+
+def _norm(norm: nn.LayerNorm) -> Map:
+    return partial(
+        torch.layer_norm,
+        normalized_shape=list(norm.normalized_shape),
+        weight=norm.weight,
+        bias=norm.bias,
+        eps=norm.eps,
+    )
+
+
+def _feed(feed: FeedForward) -> Map:
+    widen, bend, _, narrow = feed
+    assert isinstance(widen, nn.Linear)
+    assert isinstance(narrow, nn.Linear)
+    wide, thin = _linear(widen.weight, widen.bias), _linear(narrow.weight, narrow.bias)
+    bent: Map = torch.relu_
+    if isinstance(bend, nn.GELU):
+        bent = partial(gelu, approximate=bend.approximate)
+    return lambda x: thin(bent(wide(x)))
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
