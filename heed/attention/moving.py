@@ -164,7 +164,7 @@ def _twin_mixture(
 kernel.operator.TWINS.update(scan=_twin, mixture=_twin_mixture)
 
 
-class Walk(Align):
+class Moving(Align):
     """An align that moves along the keys: each step starts from where the last one stood."""
 
     in_line = True
@@ -209,7 +209,7 @@ def _served(align: Align, energy: Tensor) -> bool:
     return is_on("scan") and kernel.refusal_of(align.name, energy.dtype, energy.device) is None
 
 
-class Forward(Walk):
+class Forward(Moving):
     """Stay or advance by one: a_t(s) ∝ (a_{t-1}(s) + a_{t-1}(s-1)) exp(e_t(s)). Zhang 2018.
 
     agent  learn from the query how likely it is to advance (the transition agent)
@@ -237,7 +237,7 @@ class Forward(Walk):
         return torch.sigmoid(_from_query(query, self.agent, energy)[..., 0])
 
 
-class ForcedForward(Walk):
+class ForcedForward(Moving):
     """What was aligned is hardly used again, and the alignment moves on."""
 
     def begin(self, like: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -259,7 +259,7 @@ class ForcedForward(Walk):
         return weight, (after[0], after[1])
 
 
-class Monotonic(Walk):
+class Monotonic(Moving):
     """Read left to right and stop with probability σ(e): a reader that never looks back.
 
     Training gives the expected alignment, evaluation the hard one. Rows may sum to less than one:

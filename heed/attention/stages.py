@@ -15,8 +15,7 @@ from heed.attention.grouping import HeadGroups
 from heed.attention.mechanism import Mechanism, lane_state
 from heed.attention.memory import Memory
 from heed.attention.mixed import Mixed
-from heed.attention.moving import ForcedForward, Forward, MixtureWindow, Monotonic
-from heed.attention.moving import Walk as Moving
+from heed.attention.moving import ForcedForward, Forward, MixtureWindow, Monotonic, Moving
 from heed.attention.past import fitted
 from heed.attention.position import Position
 from heed.attention.reach import Reached
