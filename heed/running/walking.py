@@ -14,11 +14,10 @@ from heed.running.opening import open_run
 from heed.running.stories.story import Run
 from heed.running.stories.writing import unescaped
 from heed.tasks.walking import WHOLE, Heard, Walk, continued, filled, labelled, translated
-from heed.viewing.taking import short
+from heed.viewing.taking import MEMBER, short
 from heed.viewing.walk import Key, Stage, Told, vector
 
 SHOWN = 40  # words of a complaint at most
-MEMBER = "members."  # begins the paths of a committee's networks, which are no layers
 
 _LISTEN: dict[str, Callable[[Run, str], Heard]] = {
     "translate": lambda run, text: translated(run.worker, text, run.config.decoding),

@@ -38,6 +38,9 @@ PLAIN = {
 }
 """What modules of other libraries are called here."""
 
+MEMBER = "members."
+"""Begins the paths of networks that stand side by side in a committee, and are no layers."""
+
 TOLD = ("entropy", "peak", "spread", "received")
 """What is told of each head where its weights were not formed."""
 
@@ -154,7 +157,7 @@ def short(paths: Iterable[str]) -> dict[str, str]:
     if len(set(map(tuple, found.values()))) < len(found) or [] in found.values():
         return {path: path or "attention" for path in cut}
     plain = all(len(parts) == 1 and parts[0].isdecimal() for parts in found.values())
-    what = "member" if all(path.startswith("members.") for path in cut) else "layer"
+    what = "member" if all(path.startswith(MEMBER) for path in cut) else "layer"
     return {
         path: f"{what} {parts[0]}" if plain else _joined(parts) for path, parts in found.items()
     }
