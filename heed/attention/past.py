@@ -56,9 +56,8 @@ class Coverage(Past):
     def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
         super().__init__(heads=heads, hint_width=hint_width)
         self.weight = parameter(heads, hint_width)
-        if (
-            hint_width == 1
-        ):  # added to the energy: from a positive start, learning goes the wrong way
+        if hint_width == 1:
+            # Added to the energy: from a positive start, learning goes the wrong way.
             nn.init.constant_(self.weight, -1.0)
 
     def hint(self, before: Tensor) -> Tensor:

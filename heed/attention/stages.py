@@ -143,7 +143,7 @@ class Step:
             per_head(k, H)[0, head],
             values,
             energy[0, head, 0],
-            self._hidden(reached, ok, places, head),
+            self._hidden(reached, ok, head),
             aligned.weight[0, head, 0],
             a,
             a if reached.fold is None else reached.fold(weight)[0, head, 0],
@@ -213,7 +213,7 @@ class Step:
             facts |= {f"κ{n + 1} before": float(x) for n, x in enumerate(slot[0, head])}
         return facts
 
-    def _hidden(self, reached: Reached, ok: Tensor, places: Places, head: int) -> tuple[str, ...]:
+    def _hidden(self, reached: Reached, ok: Tensor, head: int) -> tuple[str, ...]:
         """Why each column may not be looked at."""
         S, sinks, N = self.memory.S, self.memory.sinks, ok.shape[-1]
         whys = [""] * N

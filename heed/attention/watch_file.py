@@ -206,16 +206,9 @@ def load_watch(path: str | os.PathLike[str]) -> Watched:
         names = set(opened.keys())
         try:
             seen = _watched(told, names, lambda name: opened.get_slice(name), file)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            IndexError,
-            OverflowError,
-        ) as error:
-            if isinstance(error, HeedError):
-                raise
+        except HeedError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Refused(f"{file} describes a watch in a way that makes no sense") from error
     if names:
         raise Refused(f"{file} holds tensors that belong to no record, such as {min(names)!r}")

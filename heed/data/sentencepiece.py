@@ -57,9 +57,9 @@ def parse(data: bytes, where: str, limit: int) -> SentencePieces:
                 model, unknown = _number(trained.get(3, UNIGRAM)), _number(trained.get(40, 0))
             elif number == 3:
                 charsmap = bytes(_bytes(dict(_fields(_bytes(value))).get(2, b"")))
-    except (ValueError, IndexError, struct.error) as error:
-        if isinstance(error, Refused):
-            raise
+    except Refused:
+        raise
+    except (ValueError, IndexError, struct.error):
         raise Refused(f"{where} is no sentencepiece model, or was cut off") from None
     if not pieces:
         raise Refused(f"{where} is no sentencepiece model: it has no pieces")

@@ -171,9 +171,8 @@ class Foreign:
         if self.head == "pair":
             return self._written(read, written)
         given: dict[str, Any] = {"input_ids": ids}
-        for name in ("token_type_ids",):
-            if name in coded:
-                given[name] = coded[name][:, keep].to(self.device)
+        if "token_type_ids" in coded:
+            given["token_type_ids"] = coded["token_type_ids"][:, keep].to(self.device)
         given |= {"use_cache": False} if self.head == "causal" else {}
         return Read(given, read.source, remark=read.remark)
 

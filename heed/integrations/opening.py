@@ -75,9 +75,8 @@ def _plain(path: Path, raw: Mapping[str, Any]) -> None:
     for file in path.iterdir():
         if file.is_symlink() and not any(file.resolve().is_relative_to(root) for root in roots):
             raise Refused(f"{file} leads out of its folder")
-    for name in ("adapter_config.json",):
-        if (path / name).exists():
-            raise Refused(f"{path} has an {name}: merge the adapter into its model first")
+    if (path / "adapter_config.json").exists():
+        raise Refused(f"{path} has an adapter_config.json: merge the adapter into its model first")
     if raw.get("quantization_config"):
         raise Refused(f"{path} holds quantised weights, which are not opened")
     for key, number in _numbers(raw):

@@ -33,9 +33,8 @@ class Words(nn.Module):
     ) -> None:
         super().__init__()
         self.table = nn.Embedding(symbols, width)
-        nn.init.normal_(
-            self.table.weight, std=width**-0.5
-        )  # inputs and tied outputs both start near one
+        # So that inputs and tied outputs both start near one.
+        nn.init.normal_(self.table.weight, std=width**-0.5)
         self.position, self.dropout = position, nn.Dropout(dropout)
         self.types, self.norm = types, norm
         self.scale = width**0.5 if scale is None else scale

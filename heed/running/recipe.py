@@ -47,11 +47,8 @@ SIZED = (
 def names() -> list[str]:
     """The ready recipes."""
     folder = resources.files("heed") / "recipes"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if _is_recipe(file))
-
-
-def _is_recipe(file: Any) -> bool:
-    return bool(file.name.endswith(".yaml"))
+    found = (file.name for file in folder.iterdir())
+    return sorted(name.removesuffix(".yaml") for name in found if name.endswith(".yaml"))
 
 
 def load(recipe: str) -> dict[str, Any]:

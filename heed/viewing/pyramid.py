@@ -8,7 +8,7 @@ largest weight of their row; a head that is small enough to be read in numbers h
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,7 +97,7 @@ def of_rows(rows: Rows, T: int, S: int) -> Pyramid:
         if not exact:
             top[start : start + len(weight)] = weight.max(-1, initial=0.0)
             best.add(start, weight)
-    levels_ = [_level(each, T, S) for each in _coarser(sums, (down, across), steps)]
+    levels_ = [_level(each, T) for each in _coarser(sums, (down, across), steps)]
     if not exact:
         levels_.append(best.level(T, S, top))
     return Pyramid((T, S), levels_, {}, tally.result())
@@ -125,12 +125,9 @@ def of_map(
         # there are on the mean.
         levels_.append(_tiled((down * T / R, across * S / C), mean))
     levels_.reverse()
-    kept = {int(t): _row(_checked(np.atleast_2d(row), t, S)[0], t, T) for t, row in _items(rows)}
+    every_row = sorted((rows or {}).items())
+    kept = {int(t): _row(_checked(np.atleast_2d(row), t, S)[0], t, T) for t, row in every_row}
     return Pyramid((T, S), levels_, kept, dict(measured or {}))
-
-
-def _items(rows: Mapping[int, NDArray[Any]] | None) -> Iterator[tuple[int, NDArray[Any]]]:
-    yield from sorted((rows or {}).items())
 
 
 def levels(T: int, S: int) -> list[tuple[int, int]]:
@@ -192,7 +189,7 @@ def _coarser(
     return found[::-1]
 
 
-def _level(level: tuple[tuple[int, int], Floats], T: int, S: int) -> Level:
+def _level(level: tuple[tuple[int, int], Floats], T: int) -> Level:
     (down, across), sums = level
     return _tiled((down, across), sums / _counts(T, down)[:, None])
 
