@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.attention.statistics import statistics
 from heed.data.labelled import Labelled
 from heed.data.letters import Letters
 from heed.data.plan import longest_first
 from heed.data.tokenise import PAD, UNK
 from heed.tasks.cutting import Words
+from heed.tasks.looking import sharpness
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +137,11 @@ class Labeller:
         """Of each attention while texts are read: mean entropy (nats) and largest share."""
         ids = self.words.encode(texts)
         lengths = torch.tensor([len(each) for each in ids], device=self.device)
-        found = {}
-        for path, record in self._said(ids, texts, look=True).seen.items():
-            figures = statistics(record.weight)  # B H T each
-            places = torch.arange(figures.peak.shape[2], device=self.device)
-            real = (places < (1 if path == "pool" else lengths[:, None])).expand(len(ids), -1)
-            real = real[:, None].expand_as(figures.peak)
-            entropy, peak = (float(x[real].mean()) for x in (figures.entropy, figures.peak))
-            found[path] = {"entropy": entropy, "sharpness": peak}
-        return found
+        once = torch.ones_like(lengths)  # a pool asks once of a whole text
+        return {
+            path: sharpness(record.weight, once if path == "pool" else lengths)
+            for path, record in self._said(ids, texts, look=True).seen.items()
+        }
 
     @torch.inference_mode()
     def _said(self, ids: list[list[int]], texts: Sequence[str], look: bool) -> Any:

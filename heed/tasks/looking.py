@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from heed.attention.following import join, keys, sizes
+from heed.attention.statistics import statistics
 from heed.attention.watching import Records, Watched, attentions, watch
 from heed.records import Attended
 from heed.viewing.taking import summary
@@ -34,6 +38,15 @@ def looked(model: Any, work: Callable[[], Any], stream: int = 0) -> tuple[Any, d
             every = list(records)
             found[path] = every[min(stream, len(every) - 1)] if streams else Attended.join(every)
     return done, found
+
+
+def sharpness(weight: Tensor, counts: Tensor) -> dict[str, float]:
+    """Mean entropy (nats) and largest share over the first so many queries of rows.  B H T S, B"""
+    figures = statistics(weight)  # B H T each
+    places = torch.arange(weight.shape[2], device=weight.device)
+    real = (places < counts[:, None])[:, None].expand_as(figures.peak)
+    entropy, peak = (float(x[real].mean()) for x in (figures.entropy, figures.peak))
+    return {"entropy": entropy, "sharpness": peak}
 
 
 class Pass(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
-from heed.attention.statistics import entropy, statistics
+from heed.attention.statistics import entropy
 from heed.data.pairs import Links
 from heed.data.plan import longest_first
 from heed.data.tokenise import BOS, EOS, PAD, UNK, Kind, Tokeniser
@@ -25,6 +25,7 @@ from heed.decoding.sampling import sample
 from heed.decoding.stepping import Hypothesis
 from heed.records import Attended
 from heed.tasks import measuring
+from heed.tasks.looking import sharpness
 
 
 class Settings(BaseModel):
@@ -257,13 +258,16 @@ class Translator:
         self, pairs: Sequence[Example]
     ) -> Iterator[tuple[list[int], list[tuple[list[int], list[int]]]]]:
         """Batches of pairs as numbers: which rows they are, and source and target of each."""
-        sources = self.vocabulary.source.encode([pair.source for pair in pairs])
-        targets = self.vocabulary.target.encode([pair.target for pair in pairs])
-        cut = zip(map(self._cut, sources), (t[: self.writes] for t in targets), strict=True)
-        ids = list(cut)
+        ids = self._ids(pairs)
         lengths = {i: max(map(len, both)) for i, both in enumerate(ids)}
         for rows in longest_first(lengths, self.tokens):
             yield rows, [ids[i] for i in rows]
+
+    def _ids(self, pairs: Sequence[Example]) -> list[tuple[list[int], list[int]]]:
+        """Source and target of each pair, no longer than the model can read and write."""
+        sources = self.vocabulary.source.encode([pair.source for pair in pairs])
+        targets = self.vocabulary.target.encode([pair.target for pair in pairs])
+        return list(zip(map(self._cut, sources), (t[: self.writes] for t in targets), strict=True))
 
     @torch.inference_mode()
     def _read(
@@ -298,24 +302,19 @@ class Translator:
     def look(self, pairs: Sequence[Example]) -> tuple[dict[str, Attended], Tensor, Tensor]:
         """Every attention while given pairs are read, and the lengths of sources and targets."""
         self.model.eval()
-        sources = self.vocabulary.source.encode([pair.source for pair in pairs])
-        targets = self.vocabulary.target.encode([pair.target for pair in pairs])
-        source, lengths = self._padded([self._cut(each) for each in sources])
-        labels, written = self._padded([each[: self.writes] for each in targets])
+        ids = self._ids(pairs)
+        (source, lengths), (labels, written) = (
+            self._padded([each[i] for each in ids]) for i in (0, 1)
+        )
         return self.model(source, lengths, shifted(labels), need="weight").seen, lengths, written
 
     def sharpness(self, pairs: Sequence[Example]) -> dict[str, dict[str, float]]:
         """Of each attention while given pairs are read: mean entropy (nats) and largest share."""
         seen, sources, targets = self.look(pairs)
-        found = {}
-        for path, record in seen.items():
-            figures = statistics(record.weight)  # B H T each
-            lengths = sources if path.startswith("encoder") else targets
-            places = torch.arange(figures.peak.shape[2], device=self.device)
-            real = (places < lengths[:, None])[:, None].expand_as(figures.peak)
-            entropy, peak = (float(x[real].mean()) for x in (figures.entropy, figures.peak))
-            found[path] = {"entropy": entropy, "sharpness": peak}
-        return found
+        return {
+            path: sharpness(record.weight, sources if path.startswith("encoder") else targets)
+            for path, record in seen.items()
+        }
 
     def _cut(self, ids: list[int]) -> list[int]:
         """No longer than the model can read; the end stays."""
