@@ -16,9 +16,9 @@ import numpy as np
 
 from heed.errors import ShapeError
 from heed.viewing import chart
-from heed.viewing.drawing import number, shares, span, written
+from heed.viewing.drawing import number, shares, written
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import shown
+from heed.viewing.terminal import Range, shown
 
 FEW = 64 * 64  # weights of a figure up to which each takes two bytes
 BROAD = 11  # source or target words from which a heat map takes the whole width
@@ -229,7 +229,7 @@ def packed(panels: Sequence[Panel]) -> dict[str, Any]:
     labels: dict[tuple[str, ...], int] = {}
     each = []
     for panel in panels:
-        range = span(panel)
+        range = Range.of(panel)
         weight = np.rint(steps * shares(panel)).astype(kind).tobytes()
         each.append(
             {

@@ -73,15 +73,9 @@ def extent(text: str, size: float) -> float:
     return 0.56 * size * cell_len(text)
 
 
-def span(panel: Panel) -> Range:
-    """From zero, or the lowest weight where that is less, to the highest."""
-    low = min(0.0, float(panel.weight.min(initial=0.0)))
-    return Range(low, float(panel.weight.max(initial=low)))
-
-
 def shares(panel: Panel) -> NDArray[np.float64]:
     """Where each weight lies between the lowest and the highest, 0 to 1."""
-    range = span(panel)
+    range = Range.of(panel)
     return (panel.weight - range.low) / ((range.high - range.low) or 1.0)
 
 

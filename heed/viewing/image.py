@@ -23,7 +23,7 @@ from rich.cells import cell_len
 from heed.errors import Refused
 from heed.viewing import drawing as draw
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import shown
+from heed.viewing.terminal import Range, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -206,7 +206,7 @@ class Plot:
         return draw.written(f"{target} ← {source}  {self.panel.weight[row, column]:.3f}")
 
     def _legend(self) -> str:
-        range, y = draw.span(self.panel), self.height - 30
+        range, y = Range.of(self.panel), self.height - 30
         low, high = f"{range.low:.2g}", f"{range.high:.2f}"
         start = self.left + draw.extent(low, 11) + 4
         return (
@@ -248,7 +248,7 @@ def _paint(axes: Axes, plot: Plot) -> None:
     """One panel on matplotlib's axes."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    panel, range = plot.panel, draw.span(plot.panel)
+    panel, range = plot.panel, Range.of(plot.panel)
     scale = LinearSegmentedColormap.from_list("heed", [np.divide(stop, 255) for stop in draw.INK])
     top = range.high if range.high > range.low else range.low + 1
     rows, columns = max(1, len(panel.rows)), max(1, len(panel.columns))

@@ -73,6 +73,12 @@ class Range:
     low: float
     high: float
 
+    @classmethod
+    def of(cls, panel: Panel) -> Range:
+        """Those of its weights."""
+        low = min(0.0, float(panel.weight.min(initial=0.0)))
+        return cls(low, float(panel.weight.max(initial=low)))
+
     def share(self, weight: float) -> float:
         """Where a weight lies between them, 0 to 1."""
         return (weight - self.low) / (self.high - self.low) if self.high > self.low else 0.0
@@ -180,12 +186,11 @@ def shown(label: str) -> str:
 
 def _paints(panel: Panel, colour: bool, ascii_only: bool) -> list[Paint]:
     """The looks to try, best first; the last always fits."""
-    low = min(0.0, float(panel.weight.min(initial=0.0)))
-    range = Range(low, float(panel.weight.max(initial=low)))
+    range = Range.of(panel)
     if colour:
         return [Colours(range)]
     blocks = Blocks(range, " .:+#") if ascii_only else Blocks(range)
-    sayable = low == 0 and range.high < 9.995
+    sayable = range.low == 0 and range.high < 9.995
     return [Numbers("." if ascii_only else "·"), blocks] if sayable else [blocks]
 
 
