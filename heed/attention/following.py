@@ -250,7 +250,9 @@ def _stated(seen: Statistics, b: int, t: int | None) -> Statistics:
     if t is None:
         return Statistics(*(None if x is None else x[b : b + 1] for x in seen))  # type: ignore[arg-type]
     if seen.rows is None or seen.rows.shape[2] != seen.mass.shape[2]:
-        raise Refused("what each hypothesis gave to each key was not kept; watch from the begin on")
+        raise Refused(
+            "what each hypothesis gave to each key was not kept; begin the text inside the watch"
+        )
     whole = {"received", "map", "rows"}
     fields: dict[str, Tensor | None] = {
         name: None if x is None or name in whole else x[b : b + 1, :, t : t + 1]
@@ -261,7 +263,7 @@ def _stated(seen: Statistics, b: int, t: int | None) -> Statistics:
 
 
 def join(records: Sequence[Attended]) -> Attended:
-    """Consecutive looks as one, along T; keys that came later are 0 for who came before."""
+    """Consecutive looks as one, along T; keys that came later are 0 for queries before them."""
     if len(records) == 1:
         return records[0]
     S = max(keys(record) for record in records)

@@ -66,9 +66,9 @@ def watch(
 
     statistics  True or a `heed.Summary`: each record carries those instead of the weights, which
                 are then formed only where `need` asks for them; an attention that the model itself
-                asks for a Summary answers that one too. One call gives one map: who asks for
-                another than the model or a watch around this one is refused at the call. Least
-                costs `heed.Summary(received=False)`, of each query alone
+                asks for a Summary answers that one too. One call gives one map: a watch that
+                asks for another than the model, or than a watch around it, is refused at the
+                call. Least costs `heed.Summary(received=False)`, of each query alone
     modules     paths of attentions or patterns of them, such as "encoder.*" or ["*.cross"]
     heads       which heads are kept; all, unless told
     rows        which queries of each call are kept (negative ones count from the last): where a
@@ -183,7 +183,7 @@ class StandIn(Watchable):
         need: Need = "context",
         statistics: Summary | bool | None = None,
     ) -> Attended:
-        """Call `attend`; the queries (... T D) are there for who must know how many there are."""
+        """Call `attend`; the queries (... T D) are there for those who must count them."""
         return attend(need=need, statistics=statistics)
 
 

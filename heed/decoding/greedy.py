@@ -59,7 +59,7 @@ def follow(
 ) -> list[Hypothesis]:
     """One hypothesis per sentence, by any way of choosing (None: the likeliest symbol).
 
-    Who has ended leaves the batch.
+    A sentence that has ended leaves the batch.
     """
     trail, endings = Trail(), []
     alive = list(range(len(rules.limits)))

@@ -98,7 +98,7 @@ class Answerer(nn.Module):
     ) -> None:
         super().__init__()
         if encoder.words is None:
-            raise Refused("who answers reads by itself: the encoder needs words of its own")
+            raise Refused("an Answerer reads by itself: its encoder needs words of its own")
         if follows is not None and pool is None:
             raise Refused("whether a text follows another is asked of the pooled text")
         self.encoder, self.pool, self.words = encoder, pool, words

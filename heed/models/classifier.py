@@ -153,7 +153,7 @@ class Classified(Answered):
 
     @property
     def members(self) -> list[Classified]:
-        """Who says so: nobody else."""
+        """Who votes, as in a committee: this network alone."""
         return [self]
 
 

@@ -30,7 +30,7 @@ def encode(encoder: Encoder, words: Words, source: Tensor, lengths: Tensor) -> T
         return None
     exists = torch.arange(source.shape[1], device="cpu") < lengths[:, None]
     least = int(lengths.min())
-    if not least:  # who sees nothing reads zeros, on the general road alone
+    if not least:  # a text of nothing is read as zeros, on the general road alone
         return None
     if least == source.shape[1]:
         return _through(encoder.stack, words(source), None)

@@ -37,9 +37,9 @@ class Cache:
     """The keys and values of one layer for the symbols written so far, with room for more.
 
     What a carry tells of it never changes: a place is written once, by whoever comes first, and
-    who comes later goes on with a copy. What grows is not copied for each carry: of the old tables
-    nothing would be left to look at, and a step would hold all layers twice. Keys and values have
-    a table each, so that growing holds no more than one of them twice.
+    whoever comes later goes on with a copy. What grows is not copied for each carry: of the old
+    tables nothing would be left to look at, and a step would hold all layers twice. Keys and values
+    have a table each, so that growing holds no more than one of them twice.
     """
 
     def __init__(self, k: Tensor, v: Tensor, filled: int) -> None:

@@ -67,7 +67,7 @@ class Words(nn.Module):
         if self.position is not None:
             x = _standing(self.position, x, start, behind)
         if exists is not None and exists.about_keys_alone:
-            # Before the norm, in whose gradient 0 times NaN were NaN.
+            # Before the norm, in whose gradient 0 times NaN would be NaN.
             x = x.where(key_table(exists, x.shape[1], x.device)[..., None], 0)
         return self.dropout(x if self.norm is None else self.norm(x))
 

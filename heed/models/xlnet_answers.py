@@ -158,7 +158,7 @@ class Summary(nn.Module):
             exists = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
         if self.which == "mean":
             share = exists / exists.sum(-1, keepdim=True).clamp(min=1)
-            states = states.where(exists[..., None], 0)  # 0 times NaN were NaN
+            states = states.where(exists[..., None], 0)  # 0 times NaN is NaN
             chosen = (states * share.to(states.dtype)[..., None]).sum(1)
         else:
             T = exists.shape[1]

@@ -134,7 +134,7 @@ class Segment(NamedTuple):
 
 
 def harmless(x: Tensor, exists: Tensor) -> Tensor:
-    """Zero for whatever is no number where nothing is: 0 times NaN were NaN.    B T M, B T
+    """Zero for NaN and inf at places of padding: 0 times NaN would be NaN.    B T M, B T
 
     Numbers stay: padding sees itself, and leaves what it is to the memories, as in the published
     model.

@@ -160,7 +160,7 @@ class Learner:
             told = read_config(self.folder).model_copy(update={"heed": self.config.heed})
             if told != self.config:
                 raise Refused(
-                    f"{self.folder.recipe} is not the recipe that {self.folder.config} is of"
+                    f"{self.folder.recipe} and {self.folder.config} do not belong together"
                 )
         if self.found is not None:
             path = self.folder.checkpoints / self.found / "model.safetensors"

@@ -125,7 +125,7 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what was left half-written in a folder. Only for who alone writes there."""
+    """Remove what was left half-written in a folder. Only for whoever writes there alone."""
     if folder.is_dir():
         for name in os.listdir(folder):
             if TEMPORARY.fullmatch(name):

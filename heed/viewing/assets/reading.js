@@ -82,7 +82,7 @@ function wholeToken(word, say) {
   return details;
 }
 
-// The same as the map for who cannot see it: where each query looks most.
+// The same as the map for those who cannot see it: where each query looks most.
 function asTable({ field, queries, keys, name, say }) {
   const body = element("tbody");
   const caption = element("caption", {}, say("tableOf", name));
