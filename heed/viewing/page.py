@@ -85,13 +85,13 @@ class Page:
 _WITHOUT = "<noscript><p>The heat maps of this page are drawn by a script.</p></noscript>"
 
 
-SHARED = ("draw", "map", "lines", "figure", "page")
+SHARED = ("draw", "map", "lines", "controls", "figure", "page")
 SCRIPTS = {
     "atlas": (
         *("strings", "store", "field", "sources", "paint", "labels", "layout", "plate", "stage"),
-        *("threads", "thumbs", "figures", "reading", "controls", "phrases", "atlas"),
+        *("threads", "thumbs", "figures", "reading", "phrases", "atlas"),
     ),
-    "history": ("controls", "phrases", "history"),
+    "history": ("phrases", "history"),
 }
 """What a page with a block of this kind needs beside what all pages have."""
 

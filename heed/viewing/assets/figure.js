@@ -10,7 +10,8 @@ function build(host) {
 
   const pick = (chosenPanel) => ((panel = chosenPanel), draw());
   const turn = (chosenKind) => ((kind = chosenKind), draw());
-  tools.append(panelPicker(panels, pick), viewSwitch(views, kind, turn));
+  const named = Object.keys(views).map((name) => [name, name[0].toUpperCase() + name.slice(1)]);
+  tools.append(panelPicker(panels, pick), switchOf("view", named, kind, turn));
 
   function draw() {
     room = stage.clientWidth - 6;
@@ -53,19 +54,6 @@ function panelPicker(panels, pick) {
   const select = element("select", { "aria-label": "attention" }, ...options);
   select.addEventListener("change", () => pick(panels[select.value]));
   return select;
-}
-
-function viewSwitch(views, first, turn) {
-  const buttons = Object.keys(views).map((kind) => {
-    const name = kind[0].toUpperCase() + kind.slice(1);
-    const button = element("button", { type: "button", "aria-pressed": kind === first }, name);
-    button.addEventListener("click", () => {
-      buttons.forEach((each) => each.setAttribute("aria-pressed", each === button));
-      turn(kind);
-    });
-    return button;
-  });
-  return element("span", { class: "switch", role: "group", "aria-label": "view" }, ...buttons);
 }
 
 // Up and down go through the target words, left and right through the source words.
