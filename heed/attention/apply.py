@@ -55,7 +55,7 @@ def run(
     known = both(memory.visible, visible)
     reached = mechanism.reach(query, memory, places, known)
     call = call_of(mechanism, query, reached, places, need, position)
-    call.clean = reached.visible is known and _every_key_seen(visible, places)
+    call.clean = reached.visible is known and every_key_seen(visible, places)
     name, refusals = choose(call)
     if asked is not None and mechanism.align.draws and mechanism.training:
         name = None  # what was drawn inside a kernel cannot be drawn again
@@ -161,7 +161,7 @@ def call_of(
     )
 
 
-def _every_key_seen(visible: Visible | None, places: Places) -> bool:
+def every_key_seen(visible: Visible | None, places: Places) -> bool:
     """Whether no key of the memory is hidden from all queries by what a call adds."""
     return visible is None or (type(visible) is Causal and places.last_at_end)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heed.attention.apply import every_key_seen
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory, clean
 from heed.attention.naming import build
@@ -16,7 +17,7 @@ from heed.attention.watched import Watchable
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary
 from heed.shapes import check, check_width
-from heed.visible import Causal, Keys, Places, Visible, as_visible
+from heed.visible import Keys, Places, Visible, as_visible
 
 
 class Attending(Watchable):
@@ -158,7 +159,7 @@ class Attending(Watchable):
             T, S = query.shape[1], keys.shape[1]
             step, origin = (0, S - T) if state is None else (state.step, state.origin)
             places = Places(T, S, step, origin, keys.device)
-            if not (type(rest) is Causal and places.last_at_end):
+            if not every_key_seen(rest, places):
                 seen = Keys(rest.dense(places).any(2).any(1))
                 keys, values = clean(seen, keys, keys)
         return self.remember(keys, values, exists, segments)
