@@ -55,7 +55,7 @@ def run(
     if going and (overrides or attention or start or overwrite or folder):
         raise Refused(
             "a run goes on with its own recipe: leave out keys, --attention, --run, --from and "
-            "--overwrite"
+            f"--overwrite; another one begins with its weights: heed train RECIPE --from {recipe}"
         )
     if going and print_config:
         print((Path(recipe) / "recipe.yaml").read_text("utf-8"), end="")

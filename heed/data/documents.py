@@ -118,7 +118,7 @@ def refuse_nothing(report: SentenceReport) -> None:
     """Refuse files without a sentence that was kept."""
     if not report.kept:
         names = " and ".join(name for name, _ in report.files)
-        raise Refused(f"nothing to learn from in {names}: {report}")
+        raise Refused(f"there is no document in {names}: {report}")
 
 
 def _sentences(file: DocumentFiles, longest: int) -> Iterator[str | None]:

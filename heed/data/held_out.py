@@ -39,9 +39,10 @@ class HeldOut(BaseModel):
 
     def lacks(self, part: str, report: Report) -> NoReturn:
         """Refuse a part to which no text has fallen, with the cure."""
-        cure = "hold less out: " if part == "train" else "hold more out, or name a file: "
-        keys = "data.held_out" if part == "train" else f"data.held_out.{part}, data.{part}"
-        raise Refused(f"there is nothing in data.{part}: {report}; {cure}{keys}")
+        cure = f"hold more out, or name a file: data.held_out.{part}, data.{part}"
+        if part == "train":
+            cure = "is the file empty? Or hold less out: data.held_out"
+        raise Refused(f"there is nothing in data.{part}: {report}; {cure}")
 
 
 def side(text: str, held: HeldOut) -> Part:

@@ -127,7 +127,7 @@ def read_labelled(
             report.kept += 1
             yield row
     if not report.kept and only is None:
-        raise Refused(f"nothing to learn from in {files}: {report}")
+        raise Refused(f"there is no text in {files}: {report}")
 
 
 def label_set(rows: Iterable[Labelled]) -> tuple[str, ...]:
@@ -218,7 +218,11 @@ def _cells(files: LabelledFiles, table: Table) -> Iterator[tuple[int, str, str]]
             yield number, "", ""
         elif len(cells) <= last:
             count = f"{len(cells)} column{'s' * (len(cells) != 1)}"
-            raise Refused(f"{files}:{number}: {count}, and number {last} is asked for, from 0")
+            parted = "tabs" if files.tsv else "commas"
+            raise Refused(
+                f"{files}:{number}: {count} parted by {parted}; counted from 0, the label is in "
+                f"column {columns[1]} and the text in column {columns[0]}"
+            )
         else:
             yield number, cells[columns[0]], cells[columns[1]]
 

@@ -196,7 +196,7 @@ def _keep(pair: Pair, longest: int, report: Report) -> bool:
 
 def _some(files: Files, report: Report, only: Callable[[str], bool] | None) -> None:
     if not report.kept and only is None:
-        raise Refused(f"nothing to learn from in {files}: {report}")
+        raise Refused(f"there is no pair in {files}: {report}")
 
 
 def _rows(files: Files) -> Iterator[Pair]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -127,8 +128,9 @@ def _place(words: Sequence[str], at: str | None, first: int, named: str) -> int:
 
 
 def _bare(word: str) -> str:
-    """A word without the marks of where it begins or goes on, and in small letters."""
-    return word.strip("▁Ġ@# ").casefold()
+    """A word without the marks of where it begins or goes on, or of a sign such as [MASK] or
+    <mask>, and in small letters."""
+    return re.sub(r"^[\[<](.+)[\]>]$", r"\1", word.strip("▁Ġ@# ").casefold())
 
 
 def _floats(x: Tensor) -> list[float]:

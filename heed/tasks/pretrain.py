@@ -228,13 +228,14 @@ class Scores:
 
     def line(self) -> str:
         """In one line."""
-        found = (
-            f"loss {self.loss:.4f} (unigram {self.unigram_entropy:.4f}) · "
-            f"perplexity {self.perplexity:.2f} · accuracy {self.accuracy:.1f} %"
-        )
+        words = f"{self.loss:.4f} (unigram {self.unigram_entropy:.4f})"
+        found = f"perplexity {self.perplexity:.2f} · accuracy {self.accuracy:.1f} %"
         if self.follows_accuracy is None:
-            return found
-        return f"{found} · next sentence {self.follows_accuracy:.1f} %"
+            return f"loss {words} · {found}"
+        return (
+            f"loss {self.total:.4f} = words {words} + next sentence {self.follows_loss:.4f} · "
+            f"{found} · next sentence {self.follows_accuracy:.1f} %"
+        )
 
 
 def judged(readings: Sequence[Reading]) -> Scores:

@@ -92,7 +92,10 @@ def test_train_from_a_recipe_file(command: Callable[..., Any], tmp_path: Path) -
     ("line", "says"),
     [
         ("2\tnever seen", "valid.tsv:97: the label '2' never occurs in the training data"),
-        ("no tab", "valid.tsv:97: 1 column, and number 1 is asked for"),
+        (
+            "no tab",
+            "valid.tsv:97: 1 column parted by tabs; counted from 0",
+        ),
     ],
 )
 def test_bad_labels_are_told_with_file_and_line(

@@ -122,7 +122,7 @@ def test_json_that_is_no_document(tmp_path, line, message):
 
 
 def test_nothing_to_read_is_refused(tmp_path):
-    with pytest.raises(Refused, match="nothing to learn from"):
+    with pytest.raises(Refused, match="there is no document in"):
         list(read_sentences(DocumentFiles(text=file(tmp_path, "\n \n"))))
     with pytest.raises(Refused, match="cannot read"):
         list(read_sentences(DocumentFiles(text=tmp_path / "missing")))

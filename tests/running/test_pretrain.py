@@ -22,6 +22,7 @@ from heed.running.stories import story
 from heed.running.stories.documents import kept
 from heed.running.stories.pretraining import HiddenWords, rows
 from heed.running.train import onward
+from heed.running.walking import walk
 from heed.tasks.pretrain import Hidden, build
 from heed.training import tensors
 from heed.training.settings import Training
@@ -145,6 +146,12 @@ def test_masks_that_were_not_read_are_said(server: Server, learnt: Path) -> None
     assert done.code == 0, done.err
     said = [line for line in done.err.splitlines() if "not read" in line]
     assert said == ["heed: the last 10 symbols were not read: the model has no more places"]
+
+
+def test_a_mask_is_walked_to_as_it_was_typed(learnt: Path) -> None:
+    for at in ("[MASK]", "<mask>", "mask"):
+        (told,) = walk(learnt, ["a1 [MASK] a2"], at=at, device="cpu")
+        assert told.title.startswith("<mask> · place 2 · ")
 
 
 def test_a_run_is_evaluated_on_what_it_keeps_and_on_files(server: Server, learnt: Path) -> None:

@@ -163,9 +163,12 @@ def test_scores_by_hand() -> None:
     assert (scores.pairs, scores.follows_accuracy) == (4, 75.0)
     assert scores.follows_loss == pytest.approx(0.2)
     assert scores.total == pytest.approx(1.2)
-    assert "next sentence 75.0 %" in scores.line()
+    told = "loss 1.2000 = words 1.0000 (unigram 0.6931) + next sentence 0.2000 · "
+    assert scores.line().startswith(told)  # the sum is what training and its history show
+    assert scores.line().endswith("next sentence 75.0 %")
     alone = judged([Reading(2.0, 1, np.array([0, 2]))])
     assert alone.follows_loss is None
     assert alone.total == 1.0
+    assert alone.line().startswith("loss 1.0000 (unigram ")
     assert "next" not in alone.line()
     assert entropy(np.array([5, 0])) == 0
