@@ -380,7 +380,8 @@ class Attended:
         said = self._statistics
         table: dict[str, Tensor] = {}
         if self._weight is not None and self._weight.numel():
-            share = self._weight[0].detach().float()  # H T S
+            weight = self._weight[0].detach().float()  # H T S
+            share = weight / weight.sum(-1, keepdim=True).clamp(min=1e-30)
             logs = share.clamp(min=1e-30).log()
             table = {"entropy": -(share * logs).sum(-1), "peak": share.amax(-1)}
         elif said is not None:

@@ -1,5 +1,7 @@
 """The plain records: Attended, State, Claims, Call."""
 
+import re
+
 import pytest
 import torch
 from torch import Tensor
@@ -249,3 +251,12 @@ def test_a_notebook_shows_a_row_for_each_head() -> None:
     assert "served by" in html
     assert "entropy" in attend(torch.randn(1, 3, 8), statistics=True)._repr_html_()
     assert "(itself)" in seen._repr_html_()
+
+
+def test_what_a_notebook_shows_is_of_the_normalised_row() -> None:
+    """A row of local-p does not sum to one; its weights and its statistics must tell the same."""
+    attend, x = heed.Attention("local-p/general", query=4, window=2), torch.randn(1, 6, 4)
+    weight = attend(x, need="weight")._repr_html_()
+    said = attend(x, statistics=True)._repr_html_()
+    entropy, peak = re.findall(r"<td>([\d.]+)</td>", weight)[1:]
+    assert re.findall(r"<td>([\d.]+)</td>", said)[1:3] == [entropy, peak]
