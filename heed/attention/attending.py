@@ -107,6 +107,9 @@ class Attending(Watchable):
             )
         if visible is not None:
             visible = as_visible(visible)
+        if query is not None:
+            check(queries=(query, "B T M"))
+            check_width("queries", query, self.widths[0])
         if memory is None:
             memory = query
         if isinstance(memory, Tensor):
@@ -119,9 +122,6 @@ class Attending(Watchable):
                     "this memory was made by another attention: each remembers in its own way"
                 )
             memory = replace(memory, owner=self.mechanism.token)
-        if query is not None:
-            check(queries=(query, "B T M"))
-            check_width("queries", query, self.widths[0])
         seen: Attended = self.mechanism(
             None if query is None else self.shape_query(query),
             memory,
@@ -153,6 +153,7 @@ class Attending(Watchable):
         segments: Tensor | None,
     ) -> Memory:
         """A memory for this call alone: what the call hides from every query is cleaned first."""
+        check(keys=(keys, "B S K"))
         exists, rest = (None, None) if visible is None else visible.split()
         values = keys
         if query is not None and rest is not None:

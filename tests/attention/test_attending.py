@@ -174,6 +174,8 @@ SLIPS: dict[str, Callable[[], Any]] = {
     "a rotary class": lambda: heed.MultiHeadAttention(M, 2, position=Rotary),  # type: ignore[arg-type]
     "rotary and an odd width": lambda: heed.MultiHeadAttention(6, 2, position=Rotary()),
     "other heads of ALiBi": lambda: heed.MultiHeadAttention(M, 2, position=ALiBi(heads=4)),
+    "a query without axes": lambda: L(torch.randn(M), visible=heed.causal()),
+    "keys without axes": lambda: L(X, torch.randn(M), visible=heed.causal()),
     "groups from torch": lambda: heed.MultiHeadAttention.from_torch(
         nn.MultiheadAttention(M, 2), groups=1
     ),
