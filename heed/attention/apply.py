@@ -14,7 +14,7 @@ from torch.nn.functional import dropout, pad
 from heed.attention.align import Aligned, hidden
 from heed.attention.memory import Memory
 from heed.attention.past import fitted
-from heed.attention.piecewise import of_queries
+from heed.attention.piecewise import of_queries, of_table
 from heed.attention.position import Position
 from heed.attention.reach import Reached
 from heed.attention.score import Score
@@ -237,7 +237,9 @@ class _Scene:
 
     def row(self, t: int) -> _Scene:
         """The scene of query t alone."""
-        tables = (_row(x, t) for x in (self.ok, self.gain, self.bias))
+        tables = (
+            x if x is None else of_table(x, t, t + 1) for x in (self.ok, self.gain, self.bias)
+        )
         cut = slice(t, t + 1)
         q, query = self.q[:, :, cut], self.query[:, :, cut]
         return _Scene(q, query, self.memory, self.places.row(t), *tables)
@@ -320,11 +322,6 @@ def _joined(rows: list[Tensor | None]) -> Tensor | None:
     """Facts of single rows, along T.    B H 1 -> B H T"""
     present = [row for row in rows if row is not None]
     return torch.cat(present, 2) if present else None
-
-
-def _row(table: Tensor | None, t: int) -> Tensor | None:
-    """Row t of a table that broadcasts to B H T S."""
-    return table if table is None or table.shape[2] == 1 else table[:, :, t : t + 1]
 
 
 def _gain(call: Call) -> Tensor | None:

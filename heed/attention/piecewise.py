@@ -24,16 +24,14 @@ from heed.visible import (
 def of_queries(call: Call, start: int, stop: int) -> Call:
     """The same call for the queries from `start` to before `stop` alone."""
     places, gain, bias = call.places, call.gain, call.bias
-    if bias is not None:  # which need not have all four axes
-        bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     segment = None if places.segment is None else places.segment[:, start:stop]
     some = replace(places, T=stop - start, step=places.step + start, segment=segment)
     return replace(
         call,
         q=call.q[:, :, start:stop],
         visible=None if call.visible is None else of_some(call.visible, places, start, stop),
-        gain=gain if gain is None else Gaussian(_third(gain.centre, start, stop), gain.sigma),
-        bias=bias if bias is None else _third(bias, start, stop),
+        gain=gain if gain is None else Gaussian(of_table(gain.centre, start, stop), gain.sigma),
+        bias=bias if bias is None else of_table(bias, start, stop),
         places=some,
     )
 
@@ -46,14 +44,14 @@ def of_some(visible: Visible, places: Places, start: int, stop: int) -> Visible:
     if isinstance(visible, Not):
         return Not(of_some(visible.part, places, start, stop))
     if isinstance(visible, Near):
-        return Near(_third(visible.centre, start, stop), visible.half)
+        return Near(of_table(visible.centre, start, stop), visible.half)
     if isinstance(visible, Packed):
         return Packed(visible.key_ids, visible.query_ids[:, start:stop])
     if isinstance(visible, Causal | Window | Lengths | Keys):
         return visible  # their places, or the keys alone, say it
-    return Mask(_third(visible.dense(places), start, stop))
+    return Mask(of_table(visible.dense(places), start, stop))
 
 
-def _third(table: Tensor, start: int, stop: int) -> Tensor:
-    """Some of the axis T, unless one row speaks for all.    ... T ... -> ... n ..."""
+def of_table(table: Tensor, start: int, stop: int) -> Tensor:
+    """Some rows of a table, unless one speaks for all.    B H T ... -> B H n ..."""
     return table if table.shape[2] == 1 else table[:, :, start:stop]

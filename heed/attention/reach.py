@@ -36,10 +36,11 @@ class Reached:
     widen: Callable[[Tensor], Tensor] | None = None  # a bias over S, for a regrouped memory
 
     def felt(self, position: Position | None, places: Places) -> Tensor | None:
-        """The bias, and what a position adds to it.    -> broadcasts to B H T S"""
+        """The bias, and what a position adds to it; four axes, which broadcast to B H T S."""
         added = None if position is None else position.bias(places)
         if added is None:
             return self.bias
+        added = added.reshape((1,) * (4 - added.ndim) + added.shape)
         added = self.widen(added) if self.widen else pad(added, (0, self.memory.sinks))
         return added if self.bias is None else self.bias + added
 

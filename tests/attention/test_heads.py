@@ -391,6 +391,27 @@ def test_expanded_window_feels_the_distance_by_alibi() -> None:
         assert weight[h].tolist() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("past", ["coverage", "location-aware"])
+@pytest.mark.parametrize("score", ["scaled-dot", "additive"])
+def test_a_mechanism_with_a_past_feels_the_distance_by_alibi(past: str, score: str) -> None:
+    """A first query has no past: it looks where it would without one."""
+    chosen: dict[str, Any] = {"position": ALiBi(heads=H)}
+    attend = drawn(heed.MultiHeadAttention(M, H, mechanism=f"{past}/{score}", **chosen)).double()
+    plain = heed.MultiHeadAttention(M, H, mechanism=score, **chosen).double()
+    plain.load_state_dict(attend.state_dict(), strict=False)
+    x = torch.randn(B, S, M).double()
+    memory, state = attend.remember(x), heed.State()
+    first = plain(x[:, :1], plain.remember(x), state, need="weight").weight
+    whole = attend(x, memory, state, need="weight").weight
+    torch.testing.assert_close(whole[:, :, :1], first)
+    rows = []
+    for query in x.split(1, 1):
+        seen = attend(query, memory, state, need="weight")
+        state = seen.state
+        rows.append(seen.weight)
+    torch.testing.assert_close(torch.cat(rows, 2), whole)
+
+
 def test_a_position_that_does_nothing_changes_nothing() -> None:
     _, ours = pair()
     still = heed.MultiHeadAttention(M, H, position=Position()).double()
