@@ -27,7 +27,8 @@ from heed.attention.memory import Memory
 from heed.attention.piecewise import of_some
 from heed.attention.stages import Step, all_of
 from heed.attention.walked import Asked, Walk, at_rest
-from heed.attention.watching import Standing, attentions
+from heed.attention.watched import Hook
+from heed.attention.watching import EAGER, Standing, present
 from heed.errors import Refused
 from heed.records import Attended, State
 from heed.visible import Causal, Mask, Packed, Places, Visible, Window, as_visible, conjuncts
@@ -63,16 +64,10 @@ def listen(model: nn.Module) -> Iterator[dict[str, list[Asked]]]:
 
     Those of other libraries too, where heed stands in for them (heed.integrations).
     """
-    found = dict(attentions(model))
-    if not found:
-        raise Refused(
-            "there is no heed attention inside this model to walk through; those of other "
-            "libraries are exchanged by heed.integrations.huggingface.enable(model) or "
-            "heed.integrations.torch.replace(model)"
-        )
+    found = present(model, "to walk through")
     heard: dict[str, list[Asked]] = {path: [] for path in found}
     with ExitStack() as stack:
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(EAGER)
         for path, module in found.items():
             around = model.get_submodule(path)
             if isinstance(around, Attending | Mechanism):
@@ -82,7 +77,7 @@ def listen(model: nn.Module) -> Iterator[dict[str, list[Asked]]]:
         yield heard
 
 
-def _note(calls: list[Asked]) -> Any:
+def _note(calls: list[Asked]) -> Hook:
     def note(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Attended
     ) -> None:
@@ -104,7 +99,7 @@ def _note(calls: list[Asked]) -> Any:
             )
         )
 
-    return note
+    return Hook(note)
 
 
 def _given(

@@ -36,7 +36,7 @@ HOOKS = (
 
 
 class Hook(partial[Any]):
-    """What a watch calls before or after a module."""
+    """What a watch, or a walk, calls before or after a module."""
 
 
 class Watchable(nn.Module):
@@ -121,7 +121,7 @@ class Watched(Mapping[str, Records]):
     seen["decoder.attention"][0].weight            of its first call    B H T S
     seen.tokens(words, modules="encoder.*")        the words that are looked at and from
     seen.follow(hypothesis)                        what one text saw, step by step
-    seen.save("seen.safetensors")                  and heed.attention.watching.load_watch
+    seen.save("seen.safetensors")                  and heed.load_watch("seen.safetensors")
     """
 
     def __init__(self, paths: Iterable[str]) -> None:

@@ -90,13 +90,7 @@ def watch(
     """
     if not isinstance(model, nn.Module):
         raise Refused(f"watch takes a model, a torch.nn.Module, not {type(model).__name__}")
-    found = dict(attentions(model))
-    if not found:
-        raise Refused(
-            "there is no heed attention inside this model to watch; those of other libraries are "
-            "exchanged by heed.integrations.huggingface.enable(model) or "
-            "heed.integrations.torch.replace(model)"
-        )
+    found = present(model, "to watch")
     others = _others(model, found)
     seen = Watched(found if modules is None else matching(found, modules, others))
     seen.others = others
@@ -110,7 +104,7 @@ def watch(
     if tokens is not None:
         seen.tokens(tokens)
     with ExitStack() as stack:
-        stack.enter_context(_EAGER)
+        stack.enter_context(EAGER)
         following.listen(model, stack)
         for path in seen:
             before, after = wish.hooks(path, keeper)
@@ -121,25 +115,25 @@ def watch(
 
 
 class _Eager:
-    """Graph capture is off from the first watch that begins until none is left."""
+    """Graph capture is off from the first that watches or listens until none is left."""
 
     def __init__(self) -> None:
-        self.lock, self.watches, self.stance = Lock(), 0, ExitStack()
+        self.lock, self.inside, self.stance = Lock(), 0, ExitStack()
 
     def __enter__(self) -> None:
         with self.lock:
-            if not self.watches:
+            if not self.inside:
                 self.stance.enter_context(torch.compiler.set_stance("force_eager"))
-            self.watches += 1
+            self.inside += 1
 
     def __exit__(self, *error: object) -> None:
         with self.lock:
-            self.watches -= 1
-            if not self.watches:
+            self.inside -= 1
+            if not self.inside:
                 self.stance.close()
 
 
-_EAGER = _Eager()
+EAGER = _Eager()
 
 
 class Attend(Protocol):
@@ -197,6 +191,18 @@ def attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
         deputy = next((x for x in module.children() if isinstance(x, StandIn)), None)
         if deputy is not None or isinstance(module, Attending | Mechanism):
             found.append((path, module if deputy is None else deputy))
+    return found
+
+
+def present(model: nn.Module, purpose: str) -> dict[str, nn.Module]:
+    """The same by path; a model that has none is refused, whatever they are for."""
+    found = dict(attentions(model))
+    if not found:
+        raise Refused(
+            f"there is no heed attention inside this model {purpose}; those of other libraries "
+            "are exchanged by heed.integrations.huggingface.enable(model) or "
+            "heed.integrations.torch.replace(model)"
+        )
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -224,6 +225,30 @@ def test_a_whole_model_is_listened_to() -> None:
     assert follow(heard["pool"], row=1).agrees
     model(torch.randn(2, 3, 4))
     assert len(heard["own"]) == 1  # nothing is left behind
+
+
+def test_a_compiled_model_runs_eagerly_as_long_as_somebody_listens() -> None:
+    def stance() -> str:
+        return torch._dynamo.eval_frame._stance.stance
+
+    attend = heed.Attention("dot", query=2)
+    watch, listening = heed.watch(attend), listen(attend)
+    before = stance()
+    watch.__enter__()
+    listening.__enter__()
+    watch.__exit__(None, None, None)
+    assert stance() == "force_eager"
+    listening.__exit__(None, None, None)
+    assert stance() == before != "force_eager"
+
+
+def test_a_copy_is_not_listened_to() -> None:
+    attend, x = heed.Attention("dot", query=2), torch.randn(1, 2, 2)
+    with listen(attend) as heard:
+        deepcopy(attend)(x)
+        assert heard[""] == []
+        attend(x)
+    assert len(heard[""]) == 1
 
 
 def test_a_disagreement_is_said() -> None:
