@@ -7,9 +7,11 @@ is ever executed, and tensors are read one record at a time, when they are asked
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -175,9 +177,7 @@ def _write(
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for name, (shape, dtype) in sorted(layout.items(), key=lambda entry: -SIZES[entry[1][1]]):
-        size = SIZES[dtype]
-        for n in shape:
-            size *= n
+        size = SIZES[dtype] * math.prod(shape)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
         end += size
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -194,8 +194,11 @@ def _write(
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+    except OSError as error:
+        raise Refused(f"cannot write '{path}': {error.strerror}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
 
 
 def load_watch(path: str | os.PathLike[str]) -> Watched:

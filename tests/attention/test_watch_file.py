@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,14 @@ def test_it_comes_back_as_it_was(tmp_path: Path, spill: bool) -> None:
     same(seen, load_watch(str(tmp_path / "twice")))
     assert (tmp_path / "twice").read_bytes() == file.read_bytes()
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("folder", ["missing", "a file"])
+def test_a_place_that_cannot_be_written_to_is_told_in_words(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "a file").touch()
+    place = tmp_path / folder / "seen"
+    with pytest.raises(Refused, match=f"cannot write '{re.escape(str(place))}'"):
+        watched(tmp_path).save(place)
 
 
 def test_who_was_followed_can_be_followed_again(tmp_path: Path) -> None:
