@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.attention.heads import MultiHeadAttention
+from heed.attention.listening import HOOKS
 from heed.attention.watched import matching
 from heed.attention.watching import StandIn
 from heed.errors import Refused, ShapeError
@@ -90,8 +91,7 @@ def _check(path: str, module: nn.Module) -> None:
             f"{path} is a {type(module).__name__}, with a way of its own that would be lost; "
             "leave it out: modules=..."
         )
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-    if any(hooks):
+    if any(getattr(module, kept) for kept in HOOKS):
         raise Refused(f"{path} has hooks, which would be lost; remove them first")
 
 

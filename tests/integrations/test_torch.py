@@ -312,10 +312,11 @@ def test_what_cannot_be_exchanged_is_refused() -> None:
         replace(model)
     assert type(model["plain"]) is nn.MultiheadAttention  # nothing was done by half
     replace(model, modules="plain")
-    hooked = nn.MultiheadAttention(M, H)
-    hooked.register_forward_hook(lambda *_: None)
-    with pytest.raises(Refused, match="has hooks"):
-        replace(hooked)
+    for kind in ("forward", "forward_pre", "full_backward", "full_backward_pre"):
+        hooked = nn.MultiheadAttention(M, H)
+        getattr(hooked, f"register_{kind}_hook")(lambda *_: None)
+        with pytest.raises(Refused, match="has hooks"):
+            replace(hooked)
     with pytest.raises(HeedError):
         replace(nn.MultiheadAttention(M, H), "pointer")
     with pytest.raises(Refused, match="stand in none"):
