@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -168,9 +168,7 @@ def clearly(path: Path) -> Iterator[None]:
     """Whatever transformers makes of a folder that is not as it expects, in one line."""
     try:
         yield
-    except HeedError:
-        raise
-    except (KeyboardInterrupt, MemoryError):
+    except (HeedError, MemoryError):
         raise
     except Exception as error:  # a stranger's folder can lead anywhere inside transformers
         said = " ".join(str(error).split())
@@ -192,5 +190,5 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(level)
-        restore: Callable[[], None] = logging.enable_progress_bar if bars else lambda: None
-        restore()
+        if bars:
+            logging.enable_progress_bar()
