@@ -5,10 +5,10 @@ from typing import Literal
 
 from heed.attention import align, moving, past, reach, read, score
 from heed.attention.mixed import Mixed
+from heed.attention.part import Part
 from heed.records import Claims
 
 Slot = Literal["score", "past", "reach", "align", "read"]
-Part = score.Score | past.Past | reach.Reach | align.Align | read.Read
 
 
 @dataclass(frozen=True, slots=True)

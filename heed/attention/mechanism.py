@@ -67,7 +67,7 @@ class Mechanism(Watchable):
     @property
     def in_line(self) -> bool:
         """Whether a part needs the keys in a line, one column each."""
-        return self.score.in_line or self.past is not None or self.align.in_line
+        return any(part.in_line for part in self.parts)
 
     @property
     def slots(self) -> set[str]:
@@ -200,7 +200,7 @@ def _check_parts(mechanism: Mechanism) -> None:
             f"{score.hint_width}: build it with hint_width={score.hint_width}"
         )
     if reach.regroups and mechanism.in_line:
-        others = [part.name for part in (score, past, align) if part is not None and part.in_line]
+        others = [part.name for part in mechanism.parts if part.in_line]
         raise Refused(
             f"{reach.name} puts keys together; with {' and '.join(others)} they must stay in a "
             "line, one by one"
