@@ -44,7 +44,9 @@ class SmallMaps:
         ]
         if not drawn:
             return
-        wide = max(max(cell_len(title), *(line.cell_len for line in map_)) for title, map_ in drawn)
+        wide = max(
+            max([cell_len(title), *(line.cell_len for line in map_)]) for title, map_ in drawn
+        )
         across = max(1, (options.max_width + BETWEEN) // (wide + BETWEEN))
         for start in range(0, len(drawn), across):
             some = drawn[start : start + across]
@@ -72,7 +74,7 @@ def _lines(weight: NDArray[np.float64], colour: bool, shades: str) -> Iterator[T
             shade = np.minimum((row * len(shades)).astype(int), len(shades) - 1)
             # A long text looked at evenly has no weight that is dark enough for a shade. A row is
             # blank only where it looks at nothing: half of its heaviest is seen at least.
-            seen = (row > 0) & (row**2 >= row.max() ** 2 / 2)
+            seen = (row > 0) & (row**2 >= row.max(initial=0.0) ** 2 / 2)
             yield Text("".join(shades[n] for n in np.maximum(shade, seen)))
         return
     painted = [[Color.from_rgb(*rgb) for rgb in row] for row in colours(share, SCALE).tolist()]

@@ -1,6 +1,7 @@
 """Small maps side by side: what is drawn where, in letters and in colours."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def printed(panels: list[Panel], width: int = 20, **how) -> str:
 
 def test_as_many_side_by_side_as_fit() -> None:
     one, two = panel("a", [[1.0, 0.0], [0.25, 0.75]]), panel("second", [[0.05]])
-    assert printed([one, two]) == "a       second\n█       ░\n▒▓\n\n".replace("▒▓", "▒█")
+    assert printed([one, two]) == "a       second\n█       ░\n▒█\n\n"
     assert printed([one, two], width=9) == "a\n█\n▒█\n\nsecond\n░\n\n"
     assert printed([]) == ""
     assert printed([panel("\x1b[1m\u202e", [[1.0]])]).startswith("\\x1b[1m\\u202e")
@@ -42,6 +43,14 @@ def test_half_a_line_for_each_row_in_colour() -> None:
     found = printed([panel("a", [[1.0], [0.0], [0.5]])], force_terminal=True, color_system="256")
     assert found.count("▀") == 2
     assert "\x1b" in found
+
+
+@pytest.mark.parametrize("colour", [None, "256"])
+@pytest.mark.parametrize("shape", [(0, 2), (2, 0), (0, 0)])
+def test_an_empty_panel_has_its_title_alone(shape: tuple[int, int], colour: str | None) -> None:
+    empty = Panel.of("a", np.zeros(shape), "r" * shape[0], "c" * shape[1])
+    found = printed([empty], force_terminal=colour is not None, color_system=colour)
+    assert re.sub(r"\x1b\[\d*m", "", found).split() == ["a"]
 
 
 @pytest.mark.parametrize(("count", "kept"), [(3, 3), (24, 24), (25, 24), (100, 24)])
