@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.text import Text
 
 from heed.viewing.drawing import number, steps, ticks
-from heed.viewing.terminal import shown
+from heed.viewing.terminal import cut, shown
 
 if TYPE_CHECKING:
     from heed.viewing.chart import BarChart, Line, LineChart
@@ -85,7 +85,7 @@ def lines(chart: LineChart, width: int, ascii_only: bool) -> Iterator[Text]:
         )
         if row in names:
             n, name = names[row]
-            text.append(" " + _cut(name, beside - 1), COLOURS[n % len(COLOURS)])
+            text.append(" " + cut(name, beside - 1), COLOURS[n % len(COLOURS)])
         text.no_wrap = True
         yield text
     yield from _foot(chart, margin, canvas.width, (left, right), ascii_only)
@@ -141,7 +141,7 @@ def bars(chart: BarChart, width: int, ascii_only: bool) -> Iterator[Text]:
         yield _key(chart, margin, ascii_only)
     for place, label in enumerate(labels):
         for n, each in enumerate(chart.bars):
-            name = _cut(label, margin) if n == 0 else ""
+            name = cut(label, margin) if n == 0 else ""
             value = each.values[place]
             share = max(0.0, value / chart.highest()) if math.isfinite(value) else 0.0
             bar = _bar(share * room, LETTERS[n % len(LETTERS)] if ascii_only else "")
@@ -166,7 +166,3 @@ def _key(chart: BarChart, margin: int, ascii_only: bool) -> Text:
         key.append(LETTERS[n % len(LETTERS)] if ascii_only else "█", COLOURS[n % len(COLOURS)])
         key.append(f" {shown(each.name)}  ")
     return key
-
-
-def _cut(label: str, width: int) -> str:
-    return label if cell_len(label) <= width else set_cell_size(label, max(1, width - 1)) + "…"

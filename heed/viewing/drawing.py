@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
 from heed.errors import Refused
 from heed.viewing.panels import Panel
-from heed.viewing.terminal import Range, shown
+from heed.viewing.terminal import Range, cut, shown
 
 LONGEST = 22  # letters of a label in a picture; all of it is in its tooltip
 FONTS = (
@@ -64,8 +64,7 @@ def token(text: str) -> str:
 
 def shortened(label: str, longest: int = LONGEST) -> str:
     """A label that fits a picture."""
-    label = shown(label)
-    return label if cell_len(label) <= longest else set_cell_size(label, longest - 1).rstrip() + "…"
+    return cut(shown(label), longest)
 
 
 def extent(text: str, size: float) -> float:

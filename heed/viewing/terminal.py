@@ -156,7 +156,7 @@ class Layout:
 
     def line(self, label: str, weights: list[float]) -> Text:
         """A row label and its cells."""
-        label = _cut(shown(label), self.margin)
+        label = cut(shown(label), self.margin)
         line = Text(" " * (self.margin - cell_len(label)) + label + " ", style="bold")
         cells = Text()
         for weight in weights:
@@ -182,6 +182,13 @@ def shown(label: str) -> str:
     if not label.strip(" "):
         return "␣" * len(label)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in label)
+
+
+def cut(label: str, width: int) -> str:
+    """As much of a label as so many cells hold; one that is cut ends in …"""
+    if cell_len(label) <= width:
+        return label
+    return set_cell_size(label, max(0, width - 1)).rstrip() + "…"
 
 
 def _paints(panel: Panel, colour: bool, ascii_only: bool) -> list[Paint]:
@@ -235,10 +242,6 @@ def _stacked(letters: list[str], height: int) -> list[str]:
     if len(letters) > height:
         letters = [*letters[: height - 1], "⋮"]
     return [""] * (height - len(letters)) + letters
-
-
-def _cut(label: str, width: int) -> str:
-    return label if cell_len(label) <= width else set_cell_size(label, width - 1).rstrip() + "…"
 
 
 def _centred(piece: str, width: int) -> str:
