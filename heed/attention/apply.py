@@ -23,7 +23,7 @@ from heed.errors import ShapeError
 from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics
 from heed.kernels.ability import lowered
-from heed.kernels.choose import ALIGNING, KERNELS, choose, is_on
+from heed.kernels.choose import ALIGNING, SERVING, choose, is_on
 from heed.records import Attended, Call, Need, State, Statistics, Summary
 from heed.visible import Causal, Places, Visible, both
 
@@ -64,14 +64,14 @@ def run(
         return _reference(mechanism, call, query, reached, state, kernel, refusals, asked)
     after = _after(state, T, {})
     if asked is None:
-        return Attended(KERNELS[name].run(call), after, kernel=name, refusals=refusals)
+        return Attended(SERVING[name].run(call), after, kernel=name, refusals=refusals)
     if not asked.received:
         reason = _apart(call, name, reached, asked)
         if reason is None:
             context, seen = fused_statistics.together(call)
             return Attended(context, after, kernel="statistics", refusals=refusals, statistics=seen)
         refusals = (*refusals, ("one pass", reason))
-    context, log_sum = fused_statistics.context(call, name, KERNELS[name].run)
+    context, log_sum = fused_statistics.context(call, name, SERVING[name].run)
     reason, seen = _look_back(mechanism, call, query, reached, state, asked, log_sum)
     refusals = refusals if reason is None else (*refusals, ("statistics", reason))
     return Attended(context, after, kernel=name, refusals=refusals, statistics=seen)

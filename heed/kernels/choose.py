@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 from types import ModuleType
+from typing import Protocol
+
+from torch import Tensor
 
 from heed.errors import UnknownName
 from heed.kernels import (
@@ -21,18 +24,35 @@ from heed.kernels import (
 )
 from heed.records import Call
 
-KERNELS: dict[str, ModuleType] = {
+
+class Kernel(Protocol):
+    """A module that may serve calls."""
+
+    def refusal(self, call: Call) -> str | None:
+        """Why it cannot serve a call; None where it can."""
+
+
+class Serving(Kernel, Protocol):
+    """A module that serves whole calls."""
+
+    def run(self, call: Call) -> Tensor:
+        """The context.    B H T R"""
+
+
+SERVING: dict[str, Serving] = {
     "window": window,
     "banded": banded,
     "single": single,
     "sdpa": sdpa,
     "additive": additive,
-    "scan": scan,
 }
-"""Every kernel, fastest first: `refusal(call)` gives None or a reason, `run(call)` the context."""
+"""Those that serve a call as a whole, fastest first."""
 
-ALIGNING = frozenset({"scan"})
+ALIGNING: dict[str, Kernel] = {"scan": scan}
 """Those that serve the align of a call alone, which asks for them by itself."""
+
+KERNELS: dict[str, Kernel] = {**SERVING, **ALIGNING}
+"""Every kernel, in the order in which they are asked."""
 
 BESIDE: dict[str, ModuleType] = {"statistics": statistics}
 """Those that tell of a call what another kernel serves."""
@@ -40,7 +60,7 @@ BESIDE: dict[str, ModuleType] = {"statistics": statistics}
 AROUND: dict[str, ModuleType] = {"cell": cell, "surprise": surprise, "decoder": decoder}
 """Those that serve what stands around attention; where they do not, PyTorch does."""
 
-NAMES: dict[str, ModuleType] = {**KERNELS, **BESIDE, **AROUND}
+NAMES: dict[str, object] = {**KERNELS, **BESIDE, **AROUND}
 """All that can be switched off."""
 
 CPU_ALONE = frozenset({"single", "cell", "surprise", "decoder"})

@@ -9,22 +9,13 @@ from torch import Tensor
 import heed
 from heed.attention.asking import Asking
 from heed.errors import Refused
-from heed.kernels import choose, single
+from heed.kernels import single
 from heed.kernels.looping import gathering
 from heed.records import Call
 from heed.visible import Causal, Keys, Places
 
 B, S, D, R, T = 3, 5, 4, 6, 4
 LENGTHS = torch.tensor([5, 0, 3])  # one row sees nothing
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    if "single" not in choose.KERNELS:
-        ordered = {"single": single, **choose.KERNELS}
-        monkeypatch.setattr(choose, "KERNELS", ordered)
-        monkeypatch.setattr("heed.attention.apply.KERNELS", ordered)
-        monkeypatch.setattr("heed.attention.asking.KERNELS", ordered)
 
 
 def drawn(H: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

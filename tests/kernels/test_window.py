@@ -37,9 +37,8 @@ SHAPES = [  # T, S, heads, widths
 
 
 @pytest.fixture(autouse=True)
-def chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def chosen() -> Iterator[None]:
     """Windows alone, beside the reference."""
-    monkeypatch.setitem(KERNELS, "window", window)
     with heed.kernels.off(*(name for name in KERNELS if name != "window")):
         yield
 

@@ -71,7 +71,3 @@ def mix(height: Tensor, sharpness: Tensor, centre: Tensor, ok: Tensor | None, S:
     """Σ_k α_k exp(-β_k (κ_k - s)^2) where it is visible.    B H T K (three times) -> B H T S"""
     ok = None if ok is None else ok.expand(*centre.shape[:3], S)
     return operator.mixture(height, sharpness, centre, ok, S)
-
-
-run = walk
-"""What a kernel is asked for; this one's answer is a call's weights, not its context."""
