@@ -6,3 +6,11 @@ from torch import Tensor
 def dense(x: Tensor) -> Tensor:
     """The same with no gaps along the last axis; the others may lie anywhere."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def broadcast(x: Tensor | None, axes: int) -> tuple[int, ...]:
+    """Strides of the first axes: zero along one where one entry speaks for all, or without x."""
+    if x is None:
+        return (0,) * axes
+    pairs = zip(x.shape[:axes], x.stride()[:axes], strict=True)
+    return tuple(0 if n == 1 else step for n, step in pairs)

@@ -14,6 +14,7 @@ from heed.errors import ShapeError
 from heed.kernels import native
 from heed.kernels.additive import plain
 from heed.kernels.additive.plan import Plan
+from heed.kernels.strides import broadcast
 
 PAD, ROWS = 16, 8  # as in native.c
 TASKS = 16
@@ -252,32 +253,26 @@ def _asked(
         *q.stride()[:3], *k.stride()[:3], *strides[:3], w.stride(0),
         room if prepared else 0, room, fine,
         0 if seed is None else seed.data_ptr(), dropout,
-        *_numbers(seen, B, H, T),
+        *_numbers(seen),
     )  # fmt: skip
 
 
 _NOTHING_HIDDEN = (0,) * 17
-_ABSENT = (0, 0, 0, 0)
 
 
-def _numbers(seen: Plan, B: int, H: int, T: int) -> tuple[float, ...]:
+def _numbers(seen: Plan) -> tuple[float, ...]:
     """The numbers of a plan, as struct call has them."""
     stop, exists, table, centre, gain, sigma, first, causal, half, radius = seen
     if stop is exists is table is centre is gain is None:
         return *_NOTHING_HIDDEN, first, causal, half, radius, sigma
     return (
-        *((0, 0) if stop is None else (stop.data_ptr(), len(stop) > 1)),
-        *((0, 0) if exists is None else (exists.data_ptr(), exists.stride(0) * (len(exists) > 1))),
-        *((0, *_ABSENT) if table is None else (table.data_ptr(), *_steps(table))),
-        *(_ABSENT if centre is None else (centre.data_ptr(), *_steps(centre))),
-        *(_ABSENT if gain is None else (gain.data_ptr(), *_steps(gain))),
+        0 if stop is None else stop.data_ptr(), *broadcast(stop, 1),
+        0 if exists is None else exists.data_ptr(), *broadcast(exists, 1),
+        0 if table is None else table.data_ptr(), *broadcast(table, 4),
+        0 if centre is None else centre.data_ptr(), *broadcast(centre, 3),
+        0 if gain is None else gain.data_ptr(), *broadcast(gain, 3),
         first, causal, half, radius, sigma,
     )  # fmt: skip
-
-
-def _steps(x: Tensor) -> list[int]:
-    """Strides, zero along an axis that is broadcast."""
-    return [step if n > 1 else 0 for n, step in zip(x.shape, x.stride(), strict=True)]
 
 
 def _ready(seen: Plan) -> Plan:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels.statistics.tuned import Walk, walk
+from heed.kernels.strides import broadcast
 
 LONG = 4096
 """Keys beyond which more than ten bits of a weight give way to its place."""
@@ -75,11 +76,11 @@ class Question:
     def strides(self) -> tuple[int, ...]:
         """Of the same: stop b, exists b, centre b h, table b h t, bias b h t s."""
         parts = ((self.stop, 1), (self.exists, 1), (self.centre, 2), (self.table, 3))
-        return tuple(n for x, axes in (*parts, (self.bias, 4)) for n in _strides(x, axes))
+        return tuple(n for x, axes in (*parts, (self.bias, 4)) for n in broadcast(x, axes))
 
     def strides_of_gain(self) -> tuple[int, ...]:
         """Of the gain's centre: b h."""
-        return _strides(self.gain, 2)
+        return broadcast(self.gain, 2)
 
     def flags(self) -> dict[str, bool]:
         """What there is to look at."""
@@ -93,13 +94,6 @@ class Question:
             "SINKS": self.sinks > 0,
             "BIAS": self.bias is not None,
         }
-
-
-def _strides(x: Tensor | None, axes: int) -> tuple[int, ...]:
-    """The strides of the first axes, zero along those where one speaks for all."""
-    if x is None:
-        return (0,) * axes
-    return tuple(0 if n == 1 else step for n, step in zip(x.shape, x.stride(), strict=True))[:axes]
 
 
 @dataclass(slots=True, frozen=True)

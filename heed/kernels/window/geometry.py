@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heed.kernels.strides import broadcast
 from heed.kernels.window.tuned import SLICE
 
 
@@ -90,19 +91,12 @@ class Geometry:
 def strides(see: Geometry) -> tuple[int, ...]:
     """Of centres and peaks by row and head; of what exists, stops and opens by row."""
     return (
-        *_broadcast(see.centre, 2),
-        *_broadcast(see.peak, 2),
-        *_broadcast(see.exists, 1),
-        *_broadcast(see.stop, 1),
-        *_broadcast(see.opens, 1),
+        *broadcast(see.centre, 2),
+        *broadcast(see.peak, 2),
+        *broadcast(see.exists, 1),
+        *broadcast(see.stop, 1),
+        *broadcast(see.opens, 1),
     )
-
-
-def _broadcast(x: Tensor | None, axes: int) -> tuple[int, ...]:
-    """Strides of the leading axes, zero where one row speaks for all."""
-    if x is None:
-        return (0,) * axes
-    return tuple(0 if x.shape[i] == 1 else x.stride(i) for i in range(axes))
 
 
 def coarseness(S: int) -> int:
