@@ -26,24 +26,22 @@ step, what its graph keeps for itself.
 import argparse
 import copy
 import json
-import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
+from _attention.measuring import peak
 from _page import DOCS, markdown_table, put
 from _seq2seq import JOEY, Batch, Joey, PlainLocal, PlainLuong, PlainSearch, token_batches
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
-from torch.profiler import ProfilerActivity, profile
 
 from heed.data.batches import Batches
 from heed.data.cache import Corpus
@@ -130,17 +128,7 @@ class Runner:
         """The most that a step holds at a time beyond what it began with, in MB."""
         if self.captured:
             return self._kept(batch)
-        if batch.source.is_cuda:
-            wait()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            self.step(batch)
-            return (torch.cuda.max_memory_allocated() - before) / 1e6
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-            self.step(batch)
-        found = seen.profiler.kineto_results.events()
-        events = sorted((e.start_ns(), e.nbytes()) for e in found if e.name() == "[memory]")
-        return max(accumulate(size for _, size in events)) / 1e6
+        return peak(partial(self.step, batch), batch.source.device.type) / 1e6
 
     def _kept(self, batch: Batch) -> float:
         torch.cuda.empty_cache()
@@ -152,7 +140,7 @@ class Runner:
 
 
 def wait() -> None:
-    """Until the GPU has done what it was told."""
+    """Wait until the GPU has done what it was told."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -463,7 +451,6 @@ def main() -> None:
     args.capture = args.device.startswith("cuda")
     alone = args.device == "cpu" and torch.get_num_threads() == 1
     args.clock = time.process_time if alone else time.perf_counter
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler reports itself otherwise
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     warnings.filterwarnings("ignore", "RNN module weights are not part of single")
     if JOEY:
