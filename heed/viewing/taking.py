@@ -41,8 +41,8 @@ PLAIN = {
 MEMBER = "members."
 """Begins the paths of networks that stand side by side in a committee, and are no layers."""
 
-TOLD = ("entropy", "peak", "spread", "received")
-"""What is told of each head where its weights were not formed."""
+TOLD = ("entropy", "peak", "spread")
+"""What is told of each head where its weights were not formed: the mean over its queries."""
 
 
 def summary(attentions: int) -> Summary:
@@ -105,7 +105,10 @@ def layer(
         T, S = weight.shape[1:]
         return Layer.of(name, weight, fitted(queries, T), fitted(others, S), kind)
     assert said is not None
-    told = {each: _array(getattr(said, each)[row]) for each in TOLD}
+    assert said.received is not None
+    looked = np.maximum((_array(said.mass[row]) > 0).sum(-1), 1)  # at nothing: counts for nothing
+    told = {name: _array(getattr(said, name)[row]).sum(-1) / looked for name in TOLD}
+    told["received"] = _array(said.received[row])
     cells = _array(said.map)[row]
     return Layer.of_map(name, cells, fitted(queries, T), fitted(others, S), kind, told)
 

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 import heed
+from heed import Attended, Summary
+from heed.attention.statistics import statistics
 from heed.viewing.taking import HEADS, ROOM, layers, short, summary
 
 T5 = {
@@ -33,6 +35,17 @@ def test_names_are_short_and_never_alike(names: dict[str, str]) -> None:
 def test_the_fewer_attentions_the_finer(attentions: int, cells: int) -> None:
     assert summary(attentions).map == (cells, cells)
     assert cells == 512 or 4 * HEADS * attentions * cells**2 <= ROOM
+
+
+def test_a_query_that_looks_at_nothing_counts_for_nothing_in_a_map_either() -> None:
+    weight = torch.rand(1, 2, 6, 6).softmax(-1)
+    weight[0, 0, 4:] = 0
+    said = statistics(weight, Summary(map=(3, 3)))
+    words = list("abcdef")
+    (whole,) = layers({"": Attended(weight=weight)}, lambda path: (words, None))
+    (pooled,) = layers({"": Attended(statistics=said)}, lambda path: (words, None))
+    for name in ("entropy", "sharpness", "sink", "coverage"):
+        assert pooled.measured()[name] == pytest.approx(whole.measured()[name], rel=1e-5)
 
 
 @torch.no_grad()
