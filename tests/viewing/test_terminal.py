@@ -138,8 +138,8 @@ def test_an_old_terminal_gets_ascii() -> None:
 def test_weights_that_are_no_distribution(weight: list[list[float]]) -> None:
     panel = Panel.of("t", weight, "a", "bc")
     assert f"{max(*weight[0]):.2f}" in plain(in_colour(panel))[4]
-    assert "a" in drawn(panel)
+    assert drawn(panel).splitlines()[2].startswith("a ")
 
 
 def test_an_empty_panel() -> None:
-    assert "t" in drawn(Panel.of("t", np.zeros((0, 0)), [], []))
+    assert drawn(Panel.of("t", np.zeros((0, 0)), [], [])).splitlines()[0] == "t"
