@@ -26,7 +26,7 @@ MOST = 60  # rounds
 
 
 def synchronise(device: str) -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has done what it was told."""
     if device == "cuda":
         torch.cuda.synchronize()
 

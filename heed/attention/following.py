@@ -100,7 +100,7 @@ class Following:
         return self.now is not None and self.now[1] >= 0
 
     def listen(self, model: nn.Module, stack: ExitStack) -> None:
-        """Until the stack is left."""
+        """Note the calls inside a model until the stack is left."""
         calls: dict[str, tuple[Callable[..., Any], int]]
         calls = {"begin": (self._begin, 0), "step": (self._step, 2), "select": (self._select, 2)}
         for module in model.modules():

@@ -76,8 +76,11 @@ def _weightless(name: str, query: int, key: int, value: int) -> Mechanism:
 
 @unchanging
 def _shelved(name: str, query: int, key: int, value: int) -> str:
-    """Where it stands. A compiler calls this while it traces, and never looks inside: it could not
-    see a module made, but knows what to do with one that is there."""
+    """Build it where need be, and give the name under which it is kept.
+
+    A compiler calls this while it traces, and never looks inside: it could not see a module made,
+    but knows what to do with one that is there.
+    """
     place = f"{name} {query} {key} {value}"
     if hasattr(_built, place):
         return place

@@ -38,7 +38,7 @@ class Step:
     position: Position | None
 
     def walk(self, head: int) -> Walk:
-        """Of a head."""
+        """The way of this query in one head."""
         if isinstance(self.mechanism, Mixed):
             return self._blended(self.mechanism, head)
         if isinstance(self.mechanism, HeadGroups):

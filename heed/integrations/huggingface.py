@@ -275,7 +275,10 @@ def _mechanism(scale: float, cap: float | None, dropout: float) -> heed.Mechanis
 
 @torch.compiler.assume_constant_result
 def _place(scale: float, cap: float | None, dropout: float) -> str:
-    """Where it stands; a compiler calls this while it traces, and looks up what was made."""
+    """Build it where need be, and give the name under which it is kept.
+
+    A compiler calls this while it traces, and looks up what was made.
+    """
     place = f"{scale!r} {cap!r} {dropout!r}".replace(".", ",")  # a compiler would go by the dots
     if not hasattr(_built, place):
         score = Dot(scale) if cap is None else CappedDot(scale, float(cap))

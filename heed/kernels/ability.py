@@ -43,7 +43,7 @@ def transformed() -> str | None:
     if torch._C._are_functorch_transforms_active():
         return "a torch.func transform is active, and the operator knows first derivatives alone"
     if torch.autograd.forward_ad._current_level >= 0:
-        return "forward-mode differentiation is active, and the operator knows it not"
+        return "forward-mode differentiation is active, which the operator does not know"
     return None
 
 
@@ -61,9 +61,9 @@ def lowered(device: torch.device) -> torch.dtype | None:
 
 
 def saving() -> object:
-    """Who takes what a graph keeps for its way back, as checkpointing does; None where nobody does.
+    """Who holds hooks on what a graph saves, as checkpointing does; None where nobody does.
 
-    Such a one may go through a part of a loop again, and must find there what it found before.
+    Checkpointing may go through a part of a loop again, and must find there what it found before.
     """
     if torch.compiler.is_compiling():
         return None

@@ -55,7 +55,7 @@ KERNELS: dict[str, Kernel] = {**SERVING, **ALIGNING}
 """Every kernel, in the order in which they are asked."""
 
 BESIDE: dict[str, ModuleType] = {"statistics": statistics}
-"""Those that tell of a call what another kernel serves."""
+"""Those that say something of a call that another kernel serves."""
 
 AROUND: dict[str, ModuleType] = {"cell": cell, "surprise": surprise, "decoder": decoder}
 """Those that serve what stands around attention; where they do not, PyTorch does."""
@@ -66,7 +66,8 @@ NAMES: dict[str, object] = {**KERNELS, **BESIDE, **AROUND}
 CPU_ALONE = frozenset({"single", "cell", "surprise", "decoder"})
 """Those for the CPU; all others serve a GPU too.
 
-With `single` goes off what all loops share (looping.py), on a GPU the steps of windows (window/).
+Whoever switches `single` off switches off all that loops share (looping.py): on a GPU, the steps of
+windows (window/steps.py).
 """
 
 _off: frozenset[str] = frozenset()

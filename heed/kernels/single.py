@@ -1,8 +1,9 @@
-"""One query at a time on the CPU, in a loop that learns; off, such loops are plain on a GPU, too.
+"""One query at a time on the CPU, in a loop that learns.
 
 PyTorch's fused attention is made for many queries; one of them of the dot family is three small
 products, and its gradient three more. The largest, those of the keys and values, are left to the
-end of the loop where the memory was made for steps (looping.py).
+end of the loop where the memory was made for steps (looping.py). Where this kernel is switched off,
+nothing is left to the end: on a GPU neither.
 
 Its twin is the reference with `dot`, `softmax` and `blend`. In float32 a look is one call of the
 native library (look/).

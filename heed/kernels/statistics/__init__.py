@@ -102,7 +102,7 @@ def apart(call: Call, name: str, asked: Summary) -> str | None:
 
 @torch.no_grad()
 def together(call: Call) -> tuple[Tensor, Statistics]:
-    """The context, and what can be said of each row, for a call that `apart` has no word against.
+    """The context, and what can be said of each row, for a call that `apart` does not refuse.
 
     B H T R, Statistics
     """
