@@ -334,7 +334,10 @@ class Keeper:
 def folder_for(spill: str | PathLike[str]) -> Path:
     """A folder where records may go; one that holds some of another watch is refused."""
     folder = Path(spill)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"spill takes a folder; '{folder}': {error.strerror}") from error
     if next(folder.glob("watch-*.safetensors"), None) is not None:
         raise Refused(f"{folder} already holds the records of a watch; name another folder")
     return folder

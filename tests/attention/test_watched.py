@@ -259,6 +259,10 @@ def test_a_folder_is_used_once(net: nn.Module, x: Tensor, tmp_path: Path) -> Non
         net(x)
     with pytest.raises(Refused, match="already holds the records"), heed.watch(net, spill=tmp_path):
         pass
+    file = next(tmp_path.iterdir())
+    for wrong in (file, file / "below"):
+        with pytest.raises(Refused, match="spill takes a folder"), heed.watch(net, spill=wrong):
+            pass
 
 
 def test_a_spilled_file_that_changed_is_noticed(net: nn.Module, x: Tensor, tmp_path: Path) -> None:
