@@ -208,12 +208,13 @@ def _stated(
 
 def _unstated(weight: Tensor, asked: Summary) -> Statistics:
     """Of no queries, or of no keys: one key, which nobody looks at and is left out again."""
-    weight, asked, empty = weight.detach(), replace(asked, rows=()), not weight.shape[-1]
+    weight, empty = weight.detach(), not weight.shape[-1]
     weight = pad(weight, (0, 1)) if empty else weight
+    asked = asked if weight.shape[2] else replace(asked, rows=())
     seen = summarise(lambda *_: (weight, None), weight.shape, asked)
     if not empty:
         return seen
-    by_key = ("received", "top", "share", "map")
+    by_key = ("received", "top", "share", "map", "rows")
     kept = {name: x[..., :-1] for name in by_key if (x := getattr(seen, name)) is not None}
     return seen._replace(**kept)
 

@@ -273,7 +273,8 @@ def test_no_query_and_no_key_say_nothing() -> None:
     seen = heed.attend(q, k, k, statistics=Summary(top=2, map=(2, 2)))
     assert seen.statistics.entropy.shape == (2, 2, 0)
     assert not seen.statistics.received.any()
-    seen = heed.attend(k, q, q, statistics=True)
+    seen = heed.attend(k, q, q, statistics=Summary(rows=(2, 0)))
+    assert seen.statistics.rows.shape == (2, 2, 2, 0)
     assert seen.statistics.received.shape == (2, 2, 0)
     assert not seen.statistics.entropy.any()
 
