@@ -57,6 +57,11 @@ class HeadGroups(Mechanism):
         return max(self.widths)
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
+        if keys.shape[1] != sum(self.heads):
+            raise Refused(
+                f"{sum(self.heads)} heads of several mechanisms have keys of their own each; these "
+                f"are G={keys.shape[1]} groups of keys"
+            )
         parts = zip(self.lanes, keys.split(self.heads, 1), values.split(self.heads, 1), strict=True)
         kept = [lane.keep(k, v) for lane, k, v in parts]
         return torch.cat([pad(k, (0, self.kept_width - k.shape[-1])) for k in kept], 1)

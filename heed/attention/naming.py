@@ -51,8 +51,6 @@ def build(
 ) -> Mechanism:
     """A mechanism from its name, the widths of what it compares, and the options of its parts."""
     parts = parse(name)
-    for size in (query, key, heads):
-        whole("a width or a number of heads", size, 1)
     sizes = {
         "query": query,
         "key": key,
@@ -60,6 +58,8 @@ def build(
         "heads": heads,
         "groups": heads if groups is None else groups,
     }
+    for size in sizes.values():
+        whole("a width or a number of heads", size, 1)
     check_options(name, options)
     if parts.get("reach") != "mixed":
         return _assemble(parts, sizes, options, dropout)

@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 import heed
 from heed.attention.catalogue import CATALOGUE
+from heed.attention.grouping import HeadGroups
+from heed.attention.naming import build
 from heed.attention.position import ALiBi, Rotary
 from heed.errors import HeedError, Refused, ShapeError
 
@@ -176,6 +178,10 @@ SLIPS: dict[str, Callable[[], Any]] = {
     "other heads of ALiBi": lambda: heed.MultiHeadAttention(M, 2, position=ALiBi(heads=4)),
     "a query without axes": lambda: L(torch.randn(M), visible=heed.causal()),
     "keys without axes": lambda: L(X, torch.randn(M), visible=heed.causal()),
+    "values of no width": lambda: heed.Attention("dot", query=M, value=0),
+    "several mechanisms and shared keys": lambda: heed.MultiHeadAttention(
+        M, 4, groups=2, mechanism=HeadGroups([(build("dot", query=2, key=2, heads=2), 2)] * 2)
+    )(X),
     "groups from torch": lambda: heed.MultiHeadAttention.from_torch(
         nn.MultiheadAttention(M, 2), groups=1
     ),
