@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 
 import heed
+from heed.attention.position import ALiBi
 from tests.attention.cases import (
     CASES,
     FIRST,
+    INSIDE,
     TIED,
     Case,
     S,
@@ -64,6 +66,11 @@ def test_any_cut_of_the_queries_gives_the_same(case: Case) -> None:
 @every([c for c in CASES if "monotonic" in c.words])
 def test_any_cut_of_a_hard_alignment_gives_the_same(case: Case) -> None:
     check_cuts(case, case.build().eval())
+
+
+@every(INSIDE, step=True, at_once=True)
+def test_any_cut_gives_the_same_where_distance_is_felt(case: Case) -> None:
+    check_cuts(case, case.build(position=ALiBi(heads=case.heads)))
 
 
 def check_cuts(case: Case, attend: Any) -> None:
