@@ -91,11 +91,13 @@ def whole(name: str, value: object, least: int) -> int:
 
 def real(name: str, value: object, low: float, high: float = math.inf) -> float:
     """An option that is a number between low and high; infinity is none."""
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not low <= value <= high or math.isinf(value):  # type: ignore[operator,arg-type]
+    number = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        number = float(value)
+    if not low <= number <= high or math.isinf(number):
         most = "" if math.isinf(high) else f" and at most {high}"
         raise Refused(f"{name} is a number of at least {low}{most}; got {value!r}")
-    return float(value)  # type: ignore[arg-type]
+    return number
 
 
 def _disagreement(

@@ -22,7 +22,7 @@ from heed.attention.reach import Reached
 from heed.attention.score import per_head
 from heed.attention.walked import Walk
 from heed.records import State
-from heed.visible import Mask, Places, Visible, both, conjuncts
+from heed.visible import Coarse, Mask, Places, Visible, both, conjuncts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,8 +222,8 @@ class Step:
             (why, x.expand(1, self.query.shape[1], 1, S)[0, head, 0].tolist())
             for why, x in self.tables
         ]
-        for n, open in enumerate(ok[0, head, 0].tolist()):
-            if open:
+        for n, seen in enumerate(ok[0, head, 0].tolist()):
+            if seen:
                 continue
             if n >= S + sinks:
                 whys[n] = "not all visible, or near"
@@ -254,9 +254,7 @@ def _slots(mechanism: Mechanism) -> Iterator[tuple[str, Any]]:
 def _spans(reached: Reached, S: int, sinks: int, N: int) -> tuple[tuple[int, int], ...]:
     """The places that each column stands for."""
     blocks = N - S - sinks
-    size = 1
-    if blocks:
-        size = reached.visible.member.shape[-1]  # type: ignore[union-attr]
+    size = reached.visible.member.shape[-1] if isinstance(reached.visible, Coarse) else 1
     return (
         *((s, s + 1) for s in range(S)),
         *((-1, -1) for _ in range(sinks)),
