@@ -68,15 +68,17 @@ def watch(
                 are then formed only where `need` asks for them; an attention that the model itself
                 asks for a Summary answers that one too. One call gives one map: a watch that
                 asks for another than the model, or than a watch around it, is refused at the
-                call. Least costs `heed.Summary(received=False)`, of each query alone
+                call. `heed.Summary(received=False)` costs least: what is said of each query alone
     modules     paths of attentions or patterns of them, such as "encoder.*" or ["*.cross"]
     heads       which heads are kept; all, unless told
     rows        which queries of each call are kept (negative ones count from the last): where a
                 fast path serves the call it goes on doing so, and no other weights are kept. Steps
                 of a text that is being written are kept whole
     tokens      the words that queries and keys stand for; `seen.tokens(...)` tells them later
-    limit       how many bytes of records may be kept in memory; more are refused, or
-    spill       written to files in this folder, and read from there when they are looked at
+    limit       how many bytes of records may be kept in memory; more are refused, unless there is
+                a folder for them
+    spill       that folder: records beyond the limit are written there, and read from there when
+                they are looked at
 
     A text that is written step by step (`begin`, `step`, `select`) is followed: begin it inside,
     and `seen.follow(hypothesis)` gives what the survivor saw. With a limit or a spill folder the

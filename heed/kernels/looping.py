@@ -80,7 +80,8 @@ class Rows:
         self.added: tuple[Tensor, Tensor] | None = None
 
     def add(self, *rows: Tensor) -> None:
-        """Of one step: by the energy, the query, the weight, by the context.    N 1 S|D|S|R"""
+        """Of one step: the gradient of its energies, its query, its weights, the gradient of its
+        context.    N 1 S|D|S|R"""
         self._now()
         self.left.append(rows)
 

@@ -1,4 +1,4 @@
-"""The same on the CPU, in PyTorch: block of queries by block, so that few weights are there."""
+"""Statistics on the CPU in PyTorch: a block of queries at a time, so that few weights are there."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The same in plain PyTorch, with a table T S: what is dropped, and second derivatives."""
+"""Windows in plain PyTorch, with a table T S: what dropout keeps, and second derivatives."""
 
 from dataclasses import replace
 
