@@ -22,7 +22,7 @@ from heed.attention.statistics import check_rows, summarise
 from heed.errors import ShapeError
 from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics
-from heed.kernels.ability import lowered
+from heed.kernels.ability import lowered, recorded
 from heed.kernels.choose import ALIGNING, SERVING, choose, is_on
 from heed.records import Attended, Call, Need, State, Statistics, Summary
 from heed.visible import Causal, Places, Visible, both
@@ -157,7 +157,7 @@ def call_of(
         mechanism.dropout if mechanism.training else 0.0,
         need,
         sinks=memory.sinks,
-        prepared=None if torch.compiler.is_compiling() else memory.prepared,
+        prepared=None if recorded() else memory.prepared,
     )
 
 

@@ -23,7 +23,7 @@ from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.reach import Global, LocalM, LocalP, Reached
 from heed.attention.score import Additive, General, Score
-from heed.kernels.ability import needs_grad, saving, transformed
+from heed.kernels.ability import needs_grad, recorded, saving, transformed
 from heed.kernels.choose import KERNELS
 from heed.kernels.linear.steps import mapping
 from heed.kernels.looping import gathering
@@ -123,5 +123,5 @@ def _asks(score: Score) -> Prepare:
 
 
 def _seen_through() -> bool:
-    """Whether somebody must see every operation: a compiler, or a transform."""
-    return torch.compiler.is_compiling() or transformed() is not None
+    """Whether somebody must see every operation: a compiler, a trace or a transform."""
+    return recorded() or transformed() is not None

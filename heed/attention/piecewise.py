@@ -46,7 +46,8 @@ def of_some(visible: Visible, places: Places, start: int, stop: int) -> Visible:
     if isinstance(visible, Near):
         return Near(of_table(visible.centre, start, stop), visible.half)
     if isinstance(visible, Packed):
-        return Packed(visible.key_ids, visible.query_ids[:, start:stop])
+        ids = visible.query_ids  # B T, or B 1 where all queries are of one text
+        return Packed(visible.key_ids, ids if ids.shape[1] == 1 else ids[:, start:stop])
     if isinstance(visible, Causal | Window | Lengths | Keys):
         return visible  # their places, or the keys alone, say it
     return Mask(of_table(visible.dense(places), start, stop))

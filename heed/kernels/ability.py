@@ -60,6 +60,18 @@ def lowered(device: torch.device) -> torch.dtype | None:
     return torch.get_autocast_dtype(device.type)
 
 
+def recorded() -> bool:
+    """Whether somebody records each operation: a compiler, a trace, a mode of the dispatcher.
+
+    None of them would see what C writes, and a graph of theirs would hold uninitialised memory.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
 def saving() -> object:
     """Who holds hooks on what a graph saves, as checkpointing does; None where nobody does.
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import Refused
-from heed.kernels.ability import many_in_one, transformed
+from heed.kernels.ability import many_in_one, recorded, transformed
 
 Backward = Callable[..., tuple[Any, ...]]
 Sums = Callable[[], tuple[Tensor, Tensor]]
@@ -64,7 +64,7 @@ def learning(*tensors: Tensor) -> bool:
         torch.is_grad_enabled()
         and tensors[0].is_cpu
         and any(x.requires_grad for x in tensors)
-        and not torch.compiler.is_compiling()
+        and not recorded()
         and not torch.is_autocast_enabled("cpu")
         and transformed() is None
         and is_on("single")

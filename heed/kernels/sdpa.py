@@ -35,7 +35,8 @@ def run(call: Call) -> Tensor:
     if call.bias is None:
         if visible is None or _sees_all(visible, call):
             return _fused(call, call.q, call.k, call.v)
-        square = call.k.shape[2] == places.T and places.last_at_end
+        # Sinks stand beside the keys, and all see them: with some, no call is square.
+        square = places.S == places.T and places.last_at_end and not call.sinks
         if type(visible) is Causal and square:
             return _fused(call, call.q, call.k, call.v, causal=True)
     ok = call.dense_visible()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import transformed
+from heed.kernels.ability import recorded, transformed
 from heed.kernels.look import native
 from heed.kernels.looping import Rows, first_alone
 from heed.records import Call
@@ -27,8 +27,8 @@ def refusal(call: Call) -> str | None:
     """Why this kernel cannot serve the call; None where it can."""
     if call.places.T != 1:
         return "it serves one query at a time"
-    if torch.compiler.is_compiling():
-        return "a compiler would rather see the products"
+    if recorded():
+        return "a compiler or a trace must see the products"
     if getattr(call.k.grad_fn, "rows", None) is None:
         return "it serves memories made for the steps of a loop that learns"
     if call.family != "dot" or call.need != "context":

@@ -4,7 +4,11 @@ from torch import Tensor
 
 
 def dense(x: Tensor) -> Tensor:
-    """The same with no gaps along the last axis; the others may lie anywhere."""
+    """The same with no gaps along the last axis, and signs as in memory; all else may lie anywhere.
+
+    PyTorch may leave it to whoever reads a tensor to negate its numbers.
+    """
+    x = x.resolve_neg()
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

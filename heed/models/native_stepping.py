@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.errors import Refused, ShapeError
+from heed.kernels.ability import recorded
 from heed.kernels.choose import is_on
 from heed.kernels.decoder.native import Layer, Norm, Source, Stack
 from heed.kernels.linear.native import (
@@ -129,7 +130,7 @@ def native_carry(
     """
     table = decoder.words.table.weight
     layers, weights = decoder.stack.layers, list(decoder.parameters())
-    if torch.compiler.is_compiling() or not is_on("decoder") or refusal(*weights) is not None:
+    if recorded() or not is_on("decoder") or refusal(*weights) is not None:
         return None
     if not table.is_contiguous():  # its rows are looked up as if nothing stood between them
         return None

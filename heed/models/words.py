@@ -9,7 +9,7 @@ import heed
 from heed.attention.memory import key_table
 from heed.attention.position import Learned, Sinusoidal, sinusoid
 from heed.errors import Refused, ShapeError
-from heed.kernels.ability import transformed
+from heed.kernels.ability import recorded, transformed
 from heed.visible import Visible
 
 
@@ -110,12 +110,7 @@ def sight(given: Tensor | Visible | None, symbols: Tensor) -> Visible | None:
 
 def readable(numbers: Tensor) -> bool:
     """Whether numbers may be looked at: on a GPU all would wait, and a compiler has none."""
-    return (
-        numbers.is_cpu
-        and not torch.compiler.is_compiling()
-        and not torch._C._len_torch_dispatch_stack()
-        and transformed() is None
-    )
+    return numbers.is_cpu and not recorded() and transformed() is None
 
 
 def within(name: str, numbers: Tensor, least: int | None, end: int) -> None:

@@ -237,7 +237,8 @@ def test_taken_apart_where_a_kernel_served(monkeypatch: pytest.MonkeyPatch) -> N
     x = torch.randn(2, 6, 8, dtype=DOUBLE)
     table = torch.rand(2, 6, 6) > 0.4
     packed = heed.Visible.packed(torch.tensor([[0, 0, 0, 1, 1, 2]] * 2))
-    visibles = (None, heed.causal(), heed.window(1), table, packed, ~packed | heed.causal())
+    of_one = heed.Visible.packed(packed.key_ids, torch.tensor([[0], [2]]))
+    visibles = (None, heed.causal(), heed.window(1), table, packed, ~packed | heed.causal(), of_one)
     for name in ("scaled-dot", "local-m", "expanded-window", "key-value"):
         attend = heed.Attention(name, query=8).double()
         for visible in visibles:

@@ -3,7 +3,8 @@
 import copy
 import subprocess
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import heed
 from tests.attention.cases import (
@@ -173,6 +176,50 @@ def test_exports(case: Case) -> None:
     want = asked(q, k, v, LENGTHS)
     for name, x in program.module()(q, k, v, LENGTHS).items():
         close(x, want[name], 1e-6)
+
+
+class Read(nn.Module):
+    """A call of which the context alone is asked, which a kernel may serve."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.attend, self.first = case.build(torch.float32).eval().requires_grad_(False), case.first
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        memory = self.attend.remember(k, v)
+        context: Tensor = self.attend(q, memory, self.first).context
+        return context
+
+
+SERVED = [Case(x) for x in ("dot", "general", "local-p", "expanded-window", "forward")] + [
+    Case(x) for x in ("additive", "concat-identity", "local-m/additive", "monotonic/additive")
+]
+
+
+def traced(read: Read, inputs: tuple[Tensor, ...]) -> Any:
+    with warnings.catch_warnings():  # of sizes that become constants, and that traces are old
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(read, inputs, check_trace=False)
+
+
+@every(SERVED)
+@pytest.mark.parametrize("record", [traced, lambda read, inputs: make_fx(read)(*inputs)])
+def test_what_is_recorded_of_a_call_is_all_of_it(
+    case: Case, record: Callable[[Read, tuple[Tensor, ...]], Any]
+) -> None:
+    """No record would see what C writes, and would read memory that nobody wrote to."""
+    read, inputs = Read(case), case.inputs(dtype=torch.float32)
+    graph = record(read, inputs)
+    inputs = case.inputs(dtype=torch.float32)
+    close(graph(*inputs), read(*inputs), 1e-6)
+
+
+@every(SERVED)
+def test_shapes_are_told_of_tensors_without_memory(case: Case) -> None:
+    read, inputs = Read(case), case.inputs(dtype=torch.float32)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        told = read(*(mode.from_tensor(x) for x in inputs))
+    assert told.shape == read(*inputs).shape
 
 
 @every(CASES)

@@ -75,6 +75,18 @@ def test_a_loop_is_that_of_pytorch(B: int, N: int, widths: tuple[int, ...], bend
         torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4)
 
 
+def test_signs_may_be_left_to_whoever_reads() -> None:
+    weight, parts = drawn(3, 4, (5, 6))
+    x, z = (part[0] for part in parts)
+    weight.requires_grad_()
+    negated = torch._neg_view(-x)
+    y = in_steps(False, weight)(negated, z)
+    torch.testing.assert_close(y, plain(False, weight)(x, z))
+    (got,) = torch.autograd.grad(y, weight, torch._neg_view(-torch.ones_like(y)), retain_graph=True)
+    (want,) = torch.autograd.grad(y, weight, torch.ones_like(y))
+    torch.testing.assert_close(got, want)
+
+
 def test_a_pass_that_ended_early_leaves_nothing_behind() -> None:
     weight, (x, z) = drawn(3, 4, (5, 6))
     weight, x = weight.requires_grad_(), x.clone().requires_grad_()

@@ -83,6 +83,7 @@ def test_it_serves_rows_that_stand_without_gaps_inside() -> None:
     assert kernel.serves(x, x[..., 2:])
     assert not kernel.serves(x.mT)
     assert not kernel.serves(x.double())
+    assert not kernel.serves(torch._neg_view(x))  # whose signs are not those in memory
 
 
 def test_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,10 +277,10 @@ def test_queries_that_do_not_stand_at_the_end(T: int, S: int, origin: int) -> No
         torch.testing.assert_close(slow.context, exact)
 
 
-@pytest.mark.parametrize("T", [1, 2, 5])
+@pytest.mark.parametrize("T", [1, 2, 5, 6, 7])
 @pytest.mark.parametrize("zero", [True, False])
 def test_sinks_are_seen_under_every_mask(T: int, zero: bool) -> None:
-    """A causal mask is square only without them."""
+    """A causal mask is square only without them, and not where they make up for missing keys."""
     attend = heed.MultiHeadAttention(8, 2, add_bias_kv=True, add_zero_attn=zero).double().eval()
     x, query = torch.randn(3, 5, 8, dtype=DOUBLE), torch.randn(3, T, 8, dtype=DOUBLE)
     memory = attend.remember(x)

@@ -9,10 +9,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from heed.kernels import native as library
 from heed.kernels.ability import lowered, no_triton, transformed
 from heed.kernels.additive import native, operator, steps
 from heed.kernels.additive.comparing import compares, energies
 from heed.kernels.additive.plan import plan
+from heed.kernels.linear.native import mark
+from heed.kernels.strides import dense
 from heed.records import Call
 
 __all__ = ["WIDEST", "again", "compares", "energies", "prepare", "refusal", "run"]
@@ -100,15 +103,26 @@ def prepare(k: Tensor) -> Tensor | None:
 def _prepared(call: Call) -> Tensor | None:
     """The keys as they were prepared for an earlier step, where the memory keeps such things."""
     kept = call.prepared
-    if kept is None:
+    if kept is None or library.missing() is not None:
         return None
-    version = -1 if call.k.is_inference() else call.k._version
-    if kept.get("version") != version:  # made of other numbers, or not yet
+    numbers = _numbers(call.k)
+    if kept.get("numbers") != numbers:  # made of other numbers, or not yet
         with torch.inference_mode(False):  # a later call may want to learn
             kept["additive"] = prepare(call.k.detach())
-        kept["version"] = version
+        kept["numbers"] = numbers
     found: Tensor | None = kept["additive"]
     return found
+
+
+def _numbers(k: Tensor) -> int | bytes:
+    """Another one whenever keys were written to.    B G S D
+
+    PyTorch counts how often, but not of tensors made in inference mode: those are read through.
+    """
+    if not k.is_inference():
+        return k._version
+    order = sorted(range(3), key=k.stride, reverse=True)  # as they lie in memory, to copy nothing
+    return mark(dense(k.float()).permute(*order, 3).flatten(0, 2))
 
 
 def _lowered(call: Call) -> torch.dtype | None:

@@ -14,7 +14,7 @@ from heed.errors import ShapeError
 from heed.kernels import native
 from heed.kernels.additive import plain
 from heed.kernels.additive.plan import Plan
-from heed.kernels.strides import broadcast
+from heed.kernels.strides import broadcast, dense
 
 PAD, ROWS = 16, 8  # as in native.c
 TASKS = 16
@@ -226,8 +226,7 @@ def _room(k: Tensor) -> Tensor:
 
 def _dense(x: Tensor) -> Tensor:
     """float32 whose last axis has no gaps, and whose signs are those in memory."""
-    x = (x if x.dtype == torch.float32 else x.float()).resolve_neg()
-    return x if x.stride(-1) == 1 else x.contiguous()
+    return dense(x if x.dtype == torch.float32 else x.float())
 
 
 def _asked(

@@ -14,7 +14,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import Parameter
 
 from heed.errors import Refused
-from heed.kernels.ability import many_in_one, needs_grad
+from heed.kernels.ability import many_in_one, needs_grad, recorded
 from heed.kernels.additive import native
 from heed.kernels.additive.plan import Plan
 from heed.kernels.strides import dense
@@ -202,9 +202,7 @@ def _backwards(grad: Tensor, q: Tensor) -> Any:
 
 def watched(*tensors: Tensor) -> bool:
     """Whether somebody traces or transforms, or a tensor is more than one."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return True
-    return any(type(x) is not Tensor and type(x) is not Parameter for x in tensors)
+    return recorded() or any(type(x) is not Tensor and type(x) is not Parameter for x in tensors)
 
 
 class _Attend(torch.autograd.Function):

@@ -107,6 +107,7 @@ def _fit(x: Tensor, shape: tuple[int, ...], name: str) -> None:
 
 def _rows(x: Tensor) -> Tensor:
     """Rows without gaps inside; between them, those of a single step may have some."""
+    x = x.resolve_neg()
     return x if x.dim() == 2 and x.stride(1) == 1 else x.contiguous()
 
 

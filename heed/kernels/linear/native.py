@@ -63,7 +63,7 @@ class Likeliest(NamedTuple):
 
 
 _kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""By weight: where it stood, its mark, and what it was packed to, by the number of rows."""
+"""By weight: where it stood and its mark, and what it was packed to, by the number of rows."""
 
 
 def refusal(*tensors: Tensor | None) -> str | None:
@@ -85,16 +85,21 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
     N, K = (weight.shape[0] if rows is None else rows), weight.shape[1]
     part = weight.detach()[:N]
     version = None if weight.is_inference() else weight._version  # the former count no changes
-    place = version, part.data_ptr(), part.stride(0), K
-    mark = torch.empty(MARKS, dtype=torch.int32, device="cpu")
-    _mark(part.data_ptr(), part.stride(0), mark.data_ptr(), N, K)
+    place = version, part.data_ptr(), part.stride(0), K, mark(part)
     kept = _kept.setdefault(weight, {})
     known = kept.get(N)
-    if known is None or known[0] != place or not torch.equal(known[1], mark):
+    if known is None or known[0] != place:
         data = _room(-(-N // PANEL) * K * PANEL).view(-1, K, PANEL)
         _pack(part.data_ptr(), part.stride(0), data.data_ptr(), N, K)
-        known = kept[N] = place, mark, data
-    return Packed(known[2], None if bias is None else bias.detach()[:N], N, K)
+        known = kept[N] = place, data
+    return Packed(known[1], None if bias is None else bias.detach()[:N], N, K)
+
+
+def mark(rows: Tensor) -> bytes:
+    """A mark of the numbers of a matrix: any single one that changes will change it.    N K"""
+    found = torch.empty(MARKS, dtype=torch.int32, device="cpu")
+    _mark(rows.data_ptr(), rows.stride(0), found.data_ptr(), *rows.shape)
+    return found.numpy().tobytes()
 
 
 def panels(weight: Tensor, turned: bool = False) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels import native
+from heed.kernels.strides import dense
 
 _LOOK = "19qd"  # struct look of native.c
 _ahead = native.Function("heed_look_ahead", _LOOK)
@@ -14,7 +15,7 @@ _back = native.Function("heed_look_back", _LOOK)
 
 def serves(*tensors: Tensor) -> bool:
     """Whether the library computes with such numbers, and with rows that stand so."""
-    return native.reads(*tensors) and all(x.stride(-1) == 1 for x in tensors)
+    return native.reads(*tensors) and all(x.stride(-1) == 1 and not x.is_neg() for x in tensors)
 
 
 def ahead(
@@ -36,7 +37,7 @@ def back(by: Tensor, k: Tensor, v: Tensor, weight: Tensor, scale: float) -> tupl
     """The gradients of the energies and of the queries.    N 1 R -> N 1 S, N 1 D"""
     N, S, D = k.shape
     R = v.shape[2]
-    by = by if by.stride(2) == 1 else by.contiguous()
+    by = dense(by)
     by_energy, by_q = torch.empty_like(weight), by.new_empty(N, 1, D)
     _back(
         0, k.data_ptr(), v.data_ptr(), 0, 0, weight.data_ptr(), by.data_ptr(),

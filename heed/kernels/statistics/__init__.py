@@ -156,7 +156,7 @@ def _bare(call: Call) -> bool:
         return False
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda"):
         return False
-    square = call.k.shape[2] == places.T or places.T == 1
+    square = (places.S == places.T and not call.sinks) or places.T == 1
     causal = type(call.visible) is Causal and places.last_at_end and square
     return call.visible is None or causal
 

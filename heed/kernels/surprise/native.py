@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels import native
-from heed.kernels.ability import transformed
+from heed.kernels.ability import recorded, transformed
 from heed.kernels.choose import is_on
 
 ROWS = 16  # of a task, as in native.c
@@ -19,10 +19,10 @@ _judge = native.Function("heed_surprise", "8qd")
 
 def judging(weight: Tensor) -> Judge | None:
     """`judge` where it can serve logits of such weights; None where PyTorch must."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return None  # somebody must see every operation
-    plain = weight.is_cpu and weight.dtype == torch.float32 and transformed() is None
-    return judge if plain and is_on("surprise") and native.missing() is None else None
+    plain = weight.is_cpu and weight.dtype == torch.float32
+    if not plain or recorded() or transformed() is not None:
+        return None
+    return judge if is_on("surprise") and native.missing() is None else None
 
 
 def judge(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import transformed
+from heed.kernels.ability import recorded, transformed
 from heed.kernels.looping import Rows, first_alone
 from heed.kernels.window.geometry import Geometry, by_rows
 
@@ -24,8 +24,7 @@ def rows_of(k: Tensor, v: Tensor) -> Rows | None:
     rows: Rows | None = getattr(k.grad_fn, "rows", None)
     if rows is None or v.grad_fn is not k.grad_fn:
         return None
-    seen_through = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-    return None if seen_through or transformed() is not None else rows
+    return None if recorded() or transformed() is not None else rows
 
 
 def attend(
