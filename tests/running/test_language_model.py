@@ -26,7 +26,7 @@ from heed.running.predict import predict
 from heed.running.recipe import load, resolve
 from heed.running.stories import story
 from heed.running.stories.remembering import Remembering
-from heed.running.stories.writing import NextSymbol, escaped, unescaped
+from heed.running.stories.writing import NextSymbol, escaped, evaluated, unescaped
 from heed.tasks.language_model import build, judged
 from heed.tasks.writer import Decoding, Reading
 from heed.training import tensors
@@ -165,6 +165,17 @@ def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
         finish(evaluate(runs["gpt"], "valid", device="cpu", width=3))
 
 
+def test_a_text_of_one_symbol_is_judged_with_the_others(runs: dict[str, Path]) -> None:
+    """There is nothing to predict in it: it has no loss, and its answer is a blank line."""
+    writer = open_run(runs["lstm"], torch.device("cpu")).worker
+    found = finish(evaluated(writer, ["t", "the cat sat"]))
+    assert found.scores.symbols == 10
+    blank, loss = found.answers()
+    assert (blank, float(loss)) == ("", pytest.approx(found.scores.loss, abs=1e-6))
+    with pytest.raises(Refused, match="nothing to predict"):
+        finish(evaluated(writer, ["t", "c"]))
+
+
 def test_show(server: Server, runs: dict[str, Path], tmp_path: Path) -> None:
     done = server.run("show", runs["gpt"], "the cat")
     assert done.code == 0, done.err
@@ -216,6 +227,7 @@ def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
         (GPT, {"tokens": {"kind": "byte-bpe", "size": 100}}, "260 symbols or more"),
         ({**GPT, "wdith": 3}, {}, "did you mean 'width'"),
         (LSTM, {"context": 10_000}, "too few for a row"),
+        (LSTM, {"held_out": 0.0005}, "hold more out"),
         ({**LSTM, "tied": True}, {}, "must agree"),
         ({**GPT, "attention": "local-p"}, {}, "does not know"),
     ],

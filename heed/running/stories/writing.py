@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heed.data.batches import Batch
+from heed.errors import Refused
 from heed.records import Attended
 from heed.running.events import Progress, Work
 from heed.running.stories.remembering import Remembering
@@ -38,6 +39,7 @@ SAMPLED = Decoding(method="sample", longest=200, temperature=0.8, top_k=200, see
 NONE = -1  # the label where nothing follows
 WATCHED = 24  # symbols of the validation text whose attention is drawn
 PICTURED = 12  # heads of it that go into samples/
+UNREAD = Reading(nats=0.0, symbols=0, characters=0, bytes=0, unknown=0)
 MARKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}  # what would part lines and columns
 
 
@@ -92,6 +94,11 @@ class Validator:
     ) -> None:
         self.writer, self.folder = writer, folder
         self.documents = [document for document in documents if len(document) > 1]
+        if not self.documents:
+            raise Refused(
+                "the text to validate by has fewer than two symbols, so there is nothing to "
+                "predict: hold more out, by data.held_out, or name a longer data.valid"
+            )
 
     def loss(self) -> float:
         """Nats per symbol."""
@@ -140,17 +147,21 @@ class Evaluated(NamedTuple):
         return []
 
     def answers(self) -> list[str]:
-        """The loss of each text, in nats per symbol."""
-        return [f"{each.loss:.6f}" for each in self.readings]
+        """The loss of each text, in nats per symbol; blank where nothing was predicted."""
+        return [f"{each.loss:.6f}" if each.symbols else "" for each in self.readings]
 
 
 def evaluated(
     writer: Writer, texts: Sequence[str], *, overlap: int = 0, stage: str = "reading"
 ) -> Work[Evaluated]:
-    """Read texts and judge how surprising they are."""
+    """Read texts and judge how surprising they are; one of a single symbol surprises nobody."""
+    coded = [np.array(ids, np.int64) for ids in writer.vocabulary.encode(texts)]
+    if all(len(ids) < 2 for ids in coded):
+        raise Refused("no text has two symbols or more: there is nothing to predict")
     readings = []
-    for number, text in enumerate(texts, 1):
-        readings.append(writer.read(text, overlap=overlap))
+    for number, (ids, text) in enumerate(zip(coded, texts, strict=True), 1):
+        long = len(ids) > 1
+        readings.append(writer.read_symbols(ids, text, overlap=overlap) if long else UNREAD)
         yield Progress(stage, number, len(texts))
     return Evaluated(judged(readings, context=writer.context, overlap=overlap), readings)
 
