@@ -122,11 +122,23 @@ def test_an_empty_source_is_refused() -> None:
         run.go()
 
 
-def test_determinism_lasts_as_long_as_the_loop() -> None:
+def deterministic() -> tuple[bool, bool]:
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+@pytest.mark.parametrize("before", [(False, False), (True, False), (True, True)])
+def test_determinism_lasts_as_long_as_the_loop(before: tuple[bool, bool]) -> None:
+    """And then all is as it was: whoever wanted a warning alone gets no error."""
     run = Run(Training(steps=2, deterministic=True))
-    assert not torch.are_deterministic_algorithms_enabled()
-    run.go()
-    assert not torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    try:
+        assert [deterministic() for _ in run.moments()] == [(True, False)] * 2
+        assert deterministic() == before
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_what_is_due() -> None:
