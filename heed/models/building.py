@@ -37,7 +37,7 @@ class Known(NamedTuple):
     @property
     def about(self) -> str:
         """What it is, in a line."""
-        return (self.told.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        return (self.told.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 MODELS = {

@@ -1,5 +1,7 @@
 """What there is to train, told from what there is."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -40,6 +42,14 @@ def test_the_models_that_are_told_are_those_that_recipes_take() -> None:
         said = story(task).recipe.model_fields["model"].annotation
         taken |= set(get_args(said) or [said])
     assert taken == {known.settings for known in MODELS.values()}
+
+
+def test_nothing_is_told_and_nothing_breaks_without_docstrings() -> None:
+    """`python -OO` leaves them out."""
+    code = "from heed.running import listing; print(listing.tasks(), listing.models())"
+    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "'classify'" in done.stdout
 
 
 def test_every_task_is_told() -> None:

@@ -36,6 +36,7 @@ from heed.running.stories.story import (
     Start,
     Story,
     check_vocabulary,
+    headline,
     kept_part,
     scored_part,
 )
@@ -102,7 +103,7 @@ class Classifying(Story):
     """What running must know of classification."""
 
     name = "classify"
-    about = (classify.__doc__ or "").splitlines()[0].rstrip(".")
+    about = headline(classify)
     unit = "texts"
     recipe = ClassifyRecipe
     config = ClassifyConfig

@@ -26,6 +26,7 @@ from heed.running.stories.story import (
     Story,
     changed,
     check_vocabulary,
+    headline,
     judged_part,
     scored_part,
 )
@@ -97,7 +98,7 @@ class Writing(Story):
     """What running must know of language modelling."""
 
     name = "language-model"
-    about = (language_model.__doc__ or "").splitlines()[0].rstrip(".")
+    about = headline(language_model)
     recipe = LanguageRecipe
     config = LanguageConfig
     figures = (

@@ -34,6 +34,7 @@ from heed.running.stories.story import (
     Start,
     Story,
     check_vocabulary,
+    headline,
     judged_part,
     scored_part,
 )
@@ -74,7 +75,7 @@ class Pretraining(Story):
     """What running must know of pre-training."""
 
     name = "pretrain"
-    about = (pretrain.__doc__ or "").splitlines()[0].rstrip(".")
+    about = headline(pretrain)
     onward = ("show {run}", "train RECIPE --from {run}")
     unit = "words to find"
     recipe = PretrainRecipe

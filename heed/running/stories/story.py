@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -45,6 +46,7 @@ __all__ = [
     "Validator",
     "changed",
     "check_vocabulary",
+    "headline",
     "judged_part",
     "kept_part",
     "scored_part",
@@ -264,6 +266,11 @@ class Story(ABC):
 
     def _lacks(self, verb: str) -> NoReturn:
         raise Refused(f"runs of the task {self.name} cannot be asked to {verb}")
+
+
+def headline(task: ModuleType) -> str:
+    """What the module of a task says in its first line; nothing under `python -OO`."""
+    return (task.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 def kept_part(folder: RunFolder) -> str | None:

@@ -24,6 +24,7 @@ from heed.running.stories.story import (
     Start,
     Story,
     check_vocabulary,
+    headline,
     judged_part,
     kept_part,
     scored_part,
@@ -45,7 +46,7 @@ class Translating(Story):
     """What running must know of translation."""
 
     name = "translate"
-    about = (translate.__doc__ or "").splitlines()[0].rstrip(".")
+    about = headline(translate)
     recipe = TranslateRecipe
     config = TranslateConfig
     whole = True
