@@ -202,7 +202,8 @@ def _written(cells: list[Cell], folder: Path, told: Story, device: str) -> Work[
         for c in cells
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "comparison.json").write_text(json.dumps(data, ensure_ascii=False, indent=1))
+    told_as_json = json.dumps(data, ensure_ascii=False, indent=1)
+    (folder / "comparison.json").write_text(told_as_json, "utf-8")
     if good:
         page(cells, told, device).write(folder / "page.html")
         yield Note(f"{folder / 'page.html'} shows the table, the curves and where each one looks")

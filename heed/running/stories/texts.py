@@ -63,7 +63,7 @@ def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
     count = yield from _tokenise(parts["train"].pieces(report), found, folder)
     yield from map(Note, report.told("training text"))
     yield Note(f"training text: {count:,} symbols, of a vocabulary of {found.size:,}")
-    for part in parts.keys() - {"train"}:
+    for part in (part for part in ("valid", "test") if part in parts):
         counted = DocumentReport()
         preparing.keep(folder, part, _records(parts[part].pieces(counted)), "texts")
         judged = kept(folder, part)
