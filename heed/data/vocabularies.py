@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, processors
 
 from heed.data import vocabulary_files
 from heed.data.tokenise import write_rules
-from heed.data.vocabulary_files import Given
+from heed.data.vocabulary_files import Given, contents
 from heed.errors import Refused
 
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -189,7 +189,7 @@ def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
     _add(tokenizer, _numbered(given), given.symbols, given.where)
     _make_special(tokenizer, names.values(), given.symbols)
     for more in ("additional_special_tokens", "extra_special_tokens"):
-        _make_special(tokenizer, list(_contents(given.told.get(more)))[:MORE], given.symbols)
+        _make_special(tokenizer, list(contents(given.told.get(more)))[:MORE], given.symbols)
     roles = _named(names, tokenizer)
     single, pair = form.around or _ends(given)
     for role in [role for role in names if f"{{{role}}}" in single]:
@@ -244,15 +244,7 @@ def _usual(tokenizer: Tokenizer) -> dict[str, str]:
 def _told(told: Mapping[str, Any]) -> dict[str, str]:
     """Roles as the settings give them."""
     roles = {role: told.get(f"{role}_token") for role in {**XLNET, **BERT}}
-    return {role: name for role, given in roles.items() for name in _contents([given])}
-
-
-def _contents(tokens: Any) -> Iterable[str]:
-    """Pieces as settings write them: plain, or with what surrounds them."""
-    for token in tokens if isinstance(tokens, list | tuple) else ():
-        content = token.get("content") if isinstance(token, dict) else token
-        if isinstance(content, str) and 0 < len(content) <= 256:
-            yield content
+    return {role: name for role, given in roles.items() for name in contents([given])}
 
 
 def _named(names: Mapping[str, str], tokenizer: Tokenizer) -> dict[str, int]:
@@ -266,7 +258,7 @@ def _numbered(given: Given) -> dict[int, str]:
     found = {i: name for name, i in old.items() if type(i) is int}
     newer = given.told.get("added_tokens_decoder")
     for number, token in newer.items() if isinstance(newer, dict) else ():
-        for name in _contents([token]) if number.isdecimal() and len(number) < 10 else ():
+        for name in contents([token]) if number.isdecimal() and len(number) < 10 else ():
             found[int(number)] = name
     if len(found) > MORE:
         raise Refused(f"{given.where} adds {len(found):,} pieces to its vocabulary; {MORE} may be")

@@ -111,7 +111,7 @@ def wordpiece(given: Given) -> Tokenizer:
     pieces = {line: i for i, line in enumerate(lines)}
     name = given.path("vocab.txt")
     _check_numbers(pieces, given.symbols, name)
-    unknown = next(_texts(given.told.get("unk_token")), "[UNK]")
+    unknown = next(contents([given.told.get("unk_token")]), "[UNK]")
     tokenizer = _built(lambda: Tokenizer(models.WordPiece(pieces, unk_token=unknown)), name)
     tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True,
@@ -176,11 +176,12 @@ def unigram(given: Given) -> Tokenizer:
     return tokenizer
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """A piece as settings write it: plain, or with what surrounds it."""
-    content = value.get("content") if isinstance(value, dict) else value
-    if isinstance(content, str):
-        yield content
+def contents(tokens: Any) -> Iterator[str]:
+    """Pieces as settings write them, plain or as a table; what is no piece is left out."""
+    for token in tokens if isinstance(tokens, list | tuple) else ():
+        content = token.get("content") if isinstance(token, dict) else token
+        if isinstance(content, str) and 0 < len(content) <= 256:
+            yield content
 
 
 def _check_numbers(pieces: Any, below: int, name: str) -> None:

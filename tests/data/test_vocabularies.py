@@ -409,6 +409,15 @@ def test_a_line_twice_is_no_matter_while_nothing_is_added() -> None:
     assert (found.roles["mask"], found.encode(["a b"], plain=True)) == (7, [[2, 3]])
 
 
+def test_a_role_that_settings_leave_empty_is_the_usual_one() -> None:
+    """For what cuts the text as for whoever asks for the roles."""
+    for said in ("", {"content": ""}, None, 3):
+        given = json.dumps({"unk_token": said}).encode()
+        found = vocabularies.read({"vocab.txt": WORDS, "tokenizer_config.json": given}, 30, "w")
+        assert found is not None
+        assert (found.roles["unk"], found.encode(["z"], plain=True)) == (3, [[3]])
+
+
 def test_added_pieces_without_a_row_are_left_out() -> None:
     """Published folders have them where the model was never made larger."""
     found = vocabularies.read(rules(added_tokens=[special("<x>", 3), special("<y>", 4)]), 4, "w")
