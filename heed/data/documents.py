@@ -29,6 +29,7 @@ from heed.data.sources import (
     text_lines,
     told,
 )
+from heed.data.text import counted
 from heed.data.tokenise import Tokeniser
 from heed.errors import Refused
 
@@ -70,7 +71,7 @@ class SentenceReport(FilesReport):
         self.documents += own.documents
 
     def __str__(self) -> str:
-        return f"{super().__str__()}; {self.documents:,} document{'s' * (self.documents != 1)}"
+        return f"{super().__str__()}; {counted(self.documents, 'document')}"
 
 
 LONGEST = 20_000  # characters of a sentence

@@ -16,7 +16,7 @@ from unicodedata import category
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from heed.data.pairs import Report, one_place
-from heed.data.text import encodable, read_json, read_lines
+from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
 
 Column = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, Field(min_length=1, max_length=200)]
@@ -217,7 +217,7 @@ def _cells(files: LabelledFiles, table: Table) -> Iterator[tuple[int, str, str]]
         if not cells:  # an empty line is an empty text, counted as such
             yield number, "", ""
         elif len(cells) <= last:
-            count = f"{len(cells)} column{'s' * (len(cells) != 1)}"
+            count = counted(len(cells), "column")
             parted = "tabs" if files.tsv else "commas"
             raise Refused(
                 f"{files}:{number}: {count} parted by {parted}; counted from 0, the label is in "

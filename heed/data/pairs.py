@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from heed.data.text import encodable, read_json, read_lines
+from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
 
 LONGEST = 2000  # characters of either side of a pair
@@ -122,8 +122,8 @@ class Report:
     def __str__(self) -> str:
         lost = sum(self.dropped.values())
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.dropped.items()))
-        read = f"{self.read:,} {self.one}{'s' * (self.read != 1)} read"
-        kept = f"{read} = {self.kept:,} kept + {lost:,} dropped"
+        read = counted(self.read, self.one)
+        kept = f"{read} read = {self.kept:,} kept + {lost:,} dropped"
         stray = f"; {self.stray:,} links outside their pair left out" if self.stray else ""
         return (f"{kept} ({reasons})" if lost else kept) + stray
 
@@ -213,22 +213,19 @@ def _tsv(path: Path, columns: tuple[int, int] | None) -> Iterator[Pair]:
     first, second = columns or (0, 1)
     for number, line in read_lines(path):
         cells = line.split("\t")
+        there = counted(len(cells), "column")
         if not line:  # an empty line is an empty pair, counted as such
             yield Pair("", "")
         elif columns is None and len(cells) != 2:
             cure = "; choose two with `columns`" if len(cells) > 2 else ""
-            raise Refused(f"{path}:{number}: {_count(len(cells))} where two are expected{cure}")
+            raise Refused(f"{path}:{number}: {there} where two are expected{cure}")
         elif len(cells) <= max(first, second):
             raise Refused(
-                f"{path}:{number}: {_count(len(cells))}, and `columns` asks for number "
+                f"{path}:{number}: {there}, and `columns` asks for number "
                 f"{max(first, second)}, counted from 0"
             )
         else:
             yield Pair(cells[first], cells[second])
-
-
-def _count(n: int) -> str:
-    return f"{n} column{'s' * (n != 1)}"
 
 
 def _json(path: Path, keys: tuple[str, str]) -> Iterator[Pair]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
 from heed.data.pairs import Report
-from heed.data.text import encodable, read_json, read_lines
+from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
 
 ENDINGS = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -137,7 +137,9 @@ def text_lines(path: Path, column: int | None = None) -> Iterator[str]:
             continue
         cells = line.split("\t")
         if len(cells) <= column:
-            raise Refused(f"{path}:{number}: {len(cells)} columns, and `column` is {column}")
+            raise Refused(
+                f"{path}:{number}: {counted(len(cells), 'column')}, and `column` is {column}"
+            )
         yield cells[column]
 
 

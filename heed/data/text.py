@@ -39,6 +39,11 @@ def read_json(line: str, where: str, **hooks: Any) -> Any:
         raise Refused(f"{where}: not JSON ({error})") from None
 
 
+def counted(n: int, name: str) -> str:
+    """1 column, 2 columns, 3,000 columns."""
+    return f"{n:,} {name}{'s' * (n != 1)}"
+
+
 def encodable(text: str, where: str) -> str:
     """JSON can spell half a surrogate pair, which no UTF-8 text holds."""
     try:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from heed.data.sources import MOST, FilesReport, TextFiles, each_file, told
+from heed.data.sources import MOST, FilesReport, TextFiles, each_file, text_lines, told
 from heed.errors import Refused
 
 check = told(TextFiles)
@@ -28,6 +28,14 @@ def test_a_missing_file_is_refused_before_any_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("not JSON")
     with pytest.raises(Refused, match=r"cannot read .*/b\.txt: No such file"):
         each_file(check(["a.jsonl", "b.txt"]), tmp_path)
+
+
+def test_a_line_with_too_few_columns_is_refused_with_its_number(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("0\tone\n1\n")
+    lines = text_lines(tmp_path / "a.tsv", 1)
+    assert next(lines) == "one"
+    with pytest.raises(Refused, match=r"a\.tsv:2: 1 column, and `column` is 1"):
+        next(lines)
 
 
 def test_of_very_many_files_only_some_are_told_of() -> None:
