@@ -9,12 +9,11 @@ A cache is opened where its fingerprint is the one expected, and refused otherwi
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain, islice, zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -100,14 +99,18 @@ class Writer(AbstractContextManager["Writer"]):
         self.rows, self.counts = 0, dict.fromkeys(columns, 0)
 
     def __enter__(self) -> "Writer":
+        self._open = ExitStack()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._part = Path(tempfile.mkdtemp(prefix=f".{self.name}-", dir=self.folder))
+            draft = TemporaryDirectory(
+                prefix=f".{self.name}-", dir=self.folder, ignore_cleanup_errors=True
+            )
+            self._part = Path(self._open.enter_context(draft))
+            self._tokens = {column: self._file(f"{column}.tokens") for column in self.counts}
+            self._offsets = {column: self._file(f"{column}.offsets") for column in self.counts}
         except OSError as error:
+            self._open.close()
             raise self._refusal(error) from None
-        self._open = ExitStack()
-        self._tokens = {column: self._file(f"{column}.tokens") for column in self.counts}
-        self._offsets = {column: self._file(f"{column}.offsets") for column in self.counts}
         for file in self._offsets.values():
             file.write(np.zeros(1, OFFSET).tobytes())
         return self
@@ -141,7 +144,6 @@ class Writer(AbstractContextManager["Writer"]):
             raise self._refusal(told) from None
         finally:
             self._open.close()
-            shutil.rmtree(self._part, ignore_errors=True)
 
     def _refusal(self, error: OSError) -> Refused:
         return Refused(f"cannot write the cache {self.folder}: {error.strerror}")
@@ -159,7 +161,7 @@ class Writer(AbstractContextManager["Writer"]):
         for file in [*self._tokens.values(), *self._offsets.values(), head]:
             file.flush()
             os.fsync(file.fileno())
-        self._open.close()
+            file.close()
         # The old header goes first and the new one comes last: no moment shows a mixture.
         (self.folder / f"{self.name}.json").unlink(missing_ok=True)
         for path in sorted(self._part.iterdir(), key=lambda path: path.suffix == ".json"):
@@ -261,5 +263,7 @@ def _sync(folder: Path) -> None:
     """A rename is on the disk once its folder is."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -212,3 +212,13 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
         Writer(tmp_path, "x", ["a"]),
     ):
         raise OSError(28, "No space left on device")
+
+
+def test_a_cache_that_cannot_be_begun_leaves_nothing(tmp_path, monkeypatch):
+    def full(self, end):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Writer, "_file", full)
+    with pytest.raises(Refused, match=r"cannot write the cache .*: No space left"):
+        write(tmp_path, "x", ROWS)
+    assert not list(tmp_path.iterdir())
