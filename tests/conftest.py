@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -11,6 +12,10 @@ import torch
 # The first call of a mechanism can be far slower than the next, so a deadline only finds noise.
 hypothesis.settings.register_profile("heed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("heed")
+
+# What tests start in processes of their own is this checkout, whichever is installed.
+ROOT = str(Path(__file__).resolve().parents[1])
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
 
 # Without a GPU, Triton's interpreter runs the kernels; it must be told before it is imported.
 if not torch.cuda.is_available():
