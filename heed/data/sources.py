@@ -17,10 +17,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
 from heed.data.pairs import Report
-from heed.data.text import counted, encodable, read_json, read_lines
+from heed.data.text import counted, encodable, is_json_lines, read_json, read_lines
 from heed.errors import Refused
 
-ENDINGS = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 MOST = 20
 """Files that are told of one by one; of more there is only the sum."""
 
@@ -102,7 +101,7 @@ def told(kind: type[Kind]) -> Callable[[Any], Kind | tuple[Kind, ...]]:
 
 
 def _format(path: str | Path) -> str:
-    return "jsonl" if str(path).endswith(ENDINGS) else "text"
+    return "jsonl" if is_json_lines(path) else "text"
 
 
 TextSources = Annotated[TextFiles | tuple[TextFiles, ...], BeforeValidator(told(TextFiles))]

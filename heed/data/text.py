@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader, RawIOBase
-from os import PathLike
+from os import PathLike, fspath
 from typing import IO, Any, cast
 
 from heed.errors import Refused
@@ -37,6 +37,11 @@ def read_json(line: str, where: str, **hooks: Any) -> Any:
         return json.loads(line, **hooks)
     except (ValueError, RecursionError) as error:
         raise Refused(f"{where}: not JSON ({error})") from None
+
+
+def is_json_lines(path: str | PathLike[str]) -> bool:
+    """Whether a file has a JSON object a line, by its name."""
+    return fspath(path).removesuffix(".gz").endswith((".jsonl", ".ndjson"))
 
 
 def counted(n: int, name: str) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from heed.data.batches import Batches
 from heed.data.labelled import Column, Labelled, LabelledFiles, TextReport, read_labelled
 from heed.data.letters import GRAMS, MOST
+from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
 from heed.models import committee
@@ -305,12 +306,11 @@ def files_from(paths: Sequence[Path], config: ClassifyConfig) -> LabelledFiles:
     """Labelled texts as they are named on the command line: one file, with the run's columns."""
     if len(paths) != 1:
         raise Refused(f"give one file of labelled texts; got {len(paths)} files")
-    name = paths[0].name.removesuffix(".gz")
     told = {"text": config.text, "label": config.label}
-    if name.endswith((".jsonl", ".ndjson")):
+    if is_json_lines(paths[0]):
         keys = {key: column for key, column in told.items() if isinstance(column, str)}
         return LabelledFiles(jsonl=paths[0], **keys)
-    kind = "csv" if name.endswith(".csv") else "tsv"
+    kind = "csv" if paths[0].name.removesuffix(".gz").endswith(".csv") else "tsv"
     return LabelledFiles(**{kind: paths[0]}, **told)
 
 

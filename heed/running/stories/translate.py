@@ -12,6 +12,7 @@ from torch import nn
 
 from heed.data.batches import Batches
 from heed.data.pairs import Files, Report
+from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS, Tokeniser
 from heed.errors import Refused
 from heed.models import building
@@ -234,8 +235,7 @@ def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
         return Files(source=paths[0], target=paths[1], alignments=alignments)
     if len(paths) != 1:
         raise Refused(f"give one file of pairs, or source and target; got {len(paths)} files")
-    name = paths[0].name.removesuffix(".gz")
-    if name.endswith((".jsonl", ".ndjson")):
+    if is_json_lines(paths[0]):
         return Files(jsonl=paths[0], alignments=alignments)
     return Files(tsv=paths[0], alignments=alignments)
 
