@@ -25,6 +25,7 @@ from heed.attention.naming import build
 from heed.models.answers import Pooler
 from heed.models.cells import Dropout
 from heed.models.sequence import Encoder as Recurrent
+from heed.models.sequence import ends
 from heed.models.transformer import Encoder as Attentive
 from heed.records import Attended, Need
 
@@ -193,12 +194,6 @@ class AttentiveReader(Attentive):
 def real(symbols: Tensor, lengths: Tensor) -> Tensor:
     """Which places are no padding.    B S, B -> B S"""
     return torch.arange(symbols.shape[1], device=symbols.device) < lengths[:, None]
-
-
-def ends(states: Tensor, lengths: Tensor) -> Tensor:
-    """The state of each text's last place.    B S M, B -> B M"""
-    end = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[-1])
-    return states.gather(1, end)[:, 0]
 
 
 class Looks(Attending):

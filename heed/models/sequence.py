@@ -114,8 +114,7 @@ class Encoder(nn.Module):
 
     def _ends(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Where each direction came to its end.    B S M -> B M"""
-        end = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[-1])
-        last = states.gather(1, end)[:, 0]
+        last = ends(states, lengths)
         if not len(self.back):
             return last
         own = self.width // 2
@@ -142,6 +141,12 @@ class Encoder(nn.Module):
     @property
     def _back(self) -> list[Layer]:
         return cast(list[Layer], list(self.back))
+
+
+def ends(states: Tensor, lengths: Tensor) -> Tensor:
+    """The state of each row's last place.    B S M, B -> B M"""
+    end = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[-1])
+    return states.gather(1, end)[:, 0]
 
 
 def _both(ahead: Layer, back: Layer, x: Tensor, turned: Tensor) -> list[Tensor]:
