@@ -68,9 +68,7 @@ def load_cutting(path: Path, symbols: int = MOST) -> Cutting:
     check_size(path, symbols)
     try:
         return Cutting(Tokeniser.load(path))
-    except HeedError as error:
-        if not path.is_file():
-            raise
+    except Refused as error:
         found = read_vocabulary(path, symbols)
         if found is None:
             raise error from None

@@ -41,8 +41,8 @@ FILES = {
     "checkpoints": "checkpoints",
     "cache": "cache",
 }
-# What begins anew with a run, the config first: what a kill then leaves behind is no run.
-WRITTEN = (*FILES.values(), "scores.json", "*tokenizer.json", "events.*")
+# What a new run removes, the config first: whatever a kill then leaves behind is no run.
+WRITTEN = (*FILES.values(), "events.*")
 
 
 class RunFolder:
