@@ -21,8 +21,7 @@ from heed.models.pretrained import describe
 from heed.running.devices import chosen
 from heed.running.opening import fits, open_run
 from heed.running.shards import Shelf, is_pretrained
-from heed.running.stories.story import Run, Shown
-from heed.running.walking import Listened, listened
+from heed.running.stories.story import Listened, Run, Shown
 from heed.tasks.looking import Pass, passes
 from heed.training import checkpoint
 from heed.viewing.atlas import Take
@@ -60,7 +59,7 @@ class OfRun:
         return self.run.story.look(self.run, texts, given)
 
     def hear(self, text: str) -> Listened:
-        return listened(self.run, text)
+        return self.run.story.hear(self.run, text)
 
 
 class OfWatch:

@@ -3,62 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
 
 from torch import Tensor
 
 from heed.errors import Refused
 from heed.running.devices import chosen
 from heed.running.opening import open_run
-from heed.running.stories.story import Run
-from heed.running.stories.writing import unescaped
-from heed.tasks.walking import WHOLE, Heard, Walk, continued, filled, labelled, translated
+from heed.running.stories.story import Listened
+from heed.tasks.walking import WHOLE, Walk
 from heed.viewing.taking import MEMBER, short
 from heed.viewing.walk import Key, Stage, Told, vector
 
 SHOWN = 40  # words of a complaint at most
-
-_LISTEN: dict[str, Callable[[Run, str], Heard]] = {
-    "translate": lambda run, text: translated(run.worker, text, run.config.decoding),
-    "classify": lambda run, text: labelled(run.worker, text),
-    "language-model": lambda run, text: continued(run.worker, unescaped(text)),
-    "pretrain": lambda run, text: filled(run.worker, text),
-}
-"""How the model of each task is listened to."""
-
-
-class Listened(Protocol):
-    """A text, and every attention that can be walked through (heed.tasks.walking.Heard)."""
-
-    @property
-    def calls(self) -> Mapping[str, Sequence[Any]]:
-        """By path, the lowest layer first."""
-
-    @property
-    def chosen(self) -> int:
-        """The most telling of them."""
-
-    @property
-    def first(self) -> int:
-        """The query that is walked with unless told."""
-
-    def words(self, path: str) -> Sequence[str]:
-        """Those that ask an attention."""
-
-    def asked(self, path: str) -> Sequence[str]:
-        """Those that are asked."""
-
-    def walk(self, path: str, position: int, head: int) -> Walk:
-        """The walk of one query of one head."""
-
-
-def listened(run: Run, text: str) -> Listened:
-    """The model of a run while it deals with a text."""
-    if run.config.task not in _LISTEN:
-        raise Refused(f"runs of the task {run.config.task} cannot be walked through")
-    return _LISTEN[run.config.task](run, text)
 
 
 def walk(
@@ -77,7 +35,7 @@ def walk(
     """
     run = open_run(path, chosen(device))
     texts = texts or [run.story.show(run, [], every=False)[0].source]
-    return [told(listened(run, text), at, layer, head) for text in texts]
+    return [told(run.story.hear(run, text), at, layer, head) for text in texts]
 
 
 def told(heard: Listened, at: str | None = None, layer: int | None = None, head: int = 0) -> Told:

@@ -45,6 +45,7 @@ from heed.running.stories.weighing import Answer, Shown, heads, look
 from heed.tasks import classify
 from heed.tasks.cutting import Words
 from heed.tasks.labeller import Labeller
+from heed.tasks.walking import Heard, labelled
 from heed.training.folder import RunFolder
 from heed.viewing import blocks
 from heed.viewing.blocks import Block, Charts, Heading, Value
@@ -265,6 +266,10 @@ class Classifying(Story):
         """The label of each text, or of a few that the run keeps."""
         rows = [Labelled(text, "") for text in texts] or examples_of(run.folder, run.config.labels)
         return [look(run.worker, row.text, row.label) for row in rows]
+
+    def hear(self, run: Run, text: str) -> Heard:
+        """What tells the label, while a text is read."""
+        return labelled(run.worker, text)
 
     def figured(self, trained: Any) -> list[Value]:
         """As in figures."""

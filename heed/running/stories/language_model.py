@@ -44,6 +44,7 @@ from heed.running.stories.writing import (
 )
 from heed.tasks import language_model
 from heed.tasks.borrowing import Text
+from heed.tasks.walking import Heard, continued
 from heed.tasks.writer import Decoding, Writer
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
@@ -236,6 +237,10 @@ class Writing(Story):
         ids = run.worker.vocabulary.encode([text[: 8 * OPENING * FEW] for text in texts[:FEW]])
         cuts = [row[i : i + OPENING] for row in ids for i in range(0, OPENING * FEW, OPENING)]
         return [run.worker.vocabulary.decode(cut) for cut in cuts if cut][:FEW]
+
+    def hear(self, run: Run, text: str) -> Heard:
+        """The words among themselves, while a text is read."""
+        return continued(run.worker, unescaped(text))
 
     def figured(self, trained: Any) -> list[Value]:
         """As in figures."""

@@ -40,6 +40,7 @@ from heed.running.stories.story import (
 )
 from heed.tasks import pretrain
 from heed.tasks.pretrainer import Pretrainer
+from heed.tasks.walking import Heard, filled
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
 from heed.viewing.looking import Look
@@ -202,6 +203,10 @@ class Pretraining(Story):
         """What is looked at while texts are read, or a few sentences that the run keeps."""
         texts = list(texts) or hidden(list(islice(kept(run.folder, judged_part(run.folder)), FEW)))
         return [look(run.worker, text) for text in texts]
+
+    def hear(self, run: Run, text: str) -> Heard:
+        """The words among themselves, while hidden ones are found."""
+        return filled(run.worker, text)
 
     def figured(self, trained: Any) -> list[Value]:
         """As in figures."""

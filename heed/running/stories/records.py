@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from heed.tasks.walking import Walk
 from heed.viewing.blocks import Block, Table
 from heed.viewing.panels import Panel
 
@@ -93,3 +94,28 @@ class Answer(Protocol):
 
     def shown(self) -> Shown:
         """For --html."""
+
+
+class Listened(Protocol):
+    """A text, and every attention that can be walked through (heed.tasks.walking.Heard)."""
+
+    @property
+    def calls(self) -> Mapping[str, Sequence[Any]]:
+        """By path, the lowest layer first."""
+
+    @property
+    def chosen(self) -> int:
+        """The most telling of them."""
+
+    @property
+    def first(self) -> int:
+        """The query that is walked with unless told."""
+
+    def words(self, path: str) -> Sequence[str]:
+        """Those that ask an attention."""
+
+    def asked(self, path: str) -> Sequence[str]:
+        """Those that are asked."""
+
+    def walk(self, path: str, position: int, head: int) -> Walk:
+        """The walk of one query of one head."""

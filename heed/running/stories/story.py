@@ -25,7 +25,15 @@ from torch import Tensor, nn
 from heed.errors import HeedError, Refused
 from heed.running.complaining import complaint
 from heed.running.events import Note, Work
-from heed.running.stories.records import Answer, Evaluated, Scores, Shown, Validated, Validator
+from heed.running.stories.records import (
+    Answer,
+    Evaluated,
+    Listened,
+    Scores,
+    Shown,
+    Validated,
+    Validator,
+)
 from heed.training.fit import Source
 from heed.training.folder import RunFolder
 from heed.training.settings import Training
@@ -36,6 +44,7 @@ __all__ = [
     "Answer",
     "Config",
     "Evaluated",
+    "Listened",
     "Recipe",
     "Run",
     "Scores",
@@ -229,6 +238,10 @@ class Story(ABC):
                is that one's, so that both are about the same words
         """
         self._lacks("show")
+
+    def hear(self, run: Run, text: str) -> Listened:
+        """Every attention while the model deals with a text, to be walked through."""
+        self._lacks("walk")
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -34,6 +34,7 @@ from heed.running.stories.translate_settings import TranslateConfig, TranslateRe
 from heed.running.stories.translating import Evaluated, TeacherForcing, Validator, evaluated
 from heed.tasks import translate
 from heed.tasks.translator import Decoding, Example, Translator, Vocabulary
+from heed.tasks.walking import Heard, translated
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Block, Charts, Column, Heading, Value
 from heed.viewing.looking import Look
@@ -210,6 +211,10 @@ class Translating(Story):
             look(run.worker, written, pair.target, other)
             for pair, written, other in zip(pairs, found, others, strict=True)
         ]
+
+    def hear(self, run: Run, text: str) -> Heard:
+        """Between source and target, while a sentence is translated."""
+        return translated(run.worker, text, run.config.decoding)
 
     def figured(self, trained: Any) -> list[Value]:
         """As in figures."""
