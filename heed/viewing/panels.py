@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -48,3 +49,12 @@ class Panel:
         from heed.viewing.image import svg  # which draws panels, and so knows them first
 
         return svg(self)
+
+
+def of_heads(weights: Mapping[str, NDArray[Any]], words: Sequence[str]) -> list[Panel]:
+    """Every head of the attentions of one text, by paths such as "0.self".    H T T each"""
+    return [
+        Panel.of(f"layer {path.partition('.')[0]} · head {h}", weight, words, words)
+        for path, heads in weights.items()
+        for h, weight in enumerate(heads)
+    ]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from heed.errors import Refused, ShapeError
-from heed.viewing.panels import Panel
+from heed.viewing.panels import Panel, of_heads
 
 
 @pytest.mark.parametrize("make", [list, np.array, torch.tensor])
@@ -24,3 +24,12 @@ def test_labels_must_fit() -> None:
 def test_a_broken_weight_is_found() -> None:
     with pytest.raises(Refused, match=r"'a' has a weight that is nan: row 1 \('b'\), column 0"):
         Panel.of("a", [[1, 0], [float("nan"), 1]], "ab", "xy")
+
+
+def test_every_head_of_a_text_is_a_panel_of_its_own() -> None:
+    weights = {"0.self": np.full((2, 2, 2), 0.5), "10.self": np.eye(2)[None]}
+    found = of_heads(weights, "xy")
+    titles = ["layer 0 · head 0", "layer 0 · head 1", "layer 10 · head 0"]
+    assert [panel.title for panel in found] == titles
+    assert found[2].weight.tolist() == [[1, 0], [0, 1]]
+    assert found[2].rows == found[2].columns == ("x", "y")

@@ -41,7 +41,7 @@ from heed.running.stories.story import (
     kept_part,
     scored_part,
 )
-from heed.running.stories.weighing import Answer, Shown, heads, look
+from heed.running.stories.weighing import Answer, Shown, look
 from heed.tasks import classify
 from heed.tasks.cutting import Words
 from heed.tasks.labeller import Labeller
@@ -51,6 +51,7 @@ from heed.viewing import blocks
 from heed.viewing.blocks import Block, Charts, Heading, Value
 from heed.viewing.chart import BarChart, Bars
 from heed.viewing.looking import Look
+from heed.viewing.panels import of_heads
 
 FEW = 5  # texts that are shown when none is given
 KNOWN = "spelled.known"  # the buffer of a network that reads letters
@@ -257,10 +258,11 @@ class Classifying(Story):
         """What was weighed in texts, or in a few that the run keeps."""
         rows = [Labelled(text, "") for text in texts] or examples_of(run.folder, run.config.labels)
         said = run.worker.label([row.text for row in rows], look=True)
-        return [
-            Shown(each, row.label, heads(each) if every or each.looks is None else (), every)
-            for row, each in zip(rows, said, strict=True)
-        ]
+        found = []
+        for row, each in zip(rows, said, strict=True):
+            heads = of_heads(each.heads, each.pieces) if every or each.looks is None else ()
+            found.append(Shown(each, row.label, heads, every))
+        return found
 
     def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
         """The label of each text, or of a few that the run keeps."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from heed.tasks.looking import looked
 from heed.tasks.pretrainer import Filled, Pretrainer
 from heed.viewing.atlas import Take
 from heed.viewing.looking import Look
-from heed.viewing.panels import Panel
+from heed.viewing.panels import Panel, of_heads
 from heed.viewing.taking import layers as maps
 from heed.viewing.terminal import WITHIN, HeatMap
 from heed.viewing.words import Said
@@ -58,7 +55,7 @@ class Answer:
 
     def shown(self) -> Shown:
         """With what was looked at."""
-        return Shown(self.found, heads(self.found))
+        return Shown(self.found, of_heads(self.found.heads, self.found.pieces))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +90,6 @@ def layers(found: Filled) -> list[Panel]:
     return [
         Panel.of(f"layer {path.split('.')[0]}", weight.mean(0), found.pieces, found.pieces)
         for path, weight in found.heads.items()
-    ]
-
-
-def heads(found: Filled) -> list[Panel]:
-    """Every head of every layer."""
-    every: Mapping[str, NDArray[np.float32]] = found.heads
-    return [
-        Panel.of(f"layer {path.split('.')[0]} · head {h}", weight, found.pieces, found.pieces)
-        for path, each in every.items()
-        for h, weight in enumerate(each)
     ]
 
 

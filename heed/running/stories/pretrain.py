@@ -18,7 +18,7 @@ from heed.data.tokenise import SPECIALS, Tokeniser
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.documents import Prepared, gathered, kept, prepare, tokeniser_of
-from heed.running.stories.filling import Answer, Shown, heads, layers, look
+from heed.running.stories.filling import Answer, Shown, layers, look
 from heed.running.stories.pretraining import (
     Evaluated,
     HiddenWords,
@@ -44,6 +44,7 @@ from heed.tasks.walking import Heard, filled
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
 from heed.viewing.looking import Look
+from heed.viewing.panels import of_heads
 
 FEW = 3  # examples that are shown when no text is given
 
@@ -197,7 +198,10 @@ class Pretraining(Story):
         """What is looked at while texts are read, or a few sentences that the run keeps."""
         texts = list(texts) or hidden(list(islice(kept(run.folder, judged_part(run.folder)), FEW)))
         found = run.worker.fill(texts, look=True)
-        return [Shown(each, heads(each) if every else layers(each)) for each in found]
+        return [
+            Shown(each, of_heads(each.heads, each.pieces) if every else layers(each))
+            for each in found
+        ]
 
     def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
         """What is looked at while texts are read, or a few sentences that the run keeps."""

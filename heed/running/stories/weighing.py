@@ -12,7 +12,7 @@ from heed.tasks.labeller import Judgement, Labeller
 from heed.tasks.looking import looked
 from heed.viewing.atlas import Take
 from heed.viewing.looking import Look
-from heed.viewing.panels import Panel
+from heed.viewing.panels import Panel, of_heads
 from heed.viewing.taking import layers
 from heed.viewing.terminal import WITHIN, HeatMap, shown
 from heed.viewing.words import Said, Weighed
@@ -132,16 +132,7 @@ class Answer:
 
     def shown(self) -> Shown:
         """With what was looked at."""
-        return Shown(self.judgement, heads=heads(self.judgement))
-
-
-def heads(said: Judgement) -> list[Panel]:
-    """Every head of every attention between the words of a text."""
-    return [
-        Panel.of(f"layer {path.partition('.')[0]} · head {h}", weight, said.pieces, said.pieces)
-        for path, looks in said.heads.items()
-        for h, weight in enumerate(looks)
-    ]
+        return Shown(self.judgement, heads=of_heads(self.judgement.heads, self.judgement.pieces))
 
 
 def look(labeller: Labeller, text: str, right: str = "") -> Look:

@@ -29,7 +29,7 @@ from heed.viewing.atlas import Take
 from heed.viewing.blocks import Table
 from heed.viewing.image import svg
 from heed.viewing.looking import Look
-from heed.viewing.panels import Panel
+from heed.viewing.panels import Panel, of_heads
 from heed.viewing.small import SmallMaps
 from heed.viewing.taking import layers
 from heed.viewing.terminal import WITHIN, HeatMap
@@ -255,11 +255,8 @@ def shown(writer: Writer, text: str, *, every: bool = False) -> Shown:
 
 def heads(pieces: Sequence[str], seen: Mapping[str, Attended]) -> list[Panel]:
     """Every head of every layer: the symbol that looks down, those that it looks at across."""
-    return [
-        Panel.of(f"layer {path.split('.')[0]} · head {h}", weight, pieces, pieces)
-        for path, record in seen.items()
-        for h, weight in enumerate(record.weight[0].float().cpu().numpy())
-    ]
+    weights = {path: record.weight[0].float().cpu().numpy() for path, record in seen.items()}
+    return of_heads(weights, pieces)
 
 
 def look(writer: Writer, text: str) -> Look:
