@@ -72,18 +72,20 @@ def run(
     console = Console(highlight=False)
     which, texts = said(at=at, layer=layer, head=head), text or []
     _check(walk, history, which, texts, every, png or svg, html, beside)
+    pictures = [path for path in (png, svg) if path is not None]
     if history:
-        return _history(source, html, console)
+        _history(source, html, console)
+        return
     if html is not None:
         _explore(source, beside, texts, which, walk, html, device)
     elif walk:
         for told in _walks(_opened(source, device), texts, which):
             console.print(told)
             console.print()
-        return None
-    if png is None is svg:
-        return None if html is not None else _tell(source, texts, every, device, console)
-    return _pictures(_shown(source, texts, every, device), (png, svg))
+    elif not pictures:
+        _tell(source, texts, every, device, console)
+    if pictures:
+        _pictures(_shown(source, texts, every, device), pictures)
 
 
 def _check(
@@ -204,14 +206,13 @@ def _tell(source: Path, texts: list[str], every: bool, device: str, console: Con
         tell(each, console)
 
 
-def _pictures(shown: list[Shown], paths: Sequence[Path | None]) -> None:
+def _pictures(shown: list[Shown], paths: Sequence[Path]) -> None:
     from heed.viewing import image
 
     panels = _panels(shown)
     for path in paths:
-        if path is not None:
-            image.save(panels, path)
-            print(f"{path}: {_count(len(panels), 'map')}")
+        image.save(panels, path)
+        print(f"{path}: {_count(len(panels), 'map')}")
 
 
 def tell(shown: Shown, console: Console) -> None:

@@ -69,7 +69,7 @@ def with_mask(tokeniser: Tokeniser) -> Tokeniser:
     """
     if mask_of(tokeniser) is not None:
         return tokeniser
-    rules = json.loads(tokeniser._tokenizer.to_str())
+    rules = json.loads(tokeniser.rules)
     pieces = rules["model"]["vocab"]
     if isinstance(pieces, list):  # unigram: the least likely of all
         pieces.append([MASK, min(score for _, score in pieces) - 10.0])
@@ -80,7 +80,7 @@ def with_mask(tokeniser: Tokeniser) -> Tokeniser:
 
 def mask_of(tokeniser: Tokeniser) -> int | None:
     """The number of the mask, if there is one."""
-    return tokeniser._tokenizer.token_to_id(MASK)
+    return tokeniser.number(MASK)
 
 
 def symbols(tokeniser: Tokeniser) -> Symbols:
@@ -88,7 +88,7 @@ def symbols(tokeniser: Tokeniser) -> Symbols:
     mask = mask_of(tokeniser)
     if mask is None:
         raise Refused("the tokeniser has no mask: it was not made for pre-training")
-    surfaces = [tokeniser._surface(i) for i in range(tokeniser.size)]
+    surfaces = [tokeniser.surface(i) for i in range(tokeniser.size)]
     plain = np.arange(len(surfaces)) >= len(SPECIALS)
     plain[mask] = False
     if not plain.any():
@@ -139,7 +139,8 @@ def _begins(tokens: Ints, can: Flags, symbols: Symbols) -> Flags:
     """Where a word begins: as its piece says, or after what is no part of a word.    B L -> B L"""
     apart = ~can | symbols.alone[tokens]
     after = np.concatenate([np.ones_like(apart[:, :1]), apart[:, :-1]], 1)
-    return can & (symbols.begins[tokens] | symbols.alone[tokens] | after)
+    begun: Flags = can & (symbols.begins[tokens] | symbols.alone[tokens] | after)
+    return begun
 
 
 def _words(

@@ -27,9 +27,18 @@ class Ruled:
         self._tokenizer = tokenizer
 
     @property
+    def rules(self) -> str:
+        """All that a tokenizer.json says."""
+        return self._tokenizer.to_str()
+
+    @property
     def fingerprint(self) -> str:
         """The same for the same vocabulary and rules, and for no others."""
-        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
+        return hashlib.sha256(self.rules.encode()).hexdigest()
+
+    def number(self, piece: str) -> int | None:
+        """The number of a piece; None: there is no such piece."""
+        return self._tokenizer.token_to_id(piece)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's numbers; what stands around them is in the rules."""
@@ -86,7 +95,7 @@ class Tokeniser(Ruled):
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to </s>, spaces as they were; an unknown piece is shown as <unk>."""
-        text = "".join(self._surface(i) for i in _before_end(ids) if i not in (PAD, BOS))
+        text = "".join(self.surface(i) for i in _before_end(ids) if i not in (PAD, BOS))
         return text.replace(SPACE, " ").removeprefix(" ")
 
     def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
@@ -129,7 +138,7 @@ class Tokeniser(Ruled):
     def _words_of_ids(self, ids: Iterable[int]) -> list[int]:
         words, word, outside = [], -1, True
         for i in ids:
-            surface = self._surface(i)
+            surface = self.surface(i)
             outside = outside or surface.startswith(SPACE)
             if i in (PAD, BOS, EOS):
                 words.append(-1)
@@ -141,7 +150,8 @@ class Tokeniser(Ruled):
                 words.append(word + 1)
         return words
 
-    def _surface(self, i: int) -> str:
+    def surface(self, i: int) -> str:
+        """A number's part of the text, its space written as "▁"."""
         return self._unknown if i == UNK else self._pieces[i]
 
     @classmethod
