@@ -230,7 +230,7 @@ def _header(folder: Path, name: str) -> dict[str, Any]:
     try:
         if path.stat().st_size > HEADER_LIMIT:
             raise ValueError
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         rows, columns = header["rows"], header["columns"]
         counts = [rows, *columns.values()]
         sound = header["version"] == VERSION and header["dtype"] in KINDS and columns

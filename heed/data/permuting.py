@@ -96,7 +96,8 @@ def sees(order: Ints, predicted: Ints) -> Flags:
     stream every place does.
     """
     own = order + (predicted == 0)
-    return own[:, :, None] > order[:, None, :]
+    seen: Flags = own[:, :, None] > order[:, None, :]
+    return seen
 
 
 def _spans(rows: Ints, L: int, settings: Permuting, seed: int, epoch: int) -> Flags:
@@ -118,7 +119,8 @@ def _one(can: Flags, rows: Ints, seed: int, epoch: int) -> Flags:
     """One place of each row that has any, by chance.    B L -> B L"""
     draws = uniform(seed, epoch, rows[:, None], np.arange(can.shape[1]), OFFSET, SPAN)
     best = np.where(can, draws, -1).argmax(1)
-    return can & (np.arange(can.shape[1]) == best[:, None])
+    one: Flags = can & (np.arange(can.shape[1]) == best[:, None])
+    return one
 
 
 def _order(

@@ -211,5 +211,5 @@ def _taken(documents: Documents, starts: Ints, lengths: Ints, width: int) -> Int
     """Stretches of the stream, padded with 0.    B -> B L"""
     place = np.arange(max(width, int(lengths.max(initial=1))))
     at = np.clip(starts[:, None] + place, 0, len(documents.stream) - 1)
-    text = documents.stream.take(at).astype(np.int64)
+    text: Ints = documents.stream.take(at).astype(np.int64)
     return text * (place < lengths[:, None])

@@ -103,11 +103,10 @@ class Vocabulary:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some numbers; pieces with a role are left out."""
         numbers = list(ids)
-        text: str = vocabulary_files.tried(
+        return vocabulary_files.tried(
             lambda: self.tokenizer.decode(numbers),
             "by the rules of the vocabulary these numbers cannot be turned into text",
         )
-        return text
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The piece that has each number; "" where none has."""

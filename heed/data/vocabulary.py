@@ -15,7 +15,7 @@ Since "<" and ">" stand alone, "</s>" in a text can never become the symbol </s>
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain, product
 from os import PathLike
@@ -145,11 +145,12 @@ def _learn(tokenizer: Tokenizer, kind: Kind, texts: Iterator[str], size: int, le
         "show_progress": False,
     }
     merging = same | {"min_frequency": least, "limit_alphabet": size - len(SPECIALS)}
-    trainer: Any = {
+    makers: dict[str, Callable[[], Any]] = {
         "bpe": lambda: trainers.BpeTrainer(**merging),
         "wordpiece": lambda: trainers.WordPieceTrainer(**merging, continuing_subword_prefix=""),
         "unigram": lambda: trainers.UnigramTrainer(**same, unk_token=SPECIALS[UNK]),
-    }[kind]()
+    }
+    trainer = makers[kind]()
     try:
         tokenizer.train_from_iterator(texts, trainer)
     except Refused:
@@ -217,7 +218,7 @@ def outline(tokenizer: Tokenizer) -> str:
 def frame(kind: Kind, lowercase: bool, split_unspaced: bool) -> Tokenizer:
     """The rules without a vocabulary."""
     unknown = SPECIALS[UNK]
-    model: Any = {
+    makers: dict[str, Callable[[], Any]] = {
         "character": lambda: models.BPE(unk_token=unknown),
         "word": lambda: models.WordLevel(unk_token=unknown),
         "bpe": lambda: models.BPE(unk_token=unknown),
@@ -226,8 +227,8 @@ def frame(kind: Kind, lowercase: bool, split_unspaced: bool) -> Tokenizer:
             unk_token=unknown, continuing_subword_prefix="", max_input_chars_per_word=1000
         ),
         "unigram": lambda: models.Unigram([(symbol, 0.0) for symbol in SPECIALS], UNK),
-    }[kind]()
-    tokenizer = Tokenizer(model)
+    }
+    tokenizer = Tokenizer(makers[kind]())
     tokenizer.normalizer = _one_form(lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(_stretch(kind, split_unspaced), "isolated")
     end = SPECIALS[EOS]

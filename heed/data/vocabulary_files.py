@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heed.data import sentencepiece
 from heed.errors import Refused
+
+Made = TypeVar("Made")
 
 FEW = 20_000
 """Commas and brackets that rules may have beside those of their pieces."""
@@ -197,12 +199,12 @@ def _check_numbers(pieces: Any, below: int, name: str) -> None:
         raise Refused(f"{name}: the numbers of the pieces are not each one below {below:,}")
 
 
-def _built(make: Callable[[], Any], name: str) -> Any:
+def _built(make: Callable[[], Made], name: str) -> Made:
     """What the library makes of a file, or a line that says it could not."""
     return tried(make, f"{name}: not a tokeniser, or a broken one")
 
 
-def tried(make: Callable[[], Any], says: str) -> Any:
+def tried(make: Callable[[], Made], says: str) -> Made:
     """What the library answers, or a line for what it could not do."""
     try:
         return make()

@@ -54,22 +54,26 @@ MODELS = {
 Model = Annotated[RecurrentSettings | TransformerSettings, Field(discriminator="kind")]
 """The settings of any model that turns one sequence into another."""
 
-TRANSLATORS = {"recurrent": recurrent_settings, "transformer": transformer_settings}
 
-
-def build(settings: Any, *, source: int, target: int, shared: bool, longest: int) -> nn.Module:
+def build(settings: Model, *, source: int, target: int, shared: bool, longest: int) -> nn.Module:
     """The network that the settings describe, for vocabularies of these sizes."""
-    return TRANSLATORS[settings.kind].build(
-        settings, source=source, target=target, shared=shared, longest=longest
-    )
+    sizes: dict[str, Any] = {
+        "source": source,
+        "target": target,
+        "shared": shared,
+        "longest": longest,
+    }
+    if isinstance(settings, RecurrentSettings):
+        return recurrent_settings.build(settings, **sizes)
+    return transformer_settings.build(settings, **sizes)
 
 
-def reads(settings: Any, longest: int) -> int | None:
+def reads(settings: Model, longest: int) -> int | None:
     """How long a source the model can read at most, in symbols; None: any.
 
     Only learned positions and `location` have a table of places.
     """
-    table = settings.options.get("longest", longest)
+    table = int(settings.options.get("longest", longest))
     if settings.kind == "recurrent":
         return table if _named("location", settings.mechanism) else None
     readers = f"{settings.encoder_attention} {settings.cross_attention}"
@@ -79,11 +83,11 @@ def reads(settings: Any, longest: int) -> int | None:
     return min(places, default=None)
 
 
-def writes(settings: Any, longest: int) -> int | None:
+def writes(settings: Model, longest: int) -> int | None:
     """How many symbols the model can write at most, the end included; None: any."""
     if settings.kind == "recurrent":
         return None
-    table = settings.options.get("longest", settings.longest)
+    table = int(settings.options.get("longest", settings.longest))
     places = [table] if _named("location", str(settings.decoder_attention)) else []
     if settings.position == "learned":
         places.append(max(longest, settings.longest))

@@ -281,7 +281,8 @@ class Maxout(nn.Module):
     """The larger of each two. Goodfellow 2013.    ... 2M -> ... M"""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, 2)).amax(-1)
+        larger: Tensor = x.unflatten(-1, (-1, 2)).amax(-1)
+        return larger
 
 
 READOUTS: dict[str, tuple[int, type[nn.Module]]] = {"tanh": (1, nn.Tanh), "maxout": (2, Maxout)}

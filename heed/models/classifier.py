@@ -36,12 +36,12 @@ from heed.models.reading import (
 )
 from heed.models.recurrent_settings import Option
 from heed.models.text_settings import BertSettings, build_bert, draw_linear, with_symbols
+from heed.models.transformer_settings import Share
 from heed.records import Need
 
 POOLS = ("mean", "max", "last", "first")
 """What makes one vector of a text's states without looking; all others are static attentions."""
 
-Share = Annotated[float, Field(ge=0, lt=1)]
 Run = Annotated[int, Field(ge=1, le=8)]
 
 

@@ -76,7 +76,8 @@ def bend_of(activation: str) -> nn.Module:
     """What stands between two linear maps. `gelu-tanh` approximates `gelu`: Hendrycks 2016 §2."""
     if activation == "gelu-tanh":
         return nn.GELU(approximate="tanh")
-    return {"relu": nn.ReLU, "gelu": nn.GELU}[activation]()
+    kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+    return kinds[activation]()
 
 
 class FeedForward(nn.Sequential):

@@ -20,7 +20,8 @@ def project(heads: heed.MultiHeadAttention, x: Tensor, skip: int = 0) -> Tensor:
     if skip:
         first = skip * heads.embed_dim
         weight, bias = weight[first:], None if bias is None else bias[first:]
-    return linear(x, weight, bias).unflatten(-1, (3 - skip, heads.num_heads, -1))
+    parts: Tensor = linear(x, weight, bias).unflatten(-1, (3 - skip, heads.num_heads, -1))
+    return parts
 
 
 class OwnAttention(heed.MultiHeadAttention):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from heed.attention.asking import Asking
 from heed.attention.read import Join
 from heed.errors import Refused
 from heed.models.cells import Dropout, First, Hidden, Loop, Readout, Stack, select
-from heed.models.sequence import Encoded, Encoder, Generator
+from heed.models.sequence import Encoded, Encoder, Generator, Summary
 from heed.models.written import Step, Unformed, Written
 from heed.records import Attended, Need, State
 
@@ -77,7 +77,7 @@ class Decoder(nn.Module):
         first: First,
         attention: heed.Attention,
         out: nn.Linear,
-        summary: Literal["last", "mean"] = "last",
+        summary: Summary = "last",
         dropout: Dropout | None = None,
     ) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class InputFeeding(Luong):
 class Fixed(nn.Module):
     """No attention: the source is one vector, and a `Generator` does the rest. Sutskever 2014."""
 
-    def __init__(self, generator: Generator, *, summary: Literal["last", "mean"] = "last") -> None:
+    def __init__(self, generator: Generator, *, summary: Summary = "last") -> None:
         super().__init__()
         self.generator, self.summary = generator, summary
 

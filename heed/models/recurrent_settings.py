@@ -29,7 +29,7 @@ from heed.models.recurrent import (
     RecurrentTranslator,
     Search,
 )
-from heed.models.sequence import Encoder, Generator
+from heed.models.sequence import Encoder, Generator, Summary
 
 
 class Size(NamedTuple):
@@ -80,7 +80,7 @@ class RecurrentSettings(BaseModel):
     )  # of the mechanism
     input_feeding: bool = True  # luong: h̃ goes into the next step
     context: Literal["first", "every"] = "every"  # without attention: where the vector enters
-    summary: Literal["last", "mean"] = "last"  # what the decoder's first state is made of
+    summary: Summary = "last"  # what the decoder's first state is made of
     readout: Literal["tanh", "maxout"] = "tanh"  # search and fixed
     dropout: float = Field(0.2, ge=0, lt=1)  # on embeddings, between layers, before the output
     variational: bool = False  # the same units at every step

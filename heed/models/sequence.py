@@ -34,6 +34,9 @@ from heed.models.cells import (
 )
 from heed.models.written import Step, Unformed, Written
 
+Summary = Literal["last", "mean"]
+"""What stands for a whole row: where it ends, or the mean of all its places."""
+
 
 class Encoded(NamedTuple):
     """What an encoder read: a state per place (zero on padding), and the ends of the row."""
@@ -43,14 +46,11 @@ class Encoded(NamedTuple):
     lengths: Tensor  # B
     vectors: Tensor  # what was read, B S E, zero on padding
 
-    def summary(self, kind: str) -> Tensor:
+    def summary(self, kind: Summary) -> Tensor:
         """One vector for the row: its ends ("last"), or the mean of all states.    B M"""
         if kind == "last":
             return self.last
         return self.states.sum(1) / self.lengths.clamp(min=1)[:, None].to(self.states.dtype)
-
-
-Summary = Literal["last", "mean"]
 
 
 class Encoder(nn.Module):
@@ -169,7 +169,7 @@ class Turn(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, place: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(x: Tensor, place: Tensor) -> Tensor:
         """B S M, B·S -> B S M"""
         return x.flatten(0, 1).index_select(0, place).view_as(x)
 
@@ -179,8 +179,8 @@ class Turn(torch.autograd.Function):
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return Turn.apply(grad.contiguous(), *ctx.saved_tensors), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return Turn.apply(grad.contiguous(), *ctx.saved_tensors), None  # type: ignore[no-untyped-call]
 
 
 def turn(x: Tensor, place: Tensor) -> Tensor:

@@ -279,4 +279,5 @@ class EncoderDecoder(nn.Module):
         self, source: Tensor, lengths: Tensor, need: Need
     ) -> tuple[Tensor, dict[str, Attended]]:
         shared = self.decoder.words if self.encoder.words is None else None
-        return self.encoder(source, lengths, need, shared)
+        read: tuple[Tensor, dict[str, Attended]] = self.encoder(source, lengths, need, shared)
+        return read

@@ -125,7 +125,8 @@ class _Shared(torch.autograd.Function):
 
 def shared(pieces: Pieces, sums: Sums, **weights: Tensor) -> list[Tensor]:
     """Weights for the steps of a loop, whose gradients `sums` will hold."""
-    return list(_Shared.apply(pieces, sums, tuple(weights), *weights.values()))
+    named = (tuple(weights), *weights.values())
+    return list(_Shared.apply(pieces, sums, *named))  # type: ignore[no-untyped-call]
 
 
 class Pieces(NamedTuple):
@@ -195,7 +196,8 @@ def step(
 ) -> Hidden:
     """The next state.    x: the input's part of the gates, B G; fed: B F"""
     weight, bias, feed = weights
-    after: Hidden = _Step.apply(pieces, sums, x, fed, feed, weight, bias, *hidden)
+    given = (x, fed, feed, weight, bias, *hidden)
+    after: Hidden = _Step.apply(pieces, sums, *given)  # type: ignore[no-untyped-call]
     return after
 
 
@@ -287,7 +289,8 @@ def rows(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden)
 
     The input's part of the gates T N B G, weight N G H, bias N G, first N B H -> T N B H
     """
-    states: Tensor = _Rows.apply(pieces, x.contiguous(), weight, bias, *first)
+    given = (x.contiguous(), weight, bias, *first)
+    states: Tensor = _Rows.apply(pieces, *given)  # type: ignore[no-untyped-call]
     return states
 
 

@@ -69,7 +69,8 @@ class Words(nn.Module):
         if exists is not None and exists.about_keys_alone:
             # Before the norm, in whose gradient 0 times NaN would be NaN.
             x = x.where(key_table(exists, x.shape[1], x.device)[..., None], 0)
-        return self.dropout(x if self.norm is None else self.norm(x))
+        known: Tensor = self.dropout(x if self.norm is None else self.norm(x))
+        return known
 
 
 def _standing(position: nn.Module, x: Tensor, start: int, behind: Tensor | None) -> Tensor:
@@ -86,7 +87,8 @@ def _standing(position: nn.Module, x: Tensor, start: int, behind: Tensor | None)
             end = int(places.max()) + 1
         if end > longest:
             raise Refused(f"learned positions end at {longest}; this text reaches {end}")
-        return x + position.table(places).to(x.dtype)
+        learned: Tensor = position.table(places)
+        return x + learned.to(x.dtype)
     if not isinstance(position, Sinusoidal):
         raise Refused(f"{type(position).__name__} cannot count each row's places by itself")
     wide = torch.promote_types(x.dtype, torch.float32)

@@ -19,7 +19,7 @@ from heed.running.showing import show
 from heed.running.stories.alignments import Shown, by_length
 from heed.running.stories.translate_settings import TranslateRecipe
 from heed.running.train import Trained, train
-from heed.tasks.translate import Grammar
+from heed.tasks.translate import Grammar, Scores
 from heed.viewing.chart import LineChart
 from heed.viewing.page import Charts, Column, Examples, Heading, Page, Paragraph, Table
 
@@ -52,7 +52,8 @@ class Demo:
     @property
     def bleu(self) -> float:
         """Of the model with attention, on new sentences of the lengths it trained on."""
-        return self.trained[self.attention].scores["test"].bleu
+        scores: Scores = self.trained[self.attention].scores["test"]
+        return scores.bleu
 
     @property
     def chart(self) -> LineChart:

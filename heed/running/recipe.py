@@ -83,7 +83,7 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.events.AliasEvent):
             raise yaml.MarkedYAMLError(
                 problem="aliases are not taken in a recipe",
-                problem_mark=self.peek_event().start_mark,
+                problem_mark=self.peek_event().start_mark,  # type: ignore[no-untyped-call]
             )
         return super().compose_node(parent, index)
 
@@ -118,7 +118,7 @@ def parse(text: str, where: str = "the recipe") -> dict[str, Any]:
 
 def overridden(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """The raw recipe with `key.path=value` set; values are read as YAML."""
-    result = _copied(raw)
+    result: dict[str, Any] = _copied(raw)
     for override in overrides:
         path, equals, value = override.partition("=")
         if not equals or not path:

@@ -100,7 +100,7 @@ class Data(BaseModel):
         return self
 
 
-def build(settings: Any, *, symbols: int, context: int) -> nn.Module:
+def build(settings: Model, *, symbols: int, context: int) -> nn.Module:
     """The network of the settings, for a vocabulary and for rows of `context` symbols."""
     if isinstance(settings, RecurrentLanguageSettings):
         return recurrent_language.build(settings, symbols=symbols)
@@ -135,7 +135,7 @@ def fitted(
     return settings.model_copy(update={"symbols": symbols})
 
 
-def places(settings: Any) -> int | None:
+def places(settings: Model) -> int | None:
     """How many symbols a model can see at once; None: any number."""
     return settings.longest if isinstance(settings, GPT2Settings) else None
 

@@ -140,7 +140,9 @@ def of_words(
             f"and {len(source)} source pieces"
         )
     rows, columns = _members(target), _members(source)
-    return rows @ weights @ columns.T / np.maximum(rows.sum(1, keepdims=True), 1)
+    summed = rows @ weights @ columns.T
+    mean: NDArray[np.floating[Any]] = summed / np.maximum(rows.sum(1, keepdims=True), 1)
+    return mean
 
 
 def _members(words: Sequence[int]) -> NDArray[np.floating[Any]]:

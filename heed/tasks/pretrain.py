@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,7 +116,7 @@ class Ordered(Permuting):
 Objective = Annotated[Hidden | Ordered, Field(discriminator="kind")]
 
 
-def fitted(model: Any, objective: Any, *, symbols: int, longest: int) -> Any:
+def fitted(model: Model, objective: Objective, *, symbols: int, longest: int) -> Model:
     """Settings that know the vocabulary and have the head that the objective asks for."""
     wants = "bert" if isinstance(objective, Hidden) else "xlnet"
     if model.kind != wants:
@@ -141,7 +141,7 @@ def fitted(model: Any, objective: Any, *, symbols: int, longest: int) -> Any:
     return model.model_copy(update={"symbols": symbols, "head": head})
 
 
-def build(model: Any, objective: Any, *, symbols: int, longest: int) -> nn.Module:
+def build(model: Model, objective: Objective, *, symbols: int, longest: int) -> nn.Module:
     """The network, for a vocabulary and rows of `longest` symbols."""
     settings = fitted(model, objective, symbols=symbols, longest=longest)
     if isinstance(settings, BertSettings):
@@ -149,7 +149,7 @@ def build(model: Any, objective: Any, *, symbols: int, longest: int) -> nn.Modul
     return xlnet_settings.build(settings)
 
 
-def maker(documents: Documents, symbols: Symbols, objective: Any, longest: int) -> Maker:
+def maker(documents: Documents, symbols: Symbols, objective: Objective, longest: int) -> Maker:
     """What makes rows of documents, as the objective wants them."""
     if isinstance(objective, Ordered):
         return PermutedStretches(documents, symbols, objective, longest)

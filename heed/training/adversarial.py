@@ -17,7 +17,8 @@ from torch import Tensor
 def twice() -> AbstractContextManager[None]:
     """Around a network's pass whose graph is gone through twice, and around the first time: one
     that is compiled keeps what the second needs."""
-    return cast(Any, compiling).patch(donated_buffer=False)
+    patched: AbstractContextManager[None] = cast(Any, compiling).patch(donated_buffer=False)
+    return patched
 
 
 def nudge(losses: Tensor, vectors: Tensor, lengths: Tensor, size: float) -> Tensor:
@@ -28,8 +29,9 @@ def nudge(losses: Tensor, vectors: Tensor, lengths: Tensor, size: float) -> Tens
     size     ε: how far a word moves on average
     """
     with twice():
-        (slope,) = torch.autograd.grad(losses.sum(), vectors, retain_graph=True)
-    slope = slope.to(torch.promote_types(slope.dtype, torch.float32))
+        (found,) = torch.autograd.grad(losses.sum(), vectors, retain_graph=True)
+    slope = found.to(torch.promote_types(found.dtype, torch.float32))
     steep = slope.flatten(1).norm(dim=1).clamp(min=torch.finfo(slope.dtype).tiny)
     far = size * lengths.to(slope.dtype).sqrt()
-    return (slope / steep[:, None, None] * far[:, None, None]).to(vectors.dtype)
+    moved: Tensor = slope / steep[:, None, None] * far[:, None, None]
+    return moved.to(vectors.dtype)

@@ -125,7 +125,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     files = manifest.get("files")
     if not isinstance(files, dict) or FACTS not in files or not all(map(_allowed, files)):
         raise Damaged(f"{path} names files that no checkpoint has")
-    return manifest
+    return dict(manifest)
 
 
 def _allowed(name: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -88,10 +88,9 @@ def surprise_of(
     inputs = [x for x in (known, weight, bias) if x is not None]
     learning = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     rows, judge = known.flatten(0, 1), getattr(unformed, "judge", None)
-    total, nll = _Surprise.apply(
-        rows, weight, bias, labels.flatten(), smoothing, none, learning, judge
-    )
-    return total, cast(Tensor, nll).view_as(labels)
+    given = (rows, weight, bias, labels.flatten(), smoothing, none, learning, judge)
+    total, nll = _Surprise.apply(*given)  # type: ignore[no-untyped-call]
+    return total, nll.view_as(labels)
 
 
 _compiling: ContextVar[bool] = ContextVar("compiling", default=False)

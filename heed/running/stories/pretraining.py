@@ -20,7 +20,7 @@ from heed.errors import Refused
 from heed.running.events import Progress, Work
 from heed.running.stories.documents import Document
 from heed.running.stories.filling import layers
-from heed.tasks.pretrain import Scores, judged, maker
+from heed.tasks.pretrain import Objective, Scores, judged, maker
 from heed.tasks.pretrainer import Filled, Pretrainer, ask
 from heed.training.folder import RunFolder
 from heed.training.objective import Loss, SequenceObjective
@@ -133,7 +133,9 @@ class Validator:
         return Validated(scores.total, {**figures, "attention": attention}, scores, found[0])
 
 
-def rows(worker: Pretrainer, documents: Sequence[Document], objective: Any, longest: int) -> Remade:
+def rows(
+    worker: Pretrainer, documents: Sequence[Document], objective: Objective, longest: int
+) -> Remade:
     """Documents to judge by as rows, the same each time."""
     held = worker.documents(documents)
     make = maker(held, worker.symbols, objective, longest)
@@ -182,7 +184,7 @@ class Evaluated(NamedTuple):
 def evaluated(
     worker: Pretrainer,
     documents: Sequence[Document],
-    objective: Any,
+    objective: Objective,
     longest: int,
     stage: str = "reading",
 ) -> Work[Evaluated]:
