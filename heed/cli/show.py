@@ -161,7 +161,7 @@ def _count(n: int, name: str) -> str:
 def _each_walk(
     subject: Subject, looks: Sequence[Look], which: dict[str, Any], wanted: bool
 ) -> list[list[Told]]:
-    """A walk through each text; one that cannot be walked through has none, unless it is asked."""
+    """A walk through each text; none where there can be none, which is refused if it is wanted."""
     found = []
     for look in looks:
         try:

@@ -1,4 +1,4 @@
-"""What of a single file is kept from training, to judge by: chosen by what the texts say, alone.
+"""Which texts of a single file are kept from training, to judge by: what they say alone decides.
 
 The same on every machine and in every order, and the same text is never on both sides.
 """

@@ -82,7 +82,7 @@ class Files(BaseModel):
 
 
 def one_place(*ways: Mapping[str, Path | None]) -> None:
-    """Files are named in exactly one of several ways; of more it is said how to take one out.
+    """Refuse files that are named in no way or in several, and say how to take one out.
 
     ways  the keys that belong together, and what they name
     """

@@ -113,7 +113,7 @@ class NativeCarry(NamedTuple):
         return chosen._without_the_lost() if kept > 2 * origins.numel() else chosen
 
     def _without_the_lost(self) -> NativeCarry:
-        """Only the keys and values that somebody comes from; this happens once in a while."""
+        """Without the keys and values that no hypothesis comes from any more."""
         pasts = []
         for past, origin in zip(self.pasts, self.origins.unbind(1), strict=True):
             pasts.append(past.index_select(0, origin))

@@ -37,15 +37,15 @@ OWN = ("heed.models.transformer", "heed.models.layers", "heed.models.words")
 
 
 def known(network: nn.Module) -> bool:
-    """Whether every module is of a known kind and in evaluation (a part may have been left in
-    training), and nobody would miss its calls."""
+    """Whether every module is of a known kind, all are in evaluation (a part may have been left in
+    training), and no hook waits for their calls."""
     modules = list(network.modules())
     ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in modules)
     return ours and not any(each.training for each in modules) and plain(modules)
 
 
 class Hidden(Position):
-    """Pushes the places beyond each source out of sight; every source has one within."""
+    """Hides the places beyond the end of each source, none of which is empty."""
 
     def __init__(self, exists: Tensor, dtype: torch.dtype) -> None:
         super().__init__()

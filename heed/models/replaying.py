@@ -1,9 +1,9 @@
 """Steps of a plain decoder as CUDA graphs, recorded once and replayed. Its twin: `Decoder.step`.
 
 One step of a small model takes a GPU less time than Python needs to ask for it. Here all that a
-step touches stands still: symbols, the place, keys and values with room for those to come. A text
-may be short, so the first steps run as they are written; then they are recorded. On a CPU all of
-them run so.
+step touches stands still: symbols, the place, keys and values with room for those to come. The
+first steps are taken eagerly, since a text may be too short for a recording to pay; then a step is
+recorded. On a CPU all of them are eager.
 
     replaying = Replaying(decoder, new=100)
     greedy(replaying, replaying.begin(prompts), ..., longest=100)
@@ -32,7 +32,7 @@ from heed.models.stepping import Cache, PlainCarry, Start
 from heed.models.transformer import AnyCarry, Decoder
 from heed.models.written import Step
 
-PATIENCE = 8  # rounds as they are written, before a recording is likely to pay
+PATIENCE = 8  # eager rounds, before a recording is likely to pay
 WARM = 2  # rounds at least, in which libraries choose algorithms and allocate
 ROOM = 256  # places that are made at a time, where texts may become long
 SPARE = 8  # times as many rows as there are texts may go through a step that is recorded
@@ -54,7 +54,7 @@ class Studio:
         self.stream, self.pool = _aside(device), torch.cuda.graph_pool_handle()
 
     def rehearse(self, work: Work) -> Tensor:
-        """Run it as it is written."""
+        """Run it eagerly."""
         here = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(here)
         with torch.cuda.stream(self.stream):
@@ -77,9 +77,10 @@ class Studio:
 
 
 class Recorded:
-    """Work on tensors that stand still: some rounds as it is written, all others replayed.
+    """Work on tensors that stand still: some rounds eagerly, all others replayed.
 
-    It does not keep the work, whose owner keeps it: a circle would outlive both.
+    The work comes with each call and is not kept: it belongs to whoever holds this, and a circle of
+    references would keep both alive.
     """
 
     def __init__(self, studio: Studio | None, rounds: int) -> None:
@@ -154,7 +155,7 @@ class Held:
         self.every = torch.arange(places, device=self.place.device)
 
     def _room(self, filled: int) -> int:
-        """Places to have from now on: for what is to come, but for no more than a while."""
+        """How many places to have from now on: for what is to come, but not too far ahead."""
         some = min(max(self.until, filled + 1), filled + ROOM)
         some = -(-some // 8) * 8  # fused kernels like multiples
         return some if self.most is None else min(some, self.most)
@@ -221,7 +222,7 @@ class Held:
         return self.order
 
     def _multiply(self, rows: Tensor) -> None:
-        """The chosen rows where they are more than there were: a beam spreads out."""
+        """More rows than there were, as when a beam spreads out."""
         self._stage(max(self.forward.rounds, WARM))
         for own in self.caches:
             own.k = own.k.index_select(0, rows)

@@ -80,7 +80,7 @@ class Sums:
         return tuple([by[len(left.states) - 1] for by in left.by])
 
     def take(self, names: tuple[str, ...]) -> list[Tensor | None]:
-        """The sums that are asked for by name; it begins anew."""
+        """The sums of these weights, by name; what was left behind is then forgotten."""
         here = self.left if self.task == torch._C._current_graph_task_id() else []
         self.left = []
         found: list[Tensor | None] = []
@@ -94,7 +94,7 @@ class Sums:
 
 
 class _Shared(torch.autograd.Function):
-    """Weights as they are. Its turn to go back comes when all steps have had theirs."""
+    """Weights as they are. Backwards it comes after all steps, when their sums are complete."""
 
     @staticmethod
     def forward(

@@ -124,7 +124,7 @@ def kept(
 
 
 def text_of(found: Any) -> str:
-    """A text that is one, neither blank nor endless; anything else is a ValueError."""
+    """A kept text: not blank, of at most `LONGEST` characters; anything else is a ValueError."""
     if not isinstance(found, str) or found.isspace() or not 0 < len(found) <= LONGEST:
         raise ValueError
     found.encode()  # half a surrogate pair is a ValueError, too

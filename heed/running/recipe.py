@@ -127,7 +127,7 @@ def overridden(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
         place = result
         for key in above:
             place = place.setdefault(key, {})
-            if place is None or not isinstance(place, dict):
+            if not isinstance(place, dict):
                 raise Refused(f"'{path}': '{key}' holds a value, not further keys")
         place[last] = _value(value, override)
     return result

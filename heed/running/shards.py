@@ -85,8 +85,8 @@ class Shelf:
 
 
 def is_pretrained(folder: Path) -> bool:
-    """Whether this is a pretrained model and no run: its config.json says so, and of a run another
-    thing. What cannot be read is left to be refused by others."""
+    """Whether this is a pretrained model and not a run, by what its config.json says. A folder that
+    cannot be read is none; whoever opens it says what is wrong."""
     try:
         raw = Shelf(folder).json("config.json")
     except HeedError:

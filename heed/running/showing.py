@@ -159,7 +159,7 @@ def explored(subject: Subject, texts: Sequence[str], other: Subject | None = Non
         return subject.looks(texts)
     saved = [isinstance(each, OfWatch) for each in (subject, other)]
     if saved in ([True, False], [False, True]) and len(texts) != 1:
-        raise Refused(f"a saved watch lies beside one text; give that, as one INPUT: {len(texts)}")
+        raise Refused(f"a saved watch lies beside one text; give one INPUT, not {len(texts)}")
     mine = subject.looks([] if saved == [True, False] else texts)
     if isinstance(subject, OfRun) and isinstance(other, OfRun):
         tasks = [each.run.config.task for each in (subject, other)]

@@ -1,4 +1,4 @@
-"""The vocabulary of a pretrained model with the faces that heed's own tokenisers have.
+"""The vocabulary of a pretrained model behind the interfaces of heed's own tokenisers.
 
 Borrowed(vocabulary)      for a language model, as `data/verbatim.py`: its own numbers
 Renumbered(vocabulary)    for hidden words, as `data/tokenise.py`: the special ones come first

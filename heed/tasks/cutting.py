@@ -1,4 +1,4 @@
-"""Tokenisers of several kinds with one face, for tasks that read whole texts."""
+"""Tokenisers of several kinds behind one interface, for tasks that read whole texts."""
 
 from __future__ import annotations
 

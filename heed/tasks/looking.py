@@ -19,7 +19,7 @@ LIMIT = 2**32
 
 
 def looked(model: Any, work: Callable[[], Any], stream: int = 0) -> tuple[Any, dict[str, Attended]]:
-    """What comes of some work, and what every attention saw of its one pass, by path.
+    """The result of some work that is one pass, and what every attention saw of it, by path.
 
     A recurrent decoder asks step by step: its steps are joined. A network of two streams (XLNet)
     asks for each in every layer, content first.

@@ -2,8 +2,8 @@
 
     r = ε √n g / ‖g‖,    g the gradient of a text's loss with respect to its word vectors
 
-Whoever wants that loss low around every text, too, cannot lean on single words. The network is free
-to outgrow ε by longer vectors, which weight decay and dropout hold back.
+A network whose loss must stay low all around a text, too, cannot lean on single words. It could
+outgrow ε by longer vectors, which weight decay and dropout hold back.
 """
 
 from contextlib import AbstractContextManager
@@ -15,8 +15,8 @@ from torch import Tensor
 
 
 def twice() -> AbstractContextManager[None]:
-    """Around a network's pass whose graph is gone through twice, and around the first time: one
-    that is compiled keeps what the second needs."""
+    """For a network's pass whose graph goes backwards twice, and for the first time back: a
+    compiled network would free what the second time needs."""
     patched: AbstractContextManager[None] = cast(Any, compiling).patch(donated_buffer=False)
     return patched
 

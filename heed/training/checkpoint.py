@@ -45,7 +45,7 @@ class Saved(NamedTuple):
 def save(
     folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]
 ) -> Path:
-    """Write a checkpoint; one that is there already is replaced, and lost only for the new one.
+    """Write a checkpoint; one that is there already goes only once the new one is complete.
 
     tensors   by group ("model", "optimiser", ...) and name; on any device, tied ones included
     facts     what JSON can hold; inf and nan come back as they were

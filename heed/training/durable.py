@@ -1,4 +1,4 @@
-"""Files that a crash, a kill or a full disk leaves as they were, or whole; never half.
+"""Files that after a crash, a kill or a full disk are as they were before, or complete; never half.
 
 What is written goes to a temporary name beside its place, is synced, and then renamed, which a
 file system does at once or not at all. Nothing here is pickled, and no link is followed.

@@ -159,8 +159,8 @@ class RunFolder:
         return path
 
     def plain(self, name: str | Path) -> Path:
-        """The path of a plain file in the folder. A link, a folder or a pipe is refused: for those
-        who open by themselves, and would follow the one and wait for the other."""
+        """The path of a plain file in the folder, for whoever opens it otherwise than by `durable`:
+        a link would be followed and a pipe waited for, so both are refused, as is a folder."""
         path = self.inside(name)
         durable.open_plain(path).close()
         return path

@@ -43,7 +43,7 @@ class Several(Protocol):
     """An objective of several means, each over all that a step learns from."""
 
     def balance(self, batches: Sequence[Any], add: Callable[..., list[int]]) -> None:
-        """Hear the batches of a step before they are learnt from; `add` is over all processes."""
+        """Hear of all batches of a step before the first; `add` sums numbers over all processes."""
 
 
 def sequence_loss(
@@ -152,10 +152,10 @@ class _Asked:
 
 
 def _learn(baseline: MovingAverage, reward: Tensor, count: Tensor) -> None:
-    """Take in the mean reward of `count` symbols, and leave no trace where there is no such number.
+    """Take in the mean reward of `count` symbols, if there are any and it is finite.
 
-    A batch that only fills up has no symbols, and the loop skips a step that is not finite. Nobody
-    asks which it was: the buffers are put back on the device.
+    A batch of fillers has no symbols, and a step that is not finite is skipped. To ask which it was
+    would wait for the GPU, so the buffers are put back on the device.
     """
     known = reward.isfinite() & (count > 0)
     buffers = list(baseline.buffers())

@@ -136,7 +136,7 @@ def test_a_saved_watch(command: Callable[..., Any], writer: Path, tmp_path: Path
     assert "\\u003csat\\u003e" in page.read_text("utf-8")
     for pair in ((writer, file), (file, writer)):  # the run reads what it is given, and only that
         both = ("show", str(pair[0]), "--beside", str(pair[1]), "--html", str(page))
-        assert "give that, as one INPUT" in command(*both).err
+        assert "give one INPUT, not" in command(*both).err
         assert command(*both, SENTENCES[0]).code == 0
         assert '"against":1,"sides":["' in page.read_text("utf-8")
     stated = command("show", str(tmp_path / "b.safetensors"))  # no weights, but their statistics

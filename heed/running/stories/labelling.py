@@ -104,7 +104,7 @@ class Labelling(nn.Module):
         return self.settings.reinforce * total
 
     def _expect(self, batch: Batch, reward: Tensor) -> None:
-        """What looks earn from now on is measured against what they have earned.    B"""
+        """Take the mean reward into the baseline that later looks are measured against.    B"""
         if not torch.is_grad_enabled() or not self.baseline.training:
             return
         real, level = batch.rows >= 0, self.baseline.value

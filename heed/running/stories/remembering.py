@@ -38,7 +38,7 @@ class Remembering(nn.Module):
 
     @torch.no_grad()
     def keep(self, batch: Batch, left: Memories) -> None:
-        """Take what the rows of a batch leave; of a row that was spoilt nothing."""
+        """Keep what the rows of a batch leave behind; nothing of a row that is not finite."""
         assert left.exists is not None
         (B, T), layers = batch.tokens["text"].shape, torch.stack(left.layers)
         sound = layers.isfinite().all(-1).all(-1).all(0)  # B
