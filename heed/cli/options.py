@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from heed.errors import Refused
@@ -22,6 +23,15 @@ def decoding_options(**given: Any) -> dict[str, Any]:
 def said(**given: Any) -> dict[str, Any]:
     """The options that somebody gave; a task refuses those that it does not have."""
     return {name: value for name, value in given.items() if value is not None}
+
+
+def check_text(words: Iterable[str]) -> None:
+    """Refuse what was typed in another encoding: Python has half a surrogate pair for its bytes."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise Refused(f"a text is not UTF-8: {word[:80]}") from None
 
 
 def safe(message: str) -> str:

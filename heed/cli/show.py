@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heed.cli.options import safe, said
+from heed.cli.options import check_text, safe, said
 from heed.errors import Refused
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def run(
 
     console = Console(highlight=False)
     which, texts = said(at=at, layer=layer, head=head), text or []
+    check_text(texts)
     _check(walk, history, which, texts, every, png or svg, html, beside)
     pictures = [path for path in (png, svg) if path is not None]
     if history:

@@ -315,3 +315,12 @@ def test_what_is_no_run(
 @pytest.mark.parametrize("verb", ["evaluate", "predict", "show"])
 def test_an_unknown_device(command: Callable[..., Any], place: Path, verb: str) -> None:
     assert "use auto, cpu or cuda" in refused(command(verb, "run", "--device", "tpu"))
+
+
+@pytest.mark.parametrize("more", [(), ("--walk",), ("--html", "page.html")])
+def test_a_text_to_show_that_is_not_utf8(
+    command: Callable[..., Any], place: Path, more: tuple[str, ...]
+) -> None:
+    """As Python has an argument whose bytes are Latin-1."""
+    line = refused(command("show", "nowhere", "na\udcefve", *more))
+    assert "not UTF-8: na\\udcefve" in line
