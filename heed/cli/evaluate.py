@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from heed.cli.options import decoding_options, said
-from heed.errors import Refused
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +47,8 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Write the answers here.")] = None,
     links: Annotated[
-        Path | None, typer.Option(help="Write the word alignments here, in Pharaoh format.")
+        Path | None,
+        typer.Option(help="Write the word alignments of translations here, in Pharaoh format."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
@@ -58,13 +58,12 @@ def run(
     from heed.cli.following import follow
     from heed.running.evaluate import evaluate
 
-    options = said(alignments=alignments, overlap=overlap) | decoding_options(width=width)
+    options = said(alignments=alignments, overlap=overlap, out=out, links=links)
+    options |= decoding_options(width=width)
     found = follow(evaluate(folder, data or part, device=device, **options), quiet=as_json)
     if out is not None:
         out.write_text("".join(f"{line}\n" for line in found.answers()), "utf-8")
     if links is not None:
-        if not hasattr(found, "pharaoh"):
-            raise Refused("--links are of translations: no words are aligned in this task")
         links.write_text("".join(f"{line}\n" for line in found.pharaoh()), "utf-8")
     if as_json:
         print(json.dumps(asdict(found.scores), ensure_ascii=False, indent=1))

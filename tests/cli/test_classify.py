@@ -136,7 +136,7 @@ def test_names_for_labels_of_other_texts_are_told_with_the_cure(
         (["evaluate", "RUN", "a.tsv", "b.tsv"], "give one file of labelled texts"),
         (["evaluate", "RUN", "--part", "long"], "keeps no long texts"),
         (["evaluate", "RUN", "--width", "2"], "not for runs of the task classify"),
-        (["evaluate", "RUN", "--links", "x"], "--links are of translations"),
+        (["evaluate", "RUN", "--links", "x"], "--links is not for runs of the task classify"),
         (["predict", "RUN", "--method", "greedy"], "not for runs of the task classify"),
         (["train", "sst2", "model.pool=dott"], "did you mean dot"),
         (["train", "sst2", "model.pool=additive"], "static/additive"),
@@ -156,3 +156,4 @@ def test_bad_words_are_told(
     done = command(*(run if word == "RUN" else word for word in words), *CPU)
     assert done.code == 2
     assert says in done.err.splitlines()[-1], done.err
+    assert "labelling 96" not in done.err  # nothing is done in vain

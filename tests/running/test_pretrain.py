@@ -174,6 +174,12 @@ def test_a_run_is_evaluated_on_what_it_keeps_and_on_files(server: Server, learnt
     assert names[:2] == ["Text", "Answer"]  # no translation
 
 
+def test_there_are_no_answers_to_write(server: Server, learnt: Path, tmp_path: Path) -> None:
+    """Which is said before anything is read."""
+    done = server.run("evaluate", learnt, "--out", tmp_path / "out")
+    assert "--out is not for runs of the task pretrain" in done.refused()
+
+
 def test_an_xlnet_holds_documents_out_and_fills_masks(server: Server, ordered: Path) -> None:
     scores = json.loads((ordered / "scores.json").read_text())["scores"]["valid"]
     assert scores["follows_accuracy"] is None

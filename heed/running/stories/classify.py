@@ -228,7 +228,7 @@ class Classifying(Story):
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
         """On a kept part, or a file of labelled texts."""
-        self.only(options)
+        self.only(options, "out")
         labels, names = run.config.labels, run.config.names
         if isinstance(data, str):
             data = yield from scored_part(run.folder, data)

@@ -190,7 +190,7 @@ class Writing(Story):
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
         """On a kept part or on files; options: overlap, symbols that windows read again."""
-        self.only(options, "overlap")
+        self.only(options, "out", "overlap")
         if not isinstance(data, str):
             files = language_model.Texts(each_file(told(TextFiles)(list(data))))
             texts = language_model.joined(files.pieces()) or [""]  # which is refused as such

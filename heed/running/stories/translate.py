@@ -154,9 +154,10 @@ class Translating(Story):
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
         """On a kept part or files; options: alignments (of the files), and those of decoding."""
-        self.only(options, "alignments", *Decoding.model_fields)
-        changes = dict(options)
-        alignments = changes.pop("alignments", None)
+        own = ("alignments", "out", "links")
+        self.only(options, *own, *Decoding.model_fields)
+        changes = {name: value for name, value in options.items() if name not in own}
+        alignments = options.get("alignments")
         if isinstance(data, str):
             if alignments is not None:
                 raise Refused("--alignments are those of DATA, and none is given")
