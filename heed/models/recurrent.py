@@ -93,8 +93,10 @@ class Decoder(nn.Module):
         ask = Asking(self.attention, memory, need)
         return Carry(self.first(source.summary(self.summary)), ask, State())
 
-    fed: int = 0
-    """The width of what is fed back."""
+    @property
+    def fed(self) -> int:
+        """The width of what is fed back."""
+        return 0
 
     def advance(
         self, x: Tensor, carry: Carry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
@@ -137,8 +139,11 @@ class Search(Decoder):
 
     def __init__(self, *, readout: Readout, context: int, **parts: Any) -> None:
         super().__init__(**parts)
-        self.readout = readout
-        self.fed = context
+        self.readout, self.context = readout, context
+
+    @property
+    def fed(self) -> int:
+        return self.context
 
     def advance(
         self, x: Tensor, carry: Carry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
@@ -188,7 +193,7 @@ class InputFeeding(Luong):
         return Carry(carry.hidden, carry.ask, carry.state, fed, self.join.in_steps())
 
     @property
-    def fed(self) -> int:  # type: ignore[override]
+    def fed(self) -> int:
         return self.join.width
 
     forward = Decoder.forward
