@@ -165,11 +165,15 @@ def write_rules(path: str | Path, rules: str) -> None:
     """A tokenizer.json, whole or not at all."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(part, "w", encoding="utf-8") as file:
-        file.write(rules)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(rules)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def read_rules(path: str | Path) -> str:

@@ -83,6 +83,17 @@ def test_an_unknown_word_is_one_word(tokeniser):
     assert set(tokeniser.words("two ☃☃ men")) == {0, 1, 2, -1}
 
 
+def test_what_cannot_be_saved_leaves_what_was_there(tmp_path, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "tokenizer.json").write_text("old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        Tokeniser.train("bpe", TEXTS, 200).save(tmp_path / "tokenizer.json")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
 def test_saved_and_loaded_it_is_the_same(tokeniser, tmp_path):
     path = tmp_path / "tokenizer.json"
     tokeniser.save(path)
