@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, ValidationError
 
+from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.running.complaining import complaint
 from heed.running.devices import version
@@ -61,24 +62,24 @@ def adopt(path: Path, device: torch.device) -> Run:
             f"{path} is {found.kind} with the head '{found.head}', which no verb can ask; there "
             f"is {known}; or train --from it"
         )
-    if found.tokeniser is None:
+    words = found.tokeniser
+    if words is None:
         raise Refused(f"{path} has no tokeniser: there are no files of a vocabulary in it")
-    if found.tokeniser.size > found.settings.rows:
+    if words.size > found.settings.rows:
         raise Refused(
-            f"{path}: its vocabulary has {found.tokeniser.size:,} symbols, and the model "
+            f"{path}: its vocabulary has {words.size:,} symbols, and the model "
             f"{found.settings.rows:,}"
         )
     try:
-        config, worker = opened(found, path, device)
+        config, worker = opened(found, words, path, device)
     except ValidationError as error:
         said = complaint(story(task).config, error)
         raise Refused(f"{path}: config.json describes what no verb can ask: {said}") from None
     return Run(RunFolder(path), config, worker, story(task))
 
 
-def _writer(found: Loaded, path: Path, device: torch.device) -> Opened:
-    assert found.tokeniser is not None
-    text = Borrowed(found.tokeniser, str(path))
+def _writer(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
+    text = Borrowed(words, str(path))
     places = language_model.places(found.settings)
     config = LanguageConfig(
         heed=version(),
@@ -91,11 +92,10 @@ def _writer(found: Loaded, path: Path, device: torch.device) -> Opened:
     return config, Writer(found.model, text, device, places=places, context=config.context)
 
 
-def _filler(found: Loaded, path: Path, device: torch.device) -> Opened:
-    assert found.tokeniser is not None
+def _filler(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
     model: Any = found.model
-    words = Renumbered(found.tokeniser, found.settings.rows, str(path))
-    order = torch.from_numpy(words.order).to(device)
+    pieces = Renumbered(words, found.settings.rows, str(path))
+    order = torch.from_numpy(pieces.order).to(device)
     with torch.no_grad():
         for rows in (model.table, model.words.bias):  # of each symbol
             rows.copy_(rows[order])
@@ -105,15 +105,14 @@ def _filler(found: Loaded, path: Path, device: torch.device) -> Opened:
         task="pretrain",
         model=found.settings,
         objective=objective,
-        symbols=words.size,
+        symbols=pieces.size,
         longest=min(found.settings.longest, READ),
     )
     pairs, places = objective.next_sentence, found.settings.longest
-    return config, Pretrainer(model, words, device, pairs=pairs, places=places)
+    return config, Pretrainer(model, pieces, device, pairs=pairs, places=places)
 
 
-def _labeller(found: Loaded, path: Path, device: torch.device) -> Opened:
-    assert found.tokeniser is not None
+def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
     settings = found.settings
     if settings.labels < 2:
         raise Refused(f"{path} has a head of one label: it measures a text, and names nothing")
@@ -121,18 +120,19 @@ def _labeller(found: Loaded, path: Path, device: torch.device) -> Opened:
     if len(labels) != settings.labels or len(set(labels)) < len(labels) or "" in labels:
         raise Refused(f"{path}: config.json does not name {settings.labels} different labels")
     longest = settings.longest if found.kind == "bert" else None
-    words = Words(Cutting(found.tokeniser), labels, framed=True, longest=longest)
+    cut = Words(Cutting(words), labels, framed=True, longest=longest)
     config = LabelConfig(heed=version(), model=settings, labels=list(labels))
-    return config, Labeller(found.model, words, device, types=_types(found))
+    return config, Labeller(found.model, cut, device, types=_types(found.kind, words))
 
 
-def _types(found: Loaded) -> dict[int, int] | None:
+def _types(kind: str, words: Vocabulary) -> dict[int, int] | None:
     """XLNet's vocabulary counts the symbol that gathers a text as of a third type."""
-    roles = {} if found.tokeniser is None else found.tokeniser.roles
-    return {roles["cls"]: 2} if found.kind == "xlnet" and "cls" in roles else None
+    return {words.roles["cls"]: 2} if kind == "xlnet" and "cls" in words.roles else None
 
 
-HEADS: dict[tuple[str, str], tuple[str, Callable[[Loaded, Path, torch.device], Opened]]] = {
+Maker = Callable[[Loaded, Vocabulary, Path, torch.device], Opened]
+
+HEADS: dict[tuple[str, str], tuple[str, Maker]] = {
     ("gpt2", "language"): ("language-model", _writer),
     ("xlnet", "language"): ("language-model", _writer),
     ("bert", "masked"): ("pretrain", _filler),
