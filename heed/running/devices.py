@@ -20,6 +20,10 @@ def chosen(name: str) -> torch.device:
         raise Refused(f"'{name}' is not a device that heed runs on; use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise Refused("there is no CUDA device here; use --device cpu")
+    if device.type == "cuda" and device.index is not None:
+        last = torch.cuda.device_count() - 1
+        if device.index > last:
+            raise Refused(f"there is no device '{name}': the last one is cuda:{last}")
     return device
 
 

@@ -55,6 +55,14 @@ def test_what_is_not_there_is_refused(
         chosen(name)
 
 
+def test_a_gpu_beyond_those_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert chosen("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(Refused, match="there is no device 'cuda:2': the last one is cuda:1"):
+        chosen("cuda:2")
+
+
 @pytest.mark.parametrize(("rank", "speaking"), [(None, True), ("0", True), ("1", False)])
 def test_the_first_process_speaks(
     monkeypatch: pytest.MonkeyPatch, rank: str | None, speaking: bool
