@@ -9,6 +9,7 @@ def work() -> Work[int]:
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,8 @@ class Stopped(HeedError):
 
     def __init__(self, folder: Path | None, step: int, code: int) -> None:
         """folder: None before the first step, when there is nothing to go on with."""
-        saved = f"stopped and saved at step {step}; go on: heed train {folder} --resume"
+        place = shlex.quote(str(folder))
+        saved = f"stopped and saved at step {step}; go on: heed train {place} --resume"
         begun = "stopped before the first step; give the command again"
         super().__init__(begun if folder is None else saved)
         self.code = code

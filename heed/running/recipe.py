@@ -9,6 +9,7 @@ What comes out is checked to the last key: an unknown one is refused with the ne
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -57,7 +58,8 @@ def load(recipe: str) -> dict[str, Any]:
         return parse((resources.files("heed") / "recipes" / f"{recipe}.yaml").read_text("utf-8"))
     path = Path(recipe)
     if (path / "config.json").is_file():
-        raise Refused(f"{recipe} is a run; to go on with it: heed train {recipe} --resume")
+        onward = f"heed train {shlex.quote(recipe)} --resume"
+        raise Refused(f"{recipe} is a run; to go on with it: {onward}")
     if not recipe.endswith((".yaml", ".yml")) and not path.is_file():
         if len(path.parts) > 1:
             raise Refused(f"there is no run and no recipe {recipe}")

@@ -1,8 +1,10 @@
 """Long work: events on the way, the result at the end."""
 
+from pathlib import Path
+
 import pytest
 
-from heed.running.events import Note, Progress, Work, finish
+from heed.running.events import Note, Progress, Stopped, Work, finish
 
 
 def counting(to: int, told: list[int]) -> Work[int]:
@@ -31,6 +33,11 @@ def test_work_within_work_is_told_in_order() -> None:
         "Progress(stage='counting', done=2, total=2, note='')",
         "Note(text='after 20')",
     ]
+
+
+def test_whoever_stopped_is_told_what_to_paste() -> None:
+    said = str(Stopped(Path("my runs/a"), 7, 130))
+    assert said == "stopped and saved at step 7; go on: heed train 'my runs/a' --resume"
 
 
 def test_what_goes_wrong_is_passed_on() -> None:
