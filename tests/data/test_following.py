@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.data.documents import Documents
-from heed.data.following import FRAME, following, laid_out
+from heed.data.following import FRAME, _Draws, following, laid_out
 from heed.data.tokenise import BOS, EOS
 from heed.errors import Refused
 
@@ -44,6 +44,15 @@ def test_the_rows_of_two_documents_by_hand():
             if follows:
                 seen.add(" / ".join(" ".join(map(str, side)) for side in (a, b)))
     assert seen == real
+
+
+def test_however_many_rows_are_drawn_ahead_they_are_the_same(monkeypatch):
+    documents = numbered([[2] * 9] * 6)
+    few = following(documents, longest=9, seed=1, epoch=0)
+    monkeypatch.setattr(_Draws, "AHEAD", 3)
+    assert len(few.follows) > 6
+    for one, other in zip(few, following(documents, longest=9, seed=1, epoch=0), strict=True):
+        assert one.tolist() == other.tolist()
 
 
 def test_what_is_too_long_is_cut_around_the_border():

@@ -31,9 +31,14 @@ def test_the_sides_are_the_same_on_every_machine() -> None:
 
 def test_without_shares_every_text_is_of_every_part() -> None:
     assert HeldOut().only("train") is None
-    only = HeldOut(valid=0.5).only("valid")
-    assert only is not None
-    assert 0 < sum(only(str(n)) for n in range(40)) < 40
+
+
+def test_every_text_is_of_the_part_that_it_falls_to() -> None:
+    held = HeldOut(valid=0.3, test=0.3)
+    for part in ("train", "valid", "test"):
+        only = held.only(part)
+        assert only is not None
+        assert [only(str(n)) for n in range(40)] == [side(str(n), held) == part for n in range(40)]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +55,14 @@ def test_a_part_comes_from_one_place(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         check(HeldOut(**held), **{"valid": None, "test": None} | files, what="cats", share=0.05)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("held", "files"),
+    [({"valid": 0.1}, {}), ({}, {"valid": "a"}), ({"test": 0.1}, {"valid": "a"})],
+)
+def test_something_to_validate_by_is_enough(held: dict[str, float], files: dict[str, str]) -> None:
+    check(HeldOut(**held), **{"valid": None, "test": None} | files, what="cats", share=0.05)  # type: ignore[arg-type]
 
 
 def test_a_part_without_anything_is_refused_with_the_cure() -> None:
