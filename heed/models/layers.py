@@ -133,13 +133,13 @@ class Layer(nn.Module):
         x = self.around_attention.leave(x, looked.context)
         seen, read_state = {"self": looked}, kept.source_state
         if kept.source is not None:
-            x, seen["cross"] = self._read(x, kept, need)
+            x, seen["cross"] = self.read(x, kept, need)
             read_state = read_state if self.folds else seen["cross"].state
         x = self.around_feed.leave(x, self.feed(self.around_feed.enter(x)))
         return x, seen, Kept(own, looked.state, kept.source, read_state)
 
-    def _read(self, x: Tensor, kept: Kept, need: Need) -> tuple[Tensor, Attended]:
-        """Where the memory has a row per sentence, its K hypotheses ask it as K queries."""
+    def read(self, x: Tensor, kept: Kept, need: Need) -> tuple[Tensor, Attended]:
+        """Cross-attention; of a memory with a row per sentence its K hypotheses are K queries."""
         assert self.cross is not None
         assert self.around_cross is not None
         assert kept.source is not None

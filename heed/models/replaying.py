@@ -194,7 +194,7 @@ class Held:
             enter, leave = layer.around[1]
             x = leave(x + layer.feed(enter(x)))
         norm = self.decoder.stack.norm
-        logits = self.decoder._logits(x if norm is None else norm(x))
+        logits = self.decoder.logits(x if norm is None else norm(x))
         self.place.add_(1)
         return logits
 

@@ -283,7 +283,7 @@ def _passed(layer: Layer, kept: Kept, x: Tensor, new: Tensor, there: Visible | N
         seen = layer.attention.mechanism(q, memory, visible=heed.causal())
     x = layer.around_attention.leave(x, layer.attention.shape_context(seen.context))
     if kept.source is not None:
-        x, _ = layer._read(x, kept, "context")
+        x, _ = layer.read(x, kept, "context")
     return layer.around_feed.leave(x, layer.feed(layer.around_feed.enter(x)))
 
 

@@ -165,13 +165,13 @@ class Decoder(nn.Module):
         if isinstance(carry, PlainCarry):
             x, plain, weight = carry.step(symbols)
             x = x if self.stack.norm is None else self.stack.norm(x)
-            return Step(self._logits(x), plain, weight)
+            return Step(self.logits(x), plain, weight)
         x, seen, carry = self._further(carry, symbols[:, None])
         look = seen.get(f"{self.alignment_layer}.cross")
         weight = None
         if look is not None and carry.need != "context":
             weight = look.weight.mean(1).flatten(0, 1)  # B K S, whatever K
-        return Step(self._logits(x[:, -1]), carry, weight)
+        return Step(self.logits(x[:, -1]), carry, weight)
 
     def select(self, carry: AnyCarry, rows: Tensor, same: bool = False) -> AnyCarry:
         """The chosen hypotheses, in that order; `same`: each still of the sentence of its place."""
@@ -229,7 +229,8 @@ class Decoder(nn.Module):
         table = self.words.table.weight
         return Unformed(x, table.view_as(table), None)
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
+        """Of the next symbol after each state.    ... M -> ... V"""
         return formed(self._unformed(x))
 
 
