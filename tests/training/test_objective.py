@@ -144,6 +144,7 @@ def test_the_baseline_learns_nothing_from_a_batch_without_symbols() -> None:
 
 def test_a_look_from_elsewhere_earns_the_mean_of_its_row() -> None:
     logits, labels = drawn()
+    labels[1, 1:] = 0  # one symbol, and its reward is the mean
     log_prob = torch.randn(B, 1, 4, dtype=torch.float64, requires_grad=True)
     real = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=torch.bool)
     loss = sequence_loss(
