@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from heed.attention.walked import Asked, Walk
 from heed.attention.walking import follow, listen
 from heed.errors import Refused
-from heed.tasks.labeller import Labeller
-from heed.tasks.pretrainer import Pretrainer
-from heed.tasks.translator import Decoding, Example, Translator
-from heed.tasks.writer import Writer
+
+if TYPE_CHECKING:  # each task has its own worker, and needs no other
+    from heed.tasks.labeller import Labeller
+    from heed.tasks.pretrainer import Pretrainer
+    from heed.tasks.translator import Decoding, Translator
+    from heed.tasks.writer import Writer
 
 __all__ = ["Heard", "Walk", "continued", "filled", "labelled", "translated"]
 
@@ -66,6 +69,8 @@ def _heard(heard: Mapping[str, Sequence[Asked]], told: str = "") -> dict[str, Se
 
 def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
     """Between source and target, at the steps that wrote a translation: it is read once more."""
+    from heed.tasks.translator import Example
+
     ((best, *_),) = worker.translate([text], decoding)
     if not best.columns:
         raise Refused("there is nothing to walk through: the text is blank")

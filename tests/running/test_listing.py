@@ -57,3 +57,17 @@ def test_every_task_is_told() -> None:
     assert [each["name"] for each in found] == list(STORIES)
     assert found[0]["about"].startswith("from pairs of sentences to ")
     assert all(each["about"] and not each["about"].endswith(".") for each in found)
+
+
+def test_a_task_loads_no_other() -> None:
+    """Nor does what comes before it is known which: a command would wait for all of them."""
+    workers = ("labeller", "pretrainer", "translator", "writer")
+    code = (
+        "import sys, heed.running.train\n"
+        f"loaded = lambda: [x for x in {workers} if f'heed.tasks.{{x}}' in sys.modules]\n"
+        "print(loaded())\n"
+        "heed.running.train.story('classify')\n"
+        "print(loaded())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["[]", "['labeller']"], done.stderr

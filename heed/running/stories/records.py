@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from heed.tasks.walking import Walk
 from heed.viewing.blocks import Block, Table
 from heed.viewing.panels import Panel
+
+if TYPE_CHECKING:
+    from heed.tasks.walking import Walk
 
 
 class Validated(Protocol):
