@@ -42,6 +42,11 @@ def transformed() -> str | None:
     """Why an operator of our own cannot be called just now: vmap, jvp and the like see inside."""
     if torch._C._are_functorch_transforms_active():
         return "a torch.func transform is active, and the operator knows first derivatives alone"
+    return forward_mode()
+
+
+def forward_mode() -> str | None:
+    """Why a fused operator cannot be called just now: it knows no forward-mode derivative."""
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode differentiation is active, which the operator does not know"
     return None

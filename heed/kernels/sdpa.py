@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from heed.kernels.ability import forward_mode
 from heed.records import Call
 from heed.visible import Causal, Visible
 
@@ -26,7 +27,7 @@ def refusal(call: Call) -> str | None:
         return "it cannot hand earlier weights to the next step"
     if call.read != "blend":
         return f"it gathers values; a {call.read} does not"
-    return None
+    return forward_mode()
 
 
 def run(call: Call) -> Tensor:

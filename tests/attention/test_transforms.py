@@ -222,6 +222,20 @@ def test_shapes_are_told_of_tensors_without_memory(case: Case) -> None:
     assert told.shape == read(*inputs).shape
 
 
+# torch warns of itself when its own rules of forward mode are loaded.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@every([*SERVED, Case("scaled-dot", 4, 2), Case("mixed"), Case("fixed-window")])
+def test_forward_mode_is_the_transpose_of_backward_mode(case: Case) -> None:
+    """w·(J t) = (Jᵀ w)·t: kernels that know no forward mode step aside."""
+    read, inputs = Read(case).double(), case.inputs()
+    along = tuple(torch.randn_like(x) for x in inputs)
+    context, moved = torch.func.jvp(read, inputs, along)
+    by = torch.randn_like(context)
+    _, back = torch.func.vjp(read, *inputs)
+    want = sum((grad * x).sum() for grad, x in zip(back(by), along, strict=True))
+    close((moved * by).sum(), want, 1e-9)
+
+
 @every(CASES)
 def test_autocast_keeps_energies_and_weights_in_full_precision(case: Case) -> None:
     attend = case.build(torch.float32)
