@@ -10,7 +10,7 @@ What comes out is checked to the last key: an unknown one is refused with the ne
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ __all__ = [
     "as_yaml",
     "check",
     "complaint",
+    "differing",
     "load",
     "names",
     "overridden",
@@ -37,6 +38,8 @@ __all__ = [
     "with_attention",
 ]
 
+TOLD = ("about", "needs", "good")
+"""What a recipe says for people to read: nothing that is learnt depends on it."""
 LARGEST = 1 << 20  # bytes; a recipe is a page of text
 SIZED = (
     *("embedding", "hidden", "layers"),
@@ -169,6 +172,24 @@ def as_yaml(recipe: Recipe) -> str:
     told = recipe.model_dump(mode="json")
     _leave_sizes_out(recipe, told)
     return yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
+
+
+def differing(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two recipes differ, with what each has there; None where it has none."""
+    mine, theirs = (
+        dict(_flat(each.model_dump(mode="json", exclude={*TOLD}))) for each in (one, other)
+    )
+    both = {key: (mine.get(key), theirs.get(key)) for key in mine | theirs}
+    return {key: (here, there) for key, (here, there) in both.items() if here != there}
+
+
+def _flat(told: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value by its whole key."""
+    for key, value in told.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def _leave_sizes_out(settings: Any, told: dict[str, Any]) -> None:

@@ -7,18 +7,22 @@ Logging, validating, saving and stopping are ordinary code around `for moment in
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Mapping
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from heed.data.text import counted
 from heed.errors import Refused
 from heed.running.devices import chosen
 from heed.running.events import Event, Result, Stopped, Work, relayed
 from heed.running.learner import Learner, Trained
 from heed.running.opening import read_config
 from heed.running.preparing import there
-from heed.running.recipe import as_yaml, check, parse, resolve
+from heed.running.recipe import as_yaml, check, differing, parse, resolve
 from heed.running.starting import opened, sized
 from heed.running.stories import story
 from heed.running.stories.story import Start
@@ -27,6 +31,10 @@ from heed.training.distributed import Distributed
 from heed.training.folder import RunFolder
 
 __all__ = ["Learner", "Trained", "onward", "train"]
+
+LONG = 60  # characters of a value that are told
+NAMED = 3
+"""Keys of another recipe that are named: of another task, all are others."""
 
 
 def train(
@@ -40,7 +48,7 @@ def train(
 ) -> Work[Trained]:
     """Train as the recipe says, into a folder; or go on with the run that the folder holds.
 
-    resume  go on where the folder holds a run: its own recipe counts then
+    resume  go on where the folder holds a run, whose recipe must be the same one
     start   a run or a pretrained folder, or its name at the hub, whose weights are the beginning,
             instead of random ones, as far as they fit, and whose tokens and sizes count
     """
@@ -89,7 +97,10 @@ def _opened(
         folder = RunFolder.open(path)
         read_config(folder)  # of a task that there is, or refused
         where = str(folder.recipe)
-        return folder, resolve(parse(folder.read_text(folder.recipe), where), where=where)
+        own = resolve(parse(folder.read_text(folder.recipe), where), where=where)
+        if recipe is not None and (odd := differing(recipe, own)):
+            raise Refused(_another(path, odd))
+        return folder, own
     if recipe is None:
         raise Refused(f"{path} holds no run to go on with")
     check(recipe)
@@ -98,6 +109,27 @@ def _opened(
         folder = RunFolder.create(path, overwrite=overwrite)
         folder.write_text(folder.recipe, as_yaml(recipe))
     return RunFolder(path), recipe
+
+
+def _another(path: Path, odd: Mapping[str, tuple[Any, Any]]) -> str:
+    """That a run was begun with another recipe: some of its keys, and what can be meant."""
+    some = [
+        f"{key}={_told(here)} and there {_told(there)}"
+        for key, (here, there) in islice(odd.items(), NAMED)
+    ]
+    left = counted(len(odd) - len(some), "more key")
+    more = f" and {left}" if len(odd) > len(some) else ""
+    run = shlex.quote(str(path))
+    return (
+        f"{path} has another recipe: {', '.join(some)}{more}; go on with its own: heed train {run} "
+        f"--resume; begin another with its weights: heed train RECIPE --from {run} --run NEW"
+    )
+
+
+def _told(value: Any) -> str:
+    """As a recipe's key is overridden, and no longer than one can read."""
+    told = json.dumps(value, ensure_ascii=False)
+    return told if len(told) <= LONG else f"{told[:LONG]}…"
 
 
 def _prepared(recipe: Any, folder: RunFolder, crew: Distributed, start: Start | None) -> Work[Any]:

@@ -110,3 +110,27 @@ def test_a_run_that_goes_on_takes_no_other_recipe(
     done = command("train", str(tmp_path), "--resume", *more)
     assert done.code == 2
     assert "goes on with its own recipe" in done.err
+
+
+def test_going_on_with_a_recipe_takes_the_one_that_the_run_has(
+    command: Callable[..., Any], here: Path
+) -> None:
+    """For schedulers the same command begins and goes on; with another recipe it is refused."""
+    words = ("train", "mine.yaml", "--run", "my run", "--resume", "--device", "cpu")
+    assert command(*words).code == 0
+    assert "going on from step 2\n" in command(*words).err
+    assert "going on" in command(*words, "good=told otherwise by a later version").err
+    model = (here / "my run/model.safetensors").read_bytes()
+    more = command(*words, "training.steps=4")
+    assert (more.code, more.out, more.err.count("\n")) == (2, "", 1)
+    assert "my run has another recipe: training.steps=4 and there 2; go on with" in more.err
+    assert "heed train 'my run' --resume" in more.err
+    assert "heed train RECIPE --from 'my run' --run" in more.err
+    raw = recipe(**QUICK)
+    raw["model"] = {"kind": "transformer", "size": "tiny"}
+    (here / "other.yaml").write_text(yaml.safe_dump(raw))
+    other = command("train", "other.yaml", *words[2:])
+    assert other.code == 2
+    assert "model.kind=" in other.err
+    assert " more keys; go on with" in other.err
+    assert (here / "my run/model.safetensors").read_bytes() == model

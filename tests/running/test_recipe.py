@@ -14,6 +14,7 @@ from heed.running.recipe import (
     LARGEST,
     as_yaml,
     check,
+    differing,
     load,
     names,
     overridden,
@@ -310,3 +311,13 @@ def test_a_run_is_no_recipe(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(Refused, match=r"is a run; to go on with it: .* --resume"):
         load(str(tmp_path))
+
+
+def test_the_keys_in_which_recipes_differ() -> None:
+    one = resolve(load("sst2"))
+    words = ["training.steps=7", "data.train={csv: my.csv}", "about=mine", "good=much"]
+    two = resolve(load("sst2"), words)
+    found = differing(one, two)
+    assert found["training.steps"] == (one.training.steps, 7)
+    assert found["data.train.csv"] == (None, "my.csv")
+    assert {key.rpartition(".")[0] for key in found} == {"training", "data.train"}
