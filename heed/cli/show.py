@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +73,7 @@ def run(
     console = Console(highlight=False)
     which, texts = said(at=at, layer=layer, head=head), text or []
     check_text(texts)
+    _warn(texts)
     _check(walk, history, which, texts, every, png or svg, html, beside)
     pictures = [path for path in (png, svg) if path is not None]
     if history:
@@ -87,6 +89,14 @@ def run(
         _tell(source, texts, every, device, console)
     if pictures:
         _pictures(_shown(source, texts, every, device), pictures)
+
+
+def _warn(texts: Sequence[str]) -> None:
+    """Say of a text that has the name of a file that it is not read: other verbs do."""
+    for text in texts:
+        if isfile(text):  # unlike a Path, it takes a name of any length
+            said = f"'{safe(text)}' is shown as a text, not read as the file of that name"
+            typer.echo(f"{said}; heed predict reads files", err=True)
 
 
 def _check(

@@ -58,6 +58,22 @@ def test_without_a_sentence_the_run_shows_its_own(
     assert done.out.count(" → ") == 5
 
 
+def test_an_input_that_is_the_name_of_a_file_is_said_to_be_a_text(
+    command: Callable[..., Any], writer: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("我 爱 我\n")
+    done = command("show", str(writer), str(path))
+    assert done.code == 0
+    assert f"{path} → " in done.out
+    said = (
+        f"'{path}' is shown as a text, not read as the file of that name; heed predict reads files"
+    )
+    assert done.err == f"{said}\n"
+    assert command("show", str(writer), "我 爱 我").err == ""
+    assert command("show", str(writer), "我" * 5000).err == ""  # no name of a file is so long
+
+
 def test_pictures_and_pages_are_written(
     command: Callable[..., Any], writer: Path, translations: list[str], tmp_path: Path
 ) -> None:

@@ -228,6 +228,10 @@ def test_what_cannot_be_asked_is_one_line(server: Server, tmp_path: Path) -> Non
     gpt2(tmp_path / "gpt2")
     said = server.run("evaluate", tmp_path / "gpt2")
     assert "gpt2 keeps no test text; give a file" in said.refused()
+    bare = bert(tmp_path / "bare", "BertForMaskedLM")
+    for folder, more in ((tmp_path / "gpt2", ()), (bare, ()), (bare, ("--walk",))):
+        said = server.run("show", folder, *more)
+        assert said.refused().endswith(f"{folder.name} keeps no examples; give a text\n")
     small_head = json.loads((tmp_path / "gpt2/config.json").read_text())["vocab_size"] - 1
     reconfigure(tmp_path / "gpt2", vocab_size=small_head)
     assert "shape" in server.run("predict", tmp_path / "gpt2", lines).refused()

@@ -38,8 +38,8 @@ from heed.running.stories.story import (
     Story,
     check_vocabulary,
     headline,
-    kept_part,
     scored_part,
+    shown_part,
 )
 from heed.running.stories.weighing import Answer, Shown, look
 from heed.tasks import classify
@@ -323,10 +323,7 @@ def files_from(paths: Sequence[Path], config: ClassifyConfig) -> LabelledFiles:
 
 def examples_of(folder: RunFolder, labels: Sequence[str]) -> list[Labelled]:
     """The first few texts that the run keeps for tests, or else for validation."""
-    part = kept_part(folder)
-    if part is None:
-        raise Refused(f"{folder.path} keeps no examples; give a text")
-    return list(islice(kept(folder, part, labels), FEW))
+    return list(islice(kept(folder, shown_part(folder), labels), FEW))
 
 
 STORY = Classifying()

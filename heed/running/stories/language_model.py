@@ -27,8 +27,8 @@ from heed.running.stories.story import (
     changed,
     check_vocabulary,
     headline,
-    judged_part,
     scored_part,
+    shown_part,
 )
 from heed.running.stories.texts import Prepared, kept, prepare, vocabulary_of
 from heed.running.stories.writing import (
@@ -233,7 +233,7 @@ class Writing(Story):
         return [look(run.worker, text) for text in texts]
 
     def _openings(self, run: Run) -> list[str]:
-        texts = kept(run.folder, judged_part(run.folder))
+        texts = kept(run.folder, shown_part(run.folder))
         ids = run.worker.vocabulary.encode([text[: 8 * OPENING * FEW] for text in texts[:FEW]])
         cuts = [row[i : i + OPENING] for row in ids for i in range(0, OPENING * FEW, OPENING)]
         return [run.worker.vocabulary.decode(cut) for cut in cuts if cut][:FEW]

@@ -35,8 +35,8 @@ from heed.running.stories.story import (
     Story,
     check_vocabulary,
     headline,
-    judged_part,
     scored_part,
+    shown_part,
 )
 from heed.tasks import pretrain
 from heed.tasks.pretrainer import Pretrainer
@@ -196,7 +196,7 @@ class Pretraining(Story):
 
     def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
         """What is looked at while texts are read, or a few sentences that the run keeps."""
-        texts = list(texts) or hidden(list(islice(kept(run.folder, judged_part(run.folder)), FEW)))
+        texts = list(texts) or hidden(list(islice(kept(run.folder, shown_part(run.folder)), FEW)))
         found = run.worker.fill(texts, look=True)
         return [
             Shown(each, of_heads(each.heads, each.pieces) if every else layers(each))
@@ -205,7 +205,7 @@ class Pretraining(Story):
 
     def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
         """What is looked at while texts are read, or a few sentences that the run keeps."""
-        texts = list(texts) or hidden(list(islice(kept(run.folder, judged_part(run.folder)), FEW)))
+        texts = list(texts) or hidden(list(islice(kept(run.folder, shown_part(run.folder)), FEW)))
         return [look(run.worker, text) for text in texts]
 
     def hear(self, run: Run, text: str) -> Heard:

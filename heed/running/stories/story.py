@@ -59,6 +59,7 @@ __all__ = [
     "judged_part",
     "kept_part",
     "scored_part",
+    "shown_part",
 ]
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -305,6 +306,14 @@ def scored_part(folder: RunFolder, part: str) -> Work[str]:
     if part == "test" and (other := judged_part(folder)) != "test":
         yield Note("this run keeps no test text: judged by what it was validated by")
         return other
+    return part
+
+
+def shown_part(folder: RunFolder, what: str = "text") -> str:
+    """Where examples to show are; where none are kept, one is asked for."""
+    part = kept_part(folder)
+    if part is None:
+        raise Refused(f"{folder.path} keeps no examples; give a {what}")
     return part
 
 

@@ -27,8 +27,8 @@ from heed.running.stories.story import (
     check_vocabulary,
     headline,
     judged_part,
-    kept_part,
     scored_part,
+    shown_part,
 )
 from heed.running.stories.translate_settings import TranslateConfig, TranslateRecipe
 from heed.running.stories.translating import Evaluated, TeacherForcing, Validator, evaluated
@@ -248,10 +248,7 @@ def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
 
 def examples_of(folder: RunFolder) -> list[Example]:
     """The first few pairs that the run keeps for tests, or else for validation."""
-    part = kept_part(folder)
-    if part is None:
-        raise Refused(f"{folder.path} keeps no examples; give a sentence")
-    return list(islice(kept(folder, part), FEW))
+    return list(islice(kept(folder, shown_part(folder, "sentence")), FEW))
 
 
 STORY = Translating()
