@@ -215,7 +215,9 @@ class Writing(Story):
         changes = dict(options)
         best, samples = changes.pop("best", 1), changes.pop("samples", 1)
         if best > 1 and changes.setdefault("method", "beam") != "beam":
-            raise Refused(f"--best {best} is for a beam; for {changes['method']}: --samples {best}")
+            drawn = changes["method"] == "sample"
+            cure = f"to draw: --samples {best}" if drawn else "greedy search has one answer"
+            raise Refused(f"--best {best} is for a beam: --method beam; {cure}")
         choice, writer = run.config.chosen(changes), run.worker
         while chunk := list(islice(lines, at_once)):
             prompts = [unescaped(line) for line in chunk]
