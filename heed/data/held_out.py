@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from heed.data.pairs import Report
 from heed.errors import Refused
@@ -43,6 +43,10 @@ class HeldOut(BaseModel):
         if part == "train":
             cure = "is the file empty? Or hold less out: data.held_out"
         raise Refused(f"there is nothing in data.{part}: {report}; {cure}")
+
+
+Held = Annotated[HeldOut, BeforeValidator(lambda told: HeldOut() if told is None else told)]
+"""What is held out, as a recipe says it: null empties this key like any other."""
 
 
 def side(text: str, held: HeldOut) -> Part:

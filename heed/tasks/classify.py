@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from heed.data.held_out import HeldOut, Part, check
+from heed.data.held_out import Held, HeldOut, Part, check
 from heed.data.labelled import Labelled, LabelledFiles, fits_a_line, read_labelled
 from heed.data.pairs import Report
 from heed.data.tokenise import Kind
@@ -48,7 +48,7 @@ class Data(Settings):
     train: LabelledFiles
     valid: LabelledFiles | None = None
     test: LabelledFiles | None = None
-    held_out: HeldOut = HeldOut()
+    held_out: Held = HeldOut()
     names: dict[str, str] = Field(
         default_factory=dict, max_length=1000, description="What labels of the files are called."
     )

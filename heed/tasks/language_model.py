@@ -77,7 +77,7 @@ class Data(BaseModel):
     train: TextSources
     valid: TextSources | None = Field(None, description="None: the last part of the text.")
     test: TextSources | None = None
-    held_out: float = Field(
+    held_out: float | None = Field(
         0.1, gt=0, lt=1, description="The share at the end of the text to judge by, without valid."
     )
     tokens: Tokens = Tokens()
@@ -97,6 +97,15 @@ class Data(BaseModel):
             paths = [path for source in sources for path in source.paths]
             if len(set(paths)) < len(paths):
                 raise ValueError(f"{part} names a file twice")
+        return self
+
+    @model_validator(mode="after")
+    def _judged_by_something(self) -> Data:
+        if self.valid is None and self.held_out is None:
+            raise ValueError(
+                "data.valid is missing: text to judge the model on while it trains; or hold some "
+                "out: data.held_out=0.1"
+            )
         return self
 
 
@@ -200,6 +209,7 @@ def texts(data: Data, root: Path) -> dict[str, Texts]:
     found = {part: Texts(some) for part, some in files.items()}
     if "valid" not in found:
         train = files["train"]
+        assert data.held_out is not None  # or there is text to validate by
         cut = _cut([file for _, file in train], data.held_out)
         found["train"], found["valid"] = Texts(train, end=cut), Texts(train[-1:], start=cut)
     return found

@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from torch import nn
 
 from heed.data.documents import (
@@ -78,6 +78,11 @@ class HeldOut(Settings):
     most: int = Field(2000, ge=1, le=100_000, description="Documents.")
 
 
+def _none_of_none(told: object) -> object:
+    """null empties this key like any other: nothing is held out."""
+    return HeldOut(share=0) if told is None else told
+
+
 class Data(Settings):
     """Where the text comes from. Files are settings, or simply paths: text, or *.jsonl; or a list
     of either, which is read as one corpus."""
@@ -86,7 +91,7 @@ class Data(Settings):
     train: DocumentSources
     valid: DocumentSources | None = None
     test: DocumentSources | None = None
-    held_out: HeldOut = HeldOut()
+    held_out: Annotated[HeldOut, BeforeValidator(_none_of_none)] = HeldOut()
     tokens: Tokens = Tokens()
     longest: int = Field(128, ge=5, le=65536, description="Symbols of a row.")
 

@@ -22,7 +22,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from heed.data import grammar
-from heed.data.held_out import HeldOut, check
+from heed.data.held_out import Held, HeldOut, check
 from heed.data.pairs import Files, Links, Pair, Report, read_linked, read_pairs
 from heed.errors import Refused
 from heed.tasks import measuring
@@ -60,7 +60,7 @@ class Data(Settings):
     train: Files | None = None
     valid: Files | None = None
     test: Files | None = None
-    held_out: HeldOut = HeldOut()
+    held_out: Held = HeldOut()
     grammar: Grammar | None = None
     tokens: Tokens = Tokens()
     longest: int = Field(100, ge=2, le=100_000, description="Longer pairs (in symbols) are dropped")

@@ -321,3 +321,25 @@ def test_the_keys_in_which_recipes_differ() -> None:
     assert found["training.steps"] == (one.training.steps, 7)
     assert found["data.train.csv"] == (None, "my.csv")
     assert {key.rpartition(".")[0] for key in found} == {"training", "data.train"}
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "cure"),
+    [
+        ("trec", "tsv", "data.held_out.valid=0.1"),
+        ("zh-en", "tsv", "data.held_out.valid=0.05"),
+        ("bert-mini", "text", "data.held_out.share=0.05"),
+        ("shakespeare-gpt", "text", "data.held_out=0.1"),
+    ],
+)
+def test_nothing_is_held_out_where_files_are_given_to_judge_by(
+    name: str, files: str, cure: str
+) -> None:
+    """null is what empties any other key of a copied recipe, and so it is here."""
+    own = [f"data.{part}={{{files}: {part}.txt}}" for part in ("train", "valid", "test")]
+    held = resolve(load(name), [*own, "data.held_out=null"]).data.held_out
+    assert not getattr(held, "share", held)
+    alone = [own[0], "data.valid=null", "data.test=null"]
+    with pytest.raises(Refused, match=f"data.valid is missing: .* hold some out: {cure}$"):
+        resolve(load(name), [*alone, "data.held_out=null"])
+    resolve(load(name), [*alone, cure])
