@@ -76,20 +76,32 @@ def run(
 def printed(answers: Iterator[Answer], as_json: bool, *, keep: bool) -> Iterator[Shown]:
     """Print the answers as they come; pass on what each looked at where that is kept.
 
-    A remark that the next answers share is made once.
+    A remark that the next answers share is made once, since there may be many: at the first, as
+    somebody may be waiting for it; the others are told where they end.
     """
-    before = ""
-    for found in answers:
+    before, first, number = "", 0, 0
+    for number, found in enumerate(answers, 1):
         if as_json:
             print(_json(found.as_data()), flush=True)
         else:
             print(found.line(), flush=True)
         remark = getattr(found, "remark", "")
-        if remark not in ("", before):
-            typer.echo(f"heed: {safe(remark)}", err=True)
-        before = remark
+        if remark != before:
+            _same(before, first, number)
+            before, first = remark, number
+            if remark:
+                typer.echo(f"heed: line {number}: {safe(remark)}", err=True)
         if keep:
             yield found.shown()
+    _same(before, first, number + 1)
+
+
+def _same(remark: str, first: int, end: int) -> None:
+    """Which lines after the first had its remark, too."""
+    if remark and end - first > 1:
+        one = end - first == 2
+        lines = f"line {end - 1}" if one else f"lines {first + 1} to {end - 1}"
+        typer.echo(f"heed: {lines}: the same", err=True)
 
 
 def _json(data: dict[str, Any]) -> str:

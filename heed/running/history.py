@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from heed.errors import HeedError, Refused
+from heed.running.shards import is_pretrained
 from heed.training.folder import RunFolder
 from heed.training.journal import read
 from heed.viewing.chart import INKS, Line, LineChart
@@ -28,6 +29,10 @@ Points = dict[int, float]
 def history(path: Path) -> History:
     """The time line of a run, finished or not."""
     folder = RunFolder.open(path)
+    if is_pretrained(path):
+        raise Refused(
+            f"{path} is a pretrained model, not a run of heed: it has no training to show"
+        )
     loss, lines = _lines(folder)
     if not loss and not lines:
         raise Refused(f"{path} has no history yet: its training has not validated once")

@@ -301,8 +301,10 @@ class Learner:
         else:
             load_weights(self.model, self.folder.load_model())
         verdict = "taken" if better else f"the best single one has {best:.4f} and is taken"
-        what = "checkpoint" if len(last) == 1 else f"{len(last)} checkpoints"
-        yield Note(f"mean of the last {what}: validation loss {loss:.4f}; {verdict}")
+        what = (
+            f"mean of the last {len(last)} checkpoints" if len(last) > 1 else "the last checkpoint"
+        )
+        yield Note(f"{what}: validation loss {loss:.4f}; {verdict}")
 
     def _trained(self, scores: dict[str, Any]) -> Trained:
         standing = self.standing

@@ -6,11 +6,15 @@ What a walk needs beside the numbers is words: which word asks, and which are as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from heed.attention.walked import Asked, Walk
 from heed.attention.walking import follow, listen
+from heed.attention.watching import attentions
 from heed.errors import Refused
 
 if TYPE_CHECKING:  # each task has its own worker, and needs no other
@@ -22,6 +26,7 @@ if TYPE_CHECKING:  # each task has its own worker, and needs no other
 __all__ = ["Heard", "Walk", "continued", "filled", "labelled", "translated"]
 
 
+NONE = "this model has no attention to walk through"
 WHOLE = "the text"
 """What asks where no word does: one query for all of them."""
 
@@ -59,11 +64,18 @@ class Heard:
         return self.keys
 
 
+def _listening(model: nn.Module) -> AbstractContextManager[dict[str, list[Asked]]]:
+    """Every call of a trained model's attentions; it is heed's own, and has all that it will."""
+    if not attentions(model):
+        raise Refused(NONE)
+    return listen(model)
+
+
 def _heard(heard: Mapping[str, Sequence[Asked]], told: str = "") -> dict[str, Sequence[Asked]]:
     """The attentions that were asked, of those whose path ends so."""
     found = {path: calls for path, calls in heard.items() if calls and path.endswith(told)}
     if not found:
-        raise Refused("this model has no attention to walk through")
+        raise Refused(NONE)
     return found
 
 
@@ -74,7 +86,7 @@ def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
     ((best, *_),) = worker.translate([text], decoding)
     if not best.columns:
         raise Refused("there is nothing to walk through: the text is blank")
-    with listen(worker.model) as heard:
+    with _listening(worker.model) as heard:
         worker.read([Example(text, best.text)], look=False)
     crossing = any(path.endswith("cross") for path in heard)
     calls = _heard(heard, "cross" if crossing else "decoder.attention")
@@ -86,7 +98,7 @@ def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
 
 def labelled(worker: Labeller, text: str) -> Heard:
     """Of a static attention its one query; else the words among themselves."""
-    with listen(worker.model) as heard:
+    with _listening(worker.model) as heard:
         (judged,) = worker.label([text])
     if not judged.pieces:
         raise Refused("there is nothing to walk through: the text is blank")
@@ -95,14 +107,14 @@ def labelled(worker: Labeller, text: str) -> Heard:
 
 def continued(worker: Writer, text: str) -> Heard:
     """The words among themselves, while a text is read."""
-    with listen(worker.model) as heard:
+    with _listening(worker.model) as heard:
         pieces, likely, _ = worker.look(text, "context")
     return Heard(text, likely[-1], _heard(heard), pieces, pieces, first=-1)
 
 
 def filled(worker: Pretrainer, text: str) -> Heard:
     """The words among themselves, while hidden ones are found; the first of those asks."""
-    with listen(worker.model) as heard:
+    with _listening(worker.model) as heard:
         (found,) = worker.fill([text])
     if not found.pieces:
         raise Refused("there is nothing to walk through: the text is blank")

@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from heed.cli.predict import printed
 from tests.running.writing import written
 
 LINES = ["我 爱 我", "", "你 爱 他们", "我们 很 高兴"]
@@ -59,6 +61,22 @@ def test_several_answers_are_for_a_beam(command: Callable[..., Any], writer: Pat
         done = command("predict", str(writer), *words, "--best", "2")
         assert (done.code, done.out) == (2, "")
         assert "--best 2 is for a beam; " in done.err
+
+
+def test_a_remark_names_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """And is made once for several in a row, which are told where they end."""
+    remarks = ["", "cut", "cut", "cut", "", "cut", "long", "long"]
+    answers = (SimpleNamespace(line=lambda: "", remark=each) for each in remarks)
+    assert list(printed(answers, as_json=False, keep=False)) == []
+    out, err = capsys.readouterr()
+    assert out == "\n" * 8
+    assert err.splitlines() == [
+        "heed: line 2: cut",
+        "heed: lines 3 to 4: the same",
+        "heed: line 6: cut",
+        "heed: line 7: long",
+        "heed: line 8: the same",
+    ]
 
 
 def test_what_is_drawn_depends_on_the_seed_alone(predict: Callable[..., str]) -> None:

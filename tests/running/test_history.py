@@ -113,3 +113,10 @@ def test_a_run_that_never_validated_is_refused(run: Path) -> None:
     (run / "metrics.jsonl").unlink()
     with pytest.raises(Refused, match="not validated once"):
         history(run)
+
+
+def test_a_pretrained_folder_has_no_history(tmp_path: Path) -> None:
+    """There is nothing to wait for, as there is in a run that has only begun."""
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(Refused, match=r"is a pretrained model, not a run of heed: .* no training"):
+        history(tmp_path)

@@ -202,6 +202,8 @@ def test_show(server: Server, runs: dict[str, Path], tmp_path: Path) -> None:
     done = server.run("show", runs["lstm"], "the cat")
     assert "no attention" in done.out
     assert "no attention" in server.run("show", runs["lstm"], "--svg", tmp_path / "a.svg").refused()
+    walk = server.run("show", runs["lstm"], "the cat", "--walk")
+    assert walk.refused() == "heed: this model has no attention to walk through\n"
 
 
 def test_another_attention_by_name(server: Server, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_masks_that_were_not_read_are_said(server: Server, learnt: Path) -> None
     done = server.run("predict", learnt, lines)
     assert done.code == 0, done.err
     said = [line for line in done.err.splitlines() if "not read" in line]
-    assert said == ["heed: the last 10 symbols were not read: the model has no more places"]
+    assert said == ["heed: line 1: the last 10 symbols were not read: the model has no more places"]
 
 
 def test_a_mask_is_walked_to_as_it_was_typed(learnt: Path) -> None:
@@ -228,7 +228,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
 
 
 def test_a_classifier_begins_with_what_was_learnt(server: Server, learnt: Path) -> None:
-    assert onward(learnt)[-1] == f"train RECIPE --from {learnt}"
+    asked = (f"predict {learnt} FILE", f"show {learnt}", f"train RECIPE --from {learnt}")
+    assert onward(learnt) == [*asked]
     folder = learnt.parent
     rows = "".join(f"{i % 2}\t{'a1 a2' if i % 2 else 'b3 b1'} .\n" for i in range(40))
     (folder / "labels.tsv").write_text(rows)

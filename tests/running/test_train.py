@@ -111,3 +111,11 @@ def test_a_stop_is_heard_before_the_first_step_and_after_the_last(
     done = server.call("interrupted", ["scoring test", *words]).wait()
     assert (done.code, "go on: heed train" in done.err) == (143, True), done.err
     assert server.run(*words).code == 0
+
+
+def test_one_checkpoint_is_no_mean(server: Server, tmp_path: Path) -> None:
+    raw = small(average=3, epochs=1, save_every=100)
+    done = server.run("train", write_recipe(tmp_path, raw), "--run", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert "mean of" not in done.err
+    assert "\nthe last checkpoint: validation loss " in done.err

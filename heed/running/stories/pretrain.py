@@ -78,7 +78,7 @@ class Pretraining(Story):
 
     name = "pretrain"
     about = headline(pretrain)
-    onward = ("show {run}", "train RECIPE --from {run}")
+    onward = (*Story.onward, "train RECIPE --from {run}")
     unit = "words to find"
     recipe = PretrainRecipe
     config = PretrainConfig
