@@ -36,6 +36,12 @@ def run(
         ),
     ] = None,
     part: Annotated[str, typer.Option(help="Of what the run keeps: valid, test, long.")] = "test",
+    text: Annotated[
+        str | None, typer.Option(help="Of labelled texts: DATA's column or key of the text.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Of labelled texts: DATA's column or key of the label.")
+    ] = None,
     alignments: Annotated[
         Path | None, typer.Option(help="Gold word alignments of DATA, in Pharaoh format.")
     ] = None,
@@ -59,7 +65,7 @@ def run(
     from heed.running.evaluate import evaluate
 
     options = said(alignments=alignments, overlap=overlap, out=out, links=links)
-    options |= decoding_options(width=width)
+    options |= said(text=text, label=label) | decoding_options(width=width)
     found = follow(evaluate(folder, data or part, device=device, **options), quiet=as_json)
     if out is not None:
         out.write_text("".join(f"{line}\n" for line in found.answers()), "utf-8")

@@ -1,7 +1,7 @@
 """Labelled texts out of TSV, CSV or JSON lines, counted as they are read.
 
 1<tab>a stirring , funny film            columns by number: label 0, text 1
-label,text                               or by the names of a first line
+label,text                               or by the names of a first line, which these two are
 {"text": "a stirring film", "label": 1}  or by key
 """
 
@@ -9,6 +9,7 @@ import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 from unicodedata import category
@@ -23,6 +24,11 @@ Column = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, Field(min_length=
 MOST = 10_000
 """Labels that are told apart; more of them are a column of something else."""
 LONGEST_LABEL = 200
+FEW = 10
+"""Labels, columns or keys that a complaint names."""
+NAMES = ("text", "label")
+"""What columns and keys are called unless told otherwise."""
+WHICH = "which to take: --text and --label; in a recipe, text and label"
 LONGEST_CELL = 1 << 23
 """Characters of one cell of CSV: more of them are a quote that nobody closed."""
 
@@ -38,8 +44,8 @@ class LabelledFiles(BaseModel):
     """Where labelled texts are: one of `tsv`, `csv` and `jsonl`, plain or gzip.
 
     A column is told by its number, from 0, or by its name in the file's first line; a JSON object
-    has keys. Unless told otherwise the label comes first and the text second, or the keys are
-    "label" and "text".
+    has keys. Unless told otherwise the first line of a table may name the columns "text" and
+    "label", or else the label comes first and the text second; keys are "label" and "text".
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,7 +72,7 @@ class LabelledFiles(BaseModel):
     def columns(self) -> tuple[int | str, int | str]:
         """Where the text is, and where the label is."""
         named = self.jsonl is not None or isinstance(self.text, str) or isinstance(self.label, str)
-        text, label = ("text", "label") if named else (1, 0)
+        text, label = NAMES if named else (1, 0)
         return (
             text if self.text is None else self.text,
             label if self.label is None else self.label,
@@ -123,7 +129,9 @@ def read_labelled(
             report.drop("too long")
         else:
             if labels is not None and row.label not in labels:
-                raise Refused(f"{files}:{number}: {_unseen(row.label, labels)}")
+                first = number == 1 and files.jsonl is None
+                header = f"; is line 1 a header? {WHICH.capitalize()}" if first else ""
+                raise Refused(f"{files}:{number}: {_unseen(row.label, labels)}{header}")
             report.kept += 1
             yield row
     if not report.kept and only is None:
@@ -154,11 +162,12 @@ def _unseen(label: str, labels: Mapping[str, str]) -> str:
     called = {
         name: f"{files[name]} ({name})" if name in files else name for name in labels.values()
     }
-    near = get_close_matches(label, [*labels, *called], n=3, cutoff=0.5)
-    told = dict.fromkeys(labels.get(each, each) for each in near) or list(called)[:10]
+    near = get_close_matches(label, [*labels, *called], n=1)
+    meant = f"; did you mean {called[labels.get(near[0], near[0])]}?" if near else ""
+    some = ", ".join(list(called.values())[:FEW])
     return (
         f"the label '{label}' never occurs in the training data, which has "
-        f"{', '.join(called[name] for name in told)}{' and more' * (len(told) < len(called))}"
+        f"{some}{' and more' * (len(called) > FEW)}{meant}"
     )
 
 
@@ -211,7 +220,7 @@ def _csv(path: Path) -> Table:
 
 
 def _cells(files: LabelledFiles, table: Table) -> Iterator[tuple[int, str, str]]:
-    columns = _numbers(files, table)
+    columns, table = _numbers(files, table)
     last = max(columns)
     for number, cells in table:
         if not cells:  # an empty line is an empty text, counted as such
@@ -227,18 +236,28 @@ def _cells(files: LabelledFiles, table: Table) -> Iterator[tuple[int, str, str]]
             yield number, cells[columns[0]], cells[columns[1]]
 
 
-def _numbers(files: LabelledFiles, table: Table) -> tuple[int, int]:
-    """The numbers of the columns; names are looked up in the first line, which is taken."""
+def _numbers(files: LabelledFiles, table: Table) -> tuple[tuple[int, int], Table]:
+    """The numbers of the columns, and the rows; names are looked up in the first line, which is
+    taken. Where nobody says how it is, a line of the names themselves can be nothing else."""
     text, label = files.columns
+    first = list(islice(table, 1))
+    names = first[0][1] if first else []
+    if files.text is None and files.label is None and set(NAMES) <= set(names):
+        text, label = NAMES
     if isinstance(text, int) and isinstance(label, int):
-        return text, label
-    names = next(table, (1, []))[1]
+        return (text, label), chain(first, table)
     for name in (text, label):
         if names.count(str(name)) != 1:
-            there = ", ".join(name[:40] for name in names[:10]) or "nothing"
             what = "has no column" if name not in names else "has more than one column"
-            raise Refused(f"{files}:1: the first line {what} '{name}'; it has: {there}")
-    return names.index(str(text)), names.index(str(label))
+            raise Refused(
+                f"{files}:1: the first line {what} '{name}'; it has: {_few(names)}; {WHICH}"
+            )
+    return (names.index(str(text)), names.index(str(label))), table
+
+
+def _few(names: Iterable[str]) -> str:
+    """The first names of columns or keys."""
+    return ", ".join(name[:40] for name in islice(names, FEW)) or "nothing"
 
 
 def _json(files: LabelledFiles) -> Iterator[tuple[int, str, str]]:
@@ -255,7 +274,7 @@ def _json(files: LabelledFiles) -> Iterator[tuple[int, str, str]]:
         if not isinstance(row, dict):
             raise Refused(f"{where}: not a JSON object with the keys {text} and {label}")
         if not isinstance(row.get(text), str):
-            what = "is no text" if text in row else "is missing"
+            what = "is no text" if text in row else _missing(row)
             raise Refused(f"{where}: the key '{text}' {what}")
         yield number, encodable(row[text], where), encodable(_label(row, label, where), where)
 
@@ -273,11 +292,15 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
+def _missing(row: Iterable[str]) -> str:
+    return f"is missing; it has: {_few(row)}; {WHICH}"
+
+
 def _label(row: dict[Any, Any], key: Any, where: str) -> str:
     """Labels may be numbers in JSON; true and false are spelt as JSON does. null is none."""
     value = row.get(key)
     if key not in row:
-        raise Refused(f"{where}: the key '{key}' is missing")
+        raise Refused(f"{where}: the key '{key}' {_missing(row)}")
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -40,6 +40,33 @@ def test_evaluate_a_file(command: Callable[..., Any], run: str, tmp_path: Path) 
     assert (tmp_path / "out").read_text() == "liked\n" * 3
 
 
+def test_evaluate_names_the_columns_of_a_file(
+    command: Callable[..., Any], run: str, tmp_path: Path
+) -> None:
+    """Which may be others than those of the training: here numbers."""
+    rows = [("it was good", "1"), ("it was dull", "0")]
+    lines = [json.dumps({"review": text, "stars": label}) for text, label in rows]
+    path = tmp_path / "more.jsonl"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    done = command("evaluate", run, str(path), *CPU)
+    assert done.code == 2
+    assert "more.jsonl:1: the key 'text' is missing; it has: review, stars; which" in done.err
+    named = ("--text", "review", "--label", "stars", "--json", *CPU)
+    assert json.loads(command("evaluate", run, str(path), *named).out)["texts"] == 2
+    table = tmp_path / "more.csv"
+    table.write_text("id,review,stars\n" + "".join(f"7,{text},{x}\n" for text, x in rows))
+    assert json.loads(command("evaluate", run, str(table), *named).out)["texts"] == 2
+    table.write_text("".join(f"7,{text},{x}\n" for text, x in rows))
+    numbered = ("--text", "1", "--label", "2", "--json", *CPU)
+    assert json.loads(command("evaluate", run, str(table), *numbered).out)["texts"] == 2
+    mixed = command("evaluate", run, str(table), "--text", "review", "--label", "2", *CPU)
+    assert mixed.code == 2
+    assert "say both columns by number, or both by the names of the first line" in mixed.err
+    kept = command("evaluate", run, "--text", "review", *CPU)
+    assert kept.code == 2
+    assert "--text is of a file; name one" in kept.err
+
+
 def test_predict_answers_every_line(command: Callable[..., Any], run: str, tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_text("it was good\n\n   \nit was dull\n" + "word " * 50 + "\n")

@@ -77,7 +77,8 @@ def test_json_labels_may_be_numbers(tmp_path):
     [
         ("nonsense", "not JSON"),
         ("[1]", "not a JSON object"),
-        ('{"label": 1}', "'text' is missing"),
+        ('{"label": 1}', "'text' is missing; it has: label; which to take: --text and --label"),
+        ("{}", "'text' is missing; it has: nothing"),
         ('{"text": 3, "label": 1}', "'text' is no text"),
         ('{"text": "a"}', "'label' is missing"),
         ('{"text": "a", "label": [1]}', "'label' is no label"),
@@ -137,7 +138,8 @@ def test_a_quote_that_never_ends_is_not_read_into_memory(tmp_path):
 
 def test_a_label_never_seen_in_training_is_refused_with_its_line(tmp_path):
     path = file(tmp_path, "pos\ta\nposs\tb\n")
-    with pytest.raises(Refused, match=r"a\.tsv:2: the label 'poss' never occurs .* has pos and mo"):
+    says = r"a\.tsv:2: the label 'poss' never occurs .*, which has neg, pos; did you mean pos\?$"
+    with pytest.raises(Refused, match=says):
         list(read_labelled(LabelledFiles(tsv=path), labels={"neg": "neg", "pos": "pos"}))
 
 
@@ -145,13 +147,13 @@ def test_a_label_never_seen_in_training_is_refused_with_its_line(tmp_path):
     ("label", "has"),
     [
         ("7", "0 (negative), 1 (positive)"),
-        ("positiv", "1 (positive) and more"),
-        ("10", "1 (positive), 0 (negative)"),
+        ("positiv", "0 (negative), 1 (positive); did you mean 1 (positive)?"),
+        ("zebra", "0 (negative), 1 (positive)"),
     ],
 )
 def test_each_label_is_told_once_with_its_name(tmp_path, label, has):
     """Whether files may have names beside labels, as those to be judged may, or labels alone."""
-    path = file(tmp_path, f"{label}\ta\n")
+    path = file(tmp_path, f"\n{label}\ta\n")
     codes = {"0": "negative", "1": "positive"}
     for labels in (codes, {name: name for name in codes.values()} | codes):
         with pytest.raises(Refused) as told:
@@ -162,7 +164,32 @@ def test_each_label_is_told_once_with_its_name(tmp_path, label, has):
 def test_of_many_labels_a_few_are_told(tmp_path):
     labels = {f"label {n}": f"label {n}" for n in range(30)}
     with pytest.raises(Refused, match=r"has label 0, .*, label 9 and more$"):
-        list(read_labelled(LabelledFiles(tsv=file(tmp_path, "?\ta\n")), labels=labels))
+        list(read_labelled(LabelledFiles(tsv=file(tmp_path, "\n?\ta\n")), labels=labels))
+    with pytest.raises(Refused, match=r"has label 0, .* and more; did you mean label 27\?$"):
+        list(read_labelled(LabelledFiles(tsv=file(tmp_path, "\nlable 27\ta\n")), labels=labels))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_first_line_that_names_text_and_label_is_one_of_names(tmp_path, name):
+    part = "\t" if name == "a.tsv" else ","
+    lines = f"text{part}id{part}label\ngood{part}7{part}pos\n"
+    files = LabelledFiles(**{name[2:]: file(tmp_path, lines, name)})
+    assert list(read_labelled(files)) == [Labelled("good", "pos")]
+    numbered = files.model_copy(update={"text": 0, "label": 2})  # whoever says numbers has them
+    assert next(read_labelled(numbered)) == Labelled("text", "label")
+
+
+def test_a_first_line_of_other_names_is_asked_about(tmp_path):
+    lines = "category,sentence\npos,good\n"
+    files = LabelledFiles(csv=file(tmp_path, lines, "a.csv"))
+    says = r"a\.csv:1: the label 'category' never occurs .*; is line 1 a header\? .* --label"
+    with pytest.raises(Refused, match=says):
+        list(read_labelled(files, labels={"pos": "pos", "neg": "neg"}))
+    named = files.model_copy(update={"text": "sentence", "label": "category"})
+    assert list(read_labelled(named, labels={"pos": "pos"})) == [Labelled("good", "pos")]
+    odd = LabelledFiles(jsonl=file(tmp_path, '{"text": "a", "label": "b"}', "a.jsonl"))
+    with pytest.raises(Refused, match=r"which has pos$"):  # JSON has no header
+        list(read_labelled(odd, labels={"pos": "pos"}))
 
 
 def test_too_few_columns_and_nothing_at_all(tmp_path):

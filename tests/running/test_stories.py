@@ -651,6 +651,8 @@ def test_files_to_evaluate_have_the_columns_of_the_training() -> None:
     told = SimpleNamespace(text="review", label="sentiment")
     for name in ("a.csv", "a.tsv.gz", "a.jsonl"):
         assert files_from([Path(name)], told).columns == ("review", "sentiment")
+    assert files_from([Path("a.csv")], told, {"label": "2", "text": "0"}).columns == (0, 2)
+    assert files_from([Path("a.jsonl")], told, {"label": "2"}).columns == ("review", "2")
     numbered = SimpleNamespace(text=0, label=1)
     assert files_from([Path("a.csv")], numbered).columns == (0, 1)
     assert files_from([Path("a.jsonl")], numbered).columns == ("text", "label")

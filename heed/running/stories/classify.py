@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from torch import Tensor, nn
 
 from heed.data.batches import Batches
-from heed.data.labelled import Column, Labelled, LabelledFiles, TextReport, read_labelled
+from heed.data.labelled import NAMES, Column, Labelled, LabelledFiles, TextReport, read_labelled
 from heed.data.letters import GRAMS, MOST
 from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS
@@ -227,15 +227,18 @@ class Classifying(Story):
     def evaluate(
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
-        """On a kept part, or a file of labelled texts."""
-        self.only(options, "out")
+        """On a kept part, or a file of labelled texts; options: text and label, its columns."""
+        self.only(options, "out", *NAMES)
+        named = {name: options[name] for name in NAMES if name in options}
         labels, names = run.config.labels, run.config.names
         if isinstance(data, str):
+            if named:
+                raise Refused(f"--{next(iter(named))} is of a file; name one")
             data = yield from scored_part(run.folder, data)
             rows = list(kept(run.folder, data, labels))
         else:
             report, known = TextReport(), {label: label for label in labels} | names
-            found = read_labelled(files_from(data, run.config), labels=known, report=report)
+            found = read_labelled(files_from(data, run.config, named), labels=known, report=report)
             rows = [row._replace(label=names.get(row.label, row.label)) for row in found]
             yield Note(str(report))
         return (yield from evaluated(run.worker, rows))
@@ -309,16 +312,28 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
 
 
-def files_from(paths: Sequence[Path], config: ClassifyConfig) -> LabelledFiles:
-    """Labelled texts as they are named on the command line: one file, with the run's columns."""
+def files_from(
+    paths: Sequence[Path], config: ClassifyConfig, named: Mapping[str, str] = {}
+) -> LabelledFiles:
+    """Labelled texts as they are named on the command line: one file, with the run's columns.
+
+    named  the columns of this file, by number or name, where they are others
+    """
     if len(paths) != 1:
         raise Refused(f"give one file of labelled texts; got {len(paths)} files")
-    told = {"text": config.text, "label": config.label}
+    told: dict[str, Any] = {"text": config.text, "label": config.label}
     if is_json_lines(paths[0]):
-        keys = {key: column for key, column in told.items() if isinstance(column, str)}
-        return LabelledFiles(jsonl=paths[0], **keys)
-    kind = "csv" if paths[0].name.removesuffix(".gz").endswith(".csv") else "tsv"
-    return LabelledFiles(**{kind: paths[0]}, **told)
+        kind = "jsonl"
+        told = {key: column for key, column in told.items() if isinstance(column, str)}
+        told |= named
+    else:
+        kind = "csv" if paths[0].name.removesuffix(".gz").endswith(".csv") else "tsv"
+        told |= {key: int(name) if name.isdecimal() else name for key, name in named.items()}
+    try:
+        return LabelledFiles(**{kind: paths[0]}, **told)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise Refused(f"--text and --label: {message}") from None
 
 
 def examples_of(folder: RunFolder, labels: Sequence[str]) -> list[Labelled]:
