@@ -1,4 +1,4 @@
-"""What is made of a text that was read: words in place of masks, one answer, or one for each place.
+"""Heads on an encoder: words in place of masks, one answer for a text, or one for each symbol.
 
 An encoder reads (heed.models.transformer), and heads answer. Devlin 2019 §3, §4.
 
@@ -28,7 +28,7 @@ from heed.visible import Visible
 class Answered:
     """What a model says of texts.
 
-    states   of every symbol, padding as noise                                  B S M
+    states   of every symbol; those of padding mean nothing                     B S M
     pooled   the whole text as one vector, where the head has one                B M
     words    what each place (or each that was asked for) should hold, unformed  B S V, B K V
     follows  whether the second text follows the first: yes, no                  B 2
@@ -59,7 +59,7 @@ class Pooler(nn.Module):
 
 
 class MaskedWords(nn.Module):
-    """What stands where something was hidden: dense, bend, norm, and the embeddings transposed.
+    """Predicts masked words: dense, activation, norm, and the embeddings transposed.
 
     The table of embeddings is handed in: it belongs to the encoder.
     """
@@ -71,16 +71,16 @@ class MaskedWords(nn.Module):
         self.bias = nn.Parameter(torch.zeros(symbols))
 
     def forward(self, states: Tensor, table: Tensor) -> Unformed:
-        """B K M, V M -> B K V, to be formed by whoever needs them"""
+        """B K M, V M -> B K V, computed only when needed"""
         known = self.norm(self.bend(self.dense(states)))
         return Unformed(known, table.view_as(table), self.bias.view_as(self.bias))
 
 
 class Answerer(nn.Module):
-    """An encoder with words of its own, and what answers from its states.
+    """An encoder with embeddings of its own, and heads that answer from its states.
 
     pool     the text as one vector; `follows` and `answer` look at that
-    words    what hidden words were
+    words    predicts masked words
     follows  M -> 2
     answer   M -> C, of the text where there is a pool, else of each symbol
     dropout  on what `answer` is given
@@ -115,9 +115,9 @@ class Answerer(nn.Module):
     ) -> Answered:
         """Symbols B S -> answers.
 
-        lengths  of each text, B; or which symbols are there, B S; nothing: all of them
+        lengths  of each text, B; or which symbols are there, B S; None: all of them
         types    which of two texts each symbol belongs to, B S
-        asked    the places whose words are wanted, B K, whole numbers; nothing: every place
+        asked    the places whose words are wanted, B K, whole numbers; None: every place
         """
         states, seen = self.encoder(symbols, lengths, need, types=types)
         pooled = None if self.pool is None else self.pool(states)

@@ -26,7 +26,7 @@ from heed.models.xlnet_settings import XLNetSettings
 class Known(NamedTuple):
     """A model that recipes can name.
 
-    told   whose docstring says in its first line what it is
+    told   the object whose docstring says in its first line what the model is
     sizes  by name
     """
 
@@ -49,7 +49,7 @@ MODELS = {
     "recurrent-language": Known(RecurrentLanguageSettings, recurrent_language, {}),
     "classifier": Known(ClassifierSettings, classifier, {}),
 }
-"""Every model that a recipe can name; which of them a task takes, its settings say."""
+"""Every model that a recipe can name; a task's settings say which of them it takes."""
 
 Model = Annotated[RecurrentSettings | TransformerSettings, Field(discriminator="kind")]
 """The settings of any model that turns one sequence into another."""
@@ -95,5 +95,5 @@ def writes(settings: Model, longest: int) -> int | None:
 
 
 def _named(word: str, mechanisms: str) -> bool:
-    """Whether a part is among them, however they are listed; `location-aware` is another."""
+    """Whether a part is named among the mechanisms; `location-aware` is not `location`."""
     return word in re.findall(r"[\w-]+", mechanisms)

@@ -32,7 +32,7 @@ def gru_cell(x: Tensor, hidden: Hidden, weight: Tensor, bias: Tensor) -> Hidden:
     (h,) = hidden
     H = h.shape[-1]
     x_gates, x_new = x.split((2 * H, H), -1)
-    # Nobody else holds the product, so its gates are turned where they stand: less to keep.
+    # Nothing else refers to the product, so its gates are computed in place: less to keep.
     gates, h_new = linear(h, weight, bias).unsafe_split_with_sizes((2 * H, H), -1)
     r, z = gates.add_(x_gates).sigmoid_().chunk(2, -1)
     new = torch.addcmul(x_new, r, h_new).tanh_()
@@ -50,12 +50,12 @@ def lstm_cell(x: Tensor, hidden: Hidden, weight: Tensor, bias: Tensor) -> Hidden
 
 
 class Cell(NamedTuple):
-    """A kind of cell: PyTorch's module over a whole row, and one step of the same."""
+    """A kind of cell: PyTorch's module for a whole row, and the function for one step."""
 
     module: Callable[..., nn.RNNBase]
     step: Callable[[Tensor, Hidden, Tensor, Tensor], Hidden]
     slots: int  # how many tensors its state has
-    pieces: unrolled.Pieces | None = None  # the same step for a loop that learns
+    pieces: unrolled.Pieces | None = None  # the same step for a loop in training
 
 
 class Loop(NamedTuple):
@@ -63,8 +63,8 @@ class Loop(NamedTuple):
 
     weight: Tensor  # G H
     bias: Tensor  # G
-    feed: Tensor | None  # of what is fed back  G F
-    sums: unrolled.Sums | None  # where steps in one piece serve
+    feed: Tensor | None  # for what is fed back  G F
+    sums: unrolled.Sums | None  # for `unrolled.step`; None: the steps of this file serve
 
 
 CELLS = {
@@ -127,7 +127,7 @@ class Layer(nn.Module):
         return states
 
     def project(self, x: Tensor) -> Tensor:
-        """The part of the gates that the first columns of the input bring.    ... X -> ... G"""
+        """What the first columns of the input contribute to the gates.    ... X -> ... G"""
         return linear(x, self._weight("weight_ih")[:, : x.shape[-1]], self._weight("bias_ih"))
 
     def loop(self, fed: int = 0) -> Loop:
@@ -155,7 +155,7 @@ class Layer(nn.Module):
     def step(
         self, x: Tensor, hidden: Hidden, loop: Loop | None = None, fed: Tensor | None = None
     ) -> Hidden:
-        """One step, the input's part of the gates given.    B G -> the next state"""
+        """One step; x is the input's part of the gates.    B G -> the next state"""
         weight, bias, feed, sums = loop or self.loop()
         fed = fed if feed is not None else None
         if sums is not None and self.cell.pieces is not None:
@@ -166,7 +166,7 @@ class Layer(nn.Module):
 
 
 def in_pieces(x: Tensor, *layers: Layer) -> bool:
-    """Whether steps of our own go through whole rows faster than PyTorch's, and may."""
+    """Whether heed's own steps may serve whole rows, and are faster than PyTorch's module."""
     for layer in layers:
         kinds = (type(layer), type(layer.rnn))
         if kinds != (Layer, layer.cell.module) or layer.cell.pieces is None:
@@ -178,7 +178,7 @@ def in_pieces(x: Tensor, *layers: Layer) -> bool:
 
 
 def together(layers: list[Layer], xs: list[Tensor], hidden: Hidden | None = None) -> list[Tensor]:
-    """Layers of one size through rows of their own, a step of all at a time.    B T X -> B T H"""
+    """Layers of one size, each over rows of its own, all a step at a time.    B T X -> B T H"""
     pieces = layers[0].cell.pieces
     assert pieces is not None
     pairs = zip(layers, xs, strict=True)
@@ -199,7 +199,7 @@ def _lowered(x: Tensor) -> bool:
 
 
 def _row_precision(x: Tensor) -> AbstractContextManager[object]:
-    """On the CPU, whole rows are not for autocast: not every processor has an LSTM in bfloat16."""
+    """Switch autocast off on the CPU: not every processor has an LSTM in bfloat16."""
     lowered = x.device.type == "cpu" and torch.is_autocast_enabled("cpu")
     return torch.autocast("cpu", enabled=False) if lowered else nullcontext()
 
@@ -278,7 +278,7 @@ def select(hidden: tuple[Hidden, ...], rows: Tensor) -> tuple[Hidden, ...]:
 
 
 class Maxout(nn.Module):
-    """The larger of each two. Goodfellow 2013.    ... 2M -> ... M"""
+    """The larger of each pair. Goodfellow 2013.    ... 2M -> ... M"""
 
     def forward(self, x: Tensor) -> Tensor:
         larger: Tensor = x.unflatten(-1, (-1, 2)).amax(-1)

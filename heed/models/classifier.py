@@ -40,13 +40,13 @@ from heed.models.transformer_settings import Share
 from heed.records import Need
 
 POOLS = ("mean", "max", "last", "first")
-"""What makes one vector of a text's states without looking; all others are static attentions."""
+"""Pools that make one vector of a text's states without attention; all others are attentions."""
 
 Run = Annotated[int, Field(ge=1, le=8)]
 
 
 class Settings(BaseModel):
-    """Unknown keys are refused; nothing changes afterwards."""
+    """Settings that refuse unknown keys and cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -134,7 +134,7 @@ class ClassifierSettings(Settings):
 
 
 def check_pool(pool: str, options: dict[str, Any]) -> None:
-    """Refuse what makes no vector of a text, and options that it does not take."""
+    """Refuse a pool that does not make one vector of a text, and options that it does not take."""
     if pool in POOLS:
         if options:
             raise Refused(f"options are an attention's, and '{pool}' is none")
@@ -147,18 +147,18 @@ def check_pool(pool: str, options: dict[str, Any]) -> None:
 
 @dataclass(eq=False, slots=True)
 class Classified(Answered):
-    """Answers, and the vectors of the words that they were given to.    B S E"""
+    """Answers, and the word vectors that they were computed from.    B S E"""
 
     vectors: Tensor
 
     @property
     def members(self) -> list[Classified]:
-        """Who votes, as in a committee: this network alone."""
+        """The members that vote, as in a committee: here this network alone."""
         return [self]
 
 
 class Classifier(nn.Module):
-    """A reader, a pool, and what tells the label.
+    """A reader, a pool, and an output layer for the label.
 
     reader   words to states
     pool     states to one vector
@@ -191,7 +191,7 @@ class Classifier(nn.Module):
         """Texts B S of some lengths B -> logits B C
 
         nudge    what is added to the words' vectors  B S E
-        letters  what the words are spelled with, in place of what is known of them  B S K
+        letters  the words' runs of letters, used in place of `spelled.known`  B S K
         """
         if self.spelled is not None:
             own = self.spelled(symbols, letters)
@@ -234,7 +234,7 @@ def _vector_dropout(settings: ClassifierSettings) -> float:
 
 
 def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
-    """Who reads, and how wide its states are."""
+    """The reader, and the width of its states."""
     chosen = settings.encoder
     if isinstance(chosen, BertSettings):
         whole = build_bert(with_symbols(chosen, symbols)).encoder

@@ -2,9 +2,9 @@
 
     p(label | text) = the mean of what the members give it
 
-They differ in nothing but the weights that they were drawn with, and each learns as if it were
-alone: whoever trains asks for the answers of each, not for the vote. (Where gradients are clipped,
-it is by the norm of all of them.)
+They differ in their initial weights alone, and each learns as if it were alone: the loss is taken
+of each member's answer, not of the vote. (Gradients, though, are clipped by the norm of all of
+them.)
 
     committee = build(ClassifierSettings(members=3), symbols=8000, labels=2)
     said = committee(symbols, lengths)                      # B S, B
@@ -30,8 +30,8 @@ class Voted(NamedTuple):
     """What a committee says of texts.
 
     logits   of the vote: logarithms of its shares          B C
-    seen     every attention, the members' side by side as heads; where weights were asked for
-    members  what each says for itself
+    seen     every attention, the members' weights side by side as heads; empty unless asked for
+    members  the answers of each
     """
 
     logits: Tensor
@@ -68,14 +68,14 @@ class Committee(nn.Module):
 def build(
     settings: ClassifierSettings, *, symbols: int, labels: int, letters: tuple[int, int] = (0, 1)
 ) -> nn.Module:
-    """As many networks as the settings say, each drawn anew; or the only one."""
+    """A committee of as many networks as the settings say; or the one network, if it is one."""
     sizes: dict[str, Any] = {"symbols": symbols, "labels": labels, "letters": letters}
     members = [build_one(settings, **sizes) for _ in range(settings.members)]
     return Committee(members) if len(members) > 1 else members[0]
 
 
 def count(names: Iterable[str]) -> int:
-    """How many networks have the weights of these names; one has them without a number."""
+    """How many networks these names of weights belong to; those of a single one have no number."""
     return len({name.split(".")[1] for name in names if name.startswith("members.")}) or 1
 
 

@@ -1,8 +1,8 @@
-"""A short road through a plain Transformer encoder on the CPU; its twin is `Encoder.forward`.
+"""A fast path through a plain Transformer encoder on the CPU; its twin is `Encoder.forward`.
 
-Where a text is read in order to be translated, nobody asks what the encoder's attentions saw. For
+When a text is read to be translated, the weights of the encoder's attentions are not needed. For
 one sentence the operators around its products would take a third of the time: here queries, keys
-and values are one product, and what is hidden is looked at once for all layers.
+and values are one product, and the mask is made once for all layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def encode(encoder: Encoder, words: Words, source: Tensor, lengths: Tensor) -> Tensor | None:
-    """B S, B -> B S M; None where the road does not lead there."""
+    """B S, B -> B S M; None where the fast path does not apply."""
     if encoder.training or torch.is_grad_enabled() or not source.numel():
         return None
     check_lengths(lengths, source)
@@ -30,7 +30,7 @@ def encode(encoder: Encoder, words: Words, source: Tensor, lengths: Tensor) -> T
         return None
     exists = torch.arange(source.shape[1], device="cpu") < lengths[:, None]
     least = int(lengths.min())
-    if not least:  # a text of nothing is read as zeros, on the general road alone
+    if not least:  # an empty text is read as zeros, which `Encoder.forward` alone does
         return None
     if least == source.shape[1]:
         return _through(encoder.stack, words(source), None)
@@ -55,7 +55,7 @@ def _through(stack: Stack, x: Tensor, hidden: Hidden | None) -> Tensor:
 
 
 def _plain(encoder: Encoder) -> bool:
-    """Whether every part is of the very kind that the short road knows, and nobody watches."""
+    """Whether the fast path knows the exact type of every part, and no hook waits for a call."""
     attentions = [layer.attention for layer in encoder.stack.layers]
     return (
         known(encoder)

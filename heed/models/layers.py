@@ -19,7 +19,7 @@ from heed.visible import Visible, both
 
 
 def forgets(mechanism: heed.Mechanism) -> bool:
-    """Whether each query is answered by itself: by no earlier one, and wherever it stands."""
+    """Whether the answer to a query depends neither on earlier queries nor on its place."""
     if isinstance(mechanism, HeadGroups):
         return all(forgets(lane) for lane in mechanism.lanes)
     if isinstance(mechanism, Mixed):
@@ -33,7 +33,7 @@ def forgets(mechanism: heed.Mechanism) -> bool:
 
 
 def counts_from_anywhere(mechanism: heed.Mechanism) -> bool:
-    """Whether hidden places in front of a text change nothing: only distances are felt, if any."""
+    """Whether padding in front of a text changes nothing: places matter by distance, if at all."""
     if isinstance(mechanism, HeadGroups):
         return all(counts_from_anywhere(lane) for lane in mechanism.lanes)
     return (
@@ -67,13 +67,13 @@ class Residual(nn.Module):
         return self.norm(x) if self.pre_norm else x
 
     def leave(self, x: Tensor, added: Tensor) -> Tensor:
-        """What goes on."""
+        """What the sublayer returns, from x and what f gave."""
         x = x + self.dropout(added)
         return x if self.pre_norm else self.norm(x)
 
 
 def bend_of(activation: str) -> nn.Module:
-    """What stands between two linear maps. `gelu-tanh` approximates `gelu`: Hendrycks 2016 §2."""
+    """An activation by its name. `gelu-tanh` approximates `gelu`: Hendrycks 2016 §2."""
     if activation == "gelu-tanh":
         return nn.GELU(approximate="tanh")
     kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -81,7 +81,7 @@ def bend_of(activation: str) -> nn.Module:
 
 
 class FeedForward(nn.Sequential):
-    """Two linear maps with a bend between them, at each place alike. §3.3"""
+    """Two linear maps with an activation between them, the same at every place. §3.3"""
 
     def __init__(self, width: int, feed: int, activation: str, dropout: float) -> None:
         bend = bend_of(activation)
@@ -112,7 +112,7 @@ class Layer(nn.Module):
         self.around_cross = None if cross is None else Residual(*around)
         self.around_feed = Residual(*around)
         self.folds = cross is not None and forgets(cross.mechanism)
-        """Whether the hypotheses of a sentence may ask one memory, as so many queries."""
+        """Whether the hypotheses of a sentence may share one memory, as several queries of it."""
 
     def forward(
         self,
@@ -122,7 +122,7 @@ class Layer(nn.Module):
         need: Need = "context",
         exists: Visible | None = None,
     ) -> tuple[Tensor, dict[str, Attended], Kept]:
-        """B T M -> B T M; `exists`: which of these T are there at all, for all who look at them."""
+        """B T M -> B T M; `exists`: which of these T are not padding."""
         h = self.around_attention.enter(x)
         own = None
         if kept.own is not None:
@@ -139,7 +139,7 @@ class Layer(nn.Module):
         return x, seen, Kept(own, looked.state, kept.source, read_state)
 
     def read(self, x: Tensor, kept: Kept, need: Need) -> tuple[Tensor, Attended]:
-        """Cross-attention; of a memory with a row per sentence its K hypotheses are K queries."""
+        """Cross-attention; a memory with a row per sentence takes K hypotheses as K queries."""
         assert self.cross is not None
         assert self.around_cross is not None
         assert kept.source is not None
@@ -168,7 +168,7 @@ class Stack(nn.Module):
     ) -> tuple[Tensor, dict[str, Attended], tuple[Kept, ...]]:
         """B T M -> B T M, what every attention saw ("0.self", "0.cross"), and what to keep.
 
-        What was read went on with x; a record that held it would keep a B T M alive per attention.
+        The records lose their contexts, which are in x: each would keep a B T M alive.
         """
         seen: dict[str, Attended] = {}
         after = []

@@ -1,8 +1,8 @@
-"""The short road of `heed.models.stepping` in one call of C a step, for float32 on the CPU.
+"""The fast path of `heed.models.stepping` in one call of C per step, for float32 on the CPU.
 
-Weights are laid out once (heed.kernels.linear), a step is one call through all layers
-(heed.kernels.decoder), and of the output layer only what a search needs is formed. A beam's new
-order copies nothing but pointers back: what was written stays where it is.
+Weights are packed once (heed.kernels.linear), a step is one call through all layers
+(heed.kernels.decoder), and the output layer forms only what a search needs. Reordering a beam
+copies row numbers alone: keys and values stay where they were written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Keep = Callable[[int, Tensor], None]
 
 
 class NativeStep(NamedTuple):
-    """One more symbol for each of N hypotheses, whose logits are formed by whoever wants them all.
+    """One more symbol for each of N hypotheses; all logits are formed only when asked for.
 
     known, output   what logits are made of    N M
     carry, weight   as in `heed.models.written.Step`
@@ -52,21 +52,21 @@ class NativeStep(NamedTuple):
 
     @property
     def logits(self) -> Tensor:
-        """Of the next symbol.    N V"""
+        """The logits of the next symbol.    N V"""
         return forward(self.known, self.output)
 
     def likeliest(self, many: int, end: int, forbid: Tensor) -> Likeliest:
-        """The `many` best symbols of each row, but for the forbidden ones."""
+        """The `many` best symbols of each row, except the forbidden ones."""
         return likeliest(self.known, self.output, many, end, forbid)
 
 
 class NativeCarry(NamedTuple):
-    """What is handed from step to step on this road."""
+    """What is handed from step to step on this path."""
 
     stack: Stack
     output: Packed
     start: Start
-    pasts: tuple[Tensor, ...]  # of each place, the keys and values of its rows: N' L 2 M
+    pasts: tuple[Tensor, ...]  # for each place, the keys and values of its rows: N' L 2 M
     origins: Tensor  # N T: the row of each place that a hypothesis comes from
     sentences: Tensor  # N: which source each looks at
     behind: Tensor | None = None  # N: how many places in front of each text are padding
@@ -88,7 +88,7 @@ class NativeCarry(NamedTuple):
         return NativeStep(x, self.output, self._replace(pasts=pasts, origins=origins), weight)
 
     def after(self, read: Callable[[Keep], None], places: int) -> NativeCarry:
-        """After a prompt of so many places, whose keys and values are kept while it is read."""
+        """The carry after a prompt of so many places; `read` passes on its keys and values."""
         if not places:
             return self
         N, stack = len(self.origins), self.stack
@@ -124,15 +124,15 @@ class NativeCarry(NamedTuple):
 def native_carry(
     decoder: Decoder, carry: Carry, start: Start, exists: Tensor | None, places: int
 ) -> NativeCarry | None:
-    """The same carry for this road, before anything was read; None where it does not lead there.
+    """The carry of this path, before anything was read; None where the path does not apply.
 
-    The decoder is plain. places  of the prompt to come
+    The decoder is known to be plain. places  how many the prompt to come has
     """
     table = decoder.words.table.weight
     layers, weights = decoder.stack.layers, list(decoder.parameters())
     if recorded() or not is_on("decoder") or refusal(*weights) is not None:
         return None
-    if not table.is_contiguous():  # its rows are looked up as if nothing stood between them
+    if not table.is_contiguous():  # C looks up its rows as if they were
         return None
     if len({_alike(layer) for layer in layers}) > 1 or _shares_heads(decoder):
         return None
@@ -166,7 +166,7 @@ def native_carry(
 
 
 def check_symbols(symbols: Tensor, rows: int, count: int) -> None:
-    """Refuse what stands in no table: C would read whatever lies there."""
+    """Refuse symbols outside the table: C would read whatever lies there."""
     if symbols.shape != (rows,):
         raise ShapeError(f"{rows} hypotheses need {rows} symbols; got {tuple(symbols.shape)}")
     if symbols.dtype not in (torch.int64, torch.int32) or symbols.device.type != "cpu":
@@ -215,10 +215,10 @@ def _shares_heads(decoder: Decoder) -> bool:
 
 
 LARGE = 2**26
-"""Weights of a decoder, 256 MiB of them, that are not worth a second copy: no cache holds them."""
+"""From so many weights on, 256 MiB, a packed copy is not worth its memory: no cache holds them."""
 
 MANY = 64
-"""Texts beyond which PyTorch's products by weights that are not packed make up for all else."""
+"""With more texts than this, and weights that are not packed, PyTorch's own steps are faster."""
 
 Lay = Callable[..., Packed]
 

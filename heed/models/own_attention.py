@@ -1,4 +1,4 @@
-"""Heads that look at their own text, whose queries, keys and values are one product."""
+"""Self-attention whose queries, keys and values are projected by one product."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heed.visible import Causal, Visible
 
 
 def project(heads: heed.MultiHeadAttention, x: Tensor, skip: int = 0) -> Tensor:
-    """Queries, keys and values by one product, but for the first to skip.    B T M -> B T 3 H D"""
+    """Queries, keys and values by one product, without the first `skip`.    B T M -> B T 3 H D"""
     assert heads.in_proj_weight is not None
     weight, bias = heads.in_proj_weight, heads.in_proj_bias
     if skip:
@@ -25,9 +25,9 @@ def project(heads: heed.MultiHeadAttention, x: Tensor, skip: int = 0) -> Tensor:
 
 
 class OwnAttention(heed.MultiHeadAttention):
-    """Self-attention: where all of it is there, one product projects it.
+    """Self-attention that projects a whole text by one product.
 
-    The weights, and but for rounding the numbers, are those of `heed.MultiHeadAttention`.
+    The weights, and up to rounding the results, are those of `heed.MultiHeadAttention`.
     """
 
     def forward(
@@ -53,5 +53,5 @@ class OwnAttention(heed.MultiHeadAttention):
 
     @property
     def one_product(self) -> bool:
-        """Whether query, key and value are alike, and nothing stands between them and the heads."""
+        """Whether query, key and value are equally wide, with neither a position nor sinks."""
         return self.in_proj_weight is not None and self.position is None and not self.sinks()

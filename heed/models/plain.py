@@ -1,7 +1,7 @@
-"""Plain layers, their weights at hand: what the short roads of a Transformer are made of.
+"""Plain layers with their weights at hand, which the fast paths of a Transformer go through.
 
-`heed.models.encoding` reads on such a road, `heed.models.stepping` and `heed.models.replaying`
-write.
+`heed.models.encoding` is such a path for reading, `heed.models.stepping` and
+`heed.models.replaying` are for writing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KNOWN = {
     *(Sinusoidal, Learned, OwnAttention),
 }
 OWN = ("heed.models.transformer", "heed.models.layers", "heed.models.words")
-"""Whatever else is inside a decoder, other than its own classes, closes the short road."""
+"""Modules of any other type, unless their class is from these files, rule the fast paths out."""
 
 
 def known(network: nn.Module) -> bool:
@@ -69,7 +69,7 @@ class Sublayer(NamedTuple):
 
 
 class PlainLayer(NamedTuple):
-    """What a step does with the weights of a layer."""
+    """The operations of one layer, each bound to its weights."""
 
     heads: int
     around: tuple[Sublayer, ...]  # attention, feed-forward, cross-attention if there is one

@@ -6,7 +6,7 @@
     theirs(described, model.state_dict())       # and back
 
 A config is data. Its architecture is looked up in a closed table, its sizes are bounded, and before
-anything is allocated every tensor of a file is seen to have the shape that the config gives it.
+anything is allocated every tensor of a file is checked to have the shape that the config gives it.
 This module opens no files: `heed.running.loading` does.
 """
 
@@ -26,14 +26,14 @@ from heed.models.layouts import LAYOUTS, Layout, Rename
 Header = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """dtype and shape of each tensor that a folder has."""
 
-LONG = 100  # characters of a name out of a file that are worth looking at
+LONG = 100  # characters of a name from a file that an error message quotes
 
 # The names of a norm's weights in the first files that were published.
 OLD = {"gamma": "weight", "beta": "bias"}
 
 
 class Undrawn(TorchFunctionMode):
-    """Tensors that would be filled with random numbers stay as they are."""
+    """A mode in which random initialisation leaves tensors as they are."""
 
     # Some of nn.init come here as such, others as the methods that they call.
     DRAWS = (
@@ -66,8 +66,8 @@ class Described(NamedTuple):
         return LAYOUTS[self.kind]
 
     def blank(self) -> nn.Module:
-        """The network, its weights still to be written: drawing them would take most of the time.
-        The caller's random numbers go on as if nothing had been drawn."""
+        """The network before its weights are filled in: drawing them would take most of the time.
+        The caller's random state stays as it was."""
         with torch.random.fork_rng(devices=[]), Undrawn():
             return self.layout.build(self.settings)
 
@@ -85,7 +85,7 @@ class Plan(NamedTuple):
 
 
 def describe(config: Any, head: str | None = None) -> Described:
-    """What a config.json describes; with another head, if it is told."""
+    """What a config.json describes, with another head if one is given."""
     if not isinstance(config, dict):
         raise Refused("config.json is not a table")
     kind = config.get("model_type")
@@ -98,7 +98,7 @@ def describe(config: Any, head: str | None = None) -> Described:
 
 
 def _head(layout: Layout, named: Any) -> str:
-    """Of several architectures the first counts; a body that names none has no head."""
+    """The head of the first architecture that is named; "none" where none is named."""
     if named in (None, []):
         return "none"
     name = named[0] if isinstance(named, list) else named
@@ -145,7 +145,7 @@ def _current(name: str) -> str:
 
 
 def _found(name: str, prefix: str, names: Mapping[str, str]) -> str | None:
-    """A name as a file has it, which may lack the prefix of the body, or have it without need."""
+    """A name as the file has it: with or without the prefix of the body."""
     other = name.removeprefix(prefix) if name.startswith(prefix) else prefix + name
     return next((each for each in (name, other) if each in names), None)
 
@@ -172,7 +172,7 @@ def _unused(described: Described, left: list[str]) -> tuple[str, ...]:
 
 
 def _all(described: Described, head: str) -> Iterator[str]:
-    """Every name that the family has there with this head."""
+    """Every name that the layout has for the family with this head."""
     settings = described.settings.model_copy(update={"head": head})
     for rename in described.layout.names(settings).values():
         yield from _names(rename)
@@ -183,7 +183,7 @@ def _names(rename: Rename) -> tuple[str, ...]:
 
 
 def _expected(described: Described, outline: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """The shape of each tensor there."""
+    """The shape of each tensor in Hugging Face's layout."""
     return {name: tuple(x.shape) for name, x in _given(described, outline, outline)}
 
 
@@ -191,7 +191,7 @@ def _expected(described: Described, outline: Mapping[str, Tensor]) -> dict[str, 
 def fill(
     model: nn.Module, plan: Plan, read: Callable[[str], Tensor]
 ) -> Iterator[tuple[int, int, str]]:
-    """Put the weights in their places, one by one; tells how many of how many, and which."""
+    """Copy the weights in, one by one; yields how many are done, how many there are, the next."""
     mine = model.state_dict()
     for i, (name, (rename, sources)) in enumerate(plan.sources.items()):
         yield i, len(plan.sources), name
@@ -201,7 +201,7 @@ def fill(
 
 
 def _taken(rename: Rename, tensors: list[Tensor]) -> Tensor:
-    """Theirs as ours: reshaped, transposed, joined, and the part of it that is meant."""
+    """Their tensors as ours: reshaped, transposed, joined, and cut to the part that is meant."""
     if rename.view is not None:
         tensors = [x.reshape(rename.view) for x in tensors]
     if rename.transpose:
@@ -211,12 +211,12 @@ def _taken(rename: Rename, tensors: list[Tensor]) -> Tensor:
 
 
 def theirs(described: Described, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """heed's weights under the names and in the shapes that they have there."""
+    """heed's weights under Hugging Face's names and in its shapes."""
     return {name: x.detach() for name, x in _given(described, described.outline(), state)}
 
 
 def _renames(described: Described, outline: Mapping[str, Tensor]) -> dict[str, Rename]:
-    """Where each weight is found; one that has no place there must be tied to one that has."""
+    """Where each weight is stored; one that is not stored must be tied to one that is."""
     renames = described.layout.names(described.settings)
     listed = {id(outline[name]) for name in renames}
     for name, weight in outline.items():
@@ -228,7 +228,7 @@ def _renames(described: Described, outline: Mapping[str, Tensor]) -> dict[str, R
 def _given(
     described: Described, outline: Mapping[str, Tensor], state: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Ours as theirs: what `_taken` does, backwards."""
+    """Our tensors as theirs: the inverse of `_taken`."""
     stored = described.layout.stored(described.settings)
     parts: dict[tuple[str, ...], list[Tensor | None]] = {}
     for mine, rename in _renames(described, outline).items():

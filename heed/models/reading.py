@@ -1,10 +1,10 @@
-"""Texts to states: three readers with one face, and what makes one vector of the states.
+"""Texts to states: three readers with one interface, and pools that make one vector of the states.
 
 RecurrentReader    an RNN in one direction or both
 ConvolutionReader  filters over neighbouring words. Kim 2014
 AttentiveReader    a Transformer's encoder
 
-Vectors            words as vectors; Spelled: by what they are spelled with
+Vectors            words as vectors; Spelled: words by their letters
 
 Static, Mean, Greatest, Last, First    from B S M to B M; only real places count
 """
@@ -34,7 +34,7 @@ class Read(NamedTuple):
     """What a reader made of texts."""
 
     states: Tensor  # B S M, zero on padding
-    last: Tensor  # B M, where the text ends; of two directions each at its end
+    last: Tensor  # B M, the state where the text ends; with two directions each at its own end
     there: Tensor  # B S, True at real places
     seen: dict[str, Attended]
     vectors: Tensor  # of the words, as they were read  B S E
@@ -80,8 +80,8 @@ class Spelled(nn.Module):
     to the words' own. Bojanowski 2017 §3.2
 
     letters  how many runs of letters there are, numbered from 1
-    most     of one word
-    known    of each symbol, filled in by whoever has the vocabulary; 0 is none  V K
+    most     how many of them a word has at most
+    known    the runs of each symbol, filled in from the vocabulary; 0 is none  V K
     """
 
     known: Tensor
@@ -100,7 +100,7 @@ class Spelled(nn.Module):
     def forward(self, symbols: Tensor, letters: Tensor | None = None) -> Tensor:
         """B S -> B S M
 
-        letters  in place of those that are known, as of words that are no symbols  B S K
+        letters  used in place of `known`, as for words outside the vocabulary  B S K
         """
         letters = self.known[symbols] if letters is None else letters
         table = self.table.weight
@@ -173,7 +173,7 @@ class ConvolutionReader(nn.Module):
 
 
 class AttentiveReader(Attentive):
-    """The encoder of a Transformer, under the names that it has everywhere."""
+    """The encoder of a Transformer; its weights keep their usual names."""
 
     def read(
         self,
@@ -199,7 +199,8 @@ def real(symbols: Tensor, lengths: Tensor) -> Tensor:
 class Looks(Attending):
     """Several looks at the same states, each with a question of its own, side by side. Lin 2017 §2
 
-    What keys are turned into is shared; values are read as they are, so H looks read H M numbers.
+    All looks share one projection of the keys; values are not projected, so H looks read H M
+    numbers.
     """
 
     def __init__(
@@ -270,7 +271,7 @@ class Last(nn.Module):
 
 
 class First(Pooler):
-    """What stands for the text in BERT, under the same names."""
+    """BERT's pooler, with the same names of weights: the first state stands for the text."""
 
     def forward(  # type: ignore[override]
         self, read: Read, need: Need = "context"

@@ -3,7 +3,7 @@
 search         attention before the update: it asks with s_{t-1}. Bahdanau 2015 (RNNsearch)
 luong          attention after it: h̃_t = tanh(W [c_t; h_t]), fed back to the next step or not.
                Luong 2015
-fixed          no attention: all the decoder knows is one vector, told once or at every step
+fixed          no attention: all the decoder knows is one vector, fed once or at every step
 
 A decoder writes a whole text (`forward`) or symbol by symbol (`begin`, `step`, `select`), with the
 same numbers. Where nothing is fed back there is no loop over T; where something is, only what
@@ -62,7 +62,7 @@ class Carry:
 class Decoder(nn.Module):
     """What decoders with attention share: a loop over T around one step, `advance`.
 
-    embed    what was written so far to vectors
+    embed    the symbols written so far to vectors
     stack    the recurrent layers
     first    their first state from a summary of the source
     attention  asked by the topmost state
@@ -86,7 +86,7 @@ class Decoder(nn.Module):
         self.dropout = dropout or Dropout()
 
     def begin(self, source: Encoded, need: Need = "context") -> Carry:
-        """Before the first symbol."""
+        """The carry before the first symbol."""
         place = torch.arange(source.states.shape[1], device=source.lengths.device)
         there = heed.Visible.keys(place < source.lengths[:, None])  # a table: each step needs it
         memory = self.attention.remember(source.states, visible=there)
@@ -207,7 +207,7 @@ class Fixed(nn.Module):
         self.generator, self.summary = generator, summary
 
     def begin(self, source: Encoded, need: Need = "context") -> Any:
-        """Before the first symbol."""
+        """The carry before the first symbol."""
         return self.generator.begin(source.summary(self.summary))
 
     def step(self, carry: Any, symbols: Tensor) -> Step:
@@ -230,7 +230,7 @@ class RecurrentTranslator(nn.Module):
     def forward(
         self, source: Tensor, lengths: Tensor, inputs: Tensor, need: Need = "context"
     ) -> Written:
-        """Source B S, its lengths B, what was written before each symbol B T -> logits B T V"""
+        """Source B S, its lengths B, the symbols written so far B T -> logits B T V"""
         written: Written = self.decoder(self.encoder(source, lengths), inputs, need)
         return written
 
@@ -243,7 +243,7 @@ class RecurrentTranslator(nn.Module):
         return self.decoder.step(carry, symbols)
 
     def select(self, carry: Any, rows: Tensor, same: bool = False) -> Any:
-        """The carry of the chosen rows, in that order, which may repeat or leave out some.
+        """The carry of the chosen rows, in that order; rows may repeat or be left out.
 
         same  each row goes on with the same sentence in the same place: its source is not copied
         """

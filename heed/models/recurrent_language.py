@@ -46,15 +46,15 @@ class RecurrentLanguage(nn.Module):
     def forward(self, inputs: Tensor, need: Need = "context") -> Written:
         """A whole text at once.    B T -> logits B T V
 
-        Padding stands behind a text, where nobody looks; nothing is attended to, so nothing is
-        seen, whatever is asked.
+        Padding comes after a text, so no state of the text depends on it. There is no attention:
+        `seen` is empty, whatever is needed.
         """
         encoder = self.labeller.encoder
         states = encoder.dropout(encoder(inputs).states)
         return Written(Unformed.of(states, self.labeller.out))
 
     def begin(self, inputs: Tensor, need: Need = "context", lengths: Tensor | None = None) -> Carry:
-        """After the symbols of a prompt, which may be none.    N T -> carry
+        """The carry after a prompt, which may be empty.    N T -> carry
 
         Prompts of different lengths, N, stand at the end of their rows; what is in front of them
         is not read.

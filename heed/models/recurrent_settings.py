@@ -3,7 +3,7 @@
     network = build(RecurrentSettings(attention="local-p/general", decoder="luong"),
                     source=8000, target=8000, shared=False, longest=60)
 
-Any mechanism that can be asked at every step of a decoder. The networks are in
+It takes any mechanism that can be asked at every step of a decoder. The networks are in
 `heed.models.recurrent`.
 """
 
@@ -53,8 +53,8 @@ DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
     "expanded-window": {"window": 10},
     "sample": {"soft": 0.5},
 }
-"""Windows to the measure of a sentence; what catalogues suggest is for long texts. And half of the
-rows read softly in training, as Xu 2015 §4.1 advises."""
+"""Windows that suit a sentence: the catalogue's are for long texts. With `sample`, half of the rows
+are read softly in training, as Xu 2015 §4.1 advises."""
 
 Option = (
     bool | Annotated[int, Field(ge=-65536, le=65536)] | Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -62,14 +62,14 @@ Option = (
 
 
 class RecurrentSettings(BaseModel):
-    """What a recipe says of a recurrent encoder-decoder. What is None is as `size` has it."""
+    """What a recipe says of a recurrent encoder-decoder. `size` fills in what is None."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["recurrent"] = "recurrent"
     size: Literal["tiny", "small", "base", "big"] = "small"
     embedding: int | None = Field(None, ge=1, le=8192)
-    hidden: int | None = Field(None, ge=1, le=8192)  # of the encoder both directions together
+    hidden: int | None = Field(None, ge=1, le=8192)  # in the encoder, both directions together
     layers: int | None = Field(None, ge=1, le=16)
     cell: Literal["tanh", "gru", "lstm"] = "gru"
     bidirectional: bool = True
@@ -128,8 +128,8 @@ def build(
     """The network that the settings describe.
 
     source, target  the sizes of the vocabularies
-    shared          whether they are one
-    longest         the longest source, for a score that must know (`location`)
+    shared          whether they are one vocabulary
+    longest         the longest source, for a score that must know it (`location`)
     """
     standard = SIZES[settings.size]
     width = settings.embedding or standard.embedding

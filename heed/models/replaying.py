@@ -1,16 +1,16 @@
 """Steps of a plain decoder as CUDA graphs, recorded once and replayed. Its twin: `Decoder.step`.
 
-One step of a small model takes a GPU less time than Python needs to ask for it. Here all that a
-step touches stands still: symbols, the place, keys and values with room for those to come. The
-first steps are taken eagerly, since a text may be too short for a recording to pay; then a step is
-recorded. On a CPU all of them are eager.
+One step of a small model takes a GPU less time than Python needs to launch it. Here all tensors
+that a step touches stay where they are: symbols, the place, keys and values with room for those to
+come. The first steps are taken eagerly, since a text may be too short for a recording to pay; then
+a step is recorded. On a CPU all of them are eager.
 
     replaying = Replaying(decoder, new=100)
     greedy(replaying, replaying.begin(prompts), ..., longest=100)
 
-Keys and values are written in place: of the carries that a search has held, only the last goes on,
-and what begins anew takes the place of what was there. So are logits: they stand until the next
-step. Where the short road of `heed.models.stepping` does not lead, the decoder takes its own steps.
+Keys, values and logits are written in place: a search can go on from its last carry alone, a new
+beginning overwrites what was there, and logits are valid until the next step. Where the fast path
+of `heed.models.stepping` does not apply, the decoder takes its own steps.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from heed.models.written import Step
 PATIENCE = 8  # eager rounds, before a recording is likely to pay
 WARM = 2  # rounds at least, in which libraries choose algorithms and allocate
 ROOM = 256  # places that are made at a time, where texts may become long
-SPARE = 8  # times as many rows as there are texts may go through a step that is recorded
+SPARE = 8  # how many times the rows that texts need a recorded step may have
 
 Work = Callable[[], Tensor]
 
 
 class Carry(NamedTuple):
-    """What a search holds: valid as long as nobody has moved on from it."""
+    """What a search holds: valid until the next beginning, step or selection."""
 
     held: Held
     moves: int
 
 
 class Studio:
-    """Where work on a GPU is rehearsed and recorded: a stream of its own."""
+    """A stream of its own, on which work on a GPU is first run eagerly and then recorded."""
 
     def __init__(self, device: torch.device) -> None:
         self.stream, self.pool = _aside(device), torch.cuda.graph_pool_handle()
@@ -63,9 +63,9 @@ class Studio:
         return output
 
     def record(self, work: Work) -> Work:
-        """What runs it again, on the same tensors; nothing is run by recording it."""
+        """Record it without running it; the result runs it again, on the same tensors."""
         graph = torch.cuda.CUDAGraph()
-        mode = "thread_local"  # what other threads ask of the GPU meanwhile is no concern of ours
+        mode = "thread_local"  # other threads may use the GPU meanwhile
         with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode=mode):
             output = work()
 
@@ -77,7 +77,7 @@ class Studio:
 
 
 class Recorded:
-    """Work on tensors that stand still: some rounds eagerly, all others replayed.
+    """Work on tensors that stay where they are: some rounds eagerly, all others replayed.
 
     The work comes with each call and is not kept: it belongs to whoever holds this, and a circle of
     references would keep both alive.
@@ -99,7 +99,7 @@ class Recorded:
 
 
 class Held:
-    """What stands still: N rows of texts with room for P places, and what is done with them."""
+    """The tensors that stay where they are, N rows with room for P places, and work on them."""
 
     def __init__(self, decoder: Decoder, rows: int, most: int | None) -> None:
         device = decoder.words.table.weight.device
@@ -114,12 +114,12 @@ class Held:
         self._stage(PATIENCE)
 
     def _stage(self, rounds: int) -> None:
-        """Let go of what was recorded: it knows the tables that were there."""
+        """Drop the recordings, since they refer to the tensors of before."""
         studio = studio_of(self.place.device)
         self.forward, self.reorder = Recorded(studio, rounds), Recorded(studio, rounds)
 
     def begin(self, inputs: Tensor, lengths: Tensor | None, new: int) -> AnyCarry | Carry:
-        """After prompts, with `new` symbols to come.    N T, N"""
+        """The carry after prompts, with `new` symbols to come.    N T, N"""
         T = inputs.shape[1]
         self.until, self.moves = T + new, self.moves + 1
         room = self._room(T)
@@ -149,7 +149,7 @@ class Held:
         return Carry(self, self.moves)
 
     def _measure(self, start: Start, places: int) -> None:
-        """What depends on how many places there are."""
+        """Set what depends on how many places there are."""
         start.place(places - 1)
         self.start, self.where, self.places = start, start.places[:places], places
         self.every = torch.arange(places, device=self.place.device)
@@ -161,7 +161,7 @@ class Held:
         return some if self.most is None else min(some, self.most)
 
     def _widen(self, places: int) -> None:
-        """Make room for so many places, in one table after the other."""
+        """Make room for so many places, one table after the other."""
         self._stage(WARM)
         for own in self.caches:
             own.k = pad(own.k, (0, 0, 0, places - self.places))
@@ -181,7 +181,7 @@ class Held:
         return logits[:n]
 
     def _step(self) -> Tensor:
-        """N V; nothing in it depends on a number that only the host knows."""
+        """The logits, N V; no operation depends on a number that only the host knows."""
         x = torch.add(
             self.where.index_select(0, self.place - self.behind),
             embedding(self.symbols, self.start.table),
@@ -199,7 +199,7 @@ class Held:
         return logits
 
     def _look_back(self, x: Tensor, layer: PlainLayer, own: Cache, unseen: Hidden) -> Tensor:
-        """Self-attention over all places, of which those to come are out of sight.    N M -> N M"""
+        """Self-attention over all places, with those to come masked.    N M -> N M"""
         enter, leave = layer.around[0]
         new = layer.look(enter(x)).view(x.shape[0], 3, layer.heads, -1)  # N 3 H D
         own.k.index_copy_(2, self.place, new[:, 1].unsqueeze(2))
@@ -208,7 +208,7 @@ class Held:
         return leave(x + layer.join(seen.context.reshape(x.shape)))
 
     def select(self, rows: Tensor) -> None:
-        """The chosen rows come first, in that order.    n"""
+        """Put the chosen rows first, in that order.    n"""
         self.moves += 1
         if len(rows) > len(self.symbols):
             return self._multiply(rows)
@@ -244,7 +244,7 @@ class Replaying:
         self.held: Held | None = None
 
     def begin(self, inputs: Tensor, *, lengths: Tensor | None = None) -> AnyCarry | Carry:
-        """After the symbols of prompts, which stand at the end of their rows.    N T, N"""
+        """The carry after prompts, which stand at the end of their rows.    N T, N"""
         N, T = inputs.shape
         if not N or (self.most is not None and self.most < T):
             return self.decoder.begin(inputs, lengths=lengths)
@@ -270,7 +270,7 @@ class Replaying:
 
 
 def replayed(model: nn.Module, new: int) -> Any:
-    """The model, with its steps replayed where that is quicker: on a GPU, and not for few."""
+    """The model, with its steps replayed where that pays: on a GPU, for more than a few symbols."""
     if not isinstance(model, Decoder) or new < 2 * PATIENCE:
         return model
     return model if studio_of(model.words.table.weight.device) is None else Replaying(model, new)

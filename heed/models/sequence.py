@@ -121,13 +121,13 @@ class Encoder(nn.Module):
         return torch.cat([last[:, :own], states[:, 0, own:]], -1)
 
     def begin(self, rows: int) -> tuple[Hidden, ...]:
-        """The state before the first place, for one that goes on step by step."""
+        """The state before the first place, for reading step by step."""
         if len(self.back):
             raise Refused("a network that also reads backwards cannot go on step by step")
         return tuple(layer.zero(rows) for layer in self._ahead)
 
     def step(self, x: Tensor, hidden: tuple[Hidden, ...]) -> tuple[Hidden, ...]:
-        """One place more: symbols N, or numbers N X -> the next state of every layer"""
+        """Read one more place: symbols N, or numbers N X -> the next state of every layer"""
         x, after = self.embed(x), []
         for layer, before in zip(self._ahead, hidden, strict=True):
             after.append(layer.step(layer.project(x), before))
@@ -164,7 +164,7 @@ def turned(lengths: Tensor, S: int) -> Tensor:
 
 
 class Turn(torch.autograd.Function):
-    """Turn each row round within its length. Its own inverse, so its gradient needs no adding."""
+    """Turn each row round within its length. It is its own inverse: no gradients are added up."""
 
     generate_vmap_rule = True
 
@@ -175,7 +175,7 @@ class Turn(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        """Apart from forward, as torch.func wants it."""
+        """Separate from forward, as torch.func requires."""
         ctx.save_for_backward(inputs[1])
 
     @staticmethod
@@ -210,7 +210,7 @@ class Labeller(nn.Module):
         return answers
 
     def begin(self, rows: int) -> Carry:
-        """Before the first symbol of so many texts."""
+        """The carry before the first symbol of so many texts."""
         return Carry(self.encoder.begin(rows))
 
     def step(self, carry: Carry, symbols: Tensor) -> Step:
@@ -254,7 +254,7 @@ class Carry:
 class Generator(nn.Module):
     """1→N: a vector becomes a sequence. It is the first state, and with `every` an input too.
 
-    embed  what was written so far to vectors: nn.Embedding for symbols, nn.Linear for numbers
+    embed  what was written so far, to vectors: nn.Embedding for symbols, nn.Linear for numbers
     inputs the width of such a vector
     out    from the readout to the symbols; its weight may be the embedding's
     """
@@ -290,7 +290,7 @@ class Generator(nn.Module):
         return Written(Unformed.of(known, self.out))
 
     def begin(self, vector: Tensor) -> Carry:
-        """Before the first symbol.    B K"""
+        """The carry before the first symbol.    B K"""
         return Carry(self.first(vector), vector if self.every else None)
 
     def step(self, carry: Carry, symbols: Tensor) -> Step:

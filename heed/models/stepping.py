@@ -1,9 +1,9 @@
-"""A short road for the steps of a plain Transformer decoder; its twin is `Decoder.step`.
+"""A fast path for the steps of a plain Transformer decoder; its twin is `Decoder.step`.
 
 Most decoders attend by scaled dot products throughout, and most steps are taken without gradients.
-Then all that a step needs is known when the text begins: the weights stand at hand, queries, keys
-and values are one product, a beam's new order and the new symbol's place are one copy of the keys,
-and all the hypotheses of a sentence ask its one memory. The numbers are those of the general road.
+Then all that a step needs is known when the text begins: the weights are looked up once; queries,
+keys and values are one product; reordering a beam and adding a symbol is one copy of the keys; and
+all hypotheses of a sentence share one memory. The numbers are those of the general path.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from heed.visible import Visible
 if TYPE_CHECKING:
     from heed.models.transformer import Carry, Decoder
 
-BLOCK = 32  # places that are made at a time, where they are computed
+BLOCK = 32  # positions made at a time, where they are computed
 GROWTH = 8  # places by which a cache grows: few copies, and little that is copied in vain
 
 
 class Cache:
     """The keys and values of one layer for the symbols written so far, with room for more.
 
-    What a carry tells of it never changes: a place is written once, by whoever comes first, and
-    whoever comes later goes on with a copy. What grows is not copied for each carry: of the old
-    tables nothing would be left to look at, and a step would hold all layers twice. Keys and values
-    have a table each, so that growing holds no more than one of them twice.
+    What a carry sees of it never changes: a place is written once, by the first carry that goes on
+    from it; every later one goes on with a copy. A table that grows is replaced here, for all
+    carries: otherwise a step would hold the tables of all layers twice. Keys and values have a
+    table each, so that growing holds no more than one of them twice.
     """
 
     def __init__(self, k: Tensor, v: Tensor, filled: int) -> None:
@@ -67,7 +67,7 @@ class Cache:
     def extend(self, place: int, new: Tensor, rows: Tensor | None) -> Cache:
         """The chosen rows of the first `place` places, and a new one.    N 2 H D"""
         if rows is None and self.filled == place:
-            self._grow(place)  # whoever else holds it looks at the places before alone
+            self._grow(place)  # other carries that hold this look at earlier places alone
             self.k.select(2, place).copy_(new[:, 0])
             self.v.select(2, place).copy_(new[:, 1])
             self.filled = place + 1
@@ -82,11 +82,11 @@ class Cache:
 
 
 KeepCache = Callable[[int, Tensor], Cache]
-"""Where the keys and values of a prompt go, from a layer by its number.    N T 2 H D"""
+"""Stores the keys and values of a prompt for a layer, by its number.    N T 2 H D"""
 
 
 class Start:
-    """Symbols as vectors that know where they stand; places are there, or are made in blocks."""
+    """Embeds symbols and adds their positions, which are learned or computed block by block."""
 
     def __init__(self, words: Words) -> None:
         self.position, self.scale = words.position, words.scale
@@ -101,7 +101,7 @@ class Start:
         return torch.add(where, embedding(symbols, self.table), alpha=self.scale)
 
     def place(self, place: int, behind: Tensor | None = None) -> Tensor:
-        """What is added for where a symbol stands: M, or N M where texts began `behind`, N."""
+        """The vector of a position: M, or N M where texts begin after `behind` padding, N."""
         last = place if behind is None else self._last(place, behind)
         while last >= self.places.shape[0]:
             self.places = torch.cat([self.places, self._more(self.places.shape[0])])
@@ -114,7 +114,7 @@ class Start:
         return int((place - behind).max()) if behind.numel() and readable(behind) else place
 
     def _more(self, start: int) -> Tensor:
-        """The places that follow; beyond the last learned one there is none, and it says so."""
+        """The positions that follow; beyond the last learned one they are refused."""
         assert self.position is not None
         count = 1 if isinstance(self.position, Learned) else BLOCK
         nothing = self.table.new_zeros(1, count, self.table.shape[1])
@@ -123,7 +123,7 @@ class Start:
 
 
 class PlainCarry(NamedTuple):
-    """What is handed from step to step on this road."""
+    """What is handed from step to step on this path."""
 
     place: int
     start: Start
@@ -154,7 +154,7 @@ class PlainCarry(NamedTuple):
         return x, self._replace(place=self.place + 1, own=tuple(after), rows=None), weight
 
     def _unseen(self, x: Tensor) -> Hidden | None:
-        """The places in front of texts that are shorter than others."""
+        """Masks the padding in front of texts that are shorter than others."""
         if self.behind is None:
             return None
         places = torch.arange(self.place + 1, device=x.device)
@@ -215,7 +215,7 @@ def shorten(
     there: Visible | None = None,
     keep: KeepCache | None = None,
 ) -> PlainCarry | NativeCarry | None:
-    """The short road after a prompt, in C if it can be; None where it does not lead there.
+    """The carry of the fast path after a prompt, in C if it can be; None where it does not apply.
 
     carry   before anything was read
     there   which symbols of the prompt are not padding
@@ -258,10 +258,10 @@ def shorten(
 def _read(
     decoder: Decoder, carry: Carry, inputs: Tensor, there: Visible | None, keep: Keep
 ) -> None:
-    """Take a prompt through the layers, and have the keys and values of each kept.    N T
+    """Take a prompt through the layers, and pass the keys and values of each to `keep`.    N T
 
-    Of the last layer nothing else is wanted: what follows a prompt is asked of its last symbol, by
-    the first step. What is padding begins as zeros, so that nothing in it is ever NaN.
+    The last layer gives nothing else: the first step brings the symbol whose output is wanted.
+    Padding begins as zeros, so that nothing in it is ever NaN.
     """
     x = decoder.words(inputs, behind=carry.behind, exists=there)
     layers = decoder.stack.layers
@@ -274,7 +274,7 @@ def _read(
 
 
 def _passed(layer: Layer, kept: Kept, x: Tensor, new: Tensor, there: Visible | None) -> Tensor:
-    """The rest of a layer, for queries, keys and values that are there.    N T M, N T 3 H D"""
+    """The rest of a layer, given its queries, keys and values.    N T M, N T 3 H D"""
     q, k, v = new.permute(2, 0, 3, 1, 4)  # N H T D
     if there is None:
         seen = heed.attend(q, k, v, visible=heed.causal())
@@ -300,7 +300,7 @@ def regroup(sentence: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _plain(decoder: Decoder) -> bool:
-    """Whether every part is of the very kind that the short road knows, and nobody watches."""
+    """Whether the fast path knows the exact type of every part, and no hook waits for a call."""
     attentions = [x for y in decoder.stack.layers for x in (y.attention, y.cross) if x is not None]
     return (
         known(decoder)

@@ -57,7 +57,7 @@ GPT2Head = Literal["none", "language"]
 
 
 class TextSettings(BaseModel):
-    """What the text models share. What is None is as `size` has it."""
+    """What the text models share. `size` fills in what is None."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,7 +66,7 @@ class TextSettings(BaseModel):
     feed: int | None = Field(None, ge=1, le=65536)
     heads: int | None = Field(None, ge=1, le=256)
     symbols: int | None = Field(None, ge=1, le=2**22)  # None: as many as the tokeniser has
-    multiple: int = Field(1, ge=1, le=1024)  # the table of symbols is rounded up to such a size
+    multiple: int = Field(1, ge=1, le=1024)  # the table's rows are rounded up to a multiple of it
     longest: int = Field(512, ge=1, le=65536)  # how many places there are
     dropout: Share = 0.1  # on what each sublayer adds
     embedding_dropout: Share | None = None  # None: as dropout
@@ -141,7 +141,7 @@ class GPT2Settings(TextSettings):
 
 
 def with_symbols(settings: Settings, symbols: int) -> Settings:
-    """The settings with the size of the vocabulary; if they name one, it counts."""
+    """The settings with the size of the vocabulary; a larger size of their own is kept."""
     if settings.symbols is not None and settings.symbols < symbols:
         raise Refused(f"the vocabulary has {symbols} symbols, and the model {settings.symbols}")
     if settings.symbols is not None:
@@ -181,8 +181,8 @@ def build_bert(settings: BertSettings) -> Answerer:
 def build_gpt2(settings: GPT2Settings) -> Decoder:
     """Pre-norm, learned places. Radford 2019 §2.3
 
-    What is added to the residual stream starts smaller by 1/√N, N of them, so that the stream does
-    not grow with the depth.
+    The N maps that add to the residual stream start smaller by 1/√N, so that the stream does not
+    grow with the depth.
     """
     width = settings.sizes.width
     output = None if settings.tied else nn.Linear(width, settings.rows, bias=False)
@@ -196,7 +196,7 @@ def build_gpt2(settings: GPT2Settings) -> Decoder:
 
 @torch.no_grad()
 def draw(network: nn.Module, spread: float) -> None:
-    """New weights: normal, biases zero, norms one. Mechanisms with weights keep their own."""
+    """Draw new weights: normal, biases zero. Norms and the weights of mechanisms stay."""
     for module in network.modules():
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=spread)
@@ -211,7 +211,7 @@ def draw(network: nn.Module, spread: float) -> None:
 
 @torch.no_grad()
 def draw_linear(maps: Iterable[nn.Linear], spread: float) -> None:
-    """New weights of linear maps."""
+    """Draw new weights of linear maps; biases are zero."""
     for each in maps:
         nn.init.normal_(each.weight, std=spread)
         if each.bias is not None:

@@ -29,7 +29,7 @@ from heed.visible import Keys, Visible
 
 
 class Encoder(nn.Module):
-    """Reads a text. Without `words` of its own it is given a decoder's."""
+    """Reads a text. An encoder without `words` of its own is given its decoder's."""
 
     def __init__(self, words: Words | None, stack: Stack) -> None:
         super().__init__()
@@ -43,9 +43,9 @@ class Encoder(nn.Module):
         words: Words | None = None,
         types: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Attended]]:
-        """B S, B -> B S M, and what every attention saw; what is padding comes out as noise.
+        """B S, B -> B S M, and what every attention saw; states of padding mean nothing.
 
-        lengths  of each text, B; or which symbols are there, B S; nothing: all of them
+        lengths  of each text, B; or which symbols are there, B S; None: all of them
         types    which of several texts each symbol belongs to, B S
         Places are counted from the first column, padding or not.
         """
@@ -85,7 +85,7 @@ class Carry(NamedTuple):
 
 
 AnyCarry = Carry | PlainCarry | NativeCarry
-"""Of the general road, or of a short one (heed.models.stepping)."""
+"""The carry of the general path, or of a fast one (heed.models.stepping)."""
 
 
 class Decoder(nn.Module):
@@ -118,8 +118,8 @@ class Decoder(nn.Module):
     ) -> Written:
         """A whole text at once: symbols B T (and an encoded source B S M) -> logits B T V.
 
-        Padding behind a text needs no word: nobody looks ahead. Where texts stand at the end of
-        their rows, `lengths` B says how long each is.
+        Padding after a text needs no mask, since no place looks ahead. Where texts stand at the end
+        of their rows, `lengths` B says how long each is.
         """
         kept = [Kept(source=memory) for memory in self._memories(source, visible)]
         behind, exists = self._padding(inputs, lengths)
@@ -136,11 +136,11 @@ class Decoder(nn.Module):
         lengths: Tensor | None = None,
         keep: KeepCache | None = None,
     ) -> AnyCarry:
-        """After the symbols of a prompt, which may be none.    N T -> carry
+        """The carry after a prompt, which may be empty.    N T -> carry
 
         Prompts of different lengths, N, stand at the end of their rows; what is in front of them
-        is never looked at, and each row counts its places from its own first symbol. `keep`: where
-        keys and values go on the short road, if not into caches that grow.
+        is never looked at, and each row counts its places from its own first symbol. `keep` stores
+        keys and values on the fast path; by default they go into caches that grow.
         """
         behind, exists = self._padding(inputs, lengths)
         kept = tuple(Kept(source=memory) for memory in self._memories(source, visible))
@@ -174,7 +174,7 @@ class Decoder(nn.Module):
         return Step(self.logits(x[:, -1]), carry, weight)
 
     def select(self, carry: AnyCarry, rows: Tensor, same: bool = False) -> AnyCarry:
-        """The chosen hypotheses, in that order; `same`: each still of the sentence of its place."""
+        """The chosen hypotheses, in that order; `same`: each row keeps the sentence it had."""
         if isinstance(carry, PlainCarry | NativeCarry):
             return carry.select(rows, same)
         kept, sentence = (rows, carry.sentence) if same else regroup(carry.sentence[rows])
@@ -192,7 +192,7 @@ class Decoder(nn.Module):
     def _padding(
         self, inputs: Tensor, lengths: Tensor | None
     ) -> tuple[Tensor | None, Visible | None]:
-        """How many places in front of each text are padding, N, and which are not."""
+        """How many places in front of each text are padding, N, and the mask of the others."""
         if lengths is None:
             return None, None
         check_lengths(lengths, inputs)
@@ -223,14 +223,14 @@ class Decoder(nn.Module):
         return [cross.remember(source, visible=visible) for cross in reads]
 
     def _unformed(self, x: Tensor) -> Tensor | Unformed:
-        """The logits, to be formed by whoever needs them."""
+        """The logits, computed only when needed."""
         if self.output is not None:
             return Unformed.of(x, self.output)
         table = self.words.table.weight
         return Unformed(x, table.view_as(table), None)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Of the next symbol after each state.    ... M -> ... V"""
+        """The logits of the next symbol after each state.    ... M -> ... V"""
         return formed(self._unformed(x))
 
 
@@ -266,7 +266,7 @@ class EncoderDecoder(nn.Module):
         return self.decoder.step(carry, symbols)
 
     def select(self, carry: AnyCarry, rows: Tensor, same: bool = False) -> AnyCarry:
-        """The chosen hypotheses, in that order; `same`: each still of the sentence of its place."""
+        """The chosen hypotheses, in that order; `same`: each row keeps the sentence it had."""
         return self.decoder.select(carry, rows, same)
 
     def alignment(self, seen: dict[str, Attended]) -> Tensor:

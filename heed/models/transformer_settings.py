@@ -40,7 +40,7 @@ SIZES = {
     "base": Size(6, 512, 2048, 8),  # Vaswani 2017 table 3
     "big": Size(6, 1024, 4096, 16),
 }
-"""Of the encoder and the decoder alike."""
+"""Named sizes, which the encoder and the decoder share."""
 
 Heads = str | Annotated[list[str], Field(min_length=1, max_length=256)]
 """A layer's mechanism: a name, groups of heads ("2*additive + 2*scaled-dot"), or a name a head."""
@@ -53,7 +53,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TransformerSettings(BaseModel):
-    """What a recipe says of a Transformer. What is None is as `size` has it."""
+    """What a recipe says of a Transformer. `size` fills in what is None."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,7 +80,8 @@ class TransformerSettings(BaseModel):
 
 
 def _refuse_misfit(name: str, options: dict[str, Any], self_attends: bool, causal: bool) -> None:
-    """A text must read the same at any padding, and as it grows."""
+    """Refuse a mechanism whose answers would depend on padding or on symbols yet to be written, or
+    that compares places within one text where there are two."""
     parts = naming.parse(name)
     reach = parts.get("reach")
     if reach == "expanded-window" and "block" not in options:
@@ -112,7 +113,7 @@ def multi_head(
     causal: bool = False,
     kind: type[heed.MultiHeadAttention] = heed.MultiHeadAttention,
 ) -> heed.MultiHeadAttention:
-    """The attention of one layer, whatever its heads do."""
+    """The attention of one layer, with one mechanism for all heads or several."""
     if width % heads:
         raise Refused(f"width={width} does not split into heads={heads}")
     lanes = []

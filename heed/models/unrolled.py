@@ -1,15 +1,15 @@
-"""Cells in a loop that learns: each step one node of the graph, and one sum for each weight.
+"""Cells in a loop in training: each step is one node of the graph, each weight's gradient one sum.
 
-Autograd knows every operation of every step by itself. It forms a weight's gradient once per step,
-a matrix of its own each time, and adds them up afterwards. Here a step goes back in one piece and
-leaves its rows behind, and one product of all of them is a weight's gradient:
+Autograd records every operation of every step. It forms a weight's gradient once per step, a matrix
+of its own each time, and adds them up afterwards. Here the backward pass of a step is one piece
+that leaves its rows behind, and one product of all of them is a weight's gradient:
 
     h_t = f(x_t + U y_t, W h_{t-1} + b)        dW = Σ_t δ_tᵀ h_{t-1},  dU = Σ_t δ'_tᵀ y_t
 
 The twin of each step is the cell in cells.py, which serves wherever a graph must see inside, and
-while `heed.kernels.off("single")` lasts: second derivatives need it. A GRU's products and what is
-between them are one call of the native library where it serves; `GRU.ahead` and `GRU.back` are what
-it does.
+while `heed.kernels.off("single")` lasts: second derivatives need it. Where the native library
+serves, a GRU's products and what is between them are one call; `GRU.ahead` and `GRU.back` say what
+it computes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ Hidden = tuple[Tensor, ...]
 Ahead = Callable[[Tensor, Tensor, Hidden], tuple[Hidden, Hidden]]
 """The input's and the state's part of the gates, the state -> the next state, what to keep.
 
-The second part is nobody else's, and may be overwritten."""
+The state's part may be overwritten: nothing else refers to it."""
 Direct = tuple[Tensor | None, *tuple[Tensor, ...]]
 Back = Callable[[Hidden, Hidden, Hidden, Hidden], Direct]
-"""Gradients of the next state, the state, what was kept, room for the gradients of the parts of the
-gates, which are written there -> those of the state but for what comes through its part."""
+"""Gradients of the next state, the state, what was kept, room -> gradients of the state, without
+what reaches it through its part of the gates.
+
+The gradients of the parts of the gates are written into the room."""
 
 
 class Left(NamedTuple):
@@ -47,7 +49,7 @@ class Left(NamedTuple):
         return len(self.states) == len(self.by[0])
 
     def product(self, name: str) -> Tensor:
-        """What a weight gets: Σ byᵀ x; or the bias, Σ by."""
+        """The gradient of a weight, Σ byᵀ x; or of the bias, Σ by."""
         by = self.by[0 if name == "feed" else -1][: len(self.states)].flatten(0, 1)
         if name == "bias":
             return by.sum(0)
@@ -61,8 +63,8 @@ class Sums:
     def __init__(self) -> None:
         self.steps, self.task = 0, -1
         self.left: list[Left] = []
-        self.turned: dict[str, Tensor] = {}  # the weights as products ahead read them fastest
-        self.panels: native.Panels | None = None  # or as the native library does
+        self.turned: dict[str, Tensor] = {}  # the weights, transposed: faster in the forward pass
+        self.panels: native.Panels | None = None  # or as the native library reads them
 
     def room(self, parts: int, hidden: Tensor, fed: Tensor | None, G: int) -> tuple[Tensor, ...]:
         """Where a step writes the gradients of the parts of its gates.    B G"""
@@ -94,7 +96,7 @@ class Sums:
 
 
 class _Shared(torch.autograd.Function):
-    """Weights as they are. Backwards it comes after all steps, when their sums are complete."""
+    """Passes weights on. Its backward pass follows those of all steps: their sums are complete."""
 
     @staticmethod
     def forward(
@@ -130,7 +132,7 @@ def shared(pieces: Pieces, sums: Sums, **weights: Tensor) -> list[Tensor]:
 
 
 class Pieces(NamedTuple):
-    """A cell in one piece: a step ahead, and the same step back."""
+    """A cell in one piece: the forward pass of a step, and its backward pass."""
 
     ahead: Ahead
     back: Back
@@ -244,8 +246,8 @@ class _Rows(torch.autograd.Function):
 def _rows_ahead(
     pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden, states: Tensor
 ) -> list[Tensor]:
-    """Write the states, one step after the other; what to keep of them all."""
-    (T, N, B, G), H = x.shape, weight.shape[2]  # of an empty batch none can be inferred
+    """Write the states, one step after the other; returns what to keep of them all."""
+    (T, N, B, G), H = x.shape, weight.shape[2]  # no -1 in views: an empty batch could not infer it
     hidden, kept = tuple(h.flatten(0, 1) for h in first), list[Tensor]()
     for t, part in enumerate(x.view(T, N * B, G)):
         gates = torch.baddbmm(bias[:, None], states[t], weight.mT).view(N * B, G)
@@ -265,7 +267,7 @@ def _rows_back(
     slots: int,
     rooms: Hidden,
 ) -> list[Tensor]:
-    """Write the gradients of the parts of all gates; those of the first state."""
+    """Write the gradients of the parts of all gates; returns those of the first state."""
     T, N, B, H = by.shape
     each, G = len(kept) // T, weight.shape[1]
     by_hidden = tuple(by.new_zeros(N * B, H) for _ in range(slots))

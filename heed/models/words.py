@@ -1,4 +1,4 @@
-"""Symbols as vectors that know where they stand, and which of them are there at all."""
+"""Symbols as vectors with positions, and which of them are not padding."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from heed.visible import Visible
 
 
 class Words(nn.Module):
-    """Symbols as vectors, √M times their table unless told, and where they stand. §3.4, §3.5
+    """Embeddings, times √M unless told otherwise, plus positions. Vaswani 2017 §3.4, §3.5
 
-    Where there are `types`, each symbol is also told which of several texts it belongs to, and a
-    `norm` goes around the sum: Devlin 2019 §3.
+    With `types`, a vector for the text that a symbol belongs to is added as well, and `norm`
+    normalises the sum: Devlin 2019 §3.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Words(nn.Module):
 
         types   of each symbol, B T; the first type where none are given
         behind  how many places of padding stand in front of each row, B: they are not counted
-        exists  which symbols are there, as far as that depends on no query: the others learn
-                nothing, and teach nothing
+        exists  which symbols are not padding; if that depends on no query, the vectors of padding
+                become zero and get no gradient
         """
         within("symbols", symbols, 0, self.table.num_embeddings)
         x = self.table(symbols)
@@ -74,7 +74,7 @@ class Words(nn.Module):
 
 
 def _standing(position: nn.Module, x: Tensor, start: int, behind: Tensor | None) -> Tensor:
-    """Vectors that know where they stand, each row counted from its own first symbol.  B T M, B"""
+    """Vectors plus positions, counted in each row from its own first symbol.    B T M, B"""
     if behind is None:
         told: Tensor = position(x, start)
         return told
@@ -111,7 +111,7 @@ def sight(given: Tensor | Visible | None, symbols: Tensor) -> Visible | None:
 
 
 def readable(numbers: Tensor) -> bool:
-    """Whether numbers may be looked at: on a GPU all would wait, and a compiler has none."""
+    """Whether numbers may be read: a GPU would have to be waited for, and a compiler has none."""
     return numbers.is_cpu and not recorded() and transformed() is None
 
 

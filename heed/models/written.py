@@ -1,4 +1,4 @@
-"""What a network that writes hands back: a whole text at once, or one step of it."""
+"""What a network that writes returns: a whole text at once, or one step of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heed.records import Attended
 
 
 class Unformed(NamedTuple):
-    """Logits as what they would be computed from: a loss can do with some of them at a time."""
+    """What logits are computed from, so that a loss can form only some of them at a time."""
 
     known: Tensor  # B T M
     weight: Tensor  # V M
@@ -22,10 +22,10 @@ class Unformed(NamedTuple):
 
     @staticmethod
     def of(known: Tensor, out: nn.Linear) -> Tensor | Unformed:
-        """What `out(known)` would be; or is, where it is more than a linear map.
+        """`out(known)`, not yet computed; computed where `out` is more than a linear map.
 
-        Weights enter as views: whoever looks for the parameters behind an output, as
-        DistributedDataParallel does, finds them by its graph alone.
+        Weights enter as views, because DistributedDataParallel finds the parameters behind an
+        output by its graph alone.
         """
         if type(out) is not nn.Linear or not plain([out]):
             logits: Tensor = out(known)
@@ -35,7 +35,7 @@ class Unformed(NamedTuple):
 
     @property
     def judge(self) -> Judge | None:
-        """What a loss is faster with between its products; None where it has nothing better."""
+        """What computes a loss faster between its products; None where PyTorch must."""
         return judging(self.weight)
 
     def form(self) -> Tensor:
@@ -66,7 +66,7 @@ class Written:
 
     @property
     def logits(self) -> Tensor:
-        """Of the next symbol after each input; formed now where they were not.    B T V"""
+        """The logits of the next symbol after each input, computed now if need be.    B T V"""
         return formed(self.output)
 
 
@@ -75,7 +75,7 @@ class Step(NamedTuple):
 
     logits  of the next symbol                        N V
     carry   for the next step; `select` follows the hypotheses of a beam
-    weight  who was looked at, the alignment's view   N S, or None where none was asked for
+    weight  of the alignment, over the source         N S, or None where none was asked for
     """
 
     logits: Tensor

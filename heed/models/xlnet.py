@@ -63,14 +63,14 @@ class Layer(nn.Module):
     def remember(
         self, h: Tensor, before: Tensor | None, types: Tensor | None, exists: Tensor | None = None
     ) -> heed.Memory:
-        """The content as all queries of this layer ask it, after what was kept.    B T M, B L M"""
+        """What all queries of this layer ask: what was kept, then the content.    B T M, B L M"""
         keys = h if before is None else torch.cat([before, h], 1)
         if types is not None:  # what was kept counts as of the first type
             types = pad(types, (keys.shape[1] - h.shape[1], 0))
         return self.attention.remember(keys, visible=exists, segments=types)
 
     def leave(self, x: Tensor, context: Tensor) -> Tensor:
-        """What goes on of a stream.    B T M -> B T M"""
+        """A stream as it leaves the layer, given what it read.    B T M -> B T M"""
         x = self.around_attention.leave(x, context)
         return self.around_feed.leave(x, self.feed(x))
 
@@ -106,7 +106,7 @@ class TwoStreams(nn.Module):
     causal  a symbol sees itself and what stands before it; else all of its segment, unless told
     memory  how many places are kept for the next segment; None: all there ever were
     reuse   how many of a segment's first symbols are kept; None: all of them
-    blind   what a query reads that sees nothing: "zero" (contract 1), or "uniform", the mean of
+    blind   what a query that sees nothing reads: "zero" (contract 1), or "uniform", the mean of
             all values, as in the published model
     """
 
@@ -141,16 +141,16 @@ class TwoStreams(nn.Module):
         memories: Memories | None = None,
         ahead: bool = False,
     ) -> Read:
-        """One segment: symbols B T -> states B T M; of the query stream where it is asked.
+        """One segment: symbols B T -> states B T M; the query stream's, with targets or `ahead`.
 
-        lengths   of each text, B; or which symbols are there, B T; nothing: all of them
-        types     which of several texts each symbol belongs to, B T; nothing: not compared
+        lengths   of each text, B; or which symbols are there, B T; None: all of them
+        types     which of several texts each symbol belongs to, B T; None: not compared
         targets   the places to be predicted, B P, each once; below 0: none -> states B P M
         visible   who may look at whom in the order of prediction, B T T. A symbol sees itself in
                   the content stream and never in the query stream, whatever is said here;
-                  nothing: nobody sees a target, unless the network is causal
+                  None: no symbol sees a target, unless the network is causal
         memories  what the segment before left; all may look at it
-        ahead     every place also predicts the symbol after it, and nobody looks ahead
+        ahead     every place also predicts the symbol after it, and none looks ahead
         """
         if ahead and (targets is not None or visible is not None):
             raise Refused("left to right is an order of its own: give targets, or ahead=True")

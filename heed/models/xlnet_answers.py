@@ -1,4 +1,4 @@
-"""What XLNet says of a text: its next symbols, hidden ones in any order, a label, labels, a span.
+"""XLNet's heads: next symbols, hidden ones in any order, a label, a label per symbol, a span.
 
     said = network(symbols, targets=places, visible=order)   # B T, B P, B T T -> said.logits B P V
     said = network(symbols)                                  # each next symbol -> said.logits B T V
@@ -80,9 +80,9 @@ class LanguageModel(nn.Module):
 
         targets   the places to be predicted, B P; below 0: none, whose logits mean nothing
         visible   who may look at whom in the order of prediction, B T T: what a target sees, and
-                  what every symbol sees besides itself; nothing: nobody sees a target, unless the
+                  what every symbol sees besides itself; None: no symbol sees a target, unless the
                   network is causal. Without targets the order is left to right
-        lengths   of each text, B; or which symbols are there, B T; nothing: all of them
+        lengths   of each text, B; or which symbols are there, B T; None: all of them
         types     which of several texts each symbol belongs to, B T
         memories  what the segment before left
         """
@@ -107,7 +107,7 @@ class LanguageModel(nn.Module):
         types: Tensor | None = None,
         memories: Memories | None = None,
     ) -> Carry:
-        """After the symbols of a prompt, which may be none.    N T -> carry
+        """The carry after a prompt, which may be empty.    N T -> carry
 
         Prompts of different lengths, N, stand at the end of their rows; what is in front of them
         is never looked at. A prompt is read as a whole unless the network is causal; each symbol
@@ -131,7 +131,7 @@ class LanguageModel(nn.Module):
         return Carry(tuple(memory.select(rows) for memory in carry.layers))
 
     def unformed(self, states: Tensor) -> Tensor | Unformed:
-        """The logits of any states, to be formed by whoever needs them.    B T M -> B T V"""
+        """The logits of any states, computed only when needed.    B T M -> B T V"""
         if self.output is not None:
             return Unformed.of(states, self.output)
         table = self.streams.words.weight
@@ -203,9 +203,9 @@ class Answerer(nn.Module):
     ) -> Recalled:
         """Symbols B T -> answers.
 
-        lengths  of each text, B; or which symbols are there, B T; nothing: all of them
+        lengths  of each text, B; or which symbols are there, B T; None: all of them
         types    which of several texts each symbol belongs to, B T
-        asked    no words are predicted here: that is the language model's
+        asked    refused unless None: the language model alone predicts words
         """
         if asked is not None:
             raise Refused("this head predicts no words: head='language' does, at its targets")

@@ -60,7 +60,7 @@ class XLNetSettings(TextSettings):
     memory: int | None = Field(512, ge=1, le=65536)  # places kept for the next segment; None: all
     reuse: int | None = Field(None, ge=1, le=65536)  # of a segment's first places; None: all
     clamp: int = Field(0, ge=0, le=65536)  # distances beyond it count as it; 0: none does
-    blind: Literal["zero", "uniform"] = "zero"  # what a query reads that sees nothing
+    blind: Literal["zero", "uniform"] = "zero"  # what a query that sees nothing reads
     tied: bool = True  # output = embedding
     head: Head = "none"
     labels: Annotated[int, Field(ge=1, le=65536)] = 2
@@ -134,7 +134,7 @@ def _attention(settings: XLNetSettings, look: Heads) -> heed.MultiHeadAttention:
 
 @torch.no_grad()
 def _draw(network: nn.Module, spread: float) -> None:
-    """New weights: all normal, the vectors of the score too; biases of linear maps zero."""
+    """Draw new weights: normal, the score's vectors too; biases of linear maps are zero."""
     draw(network, spread)
     for module in network.modules():
         if isinstance(module, Summary | Answerer | LanguageModel):

@@ -81,12 +81,12 @@ class Segment(NamedTuple):
         return there if remembered is None else there & pad(remembered, (0, T), value=True)
 
     def entered(self, h: Tensor) -> Tensor:
-        """The symbols as they enter the layers, what is padding without harm.    B T M"""
+        """The symbols as they enter the layers, with padding made harmless.    B T M"""
         table = self.table
         return h if table is None else harmless(h, table[:, self.before :])
 
     def remembered(self, layer: int) -> Tensor | None:
-        """What a layer remembers, what is padding without harm.    B L M"""
+        """What a layer remembers, with padding made harmless.    B L M"""
         if self.memories is None:
             return None
         kept, exists = self.memories.layers[layer], self.memories.exists
@@ -103,8 +103,8 @@ class Segment(NamedTuple):
     ) -> Sights:
         """Who sees whom. The query stream asks at the targets, or at each place for the next.
 
-        Without an order of their own, neither left to right nor told, all targets are hidden from
-        everyone: what a symbol knows of a target, a query would learn from it one layer later.
+        Where no order is given, neither left to right nor by a table, targets are hidden from every
+        symbol: what a symbol knows of a target, a query would learn from it one layer later.
         """
         (B, T), L, device = self.symbols.shape, self.before, self.symbols.device
         there, causal = self.table, causal or ahead
@@ -136,8 +136,7 @@ class Segment(NamedTuple):
 def harmless(x: Tensor, exists: Tensor) -> Tensor:
     """Zero for NaN and inf at places of padding: 0 times NaN would be NaN.    B T M, B T
 
-    Numbers stay: padding sees itself, and leaves what it is to the memories, as in the published
-    model.
+    Finite numbers stay: padding sees itself and enters the memories, as in the published model.
     """
     return x.where(exists[..., None] | x.isfinite(), 0)
 
@@ -164,7 +163,7 @@ def picked(x: Tensor, targets: Tensor) -> Tensor:
 
 
 def _check_table(own: Tensor, B: int, T: int) -> None:
-    """Who looks at whom speaks of these rows and of these symbols."""
+    """Refuse a table of who looks at whom that does not fit these rows and symbols."""
     if own.shape[0] not in (1, B) or own.shape[2] not in (1, T) or own.shape[3] != T:
         axes = " ".join(f"{a}={n}" for a, n in zip("BHTT", own.shape, strict=True))
         raise ShapeError(f"who looks at whom does not fit\n  given: {axes}\n  symbols: B={B} T={T}")

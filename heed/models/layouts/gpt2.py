@@ -35,7 +35,7 @@ FIELDS = {
 }
 
 OWN_SYMBOLS, OWN_END = 50257, 50256
-"""Of the vocabulary that GPT-2 was trained with: its last symbol begins and ends a text."""
+"""The size of GPT-2's own vocabulary, and its last symbol, which begins and ends a text."""
 
 
 def settings(config: dict[str, Any], head: str) -> GPT2Settings:

@@ -1,4 +1,4 @@
-"""How a Hugging Face folder says the same as heed: a table of names, walked in both directions."""
+"""How Hugging Face writes down what heed's settings and weights say: tables for both directions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rename(NamedTuple):
 
 
 def both(ours: str, theirs: str, *, transpose: bool = False) -> dict[str, Rename]:
-    """A weight and its bias; of a linear map the weight may be kept transposed."""
+    """The names of a weight and its bias; the weight of a linear map may be stored transposed."""
     return {
         f"{ours}.weight": Rename(f"{theirs}.weight", transpose),
         f"{ours}.bias": Rename(f"{theirs}.bias"),
@@ -38,7 +38,7 @@ def both(ours: str, theirs: str, *, transpose: bool = False) -> dict[str, Rename
 
 
 def as_viewed(settings: Any) -> dict[str, tuple[int, ...]]:
-    """Nothing is stored with other axes than the names say."""
+    """No stored shape differs from what `names` says."""
     return {}
 
 
@@ -65,14 +65,14 @@ class Layout(NamedTuple):
     where there is no head."""
 
     ignored: tuple[str, ...] = ()
-    """Names that a file may hold besides, as regular expressions: masks, and what is tied."""
+    """Regular expressions of other names that a file may hold: masks and tied weights."""
 
     stored: Callable[[Any], dict[str, tuple[int, ...]]] = as_viewed
-    """The shapes there of what `names` views with other axes."""
+    """The stored shapes of the weights that `names` reshapes."""
 
 
 SIZES = ("symbols", "width", "layers", "heads", "feed")
-"""What null would leave to a named size of heed, were it let through."""
+"""Fields that null would leave to a named size of heed: refused where it is not the default."""
 
 
 def translated(
@@ -81,7 +81,7 @@ def translated(
     names: Mapping[str, tuple[str, Any]],
     **known: Any,
 ) -> Settings:
-    """Settings from a config, whose own names stand in every complaint.
+    """Settings from a config; every error message uses the config's own names.
 
     names  of each of heed's fields: the key there, and what holds where it is left out
     """
@@ -110,7 +110,7 @@ def written(
     names: Mapping[str, tuple[str, Any]],
     architectures: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The way back of `translated`: what a config.json says of the fields in a table."""
+    """The inverse of `translated`: what a config.json says of the fields in a table."""
     size, theirs = settings.sizes._asdict(), {ours: name for name, ours in architectures.items()}
     return {
         "architectures": [theirs[head]],
@@ -144,7 +144,7 @@ def only(config: Mapping[str, Any], **expected: Any) -> None:
 
 
 def chosen(config: Mapping[str, Any], key: str, default: str, known: Mapping[str, str]) -> str:
-    """heed's word for a choice there."""
+    """heed's name for the value of a key, which must be one of the known ones."""
     found = config.get(key, default)
     if not isinstance(found, str) or found not in known:
         raise Refused(
@@ -159,7 +159,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh",
 }
-"""Their names of what bends, and heed's; two of them compute the same."""
+"""Hugging Face's names of activations, and heed's; two of theirs compute the same."""
 
 THEIR_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new"}
 

@@ -49,11 +49,11 @@ FIELDS = {
 DIRECTIONS = {"bi": "both", "uni": "left-to-right"}
 SUMMARIES = {name: name for name in ("last", "first", "mean")}
 NOTHING = {"mem_len": None, "reuse_len": None, "summary_activation": "none"}
-"""What heed says where one of these is empty: 0, null or no word."""
+"""heed's value where one of these keys is empty: 0, null or an empty string."""
 
 
 def settings(config: dict[str, Any], head: str) -> XLNetSettings:
-    """What a config.json says. A query that sees nothing reads there what is seen by all."""
+    """What a config.json says. In that model, a query that sees nothing reads the mean of all."""
     only(config, bi_data=False, same_length=False, summary_use_proj=True, untie_r=True)
     empty = {key: ours for key, ours in NOTHING.items() if not config.get(key, True)}
     said = {**config, **empty}
@@ -110,7 +110,7 @@ def names(settings: XLNetSettings) -> dict[str, Rename]:
 
 
 def stored(settings: XLNetSettings) -> dict[str, tuple[int, ...]]:
-    """The shapes that `names` views otherwise, as they are stored there."""
+    """The stored shapes of the weights that `names` reshapes."""
     body, (layers, width, _, heads) = _body(settings), settings.sizes
     own = (heads, width // heads)
     shapes: dict[str, tuple[int, ...]] = {f"{body}mask_emb": (1, 1, width)}
