@@ -19,15 +19,15 @@ from heed.data.plan import Ints, Plan, by_length, on_grid, permutation
 from heed.errors import Refused
 
 FILLER = -1
-"""The row number of a row that is none: all padding, of length 1; nothing may be learnt from it."""
+"""The row number of a filler: all padding, of length 1; nothing may be learnt from it."""
 
 
 @dataclass(frozen=True)
 class Batch:
     """Rows padded with 0.    tokens: B L for each column, lengths: B for each column, rows: B
 
-    `rows` says which rows of the corpus these are; FILLER marks those that are none. Count symbols
-    by `tokens != 0`, not by lengths, and they drop out by themselves.
+    `rows` says which rows of the corpus these are; FILLER marks fillers. Count symbols by
+    `tokens != 0`, not by lengths, and fillers drop out by themselves.
     """
 
     tokens: dict[str, Tensor]
@@ -35,7 +35,7 @@ class Batch:
     rows: Tensor
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same on another device; from pinned memory without waiting."""
+        """This batch on another device; from pinned memory without waiting."""
 
         def move(x: Tensor) -> Tensor:
             return x.to(device, non_blocking=x.device.type == "cpu")
@@ -46,16 +46,16 @@ class Batch:
 
     @property
     def shape(self) -> tuple[tuple[int, ...], ...]:
-        """Equal for batches that can take each other's place."""
+        """The shapes of its columns, equal for batches that can take each other's place."""
         return tuple(tuple(x.shape) for x in self.tokens.values())
 
     def clone(self) -> "Batch":
-        """The same in memory of its own."""
+        """A copy in memory of its own."""
         tokens = {name: x.clone() for name, x in self.tokens.items()}
         return Batch(tokens, {n: x.clone() for n, x in self.lengths.items()}, self.rows.clone())
 
     def copy_(self, other: "Batch") -> "Batch":
-        """Take over what is in another of the same shape."""
+        """Copy another batch of the same shape into this one."""
         for name, x in self.tokens.items():
             x.copy_(other.tokens[name], non_blocking=True)
             self.lengths[name].copy_(other.lengths[name], non_blocking=True)
@@ -63,14 +63,14 @@ class Batch:
         return self
 
     def pin_memory(self) -> "Batch":
-        """The same in page-locked memory, which a GPU reads while the host goes on."""
+        """A copy in page-locked memory, which a GPU reads while the host goes on."""
         tokens = {name: x.pin_memory() for name, x in self.tokens.items()}
         lengths = {name: x.pin_memory() for name, x in self.lengths.items()}
         return Batch(tokens, lengths, self.rows.pin_memory())
 
 
 class Planning(TypedDict):
-    """How rows become batches: what `Planned` is told."""
+    """How rows become batches: the arguments of `Planned`."""
 
     tokens: int
     seed: int
@@ -129,11 +129,11 @@ class Planned(ABC):
 
     @abstractmethod
     def _rows(self, number: int) -> tuple[Any, Ints]:
-        """The rows of an epoch, as `_batch` takes them, and how long each column of each is. N C"""
+        """The rows of an epoch, as `_batch` takes them, and the length of each column. N C"""
 
     @abstractmethod
     def _batch(self, rows: Any, chosen: Ints, fill: int, shape: Ints | None) -> Batch:
-        """Some rows and so many fillers; `shape`: how many rows there are, and how wide columns."""
+        """The chosen rows and so many fillers; `shape`: how many rows, and how wide the columns."""
 
 
 class Batches(Planned):

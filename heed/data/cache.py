@@ -1,6 +1,6 @@
 """Text tokenised once, kept in memory-mapped files: a corpus may be larger than the memory.
 
-    train.json            how many rows and symbols, of which data: written last, so it vouches
+    train.json            how many rows and symbols, of which data; written last: all is there
     train.source.tokens   every row's numbers, one after the other   uint16 or uint32
     train.source.offsets  where each row begins, and the end         int64, rows + 1
 
@@ -23,7 +23,7 @@ from heed.errors import Refused
 
 VERSION = 1
 HEADER_LIMIT = 1 << 20
-"""Bytes of header that are read at most: some thousand columns."""
+"""How many bytes a header may have: enough for some thousand columns."""
 OFFSET = np.dtype("<i8")
 KINDS: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
@@ -42,7 +42,7 @@ class Corpus:
 
     @classmethod
     def of(cls, columns: Mapping[str, Iterable[Sequence[int]]]) -> "Corpus":
-        """Held in memory, for little data."""
+        """A corpus held in memory, for little data."""
         rows = {
             name: [np.asarray(row, dtype=np.uint32) for row in c] for name, c in columns.items()
         }
@@ -83,7 +83,7 @@ class Corpus:
 
 
 class Writer(AbstractContextManager["Writer"]):
-    """Rows appended as they come. What stood there before goes only once all is written."""
+    """Writes a cache, rows as they come. It replaces an older one only once all is written."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Writer(AbstractContextManager["Writer"]):
         return self._open.enter_context(open(self._part / f"{self.name}.{end}", "wb"))
 
     def add(self, chunk: Mapping[str, Sequence[Sequence[int]]]) -> None:
-        """More rows: as many in every column."""
+        """Append rows, as many in every column."""
         if len({len(rows) for rows in chunk.values()}) != 1 or chunk.keys() != self.counts.keys():
             raise Refused(f"the columns differ in length: {_counts(chunk)}")
         for column, rows in chunk.items():
@@ -198,9 +198,9 @@ def encode(
 ) -> Iterator[int]:
     """Tokenise rows of texts, one text for each of `encoders`, a chunk at a time.
 
-    Gives how many rows have been read, chunk by chunk; when that ends, the cache is there.
+    Yields how many rows have been read, chunk by chunk; after the last one, the cache is there.
 
-    keep  may leave rows out, once it is known how long they are
+    keep  whether to keep a row, given the numbers of each of its texts
     """
     read = 0
     with Writer(folder, name, encoders, vocabulary=vocabulary, fingerprint=fingerprint) as writer:
@@ -260,7 +260,7 @@ def _mapped(path: str, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
 
 
 def _sync(folder: Path) -> None:
-    """A rename is on the disk once its folder is."""
+    """Write a folder to the disk, and with it the renames in it."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

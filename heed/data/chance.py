@@ -1,8 +1,8 @@
 """Random numbers that belong to a place: the same for the same seed, epoch, row and column,
 whatever else is in the batch, in any process and from anywhere in the middle of an epoch.
 
-Nothing is remembered and nothing goes on from draw to draw: each number is a hash of where it is
-needed, by the finaliser of SplitMix64 (Steele, Lea and Flood 2014, §3).
+There is no generator whose state a draw would change: each number is a hash of the place where it
+is needed, by the finaliser of SplitMix64 (Steele, Lea and Flood 2014, §3).
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ def below(limit: ArrayLike, *place: ArrayLike) -> NDArray[np.int64]:
 
 
 def _word(coordinate: ArrayLike) -> Words:
-    """Negative numbers as their two's complement."""
+    """A coordinate as 64 bits; negative numbers as their two's complement."""
     found: NDArray[Any] = np.asarray(coordinate)
     return found.astype(np.int64).astype(np.uint64)
 

@@ -1,7 +1,8 @@
 """Growing derivations of a synchronous grammar to a wished length, and writing their two sides.
 
-A chart says with what weight each symbol fills n words (the inside weights of Baker 1979, by length
-instead of by words), so a sentence of n words is drawn from top to bottom without ever failing.
+A chart has the weight with which each symbol fills n words (the inside weights of Baker 1979, by
+length instead of by words), so a sentence of n words is drawn from top to bottom without ever
+failing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Entry(NamedTuple):
 class Word(NamedTuple):
     """An English word of a rule and the Chinese word of the rule that it stands for, or -1.
 
-    forms: of a helping verb, told apart by the form that was asked of the rule.
+    forms: those of a helping verb, by the form that the rule is asked for.
     """
 
     text: str
@@ -65,7 +66,7 @@ class Grammar(NamedTuple):
 
 
 class Chart:
-    """With what weight each symbol fills n Chinese words; filled as far as it is asked.
+    """The weight with which each symbol fills n Chinese words, computed as far as it is asked for.
 
     counting: every rule and every word weighs one, so that the weight is a number of derivations.
     """
@@ -110,7 +111,7 @@ class Chart:
         return self._rests[key]
 
     def _fill(self, rule: Rule, i: int, n: int, k: int) -> float:
-        """The same, where child i takes k of the words."""
+        """That weight where child i takes k of the words."""
         rest = self._rest(rule, i + 1, n - k)
         return rest and rest * self._total(rule.children[i], k)
 
@@ -139,7 +140,7 @@ T = TypeVar("T")
 
 
 def _heaped(weighed: Iterable[tuple[T, float]]) -> tuple[list[T], list[float]]:
-    """What has weight, with the running sums that `_pick` looks into."""
+    """The items whose weight is not 0, with the running sums that `_pick` looks into."""
     kept = [(item, weight) for item, weight in weighed if weight]
     return [item for item, _ in kept], list(accumulate(weight for _, weight in kept))
 

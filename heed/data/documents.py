@@ -66,7 +66,7 @@ class SentenceReport(FilesReport):
     documents: int = 0
 
     def add(self, name: str, own: Any) -> None:
-        """One file more, of which all is read."""
+        """Add the report on a file that was read to its end."""
         super().add(name, own)
         self.documents += own.documents
 
@@ -84,7 +84,7 @@ def read_sentences(
     longest_characters: int = LONGEST,
     report: SentenceReport | None = None,
 ) -> Iterator[Sentence]:
-    """The sentences worth keeping, in their order; `report` counts along. None at all is refused.
+    """The sentences worth keeping, in order; `report` counts along. Files without any are refused.
 
     Where the first sentence of a document is dropped, the document opens with its second.
     """
@@ -164,7 +164,7 @@ class Documents:
 
     @classmethod
     def of(cls, documents: Iterable[Iterable[Sequence[int]]]) -> "Documents":
-        """Held in memory, for little data."""
+        """Documents held in memory, for little data."""
         rows = [(s, [int(i == 0)]) for document in documents for i, s in enumerate(document)]
         text, opens = zip(*rows, strict=True) if rows else ((), ())
         return cls(cache.Corpus.of({"text": text, "opens": opens}))
@@ -186,10 +186,10 @@ def encode(
     *,
     chunk: int = 2000,
 ) -> Iterator[int]:
-    """Tokenise into a cache that `Documents(Corpus.open(...))` reads; gives how many were read."""
+    """Tokenise into a cache that `Documents(Corpus.open(...))` reads; yields how many were read."""
 
     def text(texts: Sequence[str]) -> list[list[int]]:
-        return [ids[:-1] for ids in tokeniser.encode(texts)]  # no end, which rows bring themselves
+        return [ids[:-1] for ids in tokeniser.encode(texts)]  # rows add their own </s>
 
     def opens(flags: Sequence[str]) -> list[list[int]]:
         return [[len(flag)] for flag in flags]

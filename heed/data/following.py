@@ -23,7 +23,7 @@ from heed.errors import Refused
 
 FRAME = 3
 """Symbols of a row that are of neither segment: the one at the beginning, and two ends."""
-SHORT, LENGTH, PART, FOLLOWS, OTHER = 21, 22, 23, 24, 25  # which draw of a row this is
+SHORT, LENGTH, PART, FOLLOWS, OTHER = 21, 22, 23, 24, 25  # these tell a row's draws apart
 
 
 class Pairs(NamedTuple):
@@ -50,7 +50,7 @@ def following(
              its end, the longer one first
     short    of the stretches aim at a random shorter length, so that short rows are known, too
 
-    A document of one sentence has no B, and only serves as another document's.
+    A document of one sentence has no B; its sentence only serves as the B of other documents.
     """
     room = longest - FRAME
     if room < 2:
@@ -71,7 +71,7 @@ def following(
 def _parted(
     documents: Documents, room: int, seed: int, epoch: int, short: float
 ) -> Iterator[tuple[int, int, int, int, int]]:
-    """Sentences: A from, A to, B from, B to, and whether B follows."""
+    """For each row, by numbers of sentences: A from, A to, B from, B to; and whether B follows."""
     at, row = _Sentences(documents), 0
     draw = _Draws(seed, epoch, short, room)
     for low, high in zip(at.borders, at.borders[1:], strict=False):
@@ -96,7 +96,7 @@ def _parted(
 
 
 class _Sentences:
-    """Where sentences end, and where the documents do that they are in."""
+    """Where sentences end, and where their documents end."""
 
     def __init__(self, documents: Documents) -> None:
         self.ends, self._documents = np.asarray(documents.offsets), documents.documents
@@ -118,7 +118,7 @@ class _Sentences:
 
 
 class _Draws:
-    """What chance says of each row, many rows at a time."""
+    """The random draws of each row, made for many rows at a time."""
 
     AHEAD = 4096
 

@@ -64,7 +64,7 @@ def draw(
 ) -> Iterator[Sentence]:
     """Different sentences of shortest to longest Chinese words, the lengths evenly spread.
 
-    The part is a matter of the Chinese text alone: no sentence is in two of them.
+    The Chinese text alone decides the part, so no sentence is in two of them.
     """
     if part not in PARTS:
         raise UnknownName("part of the corpus", part, dict.fromkeys(PARTS))

@@ -1,6 +1,6 @@
 """Which texts of a single file are kept from training, to judge by: what they say alone decides.
 
-The same on every machine and in every order, and the same text is never on both sides.
+The choice is the same on every machine and in every order, and no text is on both sides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Part = Literal["train", "valid", "test"]
 class HeldOut(BaseModel):
     """Shares of the training file that are kept from training, where no file is given for them.
 
-    A text is held out by what it says and by the key: the same text always on the same side.
+    What a text says and the key decide its side, so the same text is always on the same side.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +34,7 @@ class HeldOut(BaseModel):
         return bool(self.valid or self.test)
 
     def only(self, part: str) -> Callable[[str], bool] | None:
-        """Which texts of the training file are of a part; None: all of them."""
+        """A test for the texts of the training file that belong to a part; None: all of them do."""
         return (lambda text: side(text, self) == part) if self else None
 
     def lacks(self, part: str, report: Report) -> NoReturn:
@@ -61,7 +61,7 @@ def side(text: str, held: HeldOut) -> Part:
 
 
 def check(held: HeldOut, *, valid: object, test: object, what: str, share: float) -> None:
-    """Each part from one place, and something to validate by; anything else is a ValueError.
+    """Raise a ValueError unless each part has one place and there is something to validate on.
 
     valid, test  files of their own, or None
     what, share  what there is to hold out, and how much of it is advised

@@ -22,7 +22,7 @@ from heed.errors import Refused
 
 Column = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, Field(min_length=1, max_length=200)]
 MOST = 10_000
-"""Labels that are told apart; more of them are a column of something else."""
+"""How many labels there may be; a column with more of them holds something else."""
 LONGEST_LABEL = 200
 FEW = 10
 """Labels, columns or keys that a complaint names."""
@@ -30,11 +30,11 @@ NAMES = ("text", "label")
 """What columns and keys are called unless told otherwise."""
 WHICH = "which to take: --text and --label; in a recipe, text and label"
 LONGEST_CELL = 1 << 23
-"""Characters of one cell of CSV: more of them are a quote that nobody closed."""
+"""How many characters a cell of CSV may have; a longer one is a quote that was not closed."""
 
 
 class Labelled(NamedTuple):
-    """A text and what it is."""
+    """A text and its label."""
 
     text: str
     label: str
@@ -110,11 +110,11 @@ def read_labelled(
     longest_characters: int = 100_000,
     report: Report | None = None,
 ) -> Iterator[Labelled]:
-    """The texts worth keeping, streamed; `report` counts along. None at all is refused.
+    """The texts worth keeping, streamed; `report` counts along. A file without any is refused.
 
     labels  those of the training data, and what they are called: any other is refused, with its
             line
-    only    which texts are asked for; others are not counted, and there may be none at all
+    only    whether a text is asked for; others are not counted, and there may be none at all
     """
     report = TextReport() if report is None else report
     for number, row in _rows(files):
@@ -157,7 +157,7 @@ def fits_a_line(label: str) -> bool:
 
 
 def _unseen(label: str, labels: Mapping[str, str]) -> str:
-    """Each label once, as files have it, with its name: 0 (negative)."""
+    """The complaint about an unknown label; known ones are shown with their names: 0 (negative)."""
     files = {name: label for label, name in labels.items() if name != label}
     called = {
         name: f"{files[name]} ({name})" if name in files else name for name in labels.values()
@@ -172,7 +172,7 @@ def _unseen(label: str, labels: Mapping[str, str]) -> str:
 
 
 def _rows(files: LabelledFiles) -> Iterator[tuple[int, Labelled]]:
-    """Each row with its line."""
+    """Each row with the number of its line."""
     if files.jsonl is not None:
         found = _json(files)
     else:
@@ -200,10 +200,10 @@ def _tsv(path: Path) -> Table:
 
 
 def _csv(path: Path) -> Table:
-    """Quoted cells may hold commas and go on over several lines; the number is of the last one.
+    """Rows of CSV, whose quoted cells may hold commas and go on over lines; numbers of last lines.
 
     How long a cell may be is a setting of the whole process, so it is changed for one row at a
-    time: texts that are too long are for the reader to count.
+    time. Texts that are too long are left to `read_labelled`, which counts them.
     """
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
     while True:
@@ -280,7 +280,7 @@ def _json(files: LabelledFiles) -> Iterator[tuple[int, str, str]]:
 
 
 class KeyTwice(Exception):
-    """A key that a JSON object has twice; which of its values is meant, nobody knows."""
+    """A key that a JSON object has twice, so that its value is unclear."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def _missing(row: Iterable[str]) -> str:
 
 
 def _label(row: dict[Any, Any], key: Any, where: str) -> str:
-    """Labels may be numbers in JSON; true and false are spelt as JSON does. null is none."""
+    """Labels may be numbers in JSON; true and false are spelt as in JSON. null is no label."""
     value = row.get(key)
     if key not in row:
         raise Refused(f"{where}: the key '{key}' {_missing(row)}")

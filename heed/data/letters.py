@@ -2,8 +2,8 @@
 
     film    <fi fil ilm lm>  <fil film ilm>  <film film>        runs of 3 to 5 letters
 
-What a run means is learnt from every word that has it, so that rare words have something to go by,
-and words that were never seen have, too. Bojanowski 2017 §3.2
+What a run means is learnt from every word that has it, so that rare words, and even words that were
+never seen, have something to go by. Bojanowski 2017 §3.2
 
 Which runs count follows from the vocabulary alone: nothing has to be kept beside it.
 """
@@ -21,26 +21,26 @@ from heed.data.vocabulary import SPACE
 from heed.errors import Refused
 
 MOST = 24
-"""Runs of one word that count."""
+"""How many runs of one word count."""
 
 LEAST = 2
-"""Words that a run must be in: what one word alone has tells no more than the word."""
+"""How many words a run must be in: a run of one word alone says no more than the word."""
 
 LONGEST = 64
-"""Letters of a word that are looked at."""
+"""How many letters of a word are looked at."""
 
 LARGEST = 1 << 22
-"""Runs of a whole vocabulary, counted in every word: bounds the time and the memory."""
+"""How many runs all words together may have: bounds the time and the memory."""
 
 GRAMS = LARGEST // LEAST
-"""How many different ones there can be, therefore."""
+"""How many different runs there can be, therefore."""
 
 
 class Letters:
     """The runs of `shortest` to `longest` letters that words share, numbered from 1.
 
-    words  of the vocabulary by their numbers; "" for a symbol that is none
-    known  the runs of each of them; 0 where there is none  V K
+    words  the vocabulary's words by their numbers; "" for a symbol that is no word
+    known  the runs of each of them; 0 where there are no more  V K
     """
 
     def __init__(self, words: Sequence[str], shortest: int, longest: int) -> None:
@@ -72,7 +72,7 @@ class Letters:
         return found
 
     def _of(self, word: str) -> list[int]:
-        """Of too many, some from the rarest to the most frequent, evenly."""
+        """The runs of a word; of too many, evenly some from the rarest to the most frequent."""
         runs = self._runs(_marked(word))
         numbers = sorted(self._numbers[run] for run in runs if run in self._numbers)
         if len(numbers) <= MOST:
@@ -89,7 +89,7 @@ def _cut(word: str, sizes: range) -> Iterator[str]:
 
 
 def _marked(word: str) -> str:
-    """In one form, with marks for where it begins and ends; nothing of what is no word."""
+    """A word in one form, between marks for its beginning and end; "" if nothing is left of it."""
     # Composed last, as vocabularies have it: lower case takes some characters apart.
     form = normalize("NFC", word[:LONGEST].replace(SPACE, "").lower())[:LONGEST]
     return f"<{form}>" if form else ""

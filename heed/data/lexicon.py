@@ -1,7 +1,7 @@
 """The words and the rules of the built-in corpus, as data: `grammar.py` reads them.
 
 A noun has a kind (what it is), a verb the kinds that it goes with, so that nobody eats a bicycle.
-看 is read with a text and watch with a film: the words around it decide, never a coin.
+看 is read with a text and watch with a film: the words around it decide, never chance.
 """
 
 COUNTED = ("person", "text", "film", "food", "thing", "clothes", "animal")
@@ -151,7 +151,7 @@ HELPERS = {
     "like": {"i": "like", "you": "like", "he": "likes", "they": "like"},
 }
 
-# The words of one rule that translate each other. 的, 吗, 了, 把, the, do, to, that have none.
+# Words of a rule that translate each other. 的, 吗, 了, 把, the, do, to, that have no counterpart.
 COUNTERPARTS = """
 我 i  和 and  ， ,  所以 so  因为 because  虽然 although  如果 if  时候 when  是 be  不 not  没 not
 没有 not  没有 have  有 have  会 will  想 want  喜欢 like  在 in  上 on  里 in  比 than  放 put

@@ -1,4 +1,4 @@
-"""Masked words: some symbols are hidden, and are to be found again (Devlin 2019 §3.1, A.1).
+"""Masked words: some symbols are hidden, and the model predicts them (Devlin 2019 §3.1, A.1).
 
     the cat sat on the mat     chosen: cat, mat
     the [M] sat on the dog     80 % become the mask, 10 % any symbol, 10 % stay as they are
@@ -24,7 +24,7 @@ from heed.errors import Refused
 Flags = NDArray[np.bool_]
 Share = Annotated[float, Field(ge=0, le=1)]
 MASK = "<mask>"
-CHOOSE, BECOME, OTHER = 11, 12, 13  # which draw of a place this is
+CHOOSE, BECOME, OTHER = 11, 12, 13  # these tell the draws of a place apart
 
 
 class Masking(BaseModel):
@@ -62,7 +62,7 @@ class Symbols(NamedTuple):
 
 
 def with_mask(tokeniser: Tokeniser) -> Tokeniser:
-    """The same tokeniser with one more piece, its last, for what is hidden.
+    """The same tokeniser with one more piece, its last: the mask.
 
     The piece is spelt "<mask>", and no text can become it: "<" and ">" always stand alone. A
     tokeniser that has it already comes back as it is.
@@ -106,12 +106,12 @@ def _alone(piece: str) -> bool:
 def masked(
     tokens: Ints, rows: Ints, symbols: Symbols, settings: Masking, *, seed: int, epoch: int
 ) -> tuple[Ints, Ints]:
-    """What the model reads, and what it is to find: 0 where nothing is asked.    B L, B -> B L, B L
+    """What the model reads, and the symbols to predict, 0 elsewhere.    B L, B -> B L, B L
 
     Of the n ordinary symbols of a row max(1, round(share · n)) are chosen, or none where there is
-    none. Of whole words come those that fit into that number, in a random order, the first always.
+    none. Whole words are taken in a random order if they fit into that number, the first always.
 
-    rows  the row's number, which its chance belongs to
+    rows  the number of each row, which its random draws belong to
     """
     row, place = rows[:, None], np.arange(tokens.shape[1])
     can = symbols.plain[tokens]

@@ -25,14 +25,14 @@ class Packed:
     """Batches of rows of `length` symbols: the columns "text" and "labels", the next symbols.
 
     stream   all symbols, one after the other
-    rows     in a batch
+    rows     how many a batch has
     borders  where documents begin, from 0 on, and the end: no row reaches over one. The rest of a
              document is a shorter row, padded with 0. None: rows go over borders, and only the
              rest of the stream, less than a row, is left out
     shuffle  False: the rows in their order, from the beginning of the stream. True: in a random
              order, and, where rows go over borders, cut somewhere else in each epoch
-    onward   each row goes on where that of the same place in the batch before ended; fewer rows
-             than a batch has are left out at the end
+    onward   each row continues the one at the same place of the batch before; rows left over at the
+             end, fewer than a batch has, are left out
     shard    (rank, world): this process's part of each batch, as in `Batches`
     fixed    the last batch filled up with rows of padding, so that there is one shape
     """
@@ -77,7 +77,7 @@ class Packed:
             yield self._batch(starts[at : at + self.rows], lengths[at : at + self.rows])
 
     def _planned(self, number: int) -> tuple[Ints, Ints]:
-        """Where each row begins, and how many symbols of it have one that follows."""
+        """Where each row begins, and how many of its symbols are followed by another."""
         draw = np.random.Philox(np.random.SeedSequence([self.seed, number]))
         starts, lengths = self._documents or self._whole(draw)
         if self.onward:
@@ -90,7 +90,7 @@ class Packed:
         return starts[order], lengths[order]
 
     def _whole(self, draw: np.random.Philox) -> tuple[Ints, Ints]:
-        last = len(self.stream) - 1  # which only follows
+        last = len(self.stream) - 1  # this symbol is predicted, and never read
         slack = min(self.length, last - self.length + 1)
         phase = int(draw.random_raw()) % slack if self.shuffle else 0
         starts = np.arange(phase, last - self.length + 1, self.length, dtype=np.int64)

@@ -20,7 +20,7 @@ B = TypeVar("B")
 
 
 class Pair(NamedTuple):
-    """What is given and what is asked for."""
+    """A source text and its target."""
 
     source: str
     target: str
@@ -104,7 +104,7 @@ def one_place(*ways: Mapping[str, Path | None]) -> None:
 class Report:
     """What became of the pairs: read = kept + dropped, at every moment."""
 
-    one: ClassVar[str] = "pair"  # of what is counted
+    one: ClassVar[str] = "pair"  # the name of what is counted
 
     read: int = 0
     kept: int = 0
@@ -115,7 +115,7 @@ class Report:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def drop_kept(self, reason: str) -> None:
-        """Drop one after all that had been kept."""
+        """Count one as dropped that had been counted as kept."""
         self.kept -= 1
         self.drop(reason)
 
@@ -135,9 +135,9 @@ def read_pairs(
     longest_characters: int = LONGEST,
     report: Report | None = None,
 ) -> Iterator[Pair]:
-    """The pairs worth keeping, streamed; `report` counts along. None at all is refused.
+    """The pairs worth keeping, streamed; `report` counts along. Files without any are refused.
 
-    only  the sources that are asked for; other pairs are not counted, and there may be none at all
+    only  whether a source is asked for; other pairs are not counted, and there may be none at all
     """
     report = Report() if report is None else report
     for pair in _rows(files):
@@ -152,7 +152,7 @@ def read_linked(
     only: Callable[[str], bool] | None = None,
     report: Report | None = None,
 ) -> Iterator[tuple[Pair, Links]]:
-    """The same pairs with their gold alignments: a dropped pair takes its line with it."""
+    """The same pairs with their gold alignments; where a pair is dropped, its line of links is."""
     if files.alignments is None:
         raise Refused(f"no alignments are given for {files}; name a Pharaoh file in `alignments`")
     report = Report() if report is None else report
@@ -167,7 +167,7 @@ def read_linked(
 
 
 def read_alignments(path: Path) -> Iterator[Links]:
-    """One line a pair, links in between spaces: "0-0 1-2" are sure, "2?1" is possible."""
+    """A line for each pair, its links parted by spaces: "0-0 1-2" are sure, "2?1" is possible."""
     for number, line in read_lines(path):
         sure: set[Link] = set()
         possible: set[Link] = set()
@@ -256,7 +256,7 @@ def _aligned(files: Files) -> Iterator[Pair]:
 def _together(
     left: Iterator[A], right: Iterator[B], names: tuple[str, str], what: str
 ) -> Iterator[tuple[A, B]]:
-    """Both to their ends: a difference is told with both counts, not with the shorter one."""
+    """Read both to their ends, so that a difference is reported with both counts."""
     counts = [0, 0]
     for a, b in zip_longest(left, right):
         counts[0] += a is not None

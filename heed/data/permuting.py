@@ -3,9 +3,9 @@
     the cat sat on the mat     to be predicted, in this order: "on the", then "cat"
                                "on" sees the, sat, mat; "the" sees "on" too; "cat" sees all others
 
-Who sees whom is told by one number a place, its order: those that are only read come first, and the
-others in the order in which they are predicted. A place sees what has a smaller order; a place that
-is not predicted sees itself, too. So the table of who sees whom is formed where it is needed.
+One number for each place, its order, says who sees whom: places that are only read come first, and
+the others in the order in which they are predicted. A place sees those of a smaller order; a place
+that is not predicted sees itself, too. So the table of who sees whom is formed where it is needed.
 """
 
 from typing import NamedTuple, Self
@@ -17,7 +17,7 @@ from heed.data.chance import below, uniform
 from heed.data.masking import Flags
 from heed.data.plan import Ints
 
-SPAN, OFFSET, ORDER = 31, 32, 33  # which draw of a place this is
+SPAN, OFFSET, ORDER = 31, 32, 33  # these tell the draws of a place apart
 
 
 class Permuting(BaseModel):
@@ -48,7 +48,7 @@ class Permuted(NamedTuple):
     order      B L
     predicted  B L, 1 or 0
     places     which places are predicted, from left to right; -1 where there are fewer    B K
-    labels     the symbols to be found there; 0 where there is none    B K
+    labels     the symbols to be predicted there; 0 where there is none    B K
     """
 
     order: Ints
@@ -101,7 +101,7 @@ def sees(order: Ints, predicted: Ints) -> Flags:
 
 
 def _spans(rows: Ints, L: int, settings: Permuting, seed: int, epoch: int) -> Flags:
-    """B -> B L"""
+    """Which places are in the spans.    B -> B L"""
     start, place = np.zeros(len(rows), np.int64), np.arange(L)
     chosen = np.zeros((len(rows), L), bool)
     for turn in range(-(-L // settings.context)):
@@ -126,9 +126,9 @@ def _one(can: Flags, rows: Ints, seed: int, epoch: int) -> Flags:
 def _order(
     tokens: Ints, can: Flags, chosen: Flags, rows: Ints, reuse: int, seed: int, epoch: int
 ) -> Ints:
-    """-1 and 0 to reuse - 1 for the part that is reused, from there on for the rest.    -> B L
+    """The order: -1 to reuse - 1 in the part that is reused, from there on in the rest.    -> B L
 
-    Padding comes after all, and is seen by nobody but padding.
+    Padding comes after all others, and only padding sees it.
     """
     B, L = tokens.shape
     order = np.zeros((B, L), np.int64)

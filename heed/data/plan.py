@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 POOL = 1 << 16
-"""Rows sorted by length together; the order of an epoch is random beyond that."""
+"""How many rows are sorted by length together; beyond that the order of an epoch is random."""
 SHAPES = 16
-"""Shapes of a grid, beside one for each width that bounds the longest column."""
+"""How many shapes a grid has, beside one for each width of the longest column."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def by_length(order: Ints, lengths: Ints, tokens: int) -> Plan:
 
 
 def longest_first(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]]:
-    """Rows by their names, those of similar length together; rows × longest within `tokens`."""
+    """Batches of rows of similar length, by their names; rows × longest is within `tokens`."""
     rows: list[int] = []
     for i in sorted(lengths, key=lambda i: -lengths[i]):
         if rows and (len(rows) + 1) * lengths[rows[0]] > tokens:

@@ -21,7 +21,7 @@ from heed.data.plan import Ints
 from heed.data.tokenise import BOS, EOS
 from heed.errors import Refused
 
-PHASE = 41  # which draw of a document this is
+PHASE = 41  # this tells the draw of a document from other draws
 
 
 class Rows(Protocol):
@@ -42,7 +42,7 @@ class Maker(Protocol):
     """Makes the rows of an epoch."""
 
     def __call__(self, seed: int, epoch: int) -> Rows:
-        """The same from the same seed and epoch."""
+        """The rows of an epoch, the same from the same seed and epoch."""
 
 
 class Remade(Planned):
@@ -71,9 +71,9 @@ class MaskedPairs:
 
     text      <s> A </s> B </s>, some of it hidden    B L
     segments  0 for A, 1 for B    B L
-    places    what is to be found; 0 where there is none    B K
+    places    where symbols are to be predicted; 0 where there is none    B K
     labels    the symbols there; 0 where there is none    B K
-    follows   1 where B follows A, 2 where it does not; 0 for a row that is none    B 1
+    follows   1 where B follows A, 2 where it does not; 0 for a filler    B 1
     """
 
     documents: Documents
@@ -139,7 +139,7 @@ def _hidden(
     seed: int,
     epoch: int,
 ) -> dict[str, Ints]:
-    """Text with words hidden, and what is to be found where."""
+    """Text with words hidden, their places, and the symbols to be predicted there."""
     read, labels = masked(text, rows, of.symbols, of.masking, seed=seed, epoch=epoch)
     asked = labels != 0
     most = int(np.rint(of.masking.share * width)) + 1 if width else asked.sum(1).max(initial=1)
@@ -186,9 +186,9 @@ class _Permuted:
 
 
 def stretches(documents: Documents, room: int, seed: int, epoch: int) -> tuple[Ints, Ints]:
-    """Every document cut into stretches of `room` symbols, somewhere else in each epoch.
+    """Cut every document into stretches of `room` symbols, at other places in each epoch.
 
-    The first of a document and the last may be shorter. Gives where each begins, and its length.
+    The first of a document and the last may be shorter. Returns where each begins, and its length.
     """
     if room < 1:
         raise Refused("rows have no room for a symbol beside their beginning and end")

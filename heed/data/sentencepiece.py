@@ -1,8 +1,7 @@
 """A sentencepiece model file, read without its library: pieces, scores and the normaliser's table.
 
 The file is a protocol buffer: fields one after the other, each a key (number and wire type) and a
-value. Four of its fields say how text is cut; the others say how it was trained, and are passed
-over.
+value. Four of its fields say how text is cut; the others say how it was trained, and are skipped.
 
     message ModelProto {
       repeated SentencePiece pieces = 1;      { string piece = 1; float score = 2; Type type = 3; }

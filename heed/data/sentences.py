@@ -1,4 +1,4 @@
-"""Where sentences end: at marks, but not after what is abbreviated; a simple rule for many scripts.
+"""Where sentences end: at marks, but not after abbreviations; a simple rule for many scripts.
 
 Dr. No said "go away!" He did.    ->    Dr. No said "go away!"  |  He did.
 """
@@ -6,9 +6,9 @@ Dr. No said "go away!" He did.    ->    Dr. No said "go away!"  |  He did.
 import re
 from collections.abc import Iterable, Iterator
 
-# An end, whatever closes after it, and then a space; marks of unspaced scripts need none.
+# An end mark, closing quotes and brackets, then a space; marks of unspaced scripts need no space.
 END = re.compile(r"[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？]+[”’」』）》]*")
-# What has a full stop after it and seldom ends a sentence; and initials.
+# Abbreviations with a full stop, which seldom end a sentence; and initials.
 ABBREVIATED = re.compile(
     r"(?:^|[\s(\"'“‘])(?:[A-Za-z]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|vs|cf|etc|al|e\.g|i\.e|Fig|Eq|Sec|No|"
     r"Vol|pp|approx)\.$"
@@ -18,8 +18,8 @@ ABBREVIATED = re.compile(
 def flowing(lines: Iterable[str | None], longest: int) -> Iterator[str | None]:
     """Text that flows on from line to line, cut at marks; None ends a sentence, too.
 
-    What goes on for more than `longest` characters without a mark comes out as it is, so that no
-    more than that is held.
+    A stretch of more than `longest` characters without a mark is yielded as it is, so that no more
+    than that is held in memory.
     """
     rest = ""
     for line in lines:

@@ -21,7 +21,7 @@ from heed.data.text import counted, encodable, is_json_lines, read_json, read_li
 from heed.errors import Refused
 
 MOST = 20
-"""Files that are told of one by one; of more there is only the sum."""
+"""How many files are reported one by one; further ones count in the sum alone."""
 
 
 class TextFiles(BaseModel):
@@ -65,7 +65,7 @@ class TextFiles(BaseModel):
         return self.text or self.jsonl
 
     def one(self, path: Path) -> Self:
-        """The same of one file alone."""
+        """The same settings for one of the files."""
         return self.model_copy(update={"text" if self.text else "jsonl": (path,)})
 
     def __str__(self) -> str:
@@ -80,9 +80,9 @@ def _single(value: Any) -> bool:
 
 
 def told(kind: type[Kind]) -> Callable[[Any], Kind | tuple[Kind, ...]]:
-    """Checks what a recipe says of files: settings, a path, or a list of either.
+    """A validator of what a recipe says of files: settings, a path, or a list of either.
 
-    A path has its format by its ending; paths of one format are one source.
+    The ending of a path tells its format; paths of one format are one source.
     """
     several = TypeAdapter(tuple[kind, ...])  # type: ignore[valid-type]
 
@@ -109,8 +109,8 @@ TextSources = Annotated[TextFiles | tuple[TextFiles, ...], BeforeValidator(told(
 
 
 def each_file(sources: Kind | Sequence[Kind], folder: Path | None = None) -> list[tuple[str, Kind]]:
-    """Every file by itself, and its name as it was told. One that is not there is refused at once,
-    not when those before it have been read.
+    """Every file by itself, and its name as it was given. A missing one is refused at once, not
+    when those before it have been read.
 
     folder  where they are looked for, unless their paths are absolute
     """
@@ -129,7 +129,7 @@ def each_file(sources: Kind | Sequence[Kind], folder: Path | None = None) -> lis
 
 
 def text_lines(path: Path, column: int | None = None) -> Iterator[str]:
-    """The lines of a text file; of a table, what is in a column of it."""
+    """The lines of a text file; or, with a column, the cells in that column of a table."""
     for number, line in read_lines(path):
         if column is None or not line.strip():
             yield line
@@ -143,8 +143,7 @@ def text_lines(path: Path, column: int | None = None) -> Iterator[str]:
 
 
 def json_documents(path: Path, key: str) -> Iterator[list[str]]:
-    """The sentences of each document; a text has a sentence a line; in a list each text is one,
-    whatever is inside."""
+    """The sentences of each document: the lines of a text, or the texts of a list as they are."""
     for number, line in read_lines(path):
         if line.strip():
             yield _document(line, key, f"{path}:{number}")
@@ -169,7 +168,7 @@ class FilesReport(Report):
     files: list[tuple[str, "FilesReport"]] = field(default_factory=list)
 
     def add(self, name: str, own: Any) -> None:
-        """One file more, of which all is read."""
+        """Add the report on a file that was read to its end."""
         self.read += own.read
         self.kept += own.kept
         for reason, count in own.dropped.items():
@@ -177,7 +176,7 @@ class FilesReport(Report):
         self.files.append((name, own))
 
     def told(self, what: str) -> Iterator[str]:
-        """A line for each file, where there are several, and one for all."""
+        """A line on each file, where there are several, and one on all together."""
         if len(self.files) < 2:
             yield f"{what}: {self}"
             return

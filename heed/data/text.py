@@ -1,5 +1,4 @@
-"""Lines of text out of a file, plain or gzip, nothing else taken for the end of a line; and JSON
-that stands in one."""
+"""Lines of text from a file, plain or gzip, which end at a newline alone; and JSON in a line."""
 
 import gzip
 import json
@@ -15,7 +14,7 @@ from heed.errors import Refused
 GZIP = b"\x1f\x8b"
 BOM = "\ufeff"
 LONGEST = 1 << 26
-"""Bytes of one line: what is longer is no text of lines, and would be held in memory whole."""
+"""How many bytes a line may have: a longer one is no line of text, and would fill the memory."""
 
 
 def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
@@ -32,7 +31,7 @@ def read_lines(path: str | PathLike[str]) -> Iterator[tuple[int, str]]:
 
 
 def read_json(line: str, where: str, **hooks: Any) -> Any:
-    """What a line of JSON says; `hooks` are those of `json.loads`."""
+    """Parse a line of JSON; `hooks` are those of `json.loads`."""
     try:
         return json.loads(line, **hooks)
     except (ValueError, RecursionError) as error:
@@ -50,7 +49,7 @@ def counted(n: int, name: str) -> str:
 
 
 def encodable(text: str, where: str) -> str:
-    """JSON can spell half a surrogate pair, which no UTF-8 text holds."""
+    """Refuse half a surrogate pair, which JSON can spell and UTF-8 cannot hold."""
     try:
         text.encode()
     except UnicodeEncodeError:

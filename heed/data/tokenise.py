@@ -15,12 +15,12 @@ from heed.errors import Refused, UnknownName
 __all__ = ["BOS", "EOS", "KINDS", "PAD", "SPECIALS", "UNK", "Kind", "Tokeniser"]
 
 LARGEST = 1 << 28
-"""Bytes of a tokenizer.json; vocabularies of a million pieces are far below."""
+"""How many bytes a tokenizer.json may have; with a million pieces it has far fewer."""
 IS_WHITE = re.compile(WHITE)
 
 
 class Ruled:
-    """The rules of one tokenizer.json, and what is the same whatever they are."""
+    """The rules of one tokenizer.json, and what can be done with any rules."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.encode_special_tokens = True  # a special symbol in a text is ordinary text
@@ -28,7 +28,7 @@ class Ruled:
 
     @property
     def rules(self) -> str:
-        """All that a tokenizer.json says."""
+        """The contents of the tokenizer.json."""
         return self._tokenizer.to_str()
 
     @property
@@ -41,7 +41,7 @@ class Ruled:
         return self._tokenizer.token_to_id(piece)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Each text's numbers; what stands around them is in the rules."""
+        """Each text's numbers, with the special symbols that the rules put around them."""
         return [coded.ids for coded in self._tokenizer.encode_batch_fast(list(texts))]
 
     def save(self, path: str | Path) -> None:
@@ -60,7 +60,7 @@ class Tokeniser(Ruled):
         self.kind = kind
         size = tokenizer.get_vocab_size()
         self._pieces = [tokenizer.id_to_token(i) or "" for i in range(size)]
-        # Where a whole word is unknown, the space before it is inside what is not known.
+        # These kinds replace a whole word by <unk>, and with it the space before the word.
         self._unknown = (SPACE if kind in ("word", "wordpiece") else "") + SPECIALS[UNK]
 
     @classmethod
@@ -101,7 +101,8 @@ class Tokeniser(Ruled):
     def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
         """A label for each number, for pictures; no marks for spaces.
 
-        With the text that they are of, or begin, what is unknown is called as it is there.
+        Given the text whose numbers, or first numbers, these are, an unknown piece is labelled as
+        it stands in the text.
         """
         unknown = iter(self._unknown_in(text) if text is not None and UNK in ids else ())
         return [
@@ -156,13 +157,13 @@ class Tokeniser(Ruled):
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokeniser":
-        """What `save` wrote. Rules other than heed's own are refused: a file is only data."""
+        """Load what `save` wrote. Rules other than heed's own are refused: a file is only data."""
         tokenizer, kind = vocabulary.parse(read_rules(path), path)
         return cls(tokenizer, kind)
 
 
 def write_rules(path: str | Path, rules: str) -> None:
-    """A tokenizer.json, whole or not at all."""
+    """Write a tokenizer.json, whole or not at all."""
     path = Path(path)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -177,7 +178,7 @@ def write_rules(path: str | Path, rules: str) -> None:
 
 
 def read_rules(path: str | Path) -> str:
-    """The text of a tokenizer.json that may be anybody's; it has still to be looked at."""
+    """The text of a tokenizer.json from any source; what it says has still to be checked."""
     try:
         if os.path.getsize(path) > LARGEST:
             raise Refused(f"{path}: too large for a tokeniser")

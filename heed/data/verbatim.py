@@ -3,8 +3,9 @@ r"""Text to numbers and back with nothing changed: every space, line break and c
     character   each character of the training text has a number; others are <unk>
     byte-bpe    pieces of bytes, merged by frequency, so that nothing is unknown. Radford 2019 §2.2
 
-For language models, which write text as it stands in a file. (`tokenise.py` is for sentences,
-where white space only parts words.) Kept as one tokenizer.json, whose rules are only ever these.
+These are for language models, which write text as it stands in a file. (`tokenise.py` is for
+sentences, where white space only parts words.) They are kept as one tokenizer.json; a file with
+other rules is refused.
 """
 
 import json
@@ -23,7 +24,7 @@ from heed.errors import Refused, UnknownName
 Kind = Literal["character", "byte-bpe"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 CHUNK = 1 << 16
-"""Characters that are cut into symbols at a time."""
+"""How many characters are cut into symbols at a time."""
 
 
 class Verbatim(Ruled):
@@ -40,7 +41,7 @@ class Verbatim(Ruled):
     def train(cls, kind: Kind, texts: Iterable[str], size: int = 8000) -> "Verbatim":
         """A vocabulary of at most `size` symbols, the four special ones among them.
 
-        The commonest characters come first, those as common in the order of their code points.
+        The commonest characters come first, equally common ones in the order of their code points.
         """
         if kind not in KINDS:
             raise UnknownName("tokeniser", kind, KINDS)
@@ -72,7 +73,7 @@ class Verbatim(Ruled):
         return int(self._tokenizer.get_vocab_size())
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text up to </s>; bytes that are no text, and what is unknown, are shown as �."""
+        """The text up to </s>; bytes that are no UTF-8 and unknown symbols are shown as �."""
         kept = []
         for i in ids:
             if i == EOS:
@@ -97,7 +98,7 @@ class Verbatim(Ruled):
 
     @classmethod
     def load(cls, path: str | Path) -> "Verbatim":
-        """What `save` wrote. Rules other than heed's own are refused: a file is only data."""
+        """Load what `save` wrote. Rules other than heed's own are refused: a file is only data."""
         return cls(*_parsed(read_rules(path), path))
 
 

@@ -43,8 +43,8 @@ class Format(NamedTuple):
     roles: dict[str, str]
     """Which piece has which role, in the order in which missing ones get their numbers."""
     around: tuple[str, str] | None = None
-    """What stands around a text, and around a pair; with the segment of each. None: a beginning
-    and an end if the settings say so."""
+    """The templates of a text and of a pair, with the segment of each part. None: a beginning and
+    an end if the settings say so."""
 
 
 BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -154,9 +154,9 @@ def read(files: Mapping[str, bytes], symbols: int, where: str) -> Vocabulary | N
 
 
 def _check(found: Vocabulary, symbols: int, where: str) -> None:
-    """Refuses what would go wrong later: numbers shared, or without a row; no piece for unknowns.
+    """Refuse what would fail later: shared numbers, numbers without a row, no piece for unknowns.
 
-    A piece that is added gets the next number by the count of pieces, which another one has if a
+    The number of an added piece is the count of pieces, and another piece has that number if a
     piece stands twice or numbers are left out.
     """
     names: dict[int, str] = {}
@@ -182,7 +182,7 @@ def _check(found: Vocabulary, symbols: int, where: str) -> None:
 
 
 def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
-    """A tokeniser out of the older files, which say less than a tokenizer.json."""
+    """A tokeniser made from the older files, which say less than a tokenizer.json."""
     tokenizer = form.make(given)
     names = form.roles | _told(given.told)
     _add(tokenizer, _numbered(given), given.symbols, given.where)
@@ -205,7 +205,7 @@ def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
 
 
 def _make_special(tokenizer: Tokenizer, names: Iterable[str], symbols: int) -> None:
-    """Pieces that are never cut; one that would get a number without a row is left out."""
+    """Have pieces never cut; those that would get a number without a row are left out."""
     wanted = list(dict.fromkeys(names))
     added = [name for name in wanted if tokenizer.token_to_id(name) is None]
     beyond = set(added[max(0, symbols - tokenizer.get_vocab_size()) :])
@@ -224,7 +224,7 @@ def _check_around(name: str, numbered: bool, given: Given) -> None:
 
 
 def _ends(given: Given) -> tuple[str, str]:
-    """What stands around a text where that is a matter of two settings."""
+    """The templates of a text and of a pair where two settings decide them."""
     begin = "{bos}:0 " if given.flag("add_bos_token", False) else ""
     end = " {eos}:0" if given.flag("add_eos_token", False) else ""
     single = f"{begin}$A:0{end}"

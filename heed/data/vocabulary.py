@@ -78,7 +78,7 @@ def train(
 
 
 def _hold_back(texts: Iterator[str], held: list[str]) -> Iterator[str]:
-    """Texts without unspaced scripts at once; the others are kept until there are enough."""
+    """Yield texts without unspaced scripts; hold the others until there are enough of them."""
     for text in texts:
         if not UNSPACED_RUN.search(text):
             yield text
@@ -122,7 +122,7 @@ def _cut(tokenizer: Tokenizer, words: Counter[str], counts: Counter[str]) -> Non
 
 
 def _number(tokenizer: Tokenizer, kind: Kind, counts: Counter[str], size: int, least: int) -> None:
-    """The most frequent get a number; those as frequent in the order of their characters."""
+    """Number the most frequent stretches; ties go by the order of their characters."""
     counts.pop(SPACE, None)
     ranked = sorted(counts, key=lambda stretch: (-counts[stretch], stretch))
     common = [stretch for stretch in ranked if counts[stretch] >= least]
@@ -162,7 +162,7 @@ def _learn(tokenizer: Tokenizer, kind: Kind, texts: Iterator[str], size: int, le
 
 
 def _settle(tokenizer: Tokenizer) -> None:
-    """Scores to four places, pieces in the order of scores and characters: the last digits of the
+    """Round scores to four places and sort pieces by score and characters: the last digits of the
     trainer's sums depend on its threads, and the same texts must give the same file."""
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"][len(SPECIALS) :]
     ranked = sorted(((piece, round(score, 4)) for piece, score in vocabulary), key=_by_score)

@@ -1,4 +1,4 @@
-"""The files of a vocabulary, each read with suspicion: sizes and numbers first, pieces then."""
+"""The files of a vocabulary, none of them trusted: sizes and numbers are checked before use."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from heed.errors import Refused
 Made = TypeVar("Made")
 
 FEW = 20_000
-"""Commas and brackets that rules may have beside those of their pieces."""
+"""How many commas and brackets rules may have beside those of their pieces."""
 GROWTH = 100
-"""Times that the steps of a tokenizer.json may lengthen a text before it is cut."""
+"""How many times as long the steps of a tokenizer.json may make a text before it is cut."""
 
 
 class Given(NamedTuple):
@@ -33,9 +33,9 @@ class Given(NamedTuple):
         return f"{self.where}/{name}"
 
     def table(self, name: str) -> dict[str, Any]:
-        """A JSON object; of a file that is not there an empty one.
+        """The JSON object in a file; an empty one if there is no such file.
 
-        What takes memory in JSON are its values, and they are counted before it is parsed.
+        The values of JSON are what takes memory, so they are counted before it is parsed.
         """
         data = self.files.get(name, b"{}")
         values = sum(map(data.count, (b",", b"[", b"{")))
@@ -66,7 +66,7 @@ class Given(NamedTuple):
 
 
 def whole(given: Given) -> Tokenizer:
-    """A tokenizer.json."""
+    """The tokeniser that a tokenizer.json describes."""
     name = given.path("tokenizer.json")
     rules = given.table("tokenizer.json")
     try:
@@ -89,9 +89,9 @@ def whole(given: Given) -> Tokenizer:
 
 
 def _growth(step: Any) -> int:
-    """Times that a step of a tokenizer.json, or a sequence of them, may lengthen a text at most.
+    """How many times as long a step of a tokenizer.json, or a sequence of them, may make a text.
 
-    A regular expression may match between any two characters, where a text is put in.
+    A regular expression may match between any two characters, and something be put in there.
     """
     if step is None:
         return 1
@@ -108,7 +108,7 @@ def _growth(step: Any) -> int:
 
 
 def wordpiece(given: Given) -> Tokenizer:
-    """A vocab.txt: a piece per line, its number that of the line. Devlin 2019."""
+    """The tokeniser of a vocab.txt, where a piece has the number of its line. Devlin 2019."""
     lines = given.lines("vocab.txt")
     pieces = {line: i for i, line in enumerate(lines)}
     name = given.path("vocab.txt")
@@ -127,7 +127,7 @@ def wordpiece(given: Given) -> Tokenizer:
 
 
 def byte_level(given: Given) -> Tokenizer:
-    """vocab.json and merges.txt: byte-pair encoding of bytes, so nothing is unknown. Radford 2019.
+    """Byte-pair encoding by vocab.json and merges.txt, so that nothing is unknown. Radford 2019.
 
     The merges stand in the order in which they are made, after a line that may say a version.
     """
@@ -187,7 +187,7 @@ def contents(tokens: Any) -> Iterator[str]:
 
 
 def _check_numbers(pieces: Any, below: int, name: str) -> None:
-    """Each piece has a number of its own, within the model's symbols."""
+    """Refuse pieces unless each has a number of its own, within the model's symbols."""
     if not isinstance(pieces, dict) or not pieces:
         raise Refused(f"{name}: not a vocabulary, or an empty one")
     if len(pieces) > below:
@@ -200,12 +200,12 @@ def _check_numbers(pieces: Any, below: int, name: str) -> None:
 
 
 def _built(make: Callable[[], Made], name: str) -> Made:
-    """What the library makes of a file, or a line that says it could not."""
+    """What the library makes of a file; its failure becomes one clear line."""
     return tried(make, f"{name}: not a tokeniser, or a broken one")
 
 
 def tried(make: Callable[[], Made], says: str) -> Made:
-    """What the library answers, or a line for what it could not do."""
+    """What the library answers; its failure becomes the line given."""
     try:
         return make()
     except (KeyboardInterrupt, SystemExit, MemoryError):
