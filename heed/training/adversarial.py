@@ -1,4 +1,4 @@
-"""Examples moved a little for the worse, to be learnt beside the plain ones. Miyato 2017 §3
+"""Adversarial examples: texts moved a little for the worse, learnt beside the plain. Miyato 2017 §3
 
     r = ε √n g / ‖g‖,    g the gradient of a text's loss with respect to its word vectors
 
@@ -15,17 +15,17 @@ from torch import Tensor
 
 
 def twice() -> AbstractContextManager[None]:
-    """For a network's pass whose graph goes backwards twice, and for the first time back: a
-    compiled network would free what the second time needs."""
+    """A context for a forward pass that is followed by two backward passes, and for the first of
+    them: a compiled network would free what the second one needs."""
     patched: AbstractContextManager[None] = cast(Any, compiling).patch(donated_buffer=False)
     return patched
 
 
 def nudge(losses: Tensor, vectors: Tensor, lengths: Tensor, size: float) -> Tensor:
-    """Where the vectors of each text are to be moved: no gradient flows through it.
+    """How far the vectors of each text are to be moved; no gradient flows through it.
 
     losses   one for each text, from a graph that is still needed, made within `twice`  B
-    vectors  that the losses were computed from  B S E
+    vectors  what the losses were computed from  B S E
     size     ε: how far a word moves on average
     """
     with twice():

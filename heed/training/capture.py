@@ -23,17 +23,17 @@ class Fixed(Protocol):
 
     @property
     def shape(self) -> Hashable:
-        """Equal for batches that can take each other's place."""
+        """Its shape, equal for batches that can take each other's place."""
 
     def clone(self) -> Self:
-        """The same, in memory of its own."""
+        """A copy in memory of its own."""
 
     def copy_(self, other: Self) -> object:
-        """Take over the contents of another."""
+        """Copy the contents of another batch into this one."""
 
 
 Backward = Callable[[Any, Tensor], dict[str, Tensor]]
-"""Adds the gradients of a batch, times a factor, to the weights; gives figures to report."""
+"""Adds the gradients of a batch, times a factor, to the weights'; returns figures to report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class _Recorded:
 
 
 class Captured:
-    """The same as `backward`, replayed from a graph once a shape has been met.
+    """Does what `backward` does; a graph is captured for each new shape, and replayed.
 
     Gradients must stay in place: zero them, never set them to None. All graphs share one pool of
-    memory, since no two run at a time. They are recorded on the one stream on which they rehearse:
-    libraries keep a workspace for each stream that they have met.
+    memory, since no two run at a time. Eager rounds and captures share one stream, since libraries
+    keep a workspace for each stream that they have met.
     """
 
     def __init__(self, backward: Backward, model: nn.Module) -> None:
@@ -78,7 +78,7 @@ class Captured:
         return _Recorded(batch, factor, graph, figures)
 
     def _rehearse(self, batch: Any, factor: Tensor, stream: torch.cuda.Stream) -> None:
-        """Some rounds whose gradients nobody wants: those that are there are put aside."""
+        """Some eager rounds, whose gradients are dropped; those from before are put back."""
         weights = [w for w in self.model.parameters() if w.requires_grad]
         kept = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
         stream.wait_stream(torch.cuda.current_stream())
@@ -94,5 +94,5 @@ class Captured:
 
 @cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Where graphs of a device are recorded."""
+    """The stream on which the graphs of a device are recorded."""
     return torch.cuda.Stream(device)

@@ -92,13 +92,13 @@ def _manifest(files: Mapping[str, durable.Digest]) -> dict[str, Any]:
 
 
 def _seal(manifest: Mapping[str, Any], folder: Path) -> bytes:
-    """The manifest's own bytes, which hold their own hash: nobody else vouches for them."""
+    """The manifest as bytes, with a hash of itself, since no other file holds one of it."""
     text = durable.dump_json(dict(manifest), folder / MANIFEST)
     return durable.dump_json({**manifest, "seal": hashlib.sha256(text).hexdigest()}, folder)
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Check every file against the manifest, and give it; Damaged names the first that differs."""
+    """Check every file against the manifest, which is returned; Damaged names the first fault."""
     manifest = _read_manifest(folder)
     files = manifest["files"]
     found = set(os.listdir(folder)) - {MANIFEST}
@@ -148,7 +148,7 @@ def load(folder: Path, groups: Collection[str] | None = None) -> Saved:
 
 
 def at(checkpoints: Path, step: int) -> Path:
-    """Where the checkpoint of a step belongs."""
+    """The folder of a step's checkpoint."""
     return checkpoints / f"step-{step}"
 
 
@@ -205,7 +205,7 @@ def forget(checkpoints: Path, unwanted: Callable[[dict[str, Any]], bool]) -> Non
 
 
 def _discard(folder: Path) -> None:
-    """Out of sight first, so that one that is half removed is never taken for a damaged one."""
+    """Rename it first, so that a half-removed checkpoint is never taken for a damaged one."""
     gone = durable.aside(folder)
     os.rename(folder, gone)
     durable.remove(gone)

@@ -34,7 +34,7 @@ if SEND_BUFFERS not in inspect.signature(DistributedDataParallel).parameters:
 
 @dataclass(frozen=True, slots=True)
 class Distributed:
-    """Which of the processes this is; `Distributed()` is the only one."""
+    """Which of the processes this is; `Distributed()` stands for a single process."""
 
     rank: int = 0
     world: int = 1
@@ -50,7 +50,7 @@ class Distributed:
         return self._reduce(numbers, dist.ReduceOp.SUM)
 
     def greatest(self, number: int) -> int:
-        """The greatest that any process says: whoever wants to stop, stops all."""
+        """The greatest number of any process: if one wants to stop, all of them do."""
         return self._reduce((number,), dist.ReduceOp.MAX)[0]
 
     def _reduce(self, numbers: tuple[int, ...], how: Any) -> list[int]:
@@ -76,7 +76,7 @@ class Distributed:
         return every
 
     def share(self, value: Any) -> Any:
-        """What the main process says, JSON-able; what the others give is ignored."""
+        """The value of the main process, which JSON must hold; those of the others are ignored."""
         if self.world == 1:
             return value
         said = bytearray(json.dumps(value).encode()) if self.main else bytearray()
@@ -90,8 +90,8 @@ class Distributed:
     def wrap(self, model: nn.Module, *, idle: bool = False) -> nn.Module:
         """Average gradients over the processes, beginning from the weights of the main one.
 
-        idle  whether some parameters take no part in a step; to look for them at each step costs
-              a walk through the graph, so it is said (see `idle`)
+        idle  whether some parameters get no gradient in a step; only then is the graph searched for
+              them at each step (see `idle`)
         """
         if self.world == 1:
             return model
@@ -109,12 +109,12 @@ class Distributed:
 
 
 def quiet(model: nn.Module) -> AbstractContextManager[Any]:
-    """Gradients stay here while this lasts: for all but the last batch of a step."""
+    """Within it no gradients are averaged over processes: for all but the last batch of a step."""
     return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
 
 def idle(model: nn.Module, backward: Callable[[nn.Module], object]) -> list[str]:
-    """The parameters that get no gradient, by a rehearsal on a copy that leaves no trace."""
+    """The parameters that get no gradient, found by a backward pass on a copy of the model."""
     cuda = {p.device for p in model.parameters() if p.is_cuda}
     with torch.random.fork_rng(cuda):
         rehearsed = copy.deepcopy(model).train()
@@ -126,7 +126,7 @@ def idle(model: nn.Module, backward: Callable[[nn.Module], object]) -> list[str]
 
 @contextmanager
 def join(device: str | torch.device = "cpu") -> Iterator[Distributed]:
-    """Meet the other processes that torchrun started, if any, and part from them at the end."""
+    """Join the other processes that torchrun started, if any, and leave them at the end."""
     device = torch.device(device)
     world, rank, local = _number("WORLD_SIZE", 1), _number("RANK", 0), _number("LOCAL_RANK", 0)
     if device.type == "cuda":

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from heed.errors import HeedError, Refused
 
 LIMIT = 2 * 2**20
-"""Bytes of JSON that are read at most."""
+"""How many bytes of JSON are read at most."""
 
 DEPTH = 64
 """How deep JSON may be nested."""
@@ -44,7 +44,7 @@ class Digest(NamedTuple):
 
 
 def aside(path: Path, mark: str = "tmp") -> Path:
-    """A fresh name beside a path. Not from `random`, whose state belongs to the training."""
+    """A fresh name beside a path, not drawn by `random`, whose state belongs to the training."""
     return path.with_name(f"{path.name}.{mark}-{secrets.token_hex(4)}")
 
 
@@ -79,7 +79,7 @@ def write_all(file: int, piece: memoryview) -> None:
 
 
 def replace(path: Path, parts: Iterable[bytes | memoryview]) -> Digest:
-    """Write a file, or put another in its place, at once."""
+    """Write a file, or replace one, atomically."""
     draft = aside(path)
     try:
         digest = write(draft, parts)
@@ -92,7 +92,7 @@ def replace(path: Path, parts: Iterable[bytes | memoryview]) -> Digest:
 
 
 def sync(folder: Path) -> None:
-    """Make the names in a folder as lasting as what they name."""
+    """Sync a folder, so that the names in it last as the files do."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(file)
@@ -125,7 +125,7 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what was left half-written in a folder. Only for whoever writes there alone."""
+    """Remove what was left half-written in a folder, where no other process may be writing."""
     if folder.is_dir():
         for name in os.listdir(folder):
             if TEMPORARY.fullmatch(name):
@@ -170,7 +170,7 @@ def read_json(path: Path, limit: int = LIMIT) -> Any:
 
 
 def parse_json(data: bytes, where: Path) -> Any:
-    """What JSON says, in whichever file it stands."""
+    """Parse JSON; `where` is the file that error messages name."""
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -182,7 +182,7 @@ def parse_json(data: bytes, where: Path) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A name given twice means two things to two readers, so it means nothing."""
+    """Refuse a name that is given twice, since readers differ in which value they take."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -196,7 +196,7 @@ def _within(value: Any, levels: int) -> bool:
 
 
 def dump_json(value: Any, where: Path) -> bytes:
-    """JSON to read back: what would come back as something else is refused."""
+    """A value as JSON; one that would be read back as something else is refused."""
     try:
         if not _within(value, DEPTH):
             raise TypeError(f"nested deeper than {DEPTH}")

@@ -1,8 +1,8 @@
-"""The loop, a generator: it moves weights and tells; the caller logs, saves, validates, stops.
+"""The training loop, a generator: it moves the weights; the caller logs, saves, validates, stops.
 
     for moment in fit(model, batches, objective, optimiser, schedule, ...):
         if due(settings.log_every, moment):
-            print(moment.step, float(moment.loss))       # reading is what waits for the GPU
+            print(moment.step, float(moment.loss))       # only reading waits for the GPU
 
 Whatever the caller does between two moments, `progress` stands exactly after the last one.
 """
@@ -30,15 +30,15 @@ from heed.training.settings import Training
 from heed.training.step import Batch, Stepper
 
 SPOILT = 20
-"""So many steps in a row without a finite gradient, and training gives up."""
+"""After so many steps in a row without a finite gradient, training gives up."""
 
 SPACED = 20
-"""Steps, at least, from one validation to the next where a recipe does not say how many: what a few
-steps change is noise, and a very small corpus has epochs of one or two."""
+"""The fewest steps between two validations where a recipe does not say how many: what a few steps
+change is noise, and a very small corpus has epochs of one or two."""
 
 
 class Source(Protocol):
-    """Batches of an epoch, the same however often it is asked; each process has its own part."""
+    """The batches of an epoch, the same at every call; each process has its own part of them."""
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from place `start` on."""
@@ -49,11 +49,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a step did. Tensors are on the device still: to read one is to wait for it."""
+    """What a step did. The tensors are still on the device: reading one waits for it."""
 
     step: int  # from 1
     epoch: int  # from 0
-    place: int  # batches of the epoch behind us
+    place: int  # batches of the epoch that are done
     loss: Tensor  # mean per symbol, over all processes
     parts: dict[str, Tensor]  # what it is made of, likewise
     tokens: int  # symbols that counted, over all processes
@@ -62,7 +62,7 @@ class Moment:
     skipped: Tensor  # whether loss or gradient was not finite, and so nothing moved
     rows: Tensor  # of the samples that this process saw
     at_epoch_end: bool
-    final: bool  # nothing follows
+    final: bool  # no step follows
 
 
 def due(every: int | None, moment: Moment, epochs: int = 1) -> bool:
@@ -78,13 +78,13 @@ def apart(settings: Training, batches: Source) -> int:
 
 
 def planned(settings: Training, batches: Source) -> int:
-    """How many steps there will be in all, likewise."""
+    """How many steps there will be in all, if every epoch has as many batches as the first."""
     whole = None if settings.epochs is None else settings.epochs * _steps(settings, batches)
     return min(n for n in (whole, settings.steps) if n is not None)
 
 
 def _steps(settings: Training, batches: Source) -> int:
-    """Of the first epoch."""
+    """How many steps the first epoch has."""
     return -(-batches.count(0) // settings.accumulate)
 
 
@@ -116,7 +116,7 @@ def fit(
             progress.note(done.skipped)
             _advance(progress, share, done.tokens)
             progress.seconds = time.perf_counter() - begun - progress.paused
-            # Asking waits for the GPU; so there it is asked now and then, on the CPU always.
+            # Reading the count waits for a GPU, so there it is read now and then; on a CPU always.
             if device.type == "cpu" or progress.step % SPOILT == 0:
                 _give_up(progress)
             yield Moment(
@@ -147,13 +147,13 @@ class _Share:
     @property
     def rows(self) -> Tensor:
         rows = torch.cat([batch.rows for batch in self.batches])
-        return rows[rows >= 0]  # a row to fill up with has no number
+        return rows[rows >= 0]  # fillers have no number
 
 
 def _shares(
     batches: Source, settings: Training, progress: Progress, crew: Distributed
 ) -> Iterator[_Share]:
-    """Batches by the step, from where progress stands."""
+    """The batches of each step, from where `progress` stands."""
     while not _over(settings, progress):
         epoch, count = progress.epoch, batches.count(progress.epoch)
         if crew.greatest(count) != -crew.greatest(-count) or count < 1:
@@ -187,7 +187,7 @@ def _give_up(progress: Progress) -> None:
 
 @contextmanager
 def reproducible(asked: bool) -> Iterator[None]:
-    """Only algorithms that repeat themselves exactly, while this lasts."""
+    """Allow only deterministic algorithms within it, if that is asked."""
     if not asked:
         yield
         return

@@ -46,9 +46,9 @@ WRITTEN = (*FILES.values(), "events.*")
 
 
 class RunFolder:
-    """A run's folder: where each thing is, written at once, read with care.
+    """A run's folder: the path of each thing, atomic writing, careful reading.
 
-    `RunFolder.create(path)` for a new run, `RunFolder.open(path)` for one that is there.
+    `RunFolder.create(path)` is for a new run, `RunFolder.open(path)` for an existing one.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -56,7 +56,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> RunFolder:
-        """An empty run's folder; what holds a run already, or anything else, is refused.
+        """Make the folder of a new run; one that holds a run, or anything else, is refused.
 
         A start that was killed before it wrote its config.json left no run, and can be repeated.
         """
@@ -81,7 +81,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """A run that is there; anything else is refused."""
+        """Open the folder of an existing run; anything else is refused."""
         run = cls(path)
         if not run.path.is_dir():
             raise Refused(f"there is no run {run.path}: no such folder")
@@ -109,7 +109,7 @@ class RunFolder:
 
     @property
     def target_tokenizer(self) -> Path:
-        """That of the target, where it has one of its own."""
+        """The tokeniser of the target, where it has one of its own."""
         return self.path / FILES["target_tokenizer"]
 
     @property
@@ -159,29 +159,29 @@ class RunFolder:
         return path
 
     def plain(self, name: str | Path) -> Path:
-        """The path of a plain file in the folder, for whoever opens it otherwise than by `durable`:
-        a link would be followed and a pipe waited for, so both are refused, as is a folder."""
+        """The path of a plain file in the folder, for code that opens files without `durable`, and
+        would follow a link or wait for a pipe: both are refused, as is a folder."""
         path = self.inside(name)
         durable.open_plain(path).close()
         return path
 
     def write_bytes(self, name: str | Path, data: bytes) -> Path:
-        """Write a file, at once, and the folder for it."""
+        """Write a file atomically, and make the folder for it."""
         path = self.inside(name)
         durable.make_folder(path.parent)
         durable.replace(path, [data])
         return path
 
     def write_text(self, name: str | Path, text: str) -> Path:
-        """Write a file of text as UTF-8, at once."""
+        """Write a file of text as UTF-8, atomically."""
         return self.write_bytes(name, text.encode())
 
     def write_json(self, name: str | Path, value: Any) -> Path:
-        """Write a JSON file, at once."""
+        """Write a JSON file atomically."""
         return self.write_bytes(name, durable.dump_json(value, self.inside(name)))
 
     def write_sample(self, step: int, text: str, picture: str = "") -> None:
-        """What the model said at a validation, and where it looked, as SVG, if that was drawn."""
+        """Write what the model said at a validation, and the SVG of where it looked, if any."""
         self.write_text(self.samples / f"step-{step:07d}.txt", text)
         if picture:
             self.write_text(self.samples / f"step-{step:07d}.svg", picture)
@@ -202,7 +202,7 @@ class RunFolder:
         return durable.read_json(self.inside(name), limit)
 
     def save_model(self, named: Mapping[str, Tensor]) -> Path:
-        """Write model.safetensors, at once; tied tensors once."""
+        """Write model.safetensors atomically; tied tensors are written once."""
         durable.replace(self.inside(self.model), tensors.parts(named))
         return self.model
 
@@ -216,9 +216,9 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only one who writes here, and tidy up what a killed run left half-written.
+        """Lock the folder for writing, and tidy up what a killed run left half-written.
 
-        The system lets go of the lock when its process ends, however that was.
+        The system releases the lock when the process ends, in whatever way.
         """
         import fcntl  # not on Windows, where runs can still be read
 

@@ -3,7 +3,7 @@
     {"step": 200, "time": 1700000000.0, "loss": 2.31, "entropy/decoder": 1.07}
 
 The lines are the record; the events are for looking at. A resumed run first rewinds to the step of
-its checkpoint, so that no step is told twice.
+its checkpoint, so that no step is written twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from heed.training import durable
 
 Scores = Mapping[str, Any]
-"""Numbers by name, and names within names."""
+"""Numbers by name; names may be nested."""
 
 EVENTS_SECONDS = 10
 """How long TensorBoard's events may wait in memory: only they are lost by a kill."""
@@ -47,7 +47,7 @@ def _plain(value: Any) -> float | int | str | bool | None:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a journal; one that a kill or a full disk left in pieces is left out."""
+    """The lines of a journal; those that a kill or a full disk left incomplete are left out."""
     if not path.exists():
         return
     with BufferedReader(durable.open_plain(path)) as file:
@@ -70,7 +70,7 @@ class Journal:
     """Writes scores down as they come.
 
     path     metrics.jsonl; TensorBoard's files stand beside it
-    events   whether to write those too; without `tensorboard`, `say` is told once
+    events   whether to write those too; if `tensorboard` is not installed, `say` is called once
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Journal:
         self._file: int | None = None
 
     def write(self, step: int, scores: Scores) -> None:
-        """Add a line, on its way to the disk when this returns."""
+        """Add a line; the system has it when this returns."""
         flat = flatten(scores)
         entry = {"step": step, "time": round(time.time(), 3), **flat}
         self._append((json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n").encode())
@@ -94,7 +94,7 @@ class Journal:
                 writer.add_scalar(name, value, step)
 
     def rewind(self, step: int) -> None:
-        """Forget what came after a step, and a line left in pieces."""
+        """Remove what came after a step, and incomplete lines."""
         self.close()
         self._purge = step + 1
         if self.path.exists():
@@ -120,7 +120,7 @@ class Journal:
         self.close()
 
     def _append(self, line: bytes) -> None:
-        """All of a line or nothing: half of one would spoil the next."""
+        """Append all of a line or nothing: half of one would spoil the next."""
         file = self._open() if self._file is None else self._file
         before = os.fstat(file).st_size
         try:

@@ -1,4 +1,4 @@
-"""What is made small: cross entropy over symbols, and what an attention asks for beside it.
+"""The loss: cross entropy over symbols, and what an attention adds to it.
 
 Everything is a SUM over the real symbols of a batch; the loop divides by the count of a whole
 step, so that accumulation and several processes change nothing. Nothing here waits for a GPU.
@@ -29,7 +29,7 @@ class Loss:
 
 
 class Objective(Protocol):
-    """What a task gives the loop. One with buffers is an nn.Module, and they are saved."""
+    """The loss that a task gives the loop. One with buffers is an nn.Module, so they are saved."""
 
     def count(self, batch: Any) -> int:
         """How many symbols the sum runs over, on the batch as it comes from the data."""
@@ -43,7 +43,7 @@ class Several(Protocol):
     """An objective of several means, each over all that a step learns from."""
 
     def balance(self, batches: Sequence[Any], add: Callable[..., list[int]]) -> None:
-        """Hear of all batches of a step before the first; `add` sums numbers over all processes."""
+        """Look at all batches of a step before it begins; `add` sums numbers over all processes."""
 
 
 def sequence_loss(
@@ -59,16 +59,16 @@ def sequence_loss(
     elsewhere: Mapping[str, tuple[Attended, Tensor]] | None = None,
     none: int = PAD,
 ) -> Loss:
-    """The loss of symbols that were written under teacher forcing.    B T V, B T
+    """The loss of symbols under teacher forcing.    B T V, B T
 
     logits     of every symbol; or what they would be formed from (`Written.output`), which is
-               faster and holds less
+               faster and takes less memory
     labels     the right symbols, `none` where there is none: 0, or a number below 0 where 0 is a
                symbol like any other
     seen       the attentions that were asked once per symbol, their fields B H T
     elsewhere  attentions that other places asked (an encoder's, B H S), each with its real
                places, B S
-    baseline   of the rewards, where attention draws; learns from them while it is in training
+    baseline   of the rewards, where attention draws; updated by them while it is in training
     """
     total, nll = _surprise(logits, labels, smoothing, none)
     there, reward = labels != none, -nll.detach()
@@ -152,10 +152,11 @@ class _Asked:
 
 
 def _learn(baseline: MovingAverage, reward: Tensor, count: Tensor) -> None:
-    """Take in the mean reward of `count` symbols, if there are any and it is finite.
+    """Update the baseline with the mean reward of `count` symbols, if there are any and it is
+    finite.
 
-    A batch of fillers has no symbols, and a step that is not finite is skipped. To ask which it was
-    would wait for the GPU, so the buffers are put back on the device.
+    A batch of fillers has no symbols, and a step that is not finite is skipped. An `if` would wait
+    for the GPU, so the buffers are put back on the device.
     """
     known = reward.isfinite() & (count > 0)
     buffers = list(baseline.buffers())

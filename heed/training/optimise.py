@@ -1,7 +1,7 @@
 """The optimiser, and the learning rate as a function of the step.
 
-A schedule remembers nothing (but for `plateau`, whose memory is saved), and the rate is assigned
-anew at every step: to go on from step n is to ask for n + 1.
+A schedule has no state (except `plateau`, whose state is saved), and the rate is assigned anew at
+every step: a run that is resumed after step n asks for the rate of n + 1.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ KINDS: dict[str, type[Adam]] = {"adamw": AdamW, "adam": Adam}
 def build(model: nn.Module, settings: Training) -> Optimizer:
     """Adam or AdamW over the parameters that learn, fused into one pass over them.
 
-    Only matrices decay. Not biases, gains and other vectors, which have no size to keep small;
-    nor embeddings, whose rare rows would shrink at every step and grow only when they are met.
+    Only matrices decay. Biases, gains and other vectors do not, since they have no size to keep
+    small; nor do embeddings, whose rare rows would shrink at every step and grow only when they
+    are met.
     """
     decayed, free = _split(model)
     groups = [
@@ -38,7 +39,7 @@ def build(model: nn.Module, settings: Training) -> Optimizer:
     rate = torch.tensor(settings.rate, device=(decayed or free)[0].device)
     return KINDS[settings.optimiser](
         groups,
-        lr=rate if capturable else settings.rate,  # a graph reads the rate from a place it knows
+        lr=rate if capturable else settings.rate,  # a graph reads the rate from a fixed tensor
         betas=settings.betas,
         eps=settings.epsilon,
         fused=True,  # and so can skip a step without asking the GPU first: see `step`
@@ -63,7 +64,7 @@ def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
 
 
 def parameters(optimiser: Optimizer) -> Iterator[Tensor]:
-    """All that the optimiser moves."""
+    """All parameters that the optimiser moves."""
     for group in optimiser.param_groups:
         yield from group["params"]
 
@@ -71,8 +72,8 @@ def parameters(optimiser: Optimizer) -> Iterator[Tensor]:
 def step(optimiser: Optimizer, rate: float, skip: Tensor) -> None:
     """Move the weights at this rate, or, where `skip` is true, move nothing at all.
 
-    Fused optimisers look at `found_inf` on the device itself, so nobody waits for the answer; for
-    any other it is read here.
+    Fused optimisers look at `found_inf` on the device itself, so the host does not wait; for any
+    other optimiser `skip` is read here.
     """
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
@@ -118,10 +119,10 @@ class Schedule:
         return rate
 
     def judge(self, score: float) -> None:
-        """Hear the score of a validation; the lower, the better."""
+        """Take in the score of a validation; the lower, the better."""
 
     def facts(self) -> dict[str, Any]:
-        """What must be saved."""
+        """The state that must be saved."""
         return {}
 
     def restore(self, facts: dict[str, Any]) -> None:

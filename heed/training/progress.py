@@ -1,4 +1,4 @@
-"""All that is needed to go on exactly: JSON and named tensors, nothing else.
+"""All that is needed to resume a run exactly: JSON and named tensors, nothing else.
 
     tensors, facts = gather(progress, model, optimiser, schedule, objective)
     restore(tensors, facts, progress, model, optimiser, schedule, objective)
@@ -28,13 +28,13 @@ Tensors = dict[str, dict[str, Tensor]]
 
 
 class Progress(BaseModel):
-    """How far a run has come. The loop writes it; `judge` is told of validations."""
+    """How far a run has come. The loop writes it; `judge` takes the scores of validations."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     step: int = Field(0, ge=0)
     epoch: int = Field(0, ge=0)
-    place: int = Field(0, ge=0)  # batches of the epoch that each process has behind it
+    place: int = Field(0, ge=0)  # batches of the epoch that each process has done
     tokens: int = Field(0, ge=0)
     seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
     best: float | None = Field(None, allow_inf_nan=False)  # score; the lower, the better
@@ -54,21 +54,21 @@ class Progress(BaseModel):
 
     @property
     def skipped(self) -> int:
-        """Steps that moved nothing, in all. To read it is to wait for the GPU."""
+        """How many steps moved nothing, in all. Reading it waits for the GPU."""
         return int(self._skips[0])
 
     @property
     def spoilt(self) -> int:
-        """Steps that moved nothing, the last ones in a row."""
+        """How many of the last steps, in a row, moved nothing."""
         return int(self._skips[1])
 
     def note(self, skipped: Tensor) -> None:
-        """Count a step that was skipped, or was not, without asking which."""
+        """Count a step as skipped or not, without waiting for the GPU to say which."""
         total, row = self._skips.to(skipped.device, non_blocking=True).unbind()
         self._skips = torch.stack([total + skipped, (row + 1) * skipped])
 
     def judge(self, score: float) -> bool:
-        """Hear the score of a validation, the lower the better. Is it the best so far?"""
+        """Take in the score of a validation, the lower the better. Returns whether it is best."""
         if math.isfinite(score) and (self.best is None or score < self.best):
             self.best, self.bad = score, 0
             return True
@@ -182,7 +182,7 @@ def _device(model: nn.Module) -> torch.device:
 
 
 def _generators(device: torch.device) -> dict[str, Tensor]:
-    """The state of the random numbers of the CPU and of our GPU."""
+    """The states of the random generators of the CPU and of this process's GPU."""
     cuda = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
     return {"cpu": torch.get_rng_state(), **cuda}
 

@@ -1,4 +1,4 @@
-"""REINFORCE: how weights move when a choice was drawn, and no derivative passes through it.
+"""REINFORCE: the gradient where a choice was drawn, through which no derivative passes.
 
     ∇ E[r] = E[ ∇r + (r - b) ∇ log p(choice) ]        Williams 1992, Xu 2015 §4.1
 
@@ -19,8 +19,8 @@ from heed.shapes import check
 class MovingAverage(nn.Module):
     """The mean of recent rewards, the newest counting most. A module, so that it is saved.
 
-    Read `value` first and `update` afterwards: a baseline that knew the rewards it is taken from
-    would know the choices too, and bias the gradient.
+    Read `value` first and `update` afterwards: a baseline that contains the rewards from which it
+    is subtracted depends on the choices, and biases the gradient.
     """
 
     total: Tensor
@@ -38,7 +38,7 @@ class MovingAverage(nn.Module):
 
     @property
     def value(self) -> Tensor:
-        """The mean so far; zero before the first reward, which is then met unprepared."""
+        """The mean so far; zero before the first reward."""
         return self.total / self.count.clamp(min=1)
 
     @torch.no_grad()
@@ -64,7 +64,7 @@ def reinforce(
     reward    of a row, B; or B T: what step t earned. Where a choice changes what later steps
               earn, give it what it brought in all: reward.flip(1).cumsum(1).flip(1)
     baseline  a number or the reward's shape: anything that does not depend on this choice. It
-              moves no mean and may lower the variance
+              leaves the mean as it is, and may lower the variance
     entropy   of what was drawn from, B H T; `bonus` times it is added to the reward, so that
               choices stay open. Without it the estimate is unbiased
     """

@@ -12,7 +12,7 @@ Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class Training(BaseModel):
-    """How weights move, and how often somebody looks."""
+    """How weights move, and how often a run is validated, saved and logged."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

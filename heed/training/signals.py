@@ -1,4 +1,4 @@
-"""Being asked to stop: the loop ends its step, saves, and leaves with a code that says why.
+"""Stopping on a signal: the loop ends its step, saves, and exits with a code that says why.
 
     with listening() as stop:
         for moment in fit(...):
@@ -26,7 +26,7 @@ CODES: dict[Name, int] = {"SIGINT": 130, "SIGTERM": 143}
 
 
 class Stop:
-    """Whether someone asked the program to stop, and who."""
+    """Whether the program was asked to stop, and by which signal."""
 
     asked: Name | None = None
 
@@ -35,7 +35,7 @@ class Stop:
 
     @property
     def code(self) -> int:
-        """The exit code that says what happened; 0 where nobody asked."""
+        """The exit code that says what happened; 0 where no signal came."""
         return CODES[self.asked] if self.asked else 0
 
     def hear(self, number: int, frame: FrameType | None = None) -> None:

@@ -1,4 +1,4 @@
-"""One step: the gradients of a few batches, summed, clipped, and taken unless they are spoilt.
+"""One step: the gradients of a few batches, summed, clipped, and applied if they are finite.
 
 Nothing here waits for a GPU: whether a step was skipped is decided, and counted, on the device.
 """
@@ -31,13 +31,13 @@ class Batch(Protocol):
 
     @property
     def rows(self) -> Tensor:
-        """Which samples these are; negative where one is none.    B"""
+        """Which samples these are; negative for fillers.    B"""
 
     def to(self, device: torch.device) -> Self:
-        """The same on another device, from pinned memory without waiting."""
+        """This batch on another device, from pinned memory without waiting."""
 
     def pin_memory(self) -> Self:
-        """The same in memory that a GPU reads by itself."""
+        """A copy in page-locked memory, which a GPU reads by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Done:
 class Stepper:
     """Moves the weights of a model once per call.
 
-    rehearsal  a batch to find the parameters that take no part, where there are several processes
+    rehearsal  a batch to find parameters that get no gradient, where there are several processes
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Stepper:
         return processes.idle(model, lambda copied: backward(copied, objective, batch, one))
 
     def __call__(self, batches: Sequence[Batch], rate: float) -> Done:
-        """One step, of the batches of this process and of the others."""
+        """Take one step, on the batches of this process and of the others."""
         self.model.train()
         if isinstance(self.objective, nn.Module):
             self.objective.train()
@@ -104,12 +104,12 @@ class Stepper:
         return Done(figures, tokens, norm, skipped)
 
     def _gradients(self, batches: Sequence[Batch]) -> tuple[int, dict[str, Tensor]]:
-        """Those of the mean over all symbols of the step, on all processes."""
+        """Compute the gradients of the mean over all symbols of the step, on all processes."""
         world = self.crew.world
         if isinstance(self.objective, Several):
             self.objective.balance(batches, self.crew.sum)
         (tokens,) = self.crew.sum(sum(self.objective.count(batch) for batch in batches))
-        # Wrapped models give the mean over processes, and the sum is wanted.
+        # Wrapped models average over the processes, and the sum is wanted.
         factor = torch.full((), world / max(tokens, 1), device=self.device)
         *before, last = batches
         with processes.quiet(self.model):
@@ -123,7 +123,7 @@ class Stepper:
 def _backward(
     model: nn.Module, objective: Objective, batch: Batch, factor: Tensor, *, bf16: bool, fused: bool
 ) -> dict[str, Tensor]:
-    """Add the gradients of a batch, times the factor; give its sums."""
+    """Add the gradients of a batch, times the factor; returns its sums."""
     with torch.autocast(factor.device.type, torch.bfloat16, enabled=bf16), compiled(fused):
         loss = objective(model, batch)
     (loss.total * factor).backward()
@@ -131,5 +131,5 @@ def _backward(
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:
-    """The batch on the device. From pinned memory, so that the copy waits for nobody."""
+    """The batch on the device, from pinned memory, so that the host does not wait for the copy."""
     return (batch.pin_memory() if device.type == "cuda" else batch).to(device)

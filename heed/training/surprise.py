@@ -1,9 +1,9 @@
-"""Cross entropy of symbols: of logits that are there, or of logits that need never be.
+"""Cross entropy of symbols, from logits or from what logits would be computed from.
 
 The table of logits, B T V, is the largest thing that training would hold. `surprise_of` forms some
-rows of it at a time and turns each into a loss and into gradients while it is at hand: no row is
-kept, none is formed twice, and on a CPU none that is padding is formed at all. Which label means
-that there is none is told: 0 unless it is a symbol of the vocabulary, else a number below 0.
+rows of it at a time and turns them into loss and gradients at once: no row is kept, none is formed
+twice, and on a CPU no row of padding is formed at all. The caller says which label marks padding: 0
+unless that is a symbol of the vocabulary, else a number below 0.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ HELD_ELSEWHERE = 2**22  # at least, what keeps a GPU busy; or as many as the out
 
 
 MOST_AT_ONCE = 2**30
-"""Logits that are formed at once, where loss and gradients are compiled into one graph."""
+"""How many logits are formed at once, where loss and gradients are compiled into one graph."""
 
 
 Judge = Callable[[Tensor, Tensor | None, Tensor, float, bool], tuple[Tensor, Tensor, Tensor]]
 """Logits without their bias, the bias, the right symbols, smoothing, whether gradients are wanted
 -> -log p of the right symbols, its mean over all symbols, the gradient of the bias. The logits are
-exchanged for their gradient.    n V, V, n -> n, n, V"""
+overwritten by their gradient.    n V, V, n -> n, n, V"""
 
 
 class Unformed(Protocol):
-    """Logits as what they would be computed from: known · weightᵀ + bias.
+    """What logits would be computed from: known · weightᵀ + bias.
 
-    One may have a `judge`, too: a `Judge` that is faster between the products, or None.
+    It may have a `judge`, too: a `Judge` that is faster between the products, or None.
     """
 
     @property
@@ -76,7 +76,7 @@ def surprise(
 def surprise_of(
     unformed: Unformed, labels: Tensor, smoothing: float = 0.0, none: int = PAD
 ) -> tuple[Tensor, Tensor]:
-    """The same of logits nobody has formed: the smoothed SUM, and each symbol's -log p, detached.
+    """`surprise` without a table of logits: the smoothed SUM, and each symbol's -log p, detached.
 
     Equal to `surprise` of the formed logits, under autocast too. The gradients come with the loss;
     there are no second derivatives.    B T -> (), B T
@@ -98,7 +98,7 @@ _compiling: ContextVar[bool] = ContextVar("compiling", default=False)
 
 @contextmanager
 def compiled(on: bool = True) -> Iterator[None]:
-    """Within it `surprise_of` is one compiled graph, which is faster on a GPU and holds more."""
+    """Within it `surprise_of` is one compiled graph: faster on a GPU, but it takes more memory."""
     before = _compiling.set(on)
     try:
         yield
@@ -120,7 +120,7 @@ def _formed(
 
 
 class _Surprise(torch.autograd.Function):
-    """Some rows after the other: logits, loss, and at once the gradients of the loss."""
+    """The logits of some rows at a time, their loss, and at once its gradients."""
 
     @staticmethod
     def forward(
@@ -135,10 +135,10 @@ class _Surprise(torch.autograd.Function):
         judge: Judge | None,
     ) -> tuple[Tensor, Tensor]:
         there = labels != none
-        real = there.nonzero()[:, 0] if labels.is_cpu else None  # a GPU would have to be asked
+        real = there.nonzero()[:, 0] if labels.is_cpu else None  # on a GPU this would wait
         kept, right = (known, labels) if real is None else (known[real], labels[real])
         there = there if real is None else there[real]
-        right = right.clamp(min=0) if none < 0 else right  # what is not there is looked up, too
+        right = right.clamp(min=0) if none < 0 else right  # padding is looked up, too
         narrow = _lowered(weight)
         cast = None if bias is None else bias.to(narrow)
         rows = _Rows.of(kept.to(narrow), weight.to(narrow), cast, right, there, smoothing)
@@ -163,7 +163,7 @@ class _Surprise(torch.autograd.Function):
 
 
 class _Rows(NamedTuple):
-    """Rows to be predicted, and the sums that grow while they are gone through."""
+    """Rows to be predicted, and the sums over those that are done."""
 
     known: Tensor  # N M
     weight: Tensor  # V M
@@ -186,7 +186,7 @@ class _Rows(NamedTuple):
         there: Tensor,
         smoothing: float,
     ) -> _Rows:
-        """Nothing gone through yet; sums are float32 or better."""
+        """Rows of which none is done; the sums are float32 or wider."""
         (N, _), V, wide = known.shape, len(weight), _wide(known.dtype)
         total, nll = known.new_zeros((), dtype=wide), known.new_empty(N, dtype=wide)
         d_weight = torch.empty_like(weight, dtype=wide)
@@ -194,14 +194,14 @@ class _Rows(NamedTuple):
         return _Rows(known, weight, bias, right, there, smoothing, *sums)
 
     def parts(self, tables: int) -> Iterator[slice]:
-        """Cuts of like size, so that there is no small one at the end; of two tables at most."""
+        """Slices of like size, none small at the end; for `tables` tables of logits at a time."""
         N, V = len(self.known), len(self.weight)
         held = HELD.get(self.known.device.type, max(HELD_ELSEWHERE, self.weight.numel()))
         size = max(1, -(-N // max(1, -(-N * V * tables // (2 * held)))))
         return (slice(i, i + size) for i in range(0, N, size))
 
     def go(self, judge: Judge, learning: bool) -> None:
-        """Through all rows, with what is faster between the products. Its twin is `go_plainly`."""
+        """Go through all rows, with `judge` between the products. Its twin is `go_plainly`."""
         cuts = list(self.parts(tables=1))
         room = self.known.new_empty(cuts[0].stop, len(self.weight))
         for part in cuts:
@@ -220,7 +220,7 @@ class _Rows(NamedTuple):
                 )
 
     def go_plainly(self, learning: bool) -> None:
-        """Through all rows."""
+        """Go through all rows with PyTorch alone."""
         self.d_weight.zero_()
         for part in self.parts(tables=2):
             p = self.judge(part)
@@ -242,12 +242,12 @@ class _Rows(NamedTuple):
         return p
 
     def learn(self, part: slice, p: Tensor) -> None:
-        """Add up the gradients: by the logits p - (1 - ε)·[v = right] - ε/V, none at padding."""
+        """Add up the gradients; the logits' is p - (1 - ε)·[v = right] - ε/V, zero at padding."""
         right = self.right[part, None]
         d_logits = p.scatter_(1, right, p.gather(1, right) - (1 - self.smoothing))
         if self.smoothing:
             d_logits = d_logits.sub_(self.smoothing / len(self.weight))
-        if not p.is_cpu:  # where padding was left out
+        if not p.is_cpu:  # on a CPU padding was left out
             d_logits = d_logits.mul_(self.there[part, None])
         self.d_bias.add_(d_logits.sum(0))
         d_logits = d_logits.to(self.weight.dtype)
@@ -270,7 +270,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _lowered(weight: Tensor) -> torch.dtype:
-    """What autocast would compute a product in."""
+    """The type in which autocast would compute a product."""
     kind = weight.device.type
     on = kind != "meta" and torch.is_autocast_enabled(kind) and weight.dtype != torch.float64
     return torch.get_autocast_dtype(kind) if on else weight.dtype

@@ -4,9 +4,9 @@
     N bytes   JSON: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
     the rest  the numbers of one tensor after the other, without gaps
 
-Written here and not by the library, which wants all of the file in memory, cannot hash while it
-writes, and refuses tensors that share memory. Tied tensors are written once; the header's metadata
-says which other names they have. Any reader of safetensors reads the file.
+The file is written here and not by the library, which wants all of it in memory, cannot hash while
+it writes, and refuses tensors that share memory. Tied tensors are written once; the header's
+metadata says which other names they have. Any reader of safetensors reads the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heed.errors import Refused
 from heed.training.durable import Damaged, open_plain, parse_json
 
 HEADER_LIMIT = 16 * 2**20
-"""Bytes of header that are read at most: some hundred thousand tensors."""
+"""How many bytes a header may have: enough for some hundred thousand tensors."""
 
 DTYPES = {
     "F64": torch.float64,
@@ -75,7 +75,7 @@ def parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 
 def ties(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Every other name of a tensor that is there already: the very same numbers in memory."""
+    """Names of tensors that share all their memory with an earlier one, and the name of that."""
     first: dict[tuple[Any, ...], str] = {}
     tied = {}
     for name, x in tensors.items():
@@ -113,7 +113,7 @@ class Place(NamedTuple):
 
 
 def tied(path: Path) -> dict[str, str]:
-    """Which names of a file have no numbers of their own, and whose they have."""
+    """The names in a file that have no numbers of their own, and the names whose they share."""
     with open_plain(path) as file:
         return _layout(file, path)[1]
 
@@ -177,12 +177,12 @@ def _place(name: str, entry: Any, path: Path) -> Place:
         if held and end - start == math.prod(shape) * dtype.itemsize and len(shape) <= 64:
             return Place(dtype, shape, start, end)
     except (TypeError, KeyError, ValueError):
-        pass  # said below, in the same words
+        pass  # refused below
     raise Damaged(f"{path} describes the tensor {name!r} in a way that makes no sense")
 
 
 def _follow(places: Iterable[Place], path: Path) -> int:
-    """Each tensor begins where the one before ends; gives the end of the last."""
+    """Check that each tensor begins where the one before ends; returns the end of the last."""
     end = 0
     for place in places:
         if place.start != end:
