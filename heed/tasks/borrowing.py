@@ -23,11 +23,11 @@ from heed.tasks.cutting import MOST, check_size, read_vocabulary
 
 
 class Marks(NamedTuple):
-    """Numbers that are no text.
+    """Numbers that stand for no text.
 
     end      what a text ends with
     opening  what is read where nothing else stands before a text
-    unknown  what stands for the unknown; None: there is no such number
+    unknown  what unknown text becomes; None: there is no such number
     never    what is never written
     """
 
@@ -68,7 +68,7 @@ class Borrowed:
         return self.vocabulary.encode(texts, plain=True)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some numbers; what has a role is left out."""
+        """The text of some numbers; pieces with a role are left out."""
         return self.vocabulary.decode(int(i) for i in ids)
 
     def continued(self, before: Sequence[int], ids: Sequence[int]) -> str:
@@ -91,9 +91,9 @@ Text = Verbatim | Borrowed
 
 
 def load_text(path: Path, symbols: int = MOST) -> Text:
-    """What `save` wrote, of whichever kind it is; a file is only data.
+    """Load what `save` wrote, of whichever kind it is; a file is only data.
 
-    symbols  that it has at most: a larger file is not read
+    symbols  how many it may have; a larger file is not read
     """
     check_size(path, symbols)
     try:
@@ -106,7 +106,7 @@ def load_text(path: Path, symbols: int = MOST) -> Text:
 
 
 def marks_of(text: Text) -> Marks:
-    """The numbers of a vocabulary that are no text. Of heed's own, a text opens after a line."""
+    """The numbers that stand for no text. With heed's own vocabulary, a text opens after "\\n"."""
     if isinstance(text, Borrowed):
         return text.marks
     (line,) = text.encode(["\n"])
@@ -120,9 +120,9 @@ ROLES = {PAD: ("pad",), UNK: ("unk",), BOS: ("cls", "bos"), EOS: ("sep", "eos")}
 
 class Renumbered:
     """The vocabulary of a pretrained BERT under heed's numbers: padding, unknown, [CLS] and [SEP]
-    are the first four, and what had these numbers has theirs.
+    are the first four, and the pieces that had these numbers get theirs.
 
-    rows   of the model's table, which may be larger than the vocabulary
+    rows   how many the model's table has, which may be larger than the vocabulary
     order  for each number here the one there; the table's rows are to be put in this order    V
     """
 

@@ -27,7 +27,7 @@ from heed.tasks.labeller import Judgement
 
 
 class Settings(BaseModel):
-    """Unknown keys are refused; nothing changes afterwards."""
+    """Settings that refuse unknown keys and cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,7 +66,7 @@ class Data(Settings):
         return self
 
     def parts(self) -> list[Part]:
-        """What there is beside the training texts."""
+        """The parts that there are beside the training texts."""
         return ["valid", "test"] if self.test or self.held_out.test else ["valid"]
 
 
@@ -107,7 +107,7 @@ def _known(names: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LabelScores:
-    """How well one label is told: of those that got it, and of those that should have."""
+    """How well one label is told: precision of the texts that got it, recall of its own."""
 
     label: str
     texts: int
@@ -130,7 +130,7 @@ class Scores:
     cut: int  # texts that were too long to be read to their end
 
     def line(self) -> str:
-        """In one line."""
+        """The scores in one line."""
         return (
             f"accuracy {self.accuracy:.2f} % · macro-F1 {self.macro_f1:.2f} · loss {self.loss:.4f}"
         )
@@ -139,7 +139,7 @@ class Scores:
 def judged(
     rows: Sequence[Labelled], said: Sequence[Judgement], labels: Sequence[str], loss: float
 ) -> Scores:
-    """How good what was said of the texts is."""
+    """The scores of what the model said of the texts."""
     numbers = {label: c for c, label in enumerate(labels)}
     confusion = [[0] * len(labels) for _ in labels]
     for row, judgement in zip(rows, said, strict=True):

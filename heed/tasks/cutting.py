@@ -24,7 +24,7 @@ class Cutting:
 
     @property
     def framed(self) -> bool:
-        """Whether it sets a text into a frame by itself, as [CLS] and [SEP] around it."""
+        """Whether it puts symbols around a text by itself, such as [CLS] and [SEP]."""
         return isinstance(self.tokeniser, Vocabulary)
 
     @property
@@ -42,13 +42,13 @@ class Cutting:
         return self.tokeniser.encode(texts)
 
     def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
-        """A label for each number, for pictures; of a text, what is unknown as it is there."""
+        """A label for each number, for pictures; with the text, unknown ones as they are there."""
         if isinstance(self.tokeniser, Tokeniser):
             return self.tokeniser.pieces(ids, text)
         return self.tokeniser.pieces(ids)
 
     def letters(self, shortest: int, longest: int) -> Letters:
-        """What its words are spelled with; refused where they are pieces of words."""
+        """The runs of letters in its words; refused where its symbols are pieces of words."""
         kind = getattr(self.tokeniser, "kind", "of a pretrained model")
         if kind != "word":
             raise Refused(f"letters are of whole words, and the tokens are {kind}; leave them out")
@@ -61,9 +61,9 @@ class Cutting:
 
 
 def load_cutting(path: Path, symbols: int = MOST) -> Cutting:
-    """What `save` wrote, of whichever kind it is; a file is only data.
+    """Load what `save` wrote, of whichever kind it is; a file is only data.
 
-    symbols  that it has at most: a larger file is not read
+    symbols  how many it may have; a larger file is not read
     """
     check_size(path, symbols)
     try:
@@ -82,7 +82,7 @@ def check_size(path: Path, symbols: int) -> None:
 
 
 def read_vocabulary(path: Path, symbols: int = MOST) -> Vocabulary | None:
-    """The vocabulary of a pretrained model in a tokenizer.json; None: it is none."""
+    """The vocabulary of a pretrained model in a tokenizer.json; None: there is none in it."""
     if not path.is_file():
         return None
     try:
@@ -95,9 +95,9 @@ def read_vocabulary(path: Path, symbols: int = MOST) -> Vocabulary | None:
 class Words:
     """How texts are cut for a model, and the labels they may get.
 
-    framed   a symbol stands before each text, as a model that was pretrained on such texts has it
+    framed   whether a symbol stands before each text, as a pretrained model expects it
     longest  symbols of a text that the model reads; what comes after is cut off
-    letters  what words are spelled with, for a model that asks
+    letters  the runs of letters in words, for a model that reads them
     """
 
     tokeniser: Cutting
@@ -107,22 +107,22 @@ class Words:
     letters: Letters | None = None
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Each text's numbers, none of them too long; the end stays."""
+        """Each text's numbers, cut to what the model reads; the end stays."""
         return [self.cut(ids) for ids in self.whole(texts)]
 
     def whole(self, texts: Sequence[str]) -> list[list[int]]:
-        """The same, however long."""
+        """Each text's numbers, however many."""
         coded = self.tokeniser.encode(texts)
         bare = self.framed and not self.tokeniser.framed
         return [[BOS, *ids] for ids in coded] if bare else coded
 
     def cut(self, ids: list[int]) -> list[int]:
-        """No longer than the model reads."""
+        """Cut a text to what the model reads; the end stays."""
         most = self.longest
         return ids if most is None or len(ids) <= most else [*ids[: most - 1], ids[-1]]
 
     def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
-        """A label for each number, for pictures; of a text, what is unknown as it is there."""
+        """A label for each number, for pictures; with the text, unknown ones as they are there."""
         return self.tokeniser.pieces(ids, text)
 
     @property

@@ -1,4 +1,4 @@
-"""A trained model at work: it says what a text is, how sure it is, and which words it weighed."""
+"""A trained classifier at work: a text's label, how sure it is, and which words it looked at."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heed.tasks.looking import sharpness
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the model says of a text; nothing of a blank one.
+    """What the model says of a text; empty for a blank one.
 
     looks   the weight of each piece in each look of a static attention, H S, where there is one
             and it was asked for
@@ -42,7 +42,7 @@ class Judgement:
 
     @property
     def weight(self) -> NDArray[np.float32] | None:
-        """Of each piece; of several looks their mean."""
+        """The weight of each piece, the mean over the looks."""
         return None if self.looks is None else np.asarray(self.looks.mean(0))
 
     @property
@@ -58,10 +58,10 @@ class Judgement:
 
 
 class Labeller:
-    """A trained model at work.
+    """A trained classifier at work.
 
     words   how texts are cut, and the labels
-    types   which type the model knows some numbers by, if it is not 0; None: it is told none
+    types   the token type of those numbers where it is not 0; None: the model is given none
     tokens  places in a batch, padding included
     """
 
@@ -86,7 +86,7 @@ class Labeller:
         return found
 
     def stream(self, texts: Sequence[str], *, look: bool = False) -> Iterator[dict[int, Judgement]]:
-        """The same by the batch, the longest texts first; blank ones are left out."""
+        """The labels batch by batch, the longest texts first; blank ones are left out."""
         busy = [i for i, text in enumerate(texts) if text.strip()]
         whole = self.words.whole([texts[i] for i in busy])
         ids = dict(zip(busy, map(self.words.cut, whole), strict=True))
@@ -134,7 +134,7 @@ class Labeller:
         return total / max(1, len(examples))
 
     def sharpness(self, texts: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Of each attention while texts are read: mean entropy (nats) and largest share."""
+        """Mean entropy (nats) and largest share of each attention while texts are read."""
         ids = self.words.encode(texts)
         lengths = torch.tensor([len(each) for each in ids], device=self.device)
         once = torch.ones_like(lengths)  # a pool asks once of a whole text
@@ -157,7 +157,7 @@ class Labeller:
         return self.model(table.to(self.device), lengths.to(self.device), **asked)
 
     def _letters(self, letters: Letters, table: Tensor, texts: Sequence[str]) -> Tensor:
-        """Of each word; of one that is no symbol, as it stands in its text.    B S -> B S K"""
+        """The letters of each word; of an unknown one, as it stands in its text.  B S -> B S K"""
         found = letters.known[table]
         for row, ids, text in zip(found, table.tolist(), texts, strict=True):
             unknown = [place for place, i in enumerate(ids) if i == UNK]
@@ -168,5 +168,5 @@ class Labeller:
 
 
 def _row(seen: Mapping[str, NDArray[Any]], n: int, length: int) -> dict[str, Any]:
-    """Of each attention the weights of one text, its padding left out.    B H T S -> H T S"""
+    """One text's weights in each attention, its padding left out.    B H T S -> H T S"""
     return {path: weight[n, :, :length, :length] for path, weight in seen.items()}

@@ -165,7 +165,7 @@ class DocumentReport(FilesReport):
     characters: int = 0
 
     def add(self, name: str, own: Any) -> None:
-        """One file more, of which all is read."""
+        """Add the report on a file that was read to its end."""
         super().add(name, own)
         self.characters += own.characters
 
@@ -177,8 +177,8 @@ class DocumentReport(FilesReport):
 class Texts:
     """The text of some files, as one corpus.
 
-    start  characters of the first file that are left out
-    end    of the last file, where the text ends
+    start  how many characters of the first file are left out
+    end    how many characters of the last file there are; None: all
     """
 
     files: Sequence[tuple[str, TextFiles]]
@@ -186,7 +186,7 @@ class Texts:
     end: int | None = None
 
     def pieces(self, report: DocumentReport | None = None) -> Iterator[Piece]:
-        """From the beginning, some of it at a time; `report` counts along."""
+        """The text from its beginning, some of it at a time; `report` counts along."""
         report = DocumentReport() if report is None else report
         for number, (name, file) in enumerate(self.files, 1):
             own = DocumentReport()
@@ -242,7 +242,7 @@ def read_pieces(file: TextFiles) -> Iterator[Piece]:
 
 
 def _documents(file: TextFiles) -> Iterator[Iterable[str]]:
-    r"""Every line of a document ends at "\n", the last one too."""
+    r"""The documents of one file, in pieces. Every line ends at "\n", the last one too."""
     (path,) = file.paths
     if file.text and file.lines == "together":
         yield in_pieces(text_lines(path, file.column))
@@ -268,7 +268,7 @@ def between(pieces: Iterator[Piece], start: int, end: int | None) -> Iterator[Pi
 
 
 def _counted(pieces: Iterator[Piece], report: DocumentReport) -> Iterator[Piece]:
-    """Without documents that are blank."""
+    """The pieces of documents that are not blank, counted as they pass."""
     for piece in pieces:
         report.read += piece.opens
         if not piece.text:
@@ -280,7 +280,7 @@ def _counted(pieces: Iterator[Piece], report: DocumentReport) -> Iterator[Piece]
 
 
 def joined(pieces: Iterable[Piece]) -> list[str]:
-    """Whole documents."""
+    """Whole documents, each joined from its pieces."""
     found: list[list[str]] = []
     for text, opens in pieces:
         found += [[]] if opens else []
@@ -289,7 +289,7 @@ def joined(pieces: Iterable[Piece]) -> list[str]:
 
 
 def vocabulary(settings: Tokens, text: Texts) -> Verbatim:
-    """Learnt from the training text."""
+    """A vocabulary learnt from the training text."""
     every = (piece.text for piece in text.pieces())
     return Verbatim.train(settings.kind, every, settings.size)
 
@@ -302,14 +302,14 @@ class Scores:
     characters: int
     unknown: int  # symbols that the vocabulary does not know
     context: int  # symbols in a window
-    overlap: int  # of these, what was read before
+    overlap: int  # how many of these were read before
     loss: float  # nats per symbol
     perplexity: float
     bits_per_character: float
     bits_per_byte: float
 
     def line(self) -> str:
-        """In one line."""
+        """The scores in one line."""
         return (
             f"loss {self.loss:.4f} · perplexity {self.perplexity:.3f} · "
             f"{self.bits_per_character:.4f} bits per character"

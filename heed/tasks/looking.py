@@ -15,7 +15,7 @@ from heed.records import Attended
 from heed.viewing.taking import summary
 
 LIMIT = 2**32
-"""Bytes of maps that are kept. A text of any length has maps of the same size."""
+"""How many bytes of maps are kept. However long a text is, its maps have the same size."""
 
 
 def looked(model: Any, work: Callable[[], Any], stream: int = 0) -> tuple[Any, dict[str, Attended]]:
@@ -24,7 +24,7 @@ def looked(model: Any, work: Callable[[], Any], stream: int = 0) -> tuple[Any, d
     A recurrent decoder asks step by step: its steps are joined. A network of two streams (XLNet)
     asks for each in every layer, content first.
 
-    stream  which of two
+    stream  which of the two
     """
     count = len(attentions(model))
     if not count:
@@ -41,7 +41,7 @@ def looked(model: Any, work: Callable[[], Any], stream: int = 0) -> tuple[Any, d
 
 
 def sharpness(weight: Tensor, counts: Tensor) -> dict[str, float]:
-    """Mean entropy (nats) and largest share over the first so many queries of rows.  B H T S, B"""
+    """Mean entropy (nats) and largest share over the first `counts` queries of rows. B H T S, B"""
     figures = statistics(weight)  # B H T each
     places = torch.arange(weight.shape[2], device=weight.device)
     real = (places < counts[:, None])[:, None].expand_as(figures.peak)
@@ -53,8 +53,8 @@ class Pass(NamedTuple):
     """One look at one row of a batch, or the steps that wrote one text: what each attention saw.
 
     row      which of the records' rows it is
-    sentence whose words they are
-    written  its queries were written one after another
+    sentence which sentence the words are of
+    written  whether its queries were written one after another
     """
 
     name: str
@@ -67,8 +67,8 @@ class Pass(NamedTuple):
 def passes(watched: Watched) -> Iterator[Pass]:
     """What was watched, one pass after the other: texts that were written, then all other calls.
 
-    Of a text the hypotheses that were there at its last step. Calls of one query that go on where
-    the call before ended are steps of one pass.
+    A text has a pass for each hypothesis of its last step. Calls of one query that go on where the
+    call before ended are steps of one pass.
     """
     for number, text in enumerate(watched.texts):
         last = len(text.symbols[-1]) if text.symbols else 0
@@ -89,7 +89,7 @@ def passes(watched: Watched) -> Iterator[Pass]:
 
 
 def _read_by(text: Any, row: int) -> tuple[list[int], int]:
-    """What a row of the last step had read after its beginning, and whose text it is."""
+    """The symbols that a row of the last step had read after its beginning, and its sentence."""
     symbols: list[int] = []
     for t in range(len(text.symbols) - 1, 0, -1):
         symbols.append(text.symbols[t][row])
@@ -98,7 +98,7 @@ def _read_by(text: Any, row: int) -> tuple[list[int], int]:
 
 
 def _calls(records: Records) -> Iterator[Attended]:
-    """The calls outside of texts that were written, those that are steps joined."""
+    """The calls that wrote no text; those that are steps of one pass are joined."""
     steps: list[Attended] = []
     for n, when in enumerate(records.when):
         if when is not None:

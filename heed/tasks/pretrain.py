@@ -48,14 +48,14 @@ from heed.models.text_settings import BertSettings
 from heed.models.xlnet_settings import XLNetSettings
 from heed.tasks.pretrainer import Reading
 
-HEAD = 8  # sentences by which a document is known
+HEAD = 8  # first sentences, which decide whether a document is held out
 Part = Literal["train", "valid", "test"]
 Model = Annotated[BertSettings | XLNetSettings, Field(discriminator="kind")]
 """The settings of any model that is trained on plain text before it is given a task."""
 
 
 class Settings(BaseModel):
-    """Unknown keys are refused; nothing changes afterwards."""
+    """Settings that refuse unknown keys and cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,7 +71,7 @@ class Tokens(Settings):
 class HeldOut(Settings):
     """What is kept from training where no files are given to judge by.
 
-    A document is held out by what its first sentence says: always on the same side.
+    What its first sentences say decides for each document, so it is always on the same side.
     """
 
     share: float = Field(0.05, ge=0, le=0.5, description="Of the documents.")
@@ -106,7 +106,7 @@ class Data(Settings):
 
 
 class Hidden(Masking):
-    """Hidden words are to be found, and whether one text follows another: BERT."""
+    """Hidden words are predicted, and whether one text follows another: BERT."""
 
     kind: Literal["masked"] = "masked"
     next_sentence: bool = Field(True, description="Two texts in a row, and does the second follow?")
@@ -155,7 +155,7 @@ def build(model: Model, objective: Objective, *, symbols: int, longest: int) -> 
 
 
 def maker(documents: Documents, symbols: Symbols, objective: Objective, longest: int) -> Maker:
-    """What makes rows of documents, as the objective wants them."""
+    """What makes rows from documents, as the objective wants them."""
     if isinstance(objective, Ordered):
         return PermutedStretches(documents, symbols, objective, longest)
     if objective.next_sentence:
@@ -195,7 +195,7 @@ def sentences(data: Data, part: Part, root: Path, report: SentenceReport) -> Ite
 
 
 def _documents(sentences: Iterable[Sentence]) -> Iterator[Iterator[Sentence]]:
-    """The sentences of one document after the other."""
+    """The sentences of each document, one document after the other."""
     count = 0
 
     def number(sentence: Sentence) -> int:
@@ -207,7 +207,7 @@ def _documents(sentences: Iterable[Sentence]) -> Iterator[Iterator[Sentence]]:
 
 
 def _held_out(head: Sequence[Sentence], share: float) -> bool:
-    """Chosen by how a document begins: the same on every machine, and the same for its copies."""
+    """Whether a document is held out: its beginning decides, on every machine and for any copy."""
     text = " ".join(" ".join(sentence.text.split()) for sentence in head)
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
@@ -215,9 +215,9 @@ def _held_out(head: Sequence[Sentence], share: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How well hidden words are found, and what follows."""
+    """How well hidden words are predicted, and which text follows."""
 
-    words: int  # that were to be found
+    words: int  # that were to be predicted
     loss: float  # nats per word
     perplexity: float
     accuracy: float  # per cent
@@ -228,11 +228,11 @@ class Scores:
 
     @property
     def total(self) -> float:
-        """What training makes small."""
+        """The loss that training minimises."""
         return self.loss + (self.follows_loss or 0.0)
 
     def line(self) -> str:
-        """In one line."""
+        """The scores in one line."""
         words = f"{self.loss:.4f} (unigram {self.unigram_entropy:.4f})"
         found = f"perplexity {self.perplexity:.2f} · accuracy {self.accuracy:.1f} %"
         if self.follows_accuracy is None:
@@ -244,7 +244,7 @@ class Scores:
 
 
 def judged(readings: Sequence[Reading]) -> Scores:
-    """How good what was made of all rows is."""
+    """The scores of all rows together."""
     targets = np.sum([each.targets for each in readings], axis=0)
     words, pairs = int(targets.sum()), sum(each.pairs for each in readings)
     loss = sum(each.surprise for each in readings) / max(1, words)
@@ -264,6 +264,6 @@ def judged(readings: Sequence[Reading]) -> Scores:
 
 
 def entropy(counts: NDArray[np.int64]) -> float:
-    """Of frequencies, in nats: the least loss of a model that does not look at the context."""
+    """The entropy of frequencies, in nats: the least loss of a model that ignores the context."""
     share = counts[counts > 0] / max(1, counts.sum())
-    return abs(float((share * np.log(share)).sum()))  # of one word 0, and not -0
+    return abs(float((share * np.log(share)).sum()))  # for a single word 0, and not -0

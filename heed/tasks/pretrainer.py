@@ -1,4 +1,4 @@
-"""A model that was trained on plain text at work: it finds hidden words, and says what follows."""
+"""A pretrained model at work: it predicts hidden words, and whether one text follows another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MASKED = re.compile(r"\[MASK\]|<mask>")
 class Said(NamedTuple):
     """What a model says of rows.
 
-    words    what stands at each place that was asked for, unformed where it can be    B K V
+    words    the logits at each place that was asked for, not yet formed if possible    B K V
     follows  whether the second text follows the first: yes, no    B 2
     """
 
@@ -41,7 +41,7 @@ class Said(NamedTuple):
 
 
 def ask(model: Any, tokens: Mapping[str, Tensor], lengths: Tensor, need: Need = "context") -> Said:
-    """What stands at the places of a batch, in the columns of `data/remaking.py`."""
+    """What a model says of a batch with the columns of `data/remaking.py`."""
     if "order" not in tokens:
         segments = tokens.get("segments")
         said = model(tokens["text"], lengths, segments, need, asked=tokens["places"])
@@ -54,9 +54,9 @@ def ask(model: Any, tokens: Mapping[str, Tensor], lengths: Tensor, need: Need = 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the model made of rows: sums.
+    """How well the model predicted rows: sums over them.
 
-    targets  how often each symbol was to be found    V
+    targets  how often each symbol was to be predicted    V
     """
 
     surprise: float  # nats
@@ -69,7 +69,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A line with its hidden words found.
+    """A line with its hidden words filled in.
 
     words    for each of them the likeliest pieces, with their probabilities
     follows  the probability that the second text follows the first; None without a second
@@ -93,10 +93,10 @@ class _Row(NamedTuple):
 
 
 class Pretrainer:
-    """A model at work.
+    """A pretrained model at work.
 
-    ordered  it predicts in a random order, as XLNet does; else it finds what is masked
-    pairs    it was taught whether one text follows another
+    ordered  whether it predicts in a random order, as XLNet does, or what is masked
+    pairs    whether it was taught to say if one text follows another
     places   symbols that it can read at once; None: any number
     tokens   places in a batch, padding included
     """
@@ -158,7 +158,7 @@ class Pretrainer:
         return found
 
     def sharpness(self, lines: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Of each attention while lines are read: mean entropy (nats) and largest share."""
+        """Mean entropy (nats) and largest share of each attention while lines are read."""
         sums: dict[str, list[tuple[float, float]]] = {}
         for line in self.fill(lines, look=True):
             for path, weight in line.heads.items():
@@ -208,7 +208,7 @@ class Pretrainer:
         text = padded((row.ids for row in rows), PAD)
         hidden = text == self.symbols.mask
         most = max(1, int(hidden.sum(1).max()))
-        # Masks in the order of the text, then what fills up, which XLNet knows by a -1.
+        # Masks in the order of the text, then fillers, which are -1 for XLNet.
         places = (~hidden).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
         if self.ordered:
             order = hidden.long()  # no mask sees another
@@ -220,7 +220,7 @@ class Pretrainer:
         return tokens, torch.tensor([len(row.ids) for row in rows]).to(self.device)
 
     def _row(self, line: str) -> _Row:
-        """A line as the model reads it; what has no place is left out from the end."""
+        """A line as the model reads it, cut at the end where it has no places left."""
         sides = line.split("\t", 1) if self.pairs else [line]
         coded = [self._coded(side) for side in sides if side.strip()]
         if self.ordered:
@@ -244,7 +244,7 @@ class Pretrainer:
             if number:
                 ids.append(self.symbols.mask)
             if number and unicodedata.category(part[:1] or " ")[0] in "PS":
-                # A mark right after the mask has no space before it, as it would at a beginning.
+                # Punctuation right after a mask has no space before it; at a text's start it would.
                 before, with_it = self.tokeniser.encode(["x", f"x{part}"])
                 ids += with_it[len(before) - 1 : -1]
             elif part.strip():
@@ -280,7 +280,7 @@ def _replaced(line: str, words: Sequence[str]) -> str:
 
 
 def _heads(seen: Mapping[str, Attended], n: int, length: int) -> dict[str, NDArray[np.float32]]:
-    """Of each attention that every symbol asked the weights of one text.    B H T S -> H T S"""
+    """One text's weights in each attention that every symbol asked.    B H T S -> H T S"""
     return {
         path: record.weight[n, :, :length, :length].float().cpu().numpy()
         for path, record in seen.items()

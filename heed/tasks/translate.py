@@ -78,7 +78,7 @@ class Data(Settings):
         return self
 
     def parts(self) -> list[Part]:
-        """What there is beside the training pairs."""
+        """The parts that there are beside the training pairs."""
         if self.grammar is not None:
             return ["valid", "test", "long"] if self.grammar.beyond else ["valid", "test"]
         return ["valid", "test"] if self.test or self.held_out.test else ["valid"]
@@ -105,7 +105,7 @@ def from_files(
 ) -> Iterator[Example]:
     """The pairs of some files, with their alignments where those are given.
 
-    only  the sources that are asked for, if not all are
+    only  whether a source is asked for; None: all are
     """
     if files.alignments is None:
         yield from (Example(*pair) for pair in read_pairs(files, only=only, report=report))
@@ -115,7 +115,7 @@ def from_files(
 
 
 def inside(links: Links, pair: Pair, report: Report) -> Links:
-    """The links between words that are there; others are left out, and counted."""
+    """The links between words that exist; others are left out, and counted."""
     S, T = (len(text.split()) for text in pair)
     kept = Links(*(frozenset((i, j) for i, j in some if i < S and j < T) for some in links))
     report.stray += len(links.possible) - len(kept.possible)
@@ -154,7 +154,7 @@ class Scores:
     by_length: list[tuple[str, int, float]]  # source words, pairs, BLEU
 
     def line(self) -> str:
-        """In one line."""
+        """The scores in one line."""
         aligned = "" if self.aer is None else f" · AER {self.aer:.3f}"
         return (
             f"BLEU {self.bleu:.1f} · chrF {self.chrf:.1f} · perplexity {self.perplexity:.2f}"
@@ -163,7 +163,7 @@ class Scores:
 
 
 EDGES = (5, 10, 15, 20, 25, 30, 40, 50)
-"""Source lengths, in words, between which quality is told apart."""
+"""Where ranges of source lengths end, in words; BLEU is computed for each range."""
 
 
 def judged(
@@ -173,7 +173,7 @@ def judged(
     *,
     lowercase: bool = False,
 ) -> Scores:
-    """How good what was written for the pairs is, and what was made of the references."""
+    """The scores of what was written for the pairs, and of how the references were read."""
     texts, references = [each.text for each in written], [pair.target for pair in pairs]
     tokenise = measuring.tokeniser_for(references)
     bleu = measuring.bleu(texts, references, lowercase=lowercase, tokenise=tokenise)

@@ -1,4 +1,4 @@
-"""A trained model at work: it translates, and reads given translations; and it can be looked at."""
+"""A trained translator at work: it translates, reads given translations, and can be watched."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from heed.tasks.looking import sharpness
 
 
 class Settings(BaseModel):
-    """Unknown keys are refused; nothing changes afterwards."""
+    """Settings that refuse unknown keys and cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -89,7 +89,7 @@ class Vocabulary:
 
     @classmethod
     def train(cls, settings: Tokens, pairs: Callable[[], Iterator[Example]]) -> Vocabulary:
-        """From the training pairs, read once (shared) or twice."""
+        """Train on the training pairs, which are read once (shared) or twice."""
         choices: dict[str, Any] = {"size": settings.size, "lowercase": settings.lowercase}
         if settings.shared:
             both = (text for pair in pairs() for text in (pair.source, pair.target))
@@ -100,14 +100,14 @@ class Vocabulary:
         return cls(source, target)
 
     def save(self, source: Path, target: Path) -> None:
-        """One file, or two where the target has a vocabulary of its own."""
+        """Write one file, or two where the target has a vocabulary of its own."""
         self.source.save(source)
         if not self.shared:
             self.target.save(target)
 
     @classmethod
     def load(cls, source: Path, target: Path) -> Vocabulary:
-        """What `save` wrote; without a file of its own, the target shares the source's."""
+        """Load what `save` wrote; without a file of its own, the target shares the source's."""
         first = Tokeniser.load(source)
         return cls(first, Tokeniser.load(target) if target.exists() else first)
 
@@ -135,7 +135,7 @@ class Reading:
 
 
 class Translator:
-    """A trained model at work.
+    """A trained translator at work.
 
     longest  symbols of a source that the model can read, where there is a limit: what comes
              after is not read
@@ -183,10 +183,10 @@ class Translator:
         best: int = 1,
         chance: torch.Generator | None = None,
     ) -> Iterator[dict[int, list[Translation]]]:
-        """The same by the batch, the longest sentences first; blank ones are left out.
+        """The translations batch by batch, the longest sentences first; blank ones are left out.
 
         look    keep where the model looked
-        chance  where sampling takes its random numbers, to go on with them from call to call
+        chance  the generator that sampling draws from; it may go on from call to call
         """
         self.model.eval()
         chance = self.chance(decoding) if chance is None else chance
@@ -201,7 +201,7 @@ class Translator:
             }
 
     def chance(self, decoding: Decoding) -> torch.Generator:
-        """The random numbers of sampling, from their beginning."""
+        """A new generator for sampling, with the seed of the settings."""
         return torch.Generator(self.device).manual_seed(decoding.seed)
 
     def _most(self, decoding: Decoding) -> int:
@@ -247,7 +247,7 @@ class Translator:
         )
 
     def read(self, pairs: Sequence[Example], *, look: bool = True) -> list[Reading]:
-        """Given pairs: the model's surprise at each target, and how it aligns the words."""
+        """Read given pairs: the model's surprise at each target, and how it aligns the words."""
         found: dict[int, Reading] = {}
         for rows, ids in self._coded(pairs):
             given = [pairs[i] for i in rows]
@@ -309,7 +309,7 @@ class Translator:
         return self.model(source, lengths, shifted(labels), need="weight").seen, lengths, written
 
     def sharpness(self, pairs: Sequence[Example]) -> dict[str, dict[str, float]]:
-        """Of each attention while given pairs are read: mean entropy (nats) and largest share."""
+        """Mean entropy (nats) and largest share of each attention while given pairs are read."""
         seen, sources, targets = self.look(pairs)
         return {
             path: sharpness(record.weight, sources if path.startswith("encoder") else targets)
@@ -317,7 +317,7 @@ class Translator:
         }
 
     def _cut(self, ids: list[int]) -> list[int]:
-        """No longer than the model can read; the end stays."""
+        """Cut a source to what the model can read; the end stays."""
         if self.longest is None or len(ids) <= self.longest:
             return ids
         return [*ids[: self.longest - 1], EOS]
@@ -330,5 +330,5 @@ class Translator:
 
 
 def shifted(labels: Tensor) -> Tensor:
-    """What stands before each symbol: the beginning, then all but the last.    B T -> B T"""
+    """The inputs of teacher forcing: <s>, then all labels but the last.    B T -> B T"""
     return torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)

@@ -1,6 +1,6 @@
-"""A trained model at work, listened to: every call of its attentions while it deals with a text.
+"""Every call of a trained model's attentions while it works on a text.
 
-What a walk needs beside the numbers is words: which word asks, and which are asked.
+A walk needs words beside the numbers: the word that asks, and the words that are asked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Heard", "Walk", "continued", "filled", "labelled", "translated"]
 
 NONE = "this model has no attention to walk through"
 WHOLE = "the text"
-"""What asks where no word does: one query for all of them."""
+"""The name of a query that no word asks: one for the whole text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Heard:
     chosen   which of them is the most telling, as a place in that order
     queries  the words that ask; where there is one for the whole text, its name
     keys     the words that are asked
-    first    which query is walked with unless told
+    first    the query that is walked with by default
     """
 
     source: str
@@ -55,12 +55,12 @@ class Heard:
         return follow(self.calls[path], position=position, head=head)
 
     def words(self, path: str) -> Sequence[str]:
-        """Those that ask an attention; a static one is asked once."""
+        """The words that ask an attention; a static one is asked once, for the whole text."""
         count = sum(call.query.shape[2] for call in self.calls[path])
         return self.queries[:count] if count > 1 or len(self.queries) == 1 else [WHOLE]
 
     def asked(self, path: str) -> Sequence[str]:
-        """Those that are asked: the same for all."""
+        """The words that are asked, the same in all attentions."""
         return self.keys
 
 
@@ -72,7 +72,7 @@ def _listening(model: nn.Module) -> AbstractContextManager[dict[str, list[Asked]
 
 
 def _heard(heard: Mapping[str, Sequence[Asked]], told: str = "") -> dict[str, Sequence[Asked]]:
-    """The attentions that were asked, of those whose path ends so."""
+    """The attentions that were asked and whose paths end in `told`."""
     found = {path: calls for path, calls in heard.items() if calls and path.endswith(told)}
     if not found:
         raise Refused(NONE)
@@ -80,7 +80,7 @@ def _heard(heard: Mapping[str, Sequence[Asked]], told: str = "") -> dict[str, Se
 
 
 def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
-    """Between source and target, at the steps that wrote a translation: it is read once more."""
+    """The attention to the source at each step of a translation, which is read once more."""
     from heed.tasks.translator import Example
 
     ((best, *_),) = worker.translate([text], decoding)
@@ -97,7 +97,7 @@ def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
 
 
 def labelled(worker: Labeller, text: str) -> Heard:
-    """Of a static attention its one query; else the words among themselves."""
+    """The one query of a static attention; without one, the words' attention to each other."""
     with _listening(worker.model) as heard:
         (judged,) = worker.label([text])
     if not judged.pieces:
@@ -106,14 +106,14 @@ def labelled(worker: Labeller, text: str) -> Heard:
 
 
 def continued(worker: Writer, text: str) -> Heard:
-    """The words among themselves, while a text is read."""
+    """The words' attention to each other while a text is read."""
     with _listening(worker.model) as heard:
         pieces, likely, _ = worker.look(text, "context")
     return Heard(text, likely[-1], _heard(heard), pieces, pieces, first=-1)
 
 
 def filled(worker: Pretrainer, text: str) -> Heard:
-    """The words among themselves, while hidden ones are found; the first of those asks."""
+    """The words' attention to each other while hidden ones are predicted; the first hidden asks."""
     with _listening(worker.model) as heard:
         (found,) = worker.fill([text])
     if not found.pieces:

@@ -1,4 +1,4 @@
-"""A trained language model at work: it continues prompts, reads given texts, can be looked at."""
+"""A trained language model at work: it continues prompts, reads given texts, can be watched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from heed.models.xlnet_sights import Memories
 from heed.records import Attended, Need
 from heed.tasks.borrowing import Borrowed, Text, marks_of
 
-FORMED = 256  # places whose logits are there at once while a text is looked at
+FORMED = 256  # places whose logits are formed at a time while a text is looked at
 
 
 class Decoding(BaseModel):
@@ -107,7 +107,7 @@ class Writer:
     def stream(
         self, prompts: Sequence[str], decoding: Decoding, samples: int = 1
     ) -> Iterator[dict[int, list[Continuation]]]:
-        """The same by the batch, prompts of like length together, the longest first."""
+        """The continuations batch by batch, prompts of like length together, the longest first."""
         if samples > 1 and decoding.method == "greedy":
             raise Refused(f"greedy search has one answer, not {samples}: sample, or take a beam")
         self.model.eval()
@@ -121,14 +121,14 @@ class Writer:
             }
 
     def symbols(self, prompt: str) -> list[int]:
-        """A prompt as numbers; after nothing at all, a text begins as its vocabulary opens one."""
+        """A prompt as numbers; an empty one becomes what opens a text in the vocabulary."""
         (ids,) = self.vocabulary.encode([prompt])
         return ids or list(self.marks.opening)
 
     def _decode(
         self, model: Any, ids: list[list[int]], decoding: Decoding, samples: int
     ) -> list[list[Hypothesis]]:
-        """Each prompt's last symbol is the first that is read step by step."""
+        """Continue prompts, whose last symbols are the first that are read step by step."""
         sampled = decoding.method == "sample"
         each = samples if sampled else 1
         ids = [row for row in ids for _ in range(each)]
@@ -160,7 +160,7 @@ class Writer:
 
     @property
     def _forbidden(self) -> list[int]:
-        """What is no text, and rows of the table that only fill it up."""
+        """Symbols that are no text, and rows that only fill up the table."""
         model, rows = self.model, 0
         if isinstance(model, Decoder):
             rows = len(model.words.table.weight)
@@ -169,7 +169,7 @@ class Writer:
         return [*self.marks.never, *range(self.vocabulary.size, rows)]
 
     def _slides(self, prompt: int, decoding: Decoding) -> bool:
-        """Whether the text comes to outgrow the places. The last symbol written is never read."""
+        """Whether the text may outgrow the places. The last symbol written is never read."""
         return self.places is not None and prompt + decoding.longest - 1 > self.places
 
     def _finished(
@@ -192,7 +192,7 @@ class Writer:
         return self.vocabulary.decode(symbols)
 
     def _batches(self, lengths: list[int], decoding: Decoding, samples: int) -> Iterator[list[int]]:
-        """Rows of like length together; of one length, where the model needs that."""
+        """Batches of rows of like length; of equal length, where the model needs that."""
         each = samples if decoding.method == "sample" else 1
         each = max(decoding.width, samples) if decoding.method == "beam" else each
         mixed = self._pads
@@ -223,9 +223,9 @@ class Writer:
     def read_symbols(
         self, ids: NDArray[Any], text: str | None = None, *, overlap: int = 0
     ) -> Reading:
-        """The same of symbols. All but the first are predicted.
+        """How surprised the model is by symbols, of which all but the first are predicted.
 
-        Windows of `context` symbols follow each other, and none knows what came before it but for
+        Windows of `context` symbols follow each other, and none knows what came before it except
         what is remembered, or an `overlap`, which is read again and not counted again.
         """
         if not 0 <= overlap < self.context:
@@ -244,9 +244,9 @@ class Writer:
         return Reading(nats, len(ids) - 1, len(text), len(text.encode()), unknown)
 
     def _windows(self, ids: NDArray[Any], overlap: int) -> Iterator[list[int]]:
-        """Where windows begin, by the batch."""
+        """Where windows begin, batch by batch."""
         stride = self.context - overlap
-        last = len(ids) - 1  # which is only predicted
+        last = len(ids) - 1  # this symbol is only predicted
         starts = list(range(0, max(1, last - overlap), stride))
         size = 1 if self.remembers else max(1, self.tokens // self.context)
         yield from (starts[i : i + size] for i in range(0, len(starts), size))
@@ -275,7 +275,7 @@ class Writer:
     ) -> tuple[list[str], list[str], dict[str, Attended]]:
         """Every attention while a text is read: its pieces, the likeliest next ones, the records.
 
-        Of a text longer than the places only the end is read.
+        If a text is longer than the model's places, only its end is read.
         """
         self.model.eval()
         ids = self.symbols(text)
@@ -288,7 +288,7 @@ class Writer:
         return pieces(ids), pieces(likeliest), asks
 
     def _likeliest(self, output: Tensor | Unformed) -> list[int]:
-        """After each symbol of one text; the logits of a long one are never all there."""
+        """The likeliest symbol after each one of a text, with few of its logits at a time."""
         if isinstance(output, Tensor):
             return output[0, :, : self.vocabulary.size].argmax(-1).tolist()
         parts = (output._replace(known=known) for known in output.known[0].split(FORMED))
@@ -313,16 +313,16 @@ class Reading:
 
     @property
     def perplexity(self) -> float:
-        """Of a symbol."""
+        """The perplexity per symbol."""
         return math.exp(min(self.loss, 700))
 
     def bits(self, of: int) -> float:
-        """Per character or byte."""
+        """Bits per character or byte, by how many of them there are."""
         return self.nats / math.log(2) / max(of, 1)
 
 
 def seed_of(seed: int, sample: int, prompt: Sequence[int]) -> int:
-    """What the draws of a sample follow from: nothing but these."""
+    """The seed of a sample's draws, which depends on nothing else."""
     told = f"{seed} {sample} {list(prompt)}".encode()
     return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest())
 
