@@ -1,11 +1,11 @@
-"""Pretrained folders at work: a model that others trained, opened like a run of a task of heed's.
+"""Pretrained folders at work: models that others trained, opened like runs of heed's own tasks.
 
     GPT-2, XLNet with a language head   continue prompts        as language-model
     BERT with a masked head             fills [MASK]            as pretrain
     BERT, XLNet with a text's label     say what a text is      as classify
 
-The folder is checked as `heed.load` does (running/loading.py). What its vocabulary lacks, and a
-head that no verb asks, is refused in words.
+The folder is checked as `heed.load` does (running/loading.py). A vocabulary that lacks something,
+and a head that no verb uses, are refused in words.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from heed.training.folder import RunFolder
 READ = 512  # symbols that a model without a limit of places is given at once
 
 Opened = tuple[Config, Any]
-"""What the verbs of a task ask of a run: its config, and its worker."""
+"""What the verbs of a task need of a run: its config, and its worker."""
 
 
 class LabelConfig(Config):
-    """What the verbs of classification ask of a config."""
+    """What the verbs of classification need of a config."""
 
     task: Literal["classify"] = "classify"
     labels: list[Label] = Field(min_length=2, max_length=65536)
@@ -126,7 +126,7 @@ def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device
 
 
 def _types(kind: str, words: Vocabulary) -> dict[int, int] | None:
-    """XLNet's vocabulary counts the symbol that gathers a text as of a third type."""
+    """The token types that are not 0: that of XLNet's <cls>, which sums up a text, is 2."""
     return {words.roles["cls"]: 2} if kind == "xlnet" and "cls" in words.roles else None
 
 
@@ -140,4 +140,4 @@ HEADS: dict[tuple[str, str], tuple[str, Maker]] = {
     ("bert", "classify"): ("classify", _labeller),
     ("xlnet", "classify"): ("classify", _labeller),
 }
-"""Families and heads, the task whose verbs ask them, and who makes a worker."""
+"""For each family and head: the task whose verbs use it, and what makes its config and worker."""

@@ -39,15 +39,15 @@ from heed.viewing.page import Examples, Heading, Page, Paragraph, Table
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One mechanism: what came of it, or why nothing did."""
+    """One mechanism: its training, or why that failed."""
 
     mechanism: str
     trained: Trained | None = None
-    memory: float | None = None  # MiB at the most, beyond what was there before, if it trained now
+    memory: float | None = None  # the peak beyond what was held before, MiB, if it trained now
     error: str = ""
 
     def row(self, told: Story) -> list[Value]:
-        """As in the story's columns."""
+        """Its values in the story's columns."""
         if self.trained is None:
             return [self.mechanism, *[None] * (len(told.columns) - 1)]
         return told.row(self.mechanism, self.trained, self.memory)
@@ -90,7 +90,7 @@ def compare(
 
 
 def _together(tasks: list[tuple[Any, ...]], jobs: int) -> Work[list[Cell]]:
-    """At most `jobs` at a time, each in a process of its own."""
+    """Train at most `jobs` at a time, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
     heard: Queue[Any] = context.Queue()
     waiting = list(tasks)
@@ -137,7 +137,7 @@ def _train(
     threads: int,
     heard: Queue[Any],
 ) -> None:
-    """In a process of its own: train, tell, and give the cell."""
+    """In a process of its own: train, report progress, and send the cell."""
     Thread(target=_leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
     before, trains = _resident(), not (resume and RunFolder(folder).scores.exists())
@@ -154,14 +154,14 @@ def _train(
 
 
 def _leave_with(parent: BaseProcess | None) -> None:
-    """Ask this process to save and stop once its parent is gone, who cannot where it was killed."""
+    """Ask this process to save and stop once its parent is gone: a killed parent cannot ask."""
     if parent is not None:
         parent.join()
         signal.raise_signal(signal.SIGTERM)
 
 
 def _told(event: Event, name: str, heard: Queue[Any]) -> None:
-    """Pass on how far the training is, and leave the rest out."""
+    """Pass on how far the training is, and no other event."""
     if isinstance(event, Progress) and event.stage == "training" and event.done % 10 == 0:
         heard.put((name, replace(event, stage=name)))
 
@@ -182,7 +182,7 @@ def _resident() -> float:
 
 
 def _peak(device: str) -> float:
-    """The same on a GPU; nothing on a CPU."""
+    """The most memory that was held on a GPU, in MiB; 0 on a CPU."""
     return torch.cuda.max_memory_allocated() / 2**20 if chosen(device).type == "cuda" else 0.0
 
 

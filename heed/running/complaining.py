@@ -13,11 +13,11 @@ from pydantic import BaseModel, ValidationError
 from heed.errors import Refused, UnknownName
 
 BARE = re.compile(r"(?<![\w.])(\w+=null)")
-"""A key that a message says to empty, without those above it."""
+"""A key that a message says to set to null, without the keys above it."""
 
 
 KEYS = 20_000
-"""Keys of a stranger's settings that are looked at: to complain of each costs a kilobyte."""
+"""How many keys untrusted settings may have: an error about each costs a kilobyte."""
 
 
 def check_keys(raw: Any, where: object) -> None:

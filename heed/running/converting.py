@@ -1,8 +1,8 @@
 """Converting: a pretrained folder of Hugging Face to one of heed, and one of heed to Hugging Face.
 
-What is read is told by its config.json: heed's own names the heed that wrote it. A run of a task
-whose model has a place at Hugging Face (BERT, GPT-2, XLNet) goes there, too. The target is written
-beside its place and renamed when all of it is there, so it is whole or it is not.
+The config.json of a folder tells which of them it is: heed's own names the version that wrote it. A
+run of a task whose model has a place at Hugging Face (BERT, GPT-2, XLNet) can be converted, too.
+The target is written beside its place and renamed at the end, so it is there whole or not at all.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from heed.tasks import language_model, pretrain
 from heed.training import durable, tensors
 from heed.training.folder import RunFolder
 
-ROLES = ("pad", "bos", "eos", "sep", "cls")  # that a config.json names by their numbers
+ROLES = ("pad", "bos", "eos", "sep", "cls")  # those whose numbers a config.json holds
 
 
 class Frame(NamedTuple):
-    """What stands around a text, and around a pair, each with its segment."""
+    """The templates of a text and of a pair, each part with its segment."""
 
     single: str
     pair: str
@@ -50,11 +50,11 @@ FRAMES = {
     ("pretrain", "bert"): BERT,
     ("pretrain", "xlnet"): Frame("$A:0 {eos}:0 {bos}:0", "$A:0 {eos}:0 $B:0 {eos}:0 {bos}:0"),
 }
-"""How the runs of a task set texts before a model."""
+"""The templates in which the runs of a task give texts to a model."""
 
 UNTYPED = ("input_ids", "attention_mask")
 TYPED = ("input_ids", "token_type_ids", "attention_mask")
-"""What a tokeniser hands to a model. GPT-2 there would take a type for a symbol."""
+"""What a tokeniser gives to a model. Hugging Face's GPT-2 would look up a type like a symbol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,11 @@ class Converted:
     unused: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As plain data, for JSON."""
         return {**asdict(self), "folder": str(self.folder)}
 
     def line(self) -> str:
-        """In one line."""
+        """A summary in one line."""
         words = "" if self.tokeniser else ", without a tokeniser"
         return (
             f"{self.folder}: {self.kind} with the head '{self.head}', {self.parameters:,} "
@@ -150,10 +150,10 @@ def _run(folder: Path) -> Loaded:
 
 
 def _framed(tokeniser: Vocabulary, frame: Frame) -> Vocabulary:
-    """A tokeniser of heed's own that sets texts into the frame that the model was trained with;
-    one that came from elsewhere has a frame.
+    """A tokeniser with the template that the model was trained with; one that did not come from
+    heed has its own already.
 
-    heed's runs put <s> and </s> where others have [CLS] and [SEP], and do so themselves.
+    heed's runs put <s> and </s> where others have [CLS] and [SEP], and do so without the tokeniser.
     """
     roles = tokeniser.roles
     if "cls" in roles or not {"bos", "eos"} <= roles.keys():
@@ -192,7 +192,7 @@ def _theirs(found: Loaded) -> dict[str, Tensor]:
 
 
 def _files(found: Loaded, leaves: bool, own: bool) -> dict[str, bytes]:
-    """Everything but the weights; `own`: of a run, whose XLNet was told no types."""
+    """Everything but the weights; `own`: of a run, whose XLNet was given no token types."""
     words = {} if found.tokeniser is None else found.tokeniser.files()
     if words:
         typed = found.kind == "bert" or (found.kind == "xlnet" and not own)
@@ -224,7 +224,7 @@ def _their_config(found: Loaded) -> dict[str, Any]:
 
 
 def _write(target: Path, files: Mapping[str, bytes], named: Mapping[str, Tensor]) -> None:
-    """The whole folder, or nothing of it."""
+    """Write the whole folder, or nothing of it."""
     durable.make_folder(target.parent)
     draft = durable.aside(target)
     try:

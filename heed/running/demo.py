@@ -25,9 +25,9 @@ from heed.viewing.page import Charts, Column, Examples, Heading, Page, Paragraph
 
 SENTENCES = {
     "我 爱 中国": "i love china",
-    # Time and place come before the verb, and in English after it.
+    # Time and place come before the verb in Chinese, and after it in English.
     "她 上周 在 北京 买 了 五 本 书": "she bought five books in beijing last week",
-    # What tells which film comes before the film.
+    # A relative clause comes before its noun in Chinese, and after it in English.
     "我们 昨天 在 图书馆 看 的 电影 很 有趣": (
         "the film that we watched in the library yesterday is very interesting"
     ),
@@ -41,7 +41,7 @@ LEAST = 90.0  # BLEU on new sentences below which nothing was learnt that is wor
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What came of it."""
+    """The result of the demo."""
 
     attention: str
     recipe: TranslateRecipe
@@ -51,7 +51,7 @@ class Demo:
 
     @property
     def bleu(self) -> float:
-        """Of the model with attention, on new sentences of the lengths it trained on."""
+        """BLEU of the model with attention, on new sentences of the lengths it trained on."""
         scores: Scores = self.trained[self.attention].scores["test"]
         return scores.bleu
 
@@ -82,7 +82,7 @@ def _drawn(recipe: TranslateRecipe) -> Grammar:
 
 
 def label(name: str) -> str:
-    """What a reader calls the model."""
+    """A name of the model for readers."""
     return "one fixed vector" if name == "none" else f"{name} attention"
 
 
@@ -140,7 +140,7 @@ COLUMNS = (
 
 
 def rows(result: Demo) -> list[list[Any]]:
-    """As in COLUMNS, a row for each model."""
+    """A row for each model, its values in COLUMNS."""
     table = []
     for name, each in result.trained.items():
         test, far = each.scores["test"], each.scores.get("long")
@@ -161,7 +161,7 @@ def legend(result: Demo) -> str:
 
 
 def page(result: Demo) -> Page:
-    """All of it on one page."""
+    """The whole result on one page."""
     return Page(
         "What attention buys",
         [

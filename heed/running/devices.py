@@ -28,9 +28,9 @@ def chosen(name: str) -> torch.device:
 
 
 def crowded(device: torch.device) -> str:
-    """What to know before long work on a CPU that others use as well; nothing where it is quiet.
+    """A warning before long work on a CPU that others use as well; "" where it is idle enough.
 
-    Threads wait for each other at every product, and for the slowest of them, who waits for others.
+    Threads wait for each other at every product, and so for the one that gets the least of a core.
     """
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1
     if device.type != "cpu" or threads == 1 or not hasattr(os, "getloadavg"):

@@ -21,7 +21,7 @@ def evaluate(
     """Score a run on files, or on a part that it keeps (valid, test ...): a story's `Evaluated`.
 
     options  what the run's task takes, such as width=1 for a translation's beam; `out` and `links`,
-             where what is evaluated will be asked for its answers or its words' links
+             where the result will be asked for its answers or the links of its words
     """
     run = open_run(path, chosen(device))
     return (yield from run.story.evaluate(run, data, options))

@@ -1,4 +1,4 @@
-"""What long work tells whoever waits: notes and progress. Its result is what it returns.
+"""Events of long work: it yields notes and progress, and returns its result.
 
 def work() -> Work[int]:
     yield Note("reading")
@@ -29,7 +29,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stage has come; of a total that is not known, 0."""
+    """How far a stage has come; a total that is not known is 0."""
 
     stage: str
     done: float
@@ -43,7 +43,7 @@ Work = Generator[Event, None, Result]
 
 
 class Stopped(HeedError):
-    """Somebody asked to stop, and everything is saved."""
+    """A signal asked to stop, and everything is saved."""
 
     def __init__(self, folder: Path | None, step: int, code: int) -> None:
         """folder: None before the first step, when there is nothing to go on with."""
@@ -55,7 +55,7 @@ class Stopped(HeedError):
 
 
 def finish(work: Work[Result], tell: Callable[[Event], object] = lambda event: None) -> Result:
-    """The result; whoever looks on is told every event."""
+    """Run work to its end and return its result; `tell` gets every event."""
     while True:
         try:
             tell(next(work))
@@ -64,7 +64,7 @@ def finish(work: Work[Result], tell: Callable[[Event], object] = lambda event: N
 
 
 def relayed(work: Work[Result], change: Callable[[Event], Event | None]) -> Work[Result]:
-    """The same work, its events changed on their way, or left out."""
+    """The same work with its events changed, or left out where `change` gives None."""
     while True:
         try:
             event = change(next(work))

@@ -19,7 +19,7 @@ UNITS = {"entropy": "nats", "sharpness": "largest share"}
 """The statistics that validations log; one without a name is the entropy."""
 LARGEST = 4_000_000  # bytes of a saved picture that are read
 HUGE = 1e300  # what is no number, or more than that, is left out
-MOST = 200  # moments; of more, some along the way are left out
+MOST = 200  # moments; of more, some in between are left out
 _STEP = re.compile(r"step-(\d{1,12})\.(svg|txt)")
 
 Points = dict[int, float]
@@ -48,8 +48,8 @@ def history(path: Path) -> History:
 
 
 def _lines(folder: RunFolder) -> tuple[Points, dict[str, dict[str, Points]]]:
-    """The loss, and each statistic of each attention; a step that is told twice counts as told
-    last."""
+    """The loss, and each statistic of each attention; of a step that is logged twice, the last
+    entry counts."""
     loss: Points = {}
     found: dict[str, dict[str, Points]] = defaultdict(lambda: defaultdict(dict))
     for entry in read(folder.inside(folder.metrics)):
@@ -66,7 +66,7 @@ def _lines(folder: RunFolder) -> tuple[Points, dict[str, dict[str, Points]]]:
 
 
 def _groups(names: list[str]) -> Iterator[list[str]]:
-    """As many as a chart has colours for."""
+    """The names in groups, of as many as a chart has colours for."""
     for i in range(0, len(names), len(INKS)):
         yield names[i : i + len(INKS)]
 
@@ -95,7 +95,7 @@ def _moments(folder: RunFolder) -> Iterator[Moment]:
 
 
 def _spread(steps: Sequence[int]) -> Sequence[int]:
-    """At most so many, evenly; the first and the last stay."""
+    """At most `MOST` of the steps, evenly spread; the first and the last stay."""
     if len(steps) <= MOST:
         return steps
     return [steps[round(i * (len(steps) - 1) / (MOST - 1))] for i in range(MOST)]

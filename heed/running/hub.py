@@ -3,8 +3,8 @@
     folder_of("models/bert")            # a folder that is there always wins
     folder_of("bert-base-uncased")      # else what was downloaded before, else a download
 
-Offline first: what is in huggingface_hub's cache is taken without asking anybody. A name that can
-only be a path is refused at once, and the hub is given a few seconds to say that it has the rest.
+Offline first: what is in huggingface_hub's cache is taken without a request. A name that can only
+be a path is refused at once; for any other, the hub has a few seconds to say whether it has it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATIENCE = 10
 
 
 def folder_of(source: str | os.PathLike[str], revision: str | None = None) -> Path:
-    """A folder that is there; else what the hub's cache has of that name; else a download."""
+    """A folder that exists; else what the hub's cache has of that name; else a download."""
     path, name = Path(source), os.fspath(source)
     if path.is_dir():
         return path
@@ -51,7 +51,7 @@ def folder_of(source: str | os.PathLike[str], revision: str | None = None) -> Pa
 
 
 def _near(path: Path) -> str:
-    """The folder that may have been meant."""
+    """A hint at the folder that may have been meant."""
     try:
         there = [each.name for each in path.parent.iterdir() if each.is_dir()]
     except OSError:
@@ -61,7 +61,7 @@ def _near(path: Path) -> str:
 
 
 def _cached(name: str, revision: str | None) -> Path | None:
-    """What was downloaded before, if it is complete."""
+    """The folder that was downloaded before, if it is complete."""
     wanted: Any = {"revision": revision, "allow_patterns": list(WANTED)}
     try:
         from huggingface_hub import snapshot_download

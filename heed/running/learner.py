@@ -1,4 +1,4 @@
-"""One run while it learns: log, validate, save, stop, go on, and be judged at the end."""
+"""One run while it learns: it logs, validates, saves, stops, resumes, and is judged at the end."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from heed.training.progress import Progress as Standing
 from heed.training.progress import gather, load_weights, restore
 
 SETTLED = 5
-"""Steps at the start that are not timed: they load, allocate and compile."""
+"""How many steps at the start are not timed: they load, allocate and compile."""
 
 TIMED = 10
-"""Steps from which a speed is told."""
+"""How many steps a speed must be measured over."""
 
 LITTLE = 200
-"""Steps in all below which a network drawn at random has hardly begun to learn."""
+"""With fewer steps in all, a network drawn at random has hardly begun to learn."""
 
 MANY = 100
-"""Steps among which those at the start do not matter."""
+"""Among so many steps, those at the start do not matter to the speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came of a training."""
+    """The result of a training."""
 
     folder: Path
     parameters: int
@@ -55,13 +55,13 @@ class Trained:
     perplexity: float | None = None  # of the validation examples, where symbols are counted
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As plain data, for JSON."""
         told = {**asdict(self), "folder": str(self.folder)}
         return {key: value for key, value in told.items() if value is not None}
 
 
 class Learner:
-    """One run: model, optimiser and data in their places, and where it stands."""
+    """One run: its model, optimiser and data, and how far it has come."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Learner:
         self.worker = self.story.worker(self.model, self.tokens, self.config, crew.device)
         self.validator = self.story.validator(self.worker, prepared, folder)
         self.journal = Journal(folder.metrics, say=self._say)
-        torch.manual_seed(recipe.seed + crew.rank)  # each process drops out for itself
+        torch.manual_seed(recipe.seed + crew.rank)  # each process has its own dropout
 
     def _more(self) -> str:
         """The keys that make more steps."""
@@ -131,7 +131,7 @@ class Learner:
             yield self.notes.pop(0)
 
     def catch_up(self) -> Work[None]:
-        """From the newest good checkpoint, if there is one."""
+        """Resume from the newest good checkpoint, if there is one."""
         if self.found is None:
             if self.crew.main:
                 self.folder.write_json(self.folder.config, self.config.model_dump(mode="json"))
@@ -155,7 +155,7 @@ class Learner:
         return None if found is None else found.name
 
     def _check_sizes(self) -> None:
-        """Before anything is allocated: the recipe, config.json and the checkpoint agree."""
+        """Check that recipe, config.json and checkpoint agree, before anything is allocated."""
         if self.folder.config.exists():
             told = read_config(self.folder).model_copy(update={"heed": self.config.heed})
             if told != self.config:
@@ -210,9 +210,9 @@ class Learner:
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """What happens here is not training, and does not count as its time."""
+        """Do not count the time that is spent within it as training."""
         if self.crew.device.type == "cuda":
-            torch.cuda.synchronize()  # what is still on its way is training
+            torch.cuda.synchronize()  # kernels that still run are training
         begun = time.perf_counter()
         yield
         self.standing.paused += time.perf_counter() - begun
@@ -239,7 +239,8 @@ class Learner:
         return (now.tokens - since.tokens) / max(now.seconds - since.seconds, 1e-9)
 
     def _validate(self) -> Work[None]:
-        """Judge; keep the weights if they are the best so far. All hear what the main one found."""
+        """Validate; keep the weights if they are the best so far. The main process's score counts
+        for all."""
         found = None
         if self.crew.main:
             found = self.validator.judge(self.standing.step)
@@ -253,7 +254,7 @@ class Learner:
             yield Note(f"step {self.standing.step}: {found.line()}")
 
     def _save(self, *, passing: bool) -> None:
-        """passing: only because of a stop, where an undisturbed run would not have saved."""
+        """Save a checkpoint. passing: only because of a stop; an undisturbed run would not save."""
         tensors, facts = gather(*self._state(), self.crew)
         if self.crew.main:
             place = checkpoint.at(self.folder.checkpoints, self.standing.step)
@@ -262,12 +263,12 @@ class Learner:
                 self._tidy()
 
     def _tidy(self) -> None:
-        """Keep the last few of those that an undisturbed run has: they may be averaged."""
+        """Keep the last few checkpoints that an undisturbed run has: they may be averaged."""
         checkpoint.forget(self.folder.checkpoints, lambda facts: facts.get("passing") is True)
         checkpoint.prune(self.folder.checkpoints, self.settings.keep)
 
     def finish(self) -> Work[Trained]:
-        """The weights to keep: the best, or the mean of the last where that is better. Judged."""
+        """Choose the weights to keep, the best or the mean of the last ones, and score them."""
         scores: dict[str, Any] = {}
         if self.crew.main:
             if not self.folder.model.exists():
@@ -288,7 +289,7 @@ class Learner:
         return trained
 
     def _average(self) -> Work[None]:
-        """Averaging the last few checkpoints: Vaswani 2017 §6.1."""
+        """Take the mean of the last few checkpoints where that is better. Vaswani 2017 §6.1"""
         last = list(checkpoint.good(self.folder.checkpoints, self._say))[: self.settings.average]
         yield from self._told()
         best = self.standing.best
@@ -321,5 +322,5 @@ class Learner:
 
 
 def parameters(model: nn.Module) -> int:
-    """Numbers that are learnt, shared ones counted once."""
+    """How many numbers are learnt, shared ones counted once."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -30,7 +30,7 @@ def models() -> list[dict[str, Any]]:
 
 
 def _rank(key: str) -> int:
-    """Kind and size are said first."""
+    """The order of keys: kind and size come first."""
     return ["kind", "size"].index(key) if key in ("kind", "size") else 2
 
 

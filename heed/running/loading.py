@@ -34,7 +34,7 @@ from heed.running.opening import fits
 from heed.running.shards import Shelf, find
 from heed.training import tensors
 
-LINE = 500  # characters; a stranger's file may have names of a megabyte
+LINE = 500  # characters of an error; an untrusted file may have names of a megabyte
 
 
 class Stored(BaseModel):
@@ -114,18 +114,18 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
 
 
 def _placed(error: HeedError, folder: Path) -> HeedError:
-    """The same complaint, with the folder in it, and no longer than a line should be."""
+    """The same error with the folder in it, cut to the length of a line."""
     said = str(error)
     said = said if str(folder) in said else f"{folder}: {said}"
     return Refused(said if len(said) < LINE else f"{said[:LINE]}…")
 
 
 def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
-    """A folder that `heed convert` wrote."""
+    """The model of a folder that `heed convert` wrote."""
     described, labels = stored(shelf, raw)
     if head not in (None, described.head):
         raise Refused(f"{shelf.path} has the head '{described.head}', not '{head}'")
-    find(shelf)  # or what stands there instead is told
+    find(shelf)  # refuses a folder without model.safetensors, and says what is there instead
     path, outline = shelf.place("model.safetensors"), described.outline()
     fits(outline, path)
     tokeniser = _vocabulary(shelf, described)
@@ -137,7 +137,7 @@ def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
 
 
 def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, tuple[str, ...]]:
-    """What config.json of heed's own describes, and the names of its labels."""
+    """What heed's own config.json describes, and the names of its labels."""
     if "task" in raw:
         raise Refused(
             f"{shelf.path} is a run of heed, which heed.running.opening.open_run opens; "
@@ -160,7 +160,7 @@ def _vocabulary(shelf: Shelf, described: Described) -> Vocabulary | None:
 
 
 def _labels(config: dict[str, Any]) -> tuple[str, ...]:
-    """Names by number, where they are more than their numbers."""
+    """The labels' names in the order of their numbers; none where they only repeat the numbers."""
     named = config.get("id2label")
     names = [named.get(str(i)) for i in range(len(named))] if isinstance(named, dict) else []
     plain = all(isinstance(name, str) for name in names)

@@ -1,7 +1,7 @@
-"""Opening a run, or a pretrained folder: a model, ready to work, out of what may be anybody's.
+"""Opening a run or a pretrained folder, from any source, as a model that is ready to work.
 
 Nothing is imported that the folder names, nothing outside of it is read, and no weight is allocated
-before the file of weights is seen to hold what the configuration describes.
+before the file of weights is checked to hold what the configuration describes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def open_run(path: Path, device: torch.device) -> Run:
     """
     path = folder_of(path)
     if is_pretrained(path):
-        from heed.running.adopting import adopt  # which many never need
+        from heed.running.adopting import adopt  # rarely needed
 
         return adopt(path, device)
     folder, config, told, tokens = checked(path)
@@ -62,11 +62,11 @@ def check_weights(folder: RunFolder, config: Config) -> None:
 
 
 def read_config(folder: RunFolder) -> Any:
-    """config.json of any task, checked."""
+    """The config.json of a run of any task, checked."""
     raw = folder.read_json(folder.config)
     check_keys(raw, folder.config)
     task = raw.get("task") if isinstance(raw, dict) else None
-    settings = Config  # which says what is wrong with a task that is none
+    settings = Config  # complains of a task that is no name
     if isinstance(task, str):
         try:
             settings = story(task).config
@@ -93,7 +93,7 @@ def fits(outline: Mapping[str, Tensor], path: Path) -> None:
             f"{path} does not fit config.json: '{odd}' is "
             f"{there.get(odd, 'missing')}, expected {expected.get(odd, 'nothing')}"
         )
-    for name, kept in tied(path).items():  # or few numbers would be made many
+    for name, kept in tied(path).items():  # or a small file could claim many weights
         if outline[name] is not outline[kept]:
             raise Refused(
                 f"{path} does not fit config.json: it has the same numbers for '{name}' and "

@@ -1,6 +1,6 @@
 """What stories share while they prepare: where data is, and examples that a run folder keeps.
 
-All of it lies in the run folder, so that going on, evaluating and looking need nothing else.
+All of it lies in the run folder, so that resuming, evaluating and looking need nothing else.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def there(data: Any) -> None:
 
 
 def _where(folder: str, path: Path) -> str:
-    """How to say where data is, if nobody has, or if it is here."""
+    """A hint at how to say where data is, if nothing says so yet, or if it is in this folder."""
     if not Path(folder).is_absolute():
         for own in (f"./{folder.removeprefix('./')}", "."):
             if (Path.cwd() / own / path).is_file():
@@ -81,7 +81,7 @@ def ready(folder: RunFolder) -> bool:
 
 
 def cached(folder: RunFolder, fingerprint: str, sizes: Mapping[str, int]) -> cache.Corpus:
-    """The training examples as numbers, refused unless every number is one that there is.
+    """The training examples as numbers, refused unless every number is below its column's size.
 
     sizes  how many numbers each column has
     """
@@ -110,8 +110,8 @@ def kept(
 ) -> Iterator[Kept]:
     """The examples of a part, as the run folder keeps them.
 
-    parse  from plain data to an example; whatever error it raises means that it is none, since
-           nobody vouches for the folder
+    parse  from plain data to an example; an error that it raises means that the line is none, since
+           the folder is not trusted
     """
     path = folder.inside(folder.examples / f"{part}.jsonl")
     if not path.is_file() or not path.stat().st_size:

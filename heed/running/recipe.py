@@ -1,10 +1,10 @@
-"""Recipes: everything that a training run is told, as one YAML file.
+"""Recipes: all settings of a training run, as one YAML file.
 
 A recipe is a ready one by name, or a file. Keys are overridden with a dotted path:
 
     resolve(load("multi30k-rnn"), ["training.epochs=3", "model.attention=local-p/general"])
 
-What comes out is checked to the last key: an unknown one is refused with the nearest that exists.
+The result is checked to the last key: an unknown one is refused with the nearest that exists.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SIZED = (
     *("embedding", "hidden", "layers"),
     *("encoder_layers", "decoder_layers", "width", "feed", "heads"),
 )
-"""The numbers of a model that a named size stands for."""
+"""The settings that a model's named size stands for."""
 
 
 def names() -> list[str]:
@@ -150,12 +150,12 @@ def _value(text: str, override: str) -> Any:
 
 
 def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = (), where: str = "") -> Any:
-    """A checked recipe of its task; what is wrong is said in one line, with the file if told."""
+    """The recipe, checked by its task; an error is one line, with the file if one is given."""
     raw = overridden(raw, overrides)
     check_keys(raw, where or "the recipe")
     place = f"{where}: " if where else ""
     task = raw.get("task")
-    settings = Recipe  # which says what is wrong with a task that is none
+    settings = Recipe  # complains of a task that is no name
     if isinstance(task, str):
         try:
             settings = story(task).recipe
@@ -193,7 +193,7 @@ def _flat(told: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _leave_sizes_out(settings: Any, told: dict[str, Any]) -> None:
-    """A named size by default, of which no number is left: it would only mislead."""
+    """Leave out a default size of which every number is overridden: it would only mislead."""
     if not isinstance(settings, BaseModel):
         return
     fields = type(settings).model_fields
@@ -206,12 +206,12 @@ def _leave_sizes_out(settings: Any, told: dict[str, Any]) -> None:
 
 
 def check(recipe: Recipe) -> None:
-    """Say what cannot be built before anything is read."""
+    """Refuse a recipe that cannot be built, before any data is read."""
     story(recipe.task).check(recipe)
 
 
 def with_attention(raw: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """The raw recipe with another mechanism where its task has one; "none" is without any."""
+    """The raw recipe with another mechanism where its task has one; "none" leaves it out."""
     task = raw.get("task")
     if name is None or not isinstance(task, str) or task not in STORIES:
         return dict(raw)  # refused as such later

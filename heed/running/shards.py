@@ -1,4 +1,4 @@
-"""The files of a pretrained folder that may be anybody's: opened with care, read when wanted.
+"""The files of a pretrained folder from any source: opened with care, read when wanted.
 
     shelf = Shelf(folder)
     weights = find(shelf)               # model.safetensors, or the shards that an index lists
@@ -29,8 +29,8 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 SMALL = 2**20
-"""Bytes of a config, an index or a header: some thousand tensors. What they say takes twenty times
-as much memory once it is parsed."""
+"""How many bytes a config, an index or a header may have: enough for some thousand tensors. Parsed,
+they take twenty times as much memory."""
 
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 MANY = 1000  # shards
@@ -86,7 +86,7 @@ class Shelf:
 
 def is_pretrained(folder: Path) -> bool:
     """Whether this is a pretrained model and not a run, by what its config.json says. A folder that
-    cannot be read is none; whoever opens it says what is wrong."""
+    cannot be read counts as none; opening it says what is wrong."""
     try:
         raw = Shelf(folder).json("config.json")
     except HeedError:
@@ -95,7 +95,7 @@ def is_pretrained(folder: Path) -> bool:
 
 
 def _sniff(path: Path, shown: Path) -> bytes:
-    """The beginning of a file; what is often found in the place of one is told by its name."""
+    """The beginning of a file; refuses by name what is often found in place of weights."""
     with durable.open_plain(path) as file:
         start = file.read(512)
     if start.startswith(b"version https://git-lfs"):
@@ -114,7 +114,7 @@ class Weights(NamedTuple):
 
     @contextmanager
     def reader(self) -> Iterator[Callable[[str], Tensor]]:
-        """Gives a tensor by its name; a file is opened when the first of its tensors is read."""
+        """A function from a name to its tensor; a file is opened when its first tensor is read."""
         files: dict[Path, Any] = {}
 
         def read(name: str) -> Tensor:
@@ -171,7 +171,7 @@ def _listed(shelf: Shelf, index: str) -> Shards:
 
 
 def _gathered(shelf: Shelf, files: Shards, look: Callable[..., Any]) -> Weights:
-    """The headers of all files, each tensor in one of them and where the index says."""
+    """The headers of all files; each tensor must be in one file, the one that the index names."""
     found = Weights({}, {})
     for file, listed in files.items():
         path = shelf.place(file)
@@ -215,7 +215,7 @@ def _taken(file: Any, name: str, path: Path) -> Tensor:
 
 
 def _pickled_header(path: Path, shown: Path) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """Shapes without numbers: on no device, nothing is allocated."""
+    """Types and shapes, read on the meta device, so that nothing is allocated."""
     start = _sniff(path, shown)
     if not start.startswith(b"PK\3\4") or not zipfile.is_zipfile(path):
         raise Refused(f"{shown} is no file that torch.save wrote, or was cut off")
@@ -228,11 +228,11 @@ def _pickled_header(path: Path, shown: Path) -> dict[str, tuple[torch.dtype, tup
 
 
 def _unpickled(path: Path, device: str) -> dict[str, Tensor]:
-    """Tensors by name, out of a pickle that may make nothing else."""
+    """Tensors by name, from a pickle that is allowed to make nothing else."""
     try:
         on_demand = {"mmap": True} if device == "cpu" else {}
         found = torch.load(path, map_location=device, weights_only=True, **on_demand)
-    except Exception:  # whatever a stranger's pickle leads to
+    except Exception:  # an untrusted pickle may raise anything
         raise Refused(f"{path} holds more than weights, or is broken: it is not read") from None
     plain = isinstance(found, dict) and all(
         isinstance(name, str) and isinstance(x, Tensor) for name, x in found.items()

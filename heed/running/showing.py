@@ -35,7 +35,7 @@ MOST = 8  # passes of a watch that a page takes
 
 
 class Subject(Protocol):
-    """Whatever can be looked into."""
+    """Anything whose attention can be looked at."""
 
     name: str
 
@@ -46,7 +46,7 @@ class Subject(Protocol):
         """
 
     def hear(self, text: str) -> Listened:
-        """Every attention while it deals with a text, to be walked through."""
+        """Every attention while the model works on a text, to be walked through."""
 
 
 class OfRun:
@@ -84,7 +84,7 @@ class OfWatch:
         return [Take(one.name, every, written=one.written)] if every else []
 
     def _words(self, path: str, one: Pass) -> tuple[Sequence[str], Sequence[str] | None]:
-        """Told words; of the queries that were kept, where only some were."""
+        """The words that the watch was given; of queries, only those that were kept."""
         told = self.seen.words.get(path)
         if told is None or one.sentence >= min(map(len, told)):
             return (), None
@@ -119,7 +119,7 @@ def opened(path: Path, device: str = "auto") -> Subject:
         return OfWatch(path)
     try:
         name = path.resolve().name
-    except RuntimeError as error:  # of links
+    except RuntimeError as error:  # a circle of links
         raise Refused(f"{path} leads round in a circle") from error
     if path.parent.name == "checkpoints" and (path / checkpoint.MANIFEST).exists():
         return OfRun(_at_step(path, where), f"{path.resolve().parent.parent.name} {name}")
@@ -141,7 +141,7 @@ def is_foreign(path: Path) -> bool:
     that transformers may have."""
     if not is_pretrained(path):
         return False
-    from heed.running.adopting import HEADS  # which many never need
+    from heed.running.adopting import HEADS  # rarely needed
 
     raw = Shelf(path).json("config.json")
     if "heed" in raw:  # which wrote it, and keeps its settings otherwise than transformers
@@ -172,7 +172,7 @@ def explored(subject: Subject, texts: Sequence[str], other: Subject | None = Non
 
 
 def sides(subject: Subject, other: Subject) -> tuple[str, str]:
-    """What each of two is called on a page."""
+    """The names of two subjects on a page."""
     return subject.name, other.name if other.name != subject.name else f"{other.name} (2)"
 
 

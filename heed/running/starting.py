@@ -1,7 +1,7 @@
-"""Starting from weights that are there: a run, of this task or another, or a pretrained folder.
+"""Starting from existing weights: those of a run, of this task or another, or a pretrained folder.
 
-Sizes that the recipe does not name are the start's, and one that it names must agree. What fits by
-name and shape is taken, and said aloud; where nothing fits, nothing begins.
+Sizes that the recipe does not name are the start's, and those that it names must agree. Weights
+that fit by name and shape are taken, and a note says which; if none fits, the start is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHAPED = (
     "channels",
     "widths",
 )
-"""Keys of a text model that its weights mean nothing without, beside layers, width, feed, heads."""
+"""Keys without which a text model's weights mean nothing, beside layers, width, feed, heads."""
 
 ALIKE = ("attention", "options", "clamp", "blind")
 """Keys that are the start's unless the recipe exchanges them: an attention has its options."""
@@ -53,7 +53,7 @@ def opened(path: Path) -> Start:
 
 
 def _pretrained(folder: Path, path: Path) -> Start:
-    from heed.running.loading import load  # which many never need
+    from heed.running.loading import load  # rarely needed
 
     found = load(folder)
     return Start(path, None, found.model.state_dict(), found.tokeniser, found.settings)
@@ -62,7 +62,7 @@ def _pretrained(folder: Path, path: Path) -> Start:
 def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
     """The recipe with the start's sizes where it names none, and what that changed, in words.
 
-    One that it names and that is another is refused: the start's weights would not fit.
+    A size that it names and that differs is refused: the start's weights would not fit.
     """
     where, mine = _reader("model", recipe.model)
     _, there = _reader("model", start.settings)
@@ -95,7 +95,7 @@ def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
 
 
 def _reader(where: str, model: Any) -> tuple[str, Any]:
-    """The settings of a text model by itself, or of the one that a classifier reads by."""
+    """The settings of a text model by itself, or of the encoder of a classifier."""
     encoder = getattr(model, "encoder", None)
     return (where, model) if encoder is None else (f"{where}.encoder", encoder)
 
@@ -112,12 +112,12 @@ def _sizes(mine: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _told(value: Any) -> str:
-    """As a recipe's key is overridden."""
+    """A value as an override of a recipe's key spells it."""
     return json.dumps(value)
 
 
 def begin(model: nn.Module, start: Start, told: Story) -> Note | None:
-    """Copy a start's weights into a model; what was taken is said where that is not all."""
+    """Copy a start's weights into a model; if not all are taken, the note says which are new."""
     if told.whole and start.task == told.name:
         load_weights(model, start.weights)
         return None
@@ -152,7 +152,7 @@ def _fit(mine: Tensor, there: Tensor | None) -> bool:
 
 
 def _listed(new: list[str], taken: list[str]) -> str:
-    """What is new, each part of which nothing was taken by one name: answer.*"""
+    """The names that are new; a part of which nothing was taken has one name: answer.*"""
     known = {".".join(name.split(".")[:n]) for name in taken for n in range(1, name.count(".") + 2)}
     found: dict[str, None] = {}
     for name in new:

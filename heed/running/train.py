@@ -1,4 +1,4 @@
-"""Train: a recipe, a folder, and a model comes out of it; stopped at any moment, it goes on.
+"""Train: from a recipe to a model in a folder; a run that is stopped at any moment can be resumed.
 
     trained = finish(train(resolve(load("demo")), Path("runs/demo")))
 
@@ -49,8 +49,8 @@ def train(
     """Train as the recipe says, into a folder; or go on with the run that the folder holds.
 
     resume  go on where the folder holds a run, whose recipe must be the same one
-    start   a run or a pretrained folder, or its name at the hub, whose weights are the beginning,
-            instead of random ones, as far as they fit, and whose tokens and sizes count
+    start   a run or a pretrained folder, or its name at the hub: its weights, as far as they fit,
+            take the place of random ones, and its tokens and sizes are used
     """
     with ExitStack() as stack:
         crew = stack.enter_context(distributed.join(chosen(device)))
@@ -78,7 +78,7 @@ def onward(path: Path) -> list[str]:
 
 
 def _until(stop: signals.Stop, work: Work[Result], learner: Learner | None = None) -> Work[Result]:
-    """Work around the learning, given up where somebody asks to stop: it is done again."""
+    """Work before or after the loop, abandoned if a signal asks to stop: it is done again later."""
 
     def heard(event: Event) -> Event:
         if stop.asked:
@@ -95,7 +95,7 @@ def _opened(
     """The folder and the recipe that counts. Only the main process makes folders."""
     if crew.share(resume and (path / "config.json").exists()):
         folder = RunFolder.open(path)
-        read_config(folder)  # of a task that there is, or refused
+        read_config(folder)  # refuses an unknown task
         where = str(folder.recipe)
         own = resolve(parse(folder.read_text(folder.recipe), where), where=where)
         if recipe is not None and (odd := differing(recipe, own)):

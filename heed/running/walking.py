@@ -70,7 +70,7 @@ def _choice(paths: Sequence[str], heads: int) -> str:
 
 
 def _place(words: Sequence[str], at: str | None, first: int, named: str) -> int:
-    """Where a word stands, the first time; or the place that a number says."""
+    """The first place of a word, or the place that a number gives."""
     if at is None:
         return first % len(words)
     for alike in (at.__eq__, lambda word: _bare(word) == _bare(at)):

@@ -65,7 +65,7 @@ class Heard:
 
 
 def _listening(model: nn.Module) -> AbstractContextManager[dict[str, list[Asked]]]:
-    """Every call of a trained model's attentions; it is heed's own, and has all that it will."""
+    """Listen to every attention of a trained model; refuse one that has none."""
     if not attentions(model):
         raise Refused(NONE)
     return listen(model)

@@ -52,11 +52,11 @@ class Shown:
         return [*([] if self.panel is None else [self.panel]), *self.heads]
 
     def drawn(self) -> list[HeatMap]:
-        """As a terminal shows it."""
+        """What a terminal shows."""
         return [HeatMap(panel) for panel in self.panels]
 
     def block(self, note: str = "") -> Block:
-        """As a page shows it."""
+        """What a page shows."""
         return Block(self.source, self.text, self.reference, self.panels, note)
 
 
@@ -64,7 +64,7 @@ class Shown:
 class Answer:
     """The translations of a line, best first.
 
-    best  how many were asked for; what a line has fewer of is left blank
+    best  how many were asked for; missing ones are left blank
     """
 
     found: list[Translation]
@@ -76,12 +76,12 @@ class Answer:
         return "\t".join(texts + [""] * (self.best - len(texts)))
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has them."""
+        """As plain data, for JSON."""
         answers = [{"text": each.text, "log_prob": each.log_prob} for each in self.found]
         return {"source": self.found[0].source, "answers": answers}
 
     def shown(self) -> Shown:
-        """The best, with what was looked at."""
+        """The best translation, with what was looked at."""
         return Shown(self.found[0])
 
 
@@ -110,8 +110,8 @@ def words_of(
 ) -> Callable[[str], tuple[list[str], list[str]]]:
     """The words that ask each attention, and those that are asked, by its path.
 
-    A row of the decoder is the choice of a word, which itself is not yet there to be looked at:
-    there is what stands before it.
+    A row of the decoder is the step that chooses a word: it cannot look at that word, only at those
+    before it.
     """
     across, target = translation.columns, translator.vocabulary.target
     ids = target.encode([translation.text])[0][: translator.writes]
@@ -126,7 +126,7 @@ def words_of(
 
 
 def _kind(path: str) -> Kind:
-    """By the path among the modules of a model, or in what it says it has seen."""
+    """The kind of an attention, by its path among a model's modules or in its records."""
     inside = path.endswith("self") or (".layers." in path and not path.endswith("cross"))
     return "self" if inside or path.startswith("encoder") else "cross"
 
@@ -207,7 +207,7 @@ def lengths(curve: LineChart) -> Table:
 
 
 def few(curve: LineChart) -> LineChart:
-    """What can be told apart: the best on the longest sentences, and the one without attention."""
+    """The lines that can be told apart: the best on the longest sentences, and "none"."""
     if len(curve.lines) <= CURVES or not curve.ticks:
         return curve
     plain = [line for line in curve.lines if line.name == "none"]

@@ -118,12 +118,12 @@ class Classifying(Story):
     )
 
     def draft(self, recipe: ClassifyRecipe) -> None:
-        """Neither the vocabulary nor the labels matter."""
+        """Build the network; neither the vocabulary nor the labels matter."""
         committee.build(recipe.model, symbols=len(SPECIALS), labels=2)
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Another pool: mean, max, last, first, or a static attention, whose `static/` may be left
-        out. Of BERT a name that is neither is the attention between its words."""
+        out. With BERT, any other name is the attention between its words."""
         model = {key: value for key, value in model.items() if key != "options"}
         encoder = model.get("encoder")
         plain = name in POOLS or name == "none" or "static" in name.split("/")
@@ -168,7 +168,7 @@ class Classifying(Story):
         return Batches(prepared.train, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
 
     def tokens(self, folder: RunFolder, config: ClassifyConfig) -> Words:
-        """The tokeniser, the labels, and what words are spelled with."""
+        """The tokeniser, the labels, and the runs of letters in words."""
         frame, symbols = framed(config.model), config.symbols
         words = words_of(folder, config.labels, frame, config.longest, symbols)
         check_vocabulary(folder, words.tokeniser.size, symbols)
@@ -182,7 +182,7 @@ class Classifying(Story):
         return words
 
     def tokeniser(self, tokens: Words) -> Any:
-        """The one there is."""
+        """The only tokeniser of a run."""
         return tokens.tokeniser.tokeniser
 
     def worker(
@@ -195,13 +195,13 @@ class Classifying(Story):
         return Labeller(model, tokens, device)
 
     def ready(self, model: nn.Module, tokens: Words) -> None:
-        """What its words are spelled with."""
+        """Copy in the runs of letters of the model's words."""
         if tokens.letters is not None:
             for own in words_known(model).values():
                 own.copy_(tokens.letters.known)
 
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
-        """All of them; of letters only if they are the same ones, number for number."""
+        """All weights of the start; those of letters only if the runs have the same numbers."""
         mine, theirs = committee.count(model.state_dict()), committee.count(start.weights)
         if start.task == self.name and mine != theirs:
             raise Refused(
@@ -214,7 +214,7 @@ class Classifying(Story):
         return {name: x for name, x in there.items() if not name.startswith(letters)}
 
     def validator(self, worker: Labeller, prepared: Prepared, folder: RunFolder) -> Validator:
-        """By texts it does not learn from."""
+        """Validates on texts that are not learnt from."""
         return Validator(worker, prepared.valid, folder)
 
     def score(
@@ -227,7 +227,7 @@ class Classifying(Story):
     def evaluate(
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
-        """On a kept part, or a file of labelled texts; options: text and label, its columns."""
+        """Score a kept part, or a file of labelled texts; options: text and label, its columns."""
         self.only(options, "out", *NAMES)
         named = {name: options[name] for name in NAMES if name in options}
         labels, names = run.config.labels, run.config.names
@@ -273,11 +273,11 @@ class Classifying(Story):
         return [look(run.worker, row.text, row.label) for row in rows]
 
     def hear(self, run: Run, text: str) -> Heard:
-        """What tells the label, while a text is read."""
+        """The attention that leads to the label while a text is read."""
         return labelled(run.worker, text)
 
     def figured(self, trained: Any) -> list[Value]:
-        """As in figures."""
+        """The values of `figures`."""
         (scores,) = trained.scores.values()
         return [scores.accuracy, scores.macro_f1, scores.loss]
 
@@ -297,14 +297,14 @@ def framed(model: ClassifierSettings) -> bool:
 
 
 def spelled(words: Words, model: ClassifierSettings) -> Words:
-    """With letters, if the model asks for them."""
+    """The words with their runs of letters, if the model reads them."""
     if model.letters is None:
         return words
     return replace(words, letters=words.tokeniser.letters(*model.letters))
 
 
 def words_known(model: nn.Module) -> dict[str, Tensor]:
-    """Where a model keeps what its words are spelled with: each member of a committee by itself."""
+    """The buffers with the runs of letters of a model's words, one for each member."""
     return {name: x for name, x in model.named_buffers() if name.endswith(KNOWN)}
 
 

@@ -19,7 +19,7 @@ from heed.tasks.pretrain import Data, Hidden, Ordered, Part, sentences
 from heed.training.folder import RunFolder
 
 Document = list[str]
-"""Its sentences."""
+"""A document as its sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _part(data: Data, part: Part, report: SentenceReport) -> Iterator[Sentence]:
 
 
 def _learnt(data: Data) -> Tokeniser:
-    """Of as many symbols as asked for, the mask among them."""
+    """A tokeniser of as many symbols as asked for, the mask among them."""
     tokens = data.tokens
     texts = (sentence.text for sentence in _part(data, "train", SentenceReport()))
     return with_mask(Tokeniser.train(tokens.kind, texts, tokens.size - 1, tokens.lowercase))
@@ -98,7 +98,7 @@ def _taken(start: Start) -> Tokeniser:
 
 
 def gathered(found: Iterable[Sentence]) -> Iterator[Document]:
-    """Sentences by the document."""
+    """The sentences of each document."""
     document: Document = []
     for sentence in found:
         if sentence.opens and document:

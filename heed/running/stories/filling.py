@@ -1,4 +1,4 @@
-"""Lines with their hidden words found, as `heed predict` and `heed show` have them."""
+"""Lines with their hidden words filled in, as `heed predict` and `heed show` have them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answer:
         return "\t".join(cells)
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As plain data, for JSON."""
         words = [[{"word": w, "probability": p} for w, p in named] for named in self.found.words]
         return {
             "source": self.found.source,
@@ -49,18 +49,18 @@ class Answer:
 
     @property
     def remark(self) -> str:
-        """Worth saying aloud: that the model had no places for all of the line."""
+        """A warning if the model had no places for the whole line."""
         n = self.found.unread
         return f"the last {n} symbols were not read: the model has no more places" if n else ""
 
     def shown(self) -> Shown:
-        """With what was looked at."""
+        """The line with what was looked at."""
         return Shown(self.found, of_heads(self.found.heads, self.found.pieces))
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A line, what was found in it, and who was looked at."""
+    """A line, what was found in it, and what was looked at."""
 
     found: Filled
     panels: Sequence[Panel]
@@ -76,11 +76,11 @@ class Shown:
         return Answer(self.found).line()
 
     def drawn(self) -> list[HeatMap]:
-        """As a terminal shows it."""
+        """What a terminal shows."""
         return [HeatMap(panel, WITHIN) for panel in self.panels]
 
     def block(self, note: str = "") -> Said:
-        """As a page shows it."""
+        """What a page shows."""
         facts = [("Text", self.source), ("Answer", self.text)]
         return Said(facts, None, self.panels, note or Answer(self.found).remark)
 

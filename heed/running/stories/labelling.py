@@ -46,7 +46,7 @@ class Labelling(nn.Module):
         self.settings, self.baseline = settings, MovingAverage()
 
     def count(self, batch: Batch) -> int:
-        """Texts."""
+        """How many texts a batch has."""
         return int((batch.tokens["label"] != 0).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -70,12 +70,12 @@ class Labelling(nn.Module):
         return Loss(totals.mean(0).sum() + sum(earned) / len(said), parts)
 
     def _surprises(self, said: list[Classified], labels: Tensor) -> tuple[Tensor, Tensor]:
-        """What each member learns from each text, and its -log p.    K B, K B"""
+        """The loss of each member on each text, and its -log p.    K B, K B"""
         totals, nlls = zip(*(self._surprise(one, labels) for one in said), strict=True)
         return torch.stack(totals), torch.stack(nlls)
 
     def _surprise(self, said: Classified, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """What is learnt from each text, and its -log p.    B, B"""
+        """The loss on each text, and its -log p.    B, B"""
         assert said.logits is not None
         logits, smoothing = said.logits.float(), self.settings.smoothing
         rules: dict[str, Any] = {"ignore_index": -1, "reduction": "none"}
@@ -124,7 +124,7 @@ class Validated(NamedTuple):
     figures: dict[str, Any]
 
     def line(self) -> str:
-        """In one line."""
+        """A summary in one line."""
         return f"validation accuracy {self.figures['accuracy']:.2f} % · loss {self.loss:.4f}"
 
 
@@ -196,7 +196,7 @@ class Evaluated(NamedTuple):
         )
 
     def tables(self) -> list[Table]:
-        """By label, and what was taken for what."""
+        """The scores of each label, and the confusion matrix."""
         scores = self.scores
         columns = [Column("label"), Column("texts", ",d")]
         columns += [Column(name, ".3f") for name in ("precision", "recall", "F1")]
@@ -212,7 +212,7 @@ class Evaluated(NamedTuple):
 def evaluated(
     labeller: Labeller, rows: list[Labelled], *, stage: str = "labelling"
 ) -> Work[Evaluated]:
-    """Label the texts and judge what comes."""
+    """Label the texts and score the labels."""
     found: dict[int, Judgement] = {}
     for done in labeller.stream([row.text for row in rows]):
         found |= done

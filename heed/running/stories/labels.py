@@ -34,7 +34,7 @@ def prepare(
 ) -> Work[Prepared]:
     """Read the texts, train the tokeniser, write the cache; what is there already is kept.
 
-    framed  a symbol goes before each text
+    framed  whether a symbol goes before each text
     reads   symbols that the model can read, if there is a limit
     """
     longest = data.longest if reads is None else min(data.longest, reads)
@@ -101,7 +101,7 @@ def _said(cut: int, longest: int) -> str:
 
 
 def _tokenise(data: Data, words: Words, folder: RunFolder, report: TextReport) -> Work[int]:
-    """Texts and labels as numbers, labels from 1; how many texts were cut."""
+    """Write texts and labels as numbers, labels from 1; returns how many texts were cut."""
     numbers = {label: [c + 1] for c, label in enumerate(words.labels)}
     cut = 0
 

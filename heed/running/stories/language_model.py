@@ -91,7 +91,7 @@ class LanguageConfig(Config):
         return language_model.places(self.model)
 
     def chosen(self, changes: Mapping[str, Any]) -> Decoding:
-        """The run's own way of choosing, with some of it changed."""
+        """The run's decoding settings, with some of them changed."""
         return changed(self.decoding, changes)
 
 
@@ -109,12 +109,12 @@ class Writing(Story):
     )
 
     def draft(self, recipe: LanguageRecipe) -> None:
-        """The vocabulary does not matter."""
+        """Build the network; the vocabulary does not matter."""
         symbols = getattr(recipe.model, "symbols", None) or 8
         language_model.build(recipe.model, symbols=symbols, context=recipe.data.context)
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Another mechanism in every layer."""
+        """The model with another mechanism in every layer."""
         if model.get("kind") == "recurrent-language":
             raise Refused("a recurrent language model has no attention to exchange")
         return {**model, "attention": name}
@@ -176,7 +176,7 @@ class Writing(Story):
         return Writer(model, tokens, device, places=places, context=context, remembers=remembers)
 
     def validator(self, worker: Writer, prepared: Prepared, folder: RunFolder) -> Validator:
-        """By the surprise at text it does not learn from."""
+        """Validates by the loss on text that is not learnt from."""
         return Validator(worker, prepared.valid, folder)
 
     def score(
@@ -189,11 +189,11 @@ class Writing(Story):
     def evaluate(
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
-        """On a kept part or on files; options: overlap, symbols that windows read again."""
+        """Score a run on a kept part or on files; options: overlap, symbols that are read again."""
         self.only(options, "out", "overlap")
         if not isinstance(data, str):
             files = language_model.Texts(each_file(told(TextFiles)(list(data))))
-            texts = language_model.joined(files.pieces()) or [""]  # which is refused as such
+            texts = language_model.joined(files.pieces()) or [""]  # an empty text is refused later
         else:
             texts = kept(run.folder, (yield from scored_part(run.folder, data)))
         return (yield from evaluated(run.worker, texts, overlap=options.get("overlap", 0)))
@@ -225,7 +225,7 @@ class Writing(Story):
                 yield Answer(found, writer if look else None)
 
     def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
-        """What it looks at while it reads texts, or the openings of what it was judged by."""
+        """What it looks at while it reads texts, or the openings of the text it was judged on."""
         texts = [unescaped(text) for text in texts] or self._openings(run)
         return [shown(run.worker, text, every=every) for text in texts]
 
@@ -241,17 +241,17 @@ class Writing(Story):
         return [run.worker.vocabulary.decode(cut) for cut in cuts if cut][:FEW]
 
     def hear(self, run: Run, text: str) -> Heard:
-        """The words among themselves, while a text is read."""
+        """The words' attention to each other while a text is read."""
         return continued(run.worker, unescaped(text))
 
     def figured(self, trained: Any) -> list[Value]:
-        """As in figures."""
+        """The values of `figures`."""
         (scores,) = trained.scores.values()
         return [scores.loss, scores.perplexity, scores.bits_per_character]
 
 
 def _rows(recipe: LanguageRecipe) -> int:
-    """Of a batch."""
+    """How many rows a batch has."""
     return max(1, recipe.training.batch_tokens // recipe.data.context)
 
 

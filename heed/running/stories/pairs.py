@@ -100,7 +100,7 @@ def kept(folder: RunFolder, part: str) -> Iterator[Example]:
 
 
 def _example(found: Any) -> Example:
-    """What `_as_data` made of an example."""
+    """The inverse of `_as_data`."""
     source, target, links = text_of(found["source"]), text_of(found["target"]), found["links"]
     if links is not None:
         links = Links(*(frozenset((int(i), int(j)) for i, j in some) for some in links))

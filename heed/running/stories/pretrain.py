@@ -91,13 +91,13 @@ class Pretraining(Story):
     )
 
     def draft(self, recipe: PretrainRecipe) -> None:
-        """The vocabulary does not matter."""
+        """Build the network; the vocabulary does not matter."""
         model, longest = recipe.model, recipe.data.longest
         symbols = model.symbols or len(SPECIALS) + 1
         pretrain.build(model, recipe.objective, symbols=symbols, longest=longest)
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Another mechanism in every layer."""
+        """The model with another mechanism in every layer."""
         return {**model, "attention": name}
 
     def prepare(
@@ -118,7 +118,7 @@ class Pretraining(Story):
         )
 
     def objective(self, recipe: PretrainRecipe, prepared: Prepared) -> HiddenWords:
-        """Words that were hidden, and what follows."""
+        """Hidden words are predicted, and whether one text follows another."""
         return HiddenWords(recipe.training)
 
     def batches(
@@ -139,7 +139,7 @@ class Pretraining(Story):
     def worker(
         self, model: nn.Module, tokens: Tokeniser, config: PretrainConfig, device: torch.device
     ) -> Pretrainer:
-        """Finds hidden words."""
+        """The trained model, which fills in hidden words."""
         objective = config.objective
         return Pretrainer(
             model,
@@ -151,7 +151,7 @@ class Pretraining(Story):
         )
 
     def validator(self, worker: Pretrainer, prepared: Prepared, folder: RunFolder) -> Validator:
-        """By words hidden in documents it does not learn from."""
+        """Validates by words hidden in documents that are not learnt from."""
         batches = rows(worker, prepared.valid, prepared.objective, prepared.longest)
         return Validator(worker, batches, hidden(prepared.valid), folder)
 
@@ -167,7 +167,7 @@ class Pretraining(Story):
     def evaluate(
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
-        """On a kept part, or on files of text or JSON lines."""
+        """Score a run on a kept part, or on files of text or JSON lines."""
         self.only(options)
         if isinstance(data, str):
             documents = list(kept(run.folder, (yield from scored_part(run.folder, data))))
@@ -209,11 +209,11 @@ class Pretraining(Story):
         return [look(run.worker, text) for text in texts]
 
     def hear(self, run: Run, text: str) -> Heard:
-        """The words among themselves, while hidden ones are found."""
+        """The words' attention to each other while hidden ones are predicted."""
         return filled(run.worker, text)
 
     def figured(self, trained: Any) -> list[Value]:
-        """As in figures."""
+        """The values of `figures`."""
         (scores,) = trained.scores.values()
         return [
             scores.loss,

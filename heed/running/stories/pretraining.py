@@ -37,25 +37,25 @@ class HiddenWords(SequenceObjective):
     """The objective: words that were hidden, and whether the second text follows the first.
 
     The loss is the mean over words plus the mean over pairs (Devlin 2019 A.2); the loop divides by
-    the words, so the pairs' mean is counted as often. Both are over a whole step, whoever has its
-    batches; a batch that is asked for alone is the whole.
+    the number of words, so the pairs' mean is multiplied by it. Both means are over a whole step,
+    on all processes; a batch by itself counts as a whole step.
     """
 
-    per_pair: Tensor  # words, in a whole step; NaN: as in the batch
+    per_pair: Tensor  # words for each pair in a whole step; NaN: count those of the batch
 
     def __init__(self, settings: Training) -> None:
         super().__init__(settings)
         self.register_buffer("per_pair", torch.tensor(torch.nan), persistent=False)
 
     def balance(self, batches: Sequence[Batch], add: Callable[..., list[int]]) -> None:
-        """Hear how many words there are for each pair."""
+        """Take in how many words a step has for each pair."""
         follows = [batch.tokens["follows"] for batch in batches if "follows" in batch.tokens]
         pairs = sum(int((each > 0).sum()) for each in follows)
         words, pairs = add(sum(map(self.count, batches)), pairs)
         self.per_pair.fill_(words / max(pairs, 1))
 
     def count(self, batch: Batch) -> int:
-        """Words that are to be found."""
+        """How many words are to be predicted."""
         return int((batch.tokens["labels"] != PAD).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -91,7 +91,7 @@ class Validated:
     sample: Filled
 
     def line(self) -> str:
-        """In one line."""
+        """A summary in one line."""
         return f"validation {self.scores.line()}"
 
 
@@ -104,7 +104,7 @@ class Validator:
         self.worker, self.batches, self.lines, self.folder = worker, batches, lines, folder
 
     def loss(self) -> float:
-        """What training makes small."""
+        """The loss that training minimises."""
         return self._scores().total
 
     def _scores(self) -> Scores:
@@ -173,11 +173,11 @@ class Evaluated(NamedTuple):
         return found
 
     def tables(self) -> list[Table]:
-        """There is nothing more."""
+        """There are none."""
         return []
 
     def answers(self) -> list[str]:
-        """None: words are hidden in rows, which are no examples."""
+        """Refused: words are hidden in rows, which are no examples."""
         raise Refused("a run of pretrain has no answer for each example; leave --out away")
 
 

@@ -24,7 +24,7 @@ class Validated(Protocol):
         """What goes into metrics.jsonl."""
 
     def line(self) -> str:
-        """In one line."""
+        """A summary in one line."""
 
 
 class Validator(Protocol):
@@ -41,7 +41,7 @@ class Scores(Protocol):
     """How good a model is: a frozen dataclass of plain data."""
 
     def line(self) -> str:
-        """In one line."""
+        """A summary in one line."""
 
 
 class Evaluated(Protocol):
@@ -55,7 +55,7 @@ class Evaluated(Protocol):
         """Name, figure and remark, a row each."""
 
     def tables(self) -> list[Table]:
-        """What follows below."""
+        """The tables that follow the facts."""
 
     def answers(self) -> list[str]:
         """For --out: a line for each example."""
@@ -89,7 +89,7 @@ class Answer(Protocol):
     """What `heed predict` has for a line. A `remark`, where it has one, goes to stderr."""
 
     def line(self) -> str:
-        """Printed; blank for a blank line."""
+        """The line to print; blank for a blank line."""
 
     def as_data(self) -> dict[str, Any]:
         """For --json."""
@@ -103,21 +103,21 @@ class Listened(Protocol):
 
     @property
     def calls(self) -> Mapping[str, Sequence[Any]]:
-        """By path, the lowest layer first."""
+        """The calls of each attention by its path, the lowest layer first."""
 
     @property
     def chosen(self) -> int:
-        """The most telling of them."""
+        """The most telling attention, as a place in that order."""
 
     @property
     def first(self) -> int:
-        """The query that is walked with unless told."""
+        """The query that is walked with by default."""
 
     def words(self, path: str) -> Sequence[str]:
-        """Those that ask an attention."""
+        """The words that ask an attention."""
 
     def asked(self, path: str) -> Sequence[str]:
-        """Those that are asked."""
+        """The words that are asked."""
 
     def walk(self, path: str, position: int, head: int) -> Walk:
         """The walk of one query of one head."""

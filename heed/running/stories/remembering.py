@@ -4,8 +4,8 @@
     said = model(text, memories=remembering.recall(batch))
     remembering.keep(batch, said.memories)
 
-The rows of a batch go on where those of the batch before ended (`data/packing.py`, onward). What
-is remembered are buffers, and so it is saved with a run, and a run goes on exactly.
+The rows of a batch go on where those of the batch before ended (`data/packing.py`, onward). The
+memories are buffers, so they are saved with a run, and it resumes exactly.
 """
 
 from __future__ import annotations

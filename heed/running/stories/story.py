@@ -102,8 +102,8 @@ class Config(BaseModel):
 class Start(NamedTuple):
     """What a training begins with instead of random weights (running/starting.py).
 
-    task       of the run it was; None for a pretrained folder that is no run of heed
-    tokeniser  that its weights were learnt with (data/tokenise.py); None where it has none
+    task       of the run that it was; None for a pretrained folder that is no run of heed
+    tokeniser  the one that its weights were learnt with (data/tokenise.py); None: there is none
     settings   of its model, as a recipe has them
     """
 
@@ -164,12 +164,12 @@ class Story(ABC):
     def prepare(self, recipe: Any, folder: RunFolder, start: Start | None = None) -> Work[Any]:
         """Tokenisers, a cache and examples, in the run folder; what is there already is kept.
 
-        A start's tokeniser counts, since its weights mean nothing with another.
+        A start brings its tokeniser, since its weights mean nothing with another.
         """
 
     @abstractmethod
     def describe(self, recipe: Any, prepared: Any) -> Config:
-        """config.json."""
+        """The config.json of the run."""
 
     @abstractmethod
     def objective(self, recipe: Any, prepared: Any) -> Any:
@@ -181,10 +181,10 @@ class Story(ABC):
 
     @abstractmethod
     def tokens(self, folder: RunFolder, config: Any) -> Any:
-        """The tokenisers of a run, refused where the config is not of them; small and quick."""
+        """The tokenisers of a run; refused where the config does not match. This must be quick."""
 
     def tokeniser(self, tokens: Any) -> Any:
-        """Of what `tokens` gave, the one that other trainings begin with."""
+        """The tokeniser, out of what `tokens` gave, that a training from this run begins with."""
         return tokens
 
     @abstractmethod
@@ -193,7 +193,7 @@ class Story(ABC):
 
     @abstractmethod
     def validator(self, worker: Any, prepared: Any, folder: RunFolder) -> Validator:
-        """Who judges while it trains."""
+        """What judges the model while it trains."""
 
     def parts(self, folder: RunFolder) -> list[str]:
         """What is scored when training ends: the test, or else what it was validated by."""
@@ -204,7 +204,7 @@ class Story(ABC):
         """The `Scores` of a part that the folder keeps."""
 
     def ready(self, model: nn.Module, tokens: Any) -> None:  # noqa: B027  (may do nothing)
-        """Give a model that is to learn what it has of its tokenisers."""
+        """Copy into a model, before it learns, what it takes from its tokenisers."""
 
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
         """A start's weights under the names that this model has for them."""
@@ -213,7 +213,7 @@ class Story(ABC):
     def evaluate(
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
-        """Score a run on files, or on a part that it keeps. Options are what was said, no more."""
+        """Score a run on files, or on a part that it keeps; `options` are those that were given."""
         self._lacks("evaluate")
 
     def predict(
@@ -241,12 +241,12 @@ class Story(ABC):
         self._lacks("show")
 
     def hear(self, run: Run, text: str) -> Listened:
-        """Every attention while the model deals with a text, to be walked through."""
+        """Every attention while the model works on a text, to be walked through."""
         self._lacks("walk")
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Of `heed compare`: the mechanism, the figures, and what they took; none without any."""
+        """The columns of `heed compare`: mechanism, figures and costs; none without figures."""
         if not self.figures:
             return ()
         return (
@@ -259,12 +259,12 @@ class Story(ABC):
         )
 
     def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
-        """As in columns; `trained` is running/train.py's."""
+        """The values of `columns`; `trained` is what running/train.py returns."""
         spent = (trained.tokens_per_second, memory, trained.parameters, trained.seconds)
         return [mechanism, *self.figured(trained), *spent]
 
     def figured(self, trained: Any) -> list[Value]:
-        """As in figures."""
+        """The values of `figures`."""
         self._lacks("compare")
 
     def compared(self, trained: Mapping[str, Any]) -> list[Block]:
@@ -290,7 +290,7 @@ def headline(task: ModuleType) -> str:
 def kept_part(folder: RunFolder) -> str | None:
     """The test that a run keeps, or else what it was validated by.
 
-    Whatever stands in a test's place counts, be it no file: it is refused when it is read.
+    Anything in the test's place counts, even what is no file: that is refused when it is read.
     """
     parts = ("test", "valid")
     return next((part for part in parts if lexists(folder.examples / f"{part}.jsonl")), None)
@@ -324,7 +324,7 @@ def check_vocabulary(folder: RunFolder, found: Any, told: Any) -> None:
 
 
 def changed(decoding: Settings, changes: Mapping[str, Any]) -> Settings:
-    """A run's own way of choosing, with some of it changed."""
+    """A run's decoding settings, with some of them changed."""
     kind = type(decoding)
     try:
         return kind(**{**decoding.model_dump(), **changes})

@@ -85,7 +85,7 @@ def _taken(start: Start) -> Text:
 
 
 def _tokenise(pieces: Iterable[Piece], found: Text, folder: RunFolder) -> Work[int]:
-    """All the training text as one stream; where a document is over, its end is written."""
+    """Write the training text as one stream, with the end of a text between documents."""
     end = marks_of(found).end
     with cache.Writer(
         folder.cache, "train", ["text"], vocabulary=found.size, fingerprint=found.fingerprint

@@ -62,7 +62,7 @@ class Translating(Story):
     )
 
     def draft(self, recipe: TranslateRecipe) -> None:
-        """The vocabularies do not matter."""
+        """Build the network; the vocabularies do not matter."""
         symbols = len(SPECIALS)
         building.build(
             recipe.model,
@@ -73,7 +73,7 @@ class Translating(Story):
         )
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Another mechanism between source and target; "none" is without any."""
+        """The model with another mechanism between source and target; "none" leaves it out."""
         if model.get("kind") == "transformer":
             return {**model, "cross_attention": name}
         gone = "options" if name == "none" else None
@@ -119,7 +119,7 @@ class Translating(Story):
         return vocabulary
 
     def tokeniser(self, tokens: Vocabulary) -> Tokeniser:
-        """The source's."""
+        """The tokeniser of the source."""
         return tokens.source
 
     def worker(
@@ -129,7 +129,7 @@ class Translating(Story):
         return Translator(model, tokens, device, longest=config.reads, writes=config.writes)
 
     def validator(self, worker: Translator, prepared: Prepared, folder: RunFolder) -> Validator:
-        """By the surprise at pairs it does not learn from."""
+        """Validates by the loss on pairs that are not learnt from."""
         return Validator(worker, prepared.valid, folder)
 
     def parts(self, folder: RunFolder) -> list[str]:
@@ -153,7 +153,7 @@ class Translating(Story):
     def evaluate(
         self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
-        """On a kept part or files; options: alignments (of the files), and those of decoding."""
+        """Score a run on a kept part or files; options: the files' alignments, and decoding's."""
         own = ("alignments", "out", "links")
         self.only(options, *own, *Decoding.model_fields)
         changes = {name: value for name, value in options.items() if name not in own}
@@ -214,11 +214,11 @@ class Translating(Story):
         ]
 
     def hear(self, run: Run, text: str) -> Heard:
-        """Between source and target, while a sentence is translated."""
+        """The attention to the source while a sentence is translated."""
         return translated(run.worker, text, run.config.decoding)
 
     def figured(self, trained: Any) -> list[Value]:
-        """As in figures."""
+        """The values of `figures`."""
         scores = trained.scores
         test, far = scores.get("test", scores.get("valid")), scores.get("long")
         return [

@@ -56,5 +56,5 @@ class TranslateConfig(Config):
         return building.writes(self.model, self.longest)
 
     def chosen(self, changes: Mapping[str, Any]) -> Decoding:
-        """The run's own way of choosing, with some of it changed."""
+        """The run's decoding settings, with some of them changed."""
         return changed(self.decoding, changes)

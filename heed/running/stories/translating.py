@@ -37,10 +37,10 @@ GREEDY = Decoding(method="greedy")
 
 
 class TeacherForcing(SequenceObjective):
-    """The objective: each symbol of the target given those before it, and what attention asks."""
+    """The objective: each symbol of the target given those before it, and what attention adds."""
 
     def count(self, batch: Batch) -> int:
-        """Symbols of the target."""
+        """How many symbols the targets have."""
         return int((batch.tokens["target"] != PAD).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -65,7 +65,7 @@ class Validated:
     sample: Translation
 
     def line(self) -> str:
-        """In one line."""
+        """A summary in one line."""
         return (
             f"validation perplexity {self.perplexity:.2f} · "
             f"{self.sample.source} -> {self.sample.text}"
@@ -153,7 +153,7 @@ def evaluated(
     *,
     stage: str = "translating",
 ) -> Work[Evaluated]:
-    """Translate the sources and judge what comes."""
+    """Translate the sources and score the translations."""
     sources = [pair.source for pair in pairs]
     found: dict[int, Translation] = {}
     for done in translator.stream(sources, decoding):

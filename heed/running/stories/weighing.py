@@ -1,4 +1,4 @@
-"""What a labelled text is answered and shown with: its label, and the words that were weighed."""
+"""How a classified text is printed and shown: its label, and the words that were weighed."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Shown:
 
     @property
     def remark(self) -> str:
-        """Whether the text was too long."""
+        """A warning if the text was too long."""
         return self.judgement.remark
 
     @property
     def _label(self) -> str:
-        return shown(self.judgement.label)  # a stranger's word, which a terminal must not obey
+        return shown(self.judgement.label)  # an untrusted word: it must not control the terminal
 
     @property
     def weighed(self) -> Weighed | None:
@@ -72,7 +72,7 @@ class Shown:
 
     @property
     def _looks(self) -> list[Weighed]:
-        """The same, or each look by itself."""
+        """The words that were weighed, by the mean of the looks or by each look."""
         said = self.judgement
         if not self.every or said.looks is None or len(said.looks) == 1:
             return [] if self.weighed is None else [self.weighed]
@@ -82,7 +82,7 @@ class Shown:
         ]
 
     def _whose(self, n: int) -> str:
-        """Which head it is that looks, and in a committee whose."""
+        """The name of a look: its head, and in a committee its member."""
         said = self.judgement
         assert said.looks is not None
         member, head = divmod(n, len(said.looks) // said.members)
@@ -96,11 +96,11 @@ class Shown:
         return [*(each.panel for each in self._looks), *self.heads]
 
     def drawn(self) -> list[Any]:
-        """As a terminal shows it."""
+        """What a terminal shows."""
         return [*self._looks, *(HeatMap(panel, WITHIN) for panel in self.heads)]
 
     def block(self, note: str = "") -> Said:
-        """As a page shows it."""
+        """What a page shows."""
         shares = " · ".join(f"{name} {p:.3f}" for name, p in self.judgement.shares.items())
         facts = [("Text", self.source), ("Label", self._label), ("Of all", shares)]
         facts += [("Right", self.right)] if self.right else []
@@ -115,7 +115,7 @@ class Answer:
 
     @property
     def remark(self) -> str:
-        """Whether the line was too long."""
+        """A warning if the line was too long."""
         return self.judgement.remark
 
     def line(self) -> str:
@@ -124,14 +124,14 @@ class Answer:
         return f"{shown(said.label)}\t{said.probability:.4f}" if said.label else ""
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As plain data, for JSON."""
         said = self.judgement
         found: dict[str, Any] = {"text": said.text, "label": said.label or None}
         found |= {"probability": said.probability, "probabilities": said.shares, "cut": said.cut}
         return found
 
     def shown(self) -> Shown:
-        """With what was looked at."""
+        """The line with what was looked at."""
         return Shown(self.judgement, heads=of_heads(self.judgement.heads, self.judgement.pieces))
 
 
@@ -141,7 +141,7 @@ def look(labeller: Labeller, text: str, right: str = "") -> Look:
     found = layers(seen, lambda path: (said.pieces, None)) if said.pieces else []
     maps = [record.statistics.map for path, record in seen.items() if "pool" in path.split(".")]
     whole = [x[0, :, 0] for x in maps if x is not None and x.shape[-1] == len(said.pieces)]
-    if whole:  # of a committee the looks of one member after those of another
+    if whole:  # in a committee, the looks of one member after those of another
         said = replace(said, looks=torch.cat(whole).float().cpu().numpy())
     shown = Shown(said, right)
     takes = [Take("", found)] if found else []

@@ -44,14 +44,14 @@ MARKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}  # what would part lines and col
 
 
 class NextSymbol(SequenceObjective):
-    """The objective: each symbol given those before it, and what attention asks."""
+    """The objective: each symbol given those before it, and what attention adds."""
 
     def __init__(self, settings: Training, remembering: Remembering | None = None) -> None:
         super().__init__(settings)
         self.remembering = remembering
 
     def count(self, batch: Batch) -> int:
-        """Symbols that are predicted."""
+        """How many symbols are predicted."""
         return int((self._labels(batch) != NONE).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
@@ -82,7 +82,7 @@ class Validated:
     sample: str
 
     def line(self) -> str:
-        """In one line."""
+        """A summary in one line."""
         return f"validation loss {self.loss:.4f} · {escaped(self.sample)[:60]}"
 
 
@@ -143,7 +143,7 @@ class Evaluated(NamedTuple):
         ]
 
     def tables(self) -> list[Table]:
-        """There is nothing more."""
+        """There are none."""
         return []
 
     def answers(self) -> list[str]:
@@ -154,7 +154,7 @@ class Evaluated(NamedTuple):
 def evaluated(
     writer: Writer, texts: Sequence[str], *, overlap: int = 0, stage: str = "reading"
 ) -> Work[Evaluated]:
-    """Read texts and judge how surprising they are; one of a single symbol surprises nobody."""
+    """Read texts and score how well they are predicted; a single symbol is not predicted."""
     coded = [np.array(ids, np.int64) for ids in writer.vocabulary.encode(texts)]
     if all(len(ids) < 2 for ids in coded):
         raise Refused("no text has two symbols or more: there is nothing to predict")
@@ -175,7 +175,7 @@ def escaped(text: str) -> str:
 
 
 def unescaped(line: str) -> str:
-    r"""What `escaped` made a line of; other backslashes stay as they are."""
+    r"""The inverse of `escaped`; other backslashes stay as they are."""
     parts = line.split("\\\\")
     for plain, told in MARKS.items():
         parts = [part.replace(told, plain) for part in parts]
@@ -190,11 +190,11 @@ class Answer:
     writer: Writer | None = None
 
     def line(self) -> str:
-        """With tabs between them, in one line."""
+        """The continuations in one line, with tabs between them."""
         return "\t".join(escaped(each.text) for each in self.found)
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has them."""
+        """As plain data, for JSON."""
         answers = [
             {
                 "text": each.text,
@@ -208,12 +208,12 @@ class Answer:
 
     @property
     def remark(self) -> str:
-        """Worth saying aloud: that the model lost the beginning of the text from sight."""
+        """A warning if the model lost sight of the beginning of the text."""
         slid = any(each.slid for each in self.found)
         return "the text outgrew the model's places: it went on with its last half" if slid else ""
 
     def shown(self) -> Shown:
-        """The first, with what was looked at while prompt and continuation are read."""
+        """The first continuation, with what was looked at while it is read after the prompt."""
         assert self.writer is not None
         first = self.found[0]
         return shown(self.writer, first.prompt + first.text)
@@ -221,7 +221,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A text, the likeliest symbol after each of its own, and who was looked at.
+    """A text, the likeliest symbol after each of its own, and what was looked at.
 
     every  whether a terminal draws every head by itself, or all of them small
     """
@@ -234,13 +234,13 @@ class Shown:
     named: str = "likeliest next"
 
     def drawn(self) -> list[Any]:
-        """As a terminal shows it."""
+        """What a terminal shows."""
         if not self.panels or self.every:
             return [HeatMap(panel, WITHIN) for panel in self.panels]
         return [SmallMaps(self.panels)]
 
     def block(self, note: str = "") -> Said:
-        """As a page shows it."""
+        """What a page shows."""
         facts = [("Text", self.source), (self.named.capitalize(), self.text)]
         return Said(facts, None, self.panels, note or self.remark)
 
