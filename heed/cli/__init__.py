@@ -49,7 +49,7 @@ def about(
 
 
 def main() -> None:
-    """The command's door: what goes wrong becomes one line and an exit code."""
+    """Run the command; an error becomes one line and an exit code."""
     sys.exit(_status())
 
 
@@ -64,7 +64,7 @@ def _status() -> int:
         return _complain(str(error))
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    except BrokenPipeError:  # whoever read the output has enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:  # a place that cannot be written, a disk that is full
@@ -79,6 +79,6 @@ def _status() -> int:
 
 
 def _complain(message: str) -> int:
-    """In one line."""
+    """Print an error in one line."""
     print(f"heed: {safe(message)}", file=sys.stderr)
     return 2

@@ -57,7 +57,7 @@ def run(
 
 
 def as_data(result: Demo) -> dict[str, object]:
-    """As JSON has it."""
+    """The result as plain data, for JSON."""
     texts = {each.translation.source: each.translation.text for each in result.shown}
     trained = {name: each.as_data() for name, each in result.trained.items()}
     return {"trained": trained, "translations": texts, "page": str(result.page)}
@@ -85,7 +85,7 @@ def tell(result: Demo, console: Console) -> None:
 
 
 def _translation(shown: Shown) -> Text:
-    """Source, translation, and where that is wrong what would be right."""
+    """Source and translation; where that is wrong, also what would be right."""
     from rich.text import Text
 
     from heed.running.demo import right

@@ -21,11 +21,11 @@ from heed.running.events import Event, Note, Result, Work, finish
 from heed.running.events import Progress as Stage
 
 EVERY = 10.0  # seconds between plain lines
-ROOM = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # takes what the others leave
+ROOM = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # as wide as the others allow
 
 
 def follow(work: Work[Result], *, quiet: bool = False, console: Console | None = None) -> Result:
-    """Show what the work tells on stderr, or elsewhere; give its result. `quiet` shows nothing."""
+    """Show the events of work on stderr, or elsewhere; return its result. `quiet` shows nothing."""
     console = console or Console(stderr=True, highlight=False)
     if quiet:
         return finish(work)
@@ -35,7 +35,7 @@ def follow(work: Work[Result], *, quiet: bool = False, console: Console | None =
 
 
 class Lines:
-    """Notes as they come; of a stage its beginning, a line now and then, and its end."""
+    """Prints notes as they come; for a stage its beginning, a line now and then, and its end."""
 
     def __init__(self, file: IO[str]) -> None:
         self.file, self.stage, self.last = file, "", 0.0

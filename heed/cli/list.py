@@ -64,7 +64,7 @@ def run(
 
 
 def tell_plainly(found: list[dict[str, Any]], console: Console) -> None:
-    """A name in bold, and below it what there is to know."""
+    """Each name in bold, and the facts about it below."""
     from rich.markup import escape
     from rich.padding import Padding
 
@@ -176,7 +176,7 @@ def as_data(entry: Entry) -> dict[str, Any]:
 
 
 def kernels_of(name: str) -> list[str]:
-    """Who serves this name, fastest first: asked, not assumed."""
+    """The kernels that serve this name, fastest first, as calls of it report them."""
     import torch
 
     import heed
@@ -191,7 +191,7 @@ def kernels_of(name: str) -> list[str]:
 
 
 def _served(attend: heed.Attention, keys: Tensor, T: int) -> dict[str, None]:
-    """The kernel of a call, and what serves it when that is switched off, to the reference."""
+    """The kernel of a call, what serves it with that switched off, and so on to the reference."""
     import heed
 
     served: dict[str, None] = {}
@@ -212,7 +212,7 @@ def _mechanisms() -> list[dict[str, Any]]:
 
 
 def _kernels() -> list[dict[str, Any]]:
-    """By the names that `heed.kernels.off` takes."""
+    """The kernels, by the names that `heed.kernels.off` takes."""
     import heed
 
     alone = heed.kernels.CPU_ALONE

@@ -1,4 +1,4 @@
-"""What several verbs take alike."""
+"""Options and checks that several verbs share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heed.errors import Refused
 
 
 def decoding_options(**given: Any) -> dict[str, Any]:
-    """What was said of decoding; the rest is as the run's recipe has it."""
+    """The decoding options that were given; the others are as the run's recipe has them."""
     found = said(**given)
     sampling = [name for name in ("temperature", "top_k", "top_p", "seed") if name in found]
     if sampling and found.setdefault("method", "sample") != "sample":
@@ -21,12 +21,12 @@ def decoding_options(**given: Any) -> dict[str, Any]:
 
 
 def said(**given: Any) -> dict[str, Any]:
-    """The options that somebody gave; a task refuses those that it does not have."""
+    """The options that were given; a task refuses those that it does not have."""
     return {name: value for name, value in given.items() if value is not None}
 
 
 def check_text(words: Iterable[str]) -> None:
-    """Refuse what was typed in another encoding: Python has half a surrogate pair for its bytes."""
+    """Refuse text in another encoding, whose bytes Python reads as halves of surrogate pairs."""
     for word in words:
         try:
             word.encode()
@@ -35,6 +35,6 @@ def check_text(words: Iterable[str]) -> None:
 
 
 def safe(message: str) -> str:
-    """One line, with nothing in it that a terminal obeys, whatever a stranger's file says."""
+    """One line without control characters, since it may quote an untrusted file."""
     line = message.replace("\n", " ")
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)

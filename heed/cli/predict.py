@@ -74,10 +74,10 @@ def run(
 
 
 def printed(answers: Iterator[Answer], as_json: bool, *, keep: bool) -> Iterator[Shown]:
-    """Print the answers as they come; pass on what each looked at where that is kept.
+    """Print the answers as they come; yield what each looked at, where that is kept.
 
-    A remark that the next answers share is made once, since there may be many: at the first, as
-    somebody may be waiting for it; the others are told where they end.
+    A remark that the next answers share is printed once, since there may be many: at the first, as
+    somebody may be waiting for it; which others share it is said where they end.
     """
     before, first, number = "", 0, 0
     for number, found in enumerate(answers, 1):

@@ -109,7 +109,7 @@ def _check(
     html: Path | None,
     beside: Path | None,
 ) -> None:
-    """Refuse what does not go together."""
+    """Refuse options that do not go together."""
     if which and not walk:
         raise Refused(f"--{next(iter(which))} is for --walk")
     if history and (walk or text or every or beside):
@@ -123,7 +123,7 @@ def _check(
 
 
 def _opened(source: Path, device: str) -> Subject:
-    """Whatever is named, ready to be looked into."""
+    """The subject that is named, ready to be looked into."""
     from heed.running.showing import is_foreign, opened
 
     if not is_foreign(source):
@@ -227,7 +227,7 @@ def _pictures(shown: list[Shown], paths: Sequence[Path]) -> None:
 
 
 def tell(shown: Shown, console: Console) -> None:
-    """Source, answer, heat map."""
+    """Print source, answer and heat map."""
     from rich.text import Text
 
     from heed.cli.tables import drawn as table

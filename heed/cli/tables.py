@@ -15,7 +15,7 @@ from heed.viewing.blocks import Column, said
 def drawn(
     columns: Sequence[Column], rows: Iterable[Sequence[Any]], short: Mapping[str, str] | None = None
 ) -> Table:
-    """The same columns and rows; `short` has headings that leave room for the figures."""
+    """A table of columns and rows; `short` has headings that leave room for the figures."""
     names = short or {}
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in columns:

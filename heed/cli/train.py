@@ -1,4 +1,4 @@
-"""heed train: a recipe, and a model comes out of it."""
+"""heed train: from a recipe to a trained model."""
 
 from __future__ import annotations
 
@@ -82,4 +82,4 @@ def run(
     told = f"{trained.folder}: {trained.parameters:,} parameters, {trained.steps:,} steps"
     print(told, flush=True)
     commands = "\n      ".join(f"heed {command}" for command in onward(trained.folder))
-    typer.echo(f"next: {commands}", err=True)  # as all that is no result
+    typer.echo(f"next: {commands}", err=True)  # stdout is for the result
