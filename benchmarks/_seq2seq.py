@@ -37,22 +37,22 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, source: Tensor, lengths: Tensor, target: Tensor, device: str) -> Self:
-        """Every symbol is to be told from those before it."""
+        """A batch in which each symbol is to be predicted from those before it."""
         first = target.new_full((len(target), 1), 2)
         inputs = torch.cat([first, target[:, :-1]], 1)
         return cls(*(x.to(device, non_blocking=True) for x in (source, lengths, inputs, target)))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Equal for batches that can take each other's place."""
+        """Its shapes, equal for batches that can take each other's place."""
         return (*self.source.shape, *self.target.shape)
 
     def clone(self) -> "Batch":
-        """The same in memory of its own."""
+        """A copy in memory of its own."""
         return Batch(*(x.clone() for x in self))
 
     def copy_(self, other: "Batch") -> None:
-        """Take over what is in another of the same shape."""
+        """Copy another batch of the same shape into this one."""
         for to, x in zip(self, other, strict=True):
             to.copy_(x, non_blocking=True)
 
@@ -81,7 +81,7 @@ class Plain(nn.Module):
         return self.decode(states, hidden, padding, batch.inputs)
 
     def decode(self, states: Tensor, hidden: Tensor, padding: Tensor, inputs: Tensor) -> Tensor:
-        """One step after the other."""
+        """Decode one step after the other."""
         keys, fed, logits = self.keys(states), torch.zeros_like(hidden), []
         for t in range(inputs.shape[1]):
             written, hidden, fed = self.step(inputs[:, t], hidden, fed, keys, states, padding)
@@ -89,7 +89,7 @@ class Plain(nn.Module):
         return torch.stack(logits, 1)
 
     def keys(self, states: Tensor) -> Tensor:
-        """What is compared, projected once.    B S H"""
+        """The keys, projected once.    B S H"""
         return states
 
     def step(
@@ -266,7 +266,7 @@ class Joey(nn.Module):
         self.xent = XentLoss(pad_index=0)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Summed over symbols, as JoeyNMT does."""
+        """The loss summed over symbols, as JoeyNMT does."""
         mask = (batch.source != 0)[:, None]
         states, last = self.encoder(self.read(batch.source), batch.lengths, mask)
         logits = self.decoder(self.embed(batch.inputs), states, last, mask, batch.inputs.shape[1])[

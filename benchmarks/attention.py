@@ -43,7 +43,7 @@ def rows(section: str, args: argparse.Namespace) -> Iterator[Row]:
         begin = time.perf_counter()
         yield from told(section, case.name, measure(section, case, args.device, args.budget))
         print(f"{time.perf_counter() - begin:5.1f} s  {section}, {case.name}", file=sys.stderr)
-        torch.compiler.reset()  # it keeps what a case computed with
+        torch.compiler.reset()  # it keeps the tensors of a case
         gc.collect()
         if args.device == "cuda":
             torch.cuda.empty_cache()
@@ -54,7 +54,7 @@ def rows(section: str, args: argparse.Namespace) -> Iterator[Row]:
 
 
 def told(section: str, case: str, found: Iterator[Row]) -> Iterator[Row]:
-    """The figures of a case; or, where heed is wrong or fails, that it is so and no figure."""
+    """The figures of a case; where heed is wrong or fails, a row that says so, without figures."""
     try:
         yield from found
     except (Exception, SystemExit) as error:
@@ -77,7 +77,7 @@ def report(args: argparse.Namespace) -> Report:
         print(*notes, sep="\n", end="\n" if notes else "", flush=True)
         found.rows += some
         found.notes[section] = notes
-        if args.save:  # what is there is kept, whatever comes after
+        if args.save:  # after each section, in case a later one fails
             args.save.write_text(json.dumps(found.saved(), indent=1))
     return found
 
@@ -101,7 +101,7 @@ def compile_ahead(args: argparse.Namespace) -> None:
 
 
 def work(args: argparse.Namespace) -> None:
-    """Compile a share of what the rivals of all cases compile."""
+    """Compile this worker's share of the rivals of all cases."""
     sections = [SECTIONS[name] for name in COMPILING if name in (args.only or SECTIONS)]
     cases = [case for each in sections for case in each.cases(args.device, args.tiny)]
     jobs = [job for case in cases for job in compiling(case)]
@@ -111,7 +111,7 @@ def work(args: argparse.Namespace) -> None:
 
 
 def machine(device: str) -> str:
-    """What was measured on, in words."""
+    """The machine that was measured on, in words."""
     name = platform.processor() or platform.machine()
     if device == "cuda":
         name = torch.cuda.get_device_name()

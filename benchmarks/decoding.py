@@ -12,8 +12,8 @@ score must be that of the translation read again; what heed finds in float32, by
 must be as good as that.
 
 With a run, the sentences that it keeps are translated, so many at a time and of similar length: by
-`Translator.translate` on one side, by `generate` on the other. Here sentences end where they end.
-A row for all of them is heed left to itself, beside `generate` in batches of 32. Any post-norm
+`Translator.translate` on one side, by `generate` on the other. Here sentences end by themselves. In
+the row for all of them, heed chooses its batches, and `generate` has batches of 32. Any post-norm
 Transformer with sinusoidal positions will do; where RUN does not exist, a tiny one is trained there
 first, in a few minutes.
 """
@@ -67,7 +67,7 @@ def make(size: str) -> EncoderDecoder:
     V = SYMBOLS[size]
     network = build(settings, source=V, target=V, shared=True, longest=SOURCE).eval()
     with torch.no_grad():
-        # The last feature is always 1 where logits are formed, and only the end hears it.
+        # The last feature is always 1 where logits are formed, and only the end's logit uses it.
         last = network.decoder.stack.layers[-1].around_feed.norm
         last.weight[-1], last.bias[-1] = 0, 1
         table = network.decoder.words.table.weight
@@ -105,7 +105,7 @@ def marian(
 
 
 def copy_layer(ours: Layer, theirs: nn.Module) -> None:
-    """Attention, cross-attention where there is one, feed-forward."""
+    """Copy attention, cross-attention where there is one, and feed-forward."""
     copy_attention(ours.attention, theirs.self_attn)
     copy(ours.around_attention.norm, theirs.self_attn_layer_norm)
     if ours.cross is not None and ours.around_cross is not None:
@@ -159,7 +159,7 @@ def theirs(model: MarianMTModel, source: Tensor, lengths: Tensor, best: int = 1)
 
 
 def check(network: EncoderDecoder, model: MarianMTModel, V: int) -> None:
-    """Say nothing of speed before both agree, in float64, and with a teacher-forced pass."""
+    """Exit unless both agree, in float64, and with a teacher-forced pass."""
     source, lengths = sentences(6, V)
     quick = ours(network, source, lengths, best=WIDTH)
     network.double(), model.double()
@@ -190,7 +190,7 @@ def read_again(
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Of the processor where one thread works, so that others on the machine disturb less."""
+    """The time of a call: processor time if one thread works, which other programs disturb less."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     start = clock()
     call()
@@ -232,7 +232,7 @@ def opened(path: Path) -> Run:
 
 
 def generated(run: Run, model: MarianMTModel, sentences: list[str], longest: int) -> list[str]:
-    """Their translations, in one batch."""
+    """The translations of `generate`, in one batch."""
     ids = [torch.tensor(each) for each in run.worker.vocabulary.source.encode(sentences)]
     source = nn.utils.rnn.pad_sequence(ids, True, PAD)
     written = model.generate(
@@ -244,7 +244,7 @@ def generated(run: Run, model: MarianMTModel, sentences: list[str], longest: int
 
 
 def spread(sentences: list[str], most: int | None) -> list[str]:
-    """So many of them, from the first to the last, the longest first."""
+    """So many of the sentences, spread from the first to the last, the longest first."""
     step = 1 if most is None else max(1, len(sentences) // most)
     return sorted(sentences[::step][:most], key=lambda sentence: -len(sentence.split()))
 
@@ -286,7 +286,7 @@ def compare_run(
 
 
 def batched(sentences: list[str], size: int) -> Iterator[list[str]]:
-    """So many at a time."""
+    """The sentences, so many at a time."""
     return (sentences[i : i + size] for i in range(0, len(sentences), size))
 
 

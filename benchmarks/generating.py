@@ -8,7 +8,7 @@
 A GPT-2 with random weights is written out in Hugging Face's layout and read there. Both continue
 the same prompts by the same number of symbols, in turns; each figure is the best of its rounds.
 With --mixed the prompts have different lengths, and stand at the end of their rows on both sides.
-A beam is 4 wide; samples are drawn from the 50 likeliest symbols, by each side's own chance.
+A beam is 4 wide; samples are drawn from the 50 likeliest symbols, each side with its own generator.
 float32 on a CPU, bfloat16 weights on a GPU. Memory is the peak above the weights: what a GPU had
 allocated, or on a CPU how much a process of its own grew; with --living the bytes of all tensors
 that are alive at once, in bfloat16, which needs no GPU to tell what one would hold. Nothing is
@@ -48,7 +48,7 @@ SIZES = {
 }
 END = 3
 ROUNDS = 3
-PAGE = 512  # bytes of which PyTorch's allocator gives at least one, and whole ones
+PAGE = 512  # bytes, to a multiple of which PyTorch's allocator rounds up
 WIDTH, LIKELIEST = 4, 50
 THEIR_SEARCH: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -74,7 +74,7 @@ def pair(size: str) -> tuple[Decoder, GPT2LMHeadModel]:
 
 
 def their_config(settings: GPT2Settings) -> GPT2Config:
-    """As Hugging Face says it; no text ends by itself."""
+    """Hugging Face's config of the settings; no text ends by itself."""
     config = LAYOUTS["gpt2"].config(settings, "language")
     config |= {"eos_token_id": None, "bos_token_id": None}
     return GPT2Config(**config, attn_implementation="sdpa")
@@ -96,7 +96,7 @@ def heed_writes(
     replay: bool = False,
     search: str = "greedy",
 ) -> list[list[int]]:
-    """What follows, with heed; replay: its steps from a CUDA graph."""
+    """The continuations by heed; replay: its steps from a CUDA graph."""
     device = model.words.table.weight.device
     with torch.inference_mode():
         inputs, lengths = padded([prompt[:-1] for prompt in prompts], device)
@@ -125,7 +125,7 @@ def theirs_write(
     search: str = "greedy",
     **how: Any,
 ) -> list[list[int]]:
-    """What follows, with `generate`."""
+    """The continuations by `generate`."""
     inputs, lengths = padded(prompts, model.device)
     T = inputs.shape[1]
     there = torch.ones_like(inputs)
@@ -144,7 +144,7 @@ def theirs_write(
 
 
 def agree(size: str, prompts: list[list[int]], new: int, device: str) -> None:
-    """The same symbols in float64, or no time is told."""
+    """Exit unless both write the same symbols in float64."""
     torch.manual_seed(0)
     ours, theirs = (model.double().to(device) for model in pair(size))
     wanted = theirs_write(theirs, prompts, new)
@@ -162,7 +162,7 @@ def seconds(run: Callable[[], object], device: str) -> float:
 
 
 def peak(run: Callable[[], object]) -> float:
-    """MiB on a GPU, above what was there."""
+    """Peak MiB on a GPU, above what was allocated before."""
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     run()
@@ -234,7 +234,7 @@ class Living(TorchDispatchMode):
 
 
 def counted(options: argparse.Namespace, count: int) -> dict[str, object]:
-    """Both sides' living tensors, above the weights."""
+    """Count the living tensors of both sides, above the weights."""
     torch.manual_seed(0)
     ours, theirs = (model.to(options.device, torch.bfloat16) for model in pair(options.size))
     prompts = prompts_of(count, options.length, options.mixed, len(ours.words.table.weight))
@@ -254,7 +254,7 @@ def counted(options: argparse.Namespace, count: int) -> dict[str, object]:
 
 
 def compare(options: argparse.Namespace, count: int) -> dict[str, object]:
-    """Both sides in turns."""
+    """Measure both sides in turns."""
     device, new = options.device, options.new
     torch.manual_seed(0)
     ours, theirs = pair(options.size)

@@ -5,11 +5,11 @@
 
 PATH is a checkout of github.com/karpathy/nanoGPT, whose model.py is loaded from there. A step is
 forward, backward, clipping at norm 1 and fused AdamW; bf16 autocast, both sides compiled, no
-dropout, vocabulary 50,304. heed's way is that of `heed train` with compile=true; beside it the loss
-of logits that are never formed as a whole (`training/surprise.py`), which holds less. The sides run
-in turns and each figure is the best of its rounds. Memory is the peak of a step above what rests on
-the device: the weights, and the optimiser's state, are as large on both sides. Nothing is reported
-while losses or gradients disagree.
+dropout, vocabulary 50,304. heed's way is that of `heed train` with compile=true; beside it stands
+the loss of logits that are never formed as a whole (`training/surprise.py`), which takes less
+memory. The sides run in turns and each figure is the best of its rounds. Memory is the peak of a
+step above what stays on the device: the weights, and the optimiser's state, are as large on both
+sides. Nothing is reported while losses or gradients disagree.
 """
 
 import argparse
@@ -63,7 +63,7 @@ class Side(NamedTuple):
 
 
 def nanogpt(path: Path, sizes: dict[str, int], length: int) -> nn.Module:
-    """Their network."""
+    """nanoGPT's network."""
     spec = importlib.util.spec_from_file_location("nanogpt_model", path / "model.py")
     if spec is None or spec.loader is None or not (path / "model.py").is_file():
         sys.exit(f"{path} has no model.py: give a checkout of nanoGPT with --nanogpt")
@@ -75,7 +75,7 @@ def nanogpt(path: Path, sizes: dict[str, int], length: int) -> nn.Module:
 
 
 def ours(sizes: dict[str, int], length: int) -> Decoder:
-    """The same network; theirs bends by the exact gelu."""
+    """The same network in heed, with the exact gelu, as theirs."""
     settings = GPT2Settings(
         layers=sizes["n_layer"],
         heads=sizes["n_head"],
@@ -124,7 +124,7 @@ def losses(model: Decoder, theirs: nn.Module) -> dict[str, tuple[nn.Module, Loss
 
 
 def agree(model: Decoder, theirs: nn.Module, inputs: Tensor, labels: Tensor) -> None:
-    """The same losses and gradients in float32, or nothing is reported."""
+    """Exit unless losses and gradients agree in float32."""
     found = {}
     for name, (network, loss) in losses(model, theirs).items():
         network.zero_grad()
@@ -143,7 +143,7 @@ def agree(model: Decoder, theirs: nn.Module, inputs: Tensor, labels: Tensor) -> 
 
 
 def sides(model: Decoder, theirs: nn.Module, options: argparse.Namespace) -> list[Side]:
-    """Each compiled in its own way, with an optimiser of its own."""
+    """The sides, each compiled in its own way, with an optimiser of its own."""
     how: dict[str, Any] = {"backend": options.backend}
     made = losses(model, theirs)
     found = []
@@ -174,7 +174,7 @@ def step(side: Side, inputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
-    """The time of one step, over some."""
+    """The time of one step, the mean over some."""
     begun = time.perf_counter()
     for _ in range(repeats):
         run()
@@ -184,7 +184,7 @@ def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
 
 
 def peak(run: Callable[[], object], device: str) -> float | None:
-    """MiB of a step above what rests on the device."""
+    """The peak of a step in MiB, above what stays on the device."""
     if device == "cpu":
         return None
     run()
@@ -197,7 +197,7 @@ def peak(run: Callable[[], object], device: str) -> float | None:
 
 
 def compare(options: argparse.Namespace) -> list[dict[str, object]]:
-    """All sides in turns."""
+    """Measure all sides in turns."""
     sizes = TINY if options.tiny else SMALL
     device, B, T = options.device, options.batch, options.length
     model, theirs = ours(sizes, T).to(device), nanogpt(options.nanogpt, sizes, T).to(device)

@@ -8,8 +8,8 @@ The plain networks are given heed's own weights, and nothing is reported unless 
 loss and the same gradients. JoeyNMT has no attention before the update, so beside RNNsearch it has
 additive attention after it, with input feeding; and no windows, so beside local-p it looks at all.
 
---kernels off switches off what heed has beyond PyTorch's own fused attention: training as it was
-before there were kernels of heed's; both has each in the same run. --compile compiles the plain
+--kernels off switches off what heed has beyond PyTorch's own fused attention, to train as before
+heed had kernels; --kernels both measures with and without in one run. --compile compiles the plain
 loop's step, or the whole of it unrolled (which can take minutes).
 
 same batches   every network takes the same batches: what the code itself is worth
@@ -140,7 +140,7 @@ class Runner:
 
 
 def wait() -> None:
-    """Wait until the GPU has done what it was told."""
+    """Wait until the GPU has done all its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -287,12 +287,12 @@ class Sentences:
 
     @property
     def symbols(self) -> int:
-        """Of the target, padding left out."""
+        """How many symbols the targets have, without padding."""
         return sum(len(target) for _, target in self.pairs)
 
     @property
     def batches(self) -> int:
-        """How many the straightforward code makes, and everybody."""
+        """How many batches the straightforward code makes of an epoch, and so every system."""
         return -(-len(self.pairs) // self.args.rows)
 
     def of(self, system: str) -> Iterator[Batch]:
@@ -302,7 +302,7 @@ class Sentences:
         return self.padded(self.at_random() if system.startswith("PyTorch") else self.by_tokens())
 
     def by_length(self, fixed: bool) -> Iterator[Batch]:
-        """As heed trains: like lengths together; for graphs on a grid of few shapes."""
+        """Batches as heed trains: like lengths together; for graphs, on a grid of few shapes."""
         columns = {name: [p[i].tolist() for p in self.pairs] for i, name in enumerate(("s", "t"))}
         make = partial(Batches, Corpus.of(columns), seed=0, fixed=fixed)
         ours = make(tokens=budget(lambda tokens: make(tokens=tokens).count(0), self.batches))
@@ -313,18 +313,18 @@ class Sentences:
         )
 
     def at_random(self) -> Iterator[list[int]]:
-        """As tutorials do: shuffled, so many rows at a time."""
+        """Rows as tutorials batch them: shuffled, so many at a time."""
         order = torch.randperm(len(self.pairs), generator=torch.Generator().manual_seed(0))
         return (rows.tolist() for rows in order.split(self.args.rows))
 
     def by_tokens(self) -> Iterator[list[int]]:
-        """JoeyNMT's own sampler."""
+        """Rows as JoeyNMT's own sampler batches them."""
         lists = [(i, s.tolist()[:-1], t.tolist()[:-1]) for i, (s, t) in enumerate(self.pairs)]
         make = partial(token_batches, lists)
         return make(budget(lambda tokens: sum(1 for _ in make(tokens)), self.batches))
 
     def padded(self, batches: Iterator[list[int]]) -> Iterator[Batch]:
-        """Rows sorted by length, filled up to the longest."""
+        """Batches of rows sorted by length, padded to the longest."""
         for rows in batches:
             pairs = sorted((self.pairs[i] for i in rows), key=lambda p: -len(p[0]))
             source, target = (pad_sequence(list(x), True) for x in zip(*pairs, strict=True))
@@ -364,7 +364,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def epochs(found: list[Runner], sentences: Sentences) -> list[float]:
-    """Train through an epoch twice, the first to warm up. How much of what was read was padding."""
+    """Warm up, then time whole epochs. Returns how much of what each network read was padding."""
     shares = []
     for runner in found:
         made = list(sentences.of(runner.name))
@@ -397,7 +397,7 @@ def figures(
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    """Both tables."""
+    """Print both tables."""
     for table in dict.fromkeys(row["table"] for row in rows):
         last = "MB" if table == "same batches" else "padding"
         print(f"{table:31}{'network':19}{'tokens/s':>10}{last:>9}{'heed is':>9}")

@@ -118,7 +118,7 @@ def seconds(step: Callable[[], None], repeats: int, device: str) -> float:
 
 
 def compare(size: str, norm: str, device: str) -> dict[str, object]:
-    """Both sides in turns."""
+    """Measure both sides in turns."""
     rates = dict.fromkeys(("dropout", "attention_dropout", "feed_dropout"), 0.1)
     settings = TransformerSettings(size=size, norm=norm, **rates)
     ours = build(settings, source=SYMBOLS, target=SYMBOLS, shared=True, longest=64).to(device)
@@ -129,7 +129,7 @@ def compare(size: str, norm: str, device: str) -> dict[str, object]:
     inputs, targets = (torch.randint(4, SYMBOLS, (B, T), device=device) for _ in range(2))
     lengths = torch.randint(S // 2, S + 1, (B,), device=device)
 
-    ours.eval(), theirs.train()  # in eval torch takes another road, without gradients
+    ours.eval(), theirs.train()  # in eval torch takes a fast path without gradients
     silent = [m for m in theirs.modules() if isinstance(m, nn.Dropout | nn.MultiheadAttention)]
     for module in silent:
         module.eval()

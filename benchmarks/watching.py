@@ -15,11 +15,12 @@ eager        with output_attentions=True, which hands out all weights and says n
 Memory is the most that a call holds above weights and input, what it returns included. All take
 turns in one process, bfloat16 on a GPU, float32 on a CPU.
 
-Checked first, and without it no time is told: what heed says is compared with the statistics, by
-their definition, of the eager weights of the same network in float64 (of a short text in float32)
-and in float32 (of every text in bfloat16). It may be off by twice what the eager weights in its own
-precision are, or by a small multiple of that precision. An error is |x - y| / |y| over all queries
-or keys of a layer, of the worst layer; of places, how many of all are others.
+Results are checked first, and no time is reported of wrong ones: heed's statistics are compared
+with those, by definition, of the eager weights of the same network in float64 (for a short text in
+float32) and in float32 (for every text in bfloat16). They may be off by twice what the eager
+weights in their own precision are, or by a small multiple of that precision. An error is
+|x - y| / |y| over all queries or keys of a layer, in the worst layer; for places, the share that
+differs.
 
 --write puts the tables into docs/performance.md; to measure on one machine and write on another:
 --json there, --load FILE --write here.
@@ -58,7 +59,7 @@ SHORT = 512  # symbols of the text that is checked in float32
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUTH = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
 FEW = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 2e-5}
-EQUALS = 2e-3  # of all queries look at two places alike, to the last digits
+EQUALS = 2e-3  # share of queries that look at two places alike, to the last digits
 SAID = {  # what is compared, and what it is called in a table
     "entropy": "entropy",
     "peak": "largest share",
@@ -74,7 +75,7 @@ Row = dict[str, Any]
 
 
 def network(sizes: dict[str, int], longest: int, dtype: torch.dtype, device: str) -> GPT2Model:
-    """With weights so large that heads look at some places more than at others."""
+    """A network with weights so large that heads look at some places more than at others."""
     config = GPT2Config(
         **sizes,
         n_positions=longest,
@@ -90,26 +91,26 @@ def network(sizes: dict[str, int], longest: int, dtype: torch.dtype, device: str
 
 
 def attending(model: GPT2Model, how: str, dtype: torch.dtype | None = None) -> GPT2Model:
-    """A copy of it with another attention, in another precision."""
+    """A copy of the model with another attention, in another precision."""
     twin = copy.deepcopy(model).to(dtype or model.dtype)
     twin.set_attn_implementation("eager" if how == EAGER else "sdpa")
     return twin if how in (EAGER, SDPA) else huggingface.enable(twin)
 
 
 def asked(T: int) -> Summary:
-    """Everything."""
+    """The summary of the side `everything`."""
     return Summary(top=8, map=(256, 256), rows=(1, T // 2, T - 1))
 
 
 def watched(model: GPT2Model, ids: Tensor, what: Summary) -> list[Statistics]:
-    """What heed says of each layer."""
+    """heed's statistics of each layer."""
     with torch.no_grad(), heed.watch(model, statistics=what, limit=LIMIT) as seen:
         model(ids)
     return [seen[path][0].statistics for path in seen]
 
 
 def eagerly(model: GPT2Model, ids: Tensor, what: Summary) -> list[Statistics]:
-    """The same by definition, of the weights that each layer returns; one layer's at a time."""
+    """The statistics by definition, of the weights that each layer returns, one layer at a time."""
     found = []
 
     def note(module: nn.Module, args: object, result: tuple[Tensor, Tensor]) -> None:
@@ -155,7 +156,7 @@ def agreement(model: GPT2Model, ids: Tensor) -> Row | None:
 
 
 def checked(model: GPT2Model, ids: Tensor) -> Row | None:
-    """The errors, or the end of the command."""
+    """The errors; exits if one is too large."""
     row = agreement(model, ids)
     if row is None:
         return None
@@ -171,7 +172,7 @@ def checked(model: GPT2Model, ids: Tensor) -> Row | None:
 
 
 def attempt(run: Callable[[], Any]) -> Any:
-    """What it gives; None where there was too little memory, all of which is free again."""
+    """The result of a call; None if there was too little memory, which is then freed again."""
     try:
         return run()
     except RuntimeError as trouble:
@@ -184,13 +185,13 @@ def attempt(run: Callable[[], Any]) -> Any:
 
 
 def most(run: Callable[[], object], device: str) -> float:
-    """The most bytes that a call holds, once all that is made but once has been."""
+    """The most bytes that a call holds, after one that made what is made only once."""
     run()
     return peak(run, device)
 
 
 def timed(model: GPT2Model, ids: Tensor, options: argparse.Namespace) -> Row:
-    """Time and memory of all, in turns."""
+    """The time and memory of all sides, in turns."""
     sides = {how: attending(model, how) for how in (SDPA, OURS, ALL, EAGER)}
 
     def weights() -> object:
@@ -223,7 +224,7 @@ def timed(model: GPT2Model, ids: Tensor, options: argparse.Namespace) -> Row:
 
 @contextmanager
 def telling(what: str) -> Iterator[None]:
-    """How long something took, for whoever waits."""
+    """Print how long something took."""
     begin = time.perf_counter()
     yield
     print(f"{time.perf_counter() - begin:5.1f} s  {what}", file=sys.stderr, flush=True)
@@ -300,7 +301,7 @@ def figures(found: Row) -> list[list[str]]:
 
 
 def _figure(x: float) -> str:
-    """Three digits, or all that stand before the point."""
+    """Three digits, or all digits before the point."""
     return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
@@ -314,7 +315,7 @@ def errors(found: Row) -> list[list[str]]:
 
 
 def printed(lines: list[list[str]]) -> str:
-    """For a terminal."""
+    """A table for a terminal."""
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
@@ -323,7 +324,7 @@ def printed(lines: list[list[str]]) -> str:
 
 
 def markdown(found: Row) -> str:
-    """For the page."""
+    """The tables for the page."""
     compared = {row["T"] for row in found["agreement"]}
     left = [f"{row['T']:,}" for row in found["rows"] if row["T"] not in compared]
     parts = [

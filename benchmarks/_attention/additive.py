@@ -40,7 +40,7 @@ STEPS = {"cuda": (2048, 128, 512), "cpu": (64, 128, 512), "tiny": (3, 7, 8)}  # 
 
 
 class Projected(Additive):
-    """The additive score of what is projected already."""
+    """The additive score of queries and keys that are projected already."""
 
     def __init__(self, vector: Tensor) -> None:
         D = vector.shape[-1]

@@ -25,9 +25,9 @@ Plain = Callable[[Inputs, Tensor | None], Tensor]
 
 @dataclass(eq=False)
 class Work:
-    """What a case computes, its tensors made."""
+    """What a case computes, with its tensors."""
 
-    inputs: Inputs  # gradients are asked for all of them
+    inputs: Inputs  # all of them get gradients
     ours: Callable[[], Attended]
     plain: Plain
     rivals: Mapping[str, Callable[[], Tensor]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Work:
     whole: bool = False  # rows depend on each other, so that none can be checked alone
 
     def context(self) -> Tensor:
-        """What heed gives."""
+        """heed's result."""
         return self.ours().context
 
 
@@ -49,17 +49,17 @@ class Target:
 
 
 def faster(than: str, times: float) -> Target:
-    """So many times the speed of a rival."""
+    """A target: so many times the speed of a rival."""
     return Target(f"≥ {times:g}× {than}", lambda row: row.ratio(than) >= times)
 
 
 def within(milliseconds: float) -> Target:
-    """In so many milliseconds."""
+    """A target: no more than so many milliseconds."""
     return Target(f"≤ {milliseconds:g} ms", lambda row: row.seconds[OURS] <= milliseconds / 1e3)
 
 
 def leaner(than: str, share: float) -> Target:
-    """With such a share of a rival's memory."""
+    """A target: no more than such a share of a rival's memory."""
     return Target(
         f"≤ {share:.0%} of {than}'s memory",
         lambda row: than not in row.bytes or row.bytes[OURS] <= share * row.bytes[than],
@@ -67,7 +67,7 @@ def leaner(than: str, share: float) -> Target:
 
 
 def barely_slower(than: str, share: float, seconds: float) -> Target:
-    """Adding at most a share of a rival's time, or so many seconds."""
+    """A target: adding at most a share of a rival's time, or so many seconds."""
 
     def met(row: Row) -> bool:
         theirs = row.seconds.get(than)
@@ -184,7 +184,7 @@ def _pass(work: Work, compute: Callable[[], Tensor], way: str) -> Run:
 
 
 def _ready(name: str, run: Run, way: str, device: str, row: Row) -> Run | None:
-    """A contender, warmed up, its memory noted; None, and why, for a rival that cannot do it."""
+    """Warm up a contender and note its memory; None, the reason noted, if a rival cannot do it."""
     try:
         run()  # compiles what is to be compiled
         row.bytes[name] = peak(run, device)
@@ -203,17 +203,17 @@ def _ready(name: str, run: Run, way: str, device: str, row: Row) -> Run | None:
 
 
 Job = tuple[Case, str, int]
-"""A pass of a case, and which of its rivals that are compiled."""
+"""A case, one of its passes, and the number of one of its compiled rivals."""
 
 
 def compiling(case: Case) -> list[Job]:
-    """What of a case can be compiled apart, for the disk to keep."""
+    """The jobs of a case that can be compiled ahead, into the cache on the disk."""
     ways = dict.fromkeys(way.removesuffix(CAPTURED) for way in case.passes)
     return [(case, way, n) for way in ways for n in range(case.compiles)]
 
 
 def warm(job: Job, device: str) -> None:
-    """Have it compiled; nothing is timed."""
+    """Compile the rival of a job; nothing is timed."""
     case, way, n = job
     work, row = case.make(), Row("", case.name, "", way, "", {})
     some = [x for x in contenders(case, work, way) if x[0] == COMPILED or "Flex" in x[0]]
@@ -226,5 +226,5 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def leaf(*shape: int, device: str, dtype: torch.dtype, scale: float = 1.0) -> Any:
-    """A random tensor that wants a gradient."""
+    """A random tensor that requires a gradient."""
     return (scale * torch.randn(shape, device=device)).to(dtype).requires_grad_()

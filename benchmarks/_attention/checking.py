@@ -1,8 +1,8 @@
 """Contract 5: an error against float64 of at most 2× (gradients 3×) that of plain PyTorch.
 
-Or of a few epsilons at that magnitude, whichever is larger. At the size that is timed; where rows
-of queries do not depend on each other, some of them are checked, with gradients that come from
-them alone, so that float64 needs little memory.
+A few epsilons at that magnitude are allowed, too. The size that is timed is checked; where rows of
+queries do not depend on each other, some of them are, with gradients that come from them alone, so
+that float64 needs little memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OUT, GRAD = (4, 2), (24, 4)
 
 
 def contract(work: Work) -> list[str]:
-    """What is wrong with what heed gives, and with its gradients; nothing where all is well."""
+    """What is wrong with heed's results and gradients; empty where nothing is."""
     ours = work.ours().context
     rows = None if work.whole else some_rows(ours.shape[2], ours.device)
     weight = torch.zeros_like(ours)
@@ -37,7 +37,7 @@ def contract(work: Work) -> list[str]:
     weight = _chosen(weight, rows)
     plainly = _evaluated(work.plain, work.inputs, rows, weight)
     truth = _evaluated(work.plain, _double(work.inputs), rows, weight.double())
-    with torch.no_grad():  # a kernel may take another road where nobody asks for gradients
+    with torch.no_grad():  # without gradients a kernel may take another path
         alone = _chosen(work.ours().context, rows)
     complaints = [
         complaint(what, context, plainly[0], truth[0], 2)
@@ -51,7 +51,7 @@ def contract(work: Work) -> list[str]:
 
 
 def some_rows(T: int, device: torch.device) -> Tensor:
-    """The first, the last, and some between."""
+    """Some rows: the first, the last, and some between."""
     if T <= ROWS:
         return torch.arange(T, device=device)
     between = torch.randperm(T - 2, device="cpu")[: ROWS - 2] + 1

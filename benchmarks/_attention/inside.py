@@ -1,4 +1,4 @@
-"""Looking inside: the context together with what can be said of the weights, none of them kept."""
+"""Looking inside: the context together with statistics of the weights, none of which is kept."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,7 +21,7 @@ SIZES = {  # B H T D
     "tiny": ((1, 2, 37, 8),),
 }
 ASKED, ROWS = Summary(top=8, map=(256, 256)), Summary(received=False)
-WHOLE = 2**31  # weights that are few enough to be checked one and all
+WHOLE = 2**31  # no more weights than this are all checked
 EAGERLY = {"cuda": 2**33, "cpu": 2**27}  # weights that plain PyTorch may form
 SDPA, BARE, SILENT = "SDPA alone", "no top, no map", "one pass, nothing said"
 PLACES = ("place", "top")
@@ -51,7 +51,7 @@ def cases(device: str, tiny: bool) -> Iterator[Case]:
 
 
 def notes(rows: list[Row]) -> list[str]:
-    """What was asked for."""
+    """Notes on what was asked for."""
     return [
         f"everything: {ASKED.top} largest shares, a map of {ASKED.map}, and every statistic",
         "of queries alone: mass, entropy, peak and its place, expected place, spread, log-sum-exp",
@@ -66,7 +66,7 @@ def _work(
     pairs = B * H * T * T
 
     def eagerly(inputs: Inputs, rows: Tensor | None) -> Tensor:
-        """Weights formed, and all that is asked said of them; of some rows, the context alone."""
+        """Form weights and all their statistics that are asked for; of some rows, the context."""
         if rows is not None:
             return dot.plain(inputs, rows)
         q, k, v = inputs.values()
@@ -119,7 +119,7 @@ def check(work: Work, asked: Summary) -> list[str]:
     """
     complaints = checking.contract(work)
     with torch.no_grad():
-        both = work.ours()  # nobody asks for a gradient now: one pass may serve
+        both = work.ours()  # without gradients one pass may serve
         seen = both.statistics
         q, k, v = (work.inputs[name].detach() for name in "qkv")
         B, H, T, _ = q.shape
@@ -138,7 +138,7 @@ def check(work: Work, asked: Summary) -> list[str]:
 
 
 def _placed(place: Tensor, plain: Tensor, exact: Tensor, dtype: torch.dtype) -> str:
-    """Where the largest weight is said to be; it may be any of those that are as good as equal."""
+    """Check the place of the largest weight; it may be any of those that are nearly equal."""
     peak = exact.amax(-1, keepdim=True)
     ours, theirs = (peak - exact.gather(-1, at) for at in (place, plain.argmax(-1, keepdim=True)))
     few = 8 * torch.finfo(dtype).eps * float(peak.max())
@@ -148,7 +148,7 @@ def _placed(place: Tensor, plain: Tensor, exact: Tensor, dtype: torch.dtype) -> 
 
 
 def _blockwise(q: Tensor, k: Tensor, asked: Summary) -> Statistics:
-    """By the definition, a block of queries at a time."""
+    """The statistics by their definition, a block of queries at a time."""
 
     def weights(start: int, stop: int) -> tuple[Tensor, Tensor]:
         energy = q[:, :, start:stop] @ k.mT * q.shape[-1] ** -0.5
@@ -159,7 +159,7 @@ def _blockwise(q: Tensor, k: Tensor, asked: Summary) -> Statistics:
 
 
 def _of(seen: Statistics, rows: Tensor | None) -> Statistics:
-    """Of some queries; nothing of keys and cells."""
+    """The statistics of some queries, without those of keys and cells."""
     kept: dict[str, Any] = {"received": None, "map": None}
     for name in (
         "mass",
@@ -178,7 +178,7 @@ def _of(seen: Statistics, rows: Tensor | None) -> Statistics:
 
 
 def _sums(seen: Statistics) -> list[str]:
-    """What keys receive, and what a map holds, is what queries give."""
+    """Check that keys receive, and a map holds, as much as queries give."""
     if seen.map is None or seen.received is None:
         return []
     given = seen.mass.double().sum(-1)
@@ -192,7 +192,7 @@ def _sums(seen: Statistics) -> list[str]:
 
 
 def _compared(seen: Statistics, plain: Statistics, truth: Statistics) -> list[str]:
-    """Every statistic that is a number; places have a check of their own."""
+    """Check every statistic that is a number; places have a check of their own."""
     found = []
     for name, exact in truth._asdict().items():
         ours, theirs = getattr(seen, name), getattr(plain, name)

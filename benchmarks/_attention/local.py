@@ -109,7 +109,7 @@ def cases(device: str, tiny: bool) -> Iterator[Case]:
 
 
 def notes(rows: list[Row]) -> list[str]:
-    """By how much time grows where T doubles; and what a mask costs that is made at each step."""
+    """How much time grows where T doubles, and what it costs to make a mask at each step."""
     said = []
     for name in ("fixed-window", "expanded-window"):
         for way in (FORWARD, BOTH):
@@ -151,7 +151,7 @@ def _given(
 
 
 def _effort(q: Tensor, keys: float) -> Effort:
-    """Every query meets so many keys."""
+    """The effort where every query meets so many keys."""
     B, H, T, D = q.shape
     return Effort(products=4 * B * H * T * keys * D, bytes=4 * q.numel() * q.element_size())
 
@@ -159,7 +159,7 @@ def _effort(q: Tensor, keys: float) -> Effort:
 def _flex_predicted(
     qkv: tuple[Tensor, Tensor, Tensor], p: Tensor, half: int, bare: bool
 ) -> dict[str, Callable[[], Tensor]]:
-    """FlexAttention with a block mask, which p must make anew at each step, and `bare`, without.
+    """FlexAttention with a block mask, which each step makes anew from p; `bare`: without, too.
 
     It multiplies by the Gaussian before it normalises, so that its rows sum to one: to normalise
     as Luong does it would have to run twice.
@@ -207,7 +207,7 @@ def block_mask(p: Tensor, half: int, S: int, near: Callable[..., Tensor]) -> Blo
 def _whole(
     name: str, sizes: tuple[int, int, int, int], half: int, device: str, dtype: torch.dtype
 ) -> Work:
-    """By name, as a model has it: what predicts the places is part of it."""
+    """A mechanism by name, as a model has it: predicting the places is part of it."""
     D = sizes[3]
     mechanism = build(name, query=D, key=D, heads=sizes[1], window=half).to(device, dtype)
     return _by_reference(mechanism, sizes, 2 * half + 1, device, dtype)
@@ -253,7 +253,7 @@ def _by_reference(
     device: str,
     dtype: torch.dtype,
 ) -> Work:
-    """The plain formula is heed's reference, which is the definition."""
+    """A case whose plain formula is heed's reference, which is the definition."""
     q, k, v = (leaf(*sizes, device=device, dtype=dtype) for _ in range(3))
     twins = {dtype: mechanism, torch.float64: copy.deepcopy(mechanism).double()}
 

@@ -1,8 +1,8 @@
 """Time, memory, and what the machine can do at most.
 
 On a GPU a time is the median between two events around each call, the second-level cache emptied
-before it; on a CPU it is the best of many rounds, since whatever else the machine does can only
-add. Contenders take turns, so that a busy machine slows them alike.
+before it; on a CPU it is the best of many rounds, since other work on the machine can only add to
+it. Contenders take turns, so that a busy machine slows them alike.
 """
 
 import os
@@ -100,7 +100,7 @@ def peak(run: Run, device: str) -> float:
 
 
 def captured(run: Run) -> Run:
-    """The same from a CUDA graph, as heed's recipes train: no time is lost in launching."""
+    """The same run from a CUDA graph, as heed's recipes train: no time is lost in launching."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -115,7 +115,7 @@ def captured(run: Run) -> Run:
 
 @dataclass(frozen=True)
 class Effort:
-    """The least that a computation must do, whoever does it."""
+    """The least that a computation must do in any implementation."""
 
     tanhs: float = 0  # or any other special function
     products: float = 0  # floating-point operations of matrix products
@@ -142,7 +142,7 @@ class Limits:
 
 @cache
 def limits(device: str, dtype: torch.dtype) -> Limits:
-    """Of this machine.
+    """The limits of this machine.
 
     A streaming multiprocessor does 16 special functions in a cycle. A CPU does a tanh, by the
     factorised form with two sharing a reciprocal, in about 2.5 vector operations and half a

@@ -20,7 +20,7 @@ LENGTHS = (128, 192, 77)
 
 
 def seconds(device: str) -> dict[str, float]:
-    """Of importing, of the first call forward and backward, and of calls of other lengths."""
+    """Seconds of the import, of the first call forward and backward, of calls of other lengths."""
     begin = time.perf_counter()
     import torch
 
@@ -30,7 +30,7 @@ def seconds(device: str) -> dict[str, float]:
     attend = heed.Attention("additive", query=128, key=128).to(device)
     for n, T in enumerate((*LENGTHS, LENGTHS[-1])):
         q, k = torch.randn(8, T, 128, device=device), torch.randn(8, T + 9, 128, device=device)
-        (q.sum() + (k @ k.mT).sum()).item()  # the device itself is awake
+        (q.sum() + (k @ k.mT).sum()).item()  # wakes the device
         begin = time.perf_counter()
         seen = attend(q, attend.remember(k))
         seen.context.sum().backward()

@@ -32,16 +32,16 @@ class Report:
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> "Report":
-        """From what `asdict` gave."""
+        """A report from what `saved` gave."""
         rows = [Row(**row) for row in saved.pop("rows")]
         return cls(rows=rows, **saved)
 
     def saved(self) -> dict[str, Any]:
-        """For JSON."""
+        """The report as plain data, for JSON."""
         return asdict(self)
 
     def of_section(self, section: str) -> list[Row]:
-        """Its rows."""
+        """The rows of a section."""
         return [row for row in self.rows if row.section == section]
 
 
@@ -78,7 +78,7 @@ def _time(row: Row, name: str) -> str:
 
 
 def short(x: float) -> str:
-    """Three digits that count, or all there are before the point."""
+    """Three significant digits, or all digits before the point."""
     return f"{x:,.0f}" if x >= 1000 else f"{x:.3g}"
 
 
@@ -94,7 +94,7 @@ def _aims(row: Row) -> str:
 
 
 def printed(rows: Sequence[Row]) -> str:
-    """For a terminal."""
+    """The table for a terminal."""
     lines = cells(rows)
     widths = [max(len(line[n]) for line in lines) for n in range(len(lines[0]))]
     return "\n".join(
@@ -104,7 +104,7 @@ def printed(rows: Sequence[Row]) -> str:
 
 
 def markdown(report: Report) -> str:
-    """Every section of a report."""
+    """Every section of a report, as Markdown."""
     parts = [f"Measured on {report.machine}."]
     for section, heading in HEADINGS.items():
         rows = report.of_section(section)

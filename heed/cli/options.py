@@ -35,6 +35,6 @@ def check_text(words: Iterable[str]) -> None:
 
 
 def safe(message: str) -> str:
-    """One line without control characters, since it may quote an untrusted file."""
+    """One line, what is not printable escaped, since it may quote an untrusted file."""
     line = message.replace("\n", " ")
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
