@@ -1,7 +1,7 @@
 """Batches by token count, rows of like length together, the same from the same seed everywhere.
 
 Nothing is remembered between batches: an epoch's plan follows from (seed, epoch) alone, so a run
-goes on in the middle of an epoch with `epoch(number, start)`, in any process.
+resumes in the middle of an epoch with `epoch(number, start)`, in any process.
 """
 
 from abc import ABC, abstractmethod

@@ -50,7 +50,7 @@ Held = Annotated[HeldOut, BeforeValidator(lambda told: HeldOut() if told is None
 
 
 def side(text: str, held: HeldOut) -> Part:
-    """Where a text belongs, by a draw that its words decide."""
+    """The part that a text belongs to, by a draw that its words decide."""
     if not held:
         return "train"
     digest = hashlib.sha256(f"{held.key}\0{' '.join(text.split())}".encode()).digest()

@@ -43,7 +43,7 @@ class Labelled(NamedTuple):
 class LabelledFiles(BaseModel):
     """Where labelled texts are: one of `tsv`, `csv` and `jsonl`, plain or gzip.
 
-    A column is told by its number, from 0, or by its name in the file's first line; a JSON object
+    A column is given by its number, from 0, or by its name in the file's first line; a JSON object
     has keys. Unless told otherwise the first line of a table may name the columns "text" and
     "label", or else the label comes first and the text second; keys are "label" and "text".
     """
@@ -200,7 +200,7 @@ def _tsv(path: Path) -> Table:
 
 
 def _csv(path: Path) -> Table:
-    """Rows of CSV, whose quoted cells may hold commas and go on over lines; numbers of last lines.
+    """Rows of CSV, each with the number of its last line: cells may hold commas and newlines.
 
     How long a cell may be is a setting of the whole process, so it is changed for one row at a
     time. Texts that are too long are left to `read_labelled`, which counts them.

@@ -5,7 +5,7 @@
     a b c d e f g h i      onward, two by two     a b, e f, then c d, g h
 
 Nothing is copied: the stream may be a memory-mapped file of any size. As in `batches.py` an epoch
-follows from (seed, epoch) alone, so a run goes on in the middle of one, in any process.
+follows from (seed, epoch) alone, so a run resumes in the middle of one, in any process.
 """
 
 from collections.abc import Iterator

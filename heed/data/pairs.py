@@ -152,7 +152,7 @@ def read_linked(
     only: Callable[[str], bool] | None = None,
     report: Report | None = None,
 ) -> Iterator[tuple[Pair, Links]]:
-    """The same pairs with their gold alignments; where a pair is dropped, its line of links is."""
+    """The same pairs with their gold alignments; the links of a dropped pair are dropped, too."""
     if files.alignments is None:
         raise Refused(f"no alignments are given for {files}; name a Pharaoh file in `alignments`")
     report = Report() if report is None else report

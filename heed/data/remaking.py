@@ -1,7 +1,7 @@
 """Batches whose rows are made anew in each epoch: other words hidden, other sentences paired.
 
 What a `Maker` makes of an epoch follows from (seed, epoch) alone, and so does the order of the
-batches; nothing is remembered between them, so a run goes on in the middle of an epoch.
+batches; nothing is remembered between them, so a run resumes in the middle of an epoch.
 """
 
 from dataclasses import dataclass

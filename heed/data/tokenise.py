@@ -33,7 +33,7 @@ class Ruled:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same vocabulary and rules, and for no others."""
+        """A hash of vocabulary and rules, the same for the same ones alone."""
         return hashlib.sha256(self.rules.encode()).hexdigest()
 
     def number(self, piece: str) -> int | None:

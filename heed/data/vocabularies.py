@@ -83,7 +83,7 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same vocabulary and rules, and for no others."""
+        """A hash of vocabulary and rules, the same for the same ones alone."""
         return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
 
     def encode(

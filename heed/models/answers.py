@@ -115,7 +115,7 @@ class Answerer(nn.Module):
     ) -> Answered:
         """Symbols B S -> answers.
 
-        lengths  of each text, B; or which symbols are there, B S; None: all of them
+        lengths  of each text, B; or which symbols are not padding, B S; None: all
         types    which of two texts each symbol belongs to, B S
         asked    the places whose words are wanted, B K, whole numbers; None: every place
         """

@@ -120,8 +120,8 @@ def _settled(kind: str, config: dict[str, Any], head: str) -> Described:
 
 
 def fitted(described: Described, header: Header) -> Plan:
-    """Where each weight is found; refused, in words, where a tensor is missing, has another shape
-    or is of no use to any head of the family."""
+    """Where each weight is found; refuses a tensor that is missing, has another shape or is of no
+    use to any head of the family."""
     layout = described.layout
     outline = described.outline()
     found = {_current(name): name for name in header}

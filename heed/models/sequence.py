@@ -99,7 +99,7 @@ class Encoder(nn.Module):
         place = turned(lengths, S) if len(self.back) else None
         x = self.embed(x)
         x = x if nudge is None else x + nudge
-        if padded:  # likewise
+        if padded:  # for the same reason
             x = x.where(there, 0)
         vectors = x
         for i, ahead in enumerate(self.ahead):
@@ -113,7 +113,7 @@ class Encoder(nn.Module):
         return Encoded(x, self._ends(x, lengths), lengths, vectors)
 
     def _ends(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """Where each direction came to its end.    B S M -> B M"""
+        """The states in which each direction ends.    B S M -> B M"""
         last = ends(states, lengths)
         if not len(self.back):
             return last

@@ -45,7 +45,7 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, dict[str, Attended]]:
         """B S, B -> B S M, and what every attention saw; states of padding mean nothing.
 
-        lengths  of each text, B; or which symbols are there, B S; None: all of them
+        lengths  of each text, B; or which symbols are not padding, B S; None: all
         types    which of several texts each symbol belongs to, B S
         Places are counted from the first column, padding or not.
         """
@@ -58,7 +58,7 @@ class Encoder(nn.Module):
         words: Words | None = None,
         types: Tensor | None = None,
     ) -> tuple[Tensor, Visible | None]:
-        """The vectors of the symbols, and which of them are there.    B S -> B S M"""
+        """The vectors of the symbols, and which of them are not padding.    B S -> B S M"""
         words = self.words if words is None else words
         if words is None:
             raise Refused("this encoder shares the embeddings of its decoder: give it words=...")

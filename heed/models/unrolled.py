@@ -297,7 +297,7 @@ def rows(pieces: Pieces, x: Tensor, weight: Tensor, bias: Tensor, first: Hidden)
 
 
 def gru_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]:
-    """As cells.gru_cell."""
+    """The forward pass of cells.gru_cell."""
     (h,) = hidden
     H = h.shape[-1]
     r_z = gates[:, : 2 * H].add_(x[:, : 2 * H]).sigmoid_()
@@ -307,7 +307,10 @@ def gru_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]
 
 
 def gru_back(by: Hidden, hidden: Hidden, kept: Hidden, room: Hidden) -> Direct:
-    """By n (1 - z)(1 - n²); by z (h - n) z(1 - z); by r, through n, W_n h r(1 - r)."""
+    """The backward pass of `gru_ahead`.
+
+    By n (1 - z)(1 - n²); by z (h - n) z(1 - z); by r, through n, W_n h r(1 - r).
+    """
     (d,), (h,), (gates, new) = by, hidden, kept
     H = h.shape[-1]
     r_z, h_new = gates.split((2 * H, H), -1)
@@ -322,7 +325,7 @@ def gru_back(by: Hidden, hidden: Hidden, kept: Hidden, room: Hidden) -> Direct:
 
 
 def lstm_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden]:
-    """As cells.lstm_cell."""
+    """The forward pass of cells.lstm_cell."""
     h, c = hidden
     gates.add_(x)
     H = h.shape[-1]
@@ -334,7 +337,10 @@ def lstm_ahead(x: Tensor, gates: Tensor, hidden: Hidden) -> tuple[Hidden, Hidden
 
 
 def lstm_back(by: Hidden, hidden: Hidden, kept: Hidden, room: Hidden) -> Direct:
-    """By c' from both: by h' o (1 - tanh² c'); then by i, f, g and o, each through its own."""
+    """The backward pass of `lstm_ahead`.
+
+    By c' from both: by h' o (1 - tanh² c'); then by i, f, g and o, each through its own.
+    """
     (by_h, by_c), (_, c), (gates, tanh_c) = by, hidden, kept
     H = c.shape[-1]
     i, f, g, o = gates.split(H, -1)

@@ -96,7 +96,7 @@ def _standing(position: nn.Module, x: Tensor, start: int, behind: Tensor | None)
 
 
 def sight(given: Tensor | Visible | None, symbols: Tensor) -> Visible | None:
-    """Which symbols B S are there: lengths B, booleans B S, a predicate, or None for all."""
+    """Which symbols B S are not padding: lengths B, booleans B S, a predicate, or None for all."""
     if given is None or isinstance(given, Visible):
         return given
     if given.dtype != torch.bool:

@@ -143,7 +143,7 @@ class TwoStreams(nn.Module):
     ) -> Read:
         """One segment: symbols B T -> states B T M; the query stream's, with targets or `ahead`.
 
-        lengths   of each text, B; or which symbols are there, B T; None: all of them
+        lengths   of each text, B; or which symbols are not padding, B T; None: all
         types     which of several texts each symbol belongs to, B T; None: not compared
         targets   the places to be predicted, B P, each once; below 0: none -> states B P M
         visible   who may look at whom in the order of prediction, B T T. A symbol sees itself in
@@ -238,7 +238,7 @@ class TwoStreams(nn.Module):
         targets: Tensor | None,
         memories: Memories | None,
     ) -> None:
-        """Refuse what does not fit together, in words."""
+        """Refuse inputs that do not fit together."""
         if symbols.ndim != 2:
             raise ShapeError(f"symbols are whole numbers, B T; got {tuple(symbols.shape)}")
         within("symbols", symbols, 0, self.words.num_embeddings)

@@ -82,7 +82,7 @@ class LanguageModel(nn.Module):
         visible   who may look at whom in the order of prediction, B T T: what a target sees, and
                   what every symbol sees besides itself; None: no symbol sees a target, unless the
                   network is causal. Without targets the order is left to right
-        lengths   of each text, B; or which symbols are there, B T; None: all of them
+        lengths   of each text, B; or which symbols are not padding, B T; None: all
         types     which of several texts each symbol belongs to, B T
         memories  what the segment before left
         """
@@ -203,7 +203,7 @@ class Answerer(nn.Module):
     ) -> Recalled:
         """Symbols B T -> answers.
 
-        lengths  of each text, B; or which symbols are there, B T; None: all of them
+        lengths  of each text, B; or which symbols are not padding, B T; None: all
         types    which of several texts each symbol belongs to, B T
         asked    refused unless None: the language model alone predicts words
         """

@@ -33,13 +33,13 @@ class Memories(NamedTuple):
         return self.layers[0].shape[1]
 
     def select(self, rows: Tensor) -> Memories:
-        """Those of the chosen rows, in that order."""
+        """The memories of the chosen rows, in that order."""
         exists = None if self.exists is None else self.exists[rows]
         return Memories(tuple(layer[rows] for layer in self.layers), exists)
 
 
 class Sights(NamedTuple):
-    """Who sees whom, and where the queries of the query stream stand."""
+    """The visibility in both streams, and where the queries of the query stream stand."""
 
     content: Visible | None
     query: Visible | None = None
@@ -52,14 +52,14 @@ class Segment(NamedTuple):
     """The symbols of a call as far as sight goes, and what came before them."""
 
     symbols: Tensor  # B T
-    exists: Visible | None = None  # which of them are there; None: all
+    exists: Visible | None = None  # which of them are not padding; None: all
     memories: Memories | None = None
 
     @staticmethod
     def of(
         symbols: Tensor, lengths: Tensor | Visible | None, memories: Memories | None = None
     ) -> Segment:
-        """Lengths B, or which symbols are there, B T."""
+        """A segment from lengths B, or from which symbols are not padding, B T."""
         return Segment(symbols, as_keys(sight(lengths, symbols)), memories)
 
     @property
@@ -69,7 +69,7 @@ class Segment(NamedTuple):
 
     @property
     def table(self) -> Tensor | None:
-        """Which places are there, remembered ones first; None: all.    B L+T"""
+        """Which places are not padding, remembered ones first; None: all.    B L+T"""
         remembered = None if self.memories is None else self.memories.exists
         if self.exists is None and remembered is None:
             return None

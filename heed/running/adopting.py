@@ -5,7 +5,7 @@
     BERT, XLNet with a text's label     say what a text is      as classify
 
 The folder is checked as `heed.load` does (running/loading.py). A vocabulary that lacks something,
-and a head that no verb uses, are refused in words.
+and a head that no verb uses, are refused with a message.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Shelf:
         return found
 
     def bytes(self, name: str, limit: int) -> bytes:
-        """All of a file of at most `limit` bytes."""
+        """Read all of a file of at most `limit` bytes."""
         path = self.place(name)
         _sniff(path, self.path / name)
         return durable.read_bytes(path, limit)

@@ -86,8 +86,8 @@ def _place(words: Sequence[str], at: str | None, first: int, named: str) -> int:
 
 
 def _bare(word: str) -> str:
-    """A word without the marks of where it begins or goes on, or of a sign such as [MASK] or
-    <mask>, and in small letters."""
+    """A word in small letters, without marks of where it begins or goes on, or of a sign such as
+    [MASK] or <mask>."""
     return re.sub(r"^[\[<](.+)[\]>]$", r"\1", word.strip("▁Ġ@# ").casefold())
 
 

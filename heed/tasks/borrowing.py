@@ -60,7 +60,7 @@ class Borrowed:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same vocabulary and rules, and for no others."""
+        """A hash of vocabulary and rules, the same for the same ones alone."""
         return self.vocabulary.fingerprint
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

@@ -107,7 +107,7 @@ def _known(names: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LabelScores:
-    """How well one label is told: precision of the texts that got it, recall of its own."""
+    """How well one label is recognised: precision of the texts that got it, recall of its own."""
 
     label: str
     texts: int

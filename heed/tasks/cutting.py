@@ -34,7 +34,7 @@ class Cutting:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same vocabulary and rules, and for no others."""
+        """A hash of vocabulary and rules, the same for the same ones alone."""
         return self.tokeniser.fingerprint
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -127,6 +127,6 @@ class Words:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same tokens and labels, and for no others."""
+        """A hash of tokens and labels, the same for the same ones alone."""
         told = [self.tokeniser.fingerprint, self.framed, self.longest, *self.labels]
         return hashlib.sha256(repr(told).encode()).hexdigest()

@@ -84,7 +84,7 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same pieces and rules on both sides, and for no others."""
+        """A hash of pieces and rules for either side, the same for the same ones alone."""
         return f"{self.source.fingerprint} {self.target.fingerprint}"
 
     @classmethod

@@ -58,7 +58,7 @@ class Captured:
         self.pool: Any = None
 
     def __call__(self, batch: Any, factor: Tensor) -> dict[str, Tensor]:
-        """As `backward`: figures that the next call will not overwrite."""
+        """Do what `backward` does; the next call does not overwrite the figures."""
         found = self.recorded.get(batch.shape)
         if found is None:
             found = self.recorded[batch.shape] = self._record(batch, factor)

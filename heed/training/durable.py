@@ -153,7 +153,7 @@ def digest_of(path: Path) -> Digest:
 
 
 def read_bytes(path: Path, limit: int = LIMIT) -> bytes:
-    """All of a file that has at most `limit` bytes."""
+    """Read all of a file that has at most `limit` bytes."""
     with open_plain(path) as file:
         try:
             data = file.read(limit + 1)

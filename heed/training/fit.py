@@ -55,7 +55,7 @@ class Moment:
     epoch: int  # from 0
     place: int  # batches of the epoch that are done
     loss: Tensor  # mean per symbol, over all processes
-    parts: dict[str, Tensor]  # what it is made of, likewise
+    parts: dict[str, Tensor]  # what the loss is made of, means likewise
     tokens: int  # symbols that counted, over all processes
     rate: float
     norm: Tensor  # of the gradient, before clipping

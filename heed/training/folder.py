@@ -4,7 +4,7 @@
     recipe.yaml                                         all settings, resolved
     metrics.jsonl  events.*                             scores over time (see journal.py)
     samples/  examples/                                 what it said and where it looked; the inputs
-    checkpoints/step-N/                                 to go on from (see checkpoint.py)
+    checkpoints/step-N/                                 to resume from (see checkpoint.py)
     cache/                                              the data, tokenised
 
 Files are replaced at once or not at all. Only what lies in the folder is read: a link that leads
@@ -139,7 +139,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """A folder: where to go on from."""
+        """A folder: the checkpoints to resume from."""
         return self.path / FILES["checkpoints"]
 
     @property
@@ -187,11 +187,11 @@ class RunFolder:
             self.write_text(self.samples / f"step-{step:07d}.svg", picture)
 
     def read_bytes(self, name: str | Path, limit: int = LIMIT) -> bytes:
-        """All of a file of at most `limit` bytes."""
+        """Read all of a file of at most `limit` bytes."""
         return durable.read_bytes(self.inside(name), limit)
 
     def read_text(self, name: str | Path, limit: int = LIMIT) -> str:
-        """A file of UTF-8 text of at most `limit` bytes."""
+        """Read a file of UTF-8 text of at most `limit` bytes."""
         try:
             return self.read_bytes(name, limit).decode()
         except UnicodeDecodeError as error:

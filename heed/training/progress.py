@@ -234,7 +234,7 @@ def _get(saved: Mapping[str, Any], name: str) -> Any:
 
 
 def _fits(what: str, mine: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """The same names, shapes and types, or an error that names the first that differ."""
+    """Raise an error that names the first difference in names, shapes or types."""
     missing, extra = sorted(mine.keys() - saved.keys()), sorted(saved.keys() - mine.keys())
     if missing or extra:
         lacks = f" lack {missing[0]} ({len(missing)} missing)" if missing else ""

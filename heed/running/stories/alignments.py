@@ -71,7 +71,7 @@ class Answer:
     best: int = 1
 
     def line(self) -> str:
-        """With tabs between them."""
+        """The texts in one line, with tabs between them."""
         texts = [each.text for each in self.found]
         return "\t".join(texts + [""] * (self.best - len(texts)))
 

@@ -37,7 +37,7 @@ class Prepared:
 def prepare(
     data: Data, objective: Hidden | Ordered, folder: RunFolder, start: Start | None = None
 ) -> Work[Prepared]:
-    """Read the text, learn the tokens, write the cache; what is there already is kept.
+    """Read the text, learn the tokens, write the cache; what is done already is kept.
 
     start  a run whose tokeniser to take, since its weights mean nothing with another
     """

@@ -32,7 +32,7 @@ class Prepared:
 def prepare(
     data: Data, folder: RunFolder, start: Start | None, *, framed: bool, reads: int | None
 ) -> Work[Prepared]:
-    """Read the texts, train the tokeniser, write the cache; what is there already is kept.
+    """Read the texts, train the tokeniser, write the cache; what is done already is kept.
 
     framed  whether a symbol goes before each text
     reads   symbols that the model can read, if there is a limit

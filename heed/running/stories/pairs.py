@@ -28,7 +28,7 @@ class Prepared:
 
 
 def prepare(data: Data, folder: RunFolder, start: Start | None = None) -> Work[Prepared]:
-    """Read the pairs, train the tokenisers, write the cache; what is there already is kept.
+    """Read the pairs, train the tokenisers, write the cache; what is done already is kept.
 
     start  a run whose tokenisers to take, since its weights mean nothing with others
     """

@@ -31,7 +31,7 @@ class Validator(Protocol):
     """Judges a model by the same examples each time."""
 
     def loss(self) -> float:
-        """As `Validated.loss`, and nothing else."""
+        """The loss of `Validated`, and nothing else."""
 
     def judge(self, step: int) -> Validated:
         """Loss, figures, and what goes into samples/ under the step's name."""
@@ -58,7 +58,7 @@ class Evaluated(Protocol):
         """The tables that follow the facts."""
 
     def answers(self) -> list[str]:
-        """For --out: a line for each example."""
+        """A line for each example, for --out."""
 
 
 class Shown(Protocol):
@@ -76,13 +76,13 @@ class Shown(Protocol):
 
     @property
     def panels(self) -> Sequence[Panel]:
-        """For pictures, the most telling first; none without attention."""
+        """The panels of pictures, the most telling first; none without attention."""
 
     def drawn(self) -> Sequence[Any]:
-        """The same for a terminal, each of them something that rich prints."""
+        """What a terminal shows, each of them something that rich prints."""
 
     def block(self, note: str = "") -> Block:
-        """The same for a page, an item of a list."""
+        """What a page shows, an item of a list."""
 
 
 class Answer(Protocol):
@@ -92,10 +92,10 @@ class Answer(Protocol):
         """The line to print; blank for a blank line."""
 
     def as_data(self) -> dict[str, Any]:
-        """For --json."""
+        """The answer as plain data, for --json."""
 
     def shown(self) -> Shown:
-        """For --html."""
+        """The answer with what was looked at, for --html."""
 
 
 class Listened(Protocol):

@@ -5,7 +5,7 @@
         ...
     STORY = Sorting()
 
-A verb that a task does not have is refused in words; so is an option that it does not know.
+A verb or an option that a task does not have is refused with a message.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Story(ABC):
 
     @abstractmethod
     def prepare(self, recipe: Any, folder: RunFolder, start: Start | None = None) -> Work[Any]:
-        """Tokenisers, a cache and examples, in the run folder; what is there already is kept.
+        """Write tokenisers, a cache and examples to the run folder; what is done already is kept.
 
         A start brings its tokeniser, since its weights mean nothing with another.
         """
@@ -233,7 +233,7 @@ class Story(ABC):
         self._lacks("show")
 
     def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
-        """All that every attention saw of texts, for a page to explore; of any length.
+        """All that every attention saw of texts of any length, for a page to explore.
 
         given  what another model made of the same texts: where an answer is read word by word, it
                is that one's, so that both are about the same words

@@ -33,7 +33,7 @@ class Prepared:
 
 
 def prepare(data: Data, folder: RunFolder, start: Start | None = None) -> Work[Prepared]:
-    """Read the text, learn the tokens, write the cache; what is there already is kept.
+    """Read the text, learn the tokens, write the cache; what is done already is kept.
 
     start  a run whose tokeniser to take, since its weights mean nothing with another
     """
