@@ -1,6 +1,6 @@
 """Text tokenised once, kept in memory-mapped files: a corpus may be larger than the memory.
 
-    train.json            how many rows and symbols, of which data; written last: all is there
+    train.json            how many rows and symbols, of which data; written last, when all is there
     train.source.tokens   every row's numbers, one after the other   uint16 or uint32
     train.source.offsets  where each row begins, and the end         int64, rows + 1
 

@@ -47,7 +47,7 @@ class RecurrentLanguage(nn.Module):
         """A whole text at once.    B T -> logits B T V
 
         Padding comes after a text, so no state of the text depends on it. There is no attention:
-        `seen` is empty, whatever is needed.
+        `seen` is empty, whatever `need` is.
         """
         encoder = self.labeller.encoder
         states = encoder.dropout(encoder(inputs).states)

@@ -35,7 +35,7 @@ from heed.models.written import Step
 PATIENCE = 8  # eager rounds, before a recording is likely to pay
 WARM = 2  # rounds at least, in which libraries choose algorithms and allocate
 ROOM = 256  # places that are made at a time, where texts may become long
-SPARE = 8  # how many times the rows that texts need a recorded step may have
+SPARE = 8  # a recorded step may have so many times the rows that are needed
 
 Work = Callable[[], Tensor]
 

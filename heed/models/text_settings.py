@@ -141,7 +141,7 @@ class GPT2Settings(TextSettings):
 
 
 def with_symbols(settings: Settings, symbols: int) -> Settings:
-    """The settings with the size of the vocabulary; a larger size of their own is kept."""
+    """The settings with the size of the vocabulary; a size of their own, if not less, is kept."""
     if settings.symbols is not None and settings.symbols < symbols:
         raise Refused(f"the vocabulary has {symbols} symbols, and the model {settings.symbols}")
     if settings.symbols is not None:

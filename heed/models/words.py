@@ -52,7 +52,7 @@ class Words(nn.Module):
         types   of each symbol, B T; the first type where none are given
         behind  how many places of padding stand in front of each row, B: they are not counted
         exists  which symbols are not padding; if that depends on no query, the vectors of padding
-                become zero and get no gradient
+                become zero before the norm, and get no gradient
         """
         within("symbols", symbols, 0, self.table.num_embeddings)
         x = self.table(symbols)

@@ -61,7 +61,7 @@ class Labeller:
     """A trained classifier at work.
 
     words   how texts are cut, and the labels
-    types   the token type of those numbers where it is not 0; None: the model is given none
+    types   the token type of each number whose type is not 0; None: the model is given no types
     tokens  places in a batch, padding included
     """
 

@@ -53,7 +53,7 @@ NOTHING = {"mem_len": None, "reuse_len": None, "summary_activation": "none"}
 
 
 def settings(config: dict[str, Any], head: str) -> XLNetSettings:
-    """What a config.json says. In that model, a query that sees nothing reads the mean of all."""
+    """What a config.json says. There, a query that sees nothing reads the mean of all values."""
     only(config, bi_data=False, same_length=False, summary_use_proj=True, untie_r=True)
     empty = {key: ours for key, ours in NOTHING.items() if not config.get(key, True)}
     said = {**config, **empty}
