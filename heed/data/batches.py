@@ -100,7 +100,10 @@ class Planned(ABC):
         fixed: bool = False,
     ) -> None:
         if tokens < 1 or seed < 0 or not 0 <= shard[0] < shard[1]:
-            raise Refused(f"no batches of {tokens} tokens with seed {seed} and shard {shard}")
+            raise Refused(
+                f"a batch takes tokens >= 1, a seed >= 0 and a shard (rank, of how many); got "
+                f"tokens={tokens}, seed={seed}, shard={shard}"
+            )
         self.tokens, self.seed = tokens, seed
         self.shuffle, self.shard, self.fixed = shuffle, shard, fixed
         self._plan = lru_cache(maxsize=2)(self._planned)

@@ -40,7 +40,9 @@ class Masking(BaseModel):
     @model_validator(mode="after")
     def _together(self) -> Self:
         if self.masked + self.replaced > 1 + 1e-9:
-            raise ValueError(f"masked={self.masked} and replaced={self.replaced} are more than all")
+            raise ValueError(
+                f"masked={self.masked} and replaced={self.replaced} add up to more than 1"
+            )
         return self
 
 

@@ -54,7 +54,8 @@ class Packed:
             raise Refused("rows that go on from batch to batch go over the borders of documents")
         if length < 1 or rows < 1 or seed < 0 or not 0 <= shard[0] < shard[1]:
             raise Refused(
-                f"no batches of {rows} rows of {length} symbols with seed {seed}, shard {shard}"
+                "a batch takes rows >= 1, a length >= 1, a seed >= 0 and a shard (rank, of how "
+                f"many); got rows={rows}, length={length}, seed={seed}, shard={shard}"
             )
         if len(stream) < 2 or (borders is None and len(stream) <= length):
             raise Refused(

@@ -34,7 +34,7 @@ class Permuting(BaseModel):
     @model_validator(mode="after")
     def _room(self) -> Self:
         if self.span * self.context > 10_000:
-            raise ValueError(f"span={self.span} times context={self.context} is beyond any row")
+            raise ValueError(f"span={self.span} times context={self.context} is above 10,000")
         return self
 
     def most(self, length: int) -> int:

@@ -152,7 +152,7 @@ def _parsed(text: str, path: str | Path) -> tuple[Tokenizer, Kind]:
     except BaseException:  # the library's own panics are no Exception
         raise Refused(f"{path}: not a tokeniser, or a broken one") from None
     if tokenizer is None or kind is None:
-        raise Refused(f"{path}: not a tokeniser for language models that heed wrote")
+        raise Refused(f"{path}: not a tokeniser that heed wrote for a language model")
     return tokenizer, kind
 
 

@@ -68,7 +68,7 @@ def parts(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > HEADER_LIMIT:
-        raise Refused(f"{len(kept):,} tensors have too long names to be saved in one file")
+        raise Refused(f"{len(kept):,} tensors are too many for one file, or their names too long")
     yield len(text).to_bytes(8, "little") + text
     for name in kept:
         yield _bytes(tensors[name].detach().resolve_conj().resolve_neg().cpu().contiguous())

@@ -168,7 +168,7 @@ def test_nothing_to_read_is_no_batch(fixed):
     "wrong", [{"tokens": 0}, {"seed": -1}, {"shard": (2, 2)}, {"shard": (-1, 2)}]
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(Refused, match="no batches"):
+    with pytest.raises(Refused, match="a batch takes tokens"):
         Batches(corpus(5), **{"tokens": 10, "seed": 0, **wrong})
 
 

@@ -76,7 +76,7 @@ def test_other_rules_are_refused(tmp_path: Path) -> None:
     )
     for change in changes:
         path.write_text(json.dumps({**rules, **change}))
-        with pytest.raises(Refused, match="not a tokeniser for language models"):
+        with pytest.raises(Refused, match="not a tokeniser that heed wrote"):
             Verbatim.load(path)
     path.write_text("[]")
     with pytest.raises(Refused, match="broken"):

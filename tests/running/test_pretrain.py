@@ -259,7 +259,7 @@ def test_a_classifier_begins_with_what_was_learnt(server: Server, learnt: Path) 
         ("objective.kind=permutation", "is that of xlnet"),
         ("model.attention=additiv", "additive"),
         ("data.train=[train.txt,missing.jsonl]", "missing.jsonl: No such file"),
-        ("objective.masked=0.95", "more than all"),
+        ("objective.masked=0.95", "add up to more than 1"),
         ("objective.share=2", "objective.share"),
         ("data.valid=null data.held_out.share=0", "data.valid is missing"),
     ],

@@ -304,7 +304,7 @@ def judged_part(folder: RunFolder) -> str:
 def scored_part(folder: RunFolder, part: str) -> Work[str]:
     """The part that is asked for; where there is no test, what the run was validated by."""
     if part == "test" and (other := judged_part(folder)) != "test":
-        yield Note("this run keeps no test text: judged by what it was validated by")
+        yield Note("this run keeps no test text: scored on the validation text")
         return other
     return part
 
@@ -320,7 +320,7 @@ def shown_part(folder: RunFolder, what: str = "text") -> str:
 def check_vocabulary(folder: RunFolder, found: Any, told: Any) -> None:
     """Refuse a config.json whose vocabulary has other sizes than the tokenisers."""
     if found != told:
-        raise Refused(f"{folder.config}: its vocabulary is not that of tokenizer.json")
+        raise Refused(f"{folder.config}: its vocabulary has another size than the tokeniser's")
 
 
 def changed(decoding: Settings, changes: Mapping[str, Any]) -> Settings:
