@@ -63,14 +63,14 @@ _HOMES = {
     "watch": "heed.attention.watching",
     "window": "heed.visible",
 }
-"""Where each public name lives. It is fetched when it is first asked for: torch takes seconds to
-import, and `heed --help` needs none of it."""
+"""Where each public name lives. It is imported on first use: torch takes seconds to import, and
+`heed --help` needs none of it."""
 
 
 _ROOMS = ("attention", "errors", "kernels", "records", "shapes", "visible")
-"""Modules that are there without being imported by name."""
+"""Submodules that are imported when `heed.<name>` is first used."""
 
-if not TYPE_CHECKING:  # or no misspelt name would be seen before the program runs
+if not TYPE_CHECKING:  # a type checker that saw it would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
         if name in _ROOMS:

@@ -29,7 +29,7 @@ Gradient = Literal["exact", "straight-through", "score-function"]
 class Claims:
     """What a part can do; a mechanism can do what all its parts can."""
 
-    step: bool = True  # asked again and again, the state handed on
+    step: bool = True  # can be called step by step, the state handed on
     at_once: bool = True  # several queries in one call
     heads: bool = True  # inside multi-head attention
     context: bool = True  # gathers values
@@ -66,7 +66,7 @@ class State(NamedTuple):
 
     @property
     def rows(self) -> int | None:
-        """How many batch rows it remembers; None where it remembers nothing.    B"""
+        """How many batch rows it holds; None where it holds nothing.    B"""
         return next((n for n in map(_rows, self.slots.values()) if n is not None), None)
 
     def select(self, rows: Tensor) -> State:
@@ -74,7 +74,7 @@ class State(NamedTuple):
         return self._each(lambda x: x.index_select(0, rows))
 
     def repeat(self, n: int) -> State:
-        """Every row n times, neighbours together."""
+        """Repeat every row n times, its copies side by side."""
         return self._each(lambda x: x.repeat_interleave(n, 0))
 
     def _each(self, rows: Callable[[Tensor], Tensor]) -> State:
@@ -100,7 +100,7 @@ def _map(slot: Any, rows: Callable[[Tensor], Tensor]) -> Any:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """All a kernel is told of one attention: tensors, predicates, and the names of the parts."""
+    """One call of attention as kernels see it: tensors, predicates, and the names of the parts."""
 
     family: str  # after projection: dot, additive, relative, location, blind, or a score's own
     q: Tensor  # B H T D
@@ -119,7 +119,7 @@ class Call:
     need: Need
     sinks: int = 0  # the last columns are visible to all
     clean: bool = False  # no unseen key or value holds NaN or inf
-    prepared: dict[str, Any] | None = None  # what a kernel made of k, kept for the next steps
+    prepared: dict[str, Any] | None = None  # what kernels derived from k, cached between steps
 
     def dense_visible(self) -> Tensor | None:
         """Who may look where, sinks included.    broadcasts to B H T S"""
@@ -128,7 +128,7 @@ class Call:
         ok = self.visible.dense(self.places)
         B, H, T, _ = self.q.shape
         want = (B, H, T, self.k.shape[2] - self.sinks)
-        # Not `in (1, m)`: a compiler that leaves sizes open knows them by comparison alone.
+        # Not `in (1, m)`: the symbolic sizes of a compiler support comparison alone.
         fits = all(n == 1 or n == m for n, m in zip(ok.shape, want, strict=True))
         if not fits or ok.shape[3] != want[3]:
             axes = [dict(zip("BHTS", shape, strict=True)) for shape in (ok.shape, want)]
@@ -151,13 +151,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Summary:
-    """Which statistics of the weights a call shall give, beyond those that every one gives.
+    """Which statistics of the weights a call returns, beyond those that are always returned.
 
-    top   the places and shares of so many of the largest weights of each query
-    map   the weights pooled into at most so many rows and columns of cells
-    rows  the queries, counted from the first of the call, whose weights shall be given exactly
-    received  False: nothing of what keys received, but of each query alone, which on a GPU comes
-              with the context in one pass
+    top   how many of each query's largest weights to list, by place and share
+    map   how many rows and columns of cells, at most, to pool the weights into
+    rows  which queries, counted from the first of the call, to return the exact weights of
+    received  False leaves out what keys received: statistics of each query alone come, on a GPU,
+              from the same pass as the context
     """
 
     top: int = 0
@@ -185,7 +185,7 @@ register_constant(Summary)  # an argument of torch.export that is no tensor
 
 
 def as_summary(asked: Summary | bool | None) -> Summary | None:
-    """What `statistics=` asks for: True is a Summary of nothing beyond the usual."""
+    """The Summary that `statistics=` asks for: the default one for True, none for False or None."""
     if asked is None or isinstance(asked, bool):
         return Summary() if asked else None
     if isinstance(asked, Summary):
@@ -197,15 +197,15 @@ def as_summary(asked: Summary | bool | None) -> Summary | None:
 
 
 class Statistics(NamedTuple):
-    """What can be said of weights B H T S without keeping them. No gradient flows through it."""
+    """Statistics of weights B H T S that need not be kept. No gradient flows through them."""
 
-    mass: Tensor  # how much each query looked in all  B H T
+    mass: Tensor  # the sum of each query's weights  B H T
     entropy: Tensor  # in nats  B H T
     peak: Tensor  # the largest share  B H T
     place: Tensor  # where it is  B H T
     expected: Tensor  # the mean place  B H T
     spread: Tensor  # the standard deviation around it  B H T
-    received: Tensor | None = None  # by each key, in all; None: not asked for  B H S
+    received: Tensor | None = None  # the sum of each key's weights; None: not asked for  B H S
     log_sum: Tensor | None = None  # log Σ exp(e) of what a softmax saw; else None  B H T
     top: Tensor | None = None  # the places of the largest shares, largest first  B H T top
     share: Tensor | None = None  # those shares  B H T top
@@ -214,9 +214,9 @@ class Statistics(NamedTuple):
 
     @staticmethod
     def join(parts: Sequence[Statistics], axis: int = 2) -> Statistics:
-        """Of consecutive queries (the axis T; the rows of their maps follow each other) or heads.
+        """Join the statistics of consecutive queries (axis 2) or of heads (axis 1).
 
-        Received mass adds up over queries.
+        Over queries, received mass adds up, and the rows of the maps follow each other.
         """
         fields = {
             name: _along([getattr(x, name) for x in parts], axis) for name in parts[0]._fields
@@ -229,17 +229,17 @@ class Statistics(NamedTuple):
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Attended:
-    """What every mechanism returns. Weights and energies are there when the call asked for them.
+    """What every mechanism returns. It holds weights and energies if the call asked for them.
 
     context   what was read              B T R   (B H T R from `heed.attend`)
-    weight    who was looked at          B H T S, before dropout; need="weight"
-    energy    how alike, before align    B H T S; need="energy"
+    weight    the attention weights      B H T S, before dropout; need="weight"
+    energy    the scores before align    B H T S; need="energy"
     state     for the next step
     log_prob  of a hard choice           B H T, from `sample`; else None
     entropy   of what it was drawn from  B H T, from `sample`; else None
     penalty   a loss the mechanism adds  B H T, from `coverage`; else None
-    statistics  what can be said of the weights without forming them; statistics=True
-    kernel    who served the call; `why` says why the others did not
+    statistics  of the weights, without forming them; statistics=True
+    kernel    which kernel served the call; `why` says why the others did not
     """
 
     _context: Tensor | None
@@ -277,14 +277,14 @@ class Attended:
         self.kernel = kernel
         self.refusals = refusals
         self._statistics = statistics
-        if fields:  # as dataclasses.replace gives them
+        if fields:  # dataclasses.replace passes the private names
             for name in ("_context", "_weight", "_energy", "_statistics"):
                 setattr(self, name, fields.pop(name, None))
             if fields:
                 raise TypeError(f"an Attended has no {', '.join(fields)}")
 
     def __getitem__(self, key: object) -> NoReturn:
-        """Whoever unpacks a tuple, as torch's modules return, is told what there is instead."""
+        """Refuse to be unpacked like the tuple of torch's modules, and say what to use instead."""
         raise Refused(
             "what attention returns is one record and no tuple: seen.context is what was read, and "
             "seen.weight where it looked, if asked for by need='weight'"
@@ -292,7 +292,7 @@ class Attended:
 
     @property
     def context(self) -> Tensor:
-        """What was read."""
+        """The context that was read."""
         if self._context is None:
             raise NotFormed(
                 "there is no context in this record: a pointer gathers none (its distribution is "
@@ -302,7 +302,7 @@ class Attended:
 
     @property
     def weight(self) -> Tensor:
-        """Who was looked at, before dropout.    B H T S"""
+        """The attention weights, before dropout.    B H T S"""
         if self._weight is None:
             raise NotFormed(
                 'the weights were not formed; ask for them: attend(query, memory, need="weight")'
@@ -321,7 +321,7 @@ class Attended:
 
     @property
     def statistics(self) -> Statistics:
-        """What can be said of the weights without forming them."""
+        """The statistics of the weights, taken without forming them."""
         if self._statistics is None:
             raise NotFormed(
                 "the statistics were not taken; ask for them: attend(query, memory, "
@@ -331,7 +331,7 @@ class Attended:
 
     @property
     def mass(self) -> Tensor:
-        """How much each query looked in all; rows need not sum to one.    B H T"""
+        """The sum of each query's weights, which need not be one.    B H T"""
         return self.weight.sum(-1)
 
     @property
@@ -376,7 +376,7 @@ class Attended:
         )
 
     def _repr_html_(self) -> str:
-        """A notebook shows a row for each head of the first batch row, and who served the call."""
+        """A table for notebooks: a row per head of the first batch row, and the kernel used."""
         said = self._statistics
         table: dict[str, Tensor] = {}
         if self._weight is not None and self._weight.numel():
@@ -424,5 +424,5 @@ def _unflatten(leaves: Iterable[Any], told: tuple[str, tuple[tuple[str, str], ..
     return Attended(context, state, weight, energy, *facts, *told, statistics)
 
 
-# So that torch.export and whatever else walks through a module's output find the tensors inside.
+# So that torch.export, and any other walk through a module's output, finds the tensors inside.
 register_pytree_node(Attended, _flatten, _unflatten, serialized_type_name="heed.Attended")

@@ -1,7 +1,7 @@
 """The axis alphabet, and the one checker of shapes and sizes.
 
-B batch        T places that ask       D width compared     M model width (of a query)
-H heads        S places asked about    R width read         K width of a raw key
+B batch        T queries               D width compared     M model width (of a query)
+H heads        S keys                  R width read         K width of a raw key
 G groups of heads that share one key and value; H is a multiple of G
 """
 
@@ -38,7 +38,7 @@ def check(**tensors: tuple[Tensor, str]) -> dict[str, int]:
 
 
 def check_dtypes(**tensors: Tensor) -> None:
-    """All of one dtype; or autocast is on, which will see to it."""
+    """Refuse tensors of different dtypes, unless autocast is on and will cast them."""
     first, *others = tensors.values()
     if all(x.dtype == first.dtype for x in others):
         return
@@ -55,7 +55,7 @@ def check_dtypes(**tensors: Tensor) -> None:
 
 
 def check_devices(**tensors: Tensor) -> None:
-    """All on one device."""
+    """Refuse tensors on different devices."""
     first, *others = tensors.values()
     if all(x.device == first.device for x in others):
         return
@@ -90,7 +90,7 @@ def whole(name: str, value: object, least: int) -> int:
 
 
 def real(name: str, value: object, low: float, high: float = math.inf) -> float:
-    """An option that is a number between low and high; infinity is none."""
+    """An option that is a finite number, from low to high."""
     number = math.nan
     if isinstance(value, Real) and not isinstance(value, bool):
         number = float(value)

@@ -80,7 +80,7 @@ class Visible:
         raise NotImplementedError
 
     def split(self) -> tuple[Visible | None, Visible | None]:
-        """What is about keys alone, so that a memory can hold it, and the rest."""
+        """Split into the part about keys alone, which a memory can hold, and the rest."""
         return (self, None) if self.about_keys_alone else (None, self)
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
@@ -116,7 +116,8 @@ class Visible:
     def packed(ids: Tensor, queries: Tensor | None = None) -> Visible:
         """Several texts packed into one row: a query sees the keys that carry its own number.
 
-        ids: the number of each key's text, B S.  queries: of each query's, B T (default: ids).
+        ids: the number of each key's text, B S.  queries: that of each query's text, B T
+        (default: ids).
         """
         queries = ids if queries is None else queries
         if not (isinstance(ids, Tensor) and isinstance(queries, Tensor)):
@@ -164,7 +165,7 @@ class Coarse(Visible):
     """Keys one by one in blocks that the query's window touches, and each other block as one key.
 
     Columns are the S keys, the sinks, and then the N blocks. A block is seen as one when all its
-    members are visible; `bias` is what the energies of blocks gain for having many of them.
+    members are visible; `bias` adds the log of its number of members to a block's energy.
     """
 
     inner: Visible | None  # over the S keys
@@ -200,7 +201,7 @@ class Coarse(Visible):
 
 
 def cut(x: Tensor, size: int) -> Tensor:
-    """Into blocks, the last one filled up with False or 0.    ... S -> ... N n"""
+    """Cut the last axis into blocks, the last one padded with False or 0.    ... S -> ... N n"""
     padded = pad(x, (0, -x.shape[-1] % size))
     return padded.reshape(*x.shape[:-1], padded.shape[-1] // size, size)
 
@@ -262,7 +263,7 @@ class Packed(Visible):
 
 @dataclass(frozen=True, slots=True)
 class Pair(Visible):
-    """Two predicates, joined one way or another."""
+    """Two predicates joined; the base of `Both` and `Either`."""
 
     first: Visible
     second: Visible
@@ -275,7 +276,7 @@ class Pair(Visible):
         return type(self)(self.first.rearranged(rows), self.second.rearranged(rows))
 
     def tables(self, places: Places) -> tuple[Tensor, Tensor]:
-        """Both answers, or the news that they cannot be laid over each other."""
+        """Both answers as booleans; refused where their shapes do not broadcast."""
         first, second = self.first.dense(places), self.second.dense(places)
         if any(m != n and 1 not in (m, n) for m, n in zip(first.shape, second.shape, strict=True)):
             axes = (
@@ -360,7 +361,7 @@ def lengths(count: Tensor | Sequence[int]) -> Visible:
 
 
 FAR = 1 << 40
-"""Of windows: beyond any text, and no sum with a place overflows."""
+"""The largest half-width of a window: beyond any text, and no sum with a place overflows."""
 
 
 def window(half: int) -> Visible:
@@ -395,7 +396,7 @@ def as_visible(given: Visible | Tensor | None) -> Visible:
 
 
 def _each_row(table: Tensor, rows: Callable[[Tensor], Tensor]) -> Tensor:
-    """A table over rearranged rows; one row speaks for all of them, however they are arranged."""
+    """A table with its rows rearranged; a single row, which serves all, stays as it is."""
     return table if len(table) == 1 else rows(table)
 
 
