@@ -37,7 +37,7 @@ def softmax(energy: Tensor, ok: Tensor | None = None) -> Tensor:
 
 
 FAINT = 1e-30
-"""A prior below it gets no gradient: divided by it, what a few steps hand on would overflow."""
+"""A prior below this gets no gradient: divided by it over a few steps, gradients overflow."""
 
 
 def weighed(energy: Tensor, prior: Tensor, ok: Tensor | None) -> Tensor:
@@ -133,7 +133,7 @@ def _moments(energy: Tensor, support: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(slots=True, eq=False)
 class Aligned:
-    """What an align gives: weights B H T S, its slot for the next step, and facts of a draw."""
+    """The result of an align: weights B H T S, its slot for the next step, and facts of a draw."""
 
     weight: Tensor
     after: Any = None
@@ -145,7 +145,7 @@ class Align(Part):
     """Energies to weights. `before` is this part's slot of the state, None at the first step."""
 
     draws: ClassVar[bool] = False
-    """Whether training differs from evaluation by a draw."""
+    """Whether it draws at random in training, and not in evaluation."""
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         """B H T S, who is visible, the slot, the queries B H T M"""

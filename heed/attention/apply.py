@@ -58,7 +58,7 @@ def run(
     call.clean = reached.visible is known and every_key_seen(visible, places)
     name, refusals = choose(call)
     if asked is not None and mechanism.align.draws and mechanism.training:
-        name = None  # what was drawn inside a kernel cannot be drawn again
+        name = None  # statistics come from a second pass, which would draw other weights
     if name is None or name in ALIGNING:
         kernel = name or "reference"
         return _reference(mechanism, call, query, reached, state, kernel, refusals, asked)
@@ -78,7 +78,7 @@ def run(
 
 
 def _apart(call: Call, name: str, reached: Reached, asked: Summary) -> str | None:
-    """Why statistics of rows do not come along with the context; None where they do."""
+    """Why one pass cannot give the statistics of rows with the context; None where it can."""
     if not is_on("statistics"):
         return "it is switched off"
     return _FOLDED if reached.fold is not None else fused_statistics.apart(call, name, asked)
@@ -93,7 +93,7 @@ def _look_back(
     asked: Summary,
     log_sum: Tensor | None,
 ) -> tuple[str | None, Statistics]:
-    """What the weights were that a kernel used and did not keep; why no kernel says it, if so."""
+    """Statistics of weights that were not kept; before them, why no kernel takes them, or None."""
     check_rows(asked, call.places.T)
     S = call.k.shape[2] if reached.fold is None else call.places.S
 
@@ -126,7 +126,7 @@ def _look_back(
 _FOLDED = "the keys were put together, and the weights must be shared among them again"
 
 _APART = ("softmax", "sparsemax", "entmax", "argmax")
-"""Aligns that look at each row of energies by itself."""
+"""Aligns that treat each row of energies independently."""
 
 
 def call_of(
@@ -137,7 +137,7 @@ def call_of(
     need: Need,
     position: Position | None = None,
 ) -> Call:
-    """What a kernel is told of queries B H T M."""
+    """The call that kernels see, for queries B H T M."""
     score, memory = mechanism.score, reached.memory
     q = score.ask(query if position is None else position.turn(query, places.query))
     return Call(
@@ -201,13 +201,13 @@ def _reference(
 def _stated(
     weight: Tensor, asked: Summary, call: Call, energy: Tensor, ok: Tensor | None
 ) -> Statistics:
-    """The statistics of weights that are there."""
+    """The statistics of weights that have been formed."""
     weight, log_sum = weight.detach(), _log_sum(call, energy, ok)
     return summarise(lambda *_: (weight, log_sum), weight.shape, asked)
 
 
 def _unstated(weight: Tensor, asked: Summary) -> Statistics:
-    """Of no queries, or of no keys: one key, which nobody looks at and is left out again."""
+    """The statistics where there are no queries or no keys; for these an unseen key is added."""
     weight, empty = weight.detach(), not weight.shape[-1]
     weight = pad(weight, (0, 1)) if empty else weight
     asked = asked if weight.shape[2] else replace(asked, rows=())
@@ -220,13 +220,13 @@ def _unstated(weight: Tensor, asked: Summary) -> Statistics:
 
 
 def _log_sum(call: Call, energy: Tensor, ok: Tensor | None) -> Tensor | None:
-    """log Σ exp(e) of what a softmax saw; no other align has it.    B H T S -> B H T"""
+    """The log-sum-exp of what a softmax saw; None for other aligns.    B H T S -> B H T"""
     return hidden(energy.detach(), ok).logsumexp(-1) if call.align == "softmax" else None
 
 
 @dataclass(slots=True, eq=False)
 class _Scene:
-    """All that some rows of queries look at."""
+    """Some queries, and all that they look at."""
 
     q: Tensor  # as the score compares them  B H T D
     query: Tensor  # as they came  B H T M
@@ -247,7 +247,7 @@ class _Scene:
 
 
 def _scene(call: Call, query: Tensor, reached: Reached) -> _Scene:
-    """What a call looks at, in float32 or better; what nobody may see is zero."""
+    """The scene of a call, in float32 or better; keys and values that nobody may see are zero."""
     ok = call.dense_visible()
     k, v = call.cleaned(ok)
     memory = replace(reached.memory, k=wide(k), v=wide(v), prepared={})
@@ -256,7 +256,7 @@ def _scene(call: Call, query: Tensor, reached: Reached) -> _Scene:
 
 
 _Looked = tuple[Aligned, Tensor, dict[str, Any], Tensor | None]
-"""What was aligned, the energies, the slots of the next state, the penalty."""
+"""The aligned weights, the energies, the slots of the next state, the penalty."""
 
 
 def _look(
@@ -282,7 +282,7 @@ def _look(
 
 
 def _energy(score: Score, scene: _Scene, hint: Tensor | None) -> Tensor:
-    """By the score itself; additive ones by a kernel, where nothing is added inside the tanh."""
+    """The energies, by the score itself; additive ones by a kernel, where there is no hint."""
     q, k = scene.q, scene.memory.k
     if hint is None and _fused(score, q, k) and (w := score.vector_for(q.shape[1])) is not None:
         return additive.energies(q, k, w.to(q.dtype))
@@ -290,12 +290,12 @@ def _energy(score: Score, scene: _Scene, hint: Tensor | None) -> Tensor:
 
 
 def _fused(score: Score, q: Tensor, k: Tensor) -> bool:
-    """Whether a kernel compares, though it does not attend."""
+    """Whether a kernel computes the energies, though it does not serve the whole call."""
     return score.family == "additive" and is_on("additive") and additive.compares(wide(q), wide(k))
 
 
 def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: Mapping[str, Any]) -> _Looked:
-    """The same where a past makes each row wait for the weights of the one before."""
+    """Score and align row by row: a past needs the weights of the row before."""
     past = mechanism.past
     assert past is not None
     S = scene.memory.k.shape[2]
@@ -365,17 +365,17 @@ def _after(state: State, T: int, slots: Mapping[str, Any]) -> State:
 
 
 def wide(x: Tensor) -> Tensor:
-    """float32 or better."""
+    """A tensor in float32 or better."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """Autocast must not touch energies and softmax."""
+    """A context with autocast off: it must not touch energies and softmax."""
     if lowered(x.device) is None:
         return nullcontext()
     return torch.autocast(x.device.type, enabled=False)
 
 
 def _result_dtype(v: Tensor) -> torch.dtype:
-    """What fused attention would return."""
+    """The dtype that fused attention would return."""
     return v.dtype if v.dtype == torch.float64 else lowered(v.device) or v.dtype

@@ -1,10 +1,10 @@
-"""Asking one memory again and again: what no step changes is looked at once.
+"""Asking one memory query by query: what no step changes is worked out once.
 
-A loop asks a query at a time. The first goes the ordinary way, where everything is checked and a
-kernel chosen. If nothing but the query can differ at the next (no past, no reach of its own, no
-state), the kernel may offer to be asked directly: `again(call)`. Where somebody waits for the calls
-of a module, and where checkpointing may ask the first query again after the others, all of them go
-the ordinary way.
+A loop asks one query at a time. The first takes the ordinary way, where everything is checked and a
+kernel is chosen. If only the query can differ in the next call (no past, no reach of its own, no
+state), the kernel may offer `again(call)`, which asks it directly. Where modules have hooks, and
+where checkpointing may ask the first query again after the others, all queries take the ordinary
+way.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Asking:
         self.prepare: Prepare | None = None
 
     def select(self, rows: Tensor) -> Asking:
-        """The memory of the chosen rows, asked alike."""
+        """An Asking of the chosen rows of the memory."""
         return Asking(self.attend, self.memory.select(rows), self.need)
 
     def __call__(self, query: Tensor, state: State) -> Attended:
@@ -80,7 +80,7 @@ class Asking:
 
 
 def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> Look | None:
-    """The kernel that served the first query, to be asked directly; None where it cannot be."""
+    """A direct way into the kernel that served the first query; None where it has none."""
     mechanism, kernel = attend.mechanism, KERNELS.get(seen.kernel)
     again = getattr(kernel, "again", None)
     kinds = (type(attend).forward, type(mechanism))
@@ -99,13 +99,13 @@ def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> 
 
 
 def _known(attend: Attending, memory: Memory) -> dict[str, Any]:
-    """What every step of a window asks of a memory, found out once."""
+    """What every step of a local window needs to know of the memory, computed once."""
     local = isinstance(getattr(attend.mechanism, "reach", None), LocalM | LocalP)
     return {"lengths": memory.lengths.to(torch.int32)} if local else {}
 
 
 def _asks(score: Score) -> Prepare:
-    """`score.ask`, or the same for a loop that learns."""
+    """`score.ask`, or its equal for loops over steps in training."""
     ask = type(score).ask
     weight = None
     if isinstance(score, General) and ask is General.ask:
@@ -123,5 +123,5 @@ def _asks(score: Score) -> Prepare:
 
 
 def _seen_through() -> bool:
-    """Whether somebody must see every operation: a compiler, a trace or a transform."""
+    """Whether a compiler, a trace or a transform must see every operation."""
     return recorded() or transformed() is not None

@@ -1,4 +1,4 @@
-"""Attention on B T M: remember once, then ask; and the plainest of it, one head as it is."""
+"""Attention on B T M: remember once, then ask; and `Attention`, which has a single head."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Attending(Watchable):
 
     token: object  # marks the memories that it made
     mechanism: Mechanism
-    position: Position | None  # set by each: a default on the class would hide the module
+    position: Position | None  # set in __init__: a default on the class would hide the module
     widths: tuple[int | None, int | None, int | None] = (None, None, None)
-    """Of the queries, keys and values it was built for, where that is known."""
+    """The widths of queries, keys and values that it was built for; None where unknown."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,18 +85,18 @@ class Attending(Watchable):
     ) -> Attended:
         """Attend: queries B T M -> context B T R, weight B H T S.
 
-        memory    what `remember` gave; or keys that serve as values too (B S K); or nothing, for
+        memory    from `remember`; or keys that serve as values too (B S K); or None, for
                   self-attention
-        state     what the last step's record carries. A loop over steps begins with `heed.State()`,
-                  whose first query stands at the first key; without a state the last query of the
-                  call stands at the last key
+        state     from the last step's record. A loop over steps begins with `heed.State()`, whose
+                  first query stands at the first key; without a state the last query of the call
+                  stands at the last key
         visible   who may look where, beyond what the memory hides; a boolean tensor is T S, B T S
                   or B H T S (keys alone, B S, are `heed.Visible.keys(mask)`). Padding belongs to
                   the memory, which cleans it before anything is projected
         need      "context"; "weight" forms the weights too, "energy" also the energies
         segments  which segment each query is in, B T, for a `relative` score that compares them
-        statistics  True or a `heed.Summary`: what can be said of the weights without forming them,
-                  as the record's `statistics`
+        statistics  True or a `heed.Summary`: the record has `statistics` of the weights, which need
+                  not be formed
         """
         if torch_arguments:
             raise Refused(torch_argument(next(iter(torch_arguments))))
@@ -171,8 +171,8 @@ class Attention(Attending):
 
     heed.Attention("local-p/general", query=512, key=1024, window=10)
 
-    Nothing is projected but what the score itself projects; values are read as they are. Without
-    `query` (the name `static`) the query is a learned vector.
+    Only the score projects anything; values are read as they are. A call without a query (the
+    name `static`) asks with a learned vector.
 
     mechanism  a name, or a Mechanism put together from parts
     query, key, value  the widths of what is compared and read
@@ -229,7 +229,7 @@ class Attention(Attending):
 
 
 def torch_argument(name: str) -> str:
-    """What to say to someone who calls this as torch.nn.MultiheadAttention."""
+    """The message for someone who calls this like torch.nn.MultiheadAttention."""
     if name in ("attn_mask", "key_padding_mask"):
         where = "remember(visible=~mask), or visible=heed.Visible.keys(~mask)"
         cure = "visible=~mask" if name == "attn_mask" else where

@@ -25,14 +25,15 @@ When = tuple[int, int]
 class Text:
     """Texts that were written side by side: what each row read, and which row it came from.
 
-    symbols   of each step, what its rows read
-    parents   of each step, the rows of the step before; of the first, the sentences
+    symbols   for each step, the symbol that each row read
+    parents   for each step, the row of the step before that each row continues; at the first step,
+              its sentence
     """
 
     def __init__(self) -> None:
         self.symbols: list[list[int]] = []
         self.parents: list[list[int]] = []
-        self.chosen: list[int] | None = None  # since the last step
+        self.chosen: list[int] | None = None  # rows selected since the last step
 
     def select(self, rows: list[int]) -> None:
         """Go on with these rows."""
@@ -66,14 +67,14 @@ class Text:
 
 
 class _Noted:
-    """A call that a watch put around a method of a module; in a deep copy of the module there is
-    the copy's own method instead.
+    """A watch's wrapper around a method of a module; a deep copy of the module has its own method
+    instead.
 
-    below  what the module itself had there before
+    below  what the instance itself had under that name before, if anything
     """
 
     def __init__(self, watch: Following, call: Any, below: Any, noting: Callable[..., Any]) -> None:
-        update_wrapper(self, call)  # first: it brings what another watch's call has, too
+        update_wrapper(self, call)  # first: it copies the attributes of another watch's wrapper
         self.watch, self.call, self.below, self.noting = watch, call, below, noting
 
     def __call__(self, *given: Any, **named: Any) -> Any:
@@ -116,10 +117,10 @@ class Following:
         least: int,
         stack: ExitStack,
     ) -> None:
-        """Put a call around a method of this one module; the stack takes it away again.
+        """Wrap a method of this one module until the stack is left.
 
-        With fewer arguments than `least` it is some method that only shares the name. Where another
-        watch has put its own around this one, this one does nothing more, and goes with that.
+        A call with fewer arguments than `least` is one of a method that only shares the name. A
+        wrapper that another watch has wrapped stays, doing nothing, until that watch ends.
         """
         call, below = getattr(module, name), vars(module).get(name)
 
@@ -169,7 +170,7 @@ class Following:
         return carry
 
     def _text(self, carry: Any) -> int:
-        """The text that a carry goes on with; one that branched off begins another."""
+        """The text that a carry continues; any carry but the last one branches off into another."""
         if self.last is not None and self.last[0] is carry:
             return self.last[1]
         if type(carry) not in self.kinds:
@@ -182,7 +183,7 @@ class Following:
 
 
 def fields(record: Attended) -> dict[str, Tensor]:
-    """The tensors of a record but for its context, by name."""
+    """The tensors of a record by name, without its context."""
     named = {
         "weight": record._weight,
         "energy": record._energy,
@@ -197,7 +198,7 @@ def fields(record: Attended) -> dict[str, Tensor]:
 
 
 def of_fields(tensors: Mapping[str, Tensor], kernel: str = "reference", **told: Any) -> Attended:
-    """The record of these tensors."""
+    """A record made of tensors by name, as `fields` gives them."""
     start = "statistics."
     stated = {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
     told |= {name: x for name, x in tensors.items() if not name.startswith(start)}
@@ -206,13 +207,13 @@ def of_fields(tensors: Mapping[str, Tensor], kernel: str = "reference", **told: 
 
 
 def changed(record: Attended, change: Callable[[Tensor], Tensor]) -> Attended:
-    """The same record without its context, every other tensor changed."""
+    """The same record with every tensor changed, without its context."""
     tensors = {name: change(x) for name, x in fields(record).items()}
     return of_fields(tensors, record.kernel, refusals=record.refusals, state=record.state)
 
 
 def of_row(record: Attended, row: int, rows: int) -> Attended:
-    """What one of so many rows saw.    B H T S -> 1 H T S
+    """The record of one of so many rows.    B H T S -> 1 H T S
 
     Hypotheses of a sentence may have asked its one memory together, as so many queries.
     """
@@ -246,7 +247,7 @@ def _cut(record: Attended, b: int, t: int | None) -> Attended:
 
 
 def _stated(seen: Statistics, b: int, t: int | None) -> Statistics:
-    """Of one row, or of one of its queries: what a key received then is that query's weights."""
+    """The statistics of one row, or of one query, whose weights are then what keys received."""
     if t is None:
         return Statistics(*(None if x is None else x[b : b + 1] for x in seen))  # type: ignore[arg-type]
     if seen.rows is None or seen.rows.shape[2] != seen.mass.shape[2]:
@@ -263,7 +264,7 @@ def _stated(seen: Statistics, b: int, t: int | None) -> Statistics:
 
 
 def join(records: Sequence[Attended]) -> Attended:
-    """Consecutive looks as one, along T; keys that came later are 0 for queries before them."""
+    """Consecutive records as one, along T; queries give 0 to keys that came after them."""
     if len(records) == 1:
         return records[0]
     S = max(keys(record) for record in records)
@@ -312,7 +313,7 @@ def followed(
 
 
 def detached(record: Attended) -> Attended:
-    """The same without its graph, its context and what its state remembers."""
+    """The same record without its graph, its context and the slots of its state."""
 
     def bare(x: Tensor) -> Tensor:
         x = x.detach()

@@ -20,7 +20,7 @@ SCALED = {"scaled-dot": True, "dot": False}
 """The names of a plain dot product, and whether it is scaled."""
 
 _built = SimpleNamespace()
-"""The mechanisms that were built. Of a dict a compiler would see only what was there at first."""
+"""The mechanisms built so far; of a dict, a compiler would see only its first contents."""
 
 
 def attend(
@@ -40,7 +40,7 @@ def attend(
     mechanism: the name of one without weights (`dot`, `sparsemax/local-m`, ...), or any Mechanism.
     visible: who may look where. With `heed.causal()` and T != S the last query stands at the last
     key. Heads share keys and values where H is a multiple of G. statistics: True or a
-    `heed.Summary`, what can be said of the weights without forming them.
+    `heed.Summary`, for statistics of the weights without forming them.
     """
     if torch_arguments:
         raise Refused(torch_argument(next(iter(torch_arguments))))
@@ -60,7 +60,7 @@ def attend(
             " (who may look where is visible=...)"
         )
     if isinstance(mechanism, str):
-        widths = [index(x.shape[-1]) for x in (q, k, v)]  # a compiler may not leave them open
+        widths = [index(x.shape[-1]) for x in (q, k, v)]  # constants, even while compiling
         mechanism = _weightless(mechanism, *widths)
     memory = mechanism.remember(k, v)
     seen = mechanism(q, memory, state, visible=visible, need=need, statistics=statistics)
@@ -76,10 +76,10 @@ def _weightless(name: str, query: int, key: int, value: int) -> Mechanism:
 
 @unchanging
 def _shelved(name: str, query: int, key: int, value: int) -> str:
-    """Build it where need be, and give the name under which it is kept.
+    """Build a mechanism unless it exists, and give the attribute of `_built` that holds it.
 
-    A compiler calls this while it traces, and never looks inside: it could not see a module made,
-    but knows what to do with one that is there.
+    A compiler calls this while tracing, but does not trace it: it cannot trace the making of a
+    module, only the use of one that exists.
     """
     place = f"{name} {query} {key} {value}"
     if hasattr(_built, place):

@@ -1,4 +1,4 @@
-"""Groups of heads: another mechanism for each of them, inside one multi-head attention."""
+"""Groups of heads, each with a mechanism of its own, inside one multi-head attention."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from heed.visible import Visible
 
 
 class HeadGroups(Mechanism):
-    """Another mechanism for every group of heads, over one memory.
+    """A mechanism of its own for every group of heads, over one memory.
 
-    Their kept keys lie one group above the other in `Memory.k`, filled up to the widest.
+    The groups' kept keys are stacked along the heads of `Memory.k`, padded to the widest.
     """
 
     lanes: Sequence[Mechanism]
@@ -45,7 +45,7 @@ class HeadGroups(Mechanism):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the groups, in the state."""
+        """The names of the groups' slots in the state."""
         return tuple(str(i) for i in range(len(self.heads)))
 
     @property
@@ -67,7 +67,7 @@ class HeadGroups(Mechanism):
         return torch.cat([pad(k, (0, self.kept_width - k.shape[-1])) for k in kept], 1)
 
     def memories(self, memory: Memory) -> list[Memory]:
-        """What each group looks at: its own heads' keys, only as wide as it keeps them, and values.
+        """The memory of each group: its own heads' keys, only as wide as it keeps them, and values.
 
         B H S D, B H S R -> for each group B h S d, B h S R
         """

@@ -34,8 +34,8 @@ class MultiHeadAttention(Attending):
     nothing reads zero in every head, so that only the bias of the output projection is left.
 
     mechanism  a name, or a Mechanism built for these heads; its options follow
-    groups     how many keys and values the heads share; as many as heads unless told
-    position   `Rotary()` or `ALiBi(heads=...)`, felt inside the heads
+    groups     how many keys and values the heads share; by default as many as there are heads
+    position   `Rotary()` or `ALiBi(heads=...)`, applied inside the heads
     """
 
     in_proj_weight: Tensor | None
@@ -91,7 +91,9 @@ class MultiHeadAttention(Attending):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **choices: Any) -> Self:
-        """The same weights, and in eval the same numbers; `mechanism=...` may exchange the rest.
+        """A module with the same weights; in eval it gives the same numbers.
+
+        choices  what to exchange, such as `mechanism=...` or `position=...`
 
         Calls are batch first from now on, whatever the module's own `batch_first` was.
         """
@@ -110,7 +112,7 @@ class MultiHeadAttention(Attending):
             dtype=module.out_proj.weight.dtype,
             **choices,
         )
-        # One that stands in for torch's has a mechanism of its own, which is what is exchanged.
+        # A stand-in for torch's module has a mechanism of its own, which is what is exchanged.
         theirs = {n: x for n, x in module.state_dict().items() if not n.startswith("mechanism.")}
         made.load_state_dict({**made.state_dict(), **theirs})
         return made.train(module.training)
@@ -140,7 +142,7 @@ class MultiHeadAttention(Attending):
         return sinks
 
     def _project(self, bias: bool, add_bias_kv: bool) -> None:
-        """The parameters under torch's names, drawn as torch draws them."""
+        """Make the parameters, named and initialised as torch does."""
         wide, shared = self.embed_dim, self.groups * self.head_dim
         packed = wide == self.kdim == self.vdim and self.groups == self.num_heads
         shapes = {

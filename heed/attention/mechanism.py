@@ -25,7 +25,7 @@ from heed.visible import Visible, as_visible
 class Mechanism(Watchable):
     """score, past, reach, align and read, put together: who compares, who may look, who gathers.
 
-    What is not given is the default: no past, `global`, `softmax`, `blend`. Works on heads:
+    Parts not given are the defaults: no past, `global`, `softmax`, `blend`. Works on heads:
     queries B H T M, keys B G S K, values B G S R. `heed.Attention` and `heed.MultiHeadAttention`
     put it to work on B T M.
     """
@@ -60,7 +60,7 @@ class Mechanism(Watchable):
 
     @property
     def parts(self) -> tuple[Score | Past | Reach | Align | Read, ...]:
-        """The parts that are there."""
+        """The parts that it has; `past` may be missing."""
         five = (self.score, self.past, self.reach, self.align, self.read)
         return tuple(part for part in five if part is not None)
 
@@ -168,7 +168,7 @@ class Mechanism(Watchable):
 
 
 def lane_state(state: State, lane: str) -> State:
-    """What one lane of several remembers; at the first step it stands where the whole does."""
+    """The state of one of several lanes; at the first step, the step and origin of the whole."""
     found: State = state.slots.get(lane, State(state.step, state.origin))
     return found
 

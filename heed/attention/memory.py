@@ -1,4 +1,4 @@
-"""What is attended to: keys and values, projected once, kept between steps.
+"""Memory: the keys and values that queries attend to, projected once, kept between steps.
 
 A Memory is immutable: `extend`, `truncate`, `select` and `repeat` give new ones.
 """
@@ -17,7 +17,7 @@ from heed.shapes import check, check_dtypes
 from heed.visible import Keys, Places, Visible, as_visible
 
 Keep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
-"""How raw keys and values, the first of which stands at a given place, become k and v."""
+"""Makes k and v of raw keys and values, given the place of the first of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Memory:
     sinks: int = 0
     keep: Keep | None = None
     owner: object = None  # the mechanism that made it, and may be asked about it
-    prepared: dict[str, Any] = field(default_factory=dict)  # what a kernel made of k, once
+    prepared: dict[str, Any] = field(default_factory=dict)  # what kernels derived from k: a cache
 
     @staticmethod
     def of(
@@ -45,7 +45,7 @@ class Memory:
         segments: Tensor | None = None,
         owner: object = None,
     ) -> Memory:
-        """Keep raw keys and values; what is hidden is cleaned first, so it can do no harm.
+        """Keep raw keys and values; hidden ones are zeroed first, so that NaN cannot spread.
 
         With heads or without: B G S K and B G S R, or B S K and B S R.
         """
@@ -136,11 +136,11 @@ class Memory:
         return self._each(lambda x: x.index_select(0, rows))
 
     def repeat(self, n: int) -> Memory:
-        """Every row n times, neighbours together (beams)."""
+        """Repeat every row n times, its copies side by side (beams)."""
         return self._each(lambda x: x.repeat_interleave(n, 0))
 
     def hide(self, seen: Visible) -> Memory:
-        """The same memory with fewer keys visible, those cleaned too."""
+        """The same memory with fewer keys visible; the hidden ones are zeroed too."""
         k, v = clean(seen, self.k, self.v, self.sinks)
         visible = seen if self.visible is None else self.visible & seen
         return self._with(k=k, v=v, visible=visible)
@@ -158,7 +158,7 @@ class Memory:
         return self.keep(keys, values, self.S)
 
     def _with(self, **changes: Any) -> Memory:
-        """The same memory with other keys, for which nothing is prepared yet."""
+        """The same memory with changes, and an empty cache."""
         return replace(self, prepared={}, **changes)
 
     def _insert(self, old: Tensor, new: Tensor) -> Tensor:

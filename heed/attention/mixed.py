@@ -60,7 +60,7 @@ class Mixed(Mechanism):
     """Two mechanisms over one memory. Their projected keys lie side by side in `Memory.k`."""
 
     names = ("first", "second")
-    """Of the lanes, in the state."""
+    """The names of the lanes' slots in the state."""
 
     def __init__(self, first: Mechanism, second: Mechanism, gate: nn.Module) -> None:
         nn.Module.__init__(self)
@@ -94,7 +94,7 @@ class Mixed(Mechanism):
         return sum(self.widths)
 
     def memories(self, memory: Memory) -> list[Memory]:
-        """What each lane looks at: its own columns of the keys, and all values."""
+        """The memory of each lane: its own columns of the keys, and all values."""
         kept = zip(memory.k.split(self.widths, -1), self.lanes, strict=True)
         return [replace(memory, k=k, owner=lane.token, prepared={}) for k, lane in kept]
 

@@ -41,8 +41,8 @@ def monotonic_step(chance: Tensor, before: Tensor) -> Tensor:
 def forward_step(energy: Tensor, before: Tensor, ok: Tensor | None, move: Tensor) -> Tensor:
     """a_t(s) ∝ ((1 - u) a_{t-1}(s) + u a_{t-1}(s-1)) exp(e_t(s)). Zhang 2018 eq. 5, 10.
 
-    s - 1 is the place before s; what stands on places that are hidden counts as standing there too,
-    so that gaps are crossed. move u: B H 1, a half where staying and advancing are equally likely.
+    s - 1 is the place before s; weight on a run of hidden places before s advances to s as well, so
+    that gaps are crossed. move u: B H 1, a half where staying and advancing are equally likely.
     B H S -> B H S
     """
     arriving = _shifted(before, 1)
@@ -76,12 +76,12 @@ def _shifted(x: Tensor, by: int) -> Tensor:
 
 
 def _unless_lost(weight: Tensor, before: Tensor) -> Tensor:
-    """Where all that is visible lies behind, the alignment waits where it stood.    B H S"""
+    """The weights; or, where all are zero (all that is visible lies behind), `before`.    B H S"""
     return torch.where(weight.sum(-1, keepdim=True) > 0, weight, before)
 
 
 def _unless_blind(seen: Tensor, after: Any, before: Any) -> Any:
-    """A step that sees nothing goes nowhere: its slot stays as it was.    B H S"""
+    """The new slot; or, where a step sees nothing, the slot as it was.    B H S"""
     if isinstance(after, tuple):
         return tuple(_unless_blind(seen, a, b) for a, b in zip(after, before, strict=True))
     return torch.where(seen.any(-1, keepdim=True), after, before)
@@ -115,9 +115,9 @@ def _monotonic(
 def _forward(
     energy: Tensor, ok: Tensor | None, before: Tensor, move: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """One step of `Forward`, and where it stands after it."""
+    """One step of `Forward`: its weights, and the slot, where it stands now."""
     if move is None:
-        move = energy.new_full((), 0.5)  # made where it is used: nothing is copied to a GPU
+        move = energy.new_full((), 0.5)  # made on the device: nothing is copied to a GPU
     weight = forward_step(energy, before, ok, move)
     return weight, _unless_lost(weight, before)
 
@@ -125,7 +125,7 @@ def _forward(
 def _forced(
     energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """One step of `ForcedForward`; where it stands after it, and what has been used."""
+    """One step of `ForcedForward`: its weights, and the slot, where it stands and what is used."""
     last, covered = before
     weight = forced_step(energy, last, covered, ok)
     return weight, (_unless_lost(weight, last), covered + weight)
@@ -139,7 +139,7 @@ def _twin(
     covered: Tensor | None,
     move: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """What `kernel.walk` does, step by step: the weights, and the slot that is handed on."""
+    """The slow twin of `kernel.walk`, step by step: the weights, and the slot after them."""
 
     def walk(t: int, energy: Tensor, seen: Tensor | None, slot: Any) -> tuple[Tensor, Any]:
         if kind == "forced":
@@ -155,7 +155,7 @@ def _twin(
 def _twin_mixture(
     height: Tensor, sharpness: Tensor, centre: Tensor, ok: Tensor | None, S: int
 ) -> Tensor:
-    """What `kernel.mix` does, with all the windows laid out."""
+    """The slow twin of `kernel.mix`, which forms all the windows."""
     places = torch.arange(S, device=centre.device, dtype=centre.dtype)
     weight = mixture(height, sharpness, centre, places)
     return weight if ok is None else weight * ok
@@ -205,7 +205,7 @@ class Moving(Align):
 
 
 def _served(align: Align, energy: Tensor) -> bool:
-    """Whether the kernel takes all steps of this align; one of your own steps by itself."""
+    """Whether the kernel takes all steps of this align; a class of your own walks by itself."""
     return is_on("scan") and kernel.refusal_of(align.name, energy.dtype, energy.device) is None
 
 
@@ -238,7 +238,7 @@ class Forward(Moving):
 
 
 class ForcedForward(Moving):
-    """What was aligned is hardly used again, and the alignment moves on."""
+    """Places that were aligned are hardly used again, and the alignment moves on."""
 
     def begin(self, like: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
         first = super().begin(like, ok)  # its running sum opens every place from there
@@ -312,7 +312,7 @@ class MixtureWindow(Align):
         logs = _from_query(query, self.weight, energy) + self.bias.to(energy.dtype)
         logs = logs.clamp(max=15)  # e^15 places: beyond any text, and nothing overflows to NaN
         height, sharpness, advance = logs.exp().chunk(3, -1)
-        if ok is not None:  # a step that sees nothing goes nowhere
+        if ok is not None:  # a step that sees nothing does not advance
             advance = advance * ok.any(-1, keepdim=True)
         start = -1 if before is None else before[:, :, None]  # Graves counts places from 1
         centre = start + advance.cumsum(2)

@@ -94,7 +94,7 @@ def check_options(name: str, options: Iterable[str]) -> None:
 def _assemble(
     parts: dict[Slot, str], sizes: dict[str, int], options: dict[str, Any], dropout: float
 ) -> Mechanism:
-    """The parts by slot, what is not named by default; the score first, for the past's hint."""
+    """The parts named and the defaults; the score is made first, since a past needs its hint."""
     blind = any(CATALOGUE[word].blind for word in parts.values())
     score = Blind() if blind else _make("score", parts, sizes, options)
     sizes = {**sizes, "hint_width": score.hint_width}

@@ -16,7 +16,7 @@ from heed.shapes import whole
 
 
 def fitted(x: Tensor, S: int) -> Tensor:
-    """What was remembered of a memory that has since grown, or was cut, to S.    ... -> ... S"""
+    """Pad or cut a slot to a memory that has become S places long.    ... -> ... S"""
     return pad(x, (0, S - x.shape[-1]))
 
 
@@ -25,18 +25,18 @@ class Past(Part):
 
     in_line = True
     charges: ClassVar[bool] = False
-    """Whether there is a penalty."""
+    """Whether it charges a penalty, to be added to the loss."""
 
     def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
         super().__init__()
         self.hint_width = hint_width
 
     def begin(self, like: Tensor, S: int) -> Tensor:
-        """Nothing has been looked at.    B H 1 -> B H S"""
+        """The slot before the first step: nothing has been looked at.    B H 1 -> B H S"""
         return torch.zeros_like(like).expand(*like.shape[:2], S)
 
     def hint(self, before: Tensor) -> Tensor:
-        """What the past whispers to the score.    B H S -> B H 1 S hint"""
+        """The hint for the score.    B H S -> B H 1 S hint"""
         raise NotImplementedError
 
     def after(self, before: Tensor, weight: Tensor) -> Tensor:

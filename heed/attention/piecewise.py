@@ -1,4 +1,4 @@
-"""Some queries of a call: so that weights can be looked at without all of them being there."""
+"""A call cut to some of its queries, so that its weights can be formed block by block."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def of_queries(call: Call, start: int, stop: int) -> Call:
 
 
 def of_some(visible: Visible, places: Places, start: int, stop: int) -> Visible:
-    """What a predicate says of some queries. One that is not known says it of all of them first."""
+    """A predicate for some queries alone; one of unknown kind is formed for all of them first."""
     if isinstance(visible, Pair):
         halves = (of_some(x, places, start, stop) for x in (visible.first, visible.second))
         return type(visible)(*halves)
@@ -54,5 +54,5 @@ def of_some(visible: Visible, places: Places, start: int, stop: int) -> Visible:
 
 
 def of_table(table: Tensor, start: int, stop: int) -> Tensor:
-    """Some rows of a table, unless one speaks for all.    B H T ... -> B H n ..."""
+    """Some rows of a table; a single row serves all queries.    B H T ... -> B H n ..."""
     return table if table.shape[2] == 1 else table[:, :, start:stop]

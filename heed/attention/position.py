@@ -1,6 +1,6 @@
 """Position: telling a model where things stand.
 
-Two kinds: added to the input of a model (`Sinusoidal`, `Learned`), or felt inside the heads
+Two kinds: added to the input of a model (`Sinusoidal`, `Learned`), or applied inside the heads
 (`Rotary` turns queries and keys, `ALiBi` adds to the energies; `MultiHeadAttention(position=...)`).
 Distances inside a score are the score `relative`.
 """
@@ -45,7 +45,7 @@ def alibi_slopes(heads: int) -> Tensor:
 
 
 class Position(nn.Module):
-    """A position felt inside the heads; by default it does nothing."""
+    """A position applied inside the heads; by default it does nothing."""
 
     def check(self, heads: int, width: int) -> None:
         """Refuse heads that it does not suit."""
@@ -59,12 +59,12 @@ class Position(nn.Module):
         return None
 
     def cut(self, row: int, start: int, stop: int) -> "Position":
-        """The same for some queries of one row; places tell it all, unless there is a table."""
+        """The position of queries `start` to `stop` of one row; only a table needs cutting."""
         return self
 
 
 class Rotary(Position):
-    """Queries and keys turn with their place, so that q·k feels the distance. Su 2021."""
+    """Queries and keys turn with their place, so that q·k depends on the distance. Su 2021."""
 
     def __init__(self, base: float = 10_000.0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Reach: where a query may look, and how much what it finds there counts.
+"""Reach: where a query may look, and how much each place counts.
 
 A reach narrows what is visible and may give a gain, multiplied onto the weights after align. One of
 them (`expanded-window`) also regroups the memory and folds the weights back onto its members.
@@ -36,7 +36,7 @@ class Reached:
     widen: Callable[[Tensor], Tensor] | None = None  # a bias over S, for a regrouped memory
 
     def felt(self, position: Position | None, places: Places) -> Tensor | None:
-        """The bias, and what a position adds to it; four axes, which broadcast to B H T S."""
+        """The bias plus that of a position; four axes, which broadcast to B H T S."""
         added = None if position is None else position.bias(places)
         if added is None:
             return self.bias
@@ -46,11 +46,11 @@ class Reached:
 
 
 class Reach(Part):
-    """By default: every visible place (`global`)."""
+    """The base of all reaches; by default every visible place may be looked at (`global`)."""
 
     window: int  # the half-width, where there is one
     regroups: ClassVar[bool] = False
-    """Whether keys are put together, so that parts which need them in a line cannot follow."""
+    """Whether it merges keys into blocks, which parts that need keys in a line cannot use."""
 
     def extra_repr(self) -> str:
         return f"window={self.window}" if hasattr(self, "window") else ""
@@ -62,7 +62,7 @@ class Reach(Part):
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
-        """Queries B H T M, the memory, who stands where, and what is visible already."""
+        """Decide for queries B H T M, their memory and places, and what is visible already."""
         return Reached(memory, visible)
 
 
@@ -177,7 +177,7 @@ class Blocks:
         self.count = self.member.sum(-1).clamp(min=1)  # B N
 
     def means(self, x: Tensor) -> Tensor:
-        """Of each block's members.    B G D S -> B G D N"""
+        """The mean of each block's members.    B G D S -> B G D N"""
         total = (cut(x, self.size) * self.member[:, None, None]).sum(-1)
         return (total / self.count[:, None, None]).to(x.dtype)
 
@@ -186,7 +186,7 @@ class Blocks:
         return torch.cat([x, self.means(x[:, :, : self.S].mT).mT], 2)
 
     def log_counts(self, dtype: torch.dtype) -> Tensor:
-        """What a block's energy gains for its members; nothing for single keys.    -> B 1 1 S+N"""
+        """log(number of members), added to a block's energy; 0 for single keys.    -> B 1 1 S+N"""
         logs = self.count.to(torch.promote_types(dtype, torch.float32)).log()
         return pad(logs, (self.S + self.sinks, 0))[:, None, None]
 
@@ -198,7 +198,7 @@ class Blocks:
         return single + pad(share.flatten(-2)[..., : self.S], (0, self.sinks))
 
     def widen(self, felt: Tensor) -> Tensor:
-        """A bias by place; a block feels the mean.    B H T S -> B H T S+N"""
+        """A bias over keys and blocks, a block's being its mean.    B H T S -> B H T S+N"""
         return torch.cat([pad(felt, (0, self.sinks)), self.means(felt)], -1)
 
 

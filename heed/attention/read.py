@@ -1,4 +1,4 @@
-"""Read: gather the values, or hand out the distribution itself."""
+"""Read: gather the values, or return the distribution itself."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def copy_mixture(
 
 
 class Read(Part):
-    """What becomes of the weights."""
+    """The base of all reads: what is done with the weights."""
 
     def forward(self, weight: Tensor, v: Tensor) -> Tensor | None:
         """B H T S, B G S R -> B H T R, or None where nothing is gathered."""
@@ -54,7 +54,7 @@ class Pointer(Read):
 
 
 class Join(nn.Module):
-    """The output stage: h̃ = f(W [c; q]), f = tanh unless told. Luong 2015 eq. 5."""
+    """The output stage: h̃ = f(W [c; q]), f = tanh by default. Luong 2015 eq. 5."""
 
     def __init__(
         self, *, context: int, query: int, width: int, activation: nn.Module | None = None
@@ -70,9 +70,9 @@ class Join(nn.Module):
         return joined
 
     def in_steps(self) -> Callable[..., Tensor] | None:
-        """The same for the steps of a loop that learns, B R, B M -> B width; None: it has no other.
+        """`forward` for loops over steps in training, B R, B M -> B width; or None.
 
-        Nobody who waits for the calls of a module must miss any.
+        It calls no module, so modules with hooks have none.
         """
         kinds = (type(self), type(self.linear), type(self.activation))
         if kinds != (Join, nn.Linear, nn.Tanh) or not plain(self.modules()):

@@ -1,4 +1,4 @@
-"""Score: how alike are what I look for and what is there?    e_ts = f(q_t, k_s)
+"""Score: how alike are a query and a key?    e_ts = f(q_t, k_s)
 
 First the mathematics, as functions of projected queries and keys; then modules that carry the
 weights. After projection a score is a dot product or an additive one (`relative` adds a term by
@@ -61,7 +61,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     """A linear map per head.    B H T M, H D M -> B H T D"""
     check_devices(inputs=x, weights=weight)
     check_dtypes(inputs=x, weights=weight)
-    if len(weight) == 1:  # one head: nothing to lay out anew
+    if len(weight) == 1:  # one head: nothing to rearrange
         return functional.linear(x, weight[0])
     B, H, T, M = x.shape
     if len(weight) != H:
@@ -80,7 +80,7 @@ class Score(Part):
     """A way to compare. `ask` prepares queries, `keep` prepares keys once, `energy` compares."""
 
     family: ClassVar[str] = "dot"
-    """What kernels know it by, after projection; one that compares in its own way has its own."""
+    """Its name for kernels, after projection; a score with an `energy` of its own has its own."""
     scale: float = 1.0
     kept_width: int | None = None
     """The width D of a kept key, where it is known; 0 for a score that looks at no key."""
@@ -100,7 +100,7 @@ class Score(Part):
         return None
 
     def vector_for(self, heads: int) -> Tensor | None:
-        """The score vector of each of so many heads: one may speak for all.    H D"""
+        """The score vector of each head; a single vector serves all of them.    H D"""
         w = self.vector
         if w is None or len(w) == heads:
             return w
@@ -122,7 +122,7 @@ class Score(Part):
         return keys if self.kept_width is None else keys[..., : self.kept_width]
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
-        """B H T D, the memory, and what the past whispers (B H T S hint_width) -> B H T S"""
+        """B H T D, the memory, and the past's hint (B H T S hint_width) -> B H T S"""
         energy = dot(q, per_head(memory.k, q.shape[1]), self.scale)
         return energy if hint is None else energy + hint[..., 0]
 
@@ -147,7 +147,7 @@ class ScaledDot(Score):
 
 
 class General(Score):
-    """q·W k, bilinear. Luong 2015 §3.1. W joins the query, so that keys are kept as they are."""
+    """q·W k, bilinear. Luong 2015 §3.1. W is applied to the query; keys are kept as they are."""
 
     def __init__(self, *, query: int, key: int, heads: int = 1) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Additive(Score):
 class Concat(Additive):
     """w·tanh(W [q; k]). Luong 2015 §3.1.
 
-    W [q; k] = W₂ q + W₁ k, so this is `additive` with the two halves drawn as one matrix.
+    W [q; k] = W₂ q + W₁ k, so this is `additive` with the two halves initialised as one matrix.
     """
 
     def __init__(
@@ -284,8 +284,8 @@ class Relative(Score):
     r_{t-s} is a sinusoid of the distance under a learned map; g, with `segments`, is one of two
     learned vectors: for a key of the query's own segment, and for one of another.
 
-    segments  False, True, or "optional": then a call that brings none goes without that term
-    clamp     distances beyond this count as this many, on both sides; 0: none does
+    segments  False, True, or "optional": then the term is left out of a call without segments
+    clamp     distances are clamped to ±clamp; 0: not at all
     """
 
     family = "relative"
@@ -326,7 +326,7 @@ class Relative(Score):
         pattern = torch.cat(waves(distances.to(q.dtype), self.width), -1)  # N W
         k, weight = per_head(memory.k, q.shape[1]), self.distance_weight.to(q.dtype)
         asked, r = q + self.distance_bias, pattern
-        if q.shape[1] * q.shape[2] <= self.width:  # few queries go through the map, not all the r
+        if q.shape[1] * q.shape[2] <= self.width:  # few queries: map them, rather than every r
             asked = asked @ weight  # B H T W
         else:
             r = pattern @ weight.mT  # H N D
@@ -348,7 +348,7 @@ class Relative(Score):
 
 
 def _has_segments(places: Places) -> bool:
-    """Whether a call brings any; half of them is no answer, and is refused."""
+    """Whether a call gives segments; those of queries or keys alone are refused later."""
     return places.segment is not None or places.key_segment is not None
 
 

@@ -83,7 +83,7 @@ class Step:
         )
 
     def _grouped(self, groups: HeadGroups, head: int) -> Walk:
-        """The group that a head belongs to."""
+        """The walk in the group that a head belongs to."""
         lane, first = 0, 0
         while head >= first + groups.heads[lane]:
             first += groups.heads[lane]
@@ -99,7 +99,7 @@ class Step:
         return replace(inside.walk(head - first), head=head)
 
     def _plain(self, head: int) -> Walk:
-        """Score, past, reach, align, read."""
+        """The walk of a single mechanism: score, past, reach, align, read."""
         mechanism, memory, state = self.mechanism, self.memory, self.state
         score, S, sinks = mechanism.score, memory.S, memory.sinks
         places = Places(
@@ -167,7 +167,7 @@ class Step:
         return pad(ok, (0, sinks), value=True).expand(1, H, 1, N)
 
     def _before(self, N: int, q: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
-        """What the past remembers, by place, and what it whispers to the score."""
+        """What the past remembers, by place, and its hint for the score."""
         past = self.mechanism.past
         if past is None:
             return {}, None
@@ -237,7 +237,7 @@ class Step:
 
 
 def all_of(parts: Sequence[Visible]) -> Visible | None:
-    """What every one of them shows; None where there are none."""
+    """The conjunction of all predicates; None where there are none."""
     joined: Visible | None = None
     for part in parts:
         joined = both(joined, part)

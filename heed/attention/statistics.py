@@ -1,4 +1,4 @@
-"""Statistics of weights, defined: whatever computes them faster must agree.
+"""Statistics of weights: their definition, which faster ways must agree with.
 
 Rows need not sum to one (`local-p`, `monotonic`, `mixture-window`): all but the mass, what a key
 receives and the map are taken of the normalised row. A row that looks at nothing has entropy 0 and
@@ -16,10 +16,10 @@ from heed.records import Statistics, Summary
 __all__ = ["Statistics", "entropy", "pooled", "received", "statistics", "summarise"]
 
 Weights = Callable[[int, int], tuple[Tensor, Tensor | None]]
-"""From a first query to one past the last: their weights, B H n S, and log Σ exp(e), B H n."""
+"""Takes `start` and `stop`: the weights of these queries, B H n S, and log Σ exp(e), B H n."""
 
 BLOCK = 2**22
-"""How many weights are looked at together, where they need not all be there at once."""
+"""How many weights are formed together, where queries may be treated block by block."""
 
 
 def statistics(weight: Tensor, asked: Summary = Summary()) -> Statistics:  # noqa: B008
@@ -42,8 +42,8 @@ def summarise(
 ) -> Statistics:
     """Statistics of weights of a shape B H T S.
 
-    Where queries may be taken `apart` from each other, block by block; each weight takes `width`
-    numbers on the way.
+    apart  whether queries may be treated block by block, each by itself
+    width  how many numbers it takes to form one weight
     """
     B, H, T, S = shape
     if S == 0:
@@ -67,7 +67,7 @@ def summarise(
 def _block(
     weight: Tensor, log_sum: Tensor | None, asked: Summary, cut: tuple[int, int], T: int
 ) -> Statistics:
-    """Of some of T queries; the map is their part of the whole."""
+    """The statistics of some of T queries; their map is their share of the whole one."""
     mass = weight.sum(-1)
     share = weight / mass[..., None].clamp(min=torch.finfo(weight.dtype).tiny)
     places = torch.arange(weight.shape[-1], device=weight.device, dtype=weight.dtype)
@@ -114,16 +114,16 @@ def pooled(weight: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def _pool(weight: Tensor, rows: int, columns: int, start: int, T: int) -> Tensor:
-    """What queries from `start` on, of T, bring to a map of at most so many cells."""
+    """What queries from `start` on, of T, add to a map of at most so many cells."""
     n, S = weight.shape[-2:]
     rows, columns = min(rows, T), min(columns, S)
     first = torch.arange(rows + 1, device=weight.device) * T
-    first = (first + rows - 1) // max(rows, 1)  # query of each cell; t belongs to t · rows // T
+    first = (first + rows - 1) // max(rows, 1)  # of each cell; t belongs to cell t · rows // T
     down = _cells(start, n, rows, T, weight) / first.diff()[:, None]
     return down @ (weight @ _cells(0, S, columns, S, weight).mT)
 
 
 def _cells(start: int, n: int, cells: int, of: int, like: Tensor) -> Tensor:
-    """Which of n places from `start` on, `of` so many, fall into which cell.    -> cells n"""
+    """1 where one of n places from `start` on, out of `of`, falls into a cell.    -> cells n"""
     cell = torch.arange(start, start + n, device=like.device) * cells // max(of, 1)
     return (cell == torch.arange(cells, device=like.device)[:, None]).to(like.dtype)

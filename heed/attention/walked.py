@@ -18,7 +18,7 @@ from heed.records import State
 from heed.visible import Visible
 
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""How far, beside the largest number of a context, a kernel's rounding may lead."""
+"""How far a kernel's rounding may lead, relative to the largest number of a context."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +41,8 @@ class Walk:
 
     Columns are the S keys, then sinks, then blocks of keys where a reach puts them together.
 
-    parts     the name of the part in each slot, and `formulas`, those that are known; `own` has
-              those that parts say themselves
+    parts     the name of the part in each slot; `formulas` has the formulas that are known, and
+              `own` those that parts bring themselves
     q, k      as the score compares them     D, N D
     v         as they are read               N R
     energy    how alike                      N, those of hidden columns included
@@ -52,12 +52,12 @@ class Walk:
     before    what the state held by place, before this step: where it stood, what was used    N
     normal    what align made of the energies    N
     gain      multiplied onto that           N
-    weight    what came of it                N; `reported` has a block's shared among its keys, S
+    weight    their product                  N; `reported` shares a block's among its keys, S
     weighted  the values, each times its weight    N R
     context   their sum                      R; None from a pointer
     computed  what the attention itself gave R
     facts     what else a part decided, such as the centre of a window
-    lanes     of a mixed attention, the walks of both; `share` is the first one's
+    lanes     the walks of both lanes of a mixed attention; `share` is the first one's
     """
 
     parts: Mapping[str, str]
@@ -73,7 +73,7 @@ class Walk:
     weight: Tensor
     reported: Tensor
     weighted: Tensor
-    spans: tuple[tuple[int, int], ...]  # the places from, up to, that a column is; a sink has none
+    spans: tuple[tuple[int, int], ...]  # each column's places, from and up to; a sink has none
     past: Tensor | None = None
     bias: Tensor | None = None
     gain: Tensor | None = None
@@ -87,25 +87,25 @@ class Walk:
 
     @property
     def name(self) -> str:
-        """As the grammar of names has it, defaults left in."""
+        """The mechanism's name by the grammar of names, with its defaults."""
         return "/".join(self.parts.values())
 
     @property
     def formulas(self) -> dict[str, str]:
-        """By slot, of the parts that the catalogue knows or that say it themselves."""
+        """The formulas by slot, from the catalogue or from the parts themselves."""
         known = {s: CATALOGUE[p].formula for s, p in self.parts.items() if p in CATALOGUE}
         return {**known, **self.own}
 
     @property
     def difference(self) -> float | None:
-        """The largest between the context that was walked to and the one computed."""
+        """The largest difference between the walk's context and the one computed."""
         if self.context is None or self.computed is None:
             return None
         return float((self.context - self.computed).abs().max()) if len(self.context) else 0.0
 
     @property
     def agrees(self) -> bool | None:
-        """Whether that is rounding alone; None where there is nothing to compare."""
+        """Whether this difference is mere rounding; None where there is nothing to compare."""
         away = self.difference
         if away is None or self.computed is None:
             return None
@@ -113,7 +113,7 @@ class Walk:
         return away <= NEAR.get(self.computed.dtype, 1e-4) * max(1.0, size)
 
     def _repr_html_(self) -> str:
-        """A notebook shows a table of the columns."""
+        """A table of the columns, for notebooks."""
         tables = {"energy": self.energy, **self.before, "align": self.normal, "weight": self.weight}
         heads = "".join(f"<th>{escape(name)}</th>" for name in ("place", *tables, "hidden"))
         lines = "".join(
@@ -128,7 +128,7 @@ class Walk:
 
 
 def at_rest(walked: Walk) -> Walk:
-    """Its numbers on the CPU, and of no graph."""
+    """The walk with its tensors detached and on the CPU."""
     changes: dict[str, Any] = {}
     for name in Walk.__dataclass_fields__:
         x = getattr(walked, name)

@@ -50,7 +50,7 @@ def walk(
 ) -> Walk:
     """Attend as `attention(query, memory, state, ...)` does, and walk the way of one query.
 
-    row, position, head  which; negative positions count from the last
+    row, position, head  which query and head; negative positions count from the last
     """
     with listen(attention) as heard, torch.no_grad():
         more: dict[str, Any] = {"visible": visible, "segments": segments}
@@ -60,9 +60,9 @@ def walk(
 
 @contextmanager
 def listen(model: nn.Module) -> Iterator[dict[str, list[Asked]]]:
-    """Every call of every attention of heed's inside a model, by path, while this lasts.
+    """Collect the calls of heed's attentions inside a model, by path, until the block ends.
 
-    Those of other libraries too, where heed stands in for them (heed.integrations).
+    Those of other libraries are included where heed stands in for them (heed.integrations).
     """
     found = present(model, "to walk through")
     heard: dict[str, list[Asked]] = {path: [] for path in found}
@@ -147,7 +147,7 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
     one = torch.tensor([row], device=call.query.device)
 
     def shown(start: int, stop: int) -> list[tuple[str, Tensor]]:
-        """What these queries may see, and why not; of no others is a table made.
+        """What these queries alone may see, as tables, each with the reason why it hides.
 
         -> broadcasts to 1 H n S
         """
@@ -185,7 +185,7 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
 
 
 def _check_rest(mechanism: Mechanism) -> None:
-    """A walk cannot draw again what was drawn."""
+    """Refuse parts that draw at random: a walk cannot repeat their draws."""
     for part in mechanism.modules():
         noisy = getattr(part, "draws", False) or getattr(part, "noise", 0)
         if part.training and (noisy or getattr(part, "dropout", 0)):

@@ -1,7 +1,7 @@
-"""A watch in a file: safetensors, with all that is no tensor as JSON in its metadata.
+"""A watch in a file: safetensors, with everything but the tensors as JSON in its metadata.
 
-A file may be anybody's: everything it says is checked before a tensor of it is read, nothing in it
-is ever executed, and tensors are read one record at a time, when they are asked for.
+A file may come from anybody: everything it says is checked before a tensor of it is read, nothing
+in it is ever executed, and tensors are read one record at a time, when they are asked for.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from heed.records import Attended, State
 FORMAT = "heed.watch"
 VERSION = 1
 LARGEST_TEXT = 2**26
-"""Bytes of JSON that are read at most."""
+"""The most bytes of JSON that are read or written."""
 
 AXES = {
     "weight": "BHnS",
@@ -94,7 +94,7 @@ class Kept:
 
 
 def save(seen: Watched, path: Path) -> None:
-    """Write a watch; what lies on disk already is copied record by record."""
+    """Write a watch; records that are on disk already are copied one by one."""
     entries = [entry for records in seen.records.values() for entry in records.entries]
     kept = [entry if isinstance(entry, Kept) else _in_memory(entry) for entry in entries]
     layout = {
@@ -130,7 +130,7 @@ def _in_memory(entry: Any) -> Kept:
 
 
 def _told(seen: Watched, kept: list[Kept]) -> dict[str, Any]:
-    """All of a watch that is no tensor."""
+    """Everything of a watch but its tensors."""
     each = iter(kept)
     modules = {
         path: [
@@ -170,9 +170,9 @@ def _write(
     numbers: Callable[[int], Iterable[Tensor]],
     metadata: Mapping[str, str],
 ) -> None:
-    """Header first, then one tensor after the other: never are all of them in memory.
+    """Write the header, then one tensor after the other, so that not all need be in memory.
 
-    The widest numbers come first, so that each tensor begins where its dtype may.
+    The widest dtypes come first, so that each tensor is aligned.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
@@ -316,7 +316,7 @@ def _when(entry: Any, texts: list[Text], file: Path) -> When | None:
 
 
 def _text(entry: Any, file: Path) -> Text:
-    """Rows must come from rows that were there."""
+    """A text from what a file says; each row must continue one of the step before."""
     text = Text()
     symbols, parents = entry
     before = None

@@ -1,4 +1,4 @@
-"""What a watch collected: the records of every attention, and the words that they are about."""
+"""What a watch collected: the records of every attention, and the words of queries and keys."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from heed.errors import HeedError, Refused, UnknownName
 from heed.records import Attended
 
 SPILLED_AT = 2**28
-"""Bytes of records that are kept in memory, where they may go to disk and no limit is given."""
+"""Bytes of records kept in memory, where a spill folder is given and no limit."""
 
 HOOKS = (
     *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
     *("_forward_hooks", "_forward_hooks_with_kwargs"),
 )
-"""Where a module keeps what is called around it, by number."""
+"""Where a module keeps its hooks, by number."""
 
 
 class Hook(partial[Any]):
-    """What a watch, or a walk, calls before or after a module."""
+    """A hook on a module that belongs to a watch or a walk."""
 
 
 class Watchable(nn.Module):
-    """A module that a watch listens to. A copy of it is not watched, nor what is pickled."""
+    """A module that can be watched. Copies and pickles leave out the hooks of watches and walks."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
@@ -53,7 +53,7 @@ class Watchable(nn.Module):
 
 
 class Other(NamedTuple):
-    """An attention of another library: what it is, and who exchanges it for one of heed's."""
+    """An attention of another library: what it is, and the call that exchanges it for heed's."""
 
     kind: str
     cure: str
@@ -91,7 +91,7 @@ class Records(Sequence[Attended]):
         self.when: list[When | None] = []
 
     def append(self, record: Attended | Elsewhere, when: When | None = None) -> None:
-        """One more, made at a step of a text or outside of all."""
+        """Add a record, made at a step of a text, or outside all texts (None)."""
         self.entries.append(record)
         self.when.append(when)
 
@@ -130,7 +130,7 @@ class Watched(Mapping[str, Records]):
         self.heads: tuple[int, ...] | None = None  # which were kept; None: all
         self.rows: tuple[int, ...] | None = None
         self.words: dict[str, Words] = {}
-        self.others: dict[str, Other] = {}  # beside them
+        self.others: dict[str, Other] = {}  # attentions of other libraries, by path
 
     def __getitem__(self, path: str) -> Records:
         if path in self.others:
@@ -153,7 +153,7 @@ class Watched(Mapping[str, Records]):
         return f"Watched({calls})"
 
     def _repr_html_(self) -> str:
-        """A notebook shows a row for each attention: calls, and of the first what was kept."""
+        """A table for notebooks: a row per attention, with its calls and its first record."""
         rows = ""
         for path, records in self.records.items():
             first = "" if not len(records) else escape(repr(records[0]))
@@ -215,8 +215,8 @@ class Watched(Mapping[str, Records]):
     def along(self, rows: Sequence[int]) -> dict[str, Attended]:
         """What was seen in these rows of the batch, one for each of the first calls, joined.
 
-        For searches that heed does not lead: `generate` of Hugging Face tells them as
-        `beam_indices`, filled up with -1. Modules that were called less often are left out.
+        For searches outside heed: Hugging Face's `generate` returns these rows as `beam_indices`,
+        padded with -1. Modules that were called less often are left out.
         """
         path_of_rows = [int(row) for row in rows]
         while path_of_rows and path_of_rows[-1] < 0:
@@ -232,7 +232,7 @@ class Watched(Mapping[str, Records]):
         return found
 
     def save(self, path: str | PathLike[str]) -> None:
-        """All of it but contexts and states' slots, as one safetensors file."""
+        """Save all but the contexts and the slots of states, as one safetensors file."""
         from heed.attention.watch_file import save
 
         save(self, Path(path))
@@ -254,7 +254,7 @@ def matching(
 ) -> list[str]:
     """The paths that a pattern matches, such as "*.cross"; one that matches none is refused.
 
-    others  attentions of other libraries, for which there is a cure
+    others  attentions of other libraries; a pattern for one is refused with its cure
     """
     paths = list(paths)
     wanted = [patterns] if isinstance(patterns, str) else patterns
@@ -298,7 +298,7 @@ class Keeper:
         self.size = self.files = 0
 
     def keep(self, path: str, record: Attended, when: When | None) -> None:
-        """One more record of a module."""
+        """Add a record of a module."""
         records = self.seen.records[path]
         if self.limit is None:
             records.append(record, when)

@@ -62,18 +62,18 @@ def watch(
     limit: int | None = None,
     spill: str | PathLike[str] | None = None,
 ) -> Iterator[Watched]:
-    """Collect what every attention inside `model` returns, its weights formed, while this lasts.
+    """Collect the records of every attention inside `model`, weights included, during the block.
 
     statistics  True or a `heed.Summary`: each record carries those instead of the weights, which
-                are then formed only where `need` asks for them; an attention that the model itself
-                asks for a Summary answers that one too. One call gives one map: a watch that
-                asks for another than the model, or than a watch around it, is refused at the
-                call. `heed.Summary(received=False)` costs least: what is said of each query alone
+                are then formed only where `need` asks for them. A Summary that the model itself
+                asks for is answered too. A call gives one map: if the watch asks for another size
+                than the model, or than a watch around it, the call is refused.
+                `heed.Summary(received=False)`, statistics of each query alone, costs least
     modules     paths of attentions or patterns of them, such as "encoder.*" or ["*.cross"]
-    heads       which heads are kept; all, unless told
-    rows        which queries of each call are kept (negative ones count from the last): where a
-                fast path serves the call it goes on doing so, and no other weights are kept. Steps
-                of a text that is being written are kept whole
+    heads       which heads are kept; by default all
+    rows        which queries of each call are kept (negative ones count from the last): a fast path
+                that serves the call still does, and no other weights are kept. Steps of a text that
+                is being written are kept whole
     tokens      the words that queries and keys stand for; `seen.tokens(...)` tells them later
     limit       how many bytes of records may be kept in memory; more are refused, unless there is
                 a folder for them
@@ -82,13 +82,12 @@ def watch(
 
     A text that is written step by step (`begin`, `step`, `select`) is followed: begin it inside,
     and `seen.follow(hypothesis)` gives what the survivor saw. With a limit or a spill folder the
-    records are kept without graph, context and state.
+    records are kept without graph, context and the slots of their states.
 
-    Nothing is left on the model afterwards, in whatever order watches of it end, and a copy that is
-    made meanwhile is not watched. Graph capture is off: a compiled model runs eagerly, since a
-    captured graph would keep its records to itself. Calls from all threads are collected as they
-    come; let one thread at a time call a model that is watched, or the records of the others stand
-    in between.
+    Watches may end in any order and leave nothing on the model; a copy of the model made meanwhile
+    is not watched. Graph capture is off: a compiled model runs in eager mode, since a captured
+    graph would keep its records to itself. Calls from all threads are collected as they come; let
+    one thread at a time call a watched model, or the records of several are mixed.
     """
     if not isinstance(model, nn.Module):
         raise Refused(f"watch takes a model, a torch.nn.Module, not {type(model).__name__}")
@@ -117,7 +116,7 @@ def watch(
 
 
 class _Eager:
-    """Graph capture is off from the first that watches or listens until none is left."""
+    """Turns graph capture off (eager mode) from the first watch or walk until the last one ends."""
 
     def __init__(self) -> None:
         self.lock, self.inside, self.stance = Lock(), 0, ExitStack()
@@ -139,14 +138,14 @@ EAGER = _Eager()
 
 
 class Attend(Protocol):
-    """A call of attention for which only what it shall form is still open."""
+    """A call of attention that still lacks `need` and `statistics`."""
 
     def __call__(self, *, need: Need, statistics: Summary | bool | None) -> Attended:
         """Attend."""
 
 
 class Standing:
-    """A call of a mechanism that has no module of its own: to be made, or to be told of."""
+    """A call of a mechanism with its arguments, for a StandIn: a walk can read what they were."""
 
     def __init__(
         self,
@@ -169,7 +168,7 @@ class Standing:
 
 
 class StandIn(Watchable):
-    """Attends inside a module that is not heed's: a child of it, and watched under its path."""
+    """Attends for another library's module, as its child, and is watched under its path."""
 
     def forward(
         self,
@@ -179,7 +178,7 @@ class StandIn(Watchable):
         need: Need = "context",
         statistics: Summary | bool | None = None,
     ) -> Attended:
-        """Call `attend`; the queries (... T D) are there for those who must count them."""
+        """Call `attend`; the queries (... T D) are an argument so that hooks can count them."""
         return attend(need=need, statistics=statistics)
 
 
@@ -197,7 +196,7 @@ def attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def present(model: nn.Module, purpose: str) -> dict[str, nn.Module]:
-    """The same by path; a model that has none is refused, whatever they are for."""
+    """The attentions of a model by path; a model without any is refused, with the purpose."""
     found = dict(attentions(model))
     if not found:
         raise Refused(
@@ -209,7 +208,7 @@ def present(model: nn.Module, purpose: str) -> dict[str, nn.Module]:
 
 
 def _others(model: nn.Module, found: Iterable[str]) -> dict[str, Other]:
-    """Attentions of other libraries by their paths, but for those around one that was found."""
+    """Attentions of other libraries by path, without those that contain one that was found."""
     others = {}
     for path, module in model.named_modules(remove_duplicate=False):
         kind = type(module)
@@ -228,7 +227,7 @@ def _others(model: nn.Module, found: Iterable[str]) -> dict[str, Other]:
 
 @dataclass(frozen=True)
 class Joint(Summary):
-    """A Summary that answers all who ask in one call; `own` is what the model itself asks for."""
+    """One Summary for all that is asked of a call; `own` is what the model itself asks for."""
 
     own: Summary | None = None
 
@@ -251,7 +250,7 @@ class Wish:
         return Wish(least, summary, seen.heads, seen.rows, following)
 
     def hooks(self, path: str, keeper: Keeper) -> tuple[Hook, Hook]:
-        """Before a call of a module, and after it."""
+        """The hooks before and after a call of a module."""
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             wanted = kwargs.get("need", "context")
@@ -280,14 +279,14 @@ class Wish:
         return tuple(sorted({t % T for t in self.rows if -T <= t < T})) if T else ()
 
     def _of_call(self, T: int) -> tuple[Need, Summary | None]:
-        """What a call of T queries shall form, and say."""
+        """What a call of T queries must form, and which statistics it must give."""
         chosen, need, summary = self._chosen(T), self.need, self.summary
         if chosen is not None and need == "weight":
             need = "context"
             if chosen:
                 summary = replace(summary or Summary(), rows=chosen)
         if summary is not None and self.following.stepping and T > 1:
-            # Hypotheses that ask together: what each of them gave to each key.
+            # Hypotheses asked as the queries of one call: keep the weights of each of them.
             summary = replace(summary, rows=tuple(range(T)))
         return need, summary
 
@@ -317,20 +316,20 @@ class Wish:
 
 
 def _queries(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many there are in a call; a learned query is one.    ... T D"""
+    """How many queries a call has; a learned query is one.    ... T D"""
     query = args[0] if args else kwargs.get("query")
     return query.shape[-2] if isinstance(query, Tensor) and query.ndim > 1 else 1
 
 
 def _joint(theirs: Summary | None, ours: Summary) -> Joint:
-    """What a call shall say where the model or other watches have asked, or nobody has."""
+    """A watch's Summary joined with what the model and other watches ask for, if they do."""
     every = _both(theirs, ours) or ours
     own = theirs.own if isinstance(theirs, Joint) else theirs
     return Joint(every.top, every.map, every.rows, every.received, own)
 
 
 def _both(first: Summary | None, second: Summary | None) -> Summary | None:
-    """A Summary that answers two; the first one's rows come first."""
+    """A Summary that covers two; the first one's rows come first."""
     if first is None or second is None:
         return first or second
     if first.map is not None and second.map not in (None, first.map):
@@ -345,7 +344,7 @@ def _both(first: Summary | None, second: Summary | None) -> Summary | None:
 
 
 def _told(said: Statistics | None, every: Summary, ours: Summary | None) -> Statistics | None:
-    """Of what a call says to all who asked, what one of them asked for."""
+    """The statistics that one Summary asked for, out of those given for `every` one."""
     if said is None or ours is None:
         return None
     if not ours.received:
@@ -361,7 +360,7 @@ def _told(said: Statistics | None, every: Summary, ours: Summary | None) -> Stat
 
 
 def _of_heads(record: Attended, heads: tuple[int, ...], path: str) -> Attended:
-    """Some heads of all that has heads.    B H ... -> B n ..."""
+    """A record of some heads, its context as it was.    B H ... -> B n ..."""
 
     def some(x: Tensor) -> Tensor:
         if max(heads) >= x.shape[1]:
