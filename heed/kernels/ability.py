@@ -11,7 +11,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def unchanging(f: F) -> F:
-    """A function whose answer lasts as long as the process: torch.compile need not look inside.
+    """Mark a function whose answer never changes in a process: torch.compile need not trace it.
 
     What `torch.compiler.assume_constant_result` does, without loading the compiler.
     """
@@ -39,7 +39,7 @@ def _no_triton_on(index: int) -> str | None:
 
 
 def transformed() -> str | None:
-    """Why an operator of our own cannot be called just now: vmap, jvp and the like see inside."""
+    """Why an operator of our own cannot be called now: under vmap, jvp and the like; or None."""
     if torch._C._are_functorch_transforms_active():
         return "a torch.func transform is active, and the operator knows first derivatives alone"
     return forward_mode()
@@ -53,22 +53,22 @@ def forward_mode() -> str | None:
 
 
 def many_in_one(x: Tensor) -> bool:
-    """Whether a tensor stands for many under vmap or in a batch of gradients, and lies nowhere."""
+    """Whether a tensor is a batch under vmap or `is_grads_batched`, and has no address."""
     about = torch._C._functorch
     return about.is_batchedtensor(x) or about.is_legacy_batchedtensor(x)
 
 
 def lowered(device: torch.device) -> torch.dtype | None:
-    """The dtype that autocast computes in; None where it is off, or unknown as of meta tensors."""
+    """The dtype that autocast computes in; None where it is off, and for meta tensors."""
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return None
     return torch.get_autocast_dtype(device.type)
 
 
 def recorded() -> bool:
-    """Whether somebody records each operation: a compiler, a trace, a mode of the dispatcher.
+    """Whether a compiler, a trace or a mode of the dispatcher records each operation.
 
-    None of them would see what C writes, and a graph of theirs would hold uninitialised memory.
+    They do not see what C writes, and their graph would hold uninitialised memory.
     """
     return (
         torch.compiler.is_compiling()
@@ -78,9 +78,9 @@ def recorded() -> bool:
 
 
 def saving() -> object:
-    """Who holds hooks on what a graph saves, as checkpointing does; None where nobody does.
+    """The hooks on tensors that autograd saves, as checkpointing sets them; None without any.
 
-    Checkpointing may go through a part of a loop again, and must find there what it found before.
+    Checkpointing may run a part of a loop again, and must find there what it found before.
     """
     if torch.compiler.is_compiling():
         return None

@@ -59,7 +59,7 @@ def _sorted(visible: Visible | None) -> tuple[list[Window], list[Visible]]:
 
 
 def _block(windows: list[Window]) -> int:
-    """Queries per block: as many as a window has keys to one side, so that few are met in vain."""
+    """Queries per block: as many as a window has keys to one side, so that few keys are wasted."""
     return max(64, min(w.half for w in windows))
 
 

@@ -46,28 +46,28 @@ SERVING: dict[str, Serving] = {
     "sdpa": sdpa,
     "additive": additive,
 }
-"""Those that serve a call as a whole, fastest first."""
+"""Kernels that serve a call as a whole, fastest first."""
 
 ALIGNING: dict[str, Kernel] = {"scan": scan}
-"""Those that serve the align of a call alone, which asks for them by itself."""
+"""Kernels that serve the align of a call alone; the align itself calls them."""
 
 KERNELS: dict[str, Kernel] = {**SERVING, **ALIGNING}
 """Every kernel, in the order in which they are asked."""
 
 BESIDE: dict[str, ModuleType] = {"statistics": statistics}
-"""Those that say something of a call that another kernel serves."""
+"""Kernels that add something to a call that another kernel serves."""
 
 AROUND: dict[str, ModuleType] = {"cell": cell, "surprise": surprise, "decoder": decoder}
-"""Those that serve what stands around attention; where they do not, PyTorch does."""
+"""Kernels for what stands around attention; where they do not serve, PyTorch does."""
 
 NAMES: dict[str, object] = {**KERNELS, **BESIDE, **AROUND}
 """All that can be switched off."""
 
 CPU_ALONE = frozenset({"single", "cell", "surprise", "decoder"})
-"""Those for the CPU; all others serve a GPU too.
+"""Kernels for the CPU alone; all others serve a GPU too.
 
-Whoever switches `single` off switches off all that loops share (looping.py): on a GPU, the steps of
-windows (window/steps.py).
+Switching `single` off switches off all that loops share (looping.py), on a GPU too: there the steps
+of windows (window/steps.py).
 """
 
 _off: frozenset[str] = frozenset()

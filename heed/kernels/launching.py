@@ -1,8 +1,8 @@
-"""Launching without Triton's own long look at every argument, and without a tensor for every part.
+"""Launches of Triton kernels without its slow look at every argument; scratch in one allocation.
 
 A kernel's parameters are, in this order, addresses, numbers and constants. What Triton compiles for
-is told by the constants, by the kind of each address, and by which numbers are wide; a kernel that
-was launched with the same before is found again by them.
+follows from the constants, the kind of each address, and which numbers are wide: these are the key
+under which a compiled kernel is found again.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") == "1")
 """Whether kernels run in Triton's interpreter, without a GPU."""
 
 APART = 256
-"""Bytes: parts of one allocation begin at multiples of it."""
+"""Alignment in bytes of the parts of one allocation."""
 
 WIDE = 1 << 31
 """From here on a number takes 64 bits."""
 
 
 class At(int):
-    """Where a tensor lies: its address, as the launcher takes it at no further cost."""
+    """The address of a tensor, which Triton's launcher takes at no further cost."""
 
-    tensor: Tensor  # that begins there, or has it somewhere within
+    tensor: Tensor  # which begins there, or is the allocation around it
     offset: int | None  # in bytes, within an allocation of several parts
     kind: tuple[torch.dtype, bool]  # dtype, and whether it is aligned: what Triton compiles for
 
@@ -42,19 +42,19 @@ class At(int):
 
 
 def at(x: Tensor) -> At:
-    """Where a tensor lies."""
+    """The address of a tensor."""
     found = At(x.data_ptr())
     found.tensor, found.offset, found.kind = x, None, (x.dtype, not found & 15)
     return found
 
 
 def maybe(x: Tensor | None) -> At | None:
-    """The same where there is one."""
+    """The address of a tensor, or None without one."""
     return None if x is None else at(x)
 
 
 class Room:
-    """Room for several tensors in one allocation: so many numbers of a dtype each, or none."""
+    """Several tensors in one allocation, each by its count of numbers (0: none) and dtype."""
 
     def __init__(self, *parts: tuple[int, torch.dtype]) -> None:
         self.total = 0
@@ -64,7 +64,7 @@ class Room:
             self.total += -(-count * dtype.itemsize // APART) * APART
 
     def made(self, like: Tensor) -> list[At | None]:
-        """Where each of them lies, on the device of a tensor; None for none."""
+        """Allocate them on the device of a tensor, and give their addresses; None for none."""
         whole = like.new_empty(self.total, dtype=torch.uint8)
         base = whole.data_ptr()
         found: list[At | None] = []
@@ -90,7 +90,7 @@ _rehearsal = _Rehearsal()
 
 @contextmanager
 def rehearsal() -> Iterator[None]:
-    """Within it nothing is launched: what launches would compile is compiled, side by side.
+    """Inside the block, compile what launches would compile, in parallel, and launch nothing.
 
     A pass needs up to seven kernels, a second or more each; most of it happens outside Python.
     """
@@ -149,9 +149,9 @@ def _stream(device: int) -> int:
 
 
 def _again(made: Any) -> Callable[..., None]:
-    """What launches a compiled kernel once more, by its own launcher and without hooks.
+    """A function that launches a compiled kernel again, by its own launcher and without hooks.
 
-    Triton has hooks called before and after each launch, even where there are none.
+    Triton calls hooks before and after each launch, even where none is set.
     """
     run, function, metadata = made.run, made.function, made.packed_metadata
 
@@ -166,7 +166,7 @@ def _shown(x: At | None) -> Tensor | None:
 
 
 def refuse_special(kernel: Any, addresses: int, numbers: tuple[float, ...]) -> None:
-    """That Triton compiles for no number's value: one compiled for 16 would serve 17, wrongly."""
+    """Assert that Triton compiles for no number's value: 17 would be served by a kernel for 16."""
     for parameter, x in zip(kernel.params[addresses:], numbers, strict=False):
         name = f"{kernel.__name__}'s {parameter.name}"
         assert not parameter.is_constexpr, f"{name} is a constant, and was passed as a number"

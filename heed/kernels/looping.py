@@ -1,15 +1,15 @@
-"""What loops share that ask the same memory, or the same weights, again and again while they learn.
+"""What loops over steps share in training, where steps ask one memory or use the same weights.
 
 The gradients of keys and values, de_tᵀ q_t and a_tᵀ dc_t, are as large as the memory at every step.
-Where the memory was made for steps (`gathering`), the steps leave their rows behind, and two
-products form the gradients of the whole loop at its end:
+Where the memory was made for steps (`gathering`), the backward pass of a step only stores its rows,
+and two products form the gradients of the whole loop at its end:
 
     dk = Σ_t de_t ⊗ q_t,    dv = Σ_t a_t ⊗ dc_t
 
 Steps of the dot family (single.py) and of additive scores (additive/steps.py) do so on the CPU,
-those of windows (window/steps.py) on a GPU. Weights are gone back to likewise, on the CPU, by maps
-(linear/steps.py) and cells (models/unrolled.py). `heed.kernels.off("single")` switches off all of
-it, on a GPU too: each step then goes back by itself.
+those of windows (window/steps.py) on a GPU. The gradients of weights are formed likewise, on the
+CPU, by maps (linear/steps.py) and cells (models/unrolled.py). `heed.kernels.off("single")` switches
+all of it off, on a GPU too: each step then forms its own gradients.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Shapes = tuple[torch.Size, torch.Size]
 
 
 def first_alone(backward: Backward) -> Backward:
-    """The backward of a step in one piece, which has no second derivative and says so at once.
+    """Guard the backward pass of a step in one piece: it refuses second derivatives at once.
 
-    Gradients that steps leave behind reach their weights past the graph: `once_differentiable`
-    would see nothing to refuse there, and a penalty on them would be silently dropped.
+    Gradients from stored rows reach their tensors outside the graph: `once_differentiable` would
+    see nothing to refuse there, and a penalty on them would be silently dropped.
     """
 
     @wraps(backward)
@@ -48,7 +48,7 @@ def first_alone(backward: Backward) -> Backward:
                 "steps in one piece go back with one gradient at a time; for many at once go "
                 'forward with them switched off: with heed.kernels.off("single"): ...'
             )
-        if not torch.is_autocast_enabled("cpu"):  # the context costs more than the question
+        if not torch.is_autocast_enabled("cpu"):  # the context manager costs more than the check
             return backward(ctx, *by)
         with torch.autocast("cpu", enabled=False):  # the step went forward without it
             return backward(ctx, *by)
@@ -57,7 +57,7 @@ def first_alone(backward: Backward) -> Backward:
 
 
 def learning(*tensors: Tensor) -> bool:
-    """Whether steps in one piece may serve: a gradient is wanted, on the CPU, unseen by others."""
+    """Whether steps in one piece may serve: gradients are wanted on the CPU, and nothing traces."""
     from heed.kernels.choose import is_on  # which imports kernels that import this one
 
     return (
@@ -72,7 +72,7 @@ def learning(*tensors: Tensor) -> bool:
 
 
 class Rows:
-    """What steps leave behind while a backward pass goes through them."""
+    """What the steps of a loop store while a backward pass goes through them."""
 
     def __init__(self) -> None:
         self.task = -1
@@ -80,15 +80,15 @@ class Rows:
         self.added: tuple[Tensor, Tensor] | None = None
 
     def add(self, *rows: Tensor) -> None:
-        """Of one step: the gradient of its energies, its query, its weights, the gradient of its
-        context.    N 1 S|D|S|R"""
+        """Store the rows of one step: the gradient of its energies, its query, its weights, the
+        gradient of its context.    N 1 S|D|S|R"""
         self._now()
         self.left.append(rows)
 
     def sums(self, room: Sums) -> tuple[tuple[Tensor, Tensor], bool]:
-        """Where a step adds the gradients of keys and values itself, and whether others have.
+        """The sums to which steps add gradients of keys and values in place, and whether any has.
 
-        B G S N, filled up as the kernel likes it
+        B G S N, padded as the kernel needs it
         """
         self._now()
         more = self.added is not None
@@ -97,7 +97,7 @@ class Rows:
         return self.added, more
 
     def take(self, shapes: Shapes) -> list[Tensor] | None:
-        """The gradients of keys and values, once.    B G S D, B G S R"""
+        """The gradients of keys and values; nothing stays stored.    B G S D, B G S R"""
         left, added, self.left, self.added = self.left, self.added, [], None
         if self.task != torch._C._current_graph_task_id():
             return None
@@ -112,14 +112,14 @@ class Rows:
         return total
 
     def _now(self) -> None:
-        """Begin anew where a pass that ended early may have left some behind."""
+        """Start empty in a new backward pass: one that ended early may have left rows."""
         task = torch._C._current_graph_task_id()
         if task != self.task:
             self.task, self.left, self.added = task, [], None
 
 
 class _Gathering(torch.autograd.Function):
-    """Keys and values as they are; goes back when all steps have gone."""
+    """Passes keys and values through; its backward pass comes after those of all steps."""
 
     @staticmethod
     def forward(ctx: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,7 @@ class _Gathering(torch.autograd.Function):
     def backward(ctx: Any, *others: Tensor | None) -> tuple[Tensor | None, ...]:
         with torch.autocast(ctx.kind, enabled=False):  # as the steps that left them
             taken = ctx.rows.take(ctx.shapes)
-        if taken is None:  # no step of ours: others' gradients pass, with all their derivatives
+        if taken is None:  # no step stored rows: other gradients pass, with all their derivatives
             return others
         return tuple(
             total if x is None else total + x for total, x in zip(taken, others, strict=True)
@@ -139,7 +139,7 @@ class _Gathering(torch.autograd.Function):
 
 
 def gathering(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values for a loop of single queries; as they are where `single` is off."""
+    """Keys and values for a loop of single queries; the same tensors where `single` is off."""
     from heed.kernels.choose import is_on  # which imports kernels that import this one
 
     if not is_on("single"):

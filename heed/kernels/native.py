@@ -24,11 +24,11 @@ from heed.kernels.ability import no_triton, unchanging
 
 LIBRARY = Path(__file__).with_name("libheed.so")
 LEVELS = ("baseline", "avx2", "avx512")
-"""What every function is compiled for; on processors other than x86-64 the first alone."""
+"""The instruction sets every function is compiled for; only the first on other than x86-64."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _alone = False
-"""Whether this process was forked: the threads stayed with its parent, for whom it would wait."""
+"""Whether this process was forked: OpenMP's threads stayed with its parent; waiting would hang."""
 
 
 @unchanging
@@ -39,26 +39,26 @@ def missing() -> str | None:
 
 
 def unbuilt(device: torch.device) -> str | None:
-    """Why there is no kernel for this device; None where there is: here, or by Triton."""
+    """Why there is no kernel for this device, native or by Triton; None where there is one."""
     return missing() if device.type == "cpu" else no_triton(device)
 
 
 def reads(*tensors: torch.Tensor) -> bool:
-    """Whether there is a library, and these are plain tensors of its numbers."""
+    """Whether there is a library, and these are plain float32 tensors on the CPU."""
     return missing() is None and all(
         type(x) in _PLAIN and x.dtype == torch.float32 and x.is_cpu for x in tensors
     )
 
 
 def must_read(*tensors: torch.Tensor) -> None:
-    """Refuse what the library would take for other numbers than they are."""
+    """Refuse tensors that the library would misread."""
     if not reads(*tensors):
         kinds = ", ".join(f"{x.dtype} on {x.device}".removeprefix("torch.") for x in tensors)
         raise Refused(f"this loop began with weights that are float32 on cpu; it was given {kinds}")
 
 
 def level() -> str:
-    """The kind of processor whose functions are called."""
+    """The instruction set whose functions are called here."""
     return LEVELS[_library().heed_level()]
 
 
@@ -110,7 +110,7 @@ def _loaded() -> ctypes.CDLL | str:
 
 
 def _parallel() -> int | None:
-    """Where the OpenMP runtime of torch starts its threads; None: all is done on one."""
+    """The address of GOMP_parallel in torch's OpenMP runtime; None: work stays on one thread."""
     core = Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"
     try:
         runtime = ctypes.CDLL(str(core), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)

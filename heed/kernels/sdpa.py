@@ -36,7 +36,7 @@ def run(call: Call) -> Tensor:
     if call.bias is None:
         if visible is None or _sees_all(visible, call):
             return _fused(call, call.q, call.k, call.v)
-        # Sinks stand beside the keys, and all see them: with some, no call is square.
+        # Sinks are columns beside the keys that all queries see: with sinks, no call is square.
         square = places.S == places.T and places.last_at_end and not call.sinks
         if type(visible) is Causal and square:
             return _fused(call, call.q, call.k, call.v, causal=True)
@@ -47,9 +47,9 @@ def run(call: Call) -> Tensor:
 def plain(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, scaled: bool
 ) -> tuple[Tensor, int, int] | None:
-    """softmax(q·k) v of well-formed tensors, with nothing in between; and T and S.
+    """softmax(q·k) v of well-formed tensors by one call of PyTorch; and T and S.
 
-    None for any others: the general road will serve them, or say what is wrong with them.
+    None for any others: the general way serves them, or says what is wrong with them.
     """
     try:
         (B, H, T, D), (Bk, G, S, Dk), (Bv, Gv, Sv, _) = q.shape, k.shape, v.shape
@@ -60,7 +60,7 @@ def plain(
         if scaled and G == H:  # every further argument would cost a good part of a microsecond
             attend = scaled_dot_product_attention
             return attend(q, k, v, is_causal=True) if causal else attend(q, k, v), T, S
-        told = {"enable_gqa": True} if G != H else {}  # a compiler may not know whether it is so
+        told = {"enable_gqa": True} if G != H else {}  # for a compiler, G != H may be symbolic
         scale = None if scaled else 1.0
         attended = scaled_dot_product_attention(q, k, v, None, 0.0, causal, scale=scale, **told)
         return attended, T, S
@@ -99,7 +99,7 @@ def _fused(
     mask: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
-    # A branch, where a compiler that knows no sizes would hand on a comparison.
+    # A branch: a compiler with symbolic sizes would pass the comparison itself on.
     grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
     return scaled_dot_product_attention(
         q, k, v, mask, call.dropout, causal, scale=call.scale, **grouped

@@ -1,4 +1,4 @@
-"""What a kernel can compute of visibility from places alone, without a table T S."""
+"""Visibility as kernels take it: most of it computed from places, without a table T S."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from heed.visible import Causal, Lengths, Near, Places, Visible, Window, conjunc
 
 @dataclass(slots=True, eq=False)
 class Sight:
-    """A conjunction of predicates, sorted by kind: a key must pass every one that is there.
+    """A conjunction of predicates, sorted by kind: a key must pass every one that is set.
 
-    Query t stands at place first + t. Keys from `stop` on exist for nobody, which a kernel need not
-    visit; `table` holds whatever is none of the other kinds.
+    Query t stands at place first + t. Keys from `stop` on exist for no query, and a kernel need not
+    visit them; `table` holds the predicates of all other kinds.
     """
 
     first: int = 0
@@ -40,7 +40,7 @@ class Sight:
 
 
 def sight(call: Call) -> Sight:
-    """The visibility of a call, sorted."""
+    """The visibility of a call, sorted by kind."""
     places = call.places
     seen = Sight(places.origin + places.step)
     others: list[Visible] = []
@@ -68,7 +68,7 @@ def sight(call: Call) -> Sight:
 
 
 def _stop(call: Call, exists: Tensor) -> Tensor:
-    """One past the last key that exists; a memory that is asked again and again knows it.    B|1"""
+    """One past the last key that exists; from the memory's cache, if it is there.    B|1"""
     known: Tensor | None = (call.prepared or {}).get("lengths")
     if known is not None:
         return known
@@ -85,5 +85,5 @@ def _table(others: list[Visible], places: Places) -> Tensor:
 
 
 def _wide(table: Tensor, places: Places) -> Tensor:
-    """With a column for each key, though one may have spoken for all.    ... 1|S -> ... S"""
+    """A table with a column for each key, where one may have served all.    ... 1|S -> ... S"""
     return table if table.shape[-1] != 1 else table.expand(*table.shape[:-1], places.S)

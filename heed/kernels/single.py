@@ -1,9 +1,9 @@
-"""One query at a time on the CPU, in a loop that learns.
+"""One query at a time on the CPU, for loops over steps in training.
 
-PyTorch's fused attention is made for many queries; one of them of the dot family is three small
-products, and its gradient three more. The largest, those of the keys and values, are left to the
-end of the loop where the memory was made for steps (looping.py). Where this kernel is switched off,
-nothing is left to the end: on a GPU neither.
+PyTorch's fused attention is made for many queries; one query of the dot family is two small
+products and a softmax, and its gradient four products. The two largest, for keys and values, are
+left to the end of the loop where the memory was made for steps (looping.py). Where this kernel is
+switched off, nothing is left to the end, on a GPU either.
 
 Its twin is the reference with `dot`, `softmax` and `blend`. In float32 a look is one call of the
 native library (look/).
@@ -56,7 +56,7 @@ def run(call: Call) -> Tensor:
 
 
 def again(call: Call) -> Callable[[Tensor], Tensor]:
-    """The same for any further query to the same memory.    B H 1 D -> B H 1 R"""
+    """A function for any further query to the same memory.    B H 1 D -> B H 1 R"""
     k, v, scale, hidden = call.k, call.v, call.scale, _hidden(call)
     rows = getattr(k.grad_fn, "rows", None)
 
@@ -68,7 +68,7 @@ def again(call: Call) -> Callable[[Tensor], Tensor]:
 
 
 def _hidden(call: Call) -> Tensor | None:
-    """What no query may see.    N 1 S"""
+    """The places that no query may see, if any.    N 1 S"""
     ok = call.dense_visible()
     if ok is None:
         return None

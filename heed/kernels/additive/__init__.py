@@ -21,7 +21,7 @@ from heed.records import Call
 __all__ = ["WIDEST", "again", "compares", "energies", "prepare", "refusal", "run"]
 
 WIDEST = 2048
-"""Of D and R on a GPU: a tile holds whole rows of values."""
+"""The largest D and R on a GPU: a tile holds whole rows of values."""
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -44,7 +44,7 @@ def refusal(call: Call) -> str | None:
 
 
 def _unfit(call: Call) -> str | None:
-    """What is wrong with the tensors, for this kernel."""
+    """Why the tensors do not suit this kernel; None where they do."""
     q, k, v = call.q, call.k, call.v
     dtype = _lowered(call)
     if dtype is None and not q.dtype == k.dtype == v.dtype:
@@ -73,7 +73,7 @@ def run(call: Call) -> Tensor:
 
 
 def again(call: Call) -> Callable[[Tensor], Tensor] | None:
-    """The same for any further query to the same memory.    B H 1 D -> B H 1 R
+    """A function for any further query to the same memory.    B H 1 D -> B H 1 R
 
     None where a step differs from the last by more than its query: by a draw, or a dtype.
     """
@@ -93,7 +93,7 @@ def again(call: Call) -> Callable[[Tensor], Tensor] | None:
 
 
 def prepare(k: Tensor) -> Tensor | None:
-    """What comparing needs of each key by itself, worth keeping between steps; None on a GPU.
+    """What the energies need of each key alone, worth caching between steps; None on a GPU.
 
     There a step is bound by memory, and e^{2k} in float32 is more to read than k.
     """
@@ -101,13 +101,13 @@ def prepare(k: Tensor) -> Tensor | None:
 
 
 def _prepared(call: Call) -> Tensor | None:
-    """The keys as they were prepared for an earlier step, where the memory keeps such things."""
+    """The prepared keys from the memory's cache; None without a cache or a library."""
     kept = call.prepared
     if kept is None or library.missing() is not None:
         return None
     numbers = _numbers(call.k)
-    if kept.get("numbers") != numbers:  # made of other numbers, or not yet
-        with torch.inference_mode(False):  # a later call may want to learn
+    if kept.get("numbers") != numbers:  # the keys have changed, or nothing is cached yet
+        with torch.inference_mode(False):  # a later call may want gradients
             kept["additive"] = prepare(call.k.detach())
         kept["numbers"] = numbers
     found: Tensor | None = kept["additive"]
@@ -115,9 +115,9 @@ def _prepared(call: Call) -> Tensor | None:
 
 
 def _numbers(k: Tensor) -> int | bytes:
-    """Another one whenever keys were written to.    B G S D
+    """A version of the keys, which changes when they are written to.    B G S D
 
-    PyTorch counts how often, but not of tensors made in inference mode: those are read through.
+    PyTorch counts writes, but not to tensors made in inference mode: for those it is a checksum.
     """
     if not k.is_inference():
         return k._version

@@ -1,9 +1,9 @@
-"""The backward pass in Triton: weights again from the log-sum, then each gradient by its own sum.
+"""The backward pass in Triton: weights from the log-sum again, then each gradient by its own sum.
 
 The gradients of the energies of a stretch of queries are written down (`slopes`) and read by two
-kernels that sum over keys and over queries, each along its own copy: what follows along a sum
-follows in memory. With c = 1 / (1 + e^{2q} e^{2k}) - 1/2, tanh = -2c and its derivative is
-4 (1/4 - c²); two neighbours along the sum share a reciprocal.
+kernels that sum over keys and over queries, each from a copy that is contiguous along its sum. With
+c = 1 / (1 + e^{2q} e^{2k}) - 1/2, tanh = -2c and its derivative is 4 (1/4 - c²); two neighbours
+along the sum share a reciprocal.
 """
 
 from collections.abc import Callable
@@ -323,7 +323,7 @@ def backward(
 
 
 def _like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Room for the gradient of a tensor, without its gaps."""
+    """A contiguous tensor for the gradient of another."""
     return x.new_empty(x.shape, dtype=dtype)
 
 
@@ -334,7 +334,7 @@ def _by_tile(
     q, k, v = qkv
     (B, H, T, D), blocks_t = scene.shape, scene.blocks_t
     energies = Energies(scene, q, Back(grad, context, v.dtype))
-    whole = energies.parts[0].blocks == blocks_t  # else the gradients of keys come piece by piece
+    whole = energies.parts[0].blocks == blocks_t  # else gradients of keys add up over stretches
     grad_q = _like(q)
     grad_k, grad_v = (_like(x, None if whole else torch.float32) for x in (k, v))
     grad_w = q.new_empty(B * H * blocks_t, D, dtype=torch.float32)
@@ -358,7 +358,7 @@ def _by_tile(
 
 
 def _slopes(energies: Energies, grad: At, log_sum: At) -> Callable[[Stretch], None]:
-    """What puts slopes where the energies of a stretch are, and weights beside them."""
+    """A function that overwrites the energies of a stretch with slopes, and writes its weights."""
     scene = energies.scene
     unit = scene.unit("v")
     addresses = (
@@ -384,7 +384,7 @@ def _slopes(energies: Energies, grad: At, log_sum: At) -> Callable[[Stretch], No
 def _sums(
     energies: Energies, grad: At, grad_q: At, grad_k: At, grad_v: At, grad_w: At
 ) -> Callable[[Stretch], None]:
-    """What sums the slopes of a stretch over keys and over queries, and weights over queries."""
+    """A function that sums a stretch's slopes over keys and queries, and weights over queries."""
     scene, slopes = energies.scene, energies.energies
     (_, H, _, D), G, blocks_s = scene.shape, scene.G, scene.blocks_s
     unit, width, read = scene.unit("q", "k"), min(64, scene.width), min(64, scene.read)

@@ -1,8 +1,8 @@
-"""Additive energies by themselves on a GPU, and what their gradients are for q, k and w.
+"""Additive energies alone on a GPU, and the gradients of q, k and w from theirs.
 
 Forward is the fused kernel's own first half, whose scratch is copied into the answer; a few queries
 have a kernel of their own, which reads each key once. Backward sums the gradients of the energies,
-`slopes`, over keys and over queries with one kernel, which is told for whose rows: with
+`slopes`, over keys and over queries, by the same kernel in two forms: with
 c = 1 / (1 + e^{2q} e^{2k}) - 1/2, tanh = -2c and its derivative is 4 (1/4 - c²).
 
     dq_td = 4 w_d Σ_s slope_ts (1/4 - c²)      dw_d = -2 Σ_ts slope_ts c
@@ -38,7 +38,7 @@ QUERY_SHARE, KEY_SHARE = 256, 512
 ptxas says of sm_90, not by time.)"""
 
 FEW = 16
-"""Up to so many queries a tile of 64 would be empty for the most part."""
+"""Up to this many queries, most of a tile of 64 would be empty."""
 
 
 def energies(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def energies(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
 
 
 def _by_tile(scene: Scene, q: Tensor, k: Tensor, whole: Tensor) -> Tensor:
-    """A stretch of queries at a time, whose padding stays behind."""
+    """The energies, a stretch of queries at a time, without its padding."""
     _, H, T, S = whole.shape
     made = Energies(scene, q)
     assert made.energies is not None
@@ -96,7 +96,7 @@ def few_kernel(
 
 
 def _by_row(scene: Scene, whole: Tensor) -> Tensor:
-    """The same for a few queries."""
+    """The energies of a few queries."""
     S, D = scene.S, scene.shape[3]
     keys, warps = tuned.row(scene.width)
     launch(
@@ -113,13 +113,13 @@ def _by_row(scene: Scene, whole: Tensor) -> Tensor:
 class Side(NamedTuple):
     """Queries or keys, as the sums over them want them."""
 
-    rows: Tensor  # N rows each of B heads, D filled up to fours, too  B N D
+    rows: Tensor  # N rows each of B heads, D padded to a multiple of four  B N D
     grown: Tensor  # e^{2x}, two neighbours side by side, as one number  B N/2 D int64
     largest: Tensor  # of the magnitudes of each block; NaN where one is  B blocks
 
     @staticmethod
     def of(x: Tensor) -> "Side":
-        """B H N D, filled up with zeros to whole blocks."""
+        """One side from B H N D, padded with zeros to whole blocks."""
         x = x.flatten(0, 1).float()
         rows = pad(x, (0, -x.shape[2] % 4, 0, -x.shape[1] % BLOCK)).contiguous()
         B, N, D = rows.shape
@@ -222,7 +222,7 @@ def backward(grad: Tensor, q: Tensor, k: Tensor, w: Tensor) -> tuple[Tensor, Ten
 
 
 def _cut(x: Tensor, like: Tensor) -> Tensor:
-    """What is there of a gradient, in the dtype of its tensor."""
+    """A gradient without its padding, in the dtype of its tensor."""
     return x[..., : like.shape[-1]].to(like.dtype).contiguous()
 
 
@@ -237,7 +237,7 @@ def _sum(
     *,
     keys: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradient of x, and of queries what each tile of them adds to that of the score vector."""
+    """The gradient of x; from queries also what each tile adds to that of the score vector."""
     B, heads, length, D = x.shape
     _, H, T, S = slopes.shape
     many = H // (heads if keys else y.shape[1])

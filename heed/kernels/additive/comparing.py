@@ -1,9 +1,9 @@
-"""Additive energies by themselves: what a reference that must have them asks for.
+"""Additive energies alone, for the reference.
 
-Weights that are handed out, and aligns other than softmax, need the energies T S; the tensor T S D
-behind them nobody needs. The operators heed::additive_energies and heed::additive_energies_backward
-never form it: on a CUDA device they run Triton kernels (compared.py), on the CPU the native
-library. Their twin is the score of the reference. Energies are float32, whatever they are made of.
+Weights that are returned, and aligns other than softmax, need the energies T S, but not the tensor
+T S D behind them. The operators heed::additive_energies and heed::additive_energies_backward never
+form it: on a CUDA device they run Triton kernels (compared.py), on the CPU the native library.
+Their twin is the score of the reference. Energies are float32, whatever the dtype of the inputs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from heed.kernels.additive import native
 from heed.kernels.additive.operator import watched
 
 WIDEST = 2048
-"""Of D on a GPU, as for the whole of additive attention: so many maxima are kept of a block."""
+"""The largest D on a GPU, as for additive attention: a block keeps one maximum per 64 of it."""
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -66,7 +66,7 @@ def _compare_back(grad: Tensor, q: Tensor, k: Tensor, w: Tensor) -> tuple[Tensor
 
 @torch.library.custom_op("heed::additive_energies", mutates_args=())
 def operator(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
-    """The same where somebody looks on: a compiler, a trace."""
+    """The energies as an operator, for a compiler or a trace."""
     return _compare(q, k, w)
 
 
@@ -99,7 +99,7 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
 
 
 def _differentiate_twice(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-    """Through the definition, T S D and all: second derivatives are rare."""
+    """Second derivatives, through the definition and its tensor T S D: they are rare."""
     plainly = torch.autocast(ctx.saved_tensors[0].device.type, enabled=False)
     with torch.enable_grad(), plainly:
         given = [x.detach().requires_grad_() for x in ctx.saved_tensors]

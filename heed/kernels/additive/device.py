@@ -32,10 +32,10 @@ SHARED = tl.constexpr(20.0)
 """Up to this |q| + |k| the product of two denominators stays far below the largest float32."""
 
 SHARED_BY_FOUR = tl.constexpr(10.0)
-"""The same of four denominators."""
+"""Up to this |q| + |k| the product of four denominators does."""
 
 STEEPEST = tl.constexpr(60.0)
-"""Exponents of two are cut here; what is small enough to share never reaches it."""
+"""Exponents of two are clamped here; magnitudes small enough to share never reach it."""
 
 PLAIN_INTEGERS = [
     "T", "S", "H", "G", "blocks_t", "blocks_s", "programs_q",
@@ -43,7 +43,7 @@ PLAIN_INTEGERS = [
     "table_b", "table_h", "table_t", "table_s", "first", "behind", "ahead", "radius",
     "b0", "block0", "blocks", "again", "size",
 ]  # fmt: skip
-"""What may change from call to call without a new compilation."""
+"""Parameters that may change from call to call without a new compilation."""
 
 
 @triton.jit

@@ -219,7 +219,7 @@ def read_kernel(
 
 
 class Energies:
-    """Energies of one stretch of queries after another, in a scratch that all share.
+    """The energies of one stretch of queries after another, in one scratch.
 
     Exponentials (and tanhs) of q and k are made at once: pairs D/2 N 2 and, where `back` asks for
     gradients, rows N/2 D 2, per head; beside them the largest magnitudes. Each step of the
@@ -295,7 +295,7 @@ class Energies:
 def forward(
     q: Tensor, k: Tensor, v: Tensor, w: Tensor, seen: Plan, dropout: float, seed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The context and the log of each query's sum.    -> B H T R, B H T"""
+    """The context and the log-sum-exp of each query.    -> B H T R, B H T"""
     scene = Scene(q, k, v, w, seen, dropout, seed)
     B, H, T, _ = scene.shape
     if T <= 4:

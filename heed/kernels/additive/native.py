@@ -18,8 +18,8 @@ from heed.kernels.strides import broadcast, dense
 
 PAD, ROWS = 16, 8  # as in native.c
 TASKS = 16
-"""A backward pass is cut into at least so many, where there are rows enough: by the shapes alone,
-so that the sums do not depend on the number of threads."""
+"""The fewest tasks of a backward pass, where there are rows enough. It is cut by shapes alone, so
+that the sums do not depend on the number of threads."""
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _CALL = "25qd21qd"  # struct call of native.c
@@ -41,7 +41,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor) -> str | None:
 
 
 def prepare(k: Tensor) -> Tensor:
-    """What comparing needs of each key by itself.    B G S D -> B G S N float32
+    """What the energies need of each key alone.    B G S D -> B G S N float32
 
     A row depends on its key alone, so that rows may be chosen, repeated and joined like keys.
     """
@@ -173,7 +173,7 @@ def backward_step(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of single queries, B H 1 D, and of w, all in float32.
 
-    Those of keys and values go into `sums` (`step_sums`), or with `more` are added there.
+    Those of keys and values are written to `sums` (`step_sums`), or added to them with `more`.
     """
     q, k, v, w, grad = _dense(q), _dense(k), _dense(v), _dense(w), _dense(grad)
     dq, dw = q.new_empty(q.shape), w.new_empty(w.shape)
@@ -190,19 +190,19 @@ def backward_step(
 
 
 def step_sums(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for the gradients of keys and values, in rows filled up.    B G S N"""
+    """Memory for the gradients of keys and values, in padded rows.    B G S N"""
     wide = (-(-x.shape[-1] // PAD) * PAD for x in (k, v))
     dk, dv = (x.new_empty(*x.shape[:-1], N) for x, N in zip((k, v), wide, strict=True))
     return dk, dv
 
 
 def _chunks(q: Tensor, k: Tensor) -> int:
-    """Into how many the queries of a head are cut on the way back."""
+    """Into how many chunks a backward pass cuts the queries of a head."""
     return max(1, min(TASKS // max(1, k.shape[0] * k.shape[1]), -(-q.shape[2] // ROWS)))
 
 
 def _parts(whole: Tensor, chunks: int) -> Tensor:
-    """Room for what each chunk adds, in rows filled up; the whole itself where it will do."""
+    """Memory for what each chunk adds, in padded rows; `whole` itself where that will do."""
     *rows, width = whole.shape
     wide = -(-width // PAD) * PAD
     return whole if chunks == 1 and wide == width else whole.new_empty(chunks, *rows, wide)
@@ -219,13 +219,13 @@ def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tens
 
 
 def _room(k: Tensor) -> Tensor:
-    """For prepared keys, which are float32 as these are."""
+    """Memory for prepared keys, given these in float32."""
     B, G, S, D = k.shape
     return k.new_empty(B, G, S, -(-D // PAD) * PAD + PAD)
 
 
 def _dense(x: Tensor) -> Tensor:
-    """float32 whose last axis has no gaps, and whose signs are those in memory."""
+    """A tensor in float32, with no gaps along the last axis and no lazy negation."""
     return dense(x if x.dtype == torch.float32 else x.float())
 
 
@@ -241,7 +241,7 @@ def _asked(
     prepared: bool,
     fine: bool,
 ) -> tuple[float, ...]:
-    """The numbers of struct call."""
+    """The fields of struct call in native.c."""
     B, H, T, D = q.shape
     _, G, S, _ = k.shape
     room = keys.data_ptr()
@@ -260,7 +260,7 @@ _NOTHING_HIDDEN = (0,) * 17
 
 
 def _numbers(seen: Plan) -> tuple[float, ...]:
-    """The numbers of a plan, as struct call has them."""
+    """The fields of struct call that hold a plan."""
     stop, exists, table, centre, gain, sigma, first, causal, half, radius = seen
     if stop is exists is table is centre is gain is None:
         return *_NOTHING_HIDDEN, first, causal, half, radius, sigma

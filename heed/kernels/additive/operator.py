@@ -53,7 +53,7 @@ def attend(
 ) -> Tensor:
     """The context.    B H T D, B G S D, B G S R, H D -> B H T R
 
-    plainly  no transform or trace is about, so the dispatcher may be passed by
+    plainly  no transform or trace is active, so the dispatcher may be bypassed
     """
     if not plainly:
         context: Tensor = torch.ops.heed.additive(q, k, v, w, *seen, dropout, seed, prepared)[0]
@@ -97,8 +97,8 @@ def compile_ahead(
     *,
     back: bool,
 ) -> None:
-    """Have the kernels of such a call compiled side by side, where none like it was met before."""
-    several = min(q.shape[2], 5)  # a query, or a few, go another way
+    """Compile the kernels of a call in parallel, unless a call like it was met before."""
+    several = min(q.shape[2], 5)  # up to four queries take other kernels
     dtypes = (q.dtype, k.dtype, v.dtype, w.dtype)
     sights = tuple([x is None for x in seen[:5]])
     sizes = (several, q.shape[1] == k.shape[1], q.shape[3], v.shape[3])
@@ -194,14 +194,14 @@ def _differentiate(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | No
 
 
 def _backwards(grad: Tensor, q: Tensor) -> Any:
-    """The operator where somebody looks on, or may want second derivatives, which it refuses."""
+    """The operator under a trace or where second derivatives (which it refuses) may be wanted."""
     if torch.is_grad_enabled() or watched(q) or many_in_one(grad):
         return torch.ops.heed.additive_backward
     return _back_on_cuda if q.is_cuda else _back_on_cpu
 
 
 def watched(*tensors: Tensor) -> bool:
-    """Whether somebody traces or transforms, or a tensor is more than one."""
+    """Whether a trace is active, or a tensor is of a subclass: then the dispatcher must be used."""
     return recorded() or any(type(x) is not Tensor and type(x) is not Parameter for x in tensors)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from heed.kernels.additive.plan import Plan
 
 CHUNK = 1 << 18
-"""How many elements are in hand at once: a mebibyte of float32."""
+"""How many elements are formed at once: a mebibyte of float32."""
 
 WORTH_IT = 1 << 19
 """From how many elements T S D on this is faster than the reference: two to five times forward, one
@@ -94,7 +94,7 @@ def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tens
 
 
 def _row_factors(shape: tuple[int, ...], dropout: float, seed: Tensor, h: int, t: int) -> Tensor:
-    """Those of query t of head h, which do not depend on how the work is cut.    B S"""
+    """The factors of query t of head h, which do not depend on how the work is cut.    B S"""
     row = (int(seed) + 0x9E3779B97F4A7C15 * (h * shape[2] + t + 1)) % (1 << 63)
     draw = torch.empty(shape[0], shape[3], dtype=torch.float32, device="cpu")
     draw.uniform_(generator=torch.Generator().manual_seed(row))
@@ -196,7 +196,7 @@ def _of(x: Tensor, b: slice, h: int, t: slice) -> Tensor:
 
 
 def _sees(seen: Plan, b: slice, h: int, t: slice, S: int) -> Tensor:
-    """Who of these rows sees which key.    b|1 t S"""
+    """Which keys each of these rows sees.    b|1 t S"""
     key = torch.arange(S, device="cpu")
     place = torch.arange(t.start, t.stop, device="cpu")[:, None] + seen.first
     ok = torch.ones(1, t.stop - t.start, S, dtype=torch.bool, device="cpu")

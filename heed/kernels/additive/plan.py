@@ -1,4 +1,4 @@
-"""What the fused additive operators are told of visibility, gain and places: a flat list."""
+"""Visibility, gain and places as the flat arguments of the fused additive operators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan(call: Call) -> Plan:
     """The visibility and the gain of a call, as an operator takes them."""
     seen, gain = sight(call), call.gain
     if not _fits(seen, (*call.q.shape[:3], call.k.shape[2])):
-        call.dense_visible()  # which says what does not fit
+        call.dense_visible()  # raises, and says what does not fit
     return Plan(
         seen.stop,
         seen.exists,
@@ -50,7 +50,7 @@ def plan(call: Call) -> Plan:
 
 
 def _fits(seen: Sight, shape: tuple[int, ...]) -> bool:
-    """Whether every table is as large as the attention, B H T S, or one along an axis."""
+    """Whether every table broadcasts to the attention, B H T S; along S it must be whole."""
     B, S = shape[0], shape[3]
     if seen.table is not None:
         axes = zip(seen.table.shape, shape, strict=True)

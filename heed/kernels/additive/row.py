@@ -1,7 +1,8 @@
 """A query or a few, in Triton: each key and value is read once, as it is, and nothing is prepared.
 
 There is no tile of queries to fill, and a call is bound by memory: exponentials of the keys would
-be more to read than the keys. Where one query shares its keys with none, one kernel goes back.
+be more to read than the keys. Where a query shares its keys with no other, one kernel gives all
+gradients.
 """
 
 import torch
@@ -87,9 +88,9 @@ def forward_kernel(
 
 
 def forward(scene: Scene, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The context and the log of each query's sum, for a query or a few.    -> B H T R, B H T
+    """The context and the log-sum-exp of each query, for a query or a few.    -> B H T R, B H T
 
-    Cut along S where there are too few to fill a GPU.
+    The work is cut along S where there are too few queries to fill a GPU.
     """
     B, H, T, D = scene.shape
     R, dtype = scene.R, v.dtype

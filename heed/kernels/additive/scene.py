@@ -1,4 +1,4 @@
-"""What the launches of one pass are told alike, and which queries are taken at a time."""
+"""The arguments that all launches of a pass share, and which queries are taken at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def power_of_2(n: int) -> int:
 
 
 class Scene:
-    """What all launches of a pass are told alike: sizes, inputs, who sees what."""
+    """The arguments that all launches of a pass share: sizes, inputs, who sees what."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Scene:
         self.factors = (float(seen.sigma), float(dropout), boost)
 
     def _look(self, seen: Plan, B: int, H: int, T: int, S: int) -> None:
-        """Who sees what: addresses, the steps of a table, and how far it reaches."""
+        """Set who sees what: addresses, the strides of a table, and how far a query sees."""
         self.stop = self.exists = self.table = self.centre = self.gain_centre = None
         self.table_steps: tuple[int, ...] = (0, 0, 0, 0)
         if seen.stop is not None:
@@ -100,12 +100,12 @@ class Stretch(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Where it begins, and its blocks of queries."""
+        """Its first batch row and first block of queries, and how many blocks it has."""
         return self.b0, self.block0, self.blocks
 
 
 class Back(NamedTuple):
-    """What a backward pass has and a forward pass has not."""
+    """What only a backward pass has."""
 
     grad: At
     context: At
@@ -136,7 +136,7 @@ def layout(
     gains: bool,
     cast: bool,
 ) -> Layout:
-    """For queries B H T D and so many heads of keys, and keys in each.
+    """The layout for queries B H T D, and for how many heads of keys there are, and keys in each.
 
     back  the dtype of values, where gradients are wanted; gains  of centres, too
     cast  the score vector is not float32 yet
@@ -144,7 +144,7 @@ def layout(
     (B, H, T, D), (groups, S) = shape, keys
     blocks_t, blocks_s = -(-T // _ROWS), -(-S // _ROWS)
     padded, block = (D + 3) // 4 * 4, _ROWS * blocks_s * _ROWS
-    held = 4 if back is None else 4 + 4 + back.itemsize  # slopes lie twice, weights beside them
+    held = 4 if back is None else 4 + 4 + back.itemsize  # two copies of slopes, and weights
     budget = tuned.SCRATCH if back is None else tuned.SCRATCH_BACK
     parts = stretches(B, H, blocks_t, block * held, budget)
     size = max(part.rows * part.blocks for part in parts) * H * block

@@ -1,8 +1,8 @@
-"""Single queries to a memory made for the steps of a loop that learns, on the CPU.
+"""Single queries of a loop over steps in training, to a memory made for it, on the CPU.
 
 The gradients of keys and values are as large as the memory at every step. Here each step adds its
-own where those of the others stand already, and the whole is handed over once, at the end of the
-loop. The twin is the operator, step by step.
+own in place to one sum, which is handed over once, at the end of the loop. The twin is the
+operator, step by step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heed.kernels.looping import Rows, first_alone
 def looking(
     k: Tensor, v: Tensor, w: Tensor, seen: Plan, prepared: Tensor | None
 ) -> Callable[[Tensor], Tensor] | None:
-    """Answers one query after the other, B H 1 D -> B H 1 R; None where the operator must."""
+    """A function that answers single queries, B H 1 D -> B H 1 R; None: the operator must serve."""
     rows = getattr(k.grad_fn, "rows", None)
     plain = rows is not None and prepared is not None and v.grad_fn is k.grad_fn
     if not plain or seen.gain_centre is not None or library.missing() is not None:

@@ -1,4 +1,4 @@
-"""Tile sizes, by what was measured: no search at run time, and none that depends on a length."""
+"""Tile sizes, as measured: nothing is searched for at run time."""
 
 from typing import NamedTuple
 
@@ -28,10 +28,10 @@ ENOUGH = 264
 """Programs that keep a large GPU busy: two for each of 132 multiprocessors."""
 
 SCRATCH = 1 << 28
-"""Bytes of energies that are written down at a time; more where 64 queries of all heads need it."""
+"""Bytes of energies that are formed at a time; more where 64 queries of all heads need it."""
 
 SCRATCH_BACK = 3 << 27
-"""Of their gradients, which lie there twice, and weights: a stretch that fills a large GPU."""
+"""Bytes of their gradients (two copies) and weights at a time: enough to fill a large GPU."""
 
 
 def energy(T: int, *, few: bool = False) -> Tile:
@@ -47,7 +47,7 @@ def energy(T: int, *, few: bool = False) -> Tile:
 def depth(D: int, programs: int) -> int:
     """How much of the width one program sums: a slice, where whole rows would be too few.
 
-    It divides the width: nothing is there beyond it.
+    A slice divides the width: kernels mask nothing beyond it.
     """
     return 128 if programs < ENOUGH and D % 128 == 0 else D
 
@@ -70,6 +70,7 @@ ENERGY_REGISTERS = 168
 """For a thread of the energy kernel: three programs to a multiprocessor, not two, and no spills."""
 
 BY_QUERY = Sum(4, 8, 128)
-"""Where slopes are summed over keys; and over queries:"""
+"""How slopes are summed over keys."""
 
 BY_KEY = Sum(4, 8, 128)
+"""How slopes are summed over queries."""

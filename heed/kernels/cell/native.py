@@ -1,4 +1,4 @@
-"""GRUs on the CPU: what `native.c` is told of them. The twins are in heed/models/unrolled.py."""
+"""GRUs on the CPU: the calls of `native.c`. The twins are in heed/models/unrolled.py."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _back = native.Function("heed_gru_back", _STEPS)
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Whether the library computes with such numbers."""
+    """Whether the library serves these tensors."""
     return is_on("cell") and native.reads(*tensors)
 
 
 class Panels(NamedTuple):
-    """Weights of N directions as the products ahead read them, and as those back do.
+    """Weights of N directions in panels, for the forward pass, and turned, for the backward pass.
 
-    weight  N G H, in panels; `feed` G F, of what is fed back, likewise
+    weight  N G H, in panels; `feed` G F, for the input that is fed back, likewise
     bias    N G
     """
 
@@ -38,7 +38,7 @@ class Panels(NamedTuple):
 
     @staticmethod
     def of(weight: Tensor, bias: Tensor, feed: Tensor | None = None) -> Panels:
-        """Laid out for the steps of one loop.    N G H, N G, G F"""
+        """Pack weights for the steps of one loop.    N G H, N G, G F"""
         ahead, back = (torch.stack([panels(w, turned) for w in weight]) for turned in (False, True))
         if feed is None:
             return Panels(ahead, back, bias.contiguous())
@@ -46,18 +46,19 @@ class Panels(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What going back needs: r, z and the state's part of n, where its product left them; and n."""
+    """What the backward pass needs: r, z and W_n h + b_n, where the product left them; and n."""
 
     gates: Tensor  # T N B G
     new: Tensor  # T N B H
 
 
 def ahead(x: Tensor, h: Tensor, states: Tensor, by: Panels, fed: Tensor | None = None) -> Kept:
-    """Write the states after each step, the input's part of the gates given.
+    """Write the states after each step, given the input's part of the gates.
 
-    x       T N B G, and the steps before which the state is known, T N B H
-    fed     B F, where T and N are 1
-    states  room for T N B H; `h` may go on in it, a step behind
+    x       T N B G, that part
+    h       T N B H, the states before each step; h[1:] may be states[:-1], written on the way
+    fed     B F, the input that is fed back, where T and N are 1
+    states  T N B H, written here
     """
     T, N, B, H = states.shape
     native.must_read(x, h, *(() if fed is None else (fed,)))
@@ -80,7 +81,7 @@ def ahead(x: Tensor, h: Tensor, states: Tensor, by: Panels, fed: Tensor | None =
 def back(
     grads: Tensor, h: Tensor, kept: Kept, by_x: Tensor, by_gates: Tensor, by: Panels, fed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Write the gradients of both parts of the gates; those of the first states and of what is fed.
+    """Write the gradients of both parts of the gates; give those of the first states and of `fed`.
 
     T N B H, T N B H, T N B G, T N B G -> N B H, B F
     """
@@ -98,7 +99,7 @@ def back(
 
 
 def _fit(x: Tensor, shape: tuple[int, ...], name: str) -> None:
-    """Refuse what is not as large as the state wants it: the library reads as far as it is told."""
+    """Refuse tensors that do not fit the state: the library checks no bounds."""
     if tuple(x.shape) != shape[-x.dim() :] or x.numel() != math.prod(shape):
         told = " ".join(map(str, x.shape))
         want = " ".join(map(str, shape[-max(2, x.dim()) :]))
@@ -106,11 +107,11 @@ def _fit(x: Tensor, shape: tuple[int, ...], name: str) -> None:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Rows without gaps inside; between them, those of a single step may have some."""
+    """A tensor whose rows have no gaps inside; those of a single step may have gaps between."""
     x = x.resolve_neg()
     return x if x.dim() == 2 and x.stride(1) == 1 else x.contiguous()
 
 
 def _apart(x: Tensor) -> int:
-    """How far it is from one row to the next. Of a single row nobody would have to know."""
+    """The stride from one row to the next."""
     return x.stride(0) if x.dim() == 2 else x.shape[-1]

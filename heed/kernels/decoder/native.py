@@ -40,7 +40,7 @@ class Norm(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What a layer does: its linear maps and its norms."""
+    """A layer: its linear maps and its norms."""
 
     look: Packed  # M -> 3M, query, key and value
     join: Packed
@@ -52,14 +52,14 @@ class Layer(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What a layer's cross-attention looks at."""
+    """The keys and values that a layer's cross-attention reads."""
 
     k: Tensor  # B H D P, the places in whole panels
     v: Tensor  # B H S D
 
     @staticmethod
     def of(k: Tensor, v: Tensor, exists: Tensor | None) -> Source:
-        """B H S D, and which of the places exist, B S: what does not is never heard of."""
+        """Keys and values B H S D, zeroed at places that do not exist, by `exists` B S."""
         if exists is not None:
             k, v = (x.masked_fill(~exists[:, None, :, None], 0.0) for x in (k, v))
         return Source(pad(k.mT, (0, -k.shape[2] % PANEL)).contiguous(), v.contiguous())
@@ -84,7 +84,7 @@ class Stack:
     ) -> None:
         """`table` V M and `exists` B S are read; `bends`: one of BENDS.
 
-        Either all maps are packed, or none is and the rows of each stand side by side.
+        Either all maps are packed, or none is and each is contiguous.
         """
         V, M = table.shape
         S = P = 0
@@ -97,7 +97,7 @@ class Stack:
             hidden = pad(hidden, (0, P - S), value=-torch.inf)
         told = [_told(layers[i], sources[i] if sources else None) for i in range(len(layers))]
         self.layers = torch.frombuffer(bytearray(b"".join(told)), dtype=torch.uint8)
-        self.alive = (table, layers, sources, hidden, last)  # whatever is pointed at
+        self.alive = (table, layers, sources, hidden, last)  # what pointers lead to
         self.table, self.symbols, self.width, self.source = table, V, M, S
         self.depth, self.aligns = len(layers), aligns
         F = layers[0].widen.N
@@ -124,11 +124,12 @@ class Stack:
         sentences: Tensor,
         first: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """One more symbol for each hypothesis: what the output is made of, and where it looked.
+        """Take each hypothesis one symbol further: its last state, and where it looked.
 
         symbols    N, and sentences N: which source each looks at; both int64
-        place      M, what is added for where they stand; or N M, for each its own
-        pasts      of the T places before this one and of this one, which is written: N' L 2 M
+        place      M, the position's vector; or N M, one for each hypothesis
+        pasts      keys and values N' L 2 M of each of the T places before, and of this one, which
+                   is written
         origins    N T, int64: the row of each past that a hypothesis comes from
         first      N, int64: the place where each text begins; None: the first
         Gives N M, and where a layer `aligns` the mean weights of its heads, N S.

@@ -1,12 +1,12 @@
-"""y = x Wᵀ + b for few rows of float32 on the CPU, with weights laid out once.
+"""y = x Wᵀ + b for few rows of float32 on the CPU, with weights packed once.
 
     packed = pack(layer.weight, layer.bias)
     forward(x, packed)                       # M K -> M N
     likeliest(x, packed, 11, end, forbid)    # the best 11 of N log-probabilities of each row
 
-A row gives the same bits alone and among others. What was packed is kept as long as the weight
-lives, and is packed anew when anything in the weight has changed, by whatever road: every call of
-`pack` reads it through, which costs as much as a few products of one row.
+A row gives the same bits alone and among others. Packed weights are cached as long as the weight
+lives, and are packed anew when anything in it has changed, by whatever means: every call of `pack`
+reads it through, which costs as much as a few products of one row.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Packed(NamedTuple):
     """The weights of a linear map in panels of 16 columns, and its bias as it is.
 
     data  ⌈N / 16⌉ K 16; or N K, not packed at all
-    row   0; or how far apart the rows of what is not packed stand
+    row   the stride of rows that are not packed, else 0
     """
 
     data: Tensor
@@ -54,7 +54,7 @@ class Likeliest(NamedTuple):
 
     log_prob  M many, in the order of the symbols' ids
     symbol    M many
-    ending    M, the log-probability of the symbol that ends
+    ending    M, the log-probability of the end symbol
     """
 
     log_prob: Tensor
@@ -63,7 +63,7 @@ class Likeliest(NamedTuple):
 
 
 _kept: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""By weight: where it stood and its mark, and what it was packed to, by the number of rows."""
+"""The cache, by weight and number of rows: the weight's address and mark, and the packed data."""
 
 
 def refusal(*tensors: Tensor | None) -> str | None:
@@ -84,7 +84,7 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
     """The weight N K, or its first `rows` rows, in panels."""
     N, K = (weight.shape[0] if rows is None else rows), weight.shape[1]
     part = weight.detach()[:N]
-    version = None if weight.is_inference() else weight._version  # the former count no changes
+    version = None if weight.is_inference() else weight._version  # inference tensors have none
     place = version, part.data_ptr(), part.stride(0), K, mark(part)
     kept = _kept.setdefault(weight, {})
     known = kept.get(N)
@@ -96,14 +96,14 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
 
 
 def mark(rows: Tensor) -> bytes:
-    """A mark of the numbers of a matrix: any single one that changes will change it.    N K"""
+    """A checksum of a matrix: any single number that changes will change it.    N K"""
     found = torch.empty(MARKS, dtype=torch.int32, device="cpu")
     _mark(rows.data_ptr(), rows.stride(0), found.data_ptr(), *rows.shape)
     return found.numpy().tobytes()
 
 
 def panels(weight: Tensor, turned: bool = False) -> Tensor:
-    """A weight in panels for one loop, which nobody keeps; or its transpose.
+    """A weight, or its transpose, in panels for one loop; they are not cached.
 
     N K -> ⌈N / 16⌉ K 16, or ⌈K / 16⌉ N 16
     """
@@ -117,24 +117,24 @@ def panels(weight: Tensor, turned: bool = False) -> Tensor:
 
 
 HUGE, SLAB = 2**21, 2**24
-"""Bytes of a large page, and of the room that is asked for at once."""
+"""Bytes of a large page, and of the memory that is mapped at once."""
 
 _left = torch.empty(0, device="cpu")
 _taking = threading.Lock()
 
 
 def _room(count: int) -> Tensor:
-    """Room for so many numbers, in large pages where the system has them.
+    """Memory for so many numbers, in large pages where the system has them.
 
-    A step reads every weight once. In pages of 4 kB the processor asks anew for every 64th line of
-    memory where it lies, and a virtual machine asks twice. Weights that are packed one after the
-    other stand in one slab, which lives as long as any of them.
+    A step reads every weight once. In pages of 4 kB the processor looks up an address for every
+    64th cache line, and in a virtual machine twice. Weights that are packed one after the other
+    share a slab, which lives as long as any of them.
     """
     global _left
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(count, dtype=torch.float32, device="cpu")
     size = -(-count // PANEL) * PANEL  # each begins with a line of the cache
-    with _taking, torch.inference_mode(False):  # whoever asks for the rest may not be inferring
+    with _taking, torch.inference_mode(False):  # the rest may be used outside inference mode
         if len(_left) < size:
             many = max(SLAB, -(-4 * size // HUGE) * HUGE)
             slab = mmap.mmap(-1, many + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -157,7 +157,7 @@ def as_it_is(weight: Tensor, bias: Tensor | None = None, rows: int | None = None
 
 
 def forward(x: Tensor, packed: Packed, relu: bool = False) -> Tensor:
-    """x Wᵀ + b, bent if wanted.    M K -> M N"""
+    """x Wᵀ + b, through ReLU if wanted.    M K -> M N"""
     data, bias, N, K, row = packed
     M = x.shape[0]
     y = x.new_empty(M, N)
@@ -171,7 +171,7 @@ def forward(x: Tensor, packed: Packed, relu: bool = False) -> Tensor:
 def likeliest(x: Tensor, packed: Packed, many: int, end: int, forbid: Tensor) -> Likeliest:
     """The best of log_softmax(x Wᵀ + b), but for the forbidden symbols.    M K
 
-    A forbidden symbol's share goes to nobody. Of equal symbols the one with the lowest id is
+    Forbidden symbols still count in the softmax. Of equal symbols the one with the lowest id is
     better. Where fewer than `many` are possible, symbol 0 with -inf fills the row.
     """
     data, bias, N, K, row = packed
@@ -187,7 +187,7 @@ def likeliest(x: Tensor, packed: Packed, many: int, end: int, forbid: Tensor) ->
 
 
 def ahead(packed: Sequence[Tensor], parts: Sequence[Tensor], N: int, bends: bool) -> Tensor:
-    """Σ x_i W_iᵀ of one part or two, bent by tanh if wanted.    B K_i -> B N"""
+    """Σ x_i W_iᵀ of one part or two, through tanh if wanted.    B K_i -> B N"""
     native.must_read(*parts)
     x, *more = (dense(part) for part in parts)
     z, w = (more[0], packed[1]) if more else (x, packed[0])

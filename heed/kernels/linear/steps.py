@@ -1,11 +1,12 @@
-"""A linear map in a loop that learns, on the CPU: one sum for the gradient of its weight.
+"""A linear map for loops over steps in training, on the CPU: one product for its weight's gradient.
 
     ask = mapping(weight)                    # before the loop; None where PyTorch must serve
     ask(x)                                   # x Wᵀ
     mapping(weight, bends=True)(c, h)        # tanh(W [c; h])
 
 Autograd forms a weight's gradient once per step, a matrix of its own each time, and adds them up.
-Here a step leaves its rows behind, and one product of all of them is formed when the last has gone:
+Here the backward pass of a step stores its rows, and one product of all of them is formed at the
+end:
 
     y_t = f(W x_t)        dW = Σ_t δ_tᵀ x_t,    δ_t = dy_t f'(y_t)
 
@@ -41,7 +42,7 @@ def mapping(weight: Tensor, *, bends: bool = False) -> Map | None:
         nonlocal loop
         _check(weight, parts)
         widths = [x.shape[1] for x in parts]
-        # Somebody learnt, and goes on with the same loop; or parts are cut elsewhere.
+        # The weight was updated within the loop, or the parts have other widths.
         if _stands(weight) != loop.stands or loop.rows.widths not in ([], widths):
             loop = _Loop(weight)
         if not loop.rows.widths:
@@ -53,7 +54,7 @@ def mapping(weight: Tensor, *, bends: bool = False) -> Map | None:
 
 
 class _Loop:
-    """A weight as it stands, and what the steps that take it share."""
+    """A weight in its present version, and what the steps that use it share."""
 
     def __init__(self, weight: Tensor) -> None:
         self.rows, self.stands = Rows(), _stands(weight)
@@ -61,12 +62,12 @@ class _Loop:
 
 
 def _stands(weight: Tensor) -> tuple[int, int, bool]:
-    """Another one wherever a weight was written to, or is no longer learnt, or again."""
+    """A version: it changes when the weight is written to, or gradients are turned on or off."""
     return weight.data_ptr(), weight._version, torch.is_grad_enabled()
 
 
 def _check(weight: Tensor, parts: tuple[Tensor, ...]) -> None:
-    """Refuse rows that do not fit: the library reads as far as it is told."""
+    """Refuse rows that do not fit: the library checks no bounds."""
     rows, K = {len(x) for x in parts}, sum(x.shape[-1] for x in parts)
     if any(x.dim() != 2 for x in parts) or len(rows) != 1 or weight.shape[1] != K:
         told = ", ".join(" ".join(map(str, x.shape)) for x in parts)
@@ -74,30 +75,30 @@ def _check(weight: Tensor, parts: tuple[Tensor, ...]) -> None:
 
 
 class Rows:
-    """What steps share while they go ahead, and leave behind while they go back."""
+    """What steps share in the forward pass, and store in the backward pass."""
 
     def __init__(self) -> None:
         self.task = -1
         self.left: list[tuple[Tensor, ...]] = []
         self.widths: list[int] = []  # of the parts
-        self.panels: list[tuple[Tensor, Tensor]] = []  # of their columns, ahead and back
+        self.panels: list[tuple[Tensor, Tensor]] = []  # of their columns, for forward and backward
 
     def lay_out(self, weight: Tensor, widths: list[int]) -> None:
-        """Panels for the columns of each part, where the library serves."""
+        """Pack the columns of each part into panels, where the library serves."""
         self.widths = widths
         if len(widths) <= 2 and library.reads(weight):
             columns = weight.detach().split(widths, 1)
             self.panels = [(native.panels(w), native.panels(w, turned=True)) for w in columns]
 
     def add(self, *rows: Tensor) -> None:
-        """Of one step: the gradient before it is bent, and the parts.    B N, B K₁, B K₂"""
+        """Store a step's rows: the gradient before tanh, and the parts.    B N, B K₁, B K₂"""
         task = torch._C._current_graph_task_id()
         if task != self.task:  # a pass that ended early may have left some behind
             self.task, self.left = task, []
         self.left.append(rows)
 
     def take(self) -> Tensor | None:
-        """The gradient of the weight, once.    N K"""
+        """The gradient of the weight; nothing stays stored.    N K"""
         left, self.left = self.left, []
         if not left or self.task != torch._C._current_graph_task_id():
             return None
@@ -106,7 +107,7 @@ class Rows:
 
 
 class _Shared(torch.autograd.Function):
-    """The weight as it is. Its turn to go back comes when all steps have had theirs."""
+    """Passes the weight through; its backward pass comes after those of all steps."""
 
     @staticmethod
     def forward(ctx: Any, rows: Rows, weight: Tensor) -> Tensor:

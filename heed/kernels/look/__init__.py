@@ -1,1 +1,1 @@
-"""One look of each row at its memory, on the CPU: dot products, softmax, and what is gathered."""
+"""One query of each row to its memory, on the CPU: dot products, softmax, weighted sum."""

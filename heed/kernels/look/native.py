@@ -1,4 +1,4 @@
-"""One look on the CPU: what `native.c` is told of it. The twin is in heed/kernels/single.py."""
+"""One look on the CPU: the calls of `native.c`. The twin is in heed/kernels/single.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _back = native.Function("heed_look_back", _LOOK)
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Whether the library computes with such numbers, and with rows that stand so."""
+    """Whether the library serves these tensors, by dtype and strides."""
     return native.reads(*tensors) and all(x.stride(-1) == 1 and not x.is_neg() for x in tensors)
 
 

@@ -28,7 +28,7 @@ def refusal(call: Call) -> str | None:
 
 
 def refusal_of(align: str, dtype: torch.dtype, device: torch.device) -> str | None:
-    """The same of an align by its name, and of energies."""
+    """Why an align cannot be served, by its name and its energies; None where it can."""
     if align not in ALIGNS:
         return f"it does not know {align}"
     if device.type == "cpu":
@@ -62,8 +62,8 @@ def walk(
 
 
 def spares(S: int, centre: Tensor) -> bool:
-    """Whether windows are better not laid out: a GPU is done with a few million before it would
-    have launched anything of ours.    B H T K"""
+    """Whether a kernel is worth its launch: a GPU forms a few million numbers of windows sooner
+    than it launches one of ours.    B H T K"""
     return centre.device.type == "cpu" or centre.numel() * S > 1 << 24
 
 

@@ -1,7 +1,7 @@
 """The walks' gradients on a GPU: each program steps back over T, from the weights it is given.
 
-The gradient of where a step began lies in one row of memory per head, and is replaced step by step.
-A step that went nowhere has weights of zero: it passes that row on as it is.
+The gradient of the slot that a step began with is one row of memory per head, overwritten at every
+step. A step that went nowhere has weights of zero: it passes that row on as it is.
 """
 
 import torch
@@ -26,7 +26,7 @@ from heed.kernels.scan.tuned import mixture_tile, tile
 from heed.kernels.strides import dense
 
 LENGTHS = ["H", "T", "S", "e_b", "e_h", "e_t", "ok_b", "ok_h", "ok_t", "ok_s"]
-"""What differs from call to call and must not be compiled in."""
+"""Parameters that differ from call to call and must not be compiled in."""
 
 
 @triton.jit(do_not_specialize=LENGTHS)

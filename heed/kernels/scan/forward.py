@@ -25,7 +25,7 @@ from heed.kernels.scan.tuned import mixture_tile, tile
 from heed.kernels.strides import dense
 
 LENGTHS = ["H", "T", "S", "e_b", "e_h", "e_t", "ok_b", "ok_h", "ok_t", "ok_s"]
-"""What differs from call to call and must not be compiled in."""
+"""Parameters that differ from call to call and must not be compiled in."""
 
 
 @triton.jit(do_not_specialize=LENGTHS)

@@ -1,4 +1,4 @@
-"""The walks on the CPU: what `native.c` is told of them."""
+"""The walks on the CPU: the calls of `native.c`."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from heed.kernels.native import Function
 from heed.kernels.strides import dense
 
 KINDS = ("monotonic", "hard", "forward", "forced")
-"""In the order of the C enumeration."""
+"""The kinds of walks, in the order of the C enumeration."""
 
 _walk = Function("heed_scan_forward", "27q")
 _walk_back = Function("heed_scan_backward", "27q")
@@ -105,5 +105,5 @@ def _copy(x: Tensor) -> Tensor:
 
 
 def _like(x: Tensor | None, other: Tensor) -> Tensor:
-    """Room for an answer of the same shape; none where there is nothing to answer."""
+    """Memory for an answer of the shape of x; no elements without x."""
     return other.new_empty(0) if x is None else torch.empty_like(x)

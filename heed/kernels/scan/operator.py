@@ -9,7 +9,7 @@ from torch import Tensor
 from heed.kernels.scan import native
 
 Kind = Literal["monotonic", "hard", "forward", "forced"]
-"""monotonic: what training expects; hard: what evaluation decides."""
+"""Which walk: `monotonic` is the expected one, for training, and `hard` the one for evaluation."""
 
 TWINS: dict[str, Callable[..., Any]] = {}
 """The loops that define all this, `scan` and `mixture`: heed.attention.moving enters them, and a
@@ -171,14 +171,14 @@ def _mixture_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _apart(inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """The same tensors, each standing for itself, though one may come from another."""
+    """Views of the tensors, each a variable of its own, though one may come from another."""
     return [x if x is None else x.view_as(x) for x in inputs]
 
 
 def _again(
     found: Sequence[Tensor], grads: Sequence[Tensor], inputs: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """The gradients once more by the twin, whose own graph can be differentiated in turn."""
+    """The gradients by the twin instead, whose own graph can be differentiated in turn."""
     learning = [x for x in inputs if x is not None and x.requires_grad]
     pairs = [(x, g) for x, g in zip(found, grads, strict=False) if x.requires_grad]
     slopes = iter(

@@ -1,8 +1,8 @@
 """Statistics of attention from queries and keys alone: the weights are never formed.
 
 Its twin is `heed.attention.statistics` of the weights of the reference. The context comes from
-whichever kernel serves the call; what this adds is a second look at q and k. Where only rows are
-asked for, one look may give both (`together`).
+whichever kernel serves the call; this adds a second pass over q and k. Where only rows are asked
+for, one pass may give both (`together`).
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
 
 
 def apart(call: Call, name: str, asked: Summary) -> str | None:
-    """Why context and statistics do not come together, in one pass; None where they do.
+    """Why one pass cannot give both context and statistics; None where it can.
 
     name  the kernel that would serve the call
     """
@@ -102,7 +102,7 @@ def apart(call: Call, name: str, asked: Summary) -> str | None:
 
 @torch.no_grad()
 def together(call: Call) -> tuple[Tensor, Statistics]:
-    """The context, and what can be said of each row, for a call that `apart` does not refuse.
+    """The context and the statistics of each row, for a call that `apart` does not refuse.
 
     B H T R, Statistics
     """
@@ -127,8 +127,8 @@ def together(call: Call) -> tuple[Tensor, Statistics]:
 def context(call: Call, name: str, run: Callable[[Call], Tensor]) -> tuple[Tensor, Tensor | None]:
     """The context from the kernel that was chosen, and log Σ exp(e) where it gives that too.
 
-    PyTorch's fused attention knows each row's log-sum-exp and keeps it to itself; asked through the
-    operator that it would choose, it hands out both, so that one pass over q and k is saved.
+    PyTorch's fused attention computes each row's log-sum-exp but does not return it; the operator
+    that it would choose returns both, which saves a pass over q and k.
     """
     if name != "sdpa" or not call.q.is_cuda or not _bare(call):
         return run(call), None
@@ -148,7 +148,7 @@ def context(call: Call, name: str, run: Callable[[Call], Tensor]) -> tuple[Tenso
 
 
 def _bare(call: Call) -> bool:
-    """Whether PyTorch's fused attention serves the call with nothing in between."""
+    """Whether PyTorch's fused attention serves the call as it is."""
     q, places = call.q, call.places
     plain = q.shape[1] == call.k.shape[1] and q.shape[-1] == call.v.shape[-1]
     half = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] % 8 == 0
@@ -170,12 +170,12 @@ def _tables(seen: Sight) -> tuple[Tensor | None, ...]:
 
 
 def _bias(call: Call) -> Tensor | None:
-    """What is added to the energies, with four axes.    broadcasts to B H T N"""
+    """The bias of the energies, with four axes.    broadcasts to B H T N"""
     bias = call.bias
     return None if bias is None else bias.detach().reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 def _as_fused(x: Tensor) -> Tensor:
-    """In the dtype in which fused attention would compare it."""
+    """A tensor in the dtype in which fused attention would compare it."""
     dtype = None if x.dtype == torch.float64 else lowered(x.device)
     return x if dtype is None else x.to(dtype)

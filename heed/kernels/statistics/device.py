@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 HIDDEN = tl.constexpr(-1000.0)
-"""The exponent of what is hidden: two to it is zero, and zero times it is zero, not NaN."""
+"""The exponent of hidden keys: two to it is zero, and zero times it is zero, not NaN."""
 
 SHIFT = tl.constexpr(14.0)
 UNIT = tl.constexpr(2.0**-14)

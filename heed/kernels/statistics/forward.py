@@ -1,4 +1,4 @@
-"""Two passes over queries and keys: what each row sums to; then everything, in one visit.
+"""Two passes over queries and keys: first each row's log-sum-exp, then everything in one visit.
 
 A program owns a tile of queries and walks over the keys. Nothing is added atomically: what a key
 receives and what a cell of the map gathers is written per tile of queries, and summed afterwards.
@@ -507,7 +507,7 @@ def _log_sum(question: Question, plan: Plan) -> Tensor:
     """log Σ exp(e) of each row, given or found.    B H T"""
     if question.log_sum is not None:
         given = question.log_sum.reshape(question.q.shape[:3])
-        return given.to(torch.float32, copy=True).contiguous()  # it is handed out again
+        return given.to(torch.float32, copy=True).contiguous()  # a copy, since it is returned
     q, k = question.q, question.k
     B, H, T, _ = q.shape
     log_sum = torch.empty(B, H, T, device=q.device)

@@ -1,4 +1,4 @@
-"""Statistics on the CPU: what `native.c` is told of them."""
+"""Statistics on the CPU: the calls of `native.c`."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from heed.kernels import native
 from heed.kernels.statistics.plan import Question, touched
 
 ROWS = 48
-"""Of a task, at most: their energies fit a core's cache up to some 2,000 keys."""
+"""The most rows of a task: their energies fit a core's cache up to some 2,000 keys."""
 TASKS = 16
-"""Into how many tasks work is cut at least, if there are as many rows."""
+"""The fewest tasks that work is cut into, if there are as many rows."""
 SCRATCH = 2**22
-"""Numbers that keys and cells may receive, task by task, before they are added up."""
+"""The most numbers that tasks hold for keys and cells before they are added up."""
 
 _say = native.Function("heed_statistics", "55q2d")
 

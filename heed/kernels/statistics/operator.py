@@ -1,6 +1,6 @@
 """The operator `heed::statistics`: Triton on a GPU, C or PyTorch on the CPU; no gradient flows.
 
-`heed::rows`, in Triton alone, gives the context as well, and says what it can on the way.
+`heed::rows`, in Triton alone, gives the context and the statistics of each row, in one pass.
 
 The first gives, in this order (k is `top`, zero where not asked for):
 
@@ -152,7 +152,7 @@ def _(
 
 
 def room(q: Tensor, R: int) -> Tensor:
-    """For the context, laid out as the queries are where it can be.    B H T D -> B H T R"""
+    """Memory for the context, laid out like the queries where possible.    B H T D -> B H T R"""
     like = torch.empty_like(q)
     same = q.shape[-1] == R and like.stride(-1) == 1
     return like if same else q.new_empty(*q.shape[:3], R)

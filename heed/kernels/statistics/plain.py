@@ -1,4 +1,4 @@
-"""Statistics on the CPU in PyTorch: a block of queries at a time, so that few weights are there."""
+"""Statistics on the CPU in PyTorch, a block of queries at a time, so that few weights are held."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from heed.kernels.statistics.plan import Question
 
 BLOCK = 2**20
-"""How many weights are there at once: what a core's cache still holds."""
+"""How many weights are formed at once: what a core's cache still holds."""
 
 
 def summarise(question: Question) -> list[Tensor]:
@@ -33,7 +33,7 @@ def summarise(question: Question) -> list[Tensor]:
 
 
 def _block(question: Question, k: Tensor, t: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-    """What is said of each of the queries t; and their weights.    n -> B H n each, B H n N"""
+    """The statistics of each of the queries t, and their weights.    n -> B H n each, B H n N"""
     ok = _seen(question, t)
     cut = slice(int(t[0]), int(t[-1]) + 1)
     q = question.q[:, :, cut].to(k.dtype)
@@ -61,7 +61,7 @@ def _block(question: Question, k: Tensor, t: Tensor) -> tuple[tuple[Tensor, ...]
 
 
 def _seen(question: Question, t: Tensor) -> Tensor | None:
-    """Who of the queries t sees whom.    broadcasts to B H n N"""
+    """Which keys each of the queries t sees.    broadcasts to B H n N"""
     S, place = question.S, (question.first + t)[:, None]
     s = torch.arange(S, device=t.device)
     ok: Tensor | None = None
@@ -97,7 +97,7 @@ def _gain(question: Question, t: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _pool(question: Question, weight: Tensor, t: Tensor) -> Tensor:
-    """What the queries t bring to the map: their share of the mean over each cell's queries."""
+    """What the queries t add to the map: their share of the mean over each cell's queries."""
     (rows, columns), T, N = question.map, question.q.shape[2], weight.shape[-1]
     row = torch.arange(rows, device=t.device)[:, None]
     count = -(-(row + 1) * T // rows) - -(-row * T // rows)
@@ -108,5 +108,5 @@ def _pool(question: Question, weight: Tensor, t: Tensor) -> Tensor:
 
 
 def _some(table: Tensor, t: Tensor) -> Tensor:
-    """The rows of the queries t, unless one speaks for all.    ... T ... -> ... n ..."""
+    """The rows of the queries t; a single row serves all queries.    ... T ... -> ... n ..."""
     return table if table.shape[2] == 1 else table[:, :, int(t[0]) : int(t[-1]) + 1]

@@ -1,4 +1,4 @@
-"""What is asked of the kernel, as plain tensors and numbers; and how it is cut into tiles."""
+"""A question to the kernel, as plain tensors and numbers, and how it is cut into tiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST = 131_072
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """Queries, keys, who sees whom, and which statistics are wanted. What is None is not there."""
+    """Queries, keys, who sees whom, and which statistics are wanted; what is missing is None."""
 
     q: Tensor  # B H T D
     k: Tensor  # B G N D, the last `sinks` of them seen by all
@@ -51,7 +51,7 @@ class Question:
 
     @property
     def S(self) -> int:
-        """How many keys stand somewhere."""
+        """How many keys have a place: all but the sinks."""
         return self.k.shape[2] - self.sinks
 
     @property
@@ -74,16 +74,16 @@ class Question:
         return tuple(self.given(x) for x in parts)
 
     def strides(self) -> tuple[int, ...]:
-        """Of the same: stop b, exists b, centre b h, table b h t, bias b h t s."""
+        """The strides of these: stop b, exists b, centre b h, table b h t, bias b h t s."""
         parts = ((self.stop, 1), (self.exists, 1), (self.centre, 2), (self.table, 3))
         return tuple(n for x, axes in (*parts, (self.bias, 4)) for n in broadcast(x, axes))
 
     def strides_of_gain(self) -> tuple[int, ...]:
-        """Of the gain's centre: b h."""
+        """The strides of the gain's centre: b h."""
         return broadcast(self.gain, 2)
 
     def flags(self) -> dict[str, bool]:
-        """What there is to look at."""
+        """Constants that say which restrictions and additions a kernel must look at."""
         return {
             "CAUSAL": self.causal,
             "FIXED": self.half >= 0,
@@ -153,7 +153,7 @@ class Plan:
         return self.walk.keys
 
     def launched(self) -> dict[str, int | None]:
-        """What Triton is told of how to compile."""
+        """The options that Triton compiles with."""
         how = self.walk
         return {"num_warps": how.warps, "num_stages": how.stages, "maxnreg": how.registers}
 

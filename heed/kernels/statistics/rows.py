@@ -1,7 +1,7 @@
-"""The context and what can be said of each row of weights, in one pass over keys and values.
+"""The context and the statistics of each row of weights, in one pass over keys and values.
 
 A program owns a tile of queries, and keeps beside its running softmax what the statistics of rows
-need. What keys receive is known only when a row's sum is, and so is no part of it.
+need. What keys receive follows only from each row's final sum, and is therefore left out.
 """
 
 import math
@@ -21,7 +21,7 @@ from heed.kernels.statistics.tuned import ONE_PASS_FLOAT, ONE_PASS_HALF, Tiles
 from heed.kernels.strides import dense
 
 UNSEEN = tl.constexpr(-1e30)
-"""The energy of what is hidden: finite, so that its weight, zero, times it is zero and not NaN."""
+"""The energy of hidden keys: finite, so that their zero weight times it is zero and not NaN."""
 
 RUN_TIME = (
     "q_b", "q_h", "q_t", "k_b", "k_g", "k_s", "v_b", "v_g", "v_s", "to_b", "to_h", "to_t",
@@ -235,7 +235,7 @@ def _attend(
 
 
 def tile_for(question: Question, R: int) -> Tiles:
-    """The fastest that this GPU's shared memory holds, none taller than the queries need."""
+    """The fastest tile that this GPU's shared memory holds, no taller than the queries need."""
     T, D, size = question.q.shape[2], question.q.shape[3], question.q.element_size()
     masks = (question.table is not None) + (question.bias is not None)
     some = ONE_PASS_FLOAT if question.q.dtype == torch.float32 else ONE_PASS_HALF
@@ -251,7 +251,7 @@ def tile_for(question: Question, R: int) -> Tiles:
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes that a program may take of it."""
+    """The bytes of shared memory that a program may take."""
     if device.type != "cuda":  # Triton's interpreter
         return 232_448
     told: Any = torch.cuda.get_device_properties(device)
@@ -265,8 +265,8 @@ def attend(
     and the place of the peak, B H T.
 
     clean  no value that nobody sees is NaN or infinite
-    said   else the context alone is meant, of the very same kernel; it is there to be compared with
-    tile   other than `tile_for` says
+    said   False: the context alone, by the very same kernel, for comparison
+    tile   instead of the one from `tile_for`
 
     Tensors may lie on the CPU under Triton's interpreter.
     """
@@ -303,7 +303,7 @@ def attend(
 
 
 def _late(question: Question) -> bool:
-    """Whether the scale may wait for the exponent, where it costs nothing.
+    """Whether to apply the scale in the exponent, where it costs nothing.
 
     The largest weight is then one but for rounding: of energies as large as 10⁹ it can be 2^64,
     which bfloat16 can hold.

@@ -1,9 +1,9 @@
 """The largest weights of each row, found while the keys go by, and settled afterwards.
 
 Four threads share a row in the layout of the matrix unit. Each keeps a short sorted list of the
-best of its *groups*: in a tile of keys, the columns 8i + c for one c. Whoever is among the k
-largest of a row lies in one of the k groups with the largest best, so that one comparison network a
-group replaces k searches through the tile. Of what a group holds behind its best, the largest is
+best of its *groups*: in a tile of keys, the columns 8i + c for one c. Each of the k largest of a
+row lies in one of the k groups with the largest best, so that one comparison network a group
+replaces k searches through the tile. Of the weights behind the best of their groups the largest is
 remembered; where that reaches the k-th of the row, `settle` looks through the groups again.
 """
 

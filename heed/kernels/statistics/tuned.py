@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 
 SCRATCH = 256 * 2**20
-"""Bytes that what keys and cells receive, tile by tile of queries, may take before it is summed."""
+"""The most bytes of what keys and cells receive from tiles of queries, before it is summed."""
 
 Tiles = tuple[int, int, int, int]
 """Queries and keys of a tile, warps, stages of the pipeline."""
@@ -29,7 +29,7 @@ class Walk(NamedTuple):
 
 
 def walk(T: int, width: int, dtype: torch.dtype, *, long: bool, looked_up: bool) -> Walk:
-    """For queries of this width.
+    """The walk for queries of this width.
 
     long       rows do not stay in the cache: fewer programs side by side read more of it again
     looked_up  a table or a bias is read for every pair, which takes registers

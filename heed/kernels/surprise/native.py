@@ -1,4 +1,4 @@
-"""Cross entropy on the CPU: what `native.c` is told of it."""
+"""Cross entropy on the CPU: the call of `native.c`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def judge(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """-log p of the right symbols, its mean over all symbols, and the gradient of the bias.
 
-    Logits come without their bias, and leave as the gradient of the smoothed sum by them: p
-    less 1 - ε at the right symbol, less ε/V. Without `learning` they are spoilt.
+    Logits come without their bias, and are overwritten in place with the gradient of the smoothed
+    sum: p, less 1 - ε at the right symbol, less ε/V. Without `learning` they are left undefined.
 
     n V, V, n -> n, n, V
     """
     n, V = logits.shape
     low, high = right.aminmax()
-    if low < 0 or high >= V:  # the library would read what is not there
+    if low < 0 or high >= V:  # the library checks no bounds
         raise IndexError(f"a symbol is to be one of {V}; labels go from {low} to {high}")
     right, bias = right.contiguous(), None if bias is None else bias.contiguous()
     found = logits.new_empty(2, n)

@@ -21,7 +21,7 @@ from heed.records import Call
 from heed.visible import Causal, Coarse, Near, Window, conjuncts
 
 WIDEST = 8192
-"""Of D and R on a GPU: a single query's row is held whole."""
+"""The largest D and R on a GPU: a single query's row is held whole."""
 
 HALVES = (torch.bfloat16, torch.float16)
 LAST = 2**31 - 1
@@ -61,9 +61,9 @@ def _no_window(call: Call) -> str | None:
 
 
 def _too_short(call: Call, coarse: Coarse | None, narrow: list[Window | Near]) -> str | None:
-    """Why a table is as good: most of it would be visited anyway."""
+    """Why a table is as good, if it is: most of it would be visited anyway."""
     if call.gain is not None and call.q.device.type == "cuda":
-        return None  # the other way is a dozen launches, however short the text
+        return None  # the reference takes a dozen launches, however short the text
     halves = [x.half for x in narrow]
     if coarse is not None:
         halves.append(coarse.half + coarse.member.shape[-1])
@@ -74,7 +74,7 @@ def _too_short(call: Call, coarse: Coarse | None, narrow: list[Window | Near]) -
 
 
 def _no_machine(call: Call) -> str | None:
-    """Why this machine or these tensors are not for it."""
+    """Why this machine or these tensors do not suit it; None where they do."""
     q, D, R = call.q, call.q.shape[3], call.v.shape[3]
     if q.dtype != torch.float32 and q.dtype not in HALVES:
         return f"it takes float32 and narrower numbers, not {q.dtype}"
@@ -100,7 +100,7 @@ def run(call: Call) -> Tensor:
 
 
 def _rows(call: Call) -> Rows | None:
-    """Where a step of a loop that learns leaves what it owes to keys and values; None: nowhere."""
+    """Where a loop over steps in training stores rows for keys and values; None: nowhere."""
     if not call.q.is_cuda or call.q.shape[2] != 1 or isinstance(call.visible, Coarse):
         return None
     return steps.rows_of(call.k, call.v)
@@ -142,7 +142,7 @@ def _described(call: Call, view: Sight) -> Geometry:
 
 
 def _coarse(call: Call, coarse: Coarse) -> Geometry:
-    """Blocks beside the window: from where on each is seen, and what its energies gain."""
+    """The geometry with blocks: the place from which each is seen, and what its energy gains."""
     see = _described(call, sight(replace(call, visible=coarse.inner)))
     N, size = coarse.member.shape[1:]
     place = torch.arange(N * size, device=call.q.device, dtype=torch.int32).view(N, size)
@@ -154,5 +154,5 @@ def _coarse(call: Call, coarse: Coarse) -> Geometry:
 
 
 def _seed(call: Call) -> Tensor | None:
-    """Drawn on the device, so that a captured graph drops something else at each replay."""
+    """A seed drawn on the device, so that a captured graph drops others at each replay."""
     return torch.randint(2**62, (1,), device=call.q.device) if call.dropout else None

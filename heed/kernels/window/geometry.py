@@ -1,4 +1,4 @@
-"""Who sees whom, as the operator is told it, and as pointers, numbers and flags for the device."""
+"""Who sees whom: arguments of the operator, and pointers, numbers and flags for the kernels."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Geometry:
 
     @property
     def boost(self) -> float:
-        """What a kept weight is raised by."""
+        """The factor on a kept weight."""
         return 1 / (1 - self.dropout) if self.dropout < 1 else 0.0
 
     def numbers(self) -> tuple[int, ...]:
@@ -68,12 +68,12 @@ class Geometry:
         return self.first, max(self.half, 0), self.radius, max(self.block, 1), self.threshold
 
     def rates(self) -> tuple[float, float, float]:
-        """Energies to base 2, the gain's steepness to base 2, what a kept weight is raised by."""
+        """The energies' scale to base 2, the gain's steepness to base 2, a kept weight's factor."""
         rate = math.log2(math.e) / (2 * self.sigma * self.sigma) if self.sigma else 0.0
         return self.scale * math.log2(math.e), rate, self.boost
 
     def flags(self) -> dict[str, bool | int]:
-        """What the compiler may leave out."""
+        """Constants that say what is used: the compiler leaves out the rest."""
         return {
             "CAUSAL": self.causal,
             "FIXED": self.half >= 0 and not self.block,
@@ -89,7 +89,7 @@ class Geometry:
 
 
 def strides(see: Geometry) -> tuple[int, ...]:
-    """Of centres and peaks by row and head; of what exists, stops and opens by row."""
+    """Strides of centres and peaks by row and head; of `exists`, `stop` and `opens` by row."""
     return (
         *broadcast(see.centre, 2),
         *broadcast(see.peak, 2),
@@ -100,7 +100,7 @@ def strides(see: Geometry) -> tuple[int, ...]:
 
 
 def coarseness(S: int) -> int:
-    """How many of the last bits of a place must go, for S of them to fit into two bytes."""
+    """How many low bits of a place to drop, so that S places fit into two bytes."""
     return max(0, S.bit_length() - 15)
 
 
@@ -110,7 +110,7 @@ def padded(width: int) -> int:
 
 
 def widths(D: int, R: int) -> dict[str, int]:
-    """Of keys and of values: as they are, filled up, and what of it is held at a time."""
+    """The widths of keys and values: as they are, padded, and how much is held at a time."""
     DP, RP = padded(D), padded(R)
     return {"D": D, "DP": DP, "R": R, "RP": RP, "SD": min(DP, SLICE), "SR": min(RP, SLICE)}
 
@@ -121,10 +121,10 @@ def unit(*tensors: Tensor) -> int:
 
 
 def precision(x: Tensor) -> str:
-    """Of products: float32 is not to be rounded to its first ten bits."""
+    """The precision of products: float32 must not be rounded to TF32."""
     return "ieee" if x.dtype == torch.float32 else "tf32"
 
 
 def by_rows(x: Tensor) -> Tensor:
-    """Rows that lie in one piece each, as a load wants them."""
+    """A tensor whose rows are contiguous, as loads need them."""
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()

@@ -9,7 +9,7 @@ from heed.kernels.window import native, plain
 from heed.kernels.window.geometry import Geometry, by_rows
 
 ALONE = 64
-"""Up to so many queries are met as one tile, in whatever order they come."""
+"""Up to this many queries form one tile, in whatever order they come."""
 
 _INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? centre, Tensor? peak, Tensor? stop, Tensor? exists, "
@@ -31,7 +31,7 @@ def window(q: Tensor, k: Tensor, v: Tensor, see: Geometry) -> Tensor:
 
 
 def _told(see: Geometry) -> tuple[Any, ...]:
-    """A description, as the operator takes it."""
+    """A geometry as arguments of the operator."""
     return (
         *(see.centre, see.peak, see.stop, see.exists, see.opens, see.logs, see.seed),
         *(see.first, see.half, see.radius, see.block, see.sigma, see.scale),
@@ -40,12 +40,12 @@ def _told(see: Geometry) -> tuple[Any, ...]:
 
 
 def _heard(told: tuple[Any, ...], order: Tensor | None, ranked: Tensor | None) -> Geometry:
-    """The same as a description again."""
+    """The geometry that such arguments describe."""
     return Geometry(told[0], order, ranked, *told[1:])
 
 
 def _sorts(centre: Tensor | None, rising: bool, T: int) -> bool:
-    """Whether queries must be put in order, for a tile of them to touch few keys."""
+    """Whether queries must be sorted, so that a tile of them touches few keys."""
     return centre is not None and not rising and T > ALONE
 
 
@@ -91,7 +91,7 @@ def _backward(run: Any, q: Tensor, k: Tensor, v: Tensor, *inputs: Any) -> Four:
 
 
 def _or_nothing(like: Tensor, order: Tensor | None, ranked: Tensor | None) -> tuple[Tensor, Tensor]:
-    """An operator returns tensors, empty where there is nothing to say."""
+    """Order and ranks, as empty tensors where there are none: an operator returns tensors."""
     nothing = like.new_empty(0, dtype=torch.int64), like.new_empty(0, dtype=torch.int16)
     return nothing[0] if order is None else order, nothing[1] if ranked is None else ranked
 

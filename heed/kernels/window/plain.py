@@ -82,10 +82,10 @@ def attended(q: Tensor, k: Tensor, v: Tensor, see: Geometry) -> Tensor:
 def gradients(
     q: Tensor, k: Tensor, v: Tensor, see: Geometry, grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Those of the ten tensors that the operator takes, themselves differentiable.
+    """The gradients of the ten tensors that the operator takes, differentiable in turn.
 
-    Each stands for itself here, though one may be, or come from, another: what a key is as a query
-    is not the key's to answer for.
+    Each tensor is a variable of its own here, though one may be, or come from, another: a key that
+    is also a query has its gradient as a key alone.
     """
     q, k, v = (x.view_as(x) for x in (q, k, v))
     peak = None if see.peak is None else see.peak.view_as(see.peak)

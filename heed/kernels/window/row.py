@@ -224,7 +224,7 @@ def serves(q: Tensor, see: Geometry) -> bool:
 def forward(
     q: Tensor, k: Tensor, v: Tensor, see: Geometry, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Context B H 1 R (in a dtype of its own, if so) and log-sum-exp to base 2, B H 1.
+    """Context B H 1 R (in `dtype`, if given) and log-sum-exp to base 2, B H 1.
 
     Queries, keys and values may differ in dtype: each number is read as it is, and made float32.
     """
@@ -277,7 +277,7 @@ def gradients(
 
 
 def _constants(given: tuple[Tensor, ...], see: Geometry) -> tuple[dict[str, int], dict[str, int]]:
-    """What a kernel is compiled for, and how."""
+    """The constants that a kernel is compiled for, and the options of its launch."""
     D, R = given[0].shape[3], given[2].shape[3]
     wide = {"D": D, "DP": padded(D), "R": R, "RP": padded(R), "UNIT": unit(*given)}
     flags = see.flags()

@@ -1,8 +1,8 @@
-"""Single queries to a memory made for the steps of a loop that learns, on a GPU.
+"""Single queries of a loop over steps in training, to a memory made for it, on a GPU.
 
 The gradients of keys and values are as large as the memory, and nearly all of them are zero at any
-one step. Here a step leaves its rows behind, and two products form the gradients of the whole loop
-at its end (see `looping.py`). Nor is anything cast beforehand: a step reads numbers as they are, so
+one step. Here a step only stores its rows, and two products form the gradients of the whole loop at
+its end (see `looping.py`). Nor is anything cast beforehand: a step reads numbers as they are, so
 that all it keeps is as small as its query. The twin is the operator, step by step.
 """
 
@@ -20,7 +20,7 @@ from heed.kernels.window.geometry import Geometry, by_rows
 
 
 def rows_of(k: Tensor, v: Tensor) -> Rows | None:
-    """Where the steps of a loop leave their rows; None for a memory that was made for no loop."""
+    """Where the steps of a loop store their rows; None for a memory that was made for no loop."""
     rows: Rows | None = getattr(k.grad_fn, "rows", None)
     if rows is None or v.grad_fn is not k.grad_fn:
         return None
