@@ -1,4 +1,4 @@
-"""What both integrations need: masks of other conventions as visibility and something added."""
+"""What both integrations need: masks of other conventions as visibility and an added bias."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Added(Position):
 
 
 def parted(name: str, mask: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A mask of numbers that are added to energies: what it lets be seen, and what it adds there.
+    """Split a mask of numbers that are added to energies: what may be seen, and what is added.
 
-    Hidden is what has -inf or nearly the lowest number of its dtype. (Added to every energy of a
-    row, that number would make the row uniform or NaN; here such a row sees nothing.)
+    Places with -inf or nearly the lowest number of the dtype are hidden. (Added to every energy of
+    a row, that number would make the row uniform or NaN; here such a row sees nothing.)
     """
     if not mask.is_floating_point():
         raise Refused(f"{name} holds booleans, or numbers that are added; got {mask.dtype}")
     seen = mask > torch.finfo(mask.dtype).min / 2
     added = mask.where(seen, 0)
-    # Kernels that take no bias can serve a mask that only hides; to ask a GPU would be to wait.
+    # Kernels that take no bias can serve a mask that only hides; on a GPU to look would be to wait.
     known = mask.is_cpu and not torch.compiler.is_compiling() and not mask.requires_grad
     return seen, None if known and not bool(added.any()) else added
 
 
 def sum_of(*tables: Tensor | None) -> Tensor | None:
-    """Of those that are there."""
+    """The sum of the tables given; None without any."""
     there = [table for table in tables if table is not None]
     return sum(there[1:], there[0]) if there else None

@@ -4,7 +4,7 @@
     subject.looks(["a text"])         every layer and head, from fused attention
     subject.hear("a text")            every call, to be walked through
 
-A folder may be anybody's; what guards against it is in `opening.py`.
+A folder may come from anybody; `opening.py` guards against what it may hold.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from heed.viewing.words import Said
 
 LIMIT = 2**32  # bytes of maps that are kept
 LONGEST = 200  # symbols that are written at most
-UNLIMITED = 10**6  # places from which a tokeniser means that there is no limit
+UNLIMITED = 10**6  # from so many places on a tokeniser means that there is no limit
 MASKED = re.compile(r"\[MASK\]|<mask>")
 CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A text as a model is given it, and the words of its attentions.
+    """A text as a model reads it, and the words of its attentions.
 
     given   what the model is called with
     source  the words that an encoder, or the only stack, reads
@@ -53,7 +53,7 @@ class Read:
     remark: str = ""
 
     def words(self, path: str) -> tuple[Sequence[str], Sequence[str] | None]:
-        """Those that ask an attention, and those that are asked."""
+        """The words of an attention's queries, and those of its keys; None: the same."""
         if not self.target or (kind := _part(path)) == "encoder":
             return self.source, None
         return self.target, self.source if kind == "cross" else self.before
@@ -68,7 +68,7 @@ def _part(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Every attention while a text is read."""
+    """The calls of every attention while a text was read."""
 
     calls: Mapping[str, Sequence[Asked]]
     read: Read
@@ -76,7 +76,7 @@ class Heard:
 
     @property
     def first(self) -> int:
-        """Where nothing is written, the last word asks: it has seen all that there is to see."""
+        """The query to begin with: where nothing is written, the last, which has seen all words."""
         return 0 if self.read.target else -1
 
     def words(self, path: str) -> Sequence[str]:
@@ -102,14 +102,14 @@ class Foreign:
             huggingface.enable(self.model)
 
     def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
-        """What every attention saw of texts. Of an answer that is given, it reads the words."""
+        """What every attention saw of texts; an answer in `given` is read, rather than written."""
         if not texts:
             raise Refused(f"{self.path} is no run and has no text of its own; give one")
         others = [list(look.readings) for look in given] or [[]] * len(texts)
         return [self._look(*both) for both in zip(texts, others, strict=True)]
 
     def hear(self, text: str) -> Heard:
-        """Every call while a text is read."""
+        """The calls of every attention while a text is read."""
         read = self._read(text)
         with listen(self.model) as heard:
             self._call(read)
@@ -178,7 +178,7 @@ class Foreign:
 
     @torch.inference_mode()
     def _written(self, read: Read, written: str | None) -> Read:
-        """The answer of an encoder-decoder, written greedily or given: it is read once more."""
+        """The text with the answer of an encoder-decoder, written greedily or given, to be read."""
         ids = read.given["input_ids"]
         start = self.model.config.decoder_start_token_id
         if written is None:
@@ -226,7 +226,7 @@ class Foreign:
         ]
 
     def _answer(self, said: Any, read: Read) -> str:
-        """What the model makes of a text, in a few words."""
+        """The model's answer to a text, in a few words."""
         if self.head == "causal":
             return str(self.tokeniser.decode(said.logits[0, -1].argmax().tolist()))
         if self.head == "label":

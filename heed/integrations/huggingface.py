@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "heed"
-"""Under which transformers knows heed's attention."""
+"""The name under which transformers knows heed's attention."""
 
 CHILD = "heed_stand_in"
 BEFORE = "_attention_before_heed"
@@ -66,7 +66,7 @@ IGNORED = frozenset(
 
 
 def enable(model: PreTrainedModel) -> PreTrainedModel:
-    """Let every attention of a model go through heed. `disable(model)` gives it back.
+    """Let every attention of a model go through heed; `disable(model)` undoes it.
 
     Models whose attention does not go through transformers' AttentionInterface are refused.
     """
@@ -106,7 +106,7 @@ def disable(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _register() -> None:
-    """The attention and the mask function, always together: a mask that nobody makes is no mask."""
+    """Register the attention and the mask function, always together: else no mask is made."""
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ImportError as error:
@@ -119,8 +119,8 @@ def _register() -> None:
 
 
 def _exchangeable(model: PreTrainedModel) -> bool:
-    """Whether a model lets its attention be exchanged for any, told of masks as fused attention is:
-    where none is made, the module itself knows whether it only looks back."""
+    """Whether a model lets any attention be put in, with masks as for fused attention: where none
+    is made, the module itself says whether it is causal."""
     told = getattr(model, "_supports_sdpa", False)
     any_other = getattr(model, "_supports_attention_backend", False)
     return model._can_set_attn_implementation() and bool(told or any_other)
@@ -136,8 +136,8 @@ def _attends(module: nn.Module) -> bool:
 def mask(*given: Any, **named: Any) -> Tensor | None:
     """Who may look where, as booleans B 1 T S; None where the attention knows it by itself.
 
-    The same as for PyTorch's fused attention, but that of padding alone (which is the same for all
-    queries) only B S is kept.
+    It is the mask for PyTorch's fused attention; of one for padding alone, which is the same for
+    all queries, only B S is kept.
     """
     from transformers import masking_utils
 
@@ -161,7 +161,7 @@ def attention(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What transformers calls in place of its own: B H T D, B G S D -> B T H D, and the weights.
+    """The attention that transformers calls: B H T D, B G S D -> B T H D, and the weights.
 
     The weights are formed where the model is asked for them (output_attentions=True).
     """
@@ -228,7 +228,7 @@ def _predicate(table: Tensor) -> Visible:
 
 
 def _weights_asked(module: nn.Module, others: dict[str, Any]) -> bool:
-    """Whether whoever called the model wants the weights in its output."""
+    """Whether the caller of the model wants the weights in its output."""
     if others.get("output_attentions"):
         return True
     config = getattr(module, "config", None)
@@ -264,22 +264,22 @@ class CappedDot(Score):
 
 
 _built = SimpleNamespace()
-"""The mechanisms that were built, each by its own name: see heed.attention.functional."""
+"""The mechanisms built so far, as attributes: see heed.attention.functional."""
 
 
 def _mechanism(scale: float, cap: float | None, dropout: float) -> heed.Mechanism:
-    """The attention of a module. It has no weights, so that all that are alike share it."""
+    """The attention of a module. It has no weights, so that modules that are alike share it."""
     made: heed.Mechanism = getattr(_built, _place(scale, cap, dropout))
     return made
 
 
 @torch.compiler.assume_constant_result
 def _place(scale: float, cap: float | None, dropout: float) -> str:
-    """Build it where need be, and give the name under which it is kept.
+    """Build a mechanism unless it exists, and give the attribute of `_built` that holds it.
 
     A compiler calls this while it traces, and looks up what was made.
     """
-    place = f"{scale!r} {cap!r} {dropout!r}".replace(".", ",")  # a compiler would go by the dots
+    place = f"{scale!r} {cap!r} {dropout!r}".replace(".", ",")  # a compiler would split at dots
     if not hasattr(_built, place):
         score = Dot(scale) if cap is None else CappedDot(scale, float(cap))
         setattr(_built, place, heed.Mechanism(score=score, dropout=dropout))

@@ -28,11 +28,11 @@ HEADS = {
     ),
     "none": ("MODEL_MAPPING_NAMES", "AutoModel"),
 }
-"""What can be asked: transformers' table of names, and what opens a folder by it."""
+"""The heads of models: transformers' table of their names, and the class that opens a folder."""
 
-LARGEST = 2**24  # bytes of a file of JSON
-DEEPEST = 1000  # layers
-WIDEST = 2**27  # of any other number
+LARGEST = 2**24  # the most bytes of a file of JSON
+DEEPEST = 1000  # the most layers
+WIDEST = 2**27  # the largest of all other numbers
 POINTER = b"version https://git-lfs"
 
 
@@ -105,7 +105,7 @@ def _json(path: Path, name: str) -> dict[str, Any]:
 
 
 def tokeniser_of(path: Path) -> Any:
-    """What cuts texts for the model of a folder."""
+    """The tokeniser of a folder."""
     from transformers import AutoTokenizer
 
     with clearly(path):
@@ -113,7 +113,7 @@ def tokeniser_of(path: Path) -> Any:
 
 
 def model_of(path: Path, config: Any, head: str, device: torch.device) -> Any:
-    """The network, its weights seen to be there before any is allocated."""
+    """The network of a folder; its weights are checked to be there before any is allocated."""
     import transformers
 
     opener = getattr(transformers, HEADS[head][1])
@@ -165,7 +165,7 @@ def _held(path: Path) -> Iterator[int]:
 
 @contextmanager
 def clearly(path: Path) -> Iterator[None]:
-    """Whatever transformers makes of a folder that is not as it expects, in one line."""
+    """Turn any error of transformers about a folder into a refusal of one line."""
     try:
         yield
     except (HeedError, MemoryError):
@@ -177,7 +177,7 @@ def clearly(path: Path) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the progress bars and warnings of transformers."""
+    """Silence the progress bars and warnings of transformers."""
     try:
         from transformers.utils import logging
     except ImportError:

@@ -43,8 +43,8 @@ def replace(
 ) -> nn.Module:
     """Exchange every `torch.nn.MultiheadAttention` inside a model; gives the model.
 
-    mechanism  another one by its name; with new weights where it has some. Scaled dot products,
-               as they were, unless told
+    mechanism  another one by its name, with new weights if it has any; by default scaled dot
+               products, as before
     modules    only those whose path matches, such as "decoder.*"
     options    of the mechanism
 
@@ -76,7 +76,7 @@ def replace(
 
 
 def _leave_fast_paths(model: nn.Module) -> None:
-    """An encoder packs a padded batch for layers that then call no module for their attention."""
+    """Turn nested tensors off: on a packed batch, an encoder's layers call no attention module."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder) and any(
             isinstance(inner, TorchAttention) for inner in module.modules()
@@ -85,7 +85,7 @@ def _leave_fast_paths(model: nn.Module) -> None:
 
 
 def _check(path: str, module: nn.Module) -> None:
-    """Refuse a module of which something would be lost."""
+    """Refuse a module that would lose something."""
     if type(module) is not nn.MultiheadAttention:
         raise Refused(
             f"{path} is a {type(module).__name__}, with a way of its own that would be lost; "
@@ -99,7 +99,7 @@ class TorchAttention(MultiHeadAttention):
     """heed's heads, called as torch's: masks hide where True, and a pair comes back."""
 
     _qkv_same_embed_dim = False
-    """What torch's layers look at before they compute an attention by themselves."""
+    """False keeps torch's layers from computing the attention by themselves."""
 
     def __init__(self, *given: Any, torch_batch_first: bool = False, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -108,14 +108,14 @@ class TorchAttention(MultiHeadAttention):
 
     @staticmethod
     def like(path: str, module: Any, chosen: dict[str, Any]) -> TorchAttention:
-        """The one that takes a module's place."""
+        """The attention that takes a module's place."""
         if not isinstance(module, TorchAttention):
             _check(path, module)
         made = TorchAttention.from_torch(module, torch_batch_first=module.batch_first, **chosen)
         return made._sharing(module)
 
     def _sharing(self, module: nn.Module) -> TorchAttention:
-        """With the very parameters of another."""
+        """Take over the very parameters of another module."""
         for name, weight in module._parameters.items():
             if weight is not None:
                 self._parameters[name] = weight
@@ -124,7 +124,7 @@ class TorchAttention(MultiHeadAttention):
 
     @property
     def dropout(self) -> float:
-        """On the weights, in training."""
+        """The dropout on the weights, in training."""
         return float(getattr(self.mechanism, "dropout", 0.0))
 
     def forward(  # type: ignore[override]
@@ -138,7 +138,7 @@ class TorchAttention(MultiHeadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As `torch.nn.MultiheadAttention.forward`; the weights are those before dropout.
+        """Attend as `torch.nn.MultiheadAttention` does; the weights are those before dropout.
 
         T B M -> T B M, or B T M -> B T M where batch_first, or T M -> T M
         """
@@ -155,7 +155,7 @@ class TorchAttention(MultiHeadAttention):
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask[None]
         exists, felt = _keys(key_padding_mask, k)
-        # A hint that the mask belies is believed where torch believes it, and nowhere else.
+        # is_causal is taken at its word, whatever the mask says, only where torch does so too.
         hint = is_causal and T == S and not need_weights and key_padding_mask is None
         visible, added = (causal(), None) if hint else self._pairs(attn_mask, q, S)
         bias = sum_of(felt, added)
@@ -188,7 +188,7 @@ class TorchAttention(MultiHeadAttention):
         need: Need,
         statistics: Summary | bool | None,
     ) -> Attended:
-        """heed's own call, with something added to the energies."""
+        """heed's own call, with a bias added to the energies."""
         q, k, v = asked
         check_width("queries", q, self.embed_dim)
         exists, rest = (None, None) if visible is None else visible.split()
