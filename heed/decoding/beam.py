@@ -62,8 +62,8 @@ def beam(
     begin    the symbol that comes first: one for all, or one per sentence (B)
     longest  how many symbols may be written, the end not counted: a number, or one per sentence
              (B). Then the end is written, whatever its probability
-    cut      or else no end is written then, and none is counted: the text could go on
-    width, best, length_penalty, coverage_penalty, patience    see the head of this page
+    cut      then write no end instead, and count none: the text could go on
+    width, best, length_penalty, coverage_penalty, patience    see the head of this module
     forbid   symbols that are never written
     lengths  of the sources (B): the weights returned are cut to them, and the coverage penalty
              leaves out what lies beyond

@@ -21,8 +21,8 @@ from heed.decoding.stepping import (
 )
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
-"""From the log-probabilities of the next symbol to the symbol, knowing which sentences these are
-and how many symbols they have.    N V, N, t -> N"""
+"""Chooses the next symbols by their log-probabilities, given which sentences these are and how many
+symbols they have.    N V, N, t -> N"""
 
 
 @torch.no_grad()
@@ -45,7 +45,7 @@ def greedy(
     begin    the symbol that comes first: one for all, or one per sentence (B)
     longest  how many symbols may be written, the end not counted: a number, or one per sentence
              (B). Then the end is written, whatever its probability
-    cut      or else no end is written then, and none is counted: the text could go on
+    cut      then write no end instead, and count none: the text could go on
     forbid   symbols that are never written
     lengths  of the sources (B): the weights returned are cut to them
     device   of the model; by default that of `lengths`, or else torch's default
@@ -77,7 +77,7 @@ def follow(
         carry = step.carry
         trail.look(step.weight)
         symbols, gain = _next(rules, step, choose, last, who, t)
-        del step  # or its logits would be there beside those of the next step
+        del step  # or its logits would be held beside those of the next step
         total = total + gain
         # The one synchronisation of the step. Where nothing may be written, a sentence ends.
         over = (symbols == rules.end) | (gain == -torch.inf)

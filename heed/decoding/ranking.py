@@ -2,7 +2,7 @@
 
 B sentences, R live hypotheses of each (1 at first, then W, the width), V symbols, S places. The few
 numbers that a beam is made of live on the host, in numpy: a step costs tens of operations on them,
-and there each is many times cheaper. What is as long as V or S stays where the model is.
+each many times cheaper there. What is as long as V or S stays on the model's device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNSEEN = 1e-6  # what a place that was never looked at counts as in the coverage
 
 
 class Plan(NamedTuple):
-    """How hypotheses are ranked, and when it is enough."""
+    """How hypotheses are ranked, and when a sentence is done."""
 
     width: int
     best: int
@@ -52,13 +52,13 @@ class Beams(NamedTuple):
 
     live: Numbers  # B R   log_prob; -inf where there are fewer than R
     kept: Numbers  # B K   the best scores among the finished
-    finished: Numbers  # B    how many there are
+    finished: Numbers  # B    how many have finished
     most: Numbers  # B     (longest + 1)^α
     lengths: Tensor | None  # B   of the sources
     coverage: Tensor | None  # B R S   how much was looked at, where that counts
 
     def only(self, who: Numbers) -> Beams:
-        """Those of some sentences."""
+        """The beams of some sentences."""
         live, kept, finished, most = (x[who] for x in self[:4])
         lengths = None if self.lengths is None else self.lengths[who]
         coverage = None if self.coverage is None else self.coverage[who]
@@ -71,7 +71,7 @@ class Candidates(NamedTuple):
     value: Numbers  # B K   log_prob; -inf where there are fewer
     row: Numbers  # B K   the place in the beam that each goes on from
     symbol: Numbers  # B K
-    tied: bool  # whether another that is equal to the last might have been taken
+    tied: bool  # whether another, equal to the last, might have been chosen in its place
     broken: bool  # whether anything is NaN
 
 
@@ -152,12 +152,12 @@ def reached(beams: Beams, live: Numbers, kept: Numbers) -> Numbers:
 
 
 def candidates(live: Numbers, choices: Choices, many: int, careful: bool) -> Candidates:
-    """The best `many` continuations of each sentence; `careful` also where some are equal.    B R
+    """The best `many` continuations of each sentence; `careful`: right even among equals.    B R
 
     `topk` may choose any of several equal values, in any order. Those it chose are put in order
     here; one more than needed shows whether another might have been chosen, and if so the caller
-    comes again, `careful`, and everything is sorted. It is enough that `many` + 1 of each row can
-    be chosen: what else there is cannot be among the best, unless it is equal to one more.
+    calls again, `careful`, and everything is sorted. It is enough that `many` + 1 of each row can
+    be chosen: no other can be among the best, unless it is equal to one of these.
     """
     log_prob, symbols = choices
     V, K = log_prob.shape[-1], min(many + 1, log_prob[0].numel())
@@ -189,7 +189,7 @@ def as_they_are(live: Numbers, many: int, end: int) -> Candidates:
 
 
 def _ordered(live: Tensor, log_prob: Tensor, K: int, careful: bool) -> tuple[Numbers, Numbers]:
-    """The K best of all, and where; of equals what comes first.    B R, B R V -> B K, B K"""
+    """The K best of all, and their places; of equals the first.    B R, B R V -> B K, B K"""
     if careful:
         total = (log_prob + live[..., None]).flatten(1)
         value, place = (x[:, :K] for x in total.sort(descending=True, stable=True))
@@ -200,7 +200,7 @@ def _ordered(live: Tensor, log_prob: Tensor, K: int, careful: bool) -> tuple[Num
 
 
 def top(live: Tensor, log_prob: Tensor, K: int) -> tuple[Tensor, Tensor]:
-    """The K best continuations of each sentence, and where.    B R, B R V -> B K, B K
+    """The K best continuations of each sentence, and their places.    B R, B R V -> B K, B K
 
     The symbols stand in columns, C deep. Only the K columns with the largest maxima can hold one
     of the K best, and a maximum costs a tenth of a `topk`.

@@ -1,4 +1,4 @@
-"""Sampling: a symbol by chance, from the likeliest ones if wanted."""
+"""Sampling: symbols drawn at random, from the likeliest ones if wanted."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def truncate(sorted_logits: Tensor, top_p: float | None) -> Tensor:
 
 
 def _pick(share: Tensor, generator: Generator | None, clock: Tensor | None) -> Tensor:
-    """A column by chance, in proportion to its share.    N V -> N"""
+    """A column drawn in proportion to its share.    N V -> N"""
     # An exponential race (the fastest of clocks that run at these rates): it takes rows of any
     # length and lets NaN pass, so that the caller can say what is wrong.
     if clock is None:
@@ -102,8 +102,8 @@ def _pick(share: Tensor, generator: Generator | None, clock: Tensor | None) -> T
 def clocks(seeds: Tensor, t: int, symbols: Tensor) -> Tensor:
     """Exponential draws that follow from the seed, the step and the symbol alone.    N, N K -> N K
 
-    A counter put through a hash (SplitMix64; Steele 2014), as in Salmon 2011: no state, so no row
-    knows which others stand beside it. Symbols that are the same for all rows: K.
+    A counter put through a hash (SplitMix64; Steele 2014), as in Salmon 2011: no state, so a row's
+    draws do not depend on the rows beside it. Symbols that are the same for all rows: K.
     """
     row = _mixed(_mixed(seeds) + signed((t + 1) * GOLDEN))
     bits = _logical_shift(_mixed(row[:, None] + (symbols + 1) * signed(GOLDEN)), 11)
@@ -126,7 +126,7 @@ def _logical_shift(x: Tensor, by: int) -> Tensor:
 
 
 def signed(number: int) -> int:
-    """Its lowest 64 bits, as int64 has them."""
+    """The lowest 64 bits of a number, as an int64."""
     return (number + 2**63) % 2**64 - 2**63
 
 

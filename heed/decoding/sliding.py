@@ -45,7 +45,7 @@ class Slid(NamedTuple):
 
     @property
     def logits(self) -> Tensor:
-        """Of the next symbol, formed when they are asked for.    N V"""
+        """The logits of the next symbol, formed when they are asked for.    N V"""
         return self.step.logits
 
     @property
@@ -55,16 +55,16 @@ class Slid(NamedTuple):
 
 
 class ChoosySlid(Slid):
-    """The same of a model that knows the best few symbols."""
+    """Such a step of a model that can choose the best few symbols."""
 
     def likeliest(self, many: int, end: int, forbid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As the model says."""
+        """The model's own choice."""
         assert isinstance(self.step, Choosy)
         return self.step.likeliest(many, end, forbid)
 
 
 def first_seen(n: int, places: int) -> int:
-    """From which symbol on a text of n symbols is seen."""
+    """The first symbol that is seen of a text of n symbols."""
     half = places - places // 2
     return -(-max(0, n - places) // half) * half
 
@@ -81,13 +81,13 @@ def padded(texts: list[list[int]], device: torch.device | str) -> tuple[Tensor, 
 
 
 class Sliding:
-    """A model with P places as one without an end, over the protocol of `stepping.py`."""
+    """A model with P places as one without a limit, over the protocol of `stepping.py`."""
 
     def __init__(self, model: Model, places: int, device: torch.device | str) -> None:
         self.model, self.places, self.device = model, places, device
 
     def begin(self, texts: list[list[int]]) -> Carry:
-        """After these texts, which may be empty and of any length."""
+        """Begin after these texts, which may be empty and of any length."""
         text, lengths = padded([t[first_seen(len(t) + 1, self.places) :] for t in texts], "cpu")
         whole = torch.tensor([len(t) for t in texts], dtype=torch.long)
         return self._begun(text, lengths, whole)
@@ -108,7 +108,7 @@ class Sliding:
         return ChoosySlid(step, after) if isinstance(step, Choosy) else Slid(step, after)
 
     def _anew(self, carry: Carry) -> Carry:
-        """With what is to be seen of each text, once one of them fills all places."""
+        """Begin anew with what is still seen of each text, once one of them fills all places."""
         sizes = carry.lengths.tolist()
         seen = [n - first_seen(n + 1, self.places) for n in sizes]
         T = max(seen)

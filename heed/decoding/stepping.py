@@ -2,7 +2,7 @@
 
 A model is seen as two functions on rows; each row is a hypothesis, and at the start a sentence:
 
-    step(carry, symbols)        read one symbol per row, tell what may come next
+    step(carry, symbols)        read one symbol per row, give the logits of the next
     select(carry, rows, same)   go on with these rows, in this order
 
 The carry belongs to the model: no search looks inside. B sentences, N rows, V symbols, S places of
@@ -20,37 +20,37 @@ from torch import Tensor
 
 from heed.errors import HeedError, Refused, ShapeError
 
-PARTS = 8  # of a vocabulary, normalised one after the other: what is held meanwhile is as small
+PARTS = 8  # of a vocabulary, normalised one after the other, so that little more memory is held
 
 Carry = TypeVar("Carry")
 Carried = TypeVar("Carried", covariant=True)
 
 
 class Step(Protocol[Carried]):
-    """What a model tells after reading one symbol per row."""
+    """What a model returns after reading one symbol per row."""
 
     @property
     def logits(self) -> Tensor:
-        """Of the next symbol.    N V"""
+        """The logits of the next symbol.    N V"""
 
     @property
     def carry(self) -> Carried:
-        """For the next step."""
+        """The carry for the next step."""
 
     @property
     def weight(self) -> Tensor | None:
-        """Where it looked to give these logits.    N S"""
+        """Where the model looked to give these logits.    N S"""
 
 
 @runtime_checkable
 class Choosy(Protocol):
-    """A step that knows the best few symbols of each row without telling of them all."""
+    """A step that can give the best few symbols of each row without the logits of all."""
 
     def likeliest(self, many: int, end: int, forbid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probabilities N K in the order of the symbols' ids, these N K, and the end's, N.
 
-        Those that are forbidden are left out, and their share goes to nobody; of equals the lowest
-        ids are in. K is `many`, or all there are; what cannot be written has -inf.
+        Forbidden symbols are left out but still count in the softmax; of equal ones the lowest ids
+        are in. K is `many`, or all there are; what cannot be written has -inf.
         """
 
 
@@ -103,8 +103,8 @@ class Ending(NamedTuple):
 class Trail:
     """What was written and looked at, step by step, with pointers back to the row before.
 
-    Nothing stored is ever put in a new order: who survived is known at the end, and read backwards
-    then. Memory grows by one row of S weights per live hypothesis and step.
+    Nothing stored is ever reordered: the survivors are known at the end, and are then read
+    backwards. Memory grows by one row of S weights per live hypothesis and step.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Trail:
 
 
 def _to_lists(steps: list[Tensor]) -> list[list[int]]:
-    """One transfer for all."""
+    """The rows of all steps as lists, by one transfer to the host."""
     if not steps:
         return []
     flat = torch.cat(steps).tolist()
@@ -170,11 +170,11 @@ def _path(ending: Ending, parents: list[list[int]]) -> list[int]:
 
 
 class Rules(NamedTuple):
-    """What all searches are told, checked: the same words mean the same everywhere."""
+    """The arguments that all searches share, checked: they mean the same everywhere."""
 
     begin: int | Tensor  # one for all, or each sentence's own, B
     end: int
-    limits: list[int]  # of each sentence
+    limits: list[int]  # how many symbols each sentence may have
     forbid: Tensor
     lengths: list[int] | None
     device: torch.device
@@ -209,10 +209,10 @@ class Rules(NamedTuple):
         return torch.full((len(self.limits),), self.begin, dtype=torch.long, device=self.device)
 
     def log_prob(self, logits: Tensor) -> Tensor:
-        """What may be written next; half precision is widened first.    N V
+        """Log-probabilities of the next symbol; half precision is widened first.    N V
 
-        What is forbidden gets -inf, and its share goes to nobody: the rest stays as the model
-        said, so that a score can be compared with that of a teacher-forced pass.
+        Forbidden symbols get -inf but still count in the softmax: the rest stays as the model
+        gave it, so that a score can be compared with that of a teacher-forced pass.
         """
         if logits.dtype in (torch.float32, torch.float64):
             log_prob = logits.log_softmax(-1)
@@ -227,7 +227,7 @@ class Rules(NamedTuple):
     def choices(self, step: Step[Any], R: int, stop: list[bool], many: int | None) -> Choices:
         """What R hypotheses of each sentence may write; the end alone where it must `stop`.
 
-        many  how many of each are enough, where the model can tell: None for all of them
+        many  how many symbols of each are enough, if the model can choose them; None: all
         """
         rows = torch.tensor(stop, device=self.device).nonzero()[:, 0] if any(stop) else None
         if many is None or not isinstance(step, Choosy):
@@ -245,12 +245,12 @@ class Rules(NamedTuple):
         return Choices(log_prob, symbols)
 
     def last(self, ending: Tensor) -> Tensor:
-        """What the end counts at a limit: nothing where texts are cut; NaN stays NaN."""
+        """The end's log-probability at a limit: 0 where texts are cut; NaN stays NaN."""
         return torch.zeros_like(ending).where(~ending.isnan(), ending) if self.cut else ending
 
 
 def _each(name: str, given: int | Tensor, count: int) -> list[int]:
-    """One number per sentence, as the host sees it."""
+    """One number per sentence, on the host."""
     numbers = given.tolist() if isinstance(given, Tensor) else given
     if isinstance(numbers, int):
         numbers = [numbers] * count
