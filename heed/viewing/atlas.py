@@ -4,7 +4,7 @@
     layers = [Layer.of(f"layer {n}", weight[n], words) for n in range(12)]  # each H T S
     Atlas("What it looked at", [Take("", layers)]).write("look.html")
 
-The plain records between watched attentions and a page. Whoever has tensors makes arrays of them.
+These are the plain records between watched attentions and a page; they take arrays, not tensors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Take:
     side     whose pass it is: a mechanism's, a checkpoint's; two can be laid side by side
     score    a hypothesis' log-probability
     written  the queries are words that were generated one after another
-    opens    the layer whose mean a page opens with; unless told, it does with the first head
+    opens    the layer whose mean a page opens with; by default it opens with the first head
     """
 
     name: str
@@ -90,7 +90,7 @@ class Atlas:
         return cls(title, [Take("", layers)])
 
     def html(self) -> str:
-        """As a block of a page."""
+        """Markup of this block of a page."""
         store = Store(self.budget)
         layers = [layer for take in self.takes for layer in take.layers]
         heads = packed([head for layer in layers for head in layer.heads], store)

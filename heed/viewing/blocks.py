@@ -1,6 +1,6 @@
-"""What a page is made of. Every block is a plain record that can say itself in HTML.
+"""The blocks of a page: plain records, each with its HTML.
 
-Whatever text a block holds is shown as it is: no markup in it is ever obeyed.
+Any text that a block holds is shown as it is: no markup in it ever takes effect.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _cell(value: Value, column: Column, numeric: bool, best: str | None) -> str:
 
 
 def said(value: Value, form: str = "") -> str:
-    """A value as a reader expects it; nothing is a dash."""
+    """A value as a reader expects it; None and NaN are a dash."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
     if isinstance(value, str):
@@ -186,7 +186,7 @@ class Example:
 
 
 def answered(facts: Sequence[tuple[str, str]], note: str) -> str:
-    """Names and values, of which the second is an answer, and what should be known of them."""
+    """Names and values, of which the second is an answer, and a note below them."""
     looks = ("", ' class="answer"')
     each = "".join(
         f"<dt>{written(name)}</dt><dd{looks[n == 1]} dir=auto>{written(value)}</dd>"
@@ -221,8 +221,8 @@ def heat_map(panels: Sequence[Panel], more: str = "") -> str:
 
 
 def packed(panels: Sequence[Panel]) -> dict[str, Any]:
-    """Panels in little room: each list of labels once, each weight in a byte, or in two where there
-    are few: one rounds a weight by up to 1 in 500, and so to other digits than another view's.
+    """Panels as compact data: each list of labels once, each weight in a byte, or in two if there
+    are few, since one byte rounds by up to 1 in 500 and would show other digits than another view.
     """
     few = sum(panel.weight.size for panel in panels) <= FEW
     steps, kind = (65535, "<u2") if few else (255, "u1")

@@ -44,7 +44,7 @@ class Line:
             raise ShapeError(f"line '{self.name}' has {len(self.x)} x and {len(self.y)} y")
 
     def points(self) -> list[tuple[float, float]]:
-        """Those that can be drawn."""
+        """The points that can be drawn."""
         pairs = zip(self.x, self.y, strict=True)
         return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
 
@@ -93,7 +93,7 @@ class LineChart:
         return self.ticks or list(zip(places, draw.ticks(places), strict=True))
 
     def svg(self, style: bool = True) -> str:
-        """As the text of an SVG file; without style where a page has it already."""
+        """The chart as the text of an SVG file; without style where a page has it already."""
         left, right, low, high = self.bounds()
         ticks = steps(low, high, 5)
         names = draw.ticks(ticks)
@@ -144,8 +144,8 @@ class Bars:
 class BarChart:
     """Bars from left to right, one of each name under every label.
 
-    full  what the longest bar there can be stands for, where it is more than the highest value
-    note  what a reader should know of them, below
+    full  the value of a bar of full length, where it is more than the highest value
+    note  what a reader should know of the bars, written below
     """
 
     title: str
@@ -163,12 +163,12 @@ class BarChart:
                 )
 
     def highest(self) -> float:
-        """The length of the longest bar, which starts at zero."""
+        """The value of a bar of full length; bars start at zero."""
         values = [v for bars in self.bars for v in bars.values if math.isfinite(v)]
         return max([*values, self.full]) or 1.0
 
     def svg(self, style: bool = True) -> str:
-        """As the text of an SVG file; without style where a page has it already."""
+        """The chart as the text of an SVG file; without style where a page has it already."""
         left = 16 + max((draw.extent(draw.shortened(x), 13) for x in self.labels), default=0)
         thick, y = (16 if len(self.bars) > 1 else 20), 62.0
         scale = (WIDTH - left - 76) / self.highest()

@@ -1,4 +1,4 @@
-"""Charts for the terminal: lines as dots of braille, bars as blocks; letters where that is all."""
+"""Charts for the terminal: lines as dots of braille, bars as blocks; letters for ASCII alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Canvas:
             self.dot(a[0] + (b[0] - a[0]) * t, a[1] + (b[1] - a[1]) * t, n)
 
     def row(self, row: int) -> Text:
-        """One line of text."""
+        """A row of cells as a line of text."""
         line = Text()
         for dots, n in zip(self.dots[row], self.owner[row], strict=True):
             glyph = LETTERS[n % len(LETTERS)] if self.letters else chr(0x2800 + dots)

@@ -56,7 +56,7 @@ def written(text: str) -> str:
 
 def token(text: str) -> str:
     """A piece of text, not yet safe inside HTML, of which every letter can be seen: one that turns
-    the direction of writing, ends a line or has no look is spelt out."""
+    the direction of writing, ends a line or is invisible is spelt out."""
     if not text.strip(" "):
         return "␣" * len(text)
     return "".join(c if c.isprintable() or c in JOINERS else shown(c) for c in text)
@@ -88,7 +88,7 @@ def colours(
 
 
 def figure(weight: float) -> str:
-    """.93, as short as a cell is small."""
+    """A weight in few letters, such as .93, for a small cell."""
     if abs(weight) < 0.995:
         return f"{weight:.2f}".replace("0.", ".", 1)
     return f"{weight:.1f}" if abs(weight) < 9.5 else f"{weight:.0f}"
@@ -104,7 +104,7 @@ def steps(low: float, high: float, about: int) -> list[float]:
 
 
 def number(value: float) -> str:
-    """As short as it can be said: 12,000; 27.4; 0.031."""
+    """A number, as short as it can be written: 12,000; 27.4; 0.031."""
     if not math.isfinite(value):
         return "–"
     if abs(value) >= 1000:
@@ -160,7 +160,7 @@ def drawing(width: float, height: float, about: str, body: str, style: str = STY
 
 
 def write(path: str | Path, content: bytes) -> None:
-    """All of a file or nothing: whoever reads it never sees a half."""
+    """Write all of a file or nothing: a reader never sees half of it."""
     path = Path(path)
     partial = None
     try:

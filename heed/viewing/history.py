@@ -4,7 +4,7 @@ rich.print(history)                       lines, in the terminal
 history.page().write("history.html")      the same, and the maps under a slider
 
 The maps are those of pictures that were saved on the way. Only their numbers and words are taken
-from the files, which may be anybody's; nothing of their markup reaches a page.
+from the files, which may come from anybody; nothing of their markup reaches a page.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class Scrub:
 
 @dataclass(frozen=True, slots=True)
 class Languages:
-    """A choice of the language in which the page speaks; nothing without its script."""
+    """A choice of the page's language; it is empty without the page's script."""
 
     kind: ClassVar[str] = "history"
 
     def html(self) -> str:
-        """A place for it."""
+        """Markup of the place that the script fills."""
         return '<div class="languages"></div>'
 
 
@@ -105,13 +105,13 @@ def _said(moment: Moment) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """The numbers of one step, where that is all: a chart would be an empty field with a dot."""
+    """The numbers of the only step: a chart of one step would be an empty field with a dot."""
 
     step: float
     charts: Sequence[LineChart]
 
     def rows(self) -> list[tuple[str, float, str]]:
-        """What was measured, how much it is, of what."""
+        """The name, value and unit of each number."""
         return [
             (chart.title if len(chart.lines) == 1 else f"{chart.title} · {line.name}", y, chart.y)
             for chart in self.charts
@@ -120,7 +120,7 @@ class Once:
         ]
 
     def drawn(self) -> Grid:
-        """As a terminal shows it."""
+        """A table for the terminal."""
         grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
         for name, side in ((self.title, "left"), ("", "right"), ("", "left")):
             grid.add_column(name, justify=side)  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ class History:
             yield Text(shown(self.note), "dim")
 
     def blocks(self) -> list[Block]:
-        """As parts of a page."""
+        """The blocks of a page."""
         blocks: list[Block] = [Languages(), self._once() or Charts(self.charts)]
         if self.moments:
             blocks += [Heading("Along the way"), Scrub(self.moments)]
@@ -168,7 +168,7 @@ class History:
         return blocks
 
     def _once(self) -> Once | None:
-        """What there is to say of the only step, where no line leads on to another."""
+        """The numbers of the only step; None where there are several."""
         steps = {x for chart in self.charts for line in chart.lines for x, _ in line.points()}
         return Once(steps.pop(), self.charts) if len(steps) == 1 else None
 

@@ -130,7 +130,7 @@ class Plot:
         return self.top + self.cell * len(self.panel.rows) + 48
 
     def body(self) -> str:
-        """All of it, from a corner at zero."""
+        """The markup of the whole plot, its corner at zero."""
         title = draw.lettered((0, 15), self.panel.title, 15, longest=48, more=' font-weight="600"')
         return title + self._columns() + self._rows() + self._cells() + self._legend()
 
@@ -169,7 +169,7 @@ class Plot:
         )
 
     def _cells(self) -> str:
-        """Squares of colour; numbers in them where there is room, and where not too many a tip."""
+        """Squares of colour, with numbers where there is room, and tooltips unless too many."""
         share = draw.shares(self.panel)
         colour = draw.colours(share)
         told = share.size <= TOLD

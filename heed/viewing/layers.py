@@ -68,8 +68,8 @@ class Layer:
         keys: Iterable[str] | None = None,
         kind: Kind | None = None,
     ) -> Layer:
-        """From a function of a head, a first query and one past the last, asked once for each block
-        of rows: a head of any length is never there as a whole.    -> n S"""
+        """From a function of a head, a first query and one past the last, called once per block of
+        rows: a head of any length is never held as a whole.    -> n S"""
         words = cls._words(queries, keys, kind)
         T, S = len(words[0]), len(words[1])
 
@@ -90,7 +90,7 @@ class Layer:
         statistics: Mapping[str, ArrayLike] | None = None,
         rows: Mapping[int, ArrayLike] | None = None,
     ) -> Layer:
-        """From what the fast path says of weights it never formed.    H rows columns
+        """From a pooled map, which the fast path gives without weights.    H rows columns
 
         statistics  by the names of `heed.records.Statistics` (entropy, peak, received, ...), each
                     H T, `received` H S; or by any name, one number for each head
@@ -109,7 +109,7 @@ class Layer:
         return layer.knowing(**_summarised(statistics or {}))
 
     def knowing(self, **statistics: ArrayLike) -> Layer:
-        """The same, with further numbers for each head: an alignment error, a probe's score."""
+        """The layer with further numbers for each head: an alignment error, a probe's score."""
         given = {key: np.asarray(value, np.float64) for key, value in statistics.items()}
         for key, value in given.items():
             if value.shape != (len(self.heads),):
@@ -181,7 +181,7 @@ def _three(name: str, weight: ArrayLike) -> NDArray[Any]:
 
 
 def _heads(name: str, count: int, build: Callable[[int], Pyramid]) -> tuple[Pyramid, ...]:
-    """Every head; what is wrong with one is said with its name."""
+    """Build every head; an error names the head."""
     found = []
     for h in range(count):
         try:
@@ -192,7 +192,7 @@ def _heads(name: str, count: int, build: Callable[[int], Pyramid]) -> tuple[Pyra
 
 
 def _summarised(statistics: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.float64]]:
-    """One number for each head of what was said of each query or key."""
+    """One number for each head, from statistics of each query or key."""
     found: dict[str, NDArray[np.float64]] = {}
     for name, values in statistics.items():
         array = np.asarray(values, np.float64)

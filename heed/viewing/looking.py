@@ -31,12 +31,12 @@ class Look:
 
     source    the text
     text      the answer
-    named     what the answer is, where it is more than that
+    named     what a page calls the answer, where that says more than "answer"
     takes     the passes over it: one, or one for each hypothesis; none without attention
     item      what a page says of it beside the maps, given a remark: an item of its list
     figures   what else a page shows of it
     remark    what a reader should know, such as that the text was cut
-    readings  the answers as somebody else could read them again
+    readings  the answers in a form that another model can read
     every     whether a terminal draws every head by itself, or all of them small
     """
 
@@ -56,7 +56,7 @@ class Look:
         return [panel for take in self.takes[:1] for one in take.layers for panel in one.panels()]
 
     def drawn(self) -> list[Any]:
-        """As a terminal shows it."""
+        """The maps as a terminal shows them."""
         maps: list[Any] = []
         if self.panels:
             maps = [SmallMaps(self.panels)]
@@ -64,7 +64,7 @@ class Look:
         return maps
 
     def blocks(self, budget: int, *, titled: bool) -> list[Block]:
-        """As parts of a page; `titled` where there are several."""
+        """The blocks of a page; `titled` where it shows several texts."""
         found: list[Block] = [Heading(_heading(self.source))] if titled else []
         found += [] if self.item is None else [Examples([self.item(self.remark)])]
         found += (
@@ -87,8 +87,8 @@ def _heading(text: str) -> str:
 def beside(mine: Look, theirs: Look, sides: tuple[str, str]) -> Look:
     """What two models saw of one text, side by side.
 
-    Where answers are read word by word, the second has read the first's: only of the same words can
-    maps be compared. That is said, since its own answer stands beside.
+    Where answers are read word by word, the second model has read the first one's: maps can only be
+    compared over the same words. The remark says so, since its own answer is shown beside.
     """
     takes = [
         replace(take, side=side)
@@ -107,7 +107,7 @@ def beside(mine: Look, theirs: Look, sides: tuple[str, str]) -> Look:
 
 
 def page(title: str, looks: Sequence[Look], walks: Sequence[Sequence[Told]] = ()) -> Page:
-    """All of it, each text with its walks below.
+    """A page of all texts, each with its walks below.
 
     walks  of each text
     """

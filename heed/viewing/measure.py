@@ -1,9 +1,9 @@
-"""What can be said of attention weights in a number: small functions on plain arrays.
+"""Measures of attention weights: small functions on plain arrays.
 
 Weights are `... T S`: queries look (T), keys are looked at (S). Rows need not sum to one, as some
 mechanisms give less: each is taken as shares of its own mass, and a row that looks at nothing
-counts for nothing. Where a query stands among the keys when there are fewer of them is what causal
-attention says too: the last query stands at the last key.
+counts for nothing. As in causal attention, the last query stands at the last key, however many
+queries there are.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sharpness(weight: ArrayLike) -> Floats:
 
 
 def diagonality(weight: ArrayLike) -> Floats:
-    """How the place looked at goes along with the place it is looked at from, -1 to 1.
+    """How the places of queries correlate with the places they look at, -1 to 1.
 
     The correlation of t and s under the weights as masses: 1 on a diagonal (of any slope), -1 where
     the order is reversed, 0 where either tells nothing of the other.    ... T S -> ...
@@ -66,7 +66,7 @@ def moments(share: Floats, t: ArrayLike, s: ArrayLike) -> Floats:
 
 
 def correlation(moments: Floats) -> Floats:
-    """Of t and s; 0 where one of them does not vary.    ... 6 -> ..."""
+    """The correlation of t and s; 0 where one of them does not vary.    ... 6 -> ..."""
     mass = np.maximum(moments[..., 0], TINY)
     t, s, tt, ss, ts = (moments[..., n] / mass for n in range(1, 6))
     # What rounding leaves of a variance that is zero must not pass for one.
@@ -84,7 +84,7 @@ def sink_mass(weight: ArrayLike, sinks: int = 1) -> Floats:
 
 
 def coverage(weight: ArrayLike) -> Floats:
-    """How much of the keys was looked at, 0 to 1: what each received, at most 1, on the mean.
+    """How much of the keys was looked at, 0 to 1: the mean of what each received, at most 1.
 
     The quantity inside the coverage penalty of Wu et al. (2016), §7.    ... T S -> ...
     """
@@ -92,7 +92,7 @@ def coverage(weight: ArrayLike) -> Floats:
 
 
 def agreement(weight: ArrayLike) -> Floats:
-    """How alike heads look, 0 to 1: one less the Jensen-Shannon divergence in bits, over rows.
+    """How alike heads look, 0 to 1: one less their Jensen-Shannon divergence in bits, row by row.
 
     H T S -> H H
     """
@@ -130,7 +130,7 @@ def rollout(weights: ArrayLike, residual: float = 0.5) -> Floats:
 
 
 def value_weighted(weight: ArrayLike, value: ArrayLike, out: ArrayLike | None = None) -> Floats:
-    """‖α f(v)‖: how long is what each key brings to each query (Kobayashi et al. 2020, §3).
+    """‖α f(v)‖: the norm of what each key brings to each query (Kobayashi et al. 2020, §3).
 
     Keys whose values are short, as those of sinks often are, count for little. `value` has been
     projected, and `out` is each head's part of the output projection.
@@ -189,7 +189,7 @@ def effective_rank(weight: ArrayLike) -> Floats:
 
 
 class Tally:
-    """The statistics of one head, from its rows block by block: they are never all there."""
+    """The statistics of one head, from its rows block by block: they are never all held."""
 
     def __init__(self, T: int, S: int) -> None:
         self.T, self.S = T, S
@@ -199,7 +199,7 @@ class Tally:
         self.received = np.zeros(S)
 
     def add(self, start: int, weight: NDArray[Any]) -> None:
-        """The rows from `start` on.    n S"""
+        """Add the rows from `start` on.    n S"""
         seen = np.flatnonzero(weight.any(0))  # what is hidden from all of them takes no time
         weight = weight if len(seen) == self.S else weight[:, seen]
         mass = weight.sum(-1, dtype=np.float64)
@@ -219,7 +219,7 @@ class Tally:
         self.received[seen] += weight.sum(0)
 
     def result(self) -> dict[str, float]:
-        """Each statistic by its name, on the mean over the rows that look anywhere."""
+        """Each statistic by its name, as the mean over the rows that look anywhere."""
         entropy, distance, sharpness, sink = map(float, self.sums / max(self.rows, 1))
         return {
             "entropy": entropy + 0.0,
@@ -232,7 +232,7 @@ class Tally:
 
 
 def _dot(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Σ a b, row by row first, which keeps what single precision has."""
+    """Σ a b, row by row first, which loses fewer digits in single precision."""
     return float(np.einsum("ts,ts->t", a, b).sum(dtype=np.float64))
 
 

@@ -1,8 +1,8 @@
 """Pyramids of any size in a file of bounded size: pooled maps first, exact tiles while they fit.
 
-Tiles are deflated and put into one store in the order of their worth: all that is coarse, then what
-is fine and heavy. What does not fit is left out, and whoever looks there sees the next coarser
-level.
+Tiles are deflated and put into one store in the order of their worth: first all coarse ones, then
+fine ones, the heaviest first. What does not fit is left out, and a page shows the next coarser
+level there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heed.viewing.pyramid import LEAST, TILE, Level, Pyramid, Tile
 
 
 class Store:
-    """One text that holds all bytes, each piece deflated; pieces know where they are in it."""
+    """One text that holds all bytes, each piece deflated and known by its place and length."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -24,7 +24,7 @@ class Store:
         self.size = 0
 
     def put(self, content: bytes, must: bool = False) -> tuple[int, int] | None:
-        """Where it begins and how long it is, in letters; None where there is no room left."""
+        """Add a piece: where it begins and how long it is, in letters; None if it does not fit."""
         pack = zlib.compressobj(6, zlib.DEFLATED, -15)
         text = b64encode(pack.compress(content) + pack.flush()).decode()
         if not must and self.size + len(text) > self.budget:
@@ -40,7 +40,7 @@ class Store:
 def packed(heads: Sequence[Pyramid], store: Store) -> list[dict[str, Any]]:
     """Heads as plain data that say where in the store their tiles are.
 
-    The coarsest level of every head is always there, and all rows' scales of what is.
+    The coarsest level of every head is always there, and with each level the scales of its rows.
     """
     data = [_plain(head) for head in heads]
     queue: list[tuple[tuple[float, float], int, int, int | None]] = []
@@ -85,7 +85,7 @@ def _put_tile(level: Level, tile: Tile, data: dict[str, Any], store: Store, must
         data["scale"] = store.put(level.scale.astype("<f4").tobytes(), must)
         if data["scale"] is None:
             return False
-    # Nothing is said of a tile of zeros but that it is one.
+    # A tile of zeros takes no bytes.
     place = store.put(tile.bytes.tobytes(), must) if tile.bytes.any() else (0, 0)
     if place is None:
         return False

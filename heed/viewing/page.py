@@ -55,7 +55,7 @@ class Page:
     language: str = "en"
 
     def html(self) -> str:
-        """All of the file."""
+        """The text of the file."""
         title = drawing.written(self.title)
         scale = " ".join(",".join(map(str, colour)) for colour in drawing.INK)
         body = "\n".join(block.html() for block in self.blocks)
@@ -93,7 +93,7 @@ SCRIPTS = {
     ),
     "history": ("phrases", "history"),
 }
-"""What a page with a block of this kind needs beside what all pages have."""
+"""The scripts that a page with a block of this kind needs beside the shared ones."""
 
 
 def _kinds(blocks: Sequence[Block]) -> tuple[str, ...]:
@@ -103,14 +103,14 @@ def _kinds(blocks: Sequence[Block]) -> tuple[str, ...]:
 
 @cache
 def style(kinds: tuple[str, ...] = ()) -> str:
-    """The page's style, with that of the charts on it."""
+    """The page's style, with that of its charts."""
     own = "".join(_asset(f"{kind}.css") for kind in kinds)
     return drawing.STYLE + chart.STYLE + _asset("page.css") + own
 
 
 @cache
 def script(kinds: tuple[str, ...] = ()) -> str:
-    """What draws the heat maps and sorts the tables."""
+    """The script that draws the heat maps and sorts the tables."""
     own = dict.fromkeys(name for kind in kinds for name in SCRIPTS[kind])
     parts = "".join(_asset(f"{name}.js") for name in (*SHARED, *own))
     ready = 'document.documentElement.dataset.ready = "yes";'
@@ -119,7 +119,7 @@ def script(kinds: tuple[str, ...] = ()) -> str:
 
 @cache
 def policy(kinds: tuple[str, ...] = ()) -> str:
-    """Nothing is loaded or sent; only this script runs and only this style applies."""
+    """The content security policy: nothing is loaded or sent; only this script and style apply."""
     own = f"script-src {_hash(script(kinds))}; style-src {_hash(style(kinds))}"
     return f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
 

@@ -14,7 +14,7 @@ from heed.errors import Refused, ShapeError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
-    """Weights with a name for every row (who looks) and every column (who is looked at)."""
+    """Weights with a name for every row (a query) and every column (a key)."""
 
     title: str
     weight: NDArray[np.float64]  # rows × columns
@@ -45,7 +45,7 @@ class Panel:
             )
 
     def _repr_html_(self) -> str:
-        """A notebook shows the picture."""
+        """The picture, for notebooks."""
         from heed.viewing.image import svg  # which draws panels, and so knows them first
 
         return svg(self)

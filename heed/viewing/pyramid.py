@@ -20,7 +20,7 @@ from heed.viewing.measure import RANKED, Tally, effective_rank
 
 Floats = NDArray[np.float64]
 Rows = Callable[[int, int], NDArray[Any]]
-"""From a first query to one past the last: their weights.    -> n S"""
+"""Takes a first query and one past the last: the weights of these.    -> n S"""
 
 TILE = 128
 FEW = 64 * 64  # weights of a head up to which each takes two bytes
@@ -72,7 +72,7 @@ class Pyramid:
 
 
 def of_weights(weight: NDArray[Any]) -> Pyramid:
-    """A head whose weights are all there.    T S"""
+    """A head from all its weights.    T S"""
     T, S = weight.shape
     head = of_rows(lambda start, stop: weight[start:stop], T, S)
     if 0 < T * S <= RANKED:
@@ -82,7 +82,7 @@ def of_weights(weight: NDArray[Any]) -> Pyramid:
 
 
 def of_rows(rows: Rows, T: int, S: int) -> Pyramid:
-    """A head whose weights are asked for block by block, once."""
+    """A head from a function that gives its weights block by block, each once."""
     steps = levels(T, S)
     down, across = next(each for each in steps if _cells((T, S), each) <= WHOLE)
     exact = (down, across) == (1, 1)
@@ -110,7 +110,7 @@ def of_map(
     rows: Mapping[int, NDArray[Any]] | None = None,
     measured: Mapping[str, float] | None = None,
 ) -> Pyramid:
-    """A head of which only a pooled map is known, as the fast path gives it, and perhaps some rows.
+    """A head from a pooled map, as the fast path gives it, and perhaps some exact rows.
 
     A map of fewer cells than weights has cells of T / rows by S / columns places.
     """

@@ -25,10 +25,10 @@ ROOM = 2**30
 """Bytes that the maps of all attentions may take where they have more cells than the least."""
 
 HEADS = 16
-"""Of an attention, on the safe side."""
+"""How many heads an attention is taken to have, on the safe side."""
 
 Words = tuple[Sequence[str], Sequence[str] | None]
-"""Of queries and keys; without the latter a text looks at itself."""
+"""The words of queries and of keys; without the latter a text looks at itself."""
 
 PLAIN = {
     "self_attn": "self",
@@ -36,17 +36,17 @@ PLAIN = {
     "encoder_attn": "cross",
     "EncDecAttention": "cross",
 }
-"""What modules of other libraries are called here."""
+"""The names given here to modules of other libraries."""
 
 MEMBER = "members."
-"""Begins the paths of networks that stand side by side in a committee, and are no layers."""
+"""How the paths of a committee's networks begin, which stand side by side and are no layers."""
 
 TOLD = ("entropy", "peak", "spread")
-"""What is told of each head where its weights were not formed: the mean over its queries."""
+"""Statistics of a head whose weights were not formed, each as the mean over its queries."""
 
 
 def summary(attentions: int) -> Summary:
-    """What to ask of every call: memory that no longer grows with the square of a text.
+    """What to ask of every call, so that memory does not grow with the square of a text.
 
     The fewer attentions there are, the longer is a text whose maps are exact.
     """
@@ -80,10 +80,10 @@ def layer(
     *,
     row: int = 0,
 ) -> Layer | None:
-    """The heads of one attention; None where neither weights nor a map were kept, or nobody asked.
+    """The heads of one attention; None without weights and map, or without queries or keys.
 
-    Words that are fewer than the places belong to a text that ends in padding, which is left out
-    where the weights are there; else places without a word are numbered.
+    Fewer words than places mean a text that ends in padding, which is left out where there are
+    weights; else places without a word are numbered.
     """
     said = record._statistics
     weight = _exact(record, row)
@@ -106,7 +106,7 @@ def layer(
         return Layer.of(name, weight, fitted(queries, T), fitted(others, S), kind)
     assert said is not None
     assert said.received is not None
-    looked = np.maximum((_array(said.mass[row]) > 0).sum(-1), 1)  # at nothing: counts for nothing
+    looked = np.maximum((_array(said.mass[row]) > 0).sum(-1), 1)  # queries that look at anything
     told = {name: _array(getattr(said, name)[row]).sum(-1) / looked for name in TOLD}
     told["received"] = _array(said.received[row])
     cells = _array(said.map)[row]
@@ -129,13 +129,13 @@ def _whole(said: Statistics) -> bool:
 
 
 def _size(said: Statistics) -> tuple[int, int]:
-    """How many asked and were asked, of statistics with a map: those say what keys received."""
+    """T and S of statistics with a map: these have what keys received, too."""
     assert said.received is not None
     return said.mass.shape[2], said.received.shape[2]
 
 
 def _array(x: Any) -> NDArray[Any]:
-    """Of any device and dtype."""
+    """An array of a tensor of any device and dtype."""
     return np.asarray(x.detach().float().cpu().numpy())
 
 
@@ -167,12 +167,12 @@ def short(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _unnamed(parts: list[str]) -> list[str]:
-    """Without the word that all of this is about."""
+    """The parts of a path without "attention" at its end."""
     return parts[:-1] if len(parts) > 1 and parts[-1] == "attention" else parts
 
 
 def _numbered_once(parts: list[str]) -> list[str]:
-    """Without numbers after the first: where in its layer an attention stands."""
+    """The parts without numbers after the first, which only say where in a layer it stands."""
     first = next((n for n, part in enumerate(parts) if part.isdecimal()), len(parts))
     return [part for n, part in enumerate(parts) if n <= first or not part.isdecimal()]
 

@@ -32,7 +32,7 @@ WITHIN = "looked at across, looking down"
 
 
 class HeatMap:
-    """A panel as a heat map, fitted to the console it is printed on; what was cut is said."""
+    """A panel as a heat map, fitted to the console it is printed on; a note says what was cut."""
 
     def __init__(self, panel: Panel, axes: str = "source across, target down") -> None:
         self.panel, self.axes = panel, axes
@@ -63,7 +63,7 @@ class Paint(Protocol):
         """One weight, `width` cells wide."""
 
     def legend(self) -> Text:
-        """What the looks mean."""
+        """The key to the colours, numbers or shades."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Range:
 
     @classmethod
     def of(cls, panel: Panel) -> Range:
-        """Those of its weights."""
+        """The range of a panel's weights."""
         low = min(0.0, float(panel.weight.min(initial=0.0)))
         return cls(low, float(panel.weight.max(initial=low)))
 
@@ -103,7 +103,7 @@ class Colours:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Hundredths."""
+    """A number of hundredths."""
 
     dot: str = "·"
     least: int = 4
@@ -166,7 +166,7 @@ class Layout:
         return Text.assemble(line, cells, no_wrap=True)
 
     def notes(self, panel: Panel) -> Iterator[str]:
-        """What was left out."""
+        """Notes on what was left out."""
         every = len(panel.columns)
         if self.columns < every:
             yield f"columns {self.columns + 1} to {every} of {every} do not fit this width"

@@ -3,7 +3,7 @@
     rich.print(told)                              a screen
     Page("one word", told.blocks()).write(path)   every column
 
-The record is plain words and numbers; whose they are it does not know.
+The record holds plain words and numbers, and knows no model.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One query's way.
+    """One query's way through attention, in words and numbers.
 
     columns  what the numbers of every key are, in the order of the stages; the weight is the last
     context  the sum of what the keys gave; empty where nothing is gathered
@@ -106,7 +106,7 @@ class Told:
         return sorted((key for key in self.keys if not key.hidden), key=lambda key: -key.weight)
 
     def rest(self, few: int) -> str:
-        """What is left of a list of so many."""
+        """What follows the first `few` keys, and why others are hidden, in one line."""
         left, whys = self.ranked()[few:], [key.hidden for key in self.keys if key.hidden]
         said = []
         if left:
@@ -160,7 +160,7 @@ class Told:
         return grid
 
     def blocks(self) -> list[Block]:
-        """As a section of a page."""
+        """The blocks of a page."""
         names = [Column("key"), *(Column(name, ".4f") for name in self.columns)]
         gathers = [Column("a·v")] if self.context else []
         hides = [Column("hidden")] if any(key.hidden for key in self.keys) else []
@@ -207,7 +207,7 @@ class Section:
 
 
 def number(x: float) -> str:
-    """Three decimals, or the powers of ten where those say nothing."""
+    """A number with three decimals, or in powers of ten where those say nothing."""
     if not math.isfinite(x):
         return "–"
     if x and not 0.0005 <= abs(x) < 10_000:

@@ -45,7 +45,7 @@ class Weighed:
 
     @property
     def panel(self) -> Panel:
-        """The same as a panel of one row."""
+        """The words and weights as a panel of one row."""
         return Panel.of(self.title, [list(self.weights)], [""], self.words)
 
     def heaviest(self) -> list[tuple[str, float]]:
@@ -54,14 +54,14 @@ class Weighed:
         return sorted(pairs, key=lambda pair: -pair[1])[:MOST]
 
     def bars(self) -> BarChart:
-        """Those as bars of all the weight there is: so none is long where all are alike."""
+        """The heaviest as bars, as shares of the whole weight: none is long where all are alike."""
         found = self.heaviest()
         values = [weight for _, weight in found]
         labels, note = [word for word, _ in found], " · ".join(self._remarks())
         return BarChart(self.title, labels, [Bars("weight", values)], full=1.0, note=note)
 
     def _remarks(self) -> list[str]:
-        """What has no bar, and what a bar is to be compared with."""
+        """Remarks on the words without a bar, and on what to compare a bar with."""
         rest = sorted(map(float, self.weights))[: max(0, len(self.weights) - MOST)]
         more = [f"{len(rest)} more with {number(sum(rest))} in all"] if rest else []
         count = len(self.words)
@@ -92,7 +92,7 @@ class Weighed:
         return draw.drawing(WIDTH, y + 12, f"{self.title}: weighed words", words, rules)
 
     def _colours(self, scale: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        # Half bright at most is a word that has no more than its share: where all are alike, none
+        # A word with no more than an even share is at most half bright: where all are alike, none
         # stands out.
         weight = np.asarray(self.weights, np.float64)
         brightest = max(weight.max(initial=0), min(1, 2 / max(1, len(weight))))
@@ -104,7 +104,7 @@ class Weighed:
 
 
 def _bright(red: int, green: int, blue: int) -> bool:
-    """Whether dark letters are read better on it."""
+    """Whether dark letters are easier to read on this colour."""
     return 0.299 * red + 0.587 * green + 0.114 * blue > 140
 
 
