@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -20,10 +21,12 @@ from heed.running.opening import open_run
 from heed.running.recipe import load, resolve
 from heed.running.stories import story
 from heed.running.stories.documents import kept
+from heed.running.stories.filling import layers
 from heed.running.stories.pretraining import HiddenWords, rows
 from heed.running.train import onward
 from heed.running.walking import walk
 from heed.tasks.pretrain import Hidden, build
+from heed.tasks.pretrainer import Filled
 from heed.training import tensors
 from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
@@ -137,6 +140,12 @@ def test_masks_are_filled_and_pairs_told_apart(server: Server, learnt: Path) -> 
     refused = server.run("predict", learnt, lines, "--method", "beam")
     assert refused.code == 2
     assert "--method is not for runs of the task pretrain" in refused.err
+
+
+def test_a_mean_over_heads_is_called_one() -> None:
+    heads = {f"{n}.self": np.full((count, 2, 2), 0.5) for n, count in enumerate((4, 1))}
+    found = layers(Filled("a b", pieces=["a", "b"], heads=heads))
+    assert [panel.title for panel in found] == ["layer 0 · mean of 4 heads", "layer 1"]
 
 
 def test_masks_that_were_not_read_are_said(server: Server, learnt: Path) -> None:

@@ -88,9 +88,14 @@ class Shown:
 def layers(found: Filled) -> list[Panel]:
     """Every layer, the mean of its heads."""
     return [
-        Panel.of(f"layer {path.split('.')[0]}", weight.mean(0), found.pieces, found.pieces)
+        Panel.of(_mean(path, len(weight)), weight.mean(0), found.pieces, found.pieces)
         for path, weight in found.heads.items()
     ]
+
+
+def _mean(path: str, heads: int) -> str:
+    layer = f"layer {path.split('.')[0]}"
+    return layer if heads == 1 else f"{layer} · mean of {heads} heads"
 
 
 def look(worker: Pretrainer, line: str) -> Look:

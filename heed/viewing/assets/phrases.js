@@ -39,6 +39,7 @@ const PHRASES = {
     [/^Lines$/, "连线"],
     [/^what it weighed/, "词的权重"],
     [/, mean of (\d+) heads$/, "，$1 个头的平均"],
+    [/ · mean of (\d+) heads$/, " · $1 个头的平均"],
     [/, mean of (\d+) members$/, "，$1 个成员的平均"],
     [/, mean of (\d+) members with (\d+) heads each$/, "，$1 个成员各 $2 个头的平均"],
     [/^(\d+) more with (\S+) in all( · |$)/, "另有 $1 个，共 $2$3"],
