@@ -26,7 +26,7 @@ _BRIGHT = "".join(
     for n, bright in enumerate(BRIGHT)
 )
 STYLE = f"@media screen and (prefers-color-scheme: dark) {{\n{_BRIGHT}}}\n"
-WIDTH, HEIGHT = 560, 310
+WIDTH, HEIGHT, MARGIN = 560, 310, 16
 MARKED = 40  # points up to which a line shows each of them
 DRAWN = 400  # points of a line at most
 
@@ -109,7 +109,7 @@ class LineChart:
         )
         body += _named_axes(self.x, self.y)
         body += "".join(self._line(frame, n, line) for n, line in enumerate(self.lines))
-        return _framed(body, f"{self.title}: line chart", HEIGHT, style)
+        return _framed(body, f"{self.title}: line chart", (WIDTH, HEIGHT), style)
 
     def _line(self, frame: Frame, n: int, line: Line) -> str:
         body = "".join(_stroke(frame, n, line.name, piece) for piece in line.pieces())
@@ -169,33 +169,51 @@ class BarChart:
 
     def svg(self, style: bool = True) -> str:
         """The chart as the text of an SVG file; without style where a page has it already."""
-        left = 16 + max((draw.extent(draw.shortened(x), 13) for x in self.labels), default=0)
-        thick, y = (16 if len(self.bars) > 1 else 20), 62.0
+        several = len(self.bars) > 1
+        left = (
+            MARGIN + 8 + max((draw.extent(draw.shortened(x), 13) for x in self.labels), default=0)
+        )
+        thick, y = (16, 62.0) if several else (20, 42.0)  # a legend is between them and the title
         scale = (WIDTH - left - 76) / self.highest()
-        body = _titled(self.title) + _legend([bars.name for bars in self.bars])
+        names = [bars.name for bars in self.bars]
+        body, right = _titled(self.title) + _legend(names), self._heading(names)
         for place, label in enumerate(self.labels):
             middle = y + thick * len(self.bars) / 2 + 4
             body += draw.lettered((left - 8, middle), label, 13, anchor="end")
             for n, bars in enumerate(self.bars):
-                body += self._bar(n, (left, y), bars.values[place] * scale, thick, place)
+                long = bars.values[place] * scale
+                body += self._bar(n, (left, y), long, thick, place)
+                named = left + 6 + draw.extent(number(bars.values[place]), 12)
+                right = max(right, named + (max(long, 0) if math.isfinite(long) else 0))
                 y += thick
             y += 9
         if self.note:
             y += 16
-            body += draw.lettered((16, y - 2), self.note, 12.5, "soft", longest=80)
-        return _framed(body, f"{self.title}: bar chart", y + 14, style)
+            body += draw.lettered((MARGIN, y - 2), self.note, 12.5, "soft", longest=80)
+            right = max(right, MARGIN + draw.extent(draw.shortened(self.note, 80), 12.5))
+        width = min(WIDTH, right + MARGIN)
+        return _framed(body, f"{self.title}: bar chart", (width, y + 14), style)
+
+    def _heading(self, names: Sequence[str]) -> float:
+        """Where the title and the legend end."""
+        title = 1.08 * draw.extent(draw.shortened(self.title, 70), 15)  # it is bold
+        marked = [34 + draw.extent(draw.shortened(name), 12.5) for name in names]
+        return MARGIN + max(title, sum(marked) if len(names) > 1 else 0)
 
     def _bar(self, n: int, at: tuple[float, float], long: float, thick: int, place: int) -> str:
-        value = self.bars[n].values[place]
+        value, level = (
+            self.bars[n].values[place],
+            at[1] + thick / 2 + 3.2,
+        )  # of letters half as high
         if not math.isfinite(value):
-            return draw.lettered((at[0] + 6, at[1] + thick - 5), "–", 12, "soft")
+            return draw.lettered((at[0] + 6, level), "–", 12, "soft")
         tip = f"{self.labels[place]}, {self.bars[n].name}: {number(value)} {self.unit}"
         long, colour = max(long, 0.0), n % len(INKS)
         return (
             f'<rect class="heed-mark-{colour}" x="{at[0]:.5g}" y="{at[1]:.5g}" width="{long:.5g}" '
             f'height="{thick - 2}" rx="2" fill="{INKS[colour]}">'
             f"<title>{draw.written(tip)}</title></rect>"
-            + draw.lettered((at[0] + long + 6, at[1] + thick - 4.5), number(value), 12, "soft")
+            + draw.lettered((at[0] + long + 6, level), number(value), 12, "soft")
         )
 
     def _repr_html_(self) -> str:
@@ -293,5 +311,5 @@ def _named_axes(x: str, y: str) -> str:
     )
 
 
-def _framed(body: str, about: str, height: float, style: bool) -> str:
-    return draw.drawing(WIDTH, height, about, body, draw.STYLE + STYLE if style else "")
+def _framed(body: str, about: str, size: tuple[float, float], style: bool) -> str:
+    return draw.drawing(*size, about, body, draw.STYLE + STYLE if style else "")

@@ -6,7 +6,7 @@ rich.print(Weighed("what it weighed", ["a", "fine", "film"], [0.1, 0.8, 0.1]))
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ from heed.viewing.panels import Panel
 from heed.viewing.terminal import SCALE, shown
 
 MOST = 8  # words with a bar
-WIDTH, SIZE, LINE = 680.0, 15.0, 27.0  # of the picture
+WIDTH, SIZE, LINE, HIGH = 680.0, 15.0, 27.0, 22  # of the picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +78,32 @@ class Weighed:
 
     def svg(self, style: bool = True) -> str:
         """The coloured words as the text of an SVG file."""
-        x, y, body = 8.0, 22.0, ""
-        colours = self._colours(draw.INK)
-        for word, weight, colour in zip(self.words, self.weights, colours, strict=True):
-            label = draw.shortened(word)
-            wide = draw.extent(label, SIZE) + 8 if label else 8.0
+        x, y, right, body = 8.0, 22.0, 8.0, ""
+        for label, wide, weight, colour in self._boxes():
             if x > 8 and x + wide > WIDTH - 8:
                 x, y = 8.0, y + LINE
-            body += _word((x, y), wide, label, float(weight), colour)
+            body += _word((x, y), wide, label, weight, colour)
+            right = max(right, x + wide)
             x += wide + 3
         rules = draw.STYLE if style else ""
         words = f'<g class="heed-cells">{body}</g>'
-        return draw.drawing(WIDTH, y + 12, f"{self.title}: weighed words", words, rules)
+        return draw.drawing(right + 8, y + 12, f"{self.title}: weighed words", words, rules)
+
+    def html(self) -> str:
+        """The coloured words as running text of a page, whose lines break where it is narrow."""
+        each = (
+            f'<svg width="{math.ceil(wide)}" height="{HIGH}">'
+            f"{_word((0, 16), math.ceil(wide), label, weight, colour)}</svg>"
+            for label, wide, weight, colour in self._boxes()
+        )
+        return f'<p class="weighed heed-drawing heed-cells">{" ".join(each)}</p>'
+
+    def _boxes(self) -> Iterator[tuple[str, float, float, tuple[int, int, int]]]:
+        """Each word as it is written, how wide, its weight, its colour."""
+        colours = self._colours(draw.INK)
+        for word, weight, colour in zip(self.words, self.weights, colours, strict=True):
+            label = draw.shortened(word)
+            yield label, draw.extent(label, SIZE) + 8 if label else 8.0, float(weight), colour
 
     def _colours(self, scale: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         # A word with no more than an even share is at most half bright: where all are alike, none
@@ -115,8 +129,8 @@ def _word(
     x, y = at
     return (
         f'<g><title>{draw.written(label)}: {weight:.3f}</title><rect x="{x:.5g}" y="{y - 16:.5g}" '
-        f'width="{wide:.5g}" height="22" rx="3" fill="{fill}"/><text x="{x + 4:.5g}" y="{y:.5g}" '
-        f'font-size="{SIZE:g}" fill="{ink}">{draw.written(label)}</text></g>'
+        f'width="{wide:.5g}" height="{HIGH}" rx="3" fill="{fill}"/><text x="{x + wide / 2:.5g}" '
+        f'y="{y:.5g}" font-size="{SIZE:g}" text-anchor="middle" fill="{ink}">{draw.written(label)}</text></g>'
     )
 
 
@@ -138,8 +152,9 @@ class Said:
         """Markup, with all text escaped."""
         picture = ""
         if self.weighed is not None:
-            for svg in (self.weighed.svg(style=False), self.weighed.bars().svg(style=False)):
-                picture += f'<figure class="chart">{svg}</figure>'
+            bars = self.weighed.bars().svg(style=False)
+            picture = f'{self.weighed.html()}<figure class="chart">{bars}</figure>'
         maps = Maps(self.panels).html() if self.panels else ""
         texts = answered(self.facts, self.note)
-        return f'<li class="example wide">{texts}{picture}{maps}</li>'
+        look = "example wide" if self.panels else "example"
+        return f'<li class="{look}">{texts}{picture}{maps}</li>'

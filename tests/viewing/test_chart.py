@@ -112,6 +112,21 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert {"dot", "none", "BLEU", "AER", "80", "20", "40", "–"} <= set(texts(chart))
 
 
+def test_bars_are_no_wider_than_what_is_drawn_and_have_their_value_beside_their_middle() -> None:
+    bars = [Bars("weight", [0.2, 0.05])]
+    tree = ElementTree.fromstring(BarChart("t", ["who", "is"], bars, full=1.0).svg())
+    (bar, _) = (node for node in tree.iter(f"{SVG}rect") if "heed-mark" in node.attrib["class"])
+    end = float(bar.attrib["x"]) + float(bar.attrib["width"])
+    assert end + 20 < float(tree.attrib["width"]) < end + 80  # the value, and a margin
+    (value,) = (node for node in tree.iter(f"{SVG}text") if node.text == "0.2")
+    middle = float(bar.attrib["y"]) + float(bar.attrib["height"]) / 2
+    assert float(value.attrib["y"]) - 0.35 * 12 == pytest.approx(middle, abs=0.5)
+    (title,) = (node for node in tree.iter(f"{SVG}text") if node.text == "t")
+    assert float(bar.attrib["y"]) - float(title.attrib["y"]) < 24  # no room for a legend it has not
+    noted = BarChart("t", ["a"], bars[:0], full=1.0, note="all alike would be 0.0345 each").svg()
+    assert float(ElementTree.fromstring(noted).attrib["width"]) > 200
+
+
 def test_a_single_line_needs_no_legend() -> None:
     assert "alone" not in texts(LineChart("t", [Line("alone", [1, 2], [1, 2])]))
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from heed.errors import Refused, ShapeError
+from heed.viewing.page import Examples, Page
 from heed.viewing.panels import Panel
 from heed.viewing.words import MOST, Said, Weighed
 
@@ -74,6 +77,13 @@ def test_a_picture_is_whole_and_safe() -> None:
     assert len(many.heaviest()) == MOST
 
 
+def test_a_picture_is_no_wider_than_its_words() -> None:
+    root = ElementTree.fromstring(WEIGHED.svg())
+    boxes = list(root.iter("{http://www.w3.org/2000/svg}rect"))[1:]
+    last = float(boxes[-1].get("x", 0)) + float(boxes[-1].get("width", 0))
+    assert float(root.get("width", 0)) == pytest.approx(last + 8, abs=1)
+
+
 def test_a_panel_of_one_row() -> None:
     panel = WEIGHED.panel
     assert panel.weight.tolist() == [[0.1, 0.6, 0.2, 0.1]]
@@ -87,7 +97,33 @@ def test_an_item_of_a_page() -> None:
     assert "<b>" not in html
     assert '<dd class="answer" dir=auto>good</dd>' in html
     assert "cut &amp; dried" in html
-    assert html.count("<svg") == 2
+    assert html.count("<svg") == 4 + 1  # each word by itself, so that lines break where they must
     assert 'class="map"' in html
+    assert '<li class="example wide">' in html
+    weighed = Said([("Text", "a"), ("Label", "good")], WEIGHED).html()
+    assert '<li class="example">' in weighed  # two of them stand side by side
     bare = Said([("Text", "a"), ("Label", "")]).html()
     assert "<svg" not in bare
+
+
+@pytest.mark.parametrize("width", [1360, 420])
+def test_on_a_page_all_begins_where_the_text_begins(
+    browser: Any, tmp_path: Path, width: int
+) -> None:
+    words = Weighed("what it weighed", [f"word{n}" for n in range(24)], [1 / 24] * 24)
+    said = Said([("Text", "a"), ("Label", "good")], words)
+    Page("t", [Examples([said, said])]).write(tmp_path / "page.html")
+    tab = browser.open(tmp_path / "page.html", width=width)
+    edges = tab.get(
+        """(() => {
+      const item = document.querySelector('.example');
+      const left = (node) => Math.round(node.getBoundingClientRect().left);
+      const [text, word] = ['.sentences dt', '.weighed rect'].map((x) => item.querySelector(x));
+      return [text, word, item.querySelector('.chart text')].map(left);
+    })()"""
+    )
+    assert max(edges) - min(edges) <= (1 if width > 1000 else 4)  # a chart that is scaled
+    size = tab.get("document.querySelector('.weighed text').getBoundingClientRect().height")
+    assert size >= 15  # a narrow screen breaks lines and makes no letter smaller
+    assert tab.get("document.documentElement.scrollWidth") <= width
+    tab.close()
