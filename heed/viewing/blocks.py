@@ -17,11 +17,12 @@ import numpy as np
 from heed.errors import ShapeError
 from heed.viewing import chart
 from heed.viewing.drawing import number, shares, written
-from heed.viewing.panels import Panel
+from heed.viewing.panels import Panel, abreast
 from heed.viewing.terminal import Range, shown
 
 FEW = 64 * 64  # weights of a figure up to which each takes two bytes
-BROAD = 11  # source or target words from which a heat map takes the whole width
+BROAD = 11  # source or target words from which an example takes the whole width
+ABREAST = ((10, 4), (16, 3), (34, 2))  # words up to which so many maps fit a line
 
 Value = str | float | int | None
 
@@ -163,8 +164,12 @@ class Maps:
     panels: Sequence[Panel]
 
     def html(self) -> str:
-        look = "maps wide" if any(map(broad, self.panels)) else "maps"
-        return f'<div class="{look}">{"".join(heat_map([panel]) for panel in self.panels)}</div>'
+        rows = abreast(self.panels)
+        look = side_by_side(self.panels, max(map(len, rows), default=1))
+        return "".join(
+            f'<div class="{look}">{"".join(heat_map([panel]) for panel in row)}</div>'
+            for row in rows
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +214,14 @@ class Examples:
 def broad(panel: Panel) -> bool:
     """Whether its heat map takes the whole width of a page."""
     return max(len(panel.rows), len(panel.columns)) >= BROAD
+
+
+def side_by_side(panels: Sequence[Panel], wanted: int) -> str:
+    """How maps are laid out: so many in a line at most, and fewer where they have many words."""
+    longest = max((len(names) for p in panels for names in (p.rows, p.columns)), default=0)
+    room = next((n for words, n in ABREAST if longest <= words), 1)
+    even = (n for n in range(room, 1, -1) if wanted % n == 0)  # so that no line is half empty
+    return f"maps by-{next(even, min(wanted, room))}"
 
 
 def heat_map(panels: Sequence[Panel], more: str = "") -> str:

@@ -26,14 +26,14 @@ from heed.viewing.blocks import (
     Heading,
     Paragraph,
     Table,
-    broad,
     heat_map,
+    side_by_side,
 )
 from heed.viewing.chart import LineChart
 from heed.viewing.drawing import number, written
 from heed.viewing.image import TOLD
 from heed.viewing.page import Page
-from heed.viewing.panels import Panel
+from heed.viewing.panels import Panel, abreast
 from heed.viewing.terminal import shown
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -64,15 +64,15 @@ class Scrub:
         """Markup, with all text escaped."""
         steps = " ".join(str(moment.step) for moment in self.moments)
         texts = "".join(_said(moment) for moment in self.moments if moment.text)
-        maps = "".join(self._map(n) for n in range(self._maps()))
-        wide = any(broad(panel) for moment in self.moments for panel in moment.panels)
-        return (
-            f'<section class="scrub" data-steps="{steps}">'
-            f'<div class="maps{" wide" if wide else ""}">{maps}</div>{texts}</section>'
+        fullest = max((moment.panels for moment in self.moments), key=len, default=())[:MAPS]
+        rows, count = abreast(fullest), iter(range(MAPS))
+        every = [panel for moment in self.moments for panel in moment.panels]
+        look = side_by_side(every, max(map(len, rows), default=1))
+        maps = "".join(
+            f'<div class="{look}">{"".join(self._map(next(count)) for _ in row)}</div>'
+            for row in rows
         )
-
-    def _maps(self) -> int:
-        return min(MAPS, max((len(moment.panels) for moment in self.moments), default=0))
+        return f'<section class="scrub" data-steps="{steps}">{maps}{texts}</section>'
 
     def _map(self, n: int) -> str:
         """The n-th map of every moment that has it."""

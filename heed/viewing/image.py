@@ -9,11 +9,11 @@ An SVG carries its own light and dark colours and needs nothing to be shown.
 from __future__ import annotations
 
 import io
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from rich.cells import cell_len
 
 from heed.errors import Refused
 from heed.viewing import drawing as draw
-from heed.viewing.panels import Panel
+from heed.viewing.panels import Panel, abreast
 from heed.viewing.terminal import Range, shown
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def save(panels: Panel | Sequence[Panel], path: str | Path, columns: int | None 
 
 def svg(panels: Panel | Sequence[Panel], columns: int | None = None) -> str:
     """One panel, or several in a grid, as the text of an SVG file."""
-    plots = [Plot(panel) for panel in _listed(panels)]
-    across = min(columns or 3, len(plots))
-    rows = [plots[i : i + across] for i in range(0, len(plots), across)]
+    rows = _rows(panels, columns)
     body, y = "", GAP
     for row in rows:
         x = GAP
@@ -62,15 +60,20 @@ def svg(panels: Panel | Sequence[Panel], columns: int | None = None) -> str:
             x += plot.width + GAP
         y += max(plot.height for plot in row) + GAP
     width = max(sum(plot.width + GAP for plot in row) for row in rows) + GAP
-    about = "; ".join(plot.about for plot in plots)
+    about = "; ".join(plot.about for row in rows for plot in row)
     return draw.drawing(width, y, about, SCALE_BAR + body)
 
 
-def _listed(panels: Panel | Sequence[Panel]) -> list[Panel]:
+def _rows(panels: Panel | Sequence[Panel], columns: int | None) -> list[list[Plot]]:
+    """So many side by side; unless told, the heads of one attention."""
     panels = [panels] if isinstance(panels, Panel) else list(panels)
     if not panels:
         raise Refused("there is nothing to draw: no panel was given")
-    return panels
+    if columns is None:
+        rows = abreast(panels)
+    else:
+        rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
+    return [[Plot(panel) for panel in row] for row in rows]
 
 
 _STOPS = "".join(
@@ -231,16 +234,16 @@ def png(panels: Panel | Sequence[Panel], columns: int | None = None, dpi: int = 
         from matplotlib.figure import Figure
     except ImportError as error:
         raise Refused("a PNG needs matplotlib: pip install heed-attention[plot]") from error
-    panels = _listed(panels)
-    across = min(columns or 3, len(panels))
-    down = math.ceil(len(panels) / across)
-    plots = [Plot(panel) for panel in panels]
-    widths = [max(plot.width for plot in plots[i::across]) + 2 * GAP for i in range(across)]
-    heights = [max(p.height for p in plots[i * across :][:across]) + GAP for i in range(down)]
+    rows = _rows(panels, columns)
+    lines = zip_longest(*rows)  # from top to bottom
+    widths = [max(plot.width for plot in line if plot) + 2 * GAP for line in lines]
+    heights = [max(plot.height for plot in row) + GAP for row in rows]
     figure = Figure((sum(widths) / 72, sum(heights) / 72), layout="constrained")
-    grid = figure.add_gridspec(down, across, width_ratios=widths, height_ratios=heights)
-    for place, plot in enumerate(plots):
-        _paint(figure.add_subplot(grid[divmod(place, across)]), plot)
+    shape = (len(rows), len(widths))
+    grid = figure.add_gridspec(*shape, width_ratios=widths, height_ratios=heights)
+    for down, row in enumerate(rows):
+        for across, plot in enumerate(row):
+            _paint(figure.add_subplot(grid[down, across]), plot)
     return _rendered(figure, dpi)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heed.errors import Refused, ShapeError
+
+FEW, MANY = 3, 16  # panels in a row: those of no head, and heads of one attention
+_HEAD = re.compile(r"(.*) · head (\d+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,3 +62,19 @@ def of_heads(weights: Mapping[str, NDArray[Any]], words: Sequence[str]) -> list[
         for path, heads in weights.items()
         for h, weight in enumerate(heads)
     ]
+
+
+def abreast(panels: Sequence[Panel]) -> list[list[Panel]]:
+    """Panels in rows: the heads of one attention, so that layers line up; all others by threes."""
+    rows: list[list[Panel]] = []
+    before, last = "", -1
+    for panel in panels:
+        match = _HEAD.fullmatch(panel.title)
+        whose, head = (match[1], int(match[2])) if match else ("", -1)
+        alike = rows and whose == before and (head > last or not match)
+        if alike and len(rows[-1]) < (MANY if match else FEW):
+            rows[-1].append(panel)
+        else:
+            rows.append([panel])
+        before, last = whose, head
+    return rows

@@ -21,6 +21,7 @@ from heed.viewing.blocks import (
     Table,
     embedded,
     packed,
+    side_by_side,
 )
 from heed.viewing.chart import BarChart, Bars, Line, LineChart
 from heed.viewing.panels import Panel
@@ -130,7 +131,7 @@ def test_a_row_must_fit_the_columns() -> None:
 def test_a_map_needs_a_panel_and_an_example_does_not() -> None:
     assert "<figure" not in Example("a", "b").html()
     assert "Reference" not in Example("a", "b").html()
-    assert Maps([]).html() == '<div class="maps"></div>'
+    assert Maps([]).html() == ""
 
 
 def test_long_sentences_take_the_whole_width() -> None:
@@ -142,3 +143,12 @@ def test_long_sentences_take_the_whole_width() -> None:
 
 def test_paragraphs_part_at_a_blank_line() -> None:
     assert Paragraph("one\ntwo\n\nthree").html() == "<p>one two</p><p>three</p>"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted", "across"),
+    [(9, 4, 4), (9, 8, 4), (9, 5, 4), (14, 4, 2), (14, 6, 3), (20, 3, 2), (20, 1, 1), (60, 4, 1)],
+)
+def test_maps_stand_side_by_side_as_their_words_allow(words: int, wanted: int, across: int) -> None:
+    panel = Panel.of("t", np.eye(words), ["a"] * words, ["b"] * words)
+    assert side_by_side([panel], wanted) == f"maps by-{across}"

@@ -87,9 +87,9 @@ def test_a_page_has_a_map_of_every_step_and_no_markup_of_the_files() -> None:
     moments = [Moment(10, [panel()], evil), Moment(20, [panel(0.5), panel()], "said\nmore")]
     html = Scrub(moments).html()
     assert 'data-steps="10 20"' in html
-    assert '<div class="maps">' in html
+    assert html.count('<div class="maps by-') == 1
     row = Panel.of("long", [[0.05] * 20], ["liked"], [f"w{n}" for n in range(20)])
-    assert '<div class="maps wide">' in Scrub([Moment(10, [row])]).html()
+    assert '<div class="maps by-1">' in Scrub([Moment(10, [row])]).html()
     assert html.count("<figure") == 2
     assert "alert" in html
     assert "<script>" not in html

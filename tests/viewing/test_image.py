@@ -2,6 +2,7 @@
 
 import io
 import re
+import struct
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -117,6 +118,26 @@ def test_panels_in_a_grid() -> None:
     assert wide == size()
     assert wide[0] > 2 * high[0]
     assert high[1] > 2 * wide[1]
+
+
+def test_the_heads_of_a_layer_stand_side_by_side() -> None:
+    heads = [
+        Panel.of(f"layer {n} · head {h}", LOVE.weight, LOVE.rows, LOVE.columns)
+        for n in range(2)
+        for h in range(4)
+    ]
+    groups = parsed(image.svg(heads)).findall(f"{SVG}g")
+    places = [tuple(re.findall(r"[\d.]+", group.attrib["transform"])) for group in groups]
+    assert len({y for _, y in places[:4]}) == 1
+    assert [x for x, _ in places[:4]] == [x for x, _ in places[4:]]
+    read_back = size_of(image.png(heads, dpi=20))
+    assert read_back[0] > 1.5 * read_back[1]  # four across and two down
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    """Width and height, as the header of a PNG has them."""
+    wide, high = struct.unpack(">II", png[16:24])
+    return wide, high
 
 
 @pytest.mark.parametrize("weight", [[[0.0, 0.0]], [[-1.0, 2.0]], [[3.0, 30.0]]])

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -146,3 +147,29 @@ def lit(drawn: str) -> list[float]:
     """How bright each word is: i, love, ..., then 我 爱 中国."""
     patches = re.findall(r'<rect class="lit".*?>', drawn)
     return [float(re.search(r'opacity="(.*?)"', patch)[1]) for patch in patches]
+
+
+def test_heads_of_a_layer_line_up_and_no_map_needs_scrolling(browser: Any, tmp_path: Path) -> None:
+    words = ["<s>", "the", "<mask>", "is", "bl", "ue", "▁", ".", "</s>"]
+    soft = np.full((9, 9), 1 / 9)
+    heads = [Panel.of(f"layer {n} · head {h}", soft, words, words) for n in "01" for h in range(4)]
+    long = [
+        Panel.of(p.title, np.eye(18), "ROMEO: they say so", "ROMEO: they say so") for p in heads
+    ]
+    Page("t", [Maps(heads), Maps(long), Maps(heads[:2])]).write(tmp_path / "page.html")
+    for width in (1360, 1000, 420):
+        tab = browser.open(tmp_path / "page.html", width=width, height=9000)
+        tab.until("document.querySelectorAll('.stage svg').length === 18")
+        over = (
+            "[...document.querySelectorAll('.stage')].filter((x) => x.scrollWidth > x.clientWidth)"
+        )
+        assert tab.get(f"{over}.length") == 0
+        box = "(x) => { const b = x.getBoundingClientRect(); return [b.left, b.top]; }"
+        places = tab.get(f"[...document.querySelectorAll('figure.map')].map({box})")
+        for some in (places[:8], places[8:16]):
+            assert [x for x, _ in some[:4]] == [x for x, _ in some[4:]]
+            assert some[4][1] > some[3][1]  # a layer begins a line
+        if width == 1360:
+            assert len({y for _, y in places[:4]}) == 1
+            assert len({y for _, y in places[8:12]}) == 2  # of long texts two are beside each other
+        tab.close()

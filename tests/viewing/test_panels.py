@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from heed.errors import Refused, ShapeError
-from heed.viewing.panels import Panel, of_heads
+from heed.viewing.panels import Panel, abreast, of_heads
 
 
 @pytest.mark.parametrize("make", [list, np.array, torch.tensor])
@@ -33,3 +33,15 @@ def test_every_head_of_a_text_is_a_panel_of_its_own() -> None:
     assert [panel.title for panel in found] == titles
     assert found[2].weight.tolist() == [[1, 0], [0, 1]]
     assert found[2].rows == found[2].columns == ("x", "y")
+
+
+def test_panels_are_laid_out_by_attention_and_others_by_threes() -> None:
+    def laid(*titles: str) -> list[str]:
+        rows = abreast([Panel.of(title, [[1.0]], "a", "b") for title in titles])
+        return [" ".join(panel.title[-1] for panel in row) for row in rows]
+
+    heads = [f"{layer} · head {h}" for layer in ("layer 0", "layer 1") for h in range(4)]
+    assert laid(*heads) == ["0 1 2 3", "0 1 2 3"]
+    assert laid("a · head 0", "a · head 1", "a · head 0", "b · head 0") == ["0 1", "0", "0"]
+    assert laid("a", "b", "c", "d", "x · head 0", "e") == ["a b c", "d", "0", "e"]
+    assert [len(row.split()) for row in laid(*(f"a · head {h}" for h in range(20)))] == [16, 4]
