@@ -27,7 +27,7 @@ function layMap({ rows, columns }, room) {
   do {
     font = clamp(--size * 0.6, 8.5, 14);
     left = 12 + 1.1 * Math.max(0, ...rows.map((label) => extent(short(label), font)));
-  } while (size > 11 && left + size * columns.length > room);
+  } while (size > 11 && left + size * columns.length + 2 > room);
   const names = columns.map(short);
   const level = names.every((name) => extent(name, font) <= size - 2);
   const tall = (name) => (stands(name) ? name.length * font * 1.05 : extent(name, font));
