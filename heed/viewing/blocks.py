@@ -190,11 +190,11 @@ class Example:
         return f'<li class="{look}">{answered(facts, self.note)}{picture}</li>'
 
 
-def answered(facts: Sequence[tuple[str, str]], note: str) -> str:
+def answered(facts: Sequence[tuple[str, str]], note: str, answer: int | None = 1) -> str:
     """Names and values, of which the second is an answer, and a note below them."""
     looks = ("", ' class="answer"')
     each = "".join(
-        f"<dt>{written(name)}</dt><dd{looks[n == 1]} dir=auto>{written(value)}</dd>"
+        f"<dt>{written(name)}</dt><dd{looks[n == answer]} dir=auto>{written(value)}</dd>"
         for n, (name, value) in enumerate(facts)
     )
     remark = f'<p class="note">{written(note)}</p>' if note else ""

@@ -138,15 +138,17 @@ def _word(
 class Said:
     """A text, what was said of it, and what was looked at: an item of a page's list.
 
-    facts    names and values, in the order of reading; the second is the answer
+    facts    names and values, in the order of reading
     weighed  the words of one look at the whole text
     panels   every other attention
+    answer   which of the facts is the answer; None where none is
     """
 
     facts: Sequence[tuple[str, str]]
     weighed: Weighed | None = None
     panels: Sequence[Panel] = ()
     note: str = ""
+    answer: int | None = 1
 
     def html(self) -> str:
         """Markup, with all text escaped."""
@@ -155,6 +157,6 @@ class Said:
             bars = self.weighed.bars().svg(style=False)
             picture = f'{self.weighed.html()}<figure class="chart">{bars}</figure>'
         maps = Maps(self.panels).html() if self.panels else ""
-        texts = answered(self.facts, self.note)
+        texts = answered(self.facts, self.note, self.answer)
         look = "example wide" if self.panels else "example"
         return f'<li class="{look}">{texts}{picture}{maps}</li>'

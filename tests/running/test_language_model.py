@@ -2,7 +2,9 @@ r"""The task language-model through the command line: train, go on, evaluate, pr
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from heed.running.predict import predict
 from heed.running.recipe import load, resolve
 from heed.running.stories import story
 from heed.running.stories.remembering import Remembering
-from heed.running.stories.writing import NextSymbol, escaped, evaluated, unescaped
+from heed.running.stories.writing import NextSymbol, Validated, escaped, evaluated, unescaped
 from heed.tasks.language_model import build, judged
 from heed.tasks.writer import Decoding, Reading
 from heed.training import tensors
@@ -145,6 +147,32 @@ def test_predict_answers_every_line(
     assert "temperature" in refused.refused()
 
 
+def test_a_page_tells_a_prompt_from_what_was_written(
+    server: Server, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "in.txt").write_text("a dog came!\\nand\n\n")
+    told = ("--json", "--longest", "3", "--html", tmp_path / "page.html")
+    done = server.run("predict", runs["gpt"], tmp_path / "in.txt", *told)
+    first, blank = (json.loads(line)["answers"][0]["text"] for line in done.out.splitlines())
+    page = (tmp_path / "page.html").read_text()
+    facts = re.findall(r"<dt>(.*?)</dt><dd( class=\"answer\")? dir=auto>(.*?)</dd>", page)
+    answer, plain, likeliest = ' class="answer"', "", "Likeliest next at each place"
+    first, blank = (html.escape(text.replace("\n", "↵")) for text in (first, blank))
+    assert facts[0] == ("Prompt", plain, "a dog came!↵and")
+    assert facts[1] == ("Written", answer, first)
+    assert facts[2][:2] == facts[4][:2] == (likeliest, plain)
+    assert facts[3] == ("Written", answer, blank)  # to nothing at all
+    server.run("show", runs["gpt"], "the\\ncat", "--html", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "<dt>Text</dt><dd dir=auto>the↵cat</dd>" in page
+    assert f"<dt>{likeliest}</dt><dd dir=auto>" in page
+
+
+def test_a_validation_says_what_its_sample_is() -> None:
+    line = Validated(2.5, {}, "Het the\nthore").line()
+    assert line == "validation loss 2.5000 · writes: Het the\\nthore"
+
+
 def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
     """As they are called from Python."""
     (tmp_path / "in.txt").write_text("the cat\n\n")
@@ -183,7 +211,7 @@ def test_a_text_of_one_symbol_is_judged_with_the_others(runs: dict[str, Path]) -
 def test_show(server: Server, runs: dict[str, Path], tmp_path: Path) -> None:
     done = server.run("show", runs["gpt"], "the cat")
     assert done.code == 0, done.err
-    assert done.out.startswith("the cat → likeliest next: ")
+    assert done.out.startswith("the cat → likeliest next at each place: ")
     assert "layer 1 · head 1" in done.out
     assert "█" in done.out
     done = server.run("show", runs["gpt"], "the cat", "--heads")

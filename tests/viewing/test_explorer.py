@@ -333,7 +333,7 @@ def test_all_of_a_page_is_chinese(show: Open) -> None:
         "Step by step", [Told("key · place 1 · x · head 0", stages, "ea", keys, [1], check)]
     )
     said = Said(
-        [("Source", "Source"), ("Likeliest next", "hidden")], note="only 5 of 9 symbols read"
+        [("Source", "Source"), ("Likeliest next at each place", "hidden")], note="only 5 of 9 symbols read"
     )
     look = "(x) => x.textContent"
     nodes = "main > h1, dl.sentences > *, li .note, .walk > h2, .walk > h3, .walk > p"
@@ -348,7 +348,7 @@ def test_all_of_a_page_is_chinese(show: Open) -> None:
             "m：它看向哪里",
             "原文",
             "Source",
-            "最可能的下文",
+            "各位置最可能的下文",
             "hidden",
             "只读取了 9 个符号中的 5 个",
         ),

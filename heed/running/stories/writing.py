@@ -6,7 +6,7 @@ At each validation `samples/` gets what the model writes, and a picture of where
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,7 +83,7 @@ class Validated:
 
     def line(self) -> str:
         """A summary in one line."""
-        return f"validation loss {self.loss:.4f} · {escaped(self.sample)[:60]}"
+        return f"validation loss {self.loss:.4f} · writes: {escaped(self.sample)[:60]}"
 
 
 class Validator:
@@ -182,6 +182,11 @@ def unescaped(line: str) -> str:
     return "\\".join(parts)
 
 
+def _signed(line: str) -> str:
+    """An escaped text as its symbols are drawn: what parts lines and columns is a sign."""
+    return unescaped(line).replace("\n", "↵").replace("\t", "⇥")
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The continuations of a line. With a writer, what it looked at can be shown."""
@@ -216,14 +221,16 @@ class Answer:
         """The first continuation, with what was looked at while it is read after the prompt."""
         assert self.writer is not None
         first = self.found[0]
-        return shown(self.writer, first.prompt + first.text)
+        read = shown(self.writer, first.prompt + first.text)
+        return replace(read, source=escaped(first.prompt), written=escaped(first.text))
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A text, the likeliest symbol after each of its own, and what was looked at.
 
-    every  whether a terminal draws every head by itself, or all of them small
+    written  what the model went on with, where the text is a prompt; both were read
+    every    whether a terminal draws every head by itself, or all of them small
     """
 
     source: str
@@ -231,7 +238,8 @@ class Shown:
     panels: Sequence[Panel]
     remark: str = ""
     every: bool = False
-    named: str = "likeliest next"
+    named: str = "likeliest next at each place"
+    written: str | None = None
 
     def drawn(self) -> list[Any]:
         """What a terminal shows."""
@@ -241,8 +249,15 @@ class Shown:
 
     def block(self, note: str = "") -> Said:
         """What a page shows."""
-        facts = [("Text", self.source), (self.named.capitalize(), self.text)]
-        return Said(facts, None, self.panels, note or self.remark)
+        told = [("Text", self.source)]
+        if self.written is not None:
+            told = [("Prompt", self.source)] if self.source else []
+            told += [("Written", self.written)]
+        facts = [(name, _signed(value)) for name, value in told]
+        # What was written is an answer; the guesses beside a text that was there are none.
+        answer = None if self.written is None else len(facts) - 1
+        facts += [(self.named.capitalize(), self.text)]
+        return Said(facts, None, self.panels, note or self.remark, answer)
 
 
 def shown(writer: Writer, text: str, *, every: bool = False) -> Shown:
