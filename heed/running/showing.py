@@ -191,6 +191,7 @@ def show(
 
 
 def page(title: str, shown: Sequence[Shown]) -> Page:
-    """A page with everything that is shown."""
-    blocks: list[Any] = [each.block() for each in shown]
+    """A page with all that is shown; nothing stands for a blank line, which has no answer."""
+    told = (each for each in shown if each.source.strip() or each.text)
+    blocks: list[Any] = [each.block() for each in told]
     return Page(title, [Examples(blocks)])

@@ -105,6 +105,7 @@ def test_the_page_needs_nothing_else(predict: Callable[..., str], tmp_path: Path
     maps = re.findall(r'<script type="application/json">(.*?)</script>', html)
     shown = [(source, text) for source, text in zip(LINES, answers, strict=False) if source]
     assert len(maps) == len(shown) == 3
+    assert html.count('<li class="example') == 3  # and none for a blank line
     for (source, text), drawn in zip(shown, maps, strict=True):
         assert f">{source}<" in html
         assert f">{text}<" in html

@@ -333,7 +333,8 @@ def test_all_of_a_page_is_chinese(show: Open) -> None:
         "Step by step", [Told("key · place 1 · x · head 0", stages, "ea", keys, [1], check)]
     )
     said = Said(
-        [("Source", "Source"), ("Likeliest next at each place", "hidden")], note="only 5 of 9 symbols read"
+        [("Source", "Source"), ("Likeliest next at each place", "hidden")],
+        note="only 5 of 9 symbols read",
     )
     look = "(x) => x.textContent"
     nodes = "main > h1, dl.sentences > *, li .note, .walk > h2, .walk > h3, .walk > p"
