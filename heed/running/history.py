@@ -17,6 +17,12 @@ from heed.viewing.history import History, Moment, panels
 PREFIX = "valid/attention/"
 UNITS = {"entropy": "nats", "sharpness": "largest share"}
 """The statistics that validations log; one without a name is the entropy."""
+SCORES = {
+    "valid/accuracy": "accuracy",
+    "valid/macro_f1": "macro-F1",
+    "valid/follows_accuracy": "next sentence",
+}
+"""What validations log in percent, and what it is called."""
 LARGEST = 4_000_000  # bytes of a saved picture that are read
 HUGE = 1e300  # what is no number, or more than that, is left out
 MOST = 200  # moments; of more, some in between are left out
@@ -29,28 +35,31 @@ Points = dict[int, float]
 def history(path: Path) -> History:
     """The time line of a run, finished or not."""
     folder = RunFolder.open(path)
-    if is_pretrained(path):
-        raise Refused(
-            f"{path} is a pretrained model, not a run of heed: it has no training to show"
-        )
-    loss, lines = _lines(folder)
-    if not loss and not lines:
+    loss, scores, lines = _lines(folder)
+    if not (loss or scores or lines):
         raise Refused(f"{path} has no history yet: its training has not validated once")
     charts = [_chart("validation loss", "nats", {"loss": loss})] if loss else []
+    if scores:
+        which = "scores" if len(scores) > 1 else next(iter(scores))
+        charts.append(_chart(f"validation {which}", "%", scores))
     for name, unit in UNITS.items():
         curves = lines.get(name, {})
         for n, some in enumerate(_groups(list(curves)), 1):
             which = "attention" if len(curves) > 1 else some[0]
             title = f"{name} of {which}" + (f" ({n})" if len(curves) > len(INKS) else "")
             charts.append(_chart(title, unit, {path: curves[path] for path in some}))
-    note = "" if lines else "This model has no attention, so only its loss is shown."
+    shown = "loss and scores are" if scores else "loss is"
+    note = "" if lines else f"This model has no attention, so only its {shown} shown."
     return History(f"{folder.path.name}: its training", charts, list(_moments(folder)), note)
 
 
-def _lines(folder: RunFolder) -> tuple[Points, dict[str, dict[str, Points]]]:
+def _lines(
+    folder: RunFolder,
+) -> tuple[Points, dict[str, Points], dict[str, dict[str, Points]]]:
     """The loss, and each statistic of each attention; of a step that is logged twice, the last
     entry counts."""
     loss: Points = {}
+    scores: dict[str, Points] = defaultdict(dict)
     found: dict[str, dict[str, Points]] = defaultdict(lambda: defaultdict(dict))
     for entry in read(folder.inside(folder.metrics)):
         for name, value in entry.items():
@@ -58,11 +67,13 @@ def _lines(folder: RunFolder) -> tuple[Points, dict[str, dict[str, Points]]]:
                 continue
             if name == "valid/loss":
                 loss[entry["step"]] = float(value)
+            if name in SCORES:
+                scores[SCORES[name]][entry["step"]] = float(value)
             if name.startswith(PREFIX):
                 where, _, what = name.removeprefix(PREFIX).rpartition("/")
                 where, what = (where, what) if what in UNITS else (f"{where}{what}", "entropy")
                 found[what][where][entry["step"]] = float(value)
-    return loss, found
+    return loss, scores, found
 
 
 def _groups(names: list[str]) -> Iterator[list[str]]:

@@ -191,7 +191,7 @@ class Example:
 
 
 def answered(facts: Sequence[tuple[str, str]], note: str, answer: int | None = 1) -> str:
-    """Names and values, of which the second is an answer, and a note below them."""
+    """Names and values, of which one may be the answer, and a note below them."""
     looks = ("", ' class="answer"')
     each = "".join(
         f"<dt>{written(name)}</dt><dd{looks[n == answer]} dir=auto>{written(value)}</dd>"

@@ -290,7 +290,8 @@ def _legend(names: Sequence[str]) -> str:
     body, x = "", 16.0
     for n, name in enumerate(names if len(names) > 1 else ()):
         look = f'class="heed-mark-{n % len(INKS)}" fill="{INKS[n % len(INKS)]}"'
-        body += _shape(n, (x + 5, 43), look) + draw.lettered((x + 15, 47), name, 12.5)
+        said = f' data-name="{draw.written(name)}"'  # by which a page may say it otherwise
+        body += _shape(n, (x + 5, 43), look) + draw.lettered((x + 15, 47), name, 12.5, more=said)
         x += 34 + draw.extent(draw.shortened(name), 12.5)
     return body
 

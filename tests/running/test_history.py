@@ -55,6 +55,22 @@ def test_a_classifier_has_the_words_that_it_weighed(
     assert first.weight.sum() == pytest.approx(1, abs=0.01)
 
 
+def test_what_validations_scored_is_beside_their_loss(run: Path) -> None:
+    tell(
+        run,
+        {"step": 1, "valid/loss": 2.0, "valid/accuracy": 50.0, "valid/macro_f1": 40.0},
+        {"step": 2, "valid/loss": 2.1, "valid/accuracy": 75.0, "valid/macro_f1": 60.0},
+    )
+    found = history(run)
+    loss, scores = found.charts
+    assert (loss.title, scores.title, scores.y) == ("validation loss", "validation scores", "%")
+    told = {line.name: (list(line.x), list(line.y)) for line in scores.lines}
+    assert told == {"accuracy": ([1, 2], [50.0, 75.0]), "macro-F1": ([1, 2], [40.0, 60.0])}
+    assert found.note == "This model has no attention, so only its loss and scores are shown."
+    tell(run, {"step": 1, "valid/follows_accuracy": 50.0})
+    assert [chart.title for chart in history(run).charts] == ["validation next sentence"]
+
+
 def test_every_shape_of_the_journal(run: Path) -> None:
     tell(
         run,

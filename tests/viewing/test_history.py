@@ -136,5 +136,24 @@ def test_the_slider_moves_maps_and_texts(browser: Any, tmp_path: Path) -> None:
     tab.close()
 
 
+def test_scores_are_chinese_too(browser: Any, tmp_path: Path) -> None:
+    lines = [Line("accuracy", [10, 20], [50, 75]), Line("macro-F1", [10, 20], [40, 60])]
+    path = Line("key", [10, 20], [1, 1])  # of an attention of that name
+    charts = [LineChart("validation scores", lines, x="step", y="%")]
+    charts += [LineChart("entropy of attention", [path, path], x="step", y="nats")]
+    note = "This model has no attention, so only its loss and scores are shown."
+    History("run: its training", charts, [], note).page().write(tmp_path / "page.html")
+    tab = browser.open(tmp_path / "page.html")
+    tab.click(".language [data-value=zh]")
+    said = tab.get(
+        "[...document.querySelectorAll('.charts text, g > title')].map((x) => x.textContent)"
+    )
+    assert {"验证得分", "准确率", "宏平均 F1", "准确率：第 20 步，75 %"} <= set(said)
+    assert not {"accuracy", "macro-F1"} & set(said)
+    assert said.count("key") == 2
+    assert tab.text("main > p") == "这个模型没有注意力，因此只显示损失和得分。"
+    tab.close()
+
+
 def test_a_notebook_shows_the_page() -> None:
     assert History("t", [CHART])._repr_html_().startswith("<iframe")
