@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.color import Color
@@ -96,7 +96,8 @@ class Weighed:
             f"{_word((0, 16), math.ceil(wide), label, weight, colour)}</svg>"
             for label, wide, weight, colour in self._boxes()
         )
-        return f'<p class="weighed heed-drawing heed-cells">{" ".join(each)}</p>'
+        about = f'role="group" aria-label="{draw.written(self.title)}: weighed words"'
+        return f'<p class="weighed heed-drawing heed-cells" {about}>{" ".join(each)}</p>'
 
     def _boxes(self) -> Iterator[tuple[str, float, float, tuple[int, int, int]]]:
         """Each word as it is written, how wide, its weight, its colour."""
@@ -126,11 +127,11 @@ def _word(
     at: tuple[float, float], wide: float, label: str, weight: float, colour: tuple[int, int, int]
 ) -> str:
     fill, ink = "#{:02x}{:02x}{:02x}".format(*colour), "#000000" if _bright(*colour) else "#ffffff"
-    x, y = at
+    (x, y), said = at, draw.written(label)
     return (
-        f'<g><title>{draw.written(label)}: {weight:.3f}</title><rect x="{x:.5g}" y="{y - 16:.5g}" '
+        f'<g><title>{said}: {weight:.3f}</title><rect x="{x:.5g}" y="{y - 16:.5g}" '
         f'width="{wide:.5g}" height="{HIGH}" rx="3" fill="{fill}"/><text x="{x + wide / 2:.5g}" '
-        f'y="{y:.5g}" font-size="{SIZE:g}" text-anchor="middle" fill="{ink}">{draw.written(label)}</text></g>'
+        f'y="{y:.5g}" font-size="{SIZE:g}" text-anchor="middle" fill="{ink}">{said}</text></g>'
     )
 
 
@@ -154,8 +155,10 @@ class Said:
         """Markup, with all text escaped."""
         picture = ""
         if self.weighed is not None:
-            bars = self.weighed.bars().svg(style=False)
-            picture = f'{self.weighed.html()}<figure class="chart">{bars}</figure>'
+            bars = self.weighed.bars()
+            drawn = replace(bars, note="").svg(style=False)  # the note breaks its lines below
+            note = f'<figcaption class="note">{draw.written(bars.note)}</figcaption>'
+            picture = f'{self.weighed.html()}<figure class="chart">{drawn}{note}</figure>'
         maps = Maps(self.panels).html() if self.panels else ""
         texts = answered(self.facts, self.note, self.answer)
         look = "example wide" if self.panels else "example"

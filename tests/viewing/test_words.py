@@ -122,7 +122,7 @@ def test_on_a_page_all_begins_where_the_text_begins(
       return [text, word, item.querySelector('.chart text')].map(left);
     })()"""
     )
-    assert max(edges) - min(edges) <= (1 if width > 1000 else 4)  # a chart that is scaled
+    assert max(edges) - min(edges) <= 1
     size = tab.get("document.querySelector('.weighed text').getBoundingClientRect().height")
     assert size >= 15  # a narrow screen breaks lines and makes no letter smaller
     assert tab.get("document.documentElement.scrollWidth") <= width

@@ -48,7 +48,7 @@ from heed.tasks.labeller import Labeller
 from heed.tasks.walking import Heard, labelled
 from heed.training.folder import RunFolder
 from heed.viewing import blocks
-from heed.viewing.blocks import Block, Charts, Heading, Value
+from heed.viewing.blocks import Block, Charts, Value
 from heed.viewing.chart import BarChart, Bars
 from heed.viewing.looking import Look
 from heed.viewing.panels import of_heads
@@ -288,7 +288,7 @@ class Classifying(Story):
             return []
         labels = next(iter(tested.values())).labels
         bars = [Bars(n, [each.f1 for each in test.by_label]) for n, test in tested.items()]
-        return [Heading("F1 of each label"), Charts([BarChart("F1 of each label", labels, bars)])]
+        return [Charts([BarChart("F1 of each label", labels, bars)])]
 
 
 def framed(model: ClassifierSettings) -> bool:
