@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -22,6 +22,7 @@ from heed.viewing.terminal import Range, shown
 
 FEW = 64 * 64  # weights of a figure up to which each takes two bytes
 BROAD = 11  # source or target words from which an example takes the whole width
+TITLE = 24  # letters of a title for which a third of the width is too narrow
 ABREAST = ((10, 4), (16, 3), (34, 2))  # words up to which so many maps fit a line
 
 Value = str | float | int | None
@@ -164,12 +165,7 @@ class Maps:
     panels: Sequence[Panel]
 
     def html(self) -> str:
-        rows = abreast(self.panels)
-        look = side_by_side(self.panels, max(map(len, rows), default=1))
-        return "".join(
-            f'<div class="{look}">{"".join(heat_map([panel]) for panel in row)}</div>'
-            for row in rows
-        )
+        return laid_out(self.panels, self.panels, lambda n: heat_map([self.panels[n]]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +212,26 @@ def broad(panel: Panel) -> bool:
     return max(len(panel.rows), len(panel.columns)) >= BROAD
 
 
+def laid_out(panels: Sequence[Panel], every: Sequence[Panel], drawn: Callable[[int], str]) -> str:
+    """Maps in a grid, the heads of one attention beside each other.
+
+    every  all that may stand there, which says how many fit a line
+    drawn  the map in each place
+    """
+    wanted = max(map(len, abreast(panels)), default=1)
+    look, places = side_by_side(every, wanted), iter(range(len(panels)))
+    return "".join(
+        f'<div class="{look}">{"".join(drawn(next(places)) for _ in row)}</div>'
+        for row in abreast(panels, others=len(panels))
+    )
+
+
 def side_by_side(panels: Sequence[Panel], wanted: int) -> str:
     """How maps are laid out: so many in a line at most, and fewer where they have many words."""
     longest = max((len(names) for p in panels for names in (p.rows, p.columns)), default=0)
     room = next((n for words, n in ABREAST if longest <= words), 1)
+    if any(len(panel.title) > TITLE for panel in panels):
+        room = min(room, 2)
     even = (n for n in range(room, 1, -1) if wanted % n == 0)  # so that no line is half empty
     return f"maps by-{next(even, min(wanted, room))}"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import ClassVar
 from xml.etree import ElementTree
 
@@ -26,14 +27,15 @@ from heed.viewing.blocks import (
     Heading,
     Paragraph,
     Table,
+    answered,
     heat_map,
-    side_by_side,
+    laid_out,
 )
 from heed.viewing.chart import LineChart
 from heed.viewing.drawing import number, written
 from heed.viewing.image import TOLD
 from heed.viewing.page import Page
-from heed.viewing.panels import Panel, abreast
+from heed.viewing.panels import Panel
 from heed.viewing.terminal import shown
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -41,6 +43,7 @@ LINES = 40  # of a sample's text that a page shows
 LONGEST = 300  # letters of each
 MAPS = 16  # side by side
 _SIZE = re.compile(r"heat map, (\d{1,4}) target rows, (\d{1,4}) source columns")
+_NAMED = re.compile(r"[a-z]+ {2,}.*")
 _CELL = re.compile(r"(.*) ← (.*)  (-?\d+\.\d{3})", re.DOTALL)
 
 
@@ -65,13 +68,8 @@ class Scrub:
         steps = " ".join(str(moment.step) for moment in self.moments)
         texts = "".join(_said(moment) for moment in self.moments if moment.text)
         fullest = max((moment.panels for moment in self.moments), key=len, default=())[:MAPS]
-        rows, count = abreast(fullest), iter(range(MAPS))
         every = [panel for moment in self.moments for panel in moment.panels]
-        look = side_by_side(every, max(map(len, rows), default=1))
-        maps = "".join(
-            f'<div class="{look}">{"".join(self._map(next(count)) for _ in row)}</div>'
-            for row in rows
-        )
+        maps = laid_out(fullest, every, self._map)
         return f'<section class="scrub" data-steps="{steps}">{maps}{texts}</section>'
 
     def _map(self, n: int) -> str:
@@ -97,10 +95,24 @@ class Languages:
 
 
 def _said(moment: Moment) -> str:
-    lines = moment.text.splitlines()[:LINES]
-    said = "<br>".join(written(line[:LONGEST]) for line in lines)
+    """A sample's text; where it is of lines with names, as names and values."""
+    lines = [line[:LONGEST] for line in moment.text.splitlines()[:LINES]]
     step = f"<span>step {moment.step}</span>"
-    return f'<p class="note" data-step="{moment.step}" dir="auto">{step}<br>{said}</p>'
+    texts = [list(some) for filled, some in groupby(lines, bool) if filled]
+    # A line by itself may be anything that a model wrote.
+    if not all(len(text) > 1 and all(map(_NAMED.fullmatch, text)) for text in texts):
+        said = "<br>".join(map(written, lines))
+        return f'<p class="note" data-step="{moment.step}" dir="auto">{step}<br>{said}</p>'
+    each = (
+        answered([(name.capitalize(), value) for name, value in map(_parted, text)], "", None)
+        for text in texts
+    )
+    return f'<div data-step="{moment.step}"><p class="note">{step}</p>{"".join(each)}</div>'
+
+
+def _parted(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(" ")
+    return name, value.strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,15 +64,15 @@ def of_heads(weights: Mapping[str, NDArray[Any]], words: Sequence[str]) -> list[
     ]
 
 
-def abreast(panels: Sequence[Panel]) -> list[list[Panel]]:
-    """Panels in rows: the heads of one attention, so that layers line up; all others by threes."""
+def abreast(panels: Sequence[Panel], others: int = FEW) -> list[list[Panel]]:
+    """Panels in rows: the heads of one attention, so that layers line up; of `others` so many."""
     rows: list[list[Panel]] = []
     before, last = "", -1
     for panel in panels:
         match = _HEAD.fullmatch(panel.title)
         whose, head = (match[1], int(match[2])) if match else ("", -1)
         alike = rows and whose == before and (head > last or not match)
-        if alike and len(rows[-1]) < (MANY if match else FEW):
+        if alike and len(rows[-1]) < (MANY if match else others):
             rows[-1].append(panel)
         else:
             rows.append([panel])

@@ -15,6 +15,7 @@ from rich.console import Console
 from heed.viewing.chart import Line, LineChart
 from heed.viewing.history import History, Moment, Scrub, panels
 from heed.viewing.image import svg
+from heed.viewing.page import Page
 from heed.viewing.panels import Panel
 
 CHART = LineChart("entropy of decoder", [Line("decoder", [10, 20], [1.5, 0.5])], "step", "nats")
@@ -99,6 +100,33 @@ def test_a_page_has_a_map_of_every_step_and_no_markup_of_the_files() -> None:
     assert titles == ["step 10 · head 0", "step 20 · head 0"]
 
 
+def test_lines_with_names_are_set_as_names_and_values() -> None:
+    text = "text   a <b>\nright  bad\nsaid   good 0.6\n\ntext   c\nright  good\nsaid   good 0.9\n"
+    html = Scrub([Moment(10, [], text)]).html()
+    assert html.count('<dl class="sentences">') == 2
+    assert "<dt>Text</dt><dd dir=auto>a &lt;b&gt;</dd><dt>Right</dt><dd dir=auto>bad</dd>" in html
+    for text in ("once  upon\na time", "once  upon"):
+        free = Scrub([Moment(10, [], text)]).html()
+        assert "<dl" not in free
+        assert text.replace("\n", "<br>") in free
+
+
+def test_maps_with_long_names_have_room_for_them(browser: Any, tmp_path: Path) -> None:
+    name = "How many Jews were executed in concentration c…"
+    Page("t", [Scrub([Moment(n, [panel(0, name)] * 5) for n in (10, 20)])]).write(
+        tmp_path / "page.html"
+    )
+    tab = browser.open(tmp_path / "page.html", height=4000)
+    tab.until("document.querySelectorAll('.map select').length === 5")
+    box = "(x) => x.getBoundingClientRect()"
+    tops = tab.get(f"[...document.querySelectorAll('figure.map')].map({box}).map((b) => b.top)")
+    assert tops[0] == tops[1] < tops[2] == tops[3] < tops[4]
+    tools = "document.querySelector('.tools')"
+    assert tab.get(f"{tools}.offsetHeight") < 40  # a line
+    assert tab.get(f"{tools}.querySelector('select').offsetWidth") > 320
+    tab.close()
+
+
 def test_the_slider_moves_maps_and_texts(browser: Any, tmp_path: Path) -> None:
     moments = [
         Moment(10, [panel()], "one"),
@@ -133,6 +161,22 @@ def test_the_slider_moves_maps_and_texts(browser: Any, tmp_path: Path) -> None:
     assert tab.get(said) == english
     assert tab.requests() == []
     assert tab.complaints() == []
+    tab.close()
+
+
+def test_a_single_moment_is_chinese_too_and_has_its_step_at_the_left(
+    browser: Any, tmp_path: Path
+) -> None:
+    moment = Moment(250, [panel()], "given   a [MASK]\nfilled  a b\n")
+    History("run: its training", [CHART], [moment]).page().write(tmp_path / "page.html")
+    tab = browser.open(tmp_path / "page.html")
+    tab.until("document.querySelector('.scrub .name') !== null")
+    tab.click(".language [data-value=zh]")
+    assert tab.text(".scrub .name") == "第 250 步 · 头 0"
+    assert tab.get("[...document.querySelectorAll('dt')].map((x) => x.textContent).join()") == (
+        "给定,填入后"
+    )
+    assert tab.get("getComputedStyle(document.querySelector('.slider output')).textAlign") == "left"
     tab.close()
 
 

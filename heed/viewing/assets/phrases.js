@@ -14,7 +14,7 @@ const STANDING = [
   ...["th button", "td:first-child", "td:last-child"].map(
     (x) => `main > .languages ~ .scroll ${x}`,
   ),
-  ...["option", ".switch button", ".note > span"].map((x) => `.scrub ${x}`),
+  ...["option", ".name", ".switch button", ".note > span"].map((x) => `.scrub ${x}`),
 ].join();
 const PHRASES = {
   en: [],
@@ -30,6 +30,9 @@ const PHRASES = {
     [/^Right$/, "正确标签"],
     [/^Prompt$/, "提示"],
     [/^Written$/, "续写"],
+    [/^Said$/, "判为"],
+    [/^Given$/, "给定"],
+    [/^Filled$/, "填入后"],
     [/^Likeliest next$/, "最可能的下文"],
     [/^Likeliest next at each place$/, "各位置最可能的下文"],
     [/^(.*…: )?only ([\d,]+) of ([\d,]+) symbols .*$/s, "$1只读取了 $3 个符号中的 $2 个"],
@@ -49,6 +52,7 @@ const PHRASES = {
     [/^(\d+) more with (\S+) in all( · |$)/, "另有 $1 个，共 $2$3"],
     [/(^| · )all alike would be (\S+) each$/, "$1均匀时各为 $2"],
     [/^Step by step$/, "逐步计算"],
+    [/^the text(?= · place \d)/, "整段文本"],
     [/^(.*) · place (\d+) · (.*?)( · head (\d+))?$/s, "$1 · 位置 $2 · $3$4"],
     [/ · head (\d+)$/, " · 头 $1"],
     [/ · member (\d+)(?= · |$)/, " · 成员 $1"],
@@ -64,6 +68,7 @@ const PHRASES = {
     [/^k {2}(\d+ × \d+), that of the heaviest: /, "k  $1，最重的一个："],
     [/^past {2}/, "过去  "],
     [/^reach {2}/, "范围  "],
+    [/: one query for the whole text$/, "：整段文本共用一个查询"],
     [/: a part of your own$/, "：你自己的部件"],
     [/^e = 0: no key is compared$/, "e = 0：不比较任何键"],
     [/\bgate (?=[\d.-])/, "门 "],
