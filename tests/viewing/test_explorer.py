@@ -382,6 +382,12 @@ def test_light_and_dark(show: Open) -> None:
 def test_a_narrow_screen_needs_no_scrolling_sideways(show: Open) -> None:
     tab = show(atlas(), width=420, height=800)
     assert tab.get("document.documentElement.scrollWidth <= innerWidth")
+    # Both choices are in one line: what follows them wraps by itself.
+    top = "(x) => document.querySelector(x).getBoundingClientRect().top"
+    view, curve = (
+        f".atlas .switch:has([data-value={value}]) button" for value in ("map", "linear")
+    )
+    assert tab.get(f"({top})({json.dumps(view)})") == tab.get(f"({top})({json.dumps(curve)})")
 
 
 def hostile() -> list[str]:
