@@ -35,6 +35,10 @@ Points = dict[int, float]
 def history(path: Path) -> History:
     """The time line of a run, finished or not."""
     folder = RunFolder.open(path)
+    if is_pretrained(path):
+        raise Refused(
+            f"{path} is a pretrained model, not a run of heed: it has no training to show"
+        )
     loss, scores, lines = _lines(folder)
     if not (loss or scores or lines):
         raise Refused(f"{path} has no history yet: its training has not validated once")
@@ -56,8 +60,8 @@ def history(path: Path) -> History:
 def _lines(
     folder: RunFolder,
 ) -> tuple[Points, dict[str, Points], dict[str, dict[str, Points]]]:
-    """The loss, and each statistic of each attention; of a step that is logged twice, the last
-    entry counts."""
+    """The loss, each score, and each statistic of each attention; of a step that is logged twice,
+    the last entry counts."""
     loss: Points = {}
     scores: dict[str, Points] = defaultdict(dict)
     found: dict[str, dict[str, Points]] = defaultdict(lambda: defaultdict(dict))
