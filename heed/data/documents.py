@@ -13,7 +13,7 @@ any stretch of a document is a stretch of the file, whatever its size.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import BeforeValidator, Field
@@ -30,7 +30,6 @@ from heed.data.sources import (
     told,
 )
 from heed.data.text import counted
-from heed.data.tokenise import Tokeniser
 from heed.errors import Refused
 
 Ends = Literal["lines", "marks"]
@@ -178,11 +177,24 @@ class Documents:
         return np.asarray(self.offsets)[self.documents]
 
 
+class Cutter(Protocol):
+    """What cuts sentences, as `data/tokenise.py` does."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Each text's numbers, and one more: its end."""
+
+
 def encode(
     folder: Path,
     name: str,
     sentences: Iterable[Sentence],
-    tokeniser: Tokeniser,
+    tokeniser: Cutter,
     *,
     chunk: int = 2000,
 ) -> Iterator[int]:

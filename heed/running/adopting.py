@@ -93,12 +93,7 @@ def _writer(found: Loaded, words: Vocabulary, path: Path, device: torch.device) 
 
 
 def _filler(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
-    model: Any = found.model
     pieces = Renumbered(words, found.settings.rows, str(path))
-    order = torch.from_numpy(pieces.order).to(device)
-    with torch.no_grad():
-        for rows in (model.table, model.words.bias):  # of each symbol
-            rows.copy_(rows[order])
     objective = Hidden(next_sentence=found.head == "pretraining")
     config = PretrainConfig(
         heed=version(),
@@ -109,7 +104,7 @@ def _filler(found: Loaded, words: Vocabulary, path: Path, device: torch.device) 
         longest=min(found.settings.longest, READ),
     )
     pairs, places = objective.next_sentence, found.settings.longest
-    return config, Pretrainer(model, pieces, device, pairs=pairs, places=places)
+    return config, Pretrainer(found.model, pieces, device, pairs=pairs, places=places)
 
 
 def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:

@@ -77,6 +77,7 @@ def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
             odd.append((f"{where}.{key}", here, other))
         elif here != other:
             taken[key] = other
+    taken |= _rows(mine, there, start)
     if odd:
         both = ", ".join(
             f"{key}={_told(here)} and there {_told(other)}" for key, here, other in odd
@@ -109,6 +110,14 @@ def _sizes(mine: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:
     for key in SHAPED:
         if key in type(mine).model_fields:
             yield key, getattr(mine, key), getattr(there, key)
+
+
+def _rows(mine: Any, there: Any, start: Start) -> dict[str, int]:
+    """The start's table of symbols, where it is larger than its vocabulary, as others' may be."""
+    rows, words = getattr(there, "symbols", None), getattr(start.tokeniser, "size", None)
+    if rows is None or words is None or rows <= words or mine.symbols is not None:
+        return {}
+    return {"symbols": rows}
 
 
 def _told(value: Any) -> str:

@@ -1,7 +1,8 @@
 """The vocabulary of a pretrained model behind the interfaces of heed's own tokenisers.
 
 Borrowed(vocabulary)      for a language model, as `data/verbatim.py`: its own numbers
-Renumbered(vocabulary)    for hidden words, as `data/tokenise.py`: the special ones come first
+Renumbered(vocabulary)    for hidden words, as `data/tokenise.py`: the special ones come first; its
+                          model goes on reading its own
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from heed.data import masking
 from heed.data.masking import Symbols
 from heed.data.plan import Ints
-from heed.data.tokenise import BOS, EOS, PAD, UNK
+from heed.data.tokenise import BOS, EOS, PAD, UNK, Tokeniser
 from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.data.vocabulary import SPACE
@@ -119,14 +121,18 @@ ROLES = {PAD: ("pad",), UNK: ("unk",), BOS: ("cls", "bos"), EOS: ("sep", "eos")}
 
 
 class Renumbered:
-    """The vocabulary of a pretrained BERT under heed's numbers: padding, unknown, [CLS] and [SEP]
-    are the first four, and the pieces that had these numbers get theirs.
+    """The vocabulary of a pretrained BERT or XLNet under heed's numbers: padding, unknown, [CLS]
+    and [SEP] are the first four, and the pieces that had these numbers get theirs.
 
     rows   how many the model's table has, which may be larger than the vocabulary
-    order  for each number here the one there; the table's rows are to be put in this order    V
+    order  for each number here the model's own    V
     """
 
     def __init__(self, vocabulary: Vocabulary, rows: int, where: str) -> None:
+        if vocabulary.size > rows:
+            raise Refused(
+                f"{where}: its vocabulary has {vocabulary.size:,} symbols, and the model {rows:,}"
+            )
         roles, order = vocabulary.roles, np.arange(rows)
         special = {here: _role(vocabulary, names, where) for here, names in ROLES.items()}
         mask = _role(vocabulary, ("mask",), where)
@@ -150,6 +156,11 @@ class Renumbered:
         """How many numbers there are."""
         return self.rows
 
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same vocabulary and rules, and for no others."""
+        return self.vocabulary.fingerprint
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's numbers, the end of a text after them."""
         coded = self.vocabulary.encode(texts, plain=True)
@@ -158,6 +169,35 @@ class Renumbered:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """A label for each number, for pictures."""
         return [self._pieces[i].replace(SPACE, "") for i in ids]
+
+    def save(self, path: Path) -> None:
+        """Write tokenizer.json, whole or not at all: the vocabulary under its own numbers."""
+        self.vocabulary.save(path)
+
+
+Hiding = Tokeniser | Renumbered
+"""How text is cut whose words are hidden."""
+
+
+def load_hiding(path: Path, symbols: int | None = None) -> Hiding:
+    """What `save` wrote, of whichever kind it is; a file is only data.
+
+    symbols  that the model has; None: as many as the vocabulary
+    """
+    most = MOST if symbols is None else symbols
+    check_size(path, most)
+    try:
+        return Tokeniser.load(path)
+    except Refused as error:
+        found = read_vocabulary(path, most)
+        if found is None:
+            raise error from None
+    return Renumbered(found, symbols or found.size, str(path))
+
+
+def symbols_of(tokeniser: Hiding) -> Symbols:
+    """What masking must know of it."""
+    return tokeniser.symbols if isinstance(tokeniser, Renumbered) else masking.symbols(tokeniser)
 
 
 def _role(vocabulary: Vocabulary, names: Sequence[str], where: str) -> int:

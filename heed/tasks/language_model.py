@@ -129,19 +129,20 @@ def fitted(
     xlnet = isinstance(settings, XLNetSettings)
     if settings.head != "language" and not (xlnet and settings.head == "none"):
         raise Refused(f"a language model has the head 'language', not '{settings.head}'")
-    if settings.symbols not in (None, symbols):
+    if settings.symbols is not None and settings.symbols < symbols:
         raise Refused(
             f"model.symbols={settings.symbols}, and the vocabulary has {symbols}; leave it out"
         )
+    rows = max(symbols, settings.symbols or 0)
     if xlnet:
-        ahead = {"symbols": symbols, "head": "language", "direction": "left-to-right"}
+        ahead = {"symbols": rows, "head": "language", "direction": "left-to-right"}
         return settings.model_copy(update=ahead)
     if context > settings.longest:
         raise Refused(
             f"data.context={context} symbols do not fit the model's places: "
             f"set model.longest={context}"
         )
-    return settings.model_copy(update={"symbols": symbols})
+    return settings.model_copy(update={"symbols": rows})
 
 
 def places(settings: Model) -> int | None:

@@ -15,14 +15,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from heed.attention.statistics import statistics
-from heed.data import masking
 from heed.data.batches import Batch
 from heed.data.documents import Documents
 from heed.data.plan import longest_first
-from heed.data.tokenise import BOS, EOS, PAD, Tokeniser
+from heed.data.tokenise import BOS, EOS, PAD
 from heed.models.written import Unformed, formed
 from heed.records import Attended, Need
-from heed.tasks.borrowing import Renumbered
+from heed.tasks.borrowing import Hiding, Renumbered, symbols_of
 
 MASKED = re.compile(r"\[MASK\]|<mask>")
 """How a hidden word is written in a line."""
@@ -40,15 +39,22 @@ class Said(NamedTuple):
     seen: dict[str, Attended]
 
 
-def ask(model: Any, tokens: Mapping[str, Tensor], lengths: Tensor, need: Need = "context") -> Said:
+def ask(
+    model: Any,
+    tokens: Mapping[str, Tensor],
+    lengths: Tensor,
+    need: Need = "context",
+    numbers: Tensor | None = None,
+) -> Said:
     """What a model says of a batch with the columns of `data/remaking.py`."""
+    text = tokens["text"] if numbers is None else numbers[tokens["text"]]
     if "order" not in tokens:
         segments = tokens.get("segments")
-        said = model(tokens["text"], lengths, segments, need, asked=tokens["places"])
+        said = model(text, lengths, segments, need, asked=tokens["places"])
         return Said(said.words, said.follows, said.seen)
     order, predicted = tokens["order"], tokens["predicted"]
     sees = (order + 1 - predicted)[:, :, None] > order[:, None, :]  # B T T
-    written = model(tokens["text"], need, targets=tokens["places"], visible=sees, lengths=lengths)
+    written = model(text, need, targets=tokens["places"], visible=sees, lengths=lengths)
     return Said(written.output, None, written.seen)
 
 
@@ -104,7 +110,7 @@ class Pretrainer:
     def __init__(
         self,
         model: nn.Module,
-        tokeniser: Tokeniser | Renumbered,
+        tokeniser: Hiding,
         device: torch.device,
         *,
         ordered: bool = False,
@@ -114,9 +120,8 @@ class Pretrainer:
     ) -> None:
         self.model: Any = model
         self.tokeniser = tokeniser
-        self.symbols = (
-            tokeniser.symbols if isinstance(tokeniser, Renumbered) else masking.symbols(tokeniser)
-        )
+        self.symbols = symbols_of(tokeniser)
+        self.numbers = numbers_of(tokeniser, device)
         self.device, self.tokens = device, tokens
         self.ordered, self.pairs, self.places = ordered, pairs, places
         self._plain = torch.from_numpy(self.symbols.plain).to(device)
@@ -131,10 +136,10 @@ class Pretrainer:
         self.model.eval()
         for batch in batches:
             batch = batch.to(self.device)
-            said = ask(self.model, batch.tokens, batch.lengths["text"])
+            said = ask(self.model, batch.tokens, batch.lengths["text"], numbers=self.numbers)
             labels = batch.tokens["labels"]
             there = labels != PAD
-            logits, right = _at(said.words, there).float(), labels[there]  # N V, N
+            logits, right = self._known(_at(said.words, there)), labels[there]  # N V, N
             surprise = nn.functional.cross_entropy(logits, right, reduction="sum")
             targets = torch.bincount(right, minlength=len(self._plain)).cpu().numpy()
             found = int((logits.argmax(-1) == right).sum())
@@ -174,8 +179,8 @@ class Pretrainer:
     ) -> list[Filled]:
         self.model.eval()
         tokens, lengths = self._tokens(rows)
-        said = ask(self.model, tokens, lengths, "weight" if look else "context")
-        logits = formed(said.words).float().masked_fill(~self._plain, -torch.inf)
+        said = ask(self.model, tokens, lengths, "weight" if look else "context", self.numbers)
+        logits = self._known(formed(said.words)).masked_fill(~self._plain, -torch.inf)
         shares, ids = logits.softmax(-1).topk(min(best, int(self._plain.sum())))  # B K n
         follows = None if said.follows is None else said.follows.float().softmax(-1)[:, 0].tolist()
         return [
@@ -191,6 +196,10 @@ class Pretrainer:
             for n, (line, row) in enumerate(zip(lines, rows, strict=True))
             for words in [self._named(row, ids[n].tolist(), shares[n].tolist())]
         ]
+
+    def _known(self, logits: Tensor) -> Tensor:
+        """Of the numbers of the tokeniser, whatever the model's are.    ... V -> ... V"""
+        return logits.float() if self.numbers is None else logits[..., self.numbers].float()
 
     def _named(
         self, row: _Row, ids: list[list[int]], shares: list[list[float]]
@@ -250,6 +259,13 @@ class Pretrainer:
             elif part.strip():
                 ids += self.tokeniser.encode([part])[0][:-1]
         return ids
+
+
+def numbers_of(tokeniser: Hiding, device: torch.device | None = None) -> Tensor | None:
+    """What a model has for each number of its tokeniser; None: the same.    V"""
+    if not isinstance(tokeniser, Renumbered):
+        return None
+    return torch.from_numpy(tokeniser.order).to(device)
 
 
 def _at(words: Tensor | Unformed, there: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import heed
+from heed.data.permuting import sees
 from heed.errors import Refused
 from heed.running.converting import convert
 from heed.running.evaluate import evaluate
@@ -21,9 +22,15 @@ from heed.running.events import finish
 from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.showing import show
+from heed.running.stories.pretraining import HiddenWords
+from heed.training import tensors
+from heed.training.settings import Training
+from tests.running import labelling as labels
 from tests.running.folders import network, reconfigure, save
-from tests.running.small import Server
+from tests.running.small import Server, write_recipe
 from tests.running.test_language_model import LINES, TEXT, small
+from tests.running.test_pretrain import batch_of
+from tests.running.test_pretrain import small as hiding
 
 CPU = torch.device("cpu")
 # Specials in places where heed has others, so that a number that is taken for another shows.
@@ -32,7 +39,7 @@ XLNET = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"]
 TEXTS = ["the cats sat .", "a cat", "爱 the a . sat the cat"]
 
 
-def gpt2(folder: Path) -> Path:
+def gpt2(folder: Path, more: int = 0) -> Path:
     """Byte-level BPE whose number 0 is a character, as GPT-2's own has it."""
     words = Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -43,7 +50,7 @@ def gpt2(folder: Path) -> Path:
     words.add_special_tokens(["<|endoftext|>"])
     assert words.id_to_token(0) == "!"
     size = words.get_vocab_size()
-    their = network("GPT2LMHeadModel", vocab_size=size, n_positions=16, n_embd=16, n_head=2)
+    their = network("GPT2LMHeadModel", vocab_size=size + more, n_positions=16, n_embd=16, n_head=2)
     transformers.GPT2TokenizerFast(tokenizer_object=words).save_pretrained(folder)
     return save(their, folder, words=False)
 
@@ -238,7 +245,7 @@ def test_what_cannot_be_asked_is_one_line(server: Server, tmp_path: Path) -> Non
 
 
 def test_a_gpt2_is_trained_further_with_its_own_vocabulary(server: Server, tmp_path: Path) -> None:
-    folder, run = gpt2(tmp_path / "gpt2"), tmp_path / "run"
+    folder, run = gpt2(tmp_path / "gpt2", more=2), tmp_path / "run"
     sizes = {"layers": 2, "width": 16, "heads": 2, "feed": 64, "longest": 16, "dropout": 0.0}
     model = {"kind": "gpt2", "size": "nano", "attention_dropout": 0.0, **sizes}
     text = "wow! the cat sat!\n" * 40
@@ -268,6 +275,116 @@ def test_a_gpt2_is_trained_further_with_its_own_vocabulary(server: Server, tmp_p
     assert "width=32 and there 16, model.feed=128 and there 64; to agree: model.width=16" in said
     shutil.rmtree(run)
     assert heed.load(folder).tokeniser is not None
+
+
+SIZES = {"layers": 2, "width": 12, "heads": 3, "feed": 14}
+
+
+def further(folder: Path, family: str, **changes: Any) -> Path:
+    """A recipe that goes on with the pretraining of a folder, and learns nothing from it."""
+    objective = {"kind": "masked"} if family == "bert" else {"kind": "permutation"}
+    model = {"kind": family, **SIZES, **({"longest": 16} if family == "bert" else {})}
+    data = {"longest": 16}
+    still = {"steps": 2, "rate": 1e-9, "validate_every": 2, "save_every": 2}
+    recipe = hiding(folder, model, objective, data=data, **still, **changes)
+    some = [
+        "the cats sat . \n a cat .",
+        "a cat sat \n the cat . \n the cats",
+        "cats . \n a the cat",
+    ]
+    for name in ("train.txt", "valid.txt"):
+        (folder / name).write_text("\n\n".join(some * 8).replace(" \n ", "\n") + "\n")
+    return recipe
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["bert", "xlnet"])
+def test_hidden_words_are_learnt_further_with_the_folders_own_vocabulary(
+    family: str, server: Server, tmp_path: Path
+) -> None:
+    """Equal start: before any step the loss is that of the folder's model on the same rows."""
+    name = {"bert": "BertForPreTraining", "xlnet": "XLNetLMHeadModel"}[family]
+    folder = (bert if family == "bert" else xlnet)(tmp_path / "folder", name)
+    done = server.run("train", further(tmp_path, family), "--from", folder, "--run", tmp_path / "r")
+    assert done.code == 0, done.err
+    assert "new:" not in done.out + done.err  # every weight was taken
+    words, theirs = their(name, folder)
+    model, batch = batch_of(tmp_path / "r")
+    opened = open_run(tmp_path / "r", CPU)
+    there = torch.from_numpy(opened.worker.tokeniser.order)  # of each number of a row
+    objective = HiddenWords(Training(steps=1), opened.worker.numbers)
+    ours = float(objective(model, batch).total) / objective.count(batch)
+    tokens, lengths = batch.tokens, batch.lengths["text"]
+    labels = torch.where(tokens["labels"] == 0, -100, there[tokens["labels"]])
+    told: dict[str, Any] = {
+        "input_ids": there[tokens["text"]],
+        "attention_mask": (torch.arange(tokens["text"].shape[1]) < lengths[:, None]).float(),
+    }
+    if family == "bert":
+        placed = torch.full_like(tokens["text"], -100)
+        for b, k in tokens["labels"].nonzero():
+            placed[b, tokens["places"][b, k]] = labels[b, k]
+        follows = {"next_sentence_label": tokens["follows"][:, 0] - 1}
+        said = theirs(**told, token_type_ids=tokens["segments"], labels=placed, **follows)
+    else:
+        seen = torch.from_numpy(sees(tokens["order"].numpy(), tokens["predicted"].numpy()))
+        asked, T = tokens["places"], tokens["text"].shape[1]
+        mapping = torch.nn.functional.one_hot(asked.clamp(min=0), T) * (asked >= 0)[..., None]
+        hides = {"perm_mask": (~seen).float(), "target_mapping": mapping.float()}
+        said = theirs(**told, **hides, labels=labels)
+    assert ours == pytest.approx(float(said.loss), rel=1e-5)
+    # The text is cut as there, and what the run leaves behind is the folder's model.
+    row = opened.worker._row("the cats sat .").ids
+    assert there[row].tolist() == words("the cats sat .").input_ids
+    if family == "bert":
+        lines = ["the [MASK] sat .", "[MASK] cat"]
+        one, other = (answered(path, lines, tmp_path, best=3) for path in (folder, tmp_path / "r"))
+        assert [each.line() for each in one] == [each.line() for each in other]
+    done = server.run("convert", tmp_path / "r", tmp_path / "back")
+    assert done.code == 0, done.err
+    _, again = their(name, tmp_path / "back")
+    for key, weight in theirs.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[key], weight, rtol=0, atol=1e-6)
+
+
+def test_a_run_that_learnt_further_goes_on_and_is_begun_with(
+    server: Server, tmp_path: Path
+) -> None:
+    folder, run = bert(tmp_path / "folder", "BertForMaskedLM"), tmp_path / "run"
+    recipe = further(tmp_path, "bert")
+    done = server.run("train", recipe, "--from", folder, "--run", run)
+    assert done.code == 0, done.err
+    shutil.rmtree(run / "checkpoints")
+    done = server.run("train", recipe, "--run", run, "--resume")
+    assert done.code == 0, done.err
+    done = server.run("train", recipe, "--from", run, "--run", tmp_path / "next")
+    assert done.code == 0, done.err
+    assert "new:" not in done.out + done.err
+    recipe = labels.recipe(labels.files(tmp_path / "labels"), steps=1, validate_every=1)
+    recipe["model"] = {"encoder": {"kind": "bert", **SIZES, "longest": 16}, "pool": "first"}
+    recipe["data"]["longest"] = 16
+    path = write_recipe(tmp_path, recipe)
+    done = server.run("train", path, "--from", run, "--run", tmp_path / "fine")
+    assert done.code == 0, done.err
+    before, after = (
+        heed_weights(x)["encoder.words.table.weight"] for x in (run, tmp_path / "fine")
+    )
+    torch.testing.assert_close(after, before, rtol=0, atol=0.05)
+
+
+def heed_weights(run: Path) -> dict[str, torch.Tensor]:
+    return tensors.read(run / "model.safetensors")
+
+
+def test_what_cannot_be_learnt_further_is_told_why(server: Server, tmp_path: Path) -> None:
+    folder = bert(tmp_path / "folder", "BertForMaskedLM", vocab_size=len(BERT))
+    (folder / "vocab.txt").write_text("".join(f"{w}\n" for w in BERT).replace("[MASK]", "mask"))
+    recipe = further(tmp_path, "bert")
+    said = server.run("train", recipe, "--from", folder, "--run", tmp_path / "r").err
+    assert "its vocabulary does not say which of its pieces is [MASK]" in said
+    bare = save(network("BertForMaskedLM"), tmp_path / "bare", words=False)
+    said = server.run("train", recipe, "--from", bare, "--run", tmp_path / "r").err
+    assert "bare has no tokeniser with a mask" in said
 
 
 def test_a_folder_that_is_broken_is_refused_as_by_load(tmp_path: Path) -> None:

@@ -8,13 +8,15 @@ from typing import Any
 
 from heed.data.cache import Corpus
 from heed.data.documents import Documents, Sentence, SentenceReport, encode
-from heed.data.masking import Symbols, mask_of, symbols, with_mask
+from heed.data.masking import Symbols, mask_of, with_mask
 from heed.data.tokenise import Tokeniser
+from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.running import preparing
 from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root
 from heed.running.stories.story import Start
+from heed.tasks.borrowing import Hiding, Renumbered, load_hiding, symbols_of
 from heed.tasks.pretrain import Data, Hidden, Ordered, Part, sentences
 from heed.training.folder import RunFolder
 
@@ -26,7 +28,7 @@ Document = list[str]
 class Prepared:
     """What training reads."""
 
-    tokeniser: Tokeniser
+    tokeniser: Hiding
     symbols: Symbols
     train: Documents
     valid: list[Document]
@@ -35,37 +37,44 @@ class Prepared:
 
 
 def prepare(
-    data: Data, objective: Hidden | Ordered, folder: RunFolder, start: Start | None = None
+    data: Data,
+    objective: Hidden | Ordered,
+    folder: RunFolder,
+    start: Start | None = None,
+    rows: int | None = None,
 ) -> Work[Prepared]:
     """Read the text, learn the tokens, write the cache; what is done already is kept.
 
-    start  a run whose tokeniser to take, since its weights mean nothing with another
+    start  whose tokeniser to take, since its weights mean nothing with another
+    rows   of the model's table of symbols, where a recipe says so
     """
     if not preparing.ready(folder):
-        yield from _write(data, folder, start)
-    tokeniser = tokeniser_of(folder)
+        yield from _write(data, folder, start, rows)
+    tokeniser = tokeniser_of(folder, rows)
     sizes = {"text": tokeniser.size, "opens": 2}
     train: Corpus = preparing.cached(folder, tokeniser.fingerprint, sizes)
     valid = list(kept(folder, "valid"))
-    known = symbols(tokeniser)
+    known = symbols_of(tokeniser)
     return Prepared(tokeniser, known, Documents(train), valid, objective, data.longest)
 
 
-def tokeniser_of(folder: RunFolder) -> Tokeniser:
+def tokeniser_of(folder: RunFolder, rows: int | None = None) -> Hiding:
     """The tokeniser of a run; it must have a mask."""
-    tokeniser = Tokeniser.load(folder.plain(folder.tokenizer))
-    if mask_of(tokeniser) is None:
+    tokeniser = load_hiding(folder.plain(folder.tokenizer), rows)
+    if isinstance(tokeniser, Tokeniser) and mask_of(tokeniser) is None:
         raise Refused(f"{folder.tokenizer} has no mask: it was not made for pre-training")
     return tokeniser
 
 
-def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
+def _write(data: Data, folder: RunFolder, start: Start | None, rows: int | None) -> Work[None]:
+    tokeniser: Hiding
     if start is None:
         yield Progress(f"learning {data.tokens.kind} tokens", 0)
         tokeniser = _learnt(data)
     else:
-        tokeniser = _taken(start)
+        tokeniser = _taken(start, rows)
     tokeniser.save(folder.tokenizer)
+    tokeniser = tokeniser_of(folder, rows)  # as whoever opens the run has it
     report = SentenceReport()
     for read in encode(folder.cache, "train", _part(data, "train", report), tokeniser):
         yield Progress("tokenising", read)
@@ -91,10 +100,14 @@ def _learnt(data: Data) -> Tokeniser:
     return with_mask(Tokeniser.train(tokens.kind, texts, tokens.size - 1, tokens.lowercase))
 
 
-def _taken(start: Start) -> Tokeniser:
-    if not isinstance(start.tokeniser, Tokeniser) or mask_of(start.tokeniser) is None:
+def _taken(start: Start, rows: int | None) -> Hiding:
+    """The tokeniser that the start's weights were learnt with."""
+    found = start.tokeniser
+    if isinstance(found, Vocabulary):
+        return Renumbered(found, rows or found.size, str(start.path))
+    if not isinstance(found, Tokeniser) or mask_of(found) is None:
         raise Refused(f"{start.path} has no tokeniser with a mask, so it cannot be trained further")
-    return start.tokeniser
+    return found
 
 
 def gathered(found: Iterable[Sentence]) -> Iterator[Document]:

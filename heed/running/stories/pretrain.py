@@ -14,7 +14,7 @@ from torch import nn
 from heed.data.documents import DocumentFiles, SentenceReport, read_sentences
 from heed.data.remaking import Remade
 from heed.data.sources import told
-from heed.data.tokenise import SPECIALS, Tokeniser
+from heed.data.tokenise import SPECIALS
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.documents import Prepared, gathered, kept, prepare, tokeniser_of
@@ -39,7 +39,8 @@ from heed.running.stories.story import (
     shown_part,
 )
 from heed.tasks import pretrain
-from heed.tasks.pretrainer import Pretrainer
+from heed.tasks.borrowing import Hiding, Renumbered
+from heed.tasks.pretrainer import Pretrainer, numbers_of
 from heed.tasks.walking import Heard, filled
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
@@ -104,7 +105,7 @@ class Pretraining(Story):
         self, recipe: PretrainRecipe, folder: RunFolder, start: Start | None = None
     ) -> Work[Prepared]:
         """A tokeniser, a cache, and the documents to judge by."""
-        return prepare(recipe.data, recipe.objective, folder, start)
+        return prepare(recipe.data, recipe.objective, folder, start, recipe.model.symbols)
 
     def describe(self, recipe: PretrainRecipe, prepared: Prepared) -> PretrainConfig:
         """config.json."""
@@ -119,7 +120,7 @@ class Pretraining(Story):
 
     def objective(self, recipe: PretrainRecipe, prepared: Prepared) -> HiddenWords:
         """Hidden words are predicted, and whether one text follows another."""
-        return HiddenWords(recipe.training)
+        return HiddenWords(recipe.training, numbers_of(prepared.tokeniser))
 
     def batches(
         self, recipe: PretrainRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
@@ -130,14 +131,18 @@ class Pretraining(Story):
         tokens = recipe.training.batch_tokens
         return Remade(make, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
 
-    def tokens(self, folder: RunFolder, config: PretrainConfig) -> Tokeniser:
+    def tokens(self, folder: RunFolder, config: PretrainConfig) -> Hiding:
         """The one tokeniser."""
-        tokeniser = tokeniser_of(folder)
+        tokeniser = tokeniser_of(folder, config.symbols)
         check_vocabulary(folder, tokeniser.size, config.symbols)
         return tokeniser
 
+    def tokeniser(self, tokens: Hiding) -> Any:
+        """The one there is; a pretrained model's as that model's other tasks take it."""
+        return tokens.vocabulary if isinstance(tokens, Renumbered) else tokens
+
     def worker(
-        self, model: nn.Module, tokens: Tokeniser, config: PretrainConfig, device: torch.device
+        self, model: nn.Module, tokens: Hiding, config: PretrainConfig, device: torch.device
     ) -> Pretrainer:
         """The trained model, which fills in hidden words."""
         objective = config.objective

@@ -30,6 +30,7 @@ from heed.viewing.image import svg
 
 SAMPLES = 3
 TOKENS = 8000  # places in a batch that is judged
+NONE = -1  # the label where nothing is asked
 SEED = 0  # of what is hidden while the model is judged: the same each time
 
 
@@ -42,10 +43,12 @@ class HiddenWords(SequenceObjective):
     """
 
     per_pair: Tensor  # words for each pair in a whole step; NaN: count those of the batch
+    numbers: Tensor | None  # the model's number for each of a batch, where they differ    V
 
-    def __init__(self, settings: Training) -> None:
+    def __init__(self, settings: Training, numbers: Tensor | None = None) -> None:
         super().__init__(settings)
         self.register_buffer("per_pair", torch.tensor(torch.nan), persistent=False)
+        self.register_buffer("numbers", numbers, persistent=False)
 
     def balance(self, batches: Sequence[Batch], add: Callable[..., list[int]]) -> None:
         """Take in how many words a step has for each pair."""
@@ -60,13 +63,14 @@ class HiddenWords(SequenceObjective):
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
         tokens = batch.tokens
-        said = ask(model, tokens, batch.lengths["text"])
+        said = ask(model, tokens, batch.lengths["text"], numbers=self.numbers)
         asked = {path: record for path, record in said.seen.items() if path.endswith(".query")}
         real = tokens["text"] != PAD
         loss = self.loss(
             said.words,
-            tokens["labels"],
+            self._labels(tokens["labels"]),
             asked,
+            none=NONE,
             elsewhere={p: (record, real) for p, record in said.seen.items() if p not in asked},
         )
         if said.follows is None:
@@ -79,6 +83,11 @@ class HiddenWords(SequenceObjective):
         alone = words / pairs.clamp(min=1)
         follows = wrong * torch.where(self.per_pair.isnan(), alone, self.per_pair)
         return Loss(loss.total + follows, {**loss.parts, "follows": follows.detach()})
+
+    def _labels(self, labels: Tensor) -> Tensor:
+        """As the model numbers them, `NONE` where nothing is asked: 0 may be a symbol.    B K"""
+        known = labels if self.numbers is None else self.numbers[labels]
+        return known.masked_fill(labels == PAD, NONE)
 
 
 @dataclass(frozen=True, slots=True)
