@@ -1,8 +1,13 @@
 """Pretrained folders at work: models that others trained, opened like runs of heed's own tasks.
 
-    GPT-2, XLNet with a language head   continue prompts        as language-model
+    GPT-2 with a language head          continues prompts       as language-model
     BERT with a masked head             fills [MASK]            as pretrain
+    XLNet with a language head          does either             see below
     BERT, XLNet with a text's label     say what a text is      as classify
+
+An XLNet that was trained in both directions (attn_type "bi", as the published ones) fills masks, as
+the run that it may come from does; with options that only a writer takes it continues prompts. One
+that reads from left to right always continues them.
 
 The folder is checked as `heed.load` does (running/loading.py). A vocabulary that lacks something,
 and a head that no verb uses, are refused with a message.
@@ -10,7 +15,7 @@ and a head that no verb uses, are refused with a message.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +36,7 @@ from heed.tasks import language_model
 from heed.tasks.borrowing import Borrowed, Renumbered
 from heed.tasks.cutting import Cutting, Words
 from heed.tasks.labeller import Labeller
-from heed.tasks.pretrain import Hidden
+from heed.tasks.pretrain import Hidden, Objective, Ordered
 from heed.tasks.pretrainer import Pretrainer
 from heed.tasks.writer import Decoding, Writer
 from heed.training.folder import RunFolder
@@ -52,11 +57,14 @@ class LabelConfig(Config):
     label: None = None
 
 
-def adopt(path: Path, device: torch.device) -> Run:
-    """The model of a pretrained folder, ready to work."""
+def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> Run:
+    """The model of a pretrained folder, ready to work.
+
+    asked  the options of whoever asks, where a model can do more than one thing
+    """
     found = load(path, device=device)
-    task, opened = HEADS.get((found.kind, found.head), (None, None))
-    if task is None or opened is None:
+    task = _task(found, asked)
+    if task is None:
         known = ", ".join(f"{kind} '{head}'" for kind, head in HEADS)
         raise Refused(
             f"{path} is {found.kind} with the head '{found.head}', which no verb can ask; there "
@@ -71,11 +79,20 @@ def adopt(path: Path, device: torch.device) -> Run:
             f"{found.settings.rows:,}"
         )
     try:
-        config, worker = opened(found, words, path, device)
+        config, worker = MAKERS[task](found, words, path, device)
     except ValidationError as error:
         said = complaint(story(task).config, error)
         raise Refused(f"{path}: config.json describes what no verb can ask: {said}") from None
     return Run(RunFolder(path), config, worker, story(task))
+
+
+def _task(found: Loaded, asked: Collection[str]) -> str | None:
+    """The task whose verbs ask a model; None: there is none."""
+    task = HEADS.get((found.kind, found.head))
+    both = found.kind == "xlnet" and found.settings.direction == "both"
+    if task == "language-model" and both and not WRITERS.intersection(asked):
+        return "pretrain"
+    return task
 
 
 def _writer(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
@@ -94,7 +111,8 @@ def _writer(found: Loaded, words: Vocabulary, path: Path, device: torch.device) 
 
 def _filler(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
     pieces = Renumbered(words, found.settings.rows, str(path))
-    objective = Hidden(next_sentence=found.head == "pretraining")
+    ordered, pairs = found.kind == "xlnet", found.head == "pretraining"
+    objective: Objective = Ordered() if ordered else Hidden(next_sentence=pairs)
     config = PretrainConfig(
         heed=version(),
         task="pretrain",
@@ -103,8 +121,9 @@ def _filler(found: Loaded, words: Vocabulary, path: Path, device: torch.device) 
         symbols=pieces.size,
         longest=min(found.settings.longest, READ),
     )
-    pairs, places = objective.next_sentence, found.settings.longest
-    return config, Pretrainer(found.model, pieces, device, pairs=pairs, places=places)
+    places = None if ordered else found.settings.longest
+    known: dict[str, Any] = {"ordered": ordered, "pairs": pairs, "places": places}
+    return config, Pretrainer(found.model, pieces, device, **known)
 
 
 def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
@@ -127,12 +146,22 @@ def _types(kind: str, words: Vocabulary) -> dict[int, int] | None:
 
 Maker = Callable[[Loaded, Vocabulary, Path, torch.device], Opened]
 
-HEADS: dict[tuple[str, str], tuple[str, Maker]] = {
-    ("gpt2", "language"): ("language-model", _writer),
-    ("xlnet", "language"): ("language-model", _writer),
-    ("bert", "masked"): ("pretrain", _filler),
-    ("bert", "pretraining"): ("pretrain", _filler),
-    ("bert", "classify"): ("classify", _labeller),
-    ("xlnet", "classify"): ("classify", _labeller),
+MAKERS: dict[str, Maker] = {
+    "language-model": _writer,
+    "pretrain": _filler,
+    "classify": _labeller,
 }
-"""For each family and head: the task whose verbs use it, and what makes its config and worker."""
+"""For each task, what makes its config and worker."""
+
+HEADS = {
+    ("gpt2", "language"): "language-model",
+    ("xlnet", "language"): "language-model",
+    ("bert", "masked"): "pretrain",
+    ("bert", "pretraining"): "pretrain",
+    ("bert", "classify"): "classify",
+    ("xlnet", "classify"): "classify",
+}
+"""For each family and head, the task whose verbs use it."""
+
+WRITERS = {*Decoding.model_fields, "samples", "overlap"}
+"""Options that ask a model to continue prompts, or to be scored on continuing them."""

@@ -23,5 +23,5 @@ def evaluate(
     options  what the run's task takes, such as width=1 for a translation's beam; `out` and `links`,
              where the result will be asked for its answers or the links of its words
     """
-    run = open_run(path, chosen(device))
+    run = open_run(path, chosen(device), options)
     return (yield from run.story.evaluate(run, data, options))

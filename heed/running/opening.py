@@ -6,7 +6,7 @@ before the file of weights is checked to hold what the configuration describes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,17 @@ from heed.training.tensors import header, tied
 __all__ = ["Run", "check_weights", "checked", "fits", "open_run", "read_config"]
 
 
-def open_run(path: Path, device: torch.device) -> Run:
+def open_run(path: Path, device: torch.device, asked: Collection[str] = ()) -> Run:
     """The model of a run, or of a pretrained folder, ready to work.
 
-    path  a folder, or a pretrained model's name at the Hugging Face hub
+    path   a folder, or a pretrained model's name at the Hugging Face hub
+    asked  the options of whoever asks, where a pretrained model can do more than one thing
     """
     path = folder_of(path)
     if is_pretrained(path):
         from heed.running.adopting import adopt  # rarely needed
 
-        return adopt(path, device)
+        return adopt(path, device, asked)
     folder, config, told, tokens = checked(path)
     model = config.build()
     model.load_state_dict(folder.load_model())

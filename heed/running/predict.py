@@ -28,6 +28,6 @@ def predict(
     at_once  lines to wait for before answering; 1 answers each line as it comes
     options  what the run's task takes, such as best=3 for translations
     """
-    run = open_run(path, chosen(device))
+    run = open_run(path, chosen(device), options)
     lines = (text for _, text in read_lines(file))
     yield from run.story.predict(run, lines, options, look=look, at_once=at_once)

@@ -168,7 +168,7 @@ class Renumbered:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """A label for each number, for pictures."""
-        return [self._pieces[i].replace(SPACE, "") for i in ids]
+        return [self._pieces[i].replace(SPACE, "") or self._pieces[i] for i in ids]
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all: the vocabulary under its own numbers."""

@@ -46,7 +46,10 @@ def ask(
     need: Need = "context",
     numbers: Tensor | None = None,
 ) -> Said:
-    """What a model says of a batch with the columns of `data/remaking.py`."""
+    """What a model says of a batch with the columns of `data/remaking.py`.
+
+    numbers  the model's number for each of the batch, in which it answers; None: the same    V
+    """
     text = tokens["text"] if numbers is None else numbers[tokens["text"]]
     if "order" not in tokens:
         segments = tokens.get("segments")

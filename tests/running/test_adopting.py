@@ -117,7 +117,45 @@ def test_gpt2_reads_as_it_does_there(tmp_path: Path) -> None:
     assert len(shown.panels) == 2 * 2
 
 
-def test_xlnet_continues_prompts(tmp_path: Path) -> None:
+def test_an_xlnet_of_both_directions_fills_masks_as_it_does_there(tmp_path: Path) -> None:
+    folder = xlnet(tmp_path / "xlnet", "XLNetLMHeadModel")
+    words, model = their("XLNetLMHeadModel", folder)
+    lines = ["the <mask> sat", "<mask> dog [MASK] .", "the cat", ""]
+    found = answered(folder, lines, tmp_path, best=3)
+    for line, answer in zip(lines[:2], found, strict=False):
+        before = open_run(folder, CPU).worker._coded(line)
+        ids = torch.from_numpy(open_run(folder, CPU).worker.tokeniser.order)[before][None]
+        ids = torch.cat([ids, torch.tensor([[4, 3]])], 1)  # <sep> and <cls>
+        hidden = ids == words.mask_token_id
+        asks = torch.nn.functional.one_hot(hidden[0].nonzero()[:, 0], ids.shape[1])[None].float()
+        hides = hidden[:, None].float().expand(-1, ids.shape[1], -1)  # nobody sees a mask
+        with torch.no_grad():
+            logits = model(ids, perm_mask=hides, target_mapping=asks).logits[0]
+        logits[:, : len(XLNET)], logits[:, len(words) :] = -torch.inf, -torch.inf
+        shares, best = logits.softmax(-1).topk(3)
+        given = [share for named in answer.found.words for _, share in named]
+        assert given == pytest.approx(shares.flatten().tolist(), rel=1e-4)
+        expected = [words.convert_ids_to_tokens(row) for row in best]
+        told = [[word for word, _ in named] for named in answer.found.words]
+        assert told == [[word.replace("▁", "") for word in row] for row in expected]
+    assert [answer.line() for answer in found[2:]] == ["the cat", ""]
+    (shown,) = show(folder, ["the <mask>"], device="cpu")
+    assert shown.panels[0].rows[-2:] == ("<sep>", "<cls>")
+    (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES * 9))
+    scores = finish(evaluate(folder, [tmp_path / "text.txt"], device="cpu")).scores
+    assert scores.words > 20  # that were hidden, of the same text
+    windows = finish(evaluate(folder, [tmp_path / "text.txt"], device="cpu", overlap=0)).scores
+    assert windows.symbols > scores.words
+
+
+def test_an_xlnet_of_one_direction_goes_on_writing(tmp_path: Path) -> None:
+    folder = xlnet(tmp_path / "xlnet", "XLNetLMHeadModel", attn_type="uni")
+    assert open_run(folder, CPU).story.name == "language-model"
+    found = answered(folder, ["the cat sat"], tmp_path)
+    assert len(found[0].found) == 1
+
+
+def test_xlnet_continues_prompts_where_it_is_asked_to(tmp_path: Path) -> None:
     folder = xlnet(tmp_path / "xlnet", "XLNetLMHeadModel")
     words, model = their("XLNetLMHeadModel", folder)
     found = answered(folder, ["the cat sat", ""], tmp_path, method="greedy", longest=1)
@@ -133,6 +171,7 @@ def test_xlnet_continues_prompts(tmp_path: Path) -> None:
     best = words.decode([*ids[0, :-1].tolist(), int(logits.argmax())])
     assert "the cat sat" + found[0].found[0].text == best
     assert len(found) == 2
+    reconfigure(folder, attn_type="uni")
     (shown,) = show(folder, ["the cat"], device="cpu")
     assert len(shown.panels) == 2 * 3  # the stream that predicts, and no other
 
@@ -336,10 +375,9 @@ def test_hidden_words_are_learnt_further_with_the_folders_own_vocabulary(
     # The text is cut as there, and what the run leaves behind is the folder's model.
     row = opened.worker._row("the cats sat .").ids
     assert there[row].tolist() == words("the cats sat .").input_ids
-    if family == "bert":
-        lines = ["the [MASK] sat .", "[MASK] cat"]
-        one, other = (answered(path, lines, tmp_path, best=3) for path in (folder, tmp_path / "r"))
-        assert [each.line() for each in one] == [each.line() for each in other]
+    lines = ["the [MASK] sat .", "[MASK] cat"]
+    one, other = (answered(path, lines, tmp_path, best=3) for path in (folder, tmp_path / "r"))
+    assert [each.line() for each in one] == [each.line() for each in other]
     done = server.run("convert", tmp_path / "r", tmp_path / "back")
     assert done.code == 0, done.err
     _, again = their(name, tmp_path / "back")

@@ -202,6 +202,18 @@ def test_an_xlnet_holds_documents_out_and_fills_masks(server: Server, ordered: P
     assert len(json.loads(done.out)["words"]) == 1
 
 
+def test_an_xlnet_keeps_its_job_there_and_back(server: Server, ordered: Path) -> None:
+    theirs, back = ordered.parent / "there", ordered.parent / "back"
+    assert server.run("convert", ordered, theirs).code == 0
+    assert server.run("convert", theirs, back).code == 0
+    lines = ordered.parent / "masks.txt"
+    lines.write_text("a1 [MASK] .\nb1 <mask> b3 [MASK]\n")
+    told = [server.run("predict", path, lines, "--best", "3") for path in (ordered, theirs, back)]
+    assert all(done.code == 0 for done in told), told
+    assert told[0].out == told[1].out == told[2].out
+    assert "a1 " in told[0].out
+
+
 @pytest.mark.parametrize(
     ("model", "objective", "several"),
     [(BERT, {"kind": "masked"}, True), (XLNET, {"kind": "permutation"}, False)],
