@@ -2,7 +2,7 @@
 
 A reader gives a state for each word; a pool makes one vector of them: a static attention, which
 shows what it weighed, or the mean, the maximum, the last or the first state. Yang 2016, Kim 2014,
-Devlin 2019 §4.1.
+Devlin 2019 §4.1, Yang 2019.
 
     network = build(ClassifierSettings(pool="static/additive"), symbols=8000, labels=2)
     said = network(symbols, lengths, need="weight")          # B S, B
@@ -20,11 +20,14 @@ from torch import Tensor, nn
 
 from heed.attention.naming import check_options, options_of, parse
 from heed.errors import HeedError, Refused
+from heed.models import xlnet_settings
 from heed.models.answers import Answered
 from heed.models.reading import (
     AttentiveReader,
+    ContentReader,
     ConvolutionReader,
     First,
+    Gathered,
     Greatest,
     Last,
     Mean,
@@ -35,12 +38,22 @@ from heed.models.reading import (
     Vectors,
 )
 from heed.models.recurrent_settings import Option
-from heed.models.text_settings import BertSettings, build_bert, draw_linear, with_symbols
+from heed.models.text_settings import (
+    BertSettings,
+    TextSettings,
+    build_bert,
+    draw_linear,
+    with_symbols,
+)
 from heed.models.transformer_settings import Share
+from heed.models.xlnet_settings import XLNetSettings
 from heed.records import Need
 
 POOLS = ("mean", "max", "last", "first")
 """Pools that make one vector of a text's states without attention; all others are attentions."""
+
+PRETRAINED = {"bert": "BERT", "xlnet": "XLNet"}
+"""Encoders that may have learnt from plain text before, and what they are called."""
 
 Run = Annotated[int, Field(ge=1, le=8)]
 
@@ -78,14 +91,16 @@ class ConvolutionEncoder(Settings):
 class ClassifierSettings(Settings):
     """What a recipe says of a classifier.
 
-    pool     mean, max, last, first (of BERT), or a static attention by name: static/additive
+    pool     mean, max, last (of XLNet its summary), first (of BERT), or a static attention by name:
+             static/additive
     letters  words are also known by their runs of so many to so many letters (data/letters.py)
     members  networks that learn side by side and vote (models/committee.py)
     """
 
     kind: Literal["classifier"] = "classifier"
     encoder: Annotated[
-        RecurrentEncoder | ConvolutionEncoder | BertSettings, Field(discriminator="kind")
+        RecurrentEncoder | ConvolutionEncoder | BertSettings | XLNetSettings,
+        Field(discriminator="kind"),
     ] = RecurrentEncoder()
     pool: str = Field("static/additive", max_length=200)
     options: dict[str, Option] = Field(default_factory=dict, max_length=32)  # of the pool
@@ -111,17 +126,24 @@ class ClassifierSettings(Settings):
             raise ValueError(f"heads are an attention's, and '{self.pool}' is none; set heads=1")
         if self.letters is not None and self.letters[0] > self.letters[1]:
             raise ValueError("letters are from so many to as many or more: letters=[3, 5]")
-        if self.encoder.kind != "bert":
+        name = PRETRAINED.get(self.encoder.kind)
+        if name is None or not isinstance(self.encoder, TextSettings):
             return self
         if self.letters is not None:
-            raise ValueError("letters are of whole words, which BERT does not read; leave them out")
+            raise ValueError(
+                f"letters are of whole words, which {name} does not read; leave them out"
+            )
         if self.members > 1:
-            raise ValueError("members are drawn apart, and BERT begins with one; set members=1")
+            raise ValueError(f"members are drawn apart, and {name} begins with one; set members=1")
         if self.encoder.head != "none":
             raise ValueError("encoder.head belongs to the classifier; leave it out")
         if self.word_dropout or self.embedding_dropout is not None:
             key = "word_dropout" if self.word_dropout else "embedding_dropout"
-            raise ValueError(f"{key} is not BERT's; say encoder.dropout")
+            raise ValueError(f"{key} is not {name}'s; say encoder.dropout")
+        if name == "XLNet" and self.pool == "first":
+            raise ValueError(
+                "pool=first is BERT's; XLNet gathers a text in its last symbol: pool=last"
+            )
         return self
 
     @property
@@ -213,8 +235,8 @@ def build(
     reader, width = _reader(settings, symbols)
     pool = _pool(settings, width)
     answer = nn.Linear(width * settings.heads, labels)
-    if isinstance(settings.encoder, BertSettings):
-        fresh = [answer, pool.dense] if isinstance(pool, First) else [answer]
+    if isinstance(settings.encoder, TextSettings):
+        fresh = [answer, pool.dense] if isinstance(pool, First | Gathered) else [answer]
         draw_linear(fresh, settings.encoder.initial)
     return Classifier(reader, pool, answer, settings.dropout, _spelled(settings, symbols, letters))
 
@@ -222,7 +244,7 @@ def build(
 def _spelled(
     settings: ClassifierSettings, symbols: int, letters: tuple[int, int]
 ) -> Spelled | None:
-    if settings.letters is None or isinstance(settings.encoder, BertSettings):
+    if settings.letters is None or isinstance(settings.encoder, TextSettings):
         return None
     (count, most), width, dropout = letters, settings.encoder.embedding, _vector_dropout(settings)
     return Spelled(symbols, width, letters=count, most=most, dropout=dropout)
@@ -239,6 +261,9 @@ def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
     if isinstance(chosen, BertSettings):
         whole = build_bert(with_symbols(chosen, symbols)).encoder
         return AttentiveReader(whole.words, whole.stack), chosen.sizes.width
+    if isinstance(chosen, XLNetSettings):
+        streams = xlnet_settings.build(with_symbols(chosen, symbols)).streams
+        return ContentReader(streams), chosen.sizes.width
     some = _vector_dropout(settings)
     embed = Vectors(symbols, chosen.embedding, words=settings.word_dropout, dropout=some)
     if isinstance(chosen, ConvolutionEncoder):
@@ -261,6 +286,8 @@ def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
 
 
 def _pool(settings: ClassifierSettings, width: int) -> nn.Module:
+    if settings.pool == "last" and isinstance(settings.encoder, XLNetSettings):
+        return Gathered(width, "last", xlnet_settings.bend(settings.encoder))
     plain = {"mean": Mean, "max": Greatest, "last": Last}
     if settings.pool in plain:
         return plain[settings.pool]()

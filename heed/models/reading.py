@@ -1,12 +1,13 @@
-"""Texts to states: three readers with one interface, and pools that make one vector of the states.
+"""Texts to states: four readers with one interface, and pools that make one vector of the states.
 
 RecurrentReader    an RNN in one direction or both
 ConvolutionReader  filters over neighbouring words. Kim 2014
 AttentiveReader    a Transformer's encoder
+ContentReader      XLNet's content stream
 
 Vectors            words as vectors; Spelled: words by their letters
 
-Static, Mean, Greatest, Last, First    from B S M to B M; only real places count
+Static, Mean, Greatest, Last, First, Gathered    from B S M to B M; only real places count
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from heed.models.cells import Dropout
 from heed.models.sequence import Encoder as Recurrent
 from heed.models.sequence import ends
 from heed.models.transformer import Encoder as Attentive
+from heed.models.xlnet import TwoStreams
+from heed.models.xlnet_answers import Summary
 from heed.records import Attended, Need
 
 
@@ -191,6 +194,34 @@ class AttentiveReader(Attentive):
         return Read(states, ends(states, lengths), there, seen, vectors)
 
 
+GATHERS = 2
+"""The type of the symbol that gathers a text, which ends it; those of the text are 0. Yang 2019's
+code counts two texts as 0 and 1."""
+
+
+class ContentReader(nn.Module):
+    """XLNet's content stream, under the names that it has in XLNet."""
+
+    def __init__(self, streams: TwoStreams) -> None:
+        super().__init__()
+        self.streams = streams
+
+    def read(
+        self,
+        symbols: Tensor,
+        lengths: Tensor,
+        need: Need = "context",
+        nudge: Tensor | None = None,
+    ) -> Read:
+        """B S, B -> B S M"""
+        there = real(symbols, lengths)
+        places = torch.arange(symbols.shape[1], device=symbols.device)
+        types = GATHERS * (places == lengths[:, None] - 1)
+        found = self.streams(symbols, lengths, types, need, nudge=nudge)
+        states = found.states.where(there[..., None], 0)
+        return Read(states, ends(states, lengths), there, found.seen, found.vectors)
+
+
 def real(symbols: Tensor, lengths: Tensor) -> Tensor:
     """Which places are no padding.    B S, B -> B S"""
     return torch.arange(symbols.shape[1], device=symbols.device) < lengths[:, None]
@@ -278,3 +309,13 @@ class First(Pooler):
     ) -> tuple[Tensor, dict[str, Attended]]:
         """B S M -> B M"""
         return super().forward(read.states), {}
+
+
+class Gathered(Summary):
+    """What stands for the text in XLNet, under the same names."""
+
+    def forward(  # type: ignore[override]
+        self, read: Read, need: Need = "context"
+    ) -> tuple[Tensor, dict[str, Attended]]:
+        """B S M -> B M"""
+        return super().forward(read.states, read.there), {}

@@ -36,6 +36,7 @@ class Read(NamedTuple):
     states: Tensor  # of every symbol B T M, or of what was asked for B P M
     memories: Memories  # for the next segment
     seen: dict[str, Attended]  # by layer and stream: "0.content", "0.query"
+    vectors: Tensor  # of the symbols, as they were read  B T M
 
 
 class Layer(nn.Module):
@@ -140,6 +141,7 @@ class TwoStreams(nn.Module):
         visible: Tensor | Visible | None = None,
         memories: Memories | None = None,
         ahead: bool = False,
+        nudge: Tensor | None = None,
     ) -> Read:
         """One segment: symbols B T -> states B T M; the query stream's, with targets or `ahead`.
 
@@ -151,6 +153,7 @@ class TwoStreams(nn.Module):
                   None: no symbol sees a target, unless the network is causal
         memories  what the segment before left; all may look at it
         ahead     every place also predicts the symbol after it, and none looks ahead
+        nudge     added to the symbols' vectors  B T M
         """
         if ahead and (targets is not None or visible is not None):
             raise Refused("left to right is an order of its own: give targets, or ahead=True")
@@ -163,7 +166,9 @@ class TwoStreams(nn.Module):
             ahead=ahead,
             uniform=self.blind == "uniform",
         )
-        h, g = segment.entered(self.dropout(self.words(symbols))), None
+        vectors = self.dropout(self.words(symbols))
+        vectors = vectors if nudge is None else vectors + nudge
+        h, g = segment.entered(vectors), None
         if ahead or targets is not None:
             size = symbols.shape if targets is None else targets.shape
             g = self.dropout(self.question.expand(*size, -1))
@@ -182,7 +187,8 @@ class TwoStreams(nn.Module):
         there, L = segment.table, segment.before
         if there is not None:
             there = self._kept(there[:, L:], there[:, :L])
-        return Read(self.dropout(h if g is None else g), Memories(tuple(kept), there), seen)
+        states = self.dropout(h if g is None else g)
+        return Read(states, Memories(tuple(kept), there), seen, vectors)
 
     def begin(
         self,

@@ -83,15 +83,19 @@ def build(settings: XLNetSettings) -> LanguageModel | Answerer:
     else:
         counts = {"classify": settings.labels, "label": settings.labels, "span": 2}
         dropout = settings.dropout if settings.head_dropout is None else settings.head_dropout
-        bend = nn.Tanh() if settings.summary_activation == "tanh" else nn.Identity()
         network = Answerer(
             streams,
-            pool=Summary(width, settings.summary, bend) if head == "classify" else None,
+            pool=Summary(width, settings.summary, bend(settings)) if head == "classify" else None,
             answer=nn.Linear(width, counts[head]) if head in counts else None,
             dropout=dropout if head == "classify" else 0.0,
         )
     _draw(network, settings.initial)
     return network
+
+
+def bend(settings: XLNetSettings) -> nn.Module:
+    """What a text's summary goes through."""
+    return nn.Tanh() if settings.summary_activation == "tanh" else nn.Identity()
 
 
 def _streams(settings: XLNetSettings) -> TwoStreams:

@@ -34,7 +34,7 @@ from heed.running.stories.pretrain import PretrainConfig
 from heed.running.stories.story import Config, Run
 from heed.tasks import language_model
 from heed.tasks.borrowing import Borrowed, Renumbered
-from heed.tasks.cutting import Cutting, Words
+from heed.tasks.cutting import Cutting, Gathers, Words
 from heed.tasks.labeller import Labeller
 from heed.tasks.pretrain import Hidden, Objective, Ordered
 from heed.tasks.pretrainer import Pretrainer
@@ -134,7 +134,8 @@ def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device
     if len(labels) != settings.labels or len(set(labels)) < len(labels) or "" in labels:
         raise Refused(f"{path}: config.json does not name {settings.labels} different labels")
     longest = settings.longest if found.kind == "bert" else None
-    cut = Words(Cutting(words), labels, framed=True, longest=longest)
+    place: Gathers = "first" if found.kind == "bert" else "last"
+    cut = Words(Cutting(words), labels, place, longest)
     config = LabelConfig(heed=version(), model=settings, labels=list(labels))
     return config, Labeller(found.model, cut, device, types=_types(found.kind, words))
 

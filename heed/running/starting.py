@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.errors import Refused
-from heed.models.transformer_settings import Size
+from heed.models.transformer_settings import Size, TransformerSettings
 from heed.running.events import Note
 from heed.running.hub import folder_of
 from heed.running.opening import checked
@@ -27,6 +27,8 @@ SHAPED = (
     "longest",
     "types",
     "activation",
+    "direction",
+    "summary_activation",
     "epsilon",
     "tied",
     "multiple",
@@ -67,6 +69,7 @@ def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
     where, mine = _reader("model", recipe.model)
     _, there = _reader("model", start.settings)
     if type(there) is not type(mine) or there.kind != mine.kind:
+        _check_kinds(f"{where}.kind", mine, there, start)
         return recipe, None  # what fits is found out by name and shape
     named = mine.model_fields_set
     taken: dict[str, Any] = {}
@@ -95,6 +98,18 @@ def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
     return recipe.model_copy(update={"model": whole}), Note(f"as {start.path} has it: {told}")
 
 
+KINDS = {"bert": "a BERT", "gpt2": "a GPT-2", "xlnet": "an XLNet"}
+
+
+def _check_kinds(key: str, mine: Any, there: Any, start: Start) -> None:
+    """Refuse a pretrained model where the recipe wants one of another kind, by their names: nothing
+    but a head would fit. A Transformer that translates may begin with the stack of another."""
+    kind = KINDS.get(getattr(there, "kind", ""))
+    if kind is not None and not isinstance(mine, TransformerSettings):
+        wants = KINDS.get(mine.kind, "another network")
+        raise Refused(f"{start.path} is {kind}, and the recipe wants {wants}: {key}={mine.kind}")
+
+
 def _reader(where: str, model: Any) -> tuple[str, Any]:
     """The settings of a text model by itself, or of the encoder of a classifier."""
     encoder = getattr(model, "encoder", None)
@@ -108,7 +123,8 @@ def _sizes(mine: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:
     elif "layers" in type(mine).model_fields:
         yield "layers", mine.layers, there.layers
     for key in SHAPED:
-        if key in type(mine).model_fields:
+        beyond = key == "longest" and mine.kind == "xlnet"  # which has no table of places
+        if key in type(mine).model_fields and not beyond:
             yield key, getattr(mine, key), getattr(there, key)
 
 

@@ -5,7 +5,8 @@
 Data     Labelled texts from files (`data/labelled.py`). Where there is one file only, a share of it
          is held out, chosen by the texts alone. Tokenisers are trained on the training texts, or
          come with the weights that training starts from.
-Model    `models/classifier.py`: a BiLSTM, filters or BERT, and a static attention or another pool.
+Model    `models/classifier.py`: a BiLSTM, filters, BERT or XLNet, and a static attention or another
+         pool.
 Judged   Accuracy, macro-F1, precision and recall of each label, what is taken for what.
 A good run  The recipe `sst2` gets 82 % of the test right in two minutes; docs/results.md.
 """

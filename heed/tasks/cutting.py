@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from heed.data import vocabularies
 from heed.data.letters import Letters
@@ -14,6 +15,7 @@ from heed.data.vocabularies import Vocabulary
 from heed.errors import HeedError, Refused
 
 MOST = 2_000_000  # symbols of a vocabulary
+Gathers = Literal["first", "last"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +97,14 @@ def read_vocabulary(path: Path, symbols: int = MOST) -> Vocabulary | None:
 class Words:
     """How texts are cut for a model, and the labels they may get.
 
-    framed   whether a symbol stands before each text, as a pretrained model expects it
+    gathers  where the symbol for the whole text goes, as a pretrained model expects it
     longest  symbols of a text that the model reads; what comes after is cut off
     letters  the runs of letters in words, for a model that reads them
     """
 
     tokeniser: Cutting
     labels: tuple[str, ...]
-    framed: bool = False
+    gathers: Gathers | None = None
     longest: int | None = None
     letters: Letters | None = None
 
@@ -113,13 +115,15 @@ class Words:
     def whole(self, texts: Sequence[str]) -> list[list[int]]:
         """Each text's numbers, however many."""
         coded = self.tokeniser.encode(texts)
-        bare = self.framed and not self.tokeniser.framed
-        return [[BOS, *ids] for ids in coded] if bare else coded
+        if self.gathers is None or self.tokeniser.framed:
+            return coded
+        first = self.gathers == "first"
+        return [[BOS, *ids] if first else [*ids, BOS] for ids in coded]
 
     def cut(self, ids: list[int]) -> list[int]:
         """Cut a text to what the model reads; the end stays."""
-        most = self.longest
-        return ids if most is None or len(ids) <= most else [*ids[: most - 1], ids[-1]]
+        most, end = self.longest, 2 if self.gathers == "last" else 1
+        return ids if most is None or len(ids) <= most else [*ids[: most - end], *ids[-end:]]
 
     def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
         """A label for each number, for pictures; with the text, unknown ones as they are there."""
@@ -128,5 +132,7 @@ class Words:
     @property
     def fingerprint(self) -> str:
         """A hash of tokens and labels, the same for the same ones alone."""
-        told = [self.tokeniser.fingerprint, self.framed, self.longest, *self.labels]
+        # "first" and none keep the hashes that were written before there was "last".
+        gathers = {None: False, "first": True}.get(self.gathers, self.gathers)
+        told = [self.tokeniser.fingerprint, gathers, self.longest, *self.labels]
         return hashlib.sha256(repr(told).encode()).hexdigest()

@@ -14,6 +14,8 @@ from heed.models.classifier import POOLS, Classifier, ClassifierSettings, build
 from heed.models.reading import ConvolutionReader, Spelled, Vectors
 from heed.models.text_settings import BertSettings
 from heed.models.text_settings import build as build_text
+from heed.models.xlnet_settings import XLNetSettings
+from heed.models.xlnet_settings import build as build_xlnet
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "lstm": {"kind": "lstm", "embedding": 7, "hidden": 10},
@@ -22,7 +24,11 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "cnn": {"kind": "cnn", "embedding": 7, "channels": 8, "widths": (1, 2, 5)},
     "cnn-3": {"kind": "cnn", "embedding": 7, "channels": 4, "widths": (2, 3), "layers": 3},
     "bert": {"kind": "bert", "layers": 2, "width": 12, "heads": 3, "longest": 16},
+    "xlnet": {"kind": "xlnet", "layers": 2, "width": 12, "heads": 3},
 }
+UNASKED = "encoder.streams.question"
+"""What XLNet's queries begin with, which only hidden words are asked by."""
+
 LOOKS = ("static", "static/additive", "static/sparsemax", "static/general", "static/argmax")
 
 
@@ -36,8 +42,10 @@ def texts() -> tuple[Tensor, Tensor]:
     return torch.randint(4, 30, (4, 9)), torch.tensor([9, 5, 1, 3])
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
-@pytest.mark.parametrize("pool", [*POOLS, *LOOKS])
+BOTH = [(e, p) for e in ENCODERS for p in (*POOLS, *LOOKS) if (e, p) != ("xlnet", "first")]
+
+
+@pytest.mark.parametrize(("encoder", "pool"), BOTH)
 def test_a_text_alone_and_in_company_alike(encoder: str, pool: str) -> None:
     model = network(encoder, pool).eval()
     symbols, lengths = texts()
@@ -58,14 +66,19 @@ def test_poison_in_the_padding_reaches_no_gradient(encoder: str, pool: str) -> N
     model = network(encoder, pool).eval()
     symbols, lengths = texts()
     symbols *= torch.arange(9) < lengths[:, None]
-    vectors = model.encoder.words if encoder == "bert" else model.encoder.embed
+    (table,) = (
+        weight
+        for name, weight in model.named_parameters()
+        if name.endswith(("words.table.weight", "embed.table.weight", "streams.words.weight"))
+    )
+    learns = [weight for name, weight in model.named_parameters() if name != UNASKED]
     found = []
     for bad in (0.5, torch.nan, torch.inf):
         with torch.no_grad():
-            vectors.table.weight[0] = bad
+            table[0] = bad
         said = model(symbols, lengths).logits
         assert said is not None
-        found.append([said, *torch.autograd.grad(said.square().sum(), list(model.parameters()))])
+        found.append([said, *torch.autograd.grad(said.square().sum(), learns)])
     for spoilt in found[1:]:
         torch.testing.assert_close(spoilt, found[0], rtol=0, atol=0)
 
@@ -82,7 +95,7 @@ def test_every_weight_learns(encoder: str, pool: str) -> None:
         for name, weight in model.named_parameters()
         if weight.grad is None or not weight.grad.any()
     }
-    assert still <= {"encoder.words.types.weight"}  # one text has one type
+    assert still <= {"encoder.words.types.weight", UNASKED}  # one text has one type
 
 
 def test_pools_are_what_their_names_say() -> None:
@@ -290,6 +303,26 @@ def test_a_bert_has_the_names_and_the_numbers_of_one_with_a_head() -> None:
     torch.testing.assert_close(whole(symbols, lengths).logits, model(symbols, lengths).logits)
 
 
+def test_an_xlnet_has_the_numbers_of_one_with_a_head() -> None:
+    """Its vector of a text is the summary of its last symbol, which is of a third type."""
+    facts: dict[str, Any] = {**ENCODERS["xlnet"], "initial": 0.3}
+    settings = ClassifierSettings(encoder=facts, pool="last", dropout=0.1)  # type: ignore[arg-type]
+    model = build(settings, symbols=30, labels=3).eval()
+    whole = build_xlnet(XLNetSettings(**facts, symbols=30, head="classify", labels=3)).eval()
+    own = model.state_dict()
+    whole.load_state_dict({name.removeprefix("encoder."): own[name] for name in own})
+    symbols, lengths = texts()
+    types = 2 * (torch.arange(9) == lengths[:, None] - 1)
+    expected = whole(symbols, lengths, types).logits
+    torch.testing.assert_close(model(symbols, lengths).logits, expected)
+    assert (expected - whole(symbols, lengths).logits).abs().max() > 1e-3
+    layers = model(symbols, lengths, need="weight").seen
+    assert {path: tuple(x.weight.shape) for path, x in layers.items()} == {
+        "0.content": (4, 3, 9, 9),
+        "1.content": (4, 3, 9, 9),
+    }
+
+
 def test_a_vocabulary_must_fit_a_bert_that_names_its_symbols() -> None:
     bert = {**ENCODERS["bert"], "symbols": 30}
     settings = ClassifierSettings(encoder=bert, pool="first")  # type: ignore[arg-type]
@@ -308,6 +341,9 @@ def test_a_vocabulary_must_fit_a_bert_that_names_its_symbols() -> None:
         ({"pool": "static", "options": {"widht": 3}}, "option of 'static'"),
         ({"encoder": {"kind": "bert", "head": "masked"}}, "leave it out"),
         ({"encoder": {"kind": "bert"}, "word_dropout": 0.1}, "say encoder.dropout"),
+        ({"encoder": {"kind": "xlnet", "head": "language"}}, "leave it out"),
+        ({"encoder": {"kind": "xlnet"}, "members": 2}, "XLNet begins with one"),
+        ({"encoder": {"kind": "xlnet"}, "pool": "first"}, "in its last symbol: pool=last"),
         ({"encoder": {"kind": "lstm", "hidden": 10**9}}, "less than or equal"),
         ({"encoder": {"kind": "cnn", "widths": []}}, "at least 1"),
         ({"encoder": {"kind": "os"}}, "does not match any of the expected tags"),
@@ -330,7 +366,7 @@ def test_what_cannot_be_is_refused_in_words(given: dict[str, Any], says: str) ->
 def test_how_much_is_read_is_known() -> None:
     reads = {
         (encoder, pool): ClassifierSettings(encoder=ENCODERS[encoder], pool=pool).reads  # type: ignore[arg-type]
-        for encoder in ("lstm", "bert")
+        for encoder in ("lstm", "bert", "xlnet")
         for pool in ("mean", "static/location")
     }
     assert reads == {
@@ -338,4 +374,6 @@ def test_how_much_is_read_is_known() -> None:
         ("lstm", "static/location"): 100,
         ("bert", "mean"): 16,
         ("bert", "static/location"): 16,
+        ("xlnet", "mean"): None,
+        ("xlnet", "static/location"): 100,
     }

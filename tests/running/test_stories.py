@@ -164,10 +164,11 @@ def test_rows_that_only_fill_up_teach_nothing(pool: str, adversarial: float) -> 
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "cnn", "bert"])
+@pytest.mark.parametrize("kind", ["lstm", "cnn", "bert", "xlnet"])
 def test_moved_words_are_learnt_beside_the_plain_ones(kind: str) -> None:
     torch.manual_seed(0)
-    sizes = {"size": "tiny", "longest": 8} if kind == "bert" else {"embedding": 8}
+    text = kind in ("bert", "xlnet")
+    sizes = {"size": "tiny", "longest": 8} if text else {"embedding": 8}
     encoder = {"kind": kind, **sizes}
     settings = classifier.ClassifierSettings.model_validate({"encoder": encoder, "pool": "mean"})
     model = classifier.build(settings, symbols=9, labels=3).eval()

@@ -54,7 +54,7 @@ def test_as_many_answers_as_texts_and_blank_ones_stay_blank() -> None:
 
 @pytest.mark.parametrize("kind", ["gru", "cnn", "bert"])
 def test_alone_and_in_company_alike(kind: str) -> None:
-    worker = labeller(kind=kind, framed=kind == "bert", longest=12)
+    worker = labeller(kind=kind, gathers="first" if kind == "bert" else None, longest=12)
     worker.tokens = 20
     together = worker.label(TEXTS, look=True)
     for text, one in zip(TEXTS, together, strict=True):
@@ -85,7 +85,7 @@ def test_the_weights_are_those_of_the_words_that_were_read() -> None:
 
 
 def test_every_head_of_a_transformer_is_there() -> None:
-    worker = labeller("first", "bert", framed=True, longest=12)
+    worker = labeller("first", "bert", gathers="first", longest=12)
     first, *_ = worker.label(TEXTS, look=True)
     assert first.weight is None
     assert first.pieces == ["<s>", "a", "fine", "film", "</s>"]
@@ -173,11 +173,11 @@ def test_pieces_of_words_are_not_spelled() -> None:
 
 
 def test_a_frame_and_a_cut() -> None:
-    words = labeller(framed=True, longest=4).words
+    words = labeller(gathers="first", longest=4).words
     (whole,) = words.whole(["a fine film"])
     assert (whole[0], whole[-1], len(whole)) == (BOS, EOS, 5)
     assert words.encode(["a fine film"]) == [[*whole[:3], EOS]]
-    others = [labeller(framed=True, longest=5).words, labeller(longest=4).words]
+    others = [labeller(gathers="first", longest=5).words, labeller(longest=4).words]
     assert len({each.fingerprint for each in (words, *others)}) == 3
 
 
@@ -191,7 +191,7 @@ def test_a_pretrained_vocabulary_cuts_as_its_own_rules_say(tmp_path: Path) -> No
     assert cutting.framed
     assert cutting.encode(["Finest"]) == [[2, 5, 6, 3]]
     assert cutting.pieces([2, 5, 6, 3]) == ["[CLS]", "fine", "##st", "[SEP]"]
-    words = Words(cutting, ("a", "b"), framed=True)
+    words = Words(cutting, ("a", "b"), gathers="first")
     assert words.encode(["finest"]) == [[2, 5, 6, 3]]  # it has a frame of its own
     cutting.save(tmp_path / "again.json")
     assert load_cutting(tmp_path / "again.json").fingerprint == cutting.fingerprint

@@ -19,7 +19,7 @@ from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
 from heed.models import committee
-from heed.models.classifier import POOLS, ClassifierSettings
+from heed.models.classifier import POOLS, PRETRAINED, ClassifierSettings
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.labelling import (
@@ -43,7 +43,7 @@ from heed.running.stories.story import (
 )
 from heed.running.stories.weighing import Answer, Shown, look
 from heed.tasks import classify
-from heed.tasks.cutting import Words
+from heed.tasks.cutting import Gathers, Words
 from heed.tasks.labeller import Labeller
 from heed.tasks.walking import Heard, labelled
 from heed.training.folder import RunFolder
@@ -123,11 +123,11 @@ class Classifying(Story):
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Another pool: mean, max, last, first, or a static attention, whose `static/` may be left
-        out. With BERT, any other name is the attention between its words."""
+        out. With BERT and XLNet, any other name is the attention between their words."""
         model = {key: value for key, value in model.items() if key != "options"}
         encoder = model.get("encoder")
         plain = name in POOLS or name == "none" or "static" in name.split("/")
-        if not plain and isinstance(encoder, Mapping) and encoder.get("kind") == "bert":
+        if not plain and isinstance(encoder, Mapping) and encoder.get("kind") in PRETRAINED:
             return {**model, "encoder": {**encoder, "attention": name}}
         pool = "mean" if name == "none" else name if plain else f"static/{name}"
         looks = {"heads": 1} if pool in POOLS else {}  # which only an attention has several of
@@ -138,7 +138,7 @@ class Classifying(Story):
     ) -> Work[Prepared]:
         """A tokeniser, a cache, and the texts to judge by."""
         model = recipe.model
-        return prepare(recipe.data, folder, start, framed=framed(model), reads=model.reads)
+        return prepare(recipe.data, folder, start, gathers=gathers(model), reads=model.reads)
 
     def describe(self, recipe: ClassifyRecipe, prepared: Prepared) -> ClassifyConfig:
         """config.json."""
@@ -169,8 +169,8 @@ class Classifying(Story):
 
     def tokens(self, folder: RunFolder, config: ClassifyConfig) -> Words:
         """The tokeniser, the labels, and the runs of letters in words."""
-        frame, symbols = framed(config.model), config.symbols
-        words = words_of(folder, config.labels, frame, config.longest, symbols)
+        place, symbols = gathers(config.model), config.symbols
+        words = words_of(folder, config.labels, place, config.longest, symbols)
         check_vocabulary(folder, words.tokeniser.size, symbols)
         if len(set(config.labels)) != len(config.labels):
             raise Refused(f"{folder.config}: one of its labels is there twice")
@@ -201,14 +201,19 @@ class Classifying(Story):
                 own.copy_(tokens.letters.known)
 
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
-        """All weights of the start; those of letters only if the runs have the same numbers."""
+        """All weights of the start, XLNet's streams under the encoder's name; those of letters only
+        if the runs have the same numbers."""
         mine, theirs = committee.count(model.state_dict()), committee.count(start.weights)
         if start.task == self.name and mine != theirs:
             raise Refused(
                 f"{start.path} has {theirs} members, and the recipe's model {mine}: "
                 f"model.members={theirs}"
             )
-        own, there = words_known(model), start.weights
+        own = words_known(model)
+        there = {
+            f"encoder.{name}" if name.startswith("streams.") else name: x
+            for name, x in start.weights.items()
+        }
         strange = [x for x in own if x in there and not _same(there[x], own[x])]
         letters = tuple(name.removesuffix("known") for name in strange)
         return {name: x for name, x in there.items() if not name.startswith(letters)}
@@ -291,9 +296,10 @@ class Classifying(Story):
         return [Charts([BarChart("F1 of each label", labels, bars)])]
 
 
-def framed(model: ClassifierSettings) -> bool:
-    """Whether a symbol goes before each text: BERT has one to gather what a text says."""
-    return model.encoder.kind == "bert"
+def gathers(model: ClassifierSettings) -> Gathers | None:
+    """Where the symbol stands whose state is the text's: BERT and XLNet have one."""
+    places: dict[str, Gathers] = {"bert": "first", "xlnet": "last"}
+    return places.get(model.encoder.kind)
 
 
 def spelled(words: Words, model: ClassifierSettings) -> Words:

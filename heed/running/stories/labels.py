@@ -16,7 +16,7 @@ from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root, text_of
 from heed.running.stories.story import Start
 from heed.tasks.classify import Data, check_names, examples
-from heed.tasks.cutting import MOST, Cutting, Words, load_cutting
+from heed.tasks.cutting import MOST, Cutting, Gathers, Words, load_cutting
 from heed.training.folder import RunFolder
 
 
@@ -30,28 +30,37 @@ class Prepared:
 
 
 def prepare(
-    data: Data, folder: RunFolder, start: Start | None, *, framed: bool, reads: int | None
+    data: Data,
+    folder: RunFolder,
+    start: Start | None,
+    *,
+    gathers: Gathers | None,
+    reads: int | None,
 ) -> Work[Prepared]:
     """Read the texts, train the tokeniser, write the cache; what is done already is kept.
 
-    framed  whether a symbol goes before each text
-    reads   symbols that the model can read, if there is a limit
+    gathers  where the symbol goes that stands for the whole text, if there is one
+    reads    symbols that the model can read, if there is a limit
     """
     longest = data.longest if reads is None else min(data.longest, reads)
     if not preparing.ready(folder):
-        yield from _write(data, folder, start, framed, longest)
-    words = words_of(folder, labels_of(folder), framed, longest)
+        yield from _write(data, folder, start, gathers, longest)
+    words = words_of(folder, labels_of(folder), gathers, longest)
     sizes = {"text": words.tokeniser.size, "label": len(words.labels) + 1}
     train = preparing.cached(folder, words.fingerprint, sizes)
     return Prepared(words, train, list(kept(folder, "valid", words.labels)))
 
 
 def words_of(
-    folder: RunFolder, labels: Sequence[str], framed: bool, longest: int, symbols: int = MOST
+    folder: RunFolder,
+    labels: Sequence[str],
+    gathers: Gathers | None,
+    longest: int,
+    symbols: int = MOST,
 ) -> Words:
     """The tokeniser of a run, and the labels that texts may get."""
     tokeniser = load_cutting(folder.plain(folder.tokenizer), symbols)
-    return Words(tokeniser, tuple(labels), framed, longest)
+    return Words(tokeniser, tuple(labels), gathers, longest)
 
 
 def labels_of(folder: RunFolder) -> list[str]:
@@ -65,7 +74,7 @@ def labels_of(folder: RunFolder) -> list[str]:
 
 
 def _write(
-    data: Data, folder: RunFolder, start: Start | None, framed: bool, longest: int
+    data: Data, folder: RunFolder, start: Start | None, gathers: Gathers | None, longest: int
 ) -> Work[None]:
     root = data_root(data.folder)
     labels = label_set(examples(data, "train", root, TextReport()))
@@ -84,7 +93,7 @@ def _write(
         )
     tokeniser.save(folder.tokenizer)
     folder.write_json(folder.cache / "labels.json", list(labels))
-    words = words_of(folder, labels, framed, longest)
+    words = words_of(folder, labels, gathers, longest)
     report = TextReport()
     cut = yield from _tokenise(data, words, folder, report)
     yield Note(f"training texts: {report}; {len(labels)} labels{_said(cut, longest)}")
