@@ -48,6 +48,7 @@ BERT = Frame("{bos}:0 $A:0 {eos}:0", "{bos}:0 $A:0 {eos}:0 $B:1 {eos}:1")
 FRAMES = {
     ("classify", "bert"): BERT,
     ("pretrain", "bert"): BERT,
+    ("classify", "xlnet"): Frame("$A:0 {eos}:0 {bos}:2", "$A:0 {eos}:0 $B:1 {eos}:1 {bos}:2"),
     ("pretrain", "xlnet"): Frame("$A:0 {eos}:0 {bos}:0", "$A:0 {eos}:0 $B:0 {eos}:0 {bos}:0"),
 }
 """The templates in which the runs of a task give texts to a model."""
@@ -134,13 +135,19 @@ def _run(folder: Path) -> Loaded:
     if settings is None:
         raise Refused(
             f"{folder}: Hugging Face has no place for the model of this run of {config.task}; it "
-            f"has for {', '.join(LAYOUTS)}, and for BERT with the pool 'first'"
+            f"has for {', '.join(LAYOUTS)}, and for labels by BERT with the pool 'first' or XLNet "
+            "with the pool 'last'"
         )
     check_weights(run, config)
     described = Described(settings.kind, settings.head, settings)
     LAYOUTS[settings.kind].config(settings, settings.head)  # refuses what it cannot say
     model = described.blank()
-    model.load_state_dict(run.load_model())
+    model.load_state_dict(
+        {
+            name.removeprefix("encoder.") if name.startswith("encoder.streams.") else name: x
+            for name, x in run.load_model().items()
+        }
+    )
     limit = vocabularies.largest(settings.rows)
     files = {"tokenizer.json": run.read_bytes(run.tokenizer, limit)}
     tokeniser = vocabularies.read(files, settings.rows, str(folder))
@@ -171,7 +178,7 @@ def _settings(config: Any) -> Any:
     """The settings of a run's network as a text model of its own; None: it is none.
 
     A classifier that reads by BERT and looks at the first symbol is BERT with a head, and its
-    weights have the same names.
+    weights have the same names; so is one that reads by XLNet and looks at its summary, the last.
     """
     told = config.model
     if config.task == "pretrain":
@@ -179,8 +186,10 @@ def _settings(config: Any) -> Any:
         return pretrain.fitted(told, config.objective, **sizes)
     if config.task == "language-model" and told.kind in LAYOUTS:
         return language_model.fitted(told, symbols=config.symbols, context=config.context)
-    if told.kind == "classifier" and told.encoder.kind == "bert" and told.pool == "first":
+    pools = {"bert": "first", "xlnet": "last"}
+    if told.kind == "classifier" and told.pool == pools.get(told.encoder.kind):
         head = {"head": "classify", "labels": len(config.labels), "head_dropout": told.dropout}
+        head |= {"summary": "last"} if told.encoder.kind == "xlnet" else {}
         return with_symbols(told.encoder, config.symbols).model_copy(update=head)
     return with_symbols(told, config.symbols) if told.kind in LAYOUTS else None
 
@@ -192,11 +201,13 @@ def _theirs(found: Loaded) -> dict[str, Tensor]:
 
 
 def _files(found: Loaded, leaves: bool, own: bool) -> dict[str, bytes]:
-    """Everything but the weights; `own`: of a run, whose XLNet was given no token types."""
+    """Everything but the weights; `own`: of a run, whose XLNet has token types only where it labels."""
     words = {} if found.tokeniser is None else found.tokeniser.files()
     if words:
-        typed = found.kind == "bert" or (found.kind == "xlnet" and not own)
-        inputs = {"model_input_names": TYPED if typed else UNTYPED}
+        xlnet = found.kind == "xlnet"
+        typed = found.kind == "bert" or (xlnet and (not own or found.head == "classify"))
+        inputs: dict[str, Any] = {"model_input_names": TYPED if typed else UNTYPED}
+        inputs |= {"padding_side": "left"} if xlnet else {}  # its summary is the last of a row
         beside = json.loads(words["tokenizer_config.json"]) | inputs
         words["tokenizer_config.json"] = json.dumps(beside, ensure_ascii=False, indent=2).encode()
     config = _their_config(found) if leaves else _own_config(found)

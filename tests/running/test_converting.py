@@ -22,6 +22,7 @@ from heed.models.text_settings import BertSettings, GPT2Settings
 from heed.running import converting
 from heed.running.converting import Converted, convert
 from heed.running.events import Note, Progress, finish
+from heed.running.opening import open_run
 from heed.running.stories.classify import ClassifyConfig
 from heed.running.stories.language_model import LanguageConfig
 from heed.running.stories.pretrain import PretrainConfig
@@ -151,7 +152,7 @@ def written(folder: Path, config: Any, tokeniser: Any) -> nn.Module:
     model: nn.Module = config.build().eval()
     tokeniser.save(run.tokenizer)
     told = config.model_dump(mode="json")
-    if told["model"]["kind"] == "classifier" and told["model"]["encoder"]["kind"] == "bert":
+    if told["model"]["kind"] == "classifier" and told["model"]["encoder"]["kind"] != "lstm":
         for other in ("embedding_dropout", "word_dropout"):  # of other encoders
             told["model"].pop(other, None)
     run.write_json(run.config, told)
@@ -234,6 +235,40 @@ def test_a_run_that_labels_by_bert_goes_to_hugging_face(tmp_path: Path) -> None:
         expected = mine(symbols, lengths).logits
         found = their(symbols, attention_mask=mask).logits
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_a_run_that_labels_by_xlnet_goes_to_hugging_face(tmp_path: Path) -> None:
+    tokeniser = Tokeniser.train("wordpiece", ["the cat sat", "a dog ran"], size=60)
+    facts: dict[str, Any] = {"layers": 2, "width": 12, "heads": 3, "feed": 14, "initial": 0.3}
+    config = ClassifyConfig(
+        heed="0.1.0",
+        task="classify",
+        model={"encoder": {"kind": "xlnet", **facts}, "pool": "last"},
+        symbols=tokeniser.size,
+        labels=["bad", "good", "so-so"],
+        longest=40,
+    )
+    written(tmp_path / "run", config, tokeniser)
+    assert converted(tmp_path / "run", tmp_path / "theirs").head == "classify"
+    name = "XLNetForSequenceClassification"
+    their = getattr(transformers, name).from_pretrained(tmp_path / "theirs").eval()
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    texts = ["the cat sat", "a dog", "ran ran the cat a"]
+    coded = words(texts, padding=True, return_tensors="pt")
+    assert coded.input_ids[:, -1].tolist() == [BOS] * 3  # what is padding stands in front
+    with torch.no_grad():
+        expected = their(**coded).logits.softmax(-1)
+    for folder in ("run", "theirs"):
+        found = open_run(tmp_path / folder, torch.device("cpu")).worker.label(texts)
+        shares = [[each.shares[label] for label in config.labels] for each in found]
+        torch.testing.assert_close(torch.tensor(shares), expected, rtol=1e-4, atol=1e-5)
+    converted(tmp_path / "theirs", tmp_path / "back")
+    (back,) = open_run(tmp_path / "back", torch.device("cpu")).worker.label(texts[:1])
+    assert back.shares == pytest.approx(found[0].shares, rel=1e-4)
+    mean = config.model_copy(update={"model": config.model.model_copy(update={"pool": "mean"})})
+    written(tmp_path / "mean", mean, tokeniser)
+    with pytest.raises(Refused, match="XLNet with the pool 'last'"):
+        converted(tmp_path / "mean", tmp_path / "no")
 
 
 @pytest.mark.parametrize(
