@@ -201,7 +201,10 @@ def _theirs(found: Loaded) -> dict[str, Tensor]:
 
 
 def _files(found: Loaded, leaves: bool, own: bool) -> dict[str, bytes]:
-    """Everything but the weights; `own`: of a run, whose XLNet has token types only where it labels."""
+    """Everything but the weights.
+
+    own  whether it comes from a run, whose XLNet has token types only where it labels
+    """
     words = {} if found.tokeniser is None else found.tokeniser.files()
     if words:
         xlnet = found.kind == "xlnet"
