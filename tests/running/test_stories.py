@@ -385,7 +385,7 @@ def test_a_bert_begins_with_a_pretrained_folder(tmp_path: Path) -> None:
     [
         ({"labels": ["liked", "liked"]}, "there twice"),
         ({"labels": ["liked"]}, "at least 2"),
-        ({"symbols": 2_000_000}, "vocabulary is not that of"),
+        ({"symbols": 2_000_000}, "vocabulary has another size"),
         ({"labels": ["disliked", "liked", "neither"]}, "does not fit config"),
         ({"names": {"0": "awful"}}, "names are given"),
         ({"model": {"encoder": {"kind": "lstm", "hidden": 8192}}}, "does not fit config"),
