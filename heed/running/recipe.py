@@ -175,11 +175,15 @@ def as_yaml(recipe: Recipe) -> str:
 
 
 def differing(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """The keys in which two recipes differ, with what each has there; None where it has none."""
+    """The keys in which a run's own recipe, `other`, differs from `one`, with what each has there;
+    None where it has none."""
     mine, theirs = (
         dict(_flat(each.model_dump(mode="json", exclude={*TOLD}))) for each in (one, other)
     )
-    both = {key: (mine.get(key), theirs.get(key)) for key in mine | theirs}
+    # What it does not say of the model may have come with the weights that the run began with.
+    named = dict(_flat(one.model_dump(mode="json", include={"model"}, exclude_unset=True)))
+    left = {key for key in mine | theirs if key.startswith("model.") and key not in named}
+    both = {key: (mine.get(key), theirs.get(key)) for key in (mine | theirs) if key not in left}
     return {key: (here, there) for key, (here, there) in both.items() if here != there}
 
 

@@ -129,8 +129,8 @@ def test_going_on_with_a_recipe_takes_the_one_that_the_run_has(
     raw = recipe(**QUICK)
     raw["model"] = {"kind": "transformer", "size": "tiny"}
     (here / "other.yaml").write_text(yaml.safe_dump(raw))
-    other = command("train", "other.yaml", *words[2:])
+    other = command("train", "other.yaml", *words[2:], "seed=3", "training.rate=0.5")
     assert other.code == 2
     assert "model.kind=" in other.err
-    assert " more keys; go on with" in other.err
+    assert " and 1 more key; go on with" in other.err
     assert (here / "my run/model.safetensors").read_bytes() == model

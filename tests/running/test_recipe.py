@@ -323,6 +323,14 @@ def test_the_keys_in_which_recipes_differ() -> None:
     assert {key.rpartition(".")[0] for key in found} == {"training", "data.train"}
 
 
+def test_sizes_that_came_with_weights_are_no_difference() -> None:
+    """A recipe that names none goes on with the run that it began from a pretrained folder."""
+    one = resolve(load("sst2-bert"))
+    own = resolve(load("sst2-bert"), ["model.encoder.symbols=77", "model.encoder.feed=9"])
+    assert differing(one, own) == {}
+    assert set(differing(own, one)) == {"model.encoder.symbols", "model.encoder.feed"}
+
+
 @pytest.mark.parametrize(
     ("name", "files", "cure"),
     [
