@@ -118,6 +118,7 @@ class Call:
     dropout: float
     need: Need
     sinks: int = 0  # the last columns are visible to all
+    even: bool = False  # the bias makes all energies of some queries one number
     clean: bool = False  # no unseen key or value holds NaN or inf
     prepared: dict[str, Any] | None = None  # what kernels derived from k, cached between steps
 

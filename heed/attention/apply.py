@@ -157,6 +157,7 @@ def call_of(
         mechanism.dropout if mechanism.training else 0.0,
         need,
         sinks=memory.sinks,
+        even=reached.even,
         prepared=None if recorded() else memory.prepared,
     )
 

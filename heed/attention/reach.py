@@ -21,7 +21,7 @@ from heed.attention.score import linear, parameter
 from heed.errors import Refused
 from heed.records import Claims
 from heed.shapes import whole
-from heed.visible import Coarse, Gaussian, Near, Places, Visible, Window, both, cut
+from heed.visible import Coarse, Gaussian, Mask, Near, Places, Visible, Window, both, cut
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +32,7 @@ class Reached:
     visible: Visible | None
     gain: Gaussian | None = None
     bias: Tensor | None = None  # added to the energies, broadcasts to B H T S
+    even: bool = False  # whether the bias makes all energies of some queries one number
     fold: Callable[[Tensor], Tensor] | None = None  # weights on a regrouped memory, back on S
     widen: Callable[[Tensor], Tensor] | None = None  # a bias over S, for a regrouped memory
 
@@ -123,6 +124,37 @@ class FixedWindow(Reach):
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
         return Reached(memory, both(visible, Window(self.window)))
+
+
+LOW = -1e30
+"""Added to any energy it leaves nothing of it in float32, and no sum overflows."""
+
+
+class OrEverything(Reach):
+    """What another reach shows; a query that it shows nothing looks at everything, evenly.
+
+    Its energies are all lowered until they are one number. The softmax of them is even, and its
+    gradient still reaches each of them. So it is where the hidden are lowered and not left out,
+    as in XLNet's published code. What the memory itself hides is there for no one.
+    """
+
+    formula = "all alike, where nothing else is seen"
+
+    def __init__(self, inner: Reach) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(
+        self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
+    ) -> Reached:
+        reached: Reached = self.inner(query, memory, places, visible)
+        if reached.visible is None:
+            return reached
+        ok = reached.visible.dense(places)
+        lost = ~ok.any(-1, keepdim=True)  # B|1 H|1 T|1 1
+        wide = torch.promote_types(query.dtype, torch.float32)
+        shown = Mask(ok | (lost & memory.exists[:, None, None]))
+        return replace(reached, visible=shown, bias=lost.to(wide) * LOW, even=True)
 
 
 class ExpandedWindow(Reach):

@@ -23,6 +23,8 @@ def refusal(call: Call) -> str | None:
         return f"it normalises by softmax, not {call.align}"
     if call.gain is not None:
         return "it cannot multiply the weights by a gain"
+    if call.even:
+        return "its log-sum cannot count energies that a bias has made one number"
     if call.past:
         return "it cannot hand earlier weights to the next step"
     if call.read != "blend":

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import heed
 from heed.attention.grouping import HeadGroups
 from heed.attention.mixed import Mixed
+from heed.attention.reach import OrEverything
 from heed.records import Attended, Need, State
 from heed.visible import Visible, both
 
@@ -36,11 +37,14 @@ def counts_from_anywhere(mechanism: heed.Mechanism) -> bool:
     """Whether padding in front of a text changes nothing: places matter by distance, if at all."""
     if isinstance(mechanism, HeadGroups):
         return all(counts_from_anywhere(lane) for lane in mechanism.lanes)
+    if isinstance(mechanism, Mixed):
+        return False
+    reach = mechanism.reach
+    reach = reach.inner if isinstance(reach, OrEverything) else reach
     return (
-        not isinstance(mechanism, Mixed)
-        and mechanism.past is None
+        mechanism.past is None
         and mechanism.align.name in ("softmax", "sparsemax", "entmax", "argmax")
-        and mechanism.reach.name in ("global", "fixed-window")
+        and reach.name in ("global", "fixed-window")
         and mechanism.score.name != "location"
     )
 

@@ -15,7 +15,7 @@ The heads are in `heed.models.xlnet_answers`, the settings in `heed.models.xlnet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -89,16 +89,12 @@ class Layer(nn.Module):
         seen: Attended = self.attention(
             asked, memory, sights.state, visible=sights.query, segments=types, need=need
         )
-        context = seen.context
-        if sights.blind is not None:
-            everything = memory.v.mean(2, keepdim=True) * sights.blind[..., None]  # B H T D
-            context = context + self.attention.shape_context(everything)
         if targets is None:
-            return seen.replace(context=context)
+            return seen
         rows = {} if need == "context" else {"weight": picked(seen.weight, targets)}
         if need == "energy":
             rows["energy"] = picked(seen.energy, targets)
-        return seen.replace(context=picked(context, targets), **rows)
+        return seen.replace(context=picked(seen.context, targets), **rows)
 
 
 class TwoStreams(nn.Module):
@@ -107,8 +103,6 @@ class TwoStreams(nn.Module):
     causal  a symbol sees itself and what stands before it; else all of its segment, unless told
     memory  how many places are kept for the next segment; None: all there ever were
     reuse   how many of a segment's first symbols are kept; None: all of them
-    blind   what a query that sees nothing reads: "zero" (contract 1), or "uniform", the mean of
-            all values, as in the published model
     """
 
     layers: Sequence[Layer]
@@ -122,13 +116,12 @@ class TwoStreams(nn.Module):
         causal: bool = False,
         memory: int | None = None,
         reuse: int | None = None,
-        blind: Literal["zero", "uniform"] = "zero",
     ) -> None:
         super().__init__()
         self.words, self.dropout = words, nn.Dropout(dropout)
         self.question = nn.Parameter(torch.zeros(words.embedding_dim))
         self.layers = nn.ModuleList(layers)  # type: ignore[assignment]
-        self.causal, self.memory, self.reuse, self.blind = causal, memory, reuse, blind
+        self.causal, self.memory, self.reuse = causal, memory, reuse
 
     def forward(
         self,
@@ -159,13 +152,7 @@ class TwoStreams(nn.Module):
             raise Refused("left to right is an order of its own: give targets, or ahead=True")
         self._check(symbols, types, targets, memories)
         segment = Segment.of(symbols, lengths, memories)
-        sights = segment.sights(
-            causal=self.causal,
-            visible=visible,
-            targets=targets,
-            ahead=ahead,
-            uniform=self.blind == "uniform",
-        )
+        sights = segment.sights(causal=self.causal, visible=visible, targets=targets, ahead=ahead)
         vectors = self.dropout(self.words(symbols))
         vectors = vectors if nudge is None else vectors + nudge
         h, g = segment.entered(vectors), None

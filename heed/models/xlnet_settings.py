@@ -16,6 +16,9 @@ from pydantic import Field
 from torch import nn
 
 import heed
+from heed.attention.grouping import HeadGroups
+from heed.attention.mixed import Mixed
+from heed.attention.reach import OrEverything
 from heed.attention.score import Relative
 from heed.models.layers import FeedForward
 from heed.models.text_settings import Activation, TextSettings, draw, draw_linear
@@ -44,6 +47,9 @@ Head = Literal["none", "language", "classify", "label", "span"]
 class XLNetSettings(TextSettings):
     """XLNet: two streams over one text, memories of the segments before it, and a head.
 
+    blind  zero     a query that sees nothing reads nothing (contract 1)
+           uniform  it looks at everything, evenly, as in the published model
+
     head  none      the states
           language  hidden symbols in any order, or the next one
           classify  one of `labels` for the text
@@ -60,7 +66,7 @@ class XLNetSettings(TextSettings):
     memory: int | None = Field(512, ge=1, le=65536)  # places kept for the next segment; None: all
     reuse: int | None = Field(None, ge=1, le=65536)  # of a segment's first places; None: all
     clamp: int = Field(0, ge=0, le=65536)  # distances beyond it count as it; 0: none does
-    blind: Literal["zero", "uniform"] = "zero"  # what a query that sees nothing reads
+    blind: Literal["zero", "uniform"] = "zero"  # the weights of a query that sees nothing
     tied: bool = True  # output = embedding
     head: Head = "none"
     labels: Annotated[int, Field(ge=1, le=65536)] = 2
@@ -117,7 +123,6 @@ def _streams(settings: XLNetSettings) -> TwoStreams:
         causal=settings.direction == "left-to-right",
         memory=settings.memory,
         reuse=settings.reuse,
-        blind=settings.blind,
     )
 
 
@@ -133,7 +138,18 @@ def _attention(settings: XLNetSettings, look: Heads) -> heed.MultiHeadAttention:
         options={**own, **settings.options},
         causal=settings.direction == "left-to-right",
     )
+    if settings.blind == "uniform":
+        _even_out(made.mechanism)
     return heed.MultiHeadAttention(size.width, size.heads, bias=False, mechanism=made.mechanism)
+
+
+def _even_out(mechanism: heed.Mechanism) -> None:
+    """Let a query that sees nothing look at everything; what cannot be XLNet's is refused later."""
+    if isinstance(mechanism, HeadGroups):
+        for lane in mechanism.lanes:
+            _even_out(lane)
+    elif not isinstance(mechanism, Mixed):
+        mechanism.reach = OrEverything(mechanism.reach)
 
 
 @torch.no_grad()

@@ -43,7 +43,6 @@ class Sights(NamedTuple):
 
     content: Visible | None
     query: Visible | None = None
-    blind: Tensor | None = None  # queries that see nothing, and shall see all  B|1 H|1 T
     state: State | None = None  # None: at the places of the symbols
     places: int = 0  # how many of those there are  T
 
@@ -99,7 +98,6 @@ class Segment(NamedTuple):
         visible: Tensor | Visible | None = None,
         targets: Tensor | None = None,
         ahead: bool = False,
-        uniform: bool = False,
     ) -> Sights:
         """Who sees whom. The query stream asks at the targets, or at each place for the next.
 
@@ -128,9 +126,8 @@ class Segment(NamedTuple):
         if not asks:
             return Sights(content)
         table = table if ahead else table & ~itself
-        blind = ~table.any(-1) if uniform else None
         state = State(0, L + 1) if ahead else None  # each query stands behind its symbol
-        return Sights(content, Visible.mask(table), blind, state, T)
+        return Sights(content, Visible.mask(table), state, T)
 
 
 def harmless(x: Tensor, exists: Tensor) -> Tensor:

@@ -1,13 +1,15 @@
 """Reaches against numbers worked out by hand, finite differences and naive loops."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 import heed
-from heed.attention.reach import LocalP
+from heed.attention.reach import FixedWindow, Global, LocalP, OrEverything
+from heed.attention.score import Dot
 from heed.errors import Refused
 
 TIGHT = {"atol": 1e-12, "rtol": 1e-12}
@@ -294,3 +296,71 @@ def test_expanded_window_leaves_the_extra_keys_alone(extra: dict[str, bool]) -> 
     by_weight = narrow.shape_context(seen.weight @ memory.v)
     torch.testing.assert_close(by_weight, seen.context)
     assert (seen.weight[..., -1] > 0).all()
+
+
+def or_everything(S: int = 3, n: list[int] | None = None) -> tuple[heed.Mechanism, heed.Memory]:
+    mechanism = heed.Mechanism(score=Dot(query=2, key=2), reach=OrEverything(Global()))
+    keys = torch.randn(1 if n is None else len(n), 1, S, 2).double()
+    return mechanism, mechanism.remember(keys, visible=None if n is None else heed.lengths(n))
+
+
+def test_or_everything_by_hand() -> None:
+    """A query that sees nothing weighs all alike, and its energies learn as under any softmax:
+    de_s = a_s (v_s − c)·g with a_s = 1/3. Another one is answered as by the reach inside."""
+    mechanism, memory = or_everything()
+    q = torch.randn(1, 1, 2, 2).double().requires_grad_()
+    ok = torch.tensor([[False] * 3, [True, True, False]])
+    seen = mechanism(q, memory, visible=ok, need="weight")
+    third = torch.tensor([1 / 3] * 3, dtype=torch.double)
+    torch.testing.assert_close(seen.weight[0, 0, 0], third, **TIGHT)
+    k = memory.k[0, 0]
+    torch.testing.assert_close(seen.context[0, 0, 0], k.mean(0), **TIGHT)
+    plain = heed.Mechanism(score=mechanism.score)
+    same = plain(q, replace(memory, owner=None), visible=ok, need="weight")
+    torch.testing.assert_close(seen.weight[:, :, 1], same.weight[:, :, 1], **TIGHT)
+    g = torch.randn(2).double()
+    (back,) = torch.autograd.grad((seen.context[0, 0, 0] * g).sum(), q)
+    energy = (k - k.mean(0)) @ g / 3
+    torch.testing.assert_close(back[0, 0, 0], energy @ k, **TIGHT)
+    assert not back[0, 0, 1].any()
+    assert mechanism(q, memory).refusals == plain(q, replace(memory, owner=None)).refusals
+
+
+def test_or_everything_leaves_out_what_a_memory_hides() -> None:
+    mechanism, memory = or_everything(n=[2, 0])
+    seen = mechanism(
+        torch.randn(2, 1, 1, 2).double(),
+        memory,
+        visible=torch.zeros(1, 3, dtype=torch.bool),
+        need="weight",
+    )
+    assert seen.weight[:, 0, 0].tolist() == [[0.5, 0.5, 0], [0, 0, 0]]
+
+
+def test_or_everything_goes_around_a_window() -> None:
+    """The first query stands one place in front of the keys."""
+    reach = OrEverything(FixedWindow(window=0))
+    mechanism = heed.Mechanism(score=Dot(query=2, key=2), reach=reach)
+    memory = mechanism.remember(torch.randn(1, 1, 2, 2).double())
+    q = torch.randn(1, 1, 3, 2).double()
+    seen = mechanism(q, memory, need="weight")
+    assert seen.weight[0, 0].tolist() == [[0.5, 0.5], [1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_or_everything_is_even_in_every_precision(dtype: torch.dtype) -> None:
+    mechanism = heed.Mechanism(score=Dot(query=8, key=8), reach=OrEverything(Global()))
+    memory = mechanism.remember(torch.randn(1, 2, 5, 8, dtype=dtype))
+    q = torch.randn(1, 2, 3, 8, dtype=dtype, requires_grad=True)
+    ok = torch.ones(3, 5, dtype=torch.bool)
+    ok[1] = False
+    even = memory.v.mean(2)
+    found = []
+    for names in ((), ("sdpa",)):
+        with heed.kernels.off(*names):
+            context = mechanism(q, memory, visible=ok).context
+        torch.testing.assert_close(context[:, :, 1], even)
+        (back,) = torch.autograd.grad(context.float().square().sum(), q)
+        assert back[:, :, 1].any()
+        found.append(back)
+    torch.testing.assert_close(*found)

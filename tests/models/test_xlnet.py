@@ -155,16 +155,49 @@ def test_a_query_that_sees_nothing_reads_zero_or_as_there_everything() -> None:
     symbols, targets = torch.randint(0, SYMBOLS, (B, T)), torch.tensor([[2, 5]] * B)
     visible = torch.ones(B, T, T, dtype=torch.bool)
     visible[:, 2] = False
-    said = other(symbols, perm_mask=their_mask(visible), target_mapping=one_hot(targets, T).float())
+    told = {"perm_mask": their_mask(visible), "target_mapping": one_hot(targets, T).float()}
+    said = other(symbols, **told, output_attentions=True)
     ours = same_network(other)
-    near(ours(symbols, targets=targets, visible=visible).logits, said.logits)
-    ours.streams.blind = "zero"
     seen = ours(symbols, "weight", targets=targets, visible=visible)
+    near(seen.logits, said.logits)
+    for i, (_, query) in enumerate(said.attentions):
+        near(seen.seen[f"{i}.query"].weight, query[:, :, [2, 5]])
+    made = settings(other.config.to_dict(), "language")
+    zero = build(made.model_copy(update={"blind": "zero"})).eval()
+    zero.load_state_dict(ours.state_dict())
+    seen = zero(symbols, "weight", targets=targets, visible=visible)
     assert not seen.seen["1.query"].context[:, 0].any()
     assert not seen.seen["1.query"].weight[:, :, 0].any()
     assert seen.seen["1.query"].context[:, 1].any()
-    (back,) = torch.autograd.grad(seen.logits[:, 0].sum(), ours.streams.layers[0].feed[0].weight)
+    (back,) = torch.autograd.grad(seen.logits[:, 0].sum(), zero.streams.layers[0].feed[0].weight)
     assert back.isfinite().all()
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@pytest.mark.parametrize("config", [{}, {"clamp_len": 4, "n_layer": 3}], ids=["plain", "clamped"])
+def test_the_gradients_of_a_query_that_sees_nothing_are_theirs(
+    config: dict[str, Any], side: str
+) -> None:
+    """The first in the order, in a text without memories: its energies learn as well."""
+    other, exists = theirs(**config), padding(side)
+    ours, symbols = same_network(other), torch.randint(0, SYMBOLS, (B, T))
+    visible, rank = order()
+    rank = rank.where(exists, T)  # what is there comes first, so that one of it sees nothing
+    visible = rank[:, :, None] > rank[:, None]
+    targets = rank.argsort(1)[:, :3]
+    assert not visible.gather(1, targets[:, :1, None].expand(-1, -1, T)).any()
+    labels = symbols.gather(1, targets)
+    said = other(
+        symbols,
+        attention_mask=exists.float(),
+        perm_mask=their_mask(visible),
+        target_mapping=one_hot(targets, T).float(),
+        labels=labels,
+    )
+    logits = ours(symbols, targets=targets, visible=visible, lengths=exists).logits
+    near(logits, said.logits)
+    loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
+    gradients_are_theirs(other, ours, said.loss, loss)
 
 
 @pytest.mark.parametrize(
@@ -474,8 +507,9 @@ def test_what_was_looked_at_is_told_for_each_target(need: Any) -> None:
     assert (content.diagonal(dim1=-2, dim2=-1) > 0).all()
 
 
-def test_it_compiles_in_one_piece() -> None:
-    ours = network(layers=1).float()
+@pytest.mark.parametrize("blind", ["zero", "uniform"])
+def test_it_compiles_in_one_piece(blind: str) -> None:
+    ours = network(layers=1, blind=blind).float()
     symbols, targets = torch.randint(0, SYMBOLS, (B, T)), torch.tensor([[1, 4]] * B)
     visible, _ = order()
     memories = ours(symbols).memories
