@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from heed.errors import Refused, ShapeError
 from heed.models.layers import bend_of
 from heed.models.transformer import Encoder
-from heed.models.words import within
+from heed.models.words import in_front, sight, within
 from heed.models.written import Unformed
 from heed.records import Attended, Need
 from heed.visible import Visible
@@ -46,16 +46,21 @@ class Answered:
 
 
 class Pooler(nn.Module):
-    """tanh(W x_0 + b): the first symbol stands for the text. Devlin 2019 §3.    B S M -> B M"""
+    """tanh(W x + b) of the text's first symbol, which stands for it. Devlin 2019 §3
+
+    Padding in front is no symbol of the text.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.dense = nn.Linear(width, width)
 
-    def forward(self, states: Tensor) -> Tensor:
+    def forward(self, states: Tensor, behind: Tensor | None = None) -> Tensor:
+        """B S M -> B M; `behind` how many places of padding, B"""
         if not states.shape[1]:
             raise ShapeError("the first symbol stands for the text: it has at least one symbol")
-        return torch.tanh(self.dense(states[:, 0]))
+        first = states[:, 0] if behind is None else at(states, behind[:, None])[:, 0]
+        return torch.tanh(self.dense(first))
 
 
 class MaskedWords(nn.Module):
@@ -119,8 +124,9 @@ class Answerer(nn.Module):
         types    which of two texts each symbol belongs to, B S
         asked    the places whose words are wanted, B K, whole numbers; None: every place
         """
-        states, seen = self.encoder(symbols, lengths, need, types=types)
-        pooled = None if self.pool is None else self.pool(states)
+        exists = sight(lengths, symbols)
+        states, seen = self.encoder(symbols, exists, need, types=types)
+        pooled = None if self.pool is None else self.pool(states, in_front(exists, symbols))
         return Answered(
             states,
             pooled,

@@ -10,7 +10,7 @@ from heed.attention.memory import key_table
 from heed.attention.position import Learned, Sinusoidal, sinusoid
 from heed.errors import Refused, ShapeError
 from heed.kernels.ability import recorded, transformed
-from heed.visible import Visible
+from heed.visible import Lengths, Visible
 
 
 class Words(nn.Module):
@@ -108,6 +108,20 @@ def sight(given: Tensor | Visible | None, symbols: Tensor) -> Visible | None:
             f"got {tuple(given.shape)}"
         )
     return Visible.keys(given)
+
+
+def in_front(exists: Visible | None, symbols: Tensor) -> Tensor | None:
+    """How many places of padding stand in front of each text.    B S -> B
+
+    None where none do; an empty text has none. On a GPU, which is not waited for, all may be zero.
+    """
+    if exists is None or isinstance(exists, Lengths) or not exists.about_keys_alone:
+        return None
+    if not symbols.shape[1]:
+        return None
+    there = key_table(exists, symbols.shape[1], symbols.device)
+    behind = there.int().argmax(-1).expand(len(symbols))
+    return None if readable(behind) and not behind.any() else behind
 
 
 def readable(numbers: Tensor) -> bool:

@@ -242,6 +242,77 @@ def test_lengths_that_do_not_fit_are_refused() -> None:
         net.begin(x.repeat(1, 8), lengths=torch.tensor([40, 3]))
 
 
+@pytest.mark.parametrize(
+    "attention", ["scaled-dot", "relative", "fixed-window", "2*additive + 2*scaled-dot"]
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("head", ["pretraining", "classify", "label"])
+@torch.no_grad()
+def test_a_padded_text_gives_what_it_gives_alone(head: str, side: str, attention: str) -> None:
+    """Its first symbol stands for it, and places are counted from there, on either side."""
+    told = {"longest": T, "labels": 3, "attention": attention, "options": options(attention)}
+    net = random_weights(build_bert(BertSettings(**SMALL, head=head, **told))).double().eval()
+    x, types = torch.randint(0, SYMBOLS, (B, T)), torch.randint(0, 2, (B, T))
+    exists = torch.arange(T) < torch.tensor([T, 5, 1])[:, None]
+    exists = exists if side == "right" else exists.flip(1)
+    together = net(x, exists, types)
+    for row in range(B):
+        own = exists[row]
+        alone = net(x[row : row + 1, own], types=types[row : row + 1, own])
+        torch.testing.assert_close(together.states[row, own], alone.states[0])
+        if head == "label":
+            torch.testing.assert_close(together.logits[row, own], alone.logits[0])
+            continue
+        torch.testing.assert_close(together.pooled[row], alone.pooled[0])
+        found = together.logits if head == "classify" else together.follows
+        wanted = alone.logits if head == "classify" else alone.follows
+        torch.testing.assert_close(found[row], wanted[0])
+
+
+@torch.no_grad()
+def test_bert_counts_the_places_of_a_text_and_not_of_its_row() -> None:
+    settings = BertSettings(**SMALL, longest=6, head="classify")
+    net, x = random_weights(build_bert(settings)).eval(), torch.randint(0, SYMBOLS, (2, 8))
+    exists = torch.arange(8) >= torch.tensor([2, 4])[:, None]
+    torch.testing.assert_close(net(x, exists).logits[:1], net(x[:1, 2:]).logits)
+    exists[0, 1] = True
+    with pytest.raises(Refused, match="positions end at 6; this text reaches 7"):
+        net(x, exists)
+
+
+@pytest.mark.parametrize("given", ["lengths", "keys", "one for all", "nothing there"])
+@torch.no_grad()
+def test_what_says_which_symbols_are_there_may_say_it_in_any_way(given: str) -> None:
+    net = random_weights(build_bert(BertSettings(**SMALL, longest=T, head="classify"))).eval()
+    x, lengths = torch.randint(0, SYMBOLS, (B, T)), torch.tensor([4, 4, 4])
+    there = torch.arange(T) < lengths[:, None]
+    wanted = net(x[:, :4]).logits
+    if given == "nothing there":
+        there[1] = False
+        said = net(x, there).logits
+        assert said.isfinite().all()
+        torch.testing.assert_close(said[[0, 2]], wanted[[0, 2]])
+        return
+    table = there[:1] if given == "one for all" else there
+    told = heed.lengths(lengths) if given == "lengths" else heed.Visible.keys(table)
+    torch.testing.assert_close(net(x, told).logits, wanted)
+    if given != "lengths":
+        torch.testing.assert_close(
+            net(x.flip(1), heed.Visible.keys(table.flip(1))).logits, net(x[:, :4].flip(1)).logits
+        )
+
+
+@pytest.mark.parametrize("attention", ["location", "local-m", "local-p", "mixed"])
+@torch.no_grad()
+def test_a_bert_that_counts_from_the_front_takes_no_padding_there(attention: str) -> None:
+    settings = BertSettings(**SMALL, longest=T, head="classify", attention=attention)
+    net, x = build_bert(settings).eval(), torch.ones(2, T, dtype=torch.long)
+    exists = torch.arange(T) < torch.tensor([T, 3])[:, None]
+    assert net(x, exists).logits.isfinite().all()
+    with pytest.raises(Refused, match="texts of one length together"):
+        net(x, exists.flip(1))
+
+
 @torch.no_grad()
 def test_positions_end_where_a_text_does_and_not_its_row() -> None:
     net, x = writer(longest=6), torch.randint(1, SYMBOLS, (2, 8))
