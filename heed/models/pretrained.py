@@ -2,6 +2,7 @@
 
     described = describe(config)                # config.json -> family, head, settings
     plan = fitted(described, header)            # each of heed's weights, where it is found there
+    described, plan = apart(described, plan, header, alike)     # alike(name, name) -> bool
     fill(described.blank(), plan, read)         # read(name) -> tensor
     theirs(described, model.state_dict())       # and back
 
@@ -78,10 +79,11 @@ class Described(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Which tensors of a folder make each weight, and which are of no use."""
+    """Which tensors of a folder make each weight, which are of no use, and which must be alike."""
 
     sources: dict[str, tuple[Rename, tuple[str, ...]]]
     unused: tuple[str, ...]
+    copies: tuple[tuple[str, str], ...] = ()
 
 
 def describe(config: Any, head: str | None = None) -> Described:
@@ -136,7 +138,32 @@ def fitted(described: Described, header: Header) -> Plan:
         for mine, rename in layout.names(described.settings).items()
     }
     used = {name for _, names in sources.values() for name in names}
-    return Plan(sources, _unused(described, [n for n in found if found[n] not in used]))
+    left = [name for name in found if found[name] not in used]
+    doubles = [copy for copy in layout.copies if copy.name in left and described.head in copy.heads]
+    unused = _unused(described, [n for n in left if n not in {copy.name for copy in doubles}])
+    copies = [(found[x.name], found[str(_found(x.of, layout.prefix, found))]) for x in doubles]
+    return Plan(sources, unused, tuple(copies))
+
+
+def apart(
+    described: Described, plan: Plan, header: Header, alike: Callable[[str, str], bool]
+) -> tuple[Described, Plan]:
+    """What is built, and of what, once it is seen whether each copy is one.
+
+    An output that differs from the table, whatever config.json says, is the network's own; a family
+    that cannot have one is refused.
+    """
+    odd = next((pair for pair in plan.copies if not alike(*pair)), None)
+    if odd is None:
+        return described, plan
+    if "tied" not in type(described.settings).model_fields:
+        raise Refused(
+            f"'{odd[0]}' differs from '{odd[1]}', and heed's {described.kind} has one weight for "
+            "both: take another head, or tie them and save it again"
+        )
+    settings = described.settings.model_copy(update={"tied": False})
+    described = described._replace(settings=settings)
+    return described, fitted(described, header)
 
 
 def _current(name: str) -> str:
@@ -164,6 +191,7 @@ def _unused(described: Described, left: list[str]) -> tuple[str, ...]:
     ignored = [re.compile(pattern) for pattern in layout.ignored]
     left = [name for name in left if not any(each.fullmatch(name) for each in ignored)]
     others = {name for head in set(layout.architectures.values()) for name in _all(described, head)}
+    others |= {copy.name for copy in layout.copies}
     bare = {name.removeprefix(layout.prefix) for name in others}
     for name in left:
         if name.removeprefix(layout.prefix) not in bare:

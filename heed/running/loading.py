@@ -104,6 +104,7 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
         weights = find(shelf, pickled)
         plan = pretrained.fitted(described, weights.header)
         tokeniser = _vocabulary(shelf, described)
+        described, plan = pretrained.apart(described, plan, weights.header, weights.alike)
     except HeedError as error:
         raise _placed(error, folder) from None
     model = described.blank()

@@ -148,6 +148,64 @@ def test_another_head_is_taken_where_its_weights_are() -> None:
         described(their, head="maskd")
 
 
+COPIES = [
+    ("bert", "BertForMaskedLM", "cls.predictions.decoder.weight"),
+    ("bert", "BertForPreTraining", "cls.predictions.decoder.bias"),
+    ("gpt2", "GPT2LMHeadModel", "lm_head.weight"),
+    ("xlnet", "XLNetLMHeadModel", "lm_loss.weight"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "copy"), COPIES)
+def test_a_copy_of_the_table_is_compared_with_it_and_not_read(
+    kind: str, name: str, copy: str
+) -> None:
+    their = network(kind, name)
+    what, state = described(their), their.state_dict()
+    plan = pretrained.fitted(what, header(state))
+    assert copy in [found for found, _ in plan.copies]
+    assert all(torch.equal(state[one], state[other]) for one, other in plan.copies)
+    asked = []
+    told = pretrained.apart(what, plan, header(state), lambda *pair: asked.append(pair) or True)
+    assert (told, asked) == ((what, plan), list(plan.copies))
+    del state[copy]
+    assert copy not in [found for found, _ in pretrained.fitted(what, header(state)).copies]
+
+
+@pytest.mark.parametrize(("kind", "name", "copy"), COPIES)
+def test_an_output_that_is_no_copy_is_the_networks_own_or_refused(
+    kind: str, name: str, copy: str
+) -> None:
+    """Whatever config.json says of them."""
+    their = network(kind, name)
+    what, state = described(their), dict(their.state_dict())
+    state[copy] = state[copy] + 1
+    plan = pretrained.fitted(what, header(state))
+
+    def alike(one: str, other: str) -> bool:
+        return torch.equal(state[one], state[other])
+
+    if kind == "bert":
+        with pytest.raises(Refused, match=rf"'{copy}' differs from '.*', and heed's bert has one"):
+            pretrained.apart(what, plan, header(state), alike)
+        return
+    what, plan = pretrained.apart(what, plan, header(state), alike)
+    assert not what.settings.tied
+    model, _ = filled(what, state)
+    assert torch.equal(model.state_dict()["output.weight"], state[copy])
+    state[copy] = torch.zeros(3, 2)
+    with pytest.raises(Refused, match="has the shape"):
+        pretrained.fitted(what, header(state))
+
+
+@pytest.mark.parametrize(("kind", "name", "copy"), COPIES)
+def test_an_output_is_among_what_the_body_leaves(kind: str, name: str, copy: str) -> None:
+    their = network(kind, name.replace("MaskedLM", "PreTraining"))  # which has all of the body
+    plan = pretrained.fitted(described(their, head="none"), header(their.state_dict()))
+    assert copy in plan.unused
+    assert not plan.copies
+
+
 def test_half_precision_is_read_as_whole() -> None:
     their = network("gpt2", "GPT2Model")
     half = {name: x.bfloat16() for name, x in their.state_dict().items()}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 import heed
@@ -62,6 +63,47 @@ def test_the_body_alone_and_half_precision(tmp_path: Path) -> None:
     assert torch.equal(weights["pool.dense.weight"], expected)
 
 
+def untied(name: str, folder: Path, shards: int = 1) -> Any:
+    """One whose output is no copy of its table, though its config says so."""
+    their = network(name, tie_word_embeddings=False)
+    save(their, folder, shards=shards, words=False)
+    reconfigure(folder, tie_word_embeddings=True)
+    return their
+
+
+@pytest.mark.parametrize("way", ["whole", "shards", "pickled"])
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "XLNetLMHeadModel"])
+def test_an_output_of_its_own_is_read_whatever_the_config_says(
+    name: str, way: str, tmp_path: Path
+) -> None:
+    their = untied(name, tmp_path, shards=3 if way == "shards" else 1)
+    if way == "pickled":
+        (tmp_path / "model.safetensors").unlink()
+        torch.save(their.state_dict(), tmp_path / "pytorch_model.bin")
+    loaded = heed.load(tmp_path, pickled=way == "pickled")
+    assert not loaded.settings.tied
+    symbols = torch.randint(22, (2, 11))
+    with torch.no_grad():
+        if name == "GPT2LMHeadModel":
+            assert_close(loaded.model(symbols).logits, their(symbols).logits)
+        else:
+            states = loaded.model.streams(symbols).states
+            assert_close(loaded.model.unformed(states).form(), their(symbols).logits)
+    body = heed.load(tmp_path, head="none", pickled=way == "pickled")
+    assert {"lm_head.weight", "lm_loss.weight"} & set(body.unused)
+
+
+def test_a_copy_in_the_file_leaves_the_output_tied(tmp_path: Path) -> None:
+    their = network("GPT2LMHeadModel")
+    their.lm_head.weight = torch.nn.Parameter(their.transformer.wte.weight.clone())
+    save(their, tmp_path, words=False)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert "lm_head.weight" in file.keys()  # noqa: SIM118
+    loaded = heed.load(tmp_path)
+    assert loaded.settings.tied
+    assert loaded.unused == ()
+
+
 def test_random_numbers_go_on_as_if_nothing_was_loaded(tmp_path: Path) -> None:
     folder = save(network("GPT2Model"), tmp_path, words=False)
     torch.manual_seed(9)
@@ -69,6 +111,25 @@ def test_random_numbers_go_on_as_if_nothing_was_loaded(tmp_path: Path) -> None:
     torch.manual_seed(9)
     heed.load(folder)
     assert torch.equal(torch.rand(3), expected)
+
+
+def untie(folder: Path) -> None:
+    """One number of the output, the last, is another than in the table: all must be compared."""
+    with torch.device("meta"):
+        their = network("BertForMaskedLM", vocab_size=2**21)
+    entries, end = {}, 0
+    for name, x in their.state_dict().items():
+        start, end = end, end + x.nbytes
+        entries[name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [start, end]}
+    output = "cls.predictions.decoder.weight"
+    last = entries[output]["data_offsets"][1]
+    header = json.dumps(entries).encode()
+    path = folder / "model.safetensors"
+    headed(path, header, end)
+    with path.open("r+b") as file:
+        file.seek(8 + len(header) + last - 1)
+        file.write(b"\x3f")
+    reconfigure(folder, vocab_size=2**21)
 
 
 # What can be wrong with a folder, and what is said of it.
@@ -140,6 +201,7 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda f: (f / "tokenizer.json").write_bytes(b" " * 2**21),
         "larger than",
     ),
+    "an output of its own": (untie, "'cls.predictions.decoder.weight' differs from"),
     "a piece with a huge number": (
         lambda f: (f / "tokenizer.json").write_text(
             json.dumps({"model": {"type": "WordPiece", "vocab": {"a": 10**9}}, "added_tokens": []})

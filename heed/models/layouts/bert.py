@@ -8,6 +8,7 @@ from heed.errors import Refused
 from heed.models.layouts.layout import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
+    Copy,
     Layout,
     Rename,
     both,
@@ -135,8 +136,17 @@ BERT = Layout(
     build_bert,
     names,
     prefix="bert.",
-    ignored=(
-        r"(bert\.)?embeddings\.(position|token_type)_ids",
-        r"cls\.predictions\.decoder\.(weight|bias)",
+    ignored=(r"(bert\.)?embeddings\.(position|token_type)_ids",),
+    copies=(
+        Copy(
+            "cls.predictions.decoder.weight",
+            "bert.embeddings.word_embeddings.weight",
+            ("masked", "pretraining"),
+        ),
+        Copy(
+            "cls.predictions.decoder.bias",
+            "cls.predictions.bias",
+            ("masked", "pretraining"),
+        ),
     ),
 )

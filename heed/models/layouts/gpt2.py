@@ -7,6 +7,7 @@ from typing import Any
 from heed.models.layouts.layout import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
+    Copy,
     Layout,
     Rename,
     both,
@@ -107,5 +108,6 @@ GPT2 = Layout(
     build_gpt2,
     names,
     prefix="transformer.",
-    ignored=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight"),
+    ignored=(r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",),
+    copies=(Copy("lm_head.weight", "transformer.wte.weight", ("language",)),),
 )

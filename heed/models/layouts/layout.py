@@ -42,6 +42,15 @@ def as_viewed(settings: Any) -> dict[str, tuple[int, ...]]:
     return {}
 
 
+class Copy(NamedTuple):
+    """A tensor that a file may hold besides, as a copy of another: an output that is the table."""
+
+    name: str
+    of: str
+    heads: tuple[str, ...]
+    """Those that make use of it."""
+
+
 class Layout(NamedTuple):
     """One family of models as Hugging Face stores it."""
 
@@ -65,7 +74,11 @@ class Layout(NamedTuple):
     where there is no head."""
 
     ignored: tuple[str, ...] = ()
-    """Regular expressions of other names that a file may hold: masks and tied weights."""
+    """Regular expressions of other names that a file may hold: masks and the like."""
+
+    copies: tuple[Copy, ...] = ()
+    """Tensors that a file may hold twice and the network has once. One that is no copy, whatever a
+    config says, is a weight of the network's own, if it can have that."""
 
     stored: Callable[[Any], dict[str, tuple[int, ...]]] = as_viewed
     """The stored shapes of the weights that `names` reshapes."""

@@ -8,6 +8,7 @@ from heed.errors import Refused
 from heed.models.layouts.layout import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
+    Copy,
     Layout,
     Rename,
     both,
@@ -164,6 +165,6 @@ XLNET = Layout(
     build,
     names,
     prefix="transformer.",
-    ignored=(r"lm_loss\.weight",),
+    copies=(Copy("lm_loss.weight", "transformer.word_embedding.weight", ("language",)),),
     stored=stored,
 )
