@@ -106,20 +106,30 @@ def _alone(piece: str) -> bool:
 
 
 def masked(
-    tokens: Ints, rows: Ints, symbols: Symbols, settings: Masking, *, seed: int, epoch: int
+    tokens: Ints,
+    rows: Ints,
+    symbols: Symbols,
+    settings: Masking,
+    *,
+    seed: int,
+    epoch: int,
+    most: int | None = None,
 ) -> tuple[Ints, Ints]:
     """What the model reads, and the symbols to predict, 0 elsewhere.    B L, B -> B L, B L
 
     Of the n ordinary symbols of a row max(1, round(share · n)) are chosen, or none where there is
-    none. Whole words are taken in a random order if they fit into that number, the first always.
+    none. Whole words are taken in a random order if they fit into that number; the first always,
+    unless it has more than `most` pieces.
 
     rows  the number of each row, which its random draws belong to
+    most  how many symbols of a row can be asked for; None: any number
     """
     row, place = rows[:, None], np.arange(tokens.shape[1])
     can = symbols.plain[tokens]
     count = np.where(can.any(1), np.maximum(1, np.rint(settings.share * can.sum(1))), 0)
     if settings.whole_words:
-        chosen = _words(can, _begins(tokens, can, symbols), count, seed, epoch, row)
+        begins, room = _begins(tokens, can, symbols), tokens.shape[1] if most is None else most
+        chosen = _words(can, begins, count, room, seed, epoch, row)
     else:
         chosen = _first(np.where(can, uniform(seed, epoch, row, place, CHOOSE), np.inf), count)
     become = uniform(seed, epoch, row, place, BECOME)
@@ -146,7 +156,13 @@ def _begins(tokens: Ints, can: Flags, symbols: Symbols) -> Flags:
 
 
 def _words(
-    can: Flags, begins: Flags, count: NDArray[np.float64], seed: int, epoch: int, row: Ints
+    can: Flags,
+    begins: Flags,
+    count: NDArray[np.float64],
+    most: int,
+    seed: int,
+    epoch: int,
+    row: Ints,
 ) -> Flags:
     """Words in a random order, each of them whole, as long as they fit.    B L -> B L"""
     B, L = can.shape
@@ -156,9 +172,10 @@ def _words(
     draws = uniform(seed, epoch, row, np.arange(L + 1), CHOOSE)
     order = np.argsort(np.where(sizes > 0, draws, np.inf), 1, kind="stable")
     taken, total = np.zeros((B, L + 1), bool), np.zeros(B, np.int64)
-    for i, at in enumerate(order.T[: int(word.max(initial=0))]):
+    for at in order.T[: int(word.max(initial=0))]:
         size = sizes[np.arange(B), at]
-        fits = (size > 0) & ((total + size <= count) | (i == 0))
+        first = (total == 0) & (size <= most)
+        fits = (size > 0) & ((total + size <= count) | first)
         taken[np.arange(B), at] = fits
         total += size * fits
     return np.take_along_axis(taken, word, 1) & can

@@ -139,11 +139,15 @@ def _hidden(
     seed: int,
     epoch: int,
 ) -> dict[str, Ints]:
-    """Text with words hidden, their places, and the symbols to be predicted there."""
-    read, labels = masked(text, rows, of.symbols, of.masking, seed=seed, epoch=epoch)
+    """Text with words hidden, their places, and the symbols to be predicted there.
+
+    A fixed width has room for a fixed number of places.
+    """
+    most = int(np.rint(of.masking.share * width)) + 1 if width else None
+    read, labels = masked(text, rows, of.symbols, of.masking, seed=seed, epoch=epoch, most=most)
     asked = labels != 0
-    most = int(np.rint(of.masking.share * width)) + 1 if width else asked.sum(1).max(initial=1)
-    places = np.argsort(~asked, 1, kind="stable")[:, : max(1, int(most))]
+    count = int(asked.sum(1).max(initial=1)) if most is None else most
+    places = np.argsort(~asked, 1, kind="stable")[:, :count]
     found = np.take_along_axis(labels, places, 1)
     return {"text": read, "places": places * (found != 0), "labels": found}
 

@@ -107,8 +107,27 @@ def test_whole_words_by_hand():
     expected = {frozenset(word | other) for word in words[:2] for other in words[2:]}
     assert seen == expected | {frozenset({7, 8, 9})}  # where two short ones come first
     # A word longer than the share is hidden whole all the same, if it is the first.
-    _, labels = masked(np.array([[4, 10, 11]]), np.array([0]), known, how, seed=1, epoch=0)
-    assert (labels != 0).all()
+    long, chance = np.array([[4, 10, 11]]), {"seed": 1, "epoch": 0}
+    for most, hidden in ((None, 3), (3, 3), (2, 0)):  # and if there is room to ask for it
+        _, labels = masked(long, np.array([0]), known, how, **chance, most=most)
+        assert (labels != 0).sum() == hidden
+
+
+def test_a_word_that_cannot_be_asked_for_leaves_its_turn_to_the_next():
+    begins = np.zeros(V, bool)
+    begins[[4, 5, 6]] = True
+    known = Symbols(V - 1, PLAIN, begins, np.zeros(V, bool))
+    tokens = np.array([[BOS, 4, *[10] * 4, 5, 11, 6, 12, EOS]] * 100)  # five, two and two pieces
+    how, few, seen = Masking(share=0.1, whole_words=True), {1, 2, 3, 4, 5}, set()
+    for most in (None, 3):
+        _, labels = masked(tokens, np.arange(100), known, how, seed=1, epoch=0, most=most)
+        found = [frozenset(np.flatnonzero(each).tolist()) for each in labels]
+        seen = set(found)
+        if most is None:
+            free = found
+    assert set(free) == {frozenset(few), frozenset({6, 7}), frozenset({8, 9})}
+    assert seen == {frozenset({6, 7}), frozenset({8, 9})}
+    assert all(one == two for one, two in zip(free, found, strict=True) if one != few)
 
 
 rows = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=20), min_size=1, max_size=6)

@@ -116,6 +116,30 @@ def test_what_was_hidden_comes_back(make):
         assert torch.from_numpy(PLAIN)[labels[there]].all()
 
 
+@pytest.mark.parametrize("kind", ["pairs", "stretches"])
+def test_nothing_is_hidden_that_is_not_asked_for(kind):
+    """Though a word may be longer than what a fixed width has room to ask for."""
+    words = KNOWN._replace(begins=np.arange(V) % 4 == 1)
+    maker = {"pairs": MaskedPairs, "stretches": MaskedStretches}[kind]
+    rows, plain = (
+        maker(documents(300), words, Masking(masked=1, replaced=0, whole_words=whole), 24)(3, 1)
+        for whole in (True, False)
+    )
+    chosen = np.arange(len(rows.lengths))
+    free = rows.columns(chosen, 0)
+    assert free["places"].shape[1] > 5
+    found = rows.columns(chosen, 24)
+    assert found["places"].shape == (len(chosen), 5)  # 15 % of 24, and one more
+    hidden = found["text"] == V - 1
+    assert hidden.sum() == (found["labels"] != 0).sum()
+    assert hidden.any(1).mean() > 0.8
+    at = np.take_along_axis(found["text"], found["places"], 1)
+    assert (at[found["labels"] != 0] == V - 1).all()
+    fits = (free["labels"] != 0).sum(1) <= 5
+    assert (found["text"][fits, : free["text"].shape[1]] == free["text"][fits]).all()
+    assert (plain.columns(chosen, 0)["text"] == plain.columns(chosen, 24)["text"]).all()
+
+
 def test_the_frames_of_the_three_kinds():
     made = makers()
     for batch in Remade(made["pairs"], tokens=200, seed=3).epoch(0):
