@@ -107,11 +107,25 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
         described, plan = pretrained.apart(described, plan, weights.header, weights.alike)
     except HeedError as error:
         raise _placed(error, folder) from None
-    model = described.blank()
+    model = _blank(described, folder)
     with weights.reader() as read:
         for i, count, name in pretrained.fill(model, plan, read):
             yield Progress("weights", i, count, name)
     return _loaded(model, described, tokeniser, _labels(raw), plan.unused)
+
+
+def _blank(described: Described, folder: Path) -> nn.Module:
+    """The network, its weights still to be written, if there is memory for them."""
+    try:
+        return described.blank()
+    except RuntimeError as error:  # the only kind that PyTorch has for it
+        if "DefaultCPUAllocator" not in str(error):
+            raise
+        size = sum(x.nbytes for x in set(described.outline().values())) / 2**30
+        raise Refused(
+            f"{folder}: its weights take {size:,.1f} GiB of memory, more than is free; load it "
+            "on a machine that has them"
+        ) from None
 
 
 def _placed(error: HeedError, folder: Path) -> HeedError:
@@ -131,7 +145,7 @@ def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
     fits(outline, path)
     tokeniser = _vocabulary(shelf, described)
     yield Progress("weights", 0, len(outline))
-    model = described.blank()
+    model = _blank(described, shelf.path)
     model.load_state_dict(tensors.read(path))
     yield Progress("weights", len(outline), len(outline))
     return _loaded(model, described, tokeniser, labels)

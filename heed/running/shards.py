@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import re
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import HeedError, Refused
+from heed.running import unpickling
 from heed.training import durable, tensors
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -122,7 +122,7 @@ class Weights(NamedTuple):
         def read(name: str) -> Tensor:
             path = self.places[name]
             if path not in files:
-                files[path] = _unpickled(path, "cpu") if self.pickled else _opened(path)
+                files[path] = unpickling.read(path) if self.pickled else _opened(path)
             tensor: Tensor
             tensor = files[path][name] if self.pickled else _taken(files[path], name, path)
             return tensor
@@ -234,28 +234,6 @@ def _taken(file: Any, name: str, path: Path) -> Tensor:
 
 
 def _pickled_header(path: Path, shown: Path) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-    """Types and shapes, read on the meta device, so that nothing is allocated."""
-    start = _sniff(path, shown)
-    if not start.startswith(b"PK\3\4") or not zipfile.is_zipfile(path):
-        raise Refused(f"{shown} is no file that torch.save wrote, or was cut off")
-    with zipfile.ZipFile(path) as inside:
-        for entry in inside.infolist():
-            small = not entry.filename.endswith(".pkl") or entry.file_size <= 4 * SMALL
-            if entry.compress_type != zipfile.ZIP_STORED or not small:
-                raise Refused(f"{shown} is packed in a way that torch.save does not")
-    return {name: (x.dtype, tuple(x.shape)) for name, x in _unpickled(path, "meta").items()}
-
-
-def _unpickled(path: Path, device: str) -> dict[str, Tensor]:
-    """Tensors by name, from a pickle that is allowed to make nothing else."""
-    try:
-        on_demand = {"mmap": True} if device == "cpu" else {}
-        found = torch.load(path, map_location=device, weights_only=True, **on_demand)
-    except Exception:  # an untrusted pickle may raise anything
-        raise Refused(f"{path} holds more than weights, or is broken: it is not read") from None
-    plain = isinstance(found, dict) and all(
-        isinstance(name, str) and isinstance(x, Tensor) for name, x in found.items()
-    )
-    if not plain:
-        raise Refused(f"{path} holds something other than tensors by name")
-    return dict(found)
+    """Types and shapes, once the pickle itself has been checked."""
+    _sniff(path, shown)
+    return unpickling.header(path, shown)

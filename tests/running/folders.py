@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,14 @@ def headed(path: Path, header: bytes, size: int = 0) -> None:
     """A safetensors file of this header, and so many bytes of numbers that take no disk."""
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(path, 8 + len(header) + size)
+
+
+def other_entry(path: Path, ending: str, data: bytes, name: str | None = None) -> None:
+    """Put something else, and under another name, where a file of torch.save has this ending."""
+    with zipfile.ZipFile(path) as inside:
+        entries = {entry: inside.read(entry) for entry in inside.namelist()}
+    (old,) = [entry for entry in entries if entry.endswith(ending)]
+    new = old.removesuffix(ending) + (ending if name is None else name)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as again:
+        for entry, kept in entries.items():
+            again.writestr(*((new, data) if entry == old else (entry, kept)))

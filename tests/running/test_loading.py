@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,23 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM
 
 import heed
 from heed.errors import HeedError, Refused
 from heed.running.opening import open_run
 from heed.running.starting import opened
-from tests.running.folders import cut, headed, network, page, pointer, reconfigure, save
+from tests.running.folders import (
+    CONFIGS,
+    cut,
+    headed,
+    network,
+    other_entry,
+    page,
+    pointer,
+    reconfigure,
+    save,
+)
 
 
 def test_a_bert_folder_says_what_it_says_there(tmp_path: Path) -> None:
@@ -211,6 +223,45 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
+# Sizes of a network that takes a gigabyte, written in a few numbers.
+WIDE = {"hidden_size": 768, "intermediate_size": 65536, "num_attention_heads": 12}
+
+
+def outline(**changes: Any) -> dict[str, Tensor]:
+    """The weights of one of theirs, without numbers."""
+    with torch.device("meta"):
+        their = BertForMaskedLM(BertConfig(**CONFIGS["Bert"] | changes))
+    return {name: x for name, x in their.state_dict().items() if "decoder" not in name}
+
+
+GIGABYTE = b"cbuiltins\nbytearray\nJ\0\0\0\x40\x85R."
+
+
+def unpickled(folder: Path, steps: bytes, name: str = "data.pkl") -> None:
+    """Weights as a pickle that takes these steps, where torch.save has its own."""
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
+    other_entry(folder / "pytorch_model.bin", "data.pkl", b"\x80\x02" + steps, name)
+
+
+def one_number(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    reconfigure(folder, **WIDE)
+    named = {name: torch.zeros(1).expand(x.shape) for name, x in outline(**WIDE).items()}
+    torch.save(named, folder / "pytorch_model.bin")
+
+
+WRONG |= {
+    "one number for all": (one_number, "and fewer numbers"),
+    "a pickle of a gigabyte": (lambda f: unpickled(f, GIGABYTE), "more than weights"),
+    "in large letters": (lambda f: unpickled(f, GIGABYTE, "DATA.PKL"), "more than weights"),
+    "a pickle of tables": (
+        lambda f: unpickled(f, b"(" + b"}" * (2**22 - 9) + b"l."),
+        "more than weights",
+    ),
+}
+
+
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(network("BertForMaskedLM"), tmp_path_factory.mktemp("good"))
@@ -231,7 +282,7 @@ def test_what_is_wrong_is_said_in_one_line(good: Path, tmp_path: Path, wrong: st
     folder = tmp_path / "folder"
     says = broken(good, folder, wrong)
     with pytest.raises(HeedError) as refused:
-        heed.load(folder)
+        heed.load(folder, pickled=True)
     line = str(refused.value)
     assert says in line
     assert str(folder) in line
@@ -254,7 +305,7 @@ for folder in folders:
     before = memory("VmRSS")
     open("/proc/self/clear_refs", "w").write("5")  # the highest so far is forgotten
     try:
-        heed.load(folder)
+        heed.load(folder, pickled=True)
     except HeedError:
         print(folder, memory("VmHWM") - before)
     else:
@@ -276,6 +327,40 @@ def test_a_refused_folder_takes_little_memory(good: Path, tmp_path: Path) -> Non
     assert len(lines) == len(WRONG)
     grown = {wrong: float(line.split()[1]) for wrong, line in zip(WRONG, lines, strict=True)}
     assert max(grown.values()) < 50, grown
+
+
+BOUNDED = """
+import resource
+import sys
+import heed
+from heed.errors import Refused
+
+resource.setrlimit(resource.RLIMIT_AS, (40 * 2**30, 40 * 2**30))
+try:
+    heed.load(sys.argv[1])
+except Refused as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded as Linux bounds it")
+def test_a_model_larger_than_the_memory_is_said_in_one_line(good: Path, tmp_path: Path) -> None:
+    """16 GiB of numbers that take no disk, and four times as much once they are read."""
+    sizes = {"vocab_size": 2**22, "hidden_size": 4096, "num_attention_heads": 64}
+    (tmp_path / "config.json").write_bytes((good / "config.json").read_bytes())
+    reconfigure(tmp_path, **sizes)
+    header: dict[str, Any] = {}
+    end = 0
+    for name, x in outline(**sizes).items():
+        start, end = end, end + x.numel()
+        entry = {"dtype": "F8_E4M3", "shape": list(x.shape), "data_offsets": [start, end]}
+        header[name] = entry
+    headed(tmp_path / "model.safetensors", json.dumps(header).encode(), end)
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDED, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(rf"{tmp_path}: .* 64\.\d GiB of memory, .*\n", done.stdout), done.stdout
 
 
 class Hub:

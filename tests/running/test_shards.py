@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from safetensors.torch import save_file
 
 from heed.errors import HeedError, Refused
 from heed.running.shards import MANY, SMALL, Shelf, find
-from tests.running.folders import cut, headed, page, pointer
+from tests.running.folders import cut, headed, other_entry, page, pointer
 
 TENSORS = {"a": torch.randn(3, 4), "b": torch.randn(5).half(), "c": torch.arange(6)}
 INDEX = "model.safetensors.index.json"
@@ -122,7 +123,66 @@ def other_things(path: Path) -> None:
     torch.save({"a": torch.zeros(2), "step": 7}, path)
 
 
-@pytest.mark.parametrize("broken", [plain_pickle, packed, other_things, page, pointer])
+def one_number(path: Path) -> None:
+    torch.save({"a": torch.zeros(1).expand(2**20, 2**10)}, path)
+
+
+def cut_numbers(path: Path) -> None:
+    torch.save({"a": torch.zeros(2**20)}, path)
+    other_entry(path, "data/0", bytes(64))
+
+
+def without_numbers(path: Path) -> None:
+    torch.save({"a": torch.empty(2**40, device="meta")}, path)
+
+
+def same_numbers(path: Path) -> None:
+    torch.save(dict.fromkeys(map(str, range(9)), torch.zeros(2**12)), path)
+
+
+def other_order(path: Path) -> None:
+    torch.save(TENSORS, path)
+    other_entry(path, "byteorder", b"big")
+
+
+DESCRIBES_MORE = [one_number, cut_numbers, without_numbers, same_numbers, other_order]
+
+
+@pytest.mark.parametrize("broken", DESCRIBES_MORE)
+def test_a_pickle_that_describes_more_than_is_there(tmp_path: Path, broken) -> None:
+    """Seen before a network of its sizes is made, and not while it is filled."""
+    broken(tmp_path / "pytorch_model.bin")
+    with pytest.raises(Refused, match=r"pytorch_model\.bin"):
+        find(Shelf(tmp_path), pickled=True)
+
+
+def test_pickled_weights_that_share_their_numbers(tmp_path: Path) -> None:
+    """A table and the output that is tied to it, as `save_pretrained` left them; and views."""
+    table = torch.randn(50, 4)
+    tied = {"table": table, "output": table, "more": torch.randn(9, 9)[2:].T}
+    torch.save(tied, tmp_path / "pytorch_model.bin")
+    with find(Shelf(tmp_path), pickled=True).reader() as read:
+        assert all(torch.equal(read(name), x) for name, x in tied.items())
+
+
+def test_pickled_weights_in_every_precision(tmp_path: Path) -> None:
+    kinds = (torch.double, torch.half, torch.bfloat16, torch.float8_e4m3fn, torch.uint8, torch.bool)
+    named = OrderedDict({str(kind): torch.ones(3).to(kind) for kind in kinds})
+    named["learnt"] = torch.nn.Parameter(torch.randn(2))
+    named._metadata = OrderedDict({"": {"version": 1}})  # type: ignore[attr-defined]  # of a module
+    torch.save(named, tmp_path / "pytorch_model.bin")
+    weights = find(Shelf(tmp_path), pickled=True)
+    assert weights.header == {name: (x.dtype, tuple(x.shape)) for name, x in named.items()}
+    with weights.reader() as read:
+        assert all(torch.equal(read(name).float(), x.float()) for name, x in named.items())
+
+
+def odd_letters(path: Path) -> None:
+    torch.save(TENSORS, path)
+    path.write_bytes(path.read_bytes().replace(b"/data/0", b"/data/\xff"))
+
+
+@pytest.mark.parametrize("broken", [plain_pickle, packed, other_things, odd_letters, page, pointer])
 def test_a_pickled_file_that_is_something_else(tmp_path: Path, broken) -> None:
     broken(tmp_path / "pytorch_model.bin")
     with pytest.raises(Refused, match=r"pytorch_model\.bin"):
