@@ -107,8 +107,8 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
         described, plan = pretrained.apart(described, plan, weights.header, weights.alike)
     except HeedError as error:
         raise _placed(error, folder) from None
-    model = _blank(described, folder)
     with weights.reader() as read:
+        model = _blank(described, folder)
         for i, count, name in pretrained.fill(model, plan, read):
             yield Progress("weights", i, count, name)
     return _loaded(model, described, tokeniser, _labels(raw), plan.unused)

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from heed.errors import HeedError, Refused
 from heed.running import unpickling
-from heed.training import durable, tensors
+from heed.training import durable
+from heed.training.tensors import Header, plain_header
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -110,19 +110,19 @@ def _sniff(path: Path, shown: Path) -> bytes:
 class Weights(NamedTuple):
     """The tensors of a folder: what they are, and the file that has each."""
 
-    header: dict[str, tuple[torch.dtype, tuple[int, ...]]]
+    header: Header
     places: dict[str, Path]
     pickled: bool = False
 
     @contextmanager
     def reader(self) -> Iterator[Callable[[str], Tensor]]:
-        """A function from a name to its tensor; a file is opened when its first tensor is read."""
-        files: dict[Path, Any] = {}
+        """A function from a name to its tensor. All files are opened first, so that no network is
+        made for tensors that cannot be read."""
+        look = unpickling.read if self.pickled else _opened
+        files: dict[Path, Any] = {path: look(path) for path in dict.fromkeys(self.places.values())}
 
         def read(name: str) -> Tensor:
             path = self.places[name]
-            if path not in files:
-                files[path] = unpickling.read(path) if self.pickled else _opened(path)
             tensor: Tensor
             tensor = files[path][name] if self.pickled else _taken(files[path], name, path)
             return tensor
@@ -204,14 +204,14 @@ def _gathered(shelf: Shelf, files: Shards, look: Callable[..., Any]) -> Weights:
     return found
 
 
-def _header(path: Path, shown: Path) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def _header(path: Path, shown: Path) -> Header:
     start = _sniff(path, shown)
     if start.startswith(b"PK\3\4"):
         raise Refused(f"{shown} is a zip file, perhaps of pickled weights, not safetensors")
     length = int.from_bytes(start[:8], "little")
     if SMALL < length < path.stat().st_size:
         raise Refused(f"{shown} has a header of {length:,} bytes; {SMALL:,} may be")
-    return tensors.header(path)
+    return plain_header(path)
 
 
 def _opened(path: Path) -> Any:
@@ -220,7 +220,9 @@ def _opened(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt", device="cpu")
     except SafetensorError as error:  # which asks more of a header than we do
-        raise Refused(f"{path} is no safetensors file: {error}") from None
+        raise Refused(f"{path} is no safetensors file: {str(error)[:200]}") from None
+    except (OSError, RuntimeError, MemoryError) as error:  # it maps the file, twice
+        raise Refused(f"{path} cannot be opened: {error}") from None
 
 
 def _taken(file: Any, name: str, path: Path) -> Tensor:
@@ -233,7 +235,7 @@ def _taken(file: Any, name: str, path: Path) -> Tensor:
     return tensor
 
 
-def _pickled_header(path: Path, shown: Path) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def _pickled_header(path: Path, shown: Path) -> Header:
     """Types and shapes, once the pickle itself has been checked."""
     _sniff(path, shown)
     return unpickling.header(path, shown)

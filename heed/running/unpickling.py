@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import HeedError, Refused
+from heed.training.tensors import Header
 
 LARGEST = 4 * 2**20
 """Bytes of a pickle."""
@@ -31,8 +32,6 @@ MADE = re.compile(
     r"|torch (\w+Storage|(b?float|u?int)\w+)|torch\.storage UntypedStorage"
 )
 """What weights are made of, by the names that a pickle has for it."""
-
-Header = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def header(path: Path, shown: Path) -> Header:

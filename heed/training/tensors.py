@@ -103,6 +103,10 @@ def _bytes(tensor: Tensor) -> memoryview:
     return memoryview(cast(Any, tensor.reshape(-1).view(torch.uint8).numpy()))
 
 
+Header = dict[str, tuple[torch.dtype, tuple[int, ...]]]
+"""What a file says of each tensor."""
+
+
 class Place(NamedTuple):
     """Where a tensor stands in a file."""
 
@@ -115,15 +119,25 @@ class Place(NamedTuple):
 def tied(path: Path) -> dict[str, str]:
     """The names in a file that have no numbers of their own, and the names whose they share."""
     with open_plain(path) as file:
-        return _layout(file, path)[1]
+        return _tied(*_layout(file, path), path)
 
 
-def header(path: Path) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+def header(path: Path) -> Header:
     """What a file holds, tied names included, before anything of it is allocated."""
     with open_plain(path) as file:
-        places, tied = _layout(file, path)
-    found = {name: (place.dtype, place.shape) for name, place in places.items()}
+        places, metadata = _layout(file, path)
+    found, tied = _kinds(places), _tied(places, metadata, path)
     return found | {name: found[kept] for name, kept in tied.items()}
+
+
+def plain_header(path: Path) -> Header:
+    """What a file holds to any reader of safetensors, which knows nothing of tied names."""
+    with open_plain(path) as file:
+        return _kinds(_layout(file, path)[0])
+
+
+def _kinds(places: Mapping[str, Place]) -> Header:
+    return {name: (place.dtype, place.shape) for name, place in places.items()}
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -133,7 +147,8 @@ def read(path: Path) -> dict[str, Tensor]:
     the last bit with the alignment of their operands, and a resumed run must not.
     """
     with open_plain(path) as file:
-        places, tied = _layout(file, path)
+        places, metadata = _layout(file, path)
+        tied = _tied(places, metadata, path)
         found = {name: _tensor(file, place, path) for name, place in places.items()}
     return found | {name: found[kept] for name, kept in tied.items()}
 
@@ -149,8 +164,8 @@ def _tensor(file: FileIO, place: Place, path: Path) -> Tensor:
     return tensor
 
 
-def _layout(file: FileIO, path: Path) -> tuple[dict[str, Place], dict[str, str]]:
-    """Read and check the header: places in the order of the file, and tied names."""
+def _layout(file: FileIO, path: Path) -> tuple[dict[str, Place], Any]:
+    """Read and check the header: places in the order of the file, and what is said of it."""
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or not 2 <= length <= min(size - 8, HEADER_LIMIT):
@@ -164,7 +179,7 @@ def _layout(file: FileIO, path: Path) -> tuple[dict[str, Place], dict[str, str]]
     end = _follow(places.values(), path)
     if end != size - 8 - length:
         raise Damaged(f"{path} should have {end:,} bytes of numbers and has {size - 8 - length:,}")
-    return places, _tied(metadata, places, path)
+    return places, metadata
 
 
 def _place(name: str, entry: Any, path: Path) -> Place:
@@ -191,7 +206,7 @@ def _follow(places: Iterable[Place], path: Path) -> int:
     return end
 
 
-def _tied(metadata: Any, places: Mapping[str, Place], path: Path) -> dict[str, str]:
+def _tied(places: Mapping[str, Place], metadata: Any, path: Path) -> dict[str, str]:
     text = metadata.get(TIED, "{}") if isinstance(metadata, dict) else None
     tied = parse_json(text.encode(), path) if isinstance(text, str) else None
     if not isinstance(tied, dict) or not all(

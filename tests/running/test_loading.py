@@ -23,6 +23,7 @@ from tests.running.folders import (
     CONFIGS,
     cut,
     headed,
+    hollow,
     network,
     other_entry,
     page,
@@ -223,8 +224,8 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-# Sizes of a network that takes a gigabyte, written in a few numbers.
-WIDE = {"hidden_size": 768, "intermediate_size": 65536, "num_attention_heads": 12}
+# Sizes of a network that takes 200 MB.
+WIDE = {"hidden_size": 768, "intermediate_size": 16384, "num_attention_heads": 12}
 
 
 def outline(**changes: Any) -> dict[str, Tensor]:
@@ -251,7 +252,35 @@ def one_number(folder: Path) -> None:
     torch.save(named, folder / "pytorch_model.bin")
 
 
+def tied_layer(folder: Path) -> None:
+    """A layer that is said to have the numbers of another, as heed's own files say it."""
+    reconfigure(folder, **WIDE)
+    named = outline(**WIDE)
+    ties = {x: x.replace("layer.1", "layer.0") for x in named if "layer.1." in x}
+    kept = {name: x for name, x in named.items() if name not in ties}
+    hollow(folder / "model.safetensors", kept, {"format": "pt", "tied": json.dumps(ties)})
+
+
+def odd_shard(folder: Path) -> None:
+    """The fourth of five shards says in its metadata what only the library does not take."""
+    (folder / "model.safetensors").unlink()
+    reconfigure(folder, **WIDE)
+    named = outline(**WIDE)
+    places = {name: f"model-{5 * i // len(named)}.safetensors" for i, name in enumerate(named)}
+    for file in set(places.values()):
+        part = {name: x for name, x in named.items() if places[name] == file}
+        hollow(folder / file, part, {"format": 5 if file == "model-3.safetensors" else "pt"})
+    index = json.dumps({"weight_map": places})
+    (folder / "model.safetensors.index.json").write_text(index)
+
+
 WRONG |= {
+    "a layer tied to another": (tied_layer, "the weights lack 'bert.encoder.layer.1."),
+    "a long remark": (
+        lambda f: hollow(f / "model.safetensors", outline(), "b" * 900_000),
+        "is no safetensors file",
+    ),
+    "odd shard": (odd_shard, "is no safetensors file"),
     "one number for all": (one_number, "and fewer numbers"),
     "a pickle of a gigabyte": (lambda f: unpickled(f, GIGABYTE), "more than weights"),
     "in large letters": (lambda f: unpickled(f, GIGABYTE, "DATA.PKL"), "more than weights"),
@@ -335,7 +364,8 @@ import sys
 import heed
 from heed.errors import Refused
 
-resource.setrlimit(resource.RLIMIT_AS, (40 * 2**30, 40 * 2**30))
+limit = int(sys.argv[2]) * 2**30
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 try:
     heed.load(sys.argv[1])
 except Refused as error:
@@ -344,23 +374,23 @@ except Refused as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded as Linux bounds it")
-def test_a_model_larger_than_the_memory_is_said_in_one_line(good: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [(40, r"takes? 64\.\d GiB of memory"), (8, "model.safetensors cannot be opened")],
+)
+def test_a_model_larger_than_the_memory_is_said_in_one_line(
+    good: Path, tmp_path: Path, limit: int, says: str
+) -> None:
     """16 GiB of numbers that take no disk, and four times as much once they are read."""
     sizes = {"vocab_size": 2**22, "hidden_size": 4096, "num_attention_heads": 64}
     (tmp_path / "config.json").write_bytes((good / "config.json").read_bytes())
     reconfigure(tmp_path, **sizes)
-    header: dict[str, Any] = {}
-    end = 0
-    for name, x in outline(**sizes).items():
-        start, end = end, end + x.numel()
-        entry = {"dtype": "F8_E4M3", "shape": list(x.shape), "data_offsets": [start, end]}
-        header[name] = entry
-    headed(tmp_path / "model.safetensors", json.dumps(header).encode(), end)
+    hollow(tmp_path / "model.safetensors", outline(**sizes))
     done = subprocess.run(
-        [sys.executable, "-c", BOUNDED, str(tmp_path)], capture_output=True, text=True
+        [sys.executable, "-c", BOUNDED, str(tmp_path), str(limit)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(rf"{tmp_path}: .* 64\.\d GiB of memory, .*\n", done.stdout), done.stdout
+    assert re.fullmatch(rf"{tmp_path}.*{says}.*\n", done.stdout), done.stdout
 
 
 class Hub:
