@@ -68,9 +68,26 @@ def parse(data: bytes, where: str, limit: int) -> SentencePieces:
         raise Refused(f"{where}: the piece {twice!r} stands twice")
     if model != UNIGRAM:
         raise Refused(f"{where}: only sentencepiece models of the kind unigram can be read")
+    try:
+        growth(charsmap)
+    except ValueError:
+        raise Refused(f"{where}: the table of its normaliser is broken") from None
     if not 0 <= unknown < len(pieces):
         raise Refused(f"{where}: the piece for what is unknown is not among its {len(pieces):,}")
     return SentencePieces(pieces, unknown, charsmap)
+
+
+def growth(charsmap: bytes) -> int:
+    """Times that a normaliser's table may lengthen a text at most; ValueError: it is none.
+
+    It is the size of a double array, the array, and the texts that this leads to, each up to a nul.
+    """
+    if not charsmap:
+        return 1
+    size = int.from_bytes(charsmap[:4], "little")
+    if size % 4 or not 4 <= size <= len(charsmap) - 4:
+        raise ValueError
+    return max(1, *map(len, charsmap[4 + size :].decode().split("\0")))
 
 
 def _piece(data: bytes | memoryview) -> Piece:

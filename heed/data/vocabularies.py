@@ -25,7 +25,7 @@ from tokenizers import Tokenizer, processors
 
 from heed.data import vocabulary_files
 from heed.data.tokenise import write_rules
-from heed.data.vocabulary_files import Given, contents
+from heed.data.vocabulary_files import LONGEST, Given, contents
 from heed.errors import Refused
 
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -167,6 +167,8 @@ def _check(found: Vocabulary, symbols: int, where: str) -> None:
                 f"{where}: the pieces {one!r} and {other!r} have the same number, {number}"
             )
         names[number] = name
+        if len(name) > LONGEST:
+            raise Refused(f"{where} has a piece of {len(name):,} letters; {LONGEST:,} may be")
     highest = max(names)
     if highest >= symbols:
         raise Refused(

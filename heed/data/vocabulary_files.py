@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +18,11 @@ Made = TypeVar("Made")
 FEW = 20_000
 """How many commas and brackets rules may have beside those of their pieces."""
 GROWTH = 100
-"""How many times as long the steps of a tokenizer.json may make a text before it is cut."""
+"""How many times as long the steps of a tokenizer.json may make a text: before it is cut, as it is
+framed, or when numbers are turned into text again."""
+LENGTHENS = "its steps could make a text many times as long as it is"
+LONGEST = 1000
+"""How many letters a piece may have: it is copied for every place in a text where it stands."""
 
 
 class Given(NamedTuple):
@@ -74,13 +79,17 @@ def whole(given: Given) -> Tokenizer:
         if isinstance(pieces, list):
             pieces = {piece: i for i, (piece, _) in enumerate(pieces)}
         added = {token["content"]: token["id"] for token in rules.get("added_tokens") or []}
-        grown = _growth(rules.get("normalizer")) * _growth(rules.get("pre_tokenizer"))
+        grown = max(
+            _growth(rules.get("normalizer")) * _growth(rules.get("pre_tokenizer")),
+            _growth(rules.get("post_processor")),
+            _growth(rules.get("decoder")),
+        )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise Refused(f"{name}: not a tokeniser, or a broken one") from None
     _check_numbers(pieces, given.symbols, name)
     _check_numbers({**pieces, **added}, len(pieces) + len(added), name)
     if grown > GROWTH:
-        raise Refused(f"{name}: its steps could make a text many times as long as it is")
+        raise Refused(f"{name}: {LENGTHENS}")
     text = given.files["tokenizer.json"].decode()
     if max(added.values(), default=0) >= given.symbols:  # pieces that the model was not made for
         rules["added_tokens"] = [t for t in rules["added_tokens"] if t["id"] < given.symbols]
@@ -91,20 +100,43 @@ def whole(given: Given) -> Tokenizer:
 def _growth(step: Any) -> int:
     """How many times as long a step of a tokenizer.json, or a sequence of them, may make a text.
 
-    A regular expression may match between any two characters, and something be put in there.
+    A regular expression may match between any two characters, where a text is put in. In a long
+    sequence each step may add a letter to every piece.
     """
     if step is None:
         return 1
     kind = step["type"]
     if kind == "Sequence":
-        several = step["normalizers"] if "normalizers" in step else step["pretokenizers"]
-        return prod(map(_growth, several))
+        several = [each for name in SEQUENCES for each in step.get(name, ())]
+        return max(prod(map(_growth, several)), len(several))
     if kind == "Replace":
         content, replaced = len(step["content"]), len(step["pattern"].get("String", ""))
         return max(1, -(-content // replaced)) if replaced else 1 + content
     if kind == "Prepend":
         return 1 + len(step["prepend"])
-    return 2 if kind == "ByteLevel" else 1  # a letter beyond ASCII is two bytes or more
+    if kind == "Precompiled":
+        return sentencepiece.growth(b64decode(step["precompiled_charsmap"]))
+    if kind == "TemplateProcessing":
+        ids = {name: _framing(piece) for name, piece in step["special_tokens"].items()}
+        return max(_framed(step["single"], ids), _framed(step["pair"], ids))
+    # A letter beyond ASCII is two bytes or more; what two decoders replace by a space may be empty.
+    return 2 if kind in ("ByteLevel", "BPEDecoder", "CTC") else 1
+
+
+SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
+"""What a sequence of each kind of step calls them."""
+
+
+def _framed(places: list[dict[str, Any]], ids: Mapping[str, int]) -> int:
+    """How many texts or numbers a template sets, one after the other."""
+    return sum(
+        ids[place["SpecialToken"]["id"]] if "SpecialToken" in place else 1 for place in places
+    )
+
+
+def _framing(piece: dict[str, Any]) -> int:
+    """How many numbers a piece of a template stands for, and as many as it has text for."""
+    return len(piece["ids"]) + sum(map(len, piece["tokens"])) // LONGEST
 
 
 def wordpiece(given: Given) -> Tokenizer:
@@ -156,6 +188,8 @@ def unigram(given: Given) -> Tokenizer:
     found = sentencepiece.parse(given.files["spiece.model"], name, given.symbols)
     pieces = [(piece.text, piece.score) for piece in found.pieces]
     tokenizer = _built(lambda: Tokenizer(models.Unigram(pieces, found.unknown, False)), name)
+    if sentencepiece.growth(found.charsmap) > GROWTH:
+        raise Refused(f"{name}: {LENGTHENS}")
     steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     steps += [normalizers.NFKD(), normalizers.StripAccents()]
     if given.flag("do_lower_case", False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 from collections.abc import Callable
@@ -274,7 +275,7 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
     "too many": ({"spiece.model": b"\x0a\x03\x0a\x01a" * 401}, "more than the 400 pieces"),
     "odd charsmap": (
         {"spiece.model": b"\x0a\x03\x0a\x01a\x1a\x05\x12\x03abc"},
-        "not a tokeniser",
+        "table of its normaliser is broken",
     ),
 }
 
@@ -315,15 +316,17 @@ def special(name: str, number: int) -> dict[str, Any]:
     return {"content": name, "id": number, "special": True, **flags}
 
 
-def template(single: list[str], number: int) -> dict[str, Any]:
-    """What stands around a text: <x>, of any number, and nothing around a pair."""
+def template(single: list[str], *numbers: int) -> dict[str, Any]:
+    """What stands around a text: <x>, of any numbers, and nothing around a pair."""
     parts = {"<x>": {"SpecialToken": {"id": "<x>", "type_id": 0}}}
     parts |= {name: {"Sequence": {"id": name, "type_id": 0}} for name in "AB"}
     return {
         "type": "TemplateProcessing",
         "single": [parts[name] for name in single],
         "pair": [parts["A"], parts["B"]],
-        "special_tokens": {"<x>": {"id": "<x>", "ids": [number], "tokens": ["<x>"]}},
+        "special_tokens": {
+            "<x>": {"id": "<x>", "ids": [*numbers], "tokens": ["<x>"] * len(numbers)}
+        },
     }
 
 
@@ -331,14 +334,35 @@ def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 
-def steps(*each: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Sequence", "normalizers": list(each)}
+def steps(*each: dict[str, Any], of: str = "normalizers") -> dict[str, Any]:
+    return {"type": "Sequence", of: list(each)}
+
+
+def precompiled(becomes: str) -> dict[str, Any]:
+    """A normaliser's table that turns one letter into so many."""
+    table = base64.b64encode(charsmap("b", becomes)).decode()
+    return {"type": "Precompiled", "precompiled_charsmap": table}
+
+
+def long_template() -> dict[str, Any]:
+    found = template(["<x>", "A"], 1)
+    found["special_tokens"]["<x>"]["tokens"] = ["a" * 101_000]
+    return found
+
+
+def sentencepiece_model(table: bytes) -> bytes:
+    """A model of the piece a, with this normaliser's table."""
+    length = bytes([len(table) & 127 | 128, len(table) >> 7 & 127 | 128, len(table) >> 14])
+    spec = b"\x12" + length + table
+    length = bytes([len(spec) & 127 | 128, len(spec) >> 7 & 127 | 128, len(spec) >> 14])
+    return b"\x0a\x03\x0a\x01a\x1a" + length + spec
 
 
 def config(**told: str) -> dict[str, bytes]:
     return {"vocab.txt": WORDS, "tokenizer_config.json": json.dumps(told).encode()}
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
 UNIGRAM = {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]], "unk_id": None}
 UNSOUND: dict[str, tuple[dict[str, bytes], str]] = {
     "a line twice": (
@@ -378,16 +402,56 @@ UNSOUND: dict[str, tuple[dict[str, bytes], str]] = {
         "many times as long",
     ),
     "bytes of bytes": (
-        rules(
-            pre_tokenizer={
-                "type": "Sequence",
-                "pretokenizers": [
-                    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-                ]
-                * 20,
-            }
-        ),
+        rules(pre_tokenizer=steps(*[BYTES] * 20, of="pretokenizers")),
         "many times as long",
+    ),
+    "steps under two names": (
+        rules(pre_tokenizer=steps() | steps(*[BYTES] * 20, of="pretokenizers")),
+        "many times as long",
+    ),
+    "steps that add a letter each": (
+        rules(normalizer=steps(*[{"type": "Prepend", "prepend": ""}] * 101)),
+        "many times as long",
+    ),
+    "a table": (rules(normalizer=steps(*[precompiled("b" * 11)] * 2)), "many times as long"),
+    "a table of others": (
+        {"spiece.model": sentencepiece_model(charsmap("b", "b" * 101))},
+        "many times as long",
+    ),
+    "back, seven times ten": (
+        rules(decoder=steps(*[replace({"String": "a"}, "a" * 10)] * 7, of="decoders")),
+        "many times as long",
+    ),
+    "back, between letters": (
+        rules(decoder=steps(*[{"type": "BPEDecoder", "suffix": ""}] * 20, of="decoders")),
+        "many times as long",
+    ),
+    "much around": (
+        rules(post_processor=template([*["<x>"] * 11, "A"], *[1] * 10)),
+        "many times as long",
+    ),
+    "again and again": (rules(post_processor=template(["A"] * 101)), "many times as long"),
+    "around what is around": (
+        rules(post_processor=steps(*[template(["<x>"] * 6 + ["A"], 1)] * 3, of="processors")),
+        "many times as long",
+    ),
+    "a long piece": (
+        rules(model={"type": "WordLevel", "vocab": {"a" * 1001: 0}, "unk_token": "a" * 1001}),
+        "has a piece of 1,001 letters",
+    ),
+    "a long piece around": (rules(post_processor=long_template()), "many times as long"),
+    "a long line": ({"vocab.txt": WORDS + b"a" * 1001}, "has a piece of 1,001 letters"),
+    "a long merge": (
+        {"vocab.json": json.dumps({"a" * 1001: 0}).encode(), "merges.txt": b""},
+        "has a piece of 1,001 letters",
+    ),
+    "a long sentence": (
+        {"spiece.model": b"\x0a\xec\x07\x0a\xe9\x07" + b"a" * 1001},
+        "has a piece of 1,001 letters",
+    ),
+    "half a table": (
+        rules(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA////"}),
+        "not a tokeniser",
     ),
     "no step": (rules(normalizer=steps(replace({}, "a"))), "not a tokeniser"),
     "odd steps": (rules(normalizer={"type": "Replace", "content": 3}), "not a tokeniser"),
@@ -445,7 +509,29 @@ def test_steps_that_publishers_take_are_not_too_many() -> None:
         replace({"String": "``"}, '"'),
         replace({"Regex": "\\s+"}, ""),
     )
-    assert vocabularies.read(rules(normalizer=usual), 30, "w") is not None
+    back = steps(
+        replace({"String": "▁"}, " "),
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        of="decoders",
+    )
+    around = steps(BYTES, template(["<x>", "A", "<x>"], 1), of="processors")
+    told = rules(normalizer=usual, decoder=back, post_processor=around)
+    assert vocabularies.read(told, 30, "w") is not None
+    # As XLNet's own rules are written: a letter may become eighteen there.
+    xlnet = steps(
+        replace({"String": "``"}, '"'),
+        {"type": "NFKD"},
+        {"type": "StripAccents"},
+        precompiled("b" * 18),
+        replace({"Regex": " {2,}"}, " "),
+    )
+    space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    cut = steps({"type": "WhitespaceSplit"}, space, of="pretokenizers")
+    around = {"type": "BertProcessing", "sep": ["b", 2], "cls": ["a", 1]}
+    told = rules(normalizer=xlnet, pre_tokenizer=cut, decoder=space, post_processor=around)
+    assert vocabularies.read(told, 30, "w") is not None
 
 
 @pytest.mark.parametrize("step", ["normalizer", "pre_tokenizer"])

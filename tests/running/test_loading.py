@@ -274,7 +274,24 @@ def odd_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(index)
 
 
+def framed(folder: Path) -> None:
+    """A frame of some million numbers around each text."""
+    piece, text = ({kind: {"id": name, "type_id": 0}} for kind, name in PARTS.items())
+    special = {"id": "a", "ids": [1] * 1000, "tokens": ["a"] * 1000}
+    frame = {
+        "type": "TemplateProcessing",
+        "single": [piece] * 2000 + [text],
+        "pair": [],
+        "special_tokens": {"a": special},
+    }
+    model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1}, "unk_token": "<unk>"}
+    rules = {"model": model, "post_processor": frame}
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+
+
+PARTS = {"SpecialToken": "a", "Sequence": "A"}
 WRONG |= {
+    "a frame of millions": (framed, "many times as long"),
     "a layer tied to another": (tied_layer, "the weights lack 'bert.encoder.layer.1."),
     "a long remark": (
         lambda f: hollow(f / "model.safetensors", outline(), "b" * 900_000),
