@@ -18,14 +18,15 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tokenizers import Tokenizer, processors
+from tokenizers import AddedToken, Tokenizer, processors
 
 from heed.data import vocabulary_files
 from heed.data.tokenise import write_rules
-from heed.data.vocabulary_files import LONGEST, Given, contents
+from heed.data.vocabulary_files import LONGEST, Given
 from heed.errors import Refused
 
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -136,11 +137,11 @@ def read(files: Mapping[str, bytes], symbols: int, where: str) -> Vocabulary | N
     """The vocabulary among some files of a folder, for a model of so many symbols; None: there is
     none."""
     given = Given(files, symbols, where)
-    told = given.table("special_tokens_map.json") | given.table("tokenizer_config.json")
+    told = _settings(given)
     given = given._replace(told=told)
     if "tokenizer.json" in files:
         tokenizer = vocabulary_files.whole(given)
-        roles = _named(_usual(tokenizer) | _told(told), tokenizer)
+        roles = _named(_usual(tokenizer) | _names(_told(told)), tokenizer)
     else:
         form = next((form for form in FORMATS if form.file in files), None)
         if form is None:
@@ -151,6 +152,13 @@ def read(files: Mapping[str, bytes], symbols: int, where: str) -> Vocabulary | N
     found = Vocabulary(tokenizer, roles)
     _check(found, symbols, where)
     return found
+
+
+def _settings(given: Given) -> dict[str, Any]:
+    """What is said beside the pieces, in two files. The newer one goes before the older where it
+    lists the pieces that were added; what wrote no such list had their flags in the older alone."""
+    old, new = given.table("special_tokens_map.json"), given.table("tokenizer_config.json")
+    return old | new if "added_tokens_decoder" in new else new | old
 
 
 def _check(found: Vocabulary, symbols: int, where: str) -> None:
@@ -186,11 +194,14 @@ def _check(found: Vocabulary, symbols: int, where: str) -> None:
 def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
     """A tokeniser made from the older files, which say less than a tokenizer.json."""
     tokenizer = form.make(given)
-    names = form.roles | _told(given.told)
-    _add(tokenizer, _numbered(given), given.symbols, given.where)
-    _make_special(tokenizer, names.values(), given.symbols)
-    for more in ("additional_special_tokens", "extra_special_tokens"):
-        _make_special(tokenizer, list(contents(given.told.get(more)))[:MORE], given.symbols)
+    told = _told(given.told)
+    special = {role: _piece(name) for role, name in form.roles.items()} | told
+    names = _names(special)
+    more = [_pieces(given.told.get(f"{word}_special_tokens")) for word in ("additional", "extra")]
+    listed = {piece.content for piece in chain(told.values(), *more)}
+    _add(tokenizer, _numbered(given, {*names.values()}, listed), given.symbols, given.where)
+    for pieces in (special.values(), *more):
+        _make_special(tokenizer, pieces, given.symbols)
     roles = _named(names, tokenizer)
     single, pair = form.around or _ends(given)
     for role in [role for role in names if f"{{{role}}}" in single]:
@@ -206,12 +217,13 @@ def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
     return tokenizer, roles
 
 
-def _make_special(tokenizer: Tokenizer, names: Iterable[str], symbols: int) -> None:
+def _make_special(tokenizer: Tokenizer, pieces: Iterable[AddedToken], symbols: int) -> None:
     """Have pieces never cut; those that would get a number without a row are left out."""
-    wanted = list(dict.fromkeys(names))
+    there = {piece.content for piece in tokenizer.get_added_tokens_decoder().values()}
+    wanted = {piece.content: piece for piece in pieces if piece.content not in there}
     added = [name for name in wanted if tokenizer.token_to_id(name) is None]
     beyond = set(added[max(0, symbols - tokenizer.get_vocab_size()) :])
-    tokenizer.add_special_tokens([name for name in wanted if name not in beyond])
+    tokenizer.add_tokens([piece for name, piece in wanted.items() if name not in beyond])
 
 
 def _check_around(name: str, numbered: bool, given: Given) -> None:
@@ -242,10 +254,36 @@ def _usual(tokenizer: Tokenizer) -> dict[str, str]:
     return found
 
 
-def _told(told: Mapping[str, Any]) -> dict[str, str]:
+def _told(told: Mapping[str, Any]) -> dict[str, AddedToken]:
     """Roles as the settings give them."""
-    roles = {role: told.get(f"{role}_token") for role in {**XLNET, **BERT}}
-    return {role: name for role, given in roles.items() for name in contents([given])}
+    given = {role: _pieces([told.get(f"{role}_token")]) for role in {**XLNET, **BERT}}
+    found = {role: piece for role, pieces in given.items() for piece in pieces}
+    for piece in found.values():
+        piece.special = True
+    return found
+
+
+def _names(pieces: Mapping[str, AddedToken]) -> dict[str, str]:
+    return {role: piece.content for role, piece in pieces.items()}
+
+
+def _pieces(tokens: Any) -> list[AddedToken]:
+    """Pieces as settings write them: plain, or with what is said of the spaces around them."""
+    found = [_piece(each) for each in tokens[:MORE]] if isinstance(tokens, list) else []
+    return [piece for piece in found if 0 < len(piece.content) <= 256]
+
+
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def _piece(told: Any) -> AddedToken:
+    """One such piece; of anything else a piece of no letters."""
+    if isinstance(told, str):
+        return AddedToken(told, special=True)
+    given = told if isinstance(told, dict) else {}
+    content = given.get("content")
+    flags = {flag: given[flag] for flag in FLAGS if isinstance(given.get(flag), bool)}
+    return AddedToken(content if isinstance(content, str) else "", **flags)
 
 
 def _named(names: Mapping[str, str], tokenizer: Tokenizer) -> dict[str, int]:
@@ -253,23 +291,36 @@ def _named(names: Mapping[str, str], tokenizer: Tokenizer) -> dict[str, int]:
     return {role: i for role, i in numbers.items() if i is not None}
 
 
-def _numbered(given: Given) -> dict[int, str]:
-    """Pieces that were added to the vocabulary, by their numbers."""
-    old = given.table("added_tokens.json")
-    found = {i: name for name, i in old.items() if type(i) is int}
-    newer = given.told.get("added_tokens_decoder")
-    for number, token in newer.items() if isinstance(newer, dict) else ():
-        for name in contents([token]) if number.isdecimal() and len(number) < 10 else ():
-            found[int(number)] = name
-    if len(found) > MORE:
-        raise Refused(f"{given.where} adds {len(found):,} pieces to its vocabulary; {MORE} may be")
+def _numbered(given: Given, special: set[str], listed: set[str]) -> dict[int, AddedToken]:
+    """Pieces that were added to the vocabulary, by their numbers.
+
+    special  those that have a role
+    listed   those that the settings name, with a role or without
+    """
+    old, told = given.table("added_tokens.json"), given.told.get("added_tokens_decoder")
+    newer = told if isinstance(told, dict) else {}
+    count = max(len(old), len(newer))
+    if count > MORE:
+        raise Refused(f"{given.where} adds {count:,} pieces to its vocabulary; {MORE:,} may be")
+    found = {
+        i: AddedToken(name, special=name in listed, normalized=name not in listed)
+        for name, i in old.items()
+        if type(i) is int
+    }
+    for number, token in newer.items():
+        for piece in _pieces([token]) if number.isdecimal() and len(number) < 10 else ():
+            found[int(number)] = piece
+    for piece in found.values():
+        piece.special = piece.special or piece.content in special
     return found
 
 
-def _add(tokenizer: Tokenizer, pieces: Mapping[int, str], symbols: int, where: str) -> None:
-    for number, name in sorted(pieces.items()):
+def _add(tokenizer: Tokenizer, pieces: Mapping[int, AddedToken], symbols: int, where: str) -> None:
+    for number, piece in sorted(pieces.items()):
         if number >= symbols:
             return  # the model was not made for it, nor for those after it
-        tokenizer.add_special_tokens([name])
-        if tokenizer.token_to_id(name) != number:
-            raise Refused(f"{where}: the added piece {name!r} cannot have the number {number}")
+        tokenizer.add_tokens([piece])
+        if tokenizer.token_to_id(piece.content) != number:
+            raise Refused(
+                f"{where}: the added piece {piece.content!r} cannot have the number {number}"
+            )

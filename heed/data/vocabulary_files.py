@@ -48,6 +48,8 @@ class Given(NamedTuple):
             raise Refused(f"{self.path(name)} has far more entries than the model has symbols")
         try:
             table = json.loads(data.decode())
+            if b"\\u" in data:  # half of a pair is no letter, and no piece can have it
+                json.dumps(table, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             raise Refused(f"{self.path(name)} is not sound JSON") from None
         if not isinstance(table, dict):

@@ -215,6 +215,85 @@ def test_pieces_that_were_added_keep_their_numbers(tmp_path: Path) -> None:
         ours(tmp_path)
 
 
+FLAGGED = [
+    "a <mask> b",
+    "a<mask>b",
+    "a  <MASK>  b",
+    "<mask> <mask>",
+    " <user> <user>x <User> y<user>  ",
+    "z <bot> <Bot><BOT>",
+    "the\t<mask>\n<user>\u3000<bot>",
+]
+KINDS: dict[str, tuple[Callable[..., None], type]] = {
+    "wordpiece": (write_wordpiece, transformers.BertTokenizer),
+    "bytes": (write_bytes, transformers.GPT2Tokenizer),
+    "sentencepiece": (write_sentencepiece, transformers.XLNetTokenizer),
+}
+
+
+def flagged(name: str, **flags: bool) -> dict[str, Any]:
+    """A piece as tokenizer_config.json has it."""
+    return {"__type": "AddedToken", "content": name, **flags}
+
+
+MASK = flagged("<mask>", lstrip=True, special=True, normalized=False)
+
+
+def told_as_mask(size: int) -> dict[str, Any]:
+    return {"tokenizer_config.json": {"mask_token": MASK}}
+
+
+def told_in_the_map(size: int) -> dict[str, Any]:
+    """Which was written beside the config, by those that had no place for flags in it."""
+    mask = {"content": "<mask>", "lstrip": True, "normalized": False}
+    return {
+        "tokenizer_config.json": {"mask_token": "<mask>"},
+        "special_tokens_map.json": {"mask_token": mask},
+    }
+
+
+def told_by_number(size: int) -> dict[str, Any]:
+    """Flags of every kind, which those of the roles give way to."""
+    pieces = [
+        flagged("<mask>", rstrip=True, normalized=False),
+        flagged("<user>", lstrip=True, rstrip=True, single_word=True, special=True),
+        flagged("<Bot>", normalized=True, special=False),
+    ]
+    numbered = {size + i: {**piece} for i, piece in enumerate(pieces)}
+    for piece in numbered.values():
+        del piece["__type"]
+    return {"tokenizer_config.json": {"mask_token": MASK, "added_tokens_decoder": numbered}}
+
+
+def told_by_name(size: int) -> dict[str, Any]:
+    numbers = {"<Bot>": size, "<user>": size + 1, "<mask>": size + 2}
+    return {"tokenizer_config.json": {"mask_token": "<mask>"}, "added_tokens.json": numbers}
+
+
+def told_as_more(size: int) -> dict[str, Any]:
+    more = [flagged("<user>", rstrip=True, special=True), "<Bot>"]
+    return {"tokenizer_config.json": {"additional_special_tokens": more}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "told", [told_as_mask, told_in_the_map, told_by_number, told_by_name, told_as_more]
+)
+def test_a_piece_keeps_what_is_said_of_the_spaces_around_it(
+    kind: str, told: Callable[[int], dict[str, Any]], tmp_path: Path, monkeypatch: Any
+) -> None:
+    write, cls = KINDS[kind]
+    write(tmp_path)
+    size = ours(tmp_path).size - (kind == "sentencepiece")  # whose <mask> is added
+    for name, content in told(size).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    other = theirs(cls, tmp_path, monkeypatch)
+    mine = ours(tmp_path)
+    assert mine.tokenizer.get_vocab() == other.get_vocab()
+    for texts in (FLAGGED, TEXTS):
+        assert mine.encode(texts) == [other(text)["input_ids"] for text in texts]
+
+
 def test_numbers_come_back_as_text(tmp_path: Path) -> None:
     write_bytes(tmp_path)
     mine = ours(tmp_path)
@@ -262,6 +341,14 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
     "heavy settings": (
         {"vocab.txt": b"a", "tokenizer_config.json": b'{"a": [' + b"[]," * 90000 + b"0]}"},
         "far more entries",
+    ),
+    "half a letter in settings": (
+        {"vocab.txt": b"a", "tokenizer_config.json": b'{"mask_token": "\\ud83d"}'},
+        "not sound JSON",
+    ),
+    "half a letter added": (
+        {"vocab.txt": b"a", "added_tokens.json": b'{"\\ud83d": 1}'},
+        "not sound JSON",
     ),
     "no sentencepiece": ({"spiece.model": b"hello there"}, "no sentencepiece model"),
     "no pieces": ({"spiece.model": b""}, "no pieces"),
