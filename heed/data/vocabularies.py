@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Tokenizer, processors
 
 from heed.data import vocabulary_files
+from heed.data.panics import tried
 from heed.data.tokenise import write_rules
 from heed.data.vocabulary_files import LONGEST, Given
 from heed.errors import Refused
@@ -95,7 +96,7 @@ class Vocabulary:
         plain  without what a model wants around a text, such as [CLS] and [SEP]
         """
         given: Any = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
-        coded = vocabulary_files.tried(
+        coded = tried(
             lambda: self.tokenizer.encode_batch_fast(given, add_special_tokens=not plain),
             "the rules of the vocabulary cannot cut one of these texts",
         )
@@ -104,7 +105,7 @@ class Vocabulary:
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some numbers; pieces with a role are left out."""
         numbers = list(ids)
-        return vocabulary_files.tried(
+        return tried(
             lambda: self.tokenizer.decode(numbers),
             "by the rules of the vocabulary these numbers cannot be turned into text",
         )
@@ -186,9 +187,7 @@ def _check(found: Vocabulary, symbols: int, where: str) -> None:
     around = max([0, *found.encode([""])[0], *found.encode([""], [""])[0]])
     if around >= symbols:
         raise Refused(f"{where} puts {around} around a text, and the model has {symbols:,} symbols")
-    vocabulary_files.tried(
-        lambda: found.encode([RARE]), f"{where}: the vocabulary cannot cut what it does not know"
-    )
+    tried(lambda: found.encode([RARE]), f"{where}: the vocabulary cannot cut what it does not know")
 
 
 def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
@@ -206,7 +205,7 @@ def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
     single, pair = form.around or _ends(given)
     for role in [role for role in names if f"{{{role}}}" in single]:
         _check_around(names[role], role in roles, given)
-    tokenizer.post_processor = vocabulary_files.tried(
+    tokenizer.post_processor = tried(
         lambda: processors.TemplateProcessing(
             single=single.format(**names),
             pair=pair.format(**names),

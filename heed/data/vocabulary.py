@@ -32,6 +32,7 @@ from tokenizers import (
     trainers,
 )
 
+from heed.data.panics import hushed
 from heed.errors import Refused
 
 PAD, UNK, BOS, EOS = range(4)
@@ -177,7 +178,8 @@ def parse(text: str, path: str | PathLike[str]) -> tuple[Tokenizer, Kind]:
     """A tokeniser whose rules are among heed's own; anything else is refused."""
     try:
         numbered = _numbered(json.loads(text))
-        tokenizer = Tokenizer.from_str(text) if numbered else None
+        with hushed():
+            tokenizer = Tokenizer.from_str(text) if numbered else None
         rules = outline(tokenizer) if tokenizer else ""
     except (KeyboardInterrupt, SystemExit):
         raise

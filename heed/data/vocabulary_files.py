@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heed.data import sentencepiece
+from heed.data.panics import hushed, tried
 from heed.errors import Refused
 
 Made = TypeVar("Made")
@@ -237,14 +238,5 @@ def _check_numbers(pieces: Any, below: int, name: str) -> None:
 
 def _built(make: Callable[[], Made], name: str) -> Made:
     """What the library makes of a file; its failure becomes one clear line."""
-    return tried(make, f"{name}: not a tokeniser, or a broken one")
-
-
-def tried(make: Callable[[], Made], says: str) -> Made:
-    """What the library answers; its failure becomes the line given."""
-    try:
-        return make()
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException:  # the library's own panics are no Exception
-        raise Refused(says) from None
+    with hushed():
+        return tried(make, f"{name}: not a tokeniser, or a broken one")

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from heed.errors import HeedError, Refused
@@ -115,11 +116,12 @@ class Weights(NamedTuple):
     pickled: bool = False
 
     @contextmanager
-    def reader(self) -> Iterator[Callable[[str], Tensor]]:
-        """A function from a name to its tensor. All files are opened first, so that no network is
-        made for tensors that cannot be read."""
+    def reader(self, *names: str) -> Iterator[Callable[[str], Tensor]]:
+        """A function from a name, one of these or any, to its tensor. Their files are opened first,
+        so that no network is made for tensors that cannot be read."""
         look = unpickling.read if self.pickled else _opened
-        files: dict[Path, Any] = {path: look(path) for path in dict.fromkeys(self.places.values())}
+        wanted = dict.fromkeys(self.places[name] for name in names or self.places)
+        files: dict[Path, Any] = {path: look(path) for path in wanted}
 
         def read(name: str) -> Tensor:
             path = self.places[name]
@@ -143,7 +145,7 @@ class Weights(NamedTuple):
         count, *rest = self.header[one][1]
         rows = max(1, PART // math.prod(rest))
         for start in range(0, count, rows):
-            with self.reader() as read:
+            with self.reader(one, other) as read:
                 parts = (read(name)[start : start + rows] for name in (one, other))
                 if not torch.equal(*(x.contiguous().view(torch.uint8) for x in parts)):
                     return False

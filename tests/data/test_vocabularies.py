@@ -445,6 +445,13 @@ def sentencepiece_model(table: bytes) -> bytes:
     return b"\x0a\x03\x0a\x01a\x1a" + length + spec
 
 
+def astray() -> str:
+    """A table whose text for a snowman is not there, and whatever else is sound."""
+    table = charsmap("\u2603", "")
+    leaf = next(i for i in range(4, len(table), 4) if table[i : i + 4] == b"\0\0\0\x80")
+    return base64.b64encode(table[:leaf] + b"\x63\0\0\x80" + table[leaf + 4 :]).decode()
+
+
 def config(**told: str) -> dict[str, bytes]:
     return {"vocab.txt": WORDS, "tokenizer_config.json": json.dumps(told).encode()}
 
@@ -540,18 +547,25 @@ UNSOUND: dict[str, tuple[dict[str, bytes], str]] = {
         rules(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA////"}),
         "not a tokeniser",
     ),
+    "a table that leads nowhere": (
+        rules(normalizer={"type": "Precompiled", "precompiled_charsmap": astray()}),
+        "cannot cut what it does not know",
+    ),
     "no step": (rules(normalizer=steps(replace({}, "a"))), "not a tokeniser"),
     "odd steps": (rules(normalizer={"type": "Replace", "content": 3}), "not a tokeniser"),
 }
 
 
 @pytest.mark.parametrize("case", UNSOUND)
-def test_a_vocabulary_that_would_fail_later_is_refused_at_once(case: str) -> None:
+def test_a_vocabulary_that_would_fail_later_is_refused_at_once(
+    case: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     files, says = UNSOUND[case]
     with pytest.raises(Refused, match=says) as refused:
         vocabularies.read(files, 30, "folder")
     assert str(refused.value).startswith("folder")
     assert "\n" not in str(refused.value)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_line_twice_is_no_matter_while_nothing_is_added() -> None:
@@ -622,7 +636,9 @@ def test_steps_that_publishers_take_are_not_too_many() -> None:
 
 
 @pytest.mark.parametrize("step", ["normalizer", "pre_tokenizer"])
-def test_a_text_that_the_rules_fail_at_is_refused(step: str) -> None:
+def test_a_text_that_the_rules_fail_at_is_refused(
+    step: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Their regular expressions give up after so many tries, and that is no Exception."""
     regex = {"pattern": {"Regex": "(a+)+$"}}
     each: dict[str, dict[str, Any]] = {
@@ -634,12 +650,14 @@ def test_a_text_that_the_rules_fail_at_is_refused(step: str) -> None:
     with pytest.raises(Refused, match="cannot cut") as refused:
         found.encode(["a" * 40 + "!"])
     assert "\n" not in str(refused.value)
+    assert capfd.readouterr().err == ""
 
 
-def test_numbers_that_the_rules_fail_at_are_refused() -> None:
+def test_numbers_that_the_rules_fail_at_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     decoder = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
     model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a" * 40 + "!": 1}, "unk_token": "<unk>"}
     found = vocabularies.read(rules(model=model, decoder=decoder), 30, "w")
     assert found is not None
     with pytest.raises(Refused, match="cannot be turned into text"):
         found.decode([1])
+    assert capfd.readouterr().err == ""
