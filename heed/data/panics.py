@@ -3,8 +3,8 @@
     with hushed():
         tokenizer = tried(lambda: Tokenizer.from_str(text), "tokenizer.json: not a tokeniser")
 
-Rust tells of one on stderr, in three lines or in fifty, before Python hears of it at all. Since all
-threads share one stderr, `hushed` is for a single call, such as reading a file that may be anybody's.
+Rust writes of one to stderr, in three lines or in fifty, before Python hears of it. Since threads
+share one stderr, `hushed` is for a single call, such as reading a file from an unknown source.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def tried(make: Callable[[], T], says: str) -> T:
 
 @contextmanager
 def hushed() -> Iterator[None]:
-    """Keep what is written to stderr until a call of the library is over; drop it if the call fails.
+    """Hold back what is written to stderr until a call is over, and drop it if the call fails.
 
     What other threads write meanwhile is printed afterwards, or dropped with it.
     """

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Tokenizer, processors
 
 from heed.data import vocabulary_files
-from heed.data.panics import tried
+from heed.data.panics import hushed, tried
 from heed.data.tokenise import write_rules
 from heed.data.vocabulary_files import LONGEST, Given
 from heed.errors import Refused
@@ -187,7 +187,9 @@ def _check(found: Vocabulary, symbols: int, where: str) -> None:
     around = max([0, *found.encode([""])[0], *found.encode([""], [""])[0]])
     if around >= symbols:
         raise Refused(f"{where} puts {around} around a text, and the model has {symbols:,} symbols")
-    tried(lambda: found.encode([RARE]), f"{where}: the vocabulary cannot cut what it does not know")
+    with hushed():
+        failure = f"{where}: the vocabulary cannot cut what it does not know"
+        tried(lambda: found.encode([RARE]), failure)
 
 
 def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
@@ -205,14 +207,15 @@ def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
     single, pair = form.around or _ends(given)
     for role in [role for role in names if f"{{{role}}}" in single]:
         _check_around(names[role], role in roles, given)
-    tokenizer.post_processor = tried(
-        lambda: processors.TemplateProcessing(
-            single=single.format(**names),
-            pair=pair.format(**names),
-            special_tokens=[(names[r], i) for r, i in roles.items() if f"{{{r}}}" in single],
-        ),
-        f"{given.where}: its special pieces cannot stand around a text",
-    )
+    with hushed():
+        tokenizer.post_processor = tried(
+            lambda: processors.TemplateProcessing(
+                single=single.format(**names),
+                pair=pair.format(**names),
+                special_tokens=[(names[r], i) for r, i in roles.items() if f"{{{r}}}" in single],
+            ),
+            f"{given.where}: its special pieces cannot stand around a text",
+        )
     return tokenizer, roles
 
 
