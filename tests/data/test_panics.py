@@ -6,22 +6,31 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import TypeVar
 
 import pytest
 from tokenizers import Regex, normalizers
 
-from heed.data.panics import tried
+from heed.data.panics import hushed, tried
 from heed.data.tokenise import SPECIALS, Tokeniser
 from heed.data.verbatim import Verbatim
 from heed.errors import Refused
+
+T = TypeVar("T")
 
 
 def panic() -> str:
     """Their regular expressions give up after so many tries."""
     return str(normalizers.Replace(Regex("(a+)+$"), "b").normalize_str("a" * 40 + "!"))
+
+
+def asked(make: Callable[[], T], says: str) -> T:
+    with hushed():
+        return tried(make, says)
 
 
 def say(text: str) -> None:
@@ -30,7 +39,7 @@ def say(text: str) -> None:
 
 def test_a_panic_says_nothing_but_the_line(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Refused, match=r"^no$"):
-        tried(panic, "no")
+        asked(panic, "no")
     say("after")
     assert capfd.readouterr().err == "after"
 
@@ -40,11 +49,11 @@ def test_a_panic_within_a_call_that_goes_well_says_nothing(
 ) -> None:
     def outer() -> str:
         with pytest.raises(Refused):
-            tried(panic, "no")
+            asked(panic, "no")
         say("outer ")
         return "yes"
 
-    assert tried(outer, "never") == "yes"
+    assert asked(outer, "never") == "yes"
     say("after")
     assert capfd.readouterr().err == "outer after"
 
@@ -55,7 +64,7 @@ def test_what_others_say_meanwhile_is_not_lost(
 ) -> None:
     if not memory:  # as where a file cannot be without a name: then it is
         monkeypatch.delattr(os, "memfd_create", raising=False)
-    assert tried(lambda: say("x" * 100_000), "never") is None
+    assert asked(lambda: say("x" * 100_000), "never") is None
     assert capfd.readouterr().err == ("x" * 100_000 if memory else "")
 
 
@@ -67,7 +76,7 @@ def test_what_stops_a_program_stops_it(
         raise error
 
     with pytest.raises(error):
-        tried(stop, "never")
+        asked(stop, "never")
     say("after")
     assert capfd.readouterr().err == "after"
 
@@ -80,7 +89,7 @@ def test_threads_have_one_stderr_which_is_as_it_was(capfd: pytest.CaptureFixture
         lost = 0
         for _ in range(3):
             try:
-                tried(panic if i % 2 else lambda: say("."), "no")
+                asked(panic if i % 2 else lambda: say("."), "no")
             except Refused:
                 lost += 1
         return lost
@@ -95,13 +104,13 @@ def test_threads_have_one_stderr_which_is_as_it_was(capfd: pytest.CaptureFixture
 
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
-    lines = "import os, threading, time\nfrom heed.data.panics import tried\n" + program
+    lines = "import os, threading, time\nfrom heed.data.panics import hushed\n" + program
     command = [sys.executable, "-W", "ignore", "-c", lines]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
 def test_without_a_stderr_the_library_is_asked_all_the_same() -> None:
-    done = run("os.close(2)\nprint(tried(lambda: 7, 'never'))")
+    done = run("os.close(2)\nwith hushed():\n    print(7)")
     assert (done.returncode, done.stdout) == (0, "7\n")
 
 
@@ -109,11 +118,16 @@ def test_without_a_stderr_the_library_is_asked_all_the_same() -> None:
 def test_a_child_of_another_thread_has_the_stderr_of_its_parent() -> None:
     done = run(
         """
-thread = threading.Thread(target=lambda: tried(lambda: time.sleep(0.5), "never"))
+def work():
+    with hushed():
+        time.sleep(0.5)
+
+thread = threading.Thread(target=work)
 thread.start()
 time.sleep(0.1)
 child = os.fork()
-tried(lambda: os.write(2, b"child " if child == 0 else b""), "never")
+with hushed():
+    os.write(2, b"child " if child == 0 else b"")
 if child == 0:
     os._exit(0)
 os.waitpid(child, 0)

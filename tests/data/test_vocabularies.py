@@ -636,9 +636,7 @@ def test_steps_that_publishers_take_are_not_too_many() -> None:
 
 
 @pytest.mark.parametrize("step", ["normalizer", "pre_tokenizer"])
-def test_a_text_that_the_rules_fail_at_is_refused(
-    step: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_that_the_rules_fail_at_is_refused(step: str) -> None:
     """Their regular expressions give up after so many tries, and that is no Exception."""
     regex = {"pattern": {"Regex": "(a+)+$"}}
     each: dict[str, dict[str, Any]] = {
@@ -650,14 +648,12 @@ def test_a_text_that_the_rules_fail_at_is_refused(
     with pytest.raises(Refused, match="cannot cut") as refused:
         found.encode(["a" * 40 + "!"])
     assert "\n" not in str(refused.value)
-    assert capfd.readouterr().err == ""
 
 
-def test_numbers_that_the_rules_fail_at_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_numbers_that_the_rules_fail_at_are_refused() -> None:
     decoder = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
     model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a" * 40 + "!": 1}, "unk_token": "<unk>"}
     found = vocabularies.read(rules(model=model, decoder=decoder), 30, "w")
     assert found is not None
     with pytest.raises(Refused, match="cannot be turned into text"):
         found.decode([1])
-    assert capfd.readouterr().err == ""
