@@ -19,6 +19,7 @@ from heed.attention.part import Part
 from heed.attention.position import Position
 from heed.attention.score import linear, parameter
 from heed.errors import Refused
+from heed.kernels.ability import recorded, transformed
 from heed.records import Claims
 from heed.shapes import whole
 from heed.visible import Coarse, Gaussian, Mask, Near, Places, Visible, Window, both, cut
@@ -133,9 +134,9 @@ LOW = -1e30
 class OrEverything(Reach):
     """What another reach shows; a query that it shows nothing looks at everything, evenly.
 
-    Its energies are all lowered until they are one number. The softmax of them is even, and its
-    gradient still reaches each of them. So it is where the hidden are lowered and not left out,
-    as in XLNet's published code. What the memory itself hides is there for no one.
+    A bias lowers its energies until they are one number: their softmax is even, and its gradient
+    still reaches each of them. So it is in XLNet's published code, which lowers the energies of
+    hidden keys instead of leaving them out. What the memory itself hides stays hidden.
     """
 
     formula = "all alike, where nothing else is seen"
@@ -152,6 +153,9 @@ class OrEverything(Reach):
             return reached
         ok = reached.visible.dense(places)
         lost = ~ok.any(-1, keepdim=True)  # B|1 H|1 T|1 1
+        known = lost.is_cpu and not recorded() and transformed() is None
+        if known and not lost.any():
+            return reached
         wide = torch.promote_types(query.dtype, torch.float32)
         shown = Mask(ok | (lost & memory.exists[:, None, None]))
         return replace(reached, visible=shown, bias=lost.to(wide) * LOW, even=True)

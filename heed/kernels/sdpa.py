@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from heed.kernels.ability import forward_mode
+from heed.kernels.ability import forward_mode, needs_grad
 from heed.records import Call
 from heed.visible import Causal, Visible
 
@@ -23,8 +23,8 @@ def refusal(call: Call) -> str | None:
         return f"it normalises by softmax, not {call.align}"
     if call.gain is not None:
         return "it cannot multiply the weights by a gain"
-    if call.even:
-        return "its log-sum cannot count energies that a bias has made one number"
+    if call.even and needs_grad(call.q, call.k, call.v, call.bias):
+        return "its gradients take a log-sum that cannot tell one from several of so low energies"
     if call.past:
         return "it cannot hand earlier weights to the next step"
     if call.read != "blend":

@@ -22,7 +22,7 @@ from heed.models.encoding import encode
 from heed.models.layers import Kept, Stack, counts_from_anywhere
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
-from heed.models.words import Words, check_lengths, in_front, readable, sight
+from heed.models.words import Words, check_lengths, sight
 from heed.models.written import Step, Unformed, Written, formed
 from heed.records import Attended, Need
 from heed.visible import Keys, Visible
@@ -47,7 +47,7 @@ class Encoder(nn.Module):
 
         lengths  of each text, B; or which symbols are not padding, B S; None: all
         types    which of several texts each symbol belongs to, B S
-        Each row counts its places from its own first symbol, wherever padding stands.
+        Places are counted from the first column, padding or not, as in Hugging Face's BERT.
         """
         return self.through(*self.look_up(source, lengths, words, types), need)
 
@@ -63,10 +63,7 @@ class Encoder(nn.Module):
         if words is None:
             raise Refused("this encoder shares the embeddings of its decoder: give it words=...")
         exists = sight(lengths, source)
-        behind = in_front(exists, source)
-        if behind is not None and readable(behind):
-            _check_movable(self.stack)
-        return words(source, types=types, behind=behind, exists=exists), exists
+        return words(source, types=types, exists=exists), exists
 
     def through(
         self, x: Tensor, exists: Visible | None, need: Need
@@ -75,16 +72,6 @@ class Encoder(nn.Module):
         layers = len(self.stack.layers)
         x, seen, _ = self.stack(x, [Kept()] * layers, exists, [need] * layers)
         return x, seen
-
-
-def _check_movable(stack: Stack) -> None:
-    """Refuse padding in front of a text, if that would change what is made of it."""
-    for layer in stack.layers:
-        if not counts_from_anywhere(layer.attention.mechanism):
-            raise Refused(
-                "this attention counts places from the beginning of its row, so padding in "
-                "front of a text would move it; take texts of one length together"
-            )
 
 
 class Carry(NamedTuple):
@@ -209,7 +196,12 @@ class Decoder(nn.Module):
         if lengths is None:
             return None, None
         check_lengths(lengths, inputs)
-        _check_movable(self.stack)
+        for layer in self.stack.layers:
+            if not counts_from_anywhere(layer.attention.mechanism):
+                raise Refused(
+                    "this attention counts places from the beginning of its row, so padding in "
+                    "front of a text would move it; take texts of one length together"
+                )
         T = inputs.shape[1]
         behind = T - lengths
         return behind, Keys(torch.arange(T, device=inputs.device) >= behind[:, None])

@@ -364,3 +364,9 @@ def test_or_everything_is_even_in_every_precision(dtype: torch.dtype) -> None:
         assert back[:, :, 1].any()
         found.append(back)
     torch.testing.assert_close(*found)
+    with torch.no_grad():
+        fast = mechanism(q, memory, visible=ok)
+    assert fast.kernel == "sdpa"
+    torch.testing.assert_close(fast.context[:, :, 1], even)
+    torch.testing.assert_close(fast.context, context)
+    assert mechanism(q, memory, visible=ok | True).kernel == "sdpa"  # nobody is lost

@@ -245,16 +245,13 @@ def test_lengths_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize(
     "attention", ["scaled-dot", "relative", "fixed-window", "2*additive + 2*scaled-dot"]
 )
-@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("head", ["pretraining", "classify", "label"])
 @torch.no_grad()
-def test_a_padded_text_gives_what_it_gives_alone(head: str, side: str, attention: str) -> None:
-    """Its first symbol stands for it, and places are counted from there, on either side."""
+def test_a_padded_text_gives_what_it_gives_alone(head: str, attention: str) -> None:
     told = {"longest": T, "labels": 3, "attention": attention, "options": options(attention)}
     net = random_weights(build_bert(BertSettings(**SMALL, head=head, **told))).double().eval()
     x, types = torch.randint(0, SYMBOLS, (B, T)), torch.randint(0, 2, (B, T))
     exists = torch.arange(T) < torch.tensor([T, 5, 1])[:, None]
-    exists = exists if side == "right" else exists.flip(1)
     together = net(x, exists, types)
     for row in range(B):
         own = exists[row]
@@ -270,14 +267,13 @@ def test_a_padded_text_gives_what_it_gives_alone(head: str, side: str, attention
 
 
 @torch.no_grad()
-def test_bert_counts_the_places_of_a_text_and_not_of_its_row() -> None:
-    settings = BertSettings(**SMALL, longest=6, head="classify")
-    net, x = random_weights(build_bert(settings)).eval(), torch.randint(0, SYMBOLS, (2, 8))
-    exists = torch.arange(8) >= torch.tensor([2, 4])[:, None]
-    torch.testing.assert_close(net(x, exists).logits[:1], net(x[:1, 2:]).logits)
-    exists[0, 1] = True
-    with pytest.raises(Refused, match="positions end at 6; this text reaches 7"):
-        net(x, exists)
+def test_a_text_with_padding_in_front_is_pooled_at_its_first_symbol() -> None:
+    """Places count columns, as in Hugging Face's BERT, which pools padding, though."""
+    net = random_weights(build_bert(BertSettings(**SMALL, longest=T, head="classify"))).eval()
+    x, first = torch.randint(0, SYMBOLS, (B, T)), torch.tensor([0, 3, T - 1])
+    said = net(x, torch.arange(T) >= first[:, None])
+    wanted = torch.tanh(net.pool.dense(said.states[torch.arange(B), first]))
+    torch.testing.assert_close(said.pooled, wanted)
 
 
 @pytest.mark.parametrize("given", ["lengths", "keys", "one for all", "nothing there"])
@@ -296,21 +292,6 @@ def test_what_says_which_symbols_are_there_may_say_it_in_any_way(given: str) -> 
     table = there[:1] if given == "one for all" else there
     told = heed.lengths(lengths) if given == "lengths" else heed.Visible.keys(table)
     torch.testing.assert_close(net(x, told).logits, wanted)
-    if given != "lengths":
-        torch.testing.assert_close(
-            net(x.flip(1), heed.Visible.keys(table.flip(1))).logits, net(x[:, :4].flip(1)).logits
-        )
-
-
-@pytest.mark.parametrize("attention", ["location", "local-m", "local-p", "mixed"])
-@torch.no_grad()
-def test_a_bert_that_counts_from_the_front_takes_no_padding_there(attention: str) -> None:
-    settings = BertSettings(**SMALL, longest=T, head="classify", attention=attention)
-    net, x = build_bert(settings).eval(), torch.ones(2, T, dtype=torch.long)
-    exists = torch.arange(T) < torch.tensor([T, 3])[:, None]
-    assert net(x, exists).logits.isfinite().all()
-    with pytest.raises(Refused, match="texts of one length together"):
-        net(x, exists.flip(1))
 
 
 @torch.no_grad()

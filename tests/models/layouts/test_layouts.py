@@ -100,11 +100,6 @@ def same_gradients(layout: Layout, settings: Any, ours: nn.Module, theirs: Any) 
         assert (got - wanted).abs().max() <= 1e-4 * wanted.abs().max(), name
 
 
-def standing(there: Tensor) -> Tensor:
-    """The place of each symbol, counted from the first that is there.    B S"""
-    return (torch.arange(there.shape[1]) - there.int().argmax(1)[:, None]).clamp(min=0)
-
-
 def texts(symbols: int, types: int) -> tuple[Tensor, Tensor, Tensor]:
     """Symbols, which are there (all; the last ones; the first ones; some), and their types."""
     x = torch.randint(1, symbols, (4, S))
@@ -121,8 +116,7 @@ def test_bert_gives_their_numbers(architecture: str, seed: int) -> None:
     head = BERT.architectures[architecture]
     _, network = ours_of(BERT, head, model)
     x, there, types = texts(model.config.vocab_size, model.config.type_vocab_size)
-    places = standing(there)
-    told = {"attention_mask": there.long(), "token_type_ids": types, "position_ids": places}
+    told = {"attention_mask": there.long(), "token_type_ids": types}
     wanted, said = model(x, **told, output_hidden_states=True), network(x, there, types)
     near(said.states[there], wanted.hidden_states[-1][there])
     whole = there[:, 0]  # theirs pools the first column, padding or not
