@@ -57,6 +57,8 @@ def run(
             "a run goes on with its own recipe: leave out keys, --attention, --run, --from and "
             f"--overwrite; another one begins with its weights: heed train RECIPE --from {recipe}"
         )
+    if resume and overwrite:
+        raise Refused("--resume goes on with a run, and --overwrite begins it anew: give one")
     if going and print_config:
         print((Path(recipe) / "recipe.yaml").read_text("utf-8"), end="")
         return

@@ -24,7 +24,9 @@ def refusal(call: Call) -> str | None:
     if call.gain is not None:
         return "it cannot multiply the weights by a gain"
     if call.even and needs_grad(call.q, call.k, call.v, call.bias):
-        return "its gradients take a log-sum that cannot tell one from several of so low energies"
+        return (
+            "a log-sum, which its gradients take, cannot count energies that are all one low number"
+        )
     if call.past:
         return "it cannot hand earlier weights to the next step"
     if call.read != "blend":

@@ -120,7 +120,8 @@ class Answerer(nn.Module):
     ) -> Answered:
         """Symbols B S -> answers.
 
-        lengths  of each text, B; or which symbols are not padding, B S; None: all
+        lengths  of each text, B; or which symbols are not padding, B S; None: all. Pad behind a
+                 text: positions count columns, so padding in front would move it
         types    which of two texts each symbol belongs to, B S
         asked    the places whose words are wanted, B K, whole numbers; None: every place
         """

@@ -142,7 +142,7 @@ class ClassifierSettings(Settings):
             raise ValueError(f"{key} is not {name}'s; say encoder.dropout")
         if name == "XLNet" and self.pool == "first":
             raise ValueError(
-                "pool=first is BERT's; XLNet gathers a text in its last symbol: pool=last"
+                "pool=first is BERT's; XLNet gathers a text in its last symbol: model.pool=last"
             )
         return self
 

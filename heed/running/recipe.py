@@ -174,15 +174,22 @@ def as_yaml(recipe: Recipe) -> str:
     return yaml.safe_dump(told, sort_keys=False, allow_unicode=True)
 
 
-def differing(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
-    """The keys in which a run's own recipe, `other`, differs from `one`, with what each has there;
-    None where it has none."""
+def differing(
+    one: Recipe, other: Recipe, brought: frozenset[str] = frozenset()
+) -> dict[str, tuple[Any, Any]]:
+    """The keys in which two recipes differ, with what each has there; None where it has none.
+
+    brought  keys of the model that count only if `one` names them: weights may have brought them
+    """
     mine, theirs = (
         dict(_flat(each.model_dump(mode="json", exclude={*TOLD}))) for each in (one, other)
     )
-    # What it does not say of the model may have come with the weights that the run began with.
     named = dict(_flat(one.model_dump(mode="json", include={"model"}, exclude_unset=True)))
-    left = {key for key in mine | theirs if key.startswith("model.") and key not in named}
+    left = {
+        key
+        for key in mine | theirs
+        if key.startswith("model.") and key not in named and brought & {*key.split(".")}
+    }
     both = {key: (mine.get(key), theirs.get(key)) for key in (mine | theirs) if key not in left}
     return {key: (here, there) for key, (here, there) in both.items() if here != there}
 
@@ -190,7 +197,7 @@ def differing(one: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
 def _flat(told: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Every value by its whole key."""
     for key, value in told.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value

@@ -44,6 +44,9 @@ SHAPED = (
 ALIKE = ("attention", "options", "clamp", "blind")
 """Keys that are the start's unless the recipe exchanges them: an attention has its options."""
 
+BROUGHT = frozenset((*Size._fields, *SHAPED, *ALIKE, "symbols"))
+"""Keys of a model that a start brings along where the recipe does not name them."""
+
 
 def opened(path: Path) -> Start:
     """The weights and the tokeniser of a folder, or of a name at the hub, checked like any run."""
@@ -107,7 +110,7 @@ def _check_kinds(key: str, mine: Any, there: Any, start: Start) -> None:
     kind = KINDS.get(getattr(there, "kind", ""))
     if kind is not None and not isinstance(mine, TransformerSettings):
         wants = KINDS.get(mine.kind, "another network")
-        raise Refused(f"{start.path} is {kind}, and the recipe wants {wants}: {key}={mine.kind}")
+        raise Refused(f"{start.path} is {kind}, and the recipe's {key}={mine.kind} is {wants}")
 
 
 def _reader(where: str, model: Any) -> tuple[str, Any]:

@@ -18,12 +18,12 @@ from typing import Any
 from heed.data.text import counted
 from heed.errors import Refused
 from heed.running.devices import chosen
-from heed.running.events import Event, Result, Stopped, Work, relayed
+from heed.running.events import Event, Note, Result, Stopped, Work, relayed
 from heed.running.learner import Learner, Trained
 from heed.running.opening import read_config
 from heed.running.preparing import there
 from heed.running.recipe import as_yaml, check, differing, parse, resolve
-from heed.running.starting import opened, sized
+from heed.running.starting import BROUGHT, opened, sized
 from heed.running.stories import story
 from heed.running.stories.story import Start
 from heed.training import distributed, signals
@@ -55,7 +55,10 @@ def train(
     with ExitStack() as stack:
         crew = stack.enter_context(distributed.join(chosen(device)))
         stop = stack.enter_context(signals.listening())
-        begun = None if start is None else opened(start)
+        going = resume and (path / "config.json").exists()
+        if going and start is not None:
+            yield Note(f"{path} goes on with weights of its own: {start} is not read again")
+        begun = None if going or start is None else opened(start)
         if begun is not None and recipe is not None:
             recipe, note = sized(recipe, begun)
             if note is not None:
@@ -98,7 +101,7 @@ def _opened(
         read_config(folder)  # refuses an unknown task
         where = str(folder.recipe)
         own = resolve(parse(folder.read_text(folder.recipe), where), where=where)
-        if recipe is not None and (odd := differing(recipe, own)):
+        if recipe is not None and (odd := differing(recipe, own, BROUGHT)):
             raise Refused(_another(path, odd))
         return folder, own
     if recipe is None:

@@ -370,3 +370,14 @@ def test_or_everything_is_even_in_every_precision(dtype: torch.dtype) -> None:
     torch.testing.assert_close(fast.context[:, :, 1], even)
     torch.testing.assert_close(fast.context, context)
     assert mechanism(q, memory, visible=ok | True).kernel == "sdpa"  # nobody is lost
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_or_everything_says_of_its_even_rows_what_they_are(grad: bool) -> None:
+    mechanism, memory = or_everything()
+    q = torch.randn(1, 1, 2, 2).double().requires_grad_(grad)
+    ok = torch.tensor([[False] * 3, [True, True, False]])
+    weight = mechanism(q, memory, visible=ok, need="weight").weight.detach()
+    said = mechanism(q, memory, visible=ok, statistics=True).statistics
+    torch.testing.assert_close(said.mass, torch.ones_like(said.mass))
+    torch.testing.assert_close(said.received.double(), weight.sum(2))

@@ -124,6 +124,7 @@ def test_going_on_with_a_recipe_takes_the_one_that_the_run_has(
     more = command(*words, "training.steps=4")
     assert (more.code, more.out, more.err.count("\n")) == (2, "", 1)
     assert "my run has another recipe: training.steps=4 and there 2; go on with" in more.err
+    assert "give one" in command(*words, "--overwrite").err
     assert "heed train 'my run' --resume" in more.err
     assert "heed train RECIPE --from 'my run' --run" in more.err
     raw = recipe(**QUICK)
@@ -132,5 +133,5 @@ def test_going_on_with_a_recipe_takes_the_one_that_the_run_has(
     other = command("train", "other.yaml", *words[2:], "seed=3", "training.rate=0.5")
     assert other.code == 2
     assert "model.kind=" in other.err
-    assert " and 1 more key; go on with" in other.err
+    assert " more keys; go on with" in other.err
     assert (here / "my run/model.safetensors").read_bytes() == model

@@ -343,7 +343,7 @@ def test_a_vocabulary_must_fit_a_bert_that_names_its_symbols() -> None:
         ({"encoder": {"kind": "bert"}, "word_dropout": 0.1}, "say encoder.dropout"),
         ({"encoder": {"kind": "xlnet", "head": "language"}}, "leave it out"),
         ({"encoder": {"kind": "xlnet"}, "members": 2}, "XLNet begins with one"),
-        ({"encoder": {"kind": "xlnet"}, "pool": "first"}, "in its last symbol: pool=last"),
+        ({"encoder": {"kind": "xlnet"}, "pool": "first"}, "in its last symbol: model.pool=last"),
         ({"encoder": {"kind": "lstm", "hidden": 10**9}}, "less than or equal"),
         ({"encoder": {"kind": "cnn", "widths": []}}, "at least 1"),
         ({"encoder": {"kind": "os"}}, "does not match any of the expected tags"),

@@ -395,6 +395,9 @@ def test_a_run_that_learnt_further_goes_on_and_is_begun_with(
     shutil.rmtree(run / "checkpoints")
     done = server.run("train", recipe, "--run", run, "--resume")
     assert done.code == 0, done.err
+    done = server.run("train", recipe, "--from", folder, "--run", run, "--resume")
+    assert done.code == 0, done.err
+    assert f"{run} goes on with weights of its own: {folder} is not read again" in done.err
     done = server.run("train", recipe, "--from", run, "--run", tmp_path / "next")
     assert done.code == 0, done.err
     assert "new:" not in done.out + done.err

@@ -184,6 +184,8 @@ def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
     assert alone.found[0].text == found[0].found[0].text
     with pytest.raises(Refused, match="--samples 2"):
         list(predict(runs["gpt"], file, best=2, method="sample", device="cpu"))
+    with pytest.raises(Refused, match="give one"):
+        list(predict(runs["gpt"], file, best=2, samples=2, device="cpu"))
     for asked in ({"best": 2}, {"samples": 2}):  # neither sends to the other
         with pytest.raises(Refused, match="greedy search has one answer") as refused:
             list(predict(runs["gpt"], file, method="greedy", device="cpu", **asked))

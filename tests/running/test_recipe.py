@@ -22,6 +22,7 @@ from heed.running.recipe import (
     resolve,
     with_attention,
 )
+from heed.running.starting import BROUGHT
 
 RECURRENT = "multi30k-rnn"
 TRANSFORMER = "multi30k-transformer"
@@ -327,8 +328,18 @@ def test_sizes_that_came_with_weights_are_no_difference() -> None:
     """A recipe that names none goes on with the run that it began from a pretrained folder."""
     one = resolve(load("sst2-bert"))
     own = resolve(load("sst2-bert"), ["model.encoder.symbols=77", "model.encoder.feed=9"])
-    assert differing(one, own) == {}
-    assert set(differing(own, one)) == {"model.encoder.symbols", "model.encoder.feed"}
+    assert differing(one, own, BROUGHT) == {}
+    assert set(differing(own, one, BROUGHT)) == {"model.encoder.symbols", "model.encoder.feed"}
+    other = resolve(load("sst2-bert"), ["model.encoder.dropout=0.7"])
+    assert set(differing(one, other, BROUGHT)) == {"model.encoder.dropout"}
+
+
+def test_no_options_are_not_any_options() -> None:
+    one, two = (
+        resolve(load("grammar"), ["model.attention=local-p/general", f"model.options={told}"])
+        for told in ("{}", "{window: 3}")
+    )
+    assert "model.options" in differing(one, two, BROUGHT)
 
 
 @pytest.mark.parametrize(

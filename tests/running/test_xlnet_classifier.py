@@ -101,6 +101,7 @@ def test_an_xlnet_begins_with_what_a_pretraining_learnt(tmp_path: Path) -> None:
     # A recipe of another kind says so, whatever else of it differs.
     for encoder, wants in (({"kind": "bert"}, "a BERT"), ({"kind": "lstm"}, "another network")):
         raw["model"] = {"encoder": encoder, "pool": "mean"}
-        said = f"learnt is an XLNet, and the recipe wants {wants}: model.encoder.kind="
+        kind = encoder["kind"]
+        said = f"learnt is an XLNet, and the recipe's model.encoder.kind={kind} is {wants}"
         with pytest.raises(Refused, match=said):
             trained(raw, tmp_path / "other", start=tmp_path / "learnt")

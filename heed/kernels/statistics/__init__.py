@@ -27,6 +27,8 @@ def refusal(call: Call, asked: Summary) -> str | None:
         return f"it computes dot products, not {call.family} scores"
     if call.align != "softmax" or call.past:
         return f"it normalises each row by softmax; not {call.align}, nor after a past"
+    if call.even:
+        return "a log-sum cannot count energies that are all one low number"
     if call.q.dtype == torch.float64 and call.q.is_cuda:
         return "it computes in float32"
     if call.q.shape[-1] > WIDEST and call.q.is_cuda:

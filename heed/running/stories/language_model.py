@@ -218,6 +218,10 @@ class Writing(Story):
             drawn = changes["method"] == "sample"
             cure = f"to draw: --samples {best}" if drawn else "greedy search has one answer"
             raise Refused(f"--best {best} is for a beam: --method beam; {cure}")
+        if best > 1 and samples > 1:
+            raise Refused(
+                f"--best {best} is for a beam, and --samples {samples} are drawn: give one"
+            )
         choice, writer = run.config.chosen(changes), run.worker
         while chunk := list(islice(lines, at_once)):
             prompts = [unescaped(line) for line in chunk]
