@@ -184,7 +184,10 @@ def _check(found: Vocabulary, symbols: int, where: str) -> None:
             f"{where}: the piece {names[highest]!r} has the number {highest}, and the model "
             f"{symbols:,} symbols"
         )
-    around = max([0, *found.encode([""])[0], *found.encode([""], [""])[0]])
+    with hushed():
+        failure = f"{where}: the rules of the vocabulary fail at an empty text"
+        framed = tried(lambda: [found.encode([""])[0], found.encode([""], [""])[0]], failure)
+    around = max([0, *framed[0], *framed[1]])
     if around >= symbols:
         raise Refused(f"{where} puts {around} around a text, and the model has {symbols:,} symbols")
     with hushed():
@@ -201,7 +204,9 @@ def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
     more = [_pieces(given.told.get(f"{word}_special_tokens")) for word in ("additional", "extra")]
     listed = {piece.content for piece in chain(told.values(), *more)}
     _add(tokenizer, _numbered(given, {*names.values()}, listed), given.symbols, given.where)
-    for pieces in (special.values(), *more):
+    # One piece may have several roles; what is said of it in one of them counts.
+    said = {piece.content: piece for piece in told.values()}
+    for pieces in ([said.get(piece.content, piece) for piece in special.values()], *more):
         _make_special(tokenizer, pieces, given.symbols)
     roles = _named(names, tokenizer)
     single, pair = form.around or _ends(given)

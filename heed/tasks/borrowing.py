@@ -146,6 +146,8 @@ class Renumbered:
         self._pieces = vocabulary.pieces(order)
         named = np.array([bool(piece) for piece in self._pieces])
         plain = named & ~np.isin(order, list(roles.values()))
+        if not plain.any():
+            raise Refused(f"{where}: its vocabulary has no piece beside its special symbols")
         spaced = any(piece.startswith(SPACE) for piece in self._pieces)
         begins = [p.startswith(SPACE) if spaced else not p.startswith("##") for p in self._pieces]
         nothing = np.zeros(rows, bool)  # marks begin words already
