@@ -223,6 +223,18 @@ def test_sides_of_other_words_have_their_own_and_no_difference(show: Open) -> No
     tab.until(f"{labels}.length === 3")
 
 
+def test_a_longer_side_is_shown_whole(show: Open) -> None:
+    """Another model may cut the same text into more pieces."""
+    one = Take("", [Layer.of("x", np.eye(2)[None], "de")], "a")
+    two = Take("", [Layer.of("x", np.eye(3)[None], "abc")], "b")
+    tab = show(Atlas("t", [one, two]))
+    select(tab, 1, 1)
+    tab.until("document.querySelectorAll('.labels.row span:not([hidden]) bdi').length === 5")
+    tab.until("document.querySelectorAll('.labels.column span:not([hidden]) bdi').length === 5")
+    for place in range(3):
+        soon(lambda n=place: colour(tab, n, n, pane=1, count=3), [18, 42, 102])
+
+
 def test_steps_and_hypotheses(show: Open) -> None:
     tab = show(atlas())
     assert tab.get("document.querySelector('.steps').hidden")  # the encoder writes nothing

@@ -2,19 +2,26 @@
 const LARGEST_CELL = 48; // pixels of a cell
 const GAP = 28; // pixels between maps
 
+// Rows and columns that hold every map: models may cut a text into more or fewer pieces.
+function holdingAll(panes) {
+  const most = (side) => Math.max(...panes.map((pane) => pane[side].length));
+  return [most("queries"), most("keys")];
+}
+
 // Cells as large as the room allows, square unless one side is far longer than the other.
-function layStage(room, { panes, queries, keys }, zoom) {
+function layStage(room, { panes, queries }, zoom) {
+  const [rows, columns] = holdingAll(panes);
   const named = panes.filter((pane, n) => n === 0 || pane.queries !== queries);
   const left = Math.max(...named.map((pane) => roomFor(pane.queries, 150)));
   const most = clamp(innerHeight * 0.7, 300, 660);
   const taken = left * named.length + GAP * (panes.length - 1);
   const wide = Math.max(80, (room - taken) / panes.length - 2);
-  let across = Math.min(wide / keys.length, LARGEST_CELL);
-  let down = Math.min(most / queries.length, LARGEST_CELL);
+  let across = Math.min(wide / columns, LARGEST_CELL);
+  let down = Math.min(most / rows, LARGEST_CELL);
   const square = Math.min(across, down);
   across = Math.min(across, Math.max(square, 7)) * zoom;
   down = Math.min(down, Math.max(square, 7)) * zoom;
-  const full = [Math.min(wide, across * keys.length), Math.min(most, down * queries.length)];
+  const full = [Math.min(wide, across * columns), Math.min(most, down * rows)];
   const level = panes.every((pane) => longest(pane.keys) + 4 <= across);
   const top = level ? 26 : Math.max(...panes.map((pane) => roomFor(pane.keys, 120)));
   return { left, top, level, across, down, wide: full[0], high: full[1] };

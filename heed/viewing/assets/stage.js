@@ -40,14 +40,15 @@ function makeStage({ say, choose, settled, moved }) {
   // Nothing beside the map comes into view.
   function hold() {
     const last = (count, room, size) => Math.max(0, count - room / size);
-    view.row = clamp(view.row, 0, last(show.queries.length, lay.high, lay.down));
-    view.column = clamp(view.column, 0, last(show.keys.length, lay.wide, lay.across));
+    const [rows, columns] = holdingAll(show.panes);
+    view.row = clamp(view.row, 0, last(rows, lay.high, lay.down));
+    view.column = clamp(view.column, 0, last(columns, lay.wide, lay.across));
   }
   function draw() {
     waiting ||= requestAnimationFrame(() => {
       waiting = 0;
       plates.forEach((plate, n) => plate.draw(show.panes[n].field, show.contrast, view, lay));
-      const [rows, columns] = [show.queries.length, show.keys.length];
+      const [rows, columns] = holdingAll(show.panes);
       moved({
         left: view.column / columns,
         top: view.row / rows,
