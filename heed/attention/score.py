@@ -46,6 +46,17 @@ def distance(q: Tensor, r: Tensor, places: Places) -> Tensor:
     return (q @ r.mT).gather(-1, row.expand(*q.shape[:2], -1, -1))
 
 
+def distance_behind(q: Tensor, r: Tensor, places: Places) -> Tensor:
+    """Energy q_t·r_{t-s} of keys that are not ahead of the query, without a gather. Dai 2019 app. B.
+
+    r holds distances S down to 0, and the last query stands at the last key. Keys ahead get the
+    energies of the next query's furthest keys, which must not be seen.
+
+    B H T D, H S+1 D or S+1 D -> B H T S
+    """
+    return (q @ r.mT).flatten(-2)[..., places.T :].unflatten(-1, (places.T, places.S))
+
+
 def direction(x: Tensor) -> Tensor:
     """x / |x|, and zero for zero, which half precision alone would make 0 / 0.    ... D -> ... D"""
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -290,6 +301,7 @@ class Relative(Score):
 
     family = "relative"
     in_line = True
+    ahead = True  # whether a query may see keys ahead of it; models that read left to right say no
 
     def __init__(
         self,
@@ -320,7 +332,11 @@ class Relative(Score):
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
         first = places.origin + places.step  # where the first query stands
-        distances = torch.arange(first - places.S + 1, first + places.T, device=q.device)
+        behind = not self.ahead and places.last_at_end
+        if behind:
+            distances = torch.arange(places.S, -1, -1, device=q.device)
+        else:
+            distances = torch.arange(first - places.S + 1, first + places.T, device=q.device)
         if self.clamp:
             distances = distances.clamp(-self.clamp, self.clamp)
         pattern = torch.cat(waves(distances.to(q.dtype), self.width), -1)  # N W
@@ -330,7 +346,8 @@ class Relative(Score):
             asked = asked @ weight  # B H T W
         else:
             r = pattern @ weight.mT  # H N D
-        energy = dot(q + self.content_bias, k) + distance(asked, r, places)
+        energy = dot(q + self.content_bias, k)
+        energy = energy + (distance_behind if behind else distance)(asked, r, places)
         if self.segments is True or (self.segments and _has_segments(places)):
             energy = energy + self._same_segment(q, places)
         energy = energy * self.scale

@@ -140,6 +140,9 @@ def _attention(settings: XLNetSettings, look: Heads) -> heed.MultiHeadAttention:
     )
     if settings.blind == "uniform":
         _even_out(made.mechanism)
+    for score in made.mechanism.modules():
+        if isinstance(score, Relative):
+            score.ahead = settings.direction == "both"
     return heed.MultiHeadAttention(size.width, size.heads, bias=False, mechanism=made.mechanism)
 
 

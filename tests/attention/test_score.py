@@ -10,7 +10,7 @@ from transformers import XLNetConfig
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
 import heed
-from heed.attention.score import distance
+from heed.attention.score import distance, distance_behind
 from heed.errors import Refused, ShapeError
 from heed.visible import Places
 
@@ -316,6 +316,20 @@ def test_distance_is_xlnets_shift(T: int, S: int) -> None:
     theirs = XLNetRelativeAttention.rel_shift_bnij(q @ r.mT, klen=S)
     places = Places(T, S, 0, S - T, q.device)
     torch.testing.assert_close(distance(q, r.flip(1)[:, : T + S - 1], places), theirs)
+
+
+@pytest.mark.parametrize(("T", "S"), [(4, 4), (3, 7), (1, 5)])
+def test_distance_behind_is_xlnets_shift_from_left_to_right(T: int, S: int) -> None:
+    """Keys ahead get the same strange numbers as there; all others those of their distance."""
+    B, H, D = 2, 3, 4
+    q, r = torch.randn(B, H, T, D), torch.randn(H, S + 1, D)  # distances S, S-1, ..., 0
+    places = Places(T, S, 0, S - T, q.device)
+    ours = distance_behind(q, r, places)
+    torch.testing.assert_close(ours, XLNetRelativeAttention.rel_shift_bnij(q @ r.mT, klen=S))
+    for t in range(T):
+        for s in range(S - T + t + 1):
+            energy = (q[:, :, t] * r[:, s - t + T]).sum(-1)  # distance (S - T + t) - s
+            torch.testing.assert_close(ours[:, :, t, s], energy)
 
 
 @pytest.mark.parametrize("steps", [[5], [2, 3], [1] * 5], ids=str)
