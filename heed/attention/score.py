@@ -47,14 +47,14 @@ def distance(q: Tensor, r: Tensor, places: Places) -> Tensor:
 
 
 def distance_behind(q: Tensor, r: Tensor, places: Places) -> Tensor:
-    """Energy q_t·r_{t-s} of keys that are not ahead of the query, without a gather. Dai 2019 app. B.
+    """Energy q_t·r_{t-s} of keys not ahead of the query, without a gather. Dai 2019 app. B.
 
     r holds distances S down to 0, and the last query stands at the last key. Keys ahead get the
     energies of the next query's furthest keys, which must not be seen.
 
     B H T D, H S+1 D or S+1 D -> B H T S
     """
-    return (q @ r.mT).flatten(-2)[..., places.T :].unflatten(-1, (places.T, places.S))
+    return (q @ r.mT).flatten(-2)[..., places.T :].view(*q.shape[:3], places.S)
 
 
 def direction(x: Tensor) -> Tensor:
