@@ -41,6 +41,10 @@ class Format(NamedTuple):
     """A kind of file, and what its family does where its settings do not say."""
 
     file: str
+    model: str
+    """What a tokenizer.json calls this kind of vocabulary."""
+    owner: str
+    """The class at Hugging Face, which cuts by its own rules whatever a tokenizer.json says."""
     make: Callable[[Given], Tokenizer]
     roles: dict[str, str]
     """Which piece has which role, in the order in which missing ones get their numbers."""
@@ -57,13 +61,17 @@ XLNET = {"bos": "<s>", "eos": "</s>"} | {
 FORMATS = (
     Format(
         "vocab.txt",
+        "WordPiece",
+        "BertTokenizer",
         vocabulary_files.wordpiece,
         BERT,
         around=("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"),
     ),
-    Format("vocab.json", vocabulary_files.byte_level, GPT2),
+    Format("vocab.json", "BPE", "GPT2Tokenizer", vocabulary_files.byte_level, GPT2),
     Format(
         "spiece.model",
+        "Unigram",
+        "XLNetTokenizer",
         vocabulary_files.unigram,
         XLNET,
         around=("$A:0 {sep}:0 {cls}:2", "$A:0 {sep}:0 $B:1 {sep}:1 {cls}:2"),
@@ -134,15 +142,25 @@ def largest(symbols: int) -> int:
     return 2**20 + 256 * symbols
 
 
-def read(files: Mapping[str, bytes], symbols: int, where: str) -> Vocabulary | None:
+def read(
+    files: Mapping[str, bytes], symbols: int, where: str, owner: str = ""
+) -> Vocabulary | None:
     """The vocabulary among some files of a folder, for a model of so many symbols; None: there is
-    none."""
+    none.
+
+    owner  the class at Hugging Face whose rules count where the settings name none: BertTokenizer
+    """
     given = Given(files, symbols, where)
     told = _settings(given)
     given = given._replace(told=told)
     if "tokenizer.json" in files:
         tokenizer = vocabulary_files.whole(given)
-        roles = _named(_usual(tokenizer) | _names(_told(told)), tokenizer)
+        form = _owned(tokenizer, told.get("tokenizer_class") or owner)
+        if form is None:
+            roles = _named(_usual(tokenizer) | _names(_told(told)), tokenizer)
+        else:
+            given = given._replace(rules=json.loads(tokenizer.to_str()))
+            tokenizer, roles = _made(form, given, tokenizer)
     else:
         form = next((form for form in FORMATS if form.file in files), None)
         if form is None:
@@ -195,8 +213,18 @@ def _check(found: Vocabulary, symbols: int, where: str) -> None:
         tried(lambda: found.encode([RARE]), failure)
 
 
-def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
-    """A tokeniser made from the older files, which say less than a tokenizer.json."""
+def _owned(tokenizer: Tokenizer, owner: Any) -> Format | None:
+    """The format whose class makes rules of its own for such pieces; None: those given count."""
+    kind = type(tokenizer.model).__name__
+    owner = owner.removesuffix("Fast") if isinstance(owner, str) else ""
+    return next((form for form in FORMATS if (form.owner, form.model) == (owner, kind)), None)
+
+
+def _made(
+    form: Format, given: Given, whole: Tokenizer | None = None
+) -> tuple[Tokenizer, dict[str, int]]:
+    """A tokeniser by the rules of its family, from the older files, which say only how they differ,
+    or from the pieces of a whole one."""
     tokenizer = form.make(given)
     told = _told(given.told)
     special = {role: _piece(name) for role, name in form.roles.items()} | told
@@ -209,6 +237,9 @@ def _made(form: Format, given: Given) -> tuple[Tokenizer, dict[str, int]]:
     for pieces in ([said.get(piece.content, piece) for piece in special.values()], *more):
         _make_special(tokenizer, pieces, given.symbols)
     roles = _named(names, tokenizer)
+    if whole is not None and form.around is None:
+        tokenizer.post_processor = whole.post_processor
+        return tokenizer, roles
     single, pair = form.around or _ends(given)
     for role in [role for role in names if f"{{{role}}}" in single]:
         _check_around(names[role], role in roles, given)
@@ -306,6 +337,7 @@ def _numbered(given: Given, special: set[str], listed: set[str]) -> dict[int, Ad
     """
     old, told = given.table("added_tokens.json"), given.told.get("added_tokens_decoder")
     newer = told if isinstance(told, dict) else {}
+    whole = given.rules.get("added_tokens", ()) if told is None else ()
     count = max(len(old), len(newer))
     if count > MORE:
         raise Refused(f"{given.where} adds {count:,} pieces to its vocabulary; {MORE:,} may be")
@@ -314,6 +346,7 @@ def _numbered(given: Given, special: set[str], listed: set[str]) -> dict[int, Ad
         for name, i in old.items()
         if type(i) is int
     }
+    found |= {token["id"]: _piece(token) for token in whole}
     for number, token in newer.items():
         for piece in _pieces([token]) if number.isdecimal() and len(number) < 10 else ():
             found[int(number)] = piece

@@ -27,12 +27,16 @@ LONGEST = 1000
 
 
 class Given(NamedTuple):
-    """The files of a folder, and the model that their vocabulary is for."""
+    """The files of a folder, and the model that their vocabulary is for.
+
+    rules  what a tokenizer.json says, where only its pieces are wanted: it is read already
+    """
 
     files: Mapping[str, bytes]
     symbols: int
     where: str
     told: Mapping[str, Any] = {}
+    rules: Mapping[str, Any] = {}
 
     def path(self, name: str) -> str:
         """A file's name for a message."""
@@ -144,9 +148,11 @@ def _framing(piece: dict[str, Any]) -> int:
 
 def wordpiece(given: Given) -> Tokenizer:
     """The tokeniser of a vocab.txt, where a piece has the number of its line. Devlin 2019."""
-    lines = given.lines("vocab.txt")
-    pieces = {line: i for i, line in enumerate(lines)}
-    name = given.path("vocab.txt")
+    if given.rules:
+        name, pieces = given.path("tokenizer.json"), given.rules["model"]["vocab"]
+    else:
+        name = given.path("vocab.txt")
+        pieces = {line: i for i, line in enumerate(given.lines("vocab.txt"))}
     _check_numbers(pieces, given.symbols, name)
     unknown = next(contents([given.told.get("unk_token")]), "[UNK]")
     tokenizer = _built(lambda: Tokenizer(models.WordPiece(pieces, unk_token=unknown)), name)
@@ -166,17 +172,13 @@ def byte_level(given: Given) -> Tokenizer:
 
     The merges stand in the order in which they are made, after a line that may say a version.
     """
-    name = given.path("vocab.json")
-    pieces = given.table("vocab.json")
-    _check_numbers(pieces, given.symbols, name)
-    lines = given.lines("merges.txt")
-    lines = [line for line in lines[lines[0].startswith("#version") :] if line]
-    if any(line.count(" ") != 1 for line in lines):
-        raise Refused(f"{given.path('merges.txt')} has a line that is not two pieces")
-    merges = [(a, b) for a, _, b in (line.partition(" ") for line in lines)]
-    # The library stops the program at a merge whose pieces it cannot find.
-    if any(not {*merge, "".join(merge)} <= pieces.keys() for merge in merges):
-        raise Refused(f"{given.path('merges.txt')} merges pieces that vocab.json does not have")
+    if given.rules:
+        name, pieces = given.path("tokenizer.json"), given.rules["model"]["vocab"]
+        merges = [(a, b) for a, b in given.rules["model"]["merges"]]
+    else:
+        name, pieces = given.path("vocab.json"), given.table("vocab.json")
+        _check_numbers(pieces, given.symbols, name)
+        merges = _merges(given, pieces)
     rules: Any = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
     tokenizer = _built(lambda: Tokenizer(models.BPE(pieces, merges, **rules)), name)
     space = given.flag("add_prefix_space", False) is True
@@ -185,10 +187,25 @@ def byte_level(given: Given) -> Tokenizer:
     return tokenizer
 
 
+def _merges(given: Given, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The pairs of a merges.txt; the library stops the program at one that it cannot find."""
+    lines = given.lines("merges.txt")
+    lines = [line for line in lines[lines[0].startswith("#version") :] if line]
+    if any(line.count(" ") != 1 for line in lines):
+        raise Refused(f"{given.path('merges.txt')} has a line that is not two pieces")
+    merges = [(a, b) for a, _, b in (line.partition(" ") for line in lines)]
+    if any(not {*merge, "".join(merge)} <= pieces.keys() for merge in merges):
+        raise Refused(f"{given.path('merges.txt')} merges pieces that vocab.json does not have")
+    return merges
+
+
 def unigram(given: Given) -> Tokenizer:
     """A sentencepiece model, with what XLNet does to a text before it is cut. Kudo 2018."""
-    name = given.path("spiece.model")
-    found = sentencepiece.parse(given.files["spiece.model"], name, given.symbols)
+    if given.rules:
+        name, found = given.path("tokenizer.json"), _sentencepieces(given.rules)
+    else:
+        name = given.path("spiece.model")
+        found = sentencepiece.parse(given.files["spiece.model"], name, given.symbols)
     pieces = [(piece.text, piece.score) for piece in found.pieces]
     tokenizer = _built(lambda: Tokenizer(models.Unigram(pieces, found.unknown, False)), name)
     if sentencepiece.growth(found.charsmap) > GROWTH:
@@ -213,6 +230,23 @@ def unigram(given: Given) -> Tokenizer:
         ]
     )
     return tokenizer
+
+
+def _sentencepieces(rules: Mapping[str, Any]) -> sentencepiece.SentencePieces:
+    """What a tokenizer.json says of a unigram model.
+
+    XLNet's class takes the first piece for what is unknown, and looks for the normaliser's table
+    among the first steps alone.
+    """
+    normal = sentencepiece.NORMAL
+    pieces = [sentencepiece.Piece(text, score, normal) for text, score in rules["model"]["vocab"]]
+    step = rules["normalizer"] or {}
+    tables = (
+        b64decode(each["precompiled_charsmap"])
+        for each in step.get("normalizers", [step])
+        if each.get("type") == "Precompiled"
+    )
+    return sentencepiece.SentencePieces(pieces, 0, next(tables, b""))
 
 
 def contents(tokens: Any) -> Iterator[str]:

@@ -103,7 +103,8 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
         described = pretrained.describe(raw, head)
         weights = find(shelf, pickled)
         plan = pretrained.fitted(described, weights.header)
-        tokeniser = _vocabulary(shelf, described)
+        owner = raw.get("tokenizer_class") or OWNERS[described.kind]
+        tokeniser = _vocabulary(shelf, described, owner)
         described, plan = pretrained.apart(described, plan, weights.header, weights.alike)
     except HeedError as error:
         raise _placed(error, folder) from None
@@ -167,11 +168,15 @@ def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, tuple[str, ...
     return Described(settings.kind, settings.head, settings), tuple(config.labels)
 
 
-def _vocabulary(shelf: Shelf, described: Described) -> Vocabulary | None:
+OWNERS = {"bert": "BertTokenizer", "gpt2": "GPT2Tokenizer", "xlnet": "XLNetTokenizer"}
+"""For each family, the class that cuts its texts at Hugging Face, where a folder names no other."""
+
+
+def _vocabulary(shelf: Shelf, described: Described, owner: str = "") -> Vocabulary | None:
     symbols = described.settings.rows
     there = [name for name in vocabularies.FILES if shelf.has(name)]
     files = {name: shelf.bytes(name, vocabularies.largest(symbols)) for name in there}
-    return vocabularies.read(files, symbols, str(shelf.path))
+    return vocabularies.read(files, symbols, str(shelf.path), owner)
 
 
 def _labels(config: dict[str, Any]) -> tuple[str, ...]:

@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from heed.data import sentencepiece, vocabularies
 from heed.errors import Refused
@@ -136,7 +145,7 @@ def theirs(kind: type, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return kind.from_pretrained(folder)  # type: ignore[attr-defined]
 
 
-def assert_same(mine: vocabularies.Vocabulary, other: Any) -> None:
+def assert_same(mine: vocabularies.Vocabulary, other: Any, *, roles: bool = True) -> None:
     plain = [other(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
     assert mine.encode(TEXTS, plain=True) == plain
     assert mine.encode(TEXTS) == [other(text)["input_ids"] for text in TEXTS]
@@ -144,7 +153,7 @@ def assert_same(mine: vocabularies.Vocabulary, other: Any) -> None:
     pairs = [other(a, b)["input_ids"] for a, b in zip(TEXTS, others, strict=True)]
     assert mine.encode(TEXTS, others) == pairs
     assert mine.size == len(other)
-    for role, number in mine.roles.items():
+    for role, number in mine.roles.items() if roles else ():
         assert getattr(other, f"{role}_token_id") == number, role
     assert sum(map(len, plain)) > 70
 
@@ -200,6 +209,58 @@ def test_a_tokenizer_json_gives_the_same_numbers_and_goes_back(
     again = transformers.AutoTokenizer.from_pretrained(back)
     assert [again(text)["input_ids"] for text in TEXTS] == mine.encode(TEXTS)
     assert_same(ours(back), again)
+
+
+def foreign(text: str, what: str) -> str:
+    """A tokenizer.json with other steps than those of its family."""
+    tokenizer = Tokenizer.from_str(text)
+    if what == "steps":
+        steps = [normalizers.NFC(), normalizers.Replace("cat", "dog")]
+        tokenizer.normalizer = normalizers.Sequence(steps)
+        steps = [pre_tokenizers.Digits(individual_digits=True), tokenizer.pre_tokenizer]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        tokenizer.decoder = decoders.Fuse()
+    elif what == "frame":
+        number, piece = next(iter(tokenizer.get_added_tokens_decoder().items()))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{piece.content} $A",
+            pair=f"{piece.content} $A $B:1 {piece.content}:1",
+            special_tokens=[(piece.content, number)],
+        )
+    elif what == "pieces":
+        tokenizer.add_tokens([AddedToken("<Bot>", lstrip=True, special=False), "xyz"])
+        tokenizer.add_special_tokens(["<user>"])
+    rules = json.loads(tokenizer.to_str())
+    if what == "bare":
+        rules["post_processor"] = None
+        rules["normalizer"] = None
+    return json.dumps(rules)
+
+
+@pytest.mark.parametrize("what", ["steps", "frame", "pieces", "bare"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_class_cuts_by_its_own_rules_whatever_a_tokenizer_json_says(
+    case: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, kind, config = CASES[case]
+    old, whole = tmp_path / "old", tmp_path / "whole"
+    old.mkdir()
+    write(old, **config)
+    theirs(kind, old, monkeypatch).save_pretrained(whole)
+    rules = whole / "tokenizer.json"
+    rules.write_text(foreign(rules.read_text("utf-8"), what), "utf-8")
+    mine = ours(whole)
+    assert_same(mine, kind.from_pretrained(whole))  # type: ignore[attr-defined]
+    told = json.loads((whole / "tokenizer_config.json").read_text("utf-8"))
+    del told["tokenizer_class"]
+    (whole / "tokenizer_config.json").write_text(json.dumps(told), "utf-8")
+    files = {path.name: path.read_bytes() for path in whole.iterdir()}
+    owned = vocabularies.read(files, 400, str(whole), kind.__name__)
+    assert owned is not None
+    assert owned.encode(TEXTS) == mine.encode(TEXTS)
+    told["tokenizer_class"] = "PreTrainedTokenizerFast"  # takes a tokenizer.json as it is
+    (whole / "tokenizer_config.json").write_text(json.dumps(told), "utf-8")
+    assert_same(ours(whole), transformers.AutoTokenizer.from_pretrained(whole), roles=False)
 
 
 def test_pieces_that_were_added_keep_their_numbers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from transformers import BertConfig, BertForMaskedLM
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
 import heed
 from heed.errors import HeedError, Refused
@@ -64,6 +64,24 @@ def test_a_gpt2_folder_in_shards_says_what_it_says_there(tmp_path: Path) -> None
 def assert_close(found: Tensor, expected: Tensor) -> None:
     """Within 1e-5 of the largest magnitude."""
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("named", [None, "BertTokenizer", "PreTrainedTokenizerFast"])
+def test_texts_are_cut_as_auto_tokenizer_cuts_them(named: str | None, tmp_path: Path) -> None:
+    """A tokenizer.json without lower case, which BERT's class does not heed."""
+    folder = save(network("BertModel"), tmp_path)
+    tokeniser = heed.load(folder).tokeniser
+    assert tokeniser is not None
+    tokeniser.tokenizer.normalizer = None
+    (folder / "tokenizer.json").write_text(tokeniser.tokenizer.to_str(), "utf-8")
+    (folder / "tokenizer_config.json").unlink(missing_ok=True)
+    reconfigure(folder, tokenizer_class=named)
+    texts = ["The CATS 🙂.", "爱 The", "the cats"]
+    found = heed.load(folder).tokeniser
+    assert found is not None
+    expected = AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
+    assert found.encode(texts) == expected
+    assert (expected[0][1] == expected[2][1]) == (named != "PreTrainedTokenizerFast")
 
 
 def test_the_body_alone_and_half_precision(tmp_path: Path) -> None:
