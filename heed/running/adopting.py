@@ -137,12 +137,8 @@ def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device
     place: Gathers = "first" if found.kind == "bert" else "last"
     cut = Words(Cutting(words), labels, place, longest)
     config = LabelConfig(heed=version(), model=settings, labels=list(labels))
-    return config, Labeller(found.model, cut, device, types=_types(found.kind, words))
-
-
-def _types(kind: str, words: Vocabulary) -> dict[int, int] | None:
-    """The token types that are not 0: that of XLNet's <cls>, which sums up a text, is 2."""
-    return {words.roles["cls"]: 2} if kind == "xlnet" and "cls" in words.roles else None
+    gathers = words.roles.get("cls") if found.kind == "xlnet" else None
+    return config, Labeller(found.model, cut, device, gathers=gathers)
 
 
 Maker = Callable[[Loaded, Vocabulary, Path, torch.device], Opened]

@@ -16,6 +16,7 @@ from heed.data.labelled import Labelled
 from heed.data.letters import Letters
 from heed.data.plan import longest_first
 from heed.data.tokenise import PAD, UNK
+from heed.models.reading import GATHERS
 from heed.tasks.cutting import Words
 from heed.tasks.looking import sharpness
 
@@ -61,7 +62,8 @@ class Labeller:
     """A trained classifier at work.
 
     words   how texts are cut, and the labels
-    types   the token type of each number whose type is not 0; None: the model is given no types
+    gathers the number of the symbol that gathers a text at its end, which has a token type of its
+            own; None: the model is given no types
     tokens  places in a batch, padding included
     """
 
@@ -71,11 +73,11 @@ class Labeller:
         words: Words,
         device: torch.device,
         *,
-        types: Mapping[int, int] | None = None,
+        gathers: int | None = None,
         tokens: int = 8000,
     ) -> None:
         self.model: Any = model
-        self.words, self.device, self.types, self.tokens = words, device, types, tokens
+        self.words, self.device, self.gathers, self.tokens = words, device, gathers, tokens
 
     def label(self, texts: Sequence[str], *, look: bool = False) -> list[Judgement]:
         """The label of each text; a blank one gets none."""
@@ -149,9 +151,9 @@ class Labeller:
         lengths = torch.tensor([len(each) for each in ids])
         table = pad_sequence([torch.tensor(each) for each in ids], True, PAD)
         asked: dict[str, Any] = {"need": "weight" if look else "context"}
-        if self.types is not None:
-            each = [table.eq(i) * kind for i, kind in self.types.items()]
-            asked["types"] = torch.stack(each).sum(0).to(self.device)
+        if self.gathers is not None:
+            last = torch.arange(table.shape[1]) == lengths[:, None] - 1
+            asked["types"] = (GATHERS * (last & table.eq(self.gathers))).to(self.device)
         if self.words.letters is not None:
             asked["letters"] = self._letters(self.words.letters, table, texts).to(self.device)
         return self.model(table.to(self.device), lengths.to(self.device), **asked)
