@@ -228,6 +228,15 @@ class Statistics(NamedTuple):
         return Statistics(**fields)  # type: ignore[arg-type]
 
 
+class Formed(NamedTuple):
+    """What a record holds; None for what its call did not form."""
+
+    context: Tensor | None
+    weight: Tensor | None
+    energy: Tensor | None
+    statistics: Statistics | None
+
+
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Attended:
     """What every mechanism returns. It holds weights and energies if the call asked for them.
@@ -240,6 +249,7 @@ class Attended:
     entropy   of what it was drawn from  B H T, from `sample`; else None
     penalty   a loss the mechanism adds  B H T, from `coverage`; else None
     statistics  of the weights, without forming them; statistics=True
+    formed    context, weight, energy and statistics, each None where it was not formed
     kernel    which kernel served the call; `why` says why the others did not
     """
 
@@ -329,6 +339,11 @@ class Attended:
                 "statistics=True) or statistics=heed.Summary(top=4, map=(256, 256))"
             )
         return self._statistics
+
+    @property
+    def formed(self) -> Formed:
+        """What was formed already; to ask raises nothing."""
+        return Formed(self._context, self._weight, self._energy, self._statistics)
 
     @property
     def mass(self) -> Tensor:

@@ -123,6 +123,15 @@ def test_what_is_formed_is_in_the_repr() -> None:
     assert told == "Attended(context=(2, 3, 4), weight=(2, 1, 3, 7), step=3, kernel='sdpa')"
 
 
+def test_what_is_formed_can_be_asked_without_raising() -> None:
+    weight, energy = torch.ones(2, 1, 3, 7), torch.zeros(2, 1, 3, 7)
+    full = Attended(weight=weight, energy=energy)
+    assert full.formed.context is None
+    assert full.formed.weight is weight
+    assert full.formed.energy is energy
+    assert full.formed.statistics is None
+
+
 def test_why_names_the_kernel_and_each_refusal() -> None:
     assert record().why == "served by reference"
     seen = record(refusals=(("sdpa", "it is switched off"), ("additive", "no GPU")))

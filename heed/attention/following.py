@@ -184,16 +184,16 @@ class Following:
 
 def fields(record: Attended) -> dict[str, Tensor]:
     """The tensors of a record by name, without its context."""
+    _, weight, energy, said = record.formed
     named = {
-        "weight": record._weight,
-        "energy": record._energy,
+        "weight": weight,
+        "energy": energy,
         "log_prob": record.log_prob,
         "entropy": record.entropy,
         "penalty": record.penalty,
     }
-    if record._statistics is not None:
-        told = record._statistics._asdict()
-        named |= {f"statistics.{name}": x for name, x in told.items()}
+    if said is not None:
+        named |= {f"statistics.{name}": x for name, x in said._asdict().items()}
     return {name: x for name, x in named.items() if x is not None}
 
 
@@ -229,11 +229,10 @@ def of_row(record: Attended, row: int, rows: int) -> Attended:
 
 def sizes(record: Attended) -> tuple[int, int]:
     """B and T of a record."""
-    for x in (record._weight, record._energy):
+    _, weight, energy, said = record.formed
+    for x in (weight, energy, None if said is None else said.mass):
         if x is not None:
             return x.shape[0], x.shape[2]
-    if record._statistics is not None:
-        return record._statistics.mass.shape[0], record._statistics.mass.shape[2]
     raise Refused("neither weights nor statistics were kept, so there is nothing to follow")
 
 
@@ -241,7 +240,7 @@ def _cut(record: Attended, b: int, t: int | None) -> Attended:
     def some(x: Tensor) -> Tensor:
         return x[b : b + 1] if t is None else x[b : b + 1, :, t : t + 1]
 
-    seen, state = record._statistics, State(record.state.step, record.state.origin)
+    seen, state = record.formed.statistics, State(record.state.step, record.state.origin)
     cut = changed(record.replace(statistics=None), some)
     return cut.replace(state=state, statistics=None if seen is None else _stated(seen, b, t))
 
@@ -268,30 +267,31 @@ def join(records: Sequence[Attended]) -> Attended:
     if len(records) == 1:
         return records[0]
     S = max(keys(record) for record in records)
-    tops = [x.top.shape[-1] for x in (r._statistics for r in records) if x and x.top is not None]
+    told = [record.formed.statistics for record in records]
+    tops = [said.top.shape[-1] for said in told if said is not None and said.top is not None]
     return Attended.join([_wider(record, S, max(tops, default=0)) for record in records])
 
 
 def keys(record: Attended) -> int:
     """S of a record."""
-    for x in (record._weight, record._energy):
+    _, weight, energy, said = record.formed
+    for x in (weight, energy, None if said is None else said.received):
         if x is not None:
             return x.shape[-1]
-    seen = record._statistics
-    return 0 if seen is None or seen.received is None else seen.received.shape[-1]
+    return 0
 
 
 def _wider(record: Attended, S: int, most: int) -> Attended:
     def to(x: Tensor | None) -> Tensor | None:
         return None if x is None else pad(x, (0, S - x.shape[-1]))
 
-    seen = record._statistics
+    _, weight, energy, seen = record.formed
     if seen is not None:  # maps of other widths cannot follow each other
         seen = seen._replace(received=to(seen.received), map=None, rows=None)
         if seen.top is not None and seen.share is not None:
             more = (0, most - seen.top.shape[-1])  # there were fewer keys to list
             seen = seen._replace(top=pad(seen.top, more), share=pad(seen.share, more))
-    return record.replace(weight=to(record._weight), energy=to(record._energy), statistics=seen)
+    return record.replace(weight=to(weight), energy=to(energy), statistics=seen)
 
 
 def followed(

@@ -82,6 +82,7 @@ def _note(calls: list[Asked]) -> Hook:
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seen: Attended
     ) -> None:
         mechanism, given = _given(module, args, kwargs)
+        context = seen.formed.context
         query, memory, state = given["query"], given["memory"], given.get("state")
         if query is None:
             query = mechanism.reach.question(memory.k.shape[0])
@@ -95,7 +96,7 @@ def _note(calls: list[Asked]) -> Hook:
                 None if visible is None else as_visible(visible),
                 given.get("segments"),
                 given.get("position"),
-                None if seen._context is None else seen._context.detach(),
+                None if context is None else context.detach(),
             )
         )
 

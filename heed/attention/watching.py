@@ -294,7 +294,7 @@ class Wish:
         """What is kept of a record: nothing that only other watches asked for."""
         if isinstance(asked, Joint):
             ours = _both(asked.own, self._of_call(T)[1])
-            record = record.replace(statistics=_told(record._statistics, asked, ours))
+            record = record.replace(statistics=_told(record.formed.statistics, asked, ours))
             asked = ours
         chosen = self._chosen(T)
         if chosen is not None:
@@ -304,10 +304,8 @@ class Wish:
     def _of_queries(
         self, record: Attended, chosen: tuple[int, ...], asked: Summary | None
     ) -> Attended:
-        weight, energy = (
-            None if x is None else x[:, :, list(chosen)] for x in (record._weight, record._energy)
-        )
-        said = record._statistics
+        _, weight, energy, said = record.formed
+        weight, energy = (None if x is None else x[:, :, list(chosen)] for x in (weight, energy))
         wanted = weight is None and self.need != "context" and chosen
         if wanted and asked is not None and said is not None and said.rows is not None:
             weight = said.rows[:, :, [asked.rows.index(t) for t in chosen]]
@@ -367,7 +365,7 @@ def _of_heads(record: Attended, heads: tuple[int, ...], path: str) -> Attended:
             raise Refused(f"{path or 'the model'} has {x.shape[1]} heads, and no head {max(heads)}")
         return x.index_select(1, torch.tensor(heads, device=x.device))
 
-    return changed(record, some).replace(context=record._context)
+    return changed(record, some).replace(context=record.formed.context)
 
 
 def _numbers(name: str, given: Sequence[int] | None, least: int | None) -> tuple[int, ...] | None:

@@ -104,7 +104,7 @@ def _figures(one: Pass) -> list[Table]:
     names = {"entropy": "entropy, nats", "peak": "sharpness", "spread": "spread"}
     rows: list[list[Value]] = []
     for path, name in short(one.seen).items():
-        said = one.seen[path]._statistics
+        said = one.seen[path].formed.statistics
         if said is not None:
             means = [getattr(said, each)[one.row].float().mean(-1).tolist() for each in names]
             rows += [[name, h, *numbers] for h, numbers in enumerate(zip(*means, strict=True))]

@@ -85,7 +85,7 @@ def layer(
     Fewer words than places mean a text that ends in padding, which is left out where there are
     weights; else places without a word are numbered.
     """
-    said = record._statistics
+    said = record.formed.statistics
     weight = _exact(record, row)
     if weight is not None:
         T, S = weight.shape[1:]
@@ -115,9 +115,9 @@ def layer(
 
 def _exact(record: Attended, row: int) -> NDArray[Any] | None:
     """Weights, or a map that has a cell for each of them.    H T S"""
-    said = record._statistics
-    if record._weight is not None:
-        return _array(record._weight[row])
+    _, weight, _, said = record.formed
+    if weight is not None:
+        return _array(weight[row])
     if said is None or said.map is None or not _whole(said):
         return None
     return _array(said.map[row])

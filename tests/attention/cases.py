@@ -180,7 +180,7 @@ def answers(seen: Attended) -> Iterator[tuple[str, Tensor]]:
 
 def main(seen: Attended) -> Tensor:
     """The answer: the context, or a pointer's distribution."""
-    return seen.weight if seen._context is None else seen.context
+    return seen.weight if seen.formed.context is None else seen.context
 
 
 def flat(slot: Any) -> Iterator[Tensor]:

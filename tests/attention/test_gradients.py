@@ -29,7 +29,7 @@ def test_the_gradient_is_the_derivative(case: Case) -> None:
 
     def outputs(q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
         seen = ask(case, attend, q, k, v)
-        found = (seen._context, seen.weight, seen.penalty)
+        found = (seen.formed.context, seen.weight, seen.penalty)
         return tuple(x for x in found if x is not None and x.requires_grad)
 
     # Entry by entry for the names themselves, along random directions for what is made of them.
