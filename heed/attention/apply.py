@@ -23,7 +23,7 @@ from heed.errors import ShapeError
 from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics
 from heed.kernels.ability import lowered, recorded
-from heed.kernels.choose import ALIGNING, SERVING, choose, is_on
+from heed.kernels.choose import ALIGNING, SERVING, choose, is_on, switched_off
 from heed.records import Attended, Call, Need, State, Statistics, Summary
 from heed.visible import Causal, Places, Visible, both
 
@@ -79,8 +79,8 @@ def run(
 
 def _apart(call: Call, name: str, reached: Reached, asked: Summary) -> str | None:
     """Why one pass cannot give the statistics of rows with the context; None where it can."""
-    if not is_on("statistics"):
-        return "it is switched off"
+    if (reason := switched_off("statistics")) is not None:
+        return reason
     return _FOLDED if reached.fold is not None else fused_statistics.apart(call, name, asked)
 
 
@@ -107,9 +107,9 @@ def _look_back(
             weight = aligned.weight if reached.fold is None else reached.fold(aligned.weight)
             return weight, _log_sum(call, energy, scene.ok)
 
-    reason = fused_statistics.refusal(call, asked) if is_on("statistics") else "it is switched off"
-    if reached.fold is not None:
-        reason = _FOLDED
+    reason: str | None = _FOLDED
+    if reached.fold is None:
+        reason = switched_off("statistics") or fused_statistics.refusal(call, asked)
     if reason is None:
         seen = fused_statistics.run(call, asked, log_sum)
         if asked.rows:

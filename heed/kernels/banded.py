@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heed.kernels import sdpa
+from heed.kernels.refusing import additions
 from heed.records import Call
 from heed.visible import Causal, Places, Visible, Window, conjuncts
 
@@ -22,8 +23,8 @@ def refusal(call: Call) -> str | None:
         return "there is no fixed window"
     if any(type(x) is not Causal and not x.about_keys_alone for x in others):
         return "it knows windows, causal masks and hidden keys, and no other mask"
-    if call.bias is not None or call.sinks:
-        return "it cannot add a bias, nor keys that stand nowhere"
+    if (reason := additions(call)) is not None:
+        return reason
     if not (call.places.T == call.places.S and call.places.last_at_end):
         return "it serves whole texts that attend to themselves, T = S"
     if 4 * _block(windows) >= call.places.S:

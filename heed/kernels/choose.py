@@ -79,7 +79,7 @@ def choose(call: Call) -> tuple[str | None, tuple[tuple[str, str], ...]]:
     """The first kernel that can serve the call (None: the reference), and why others cannot."""
     refusals: list[tuple[str, str]] = []
     for name, kernel in KERNELS.items():
-        reason = "it is switched off" if name in _off else kernel.refusal(call)
+        reason = switched_off(name) or kernel.refusal(call)
         if reason is None:
             return name, tuple(refusals)
         refusals.append((name, reason))
@@ -89,6 +89,11 @@ def choose(call: Call) -> tuple[str | None, tuple[tuple[str, str], ...]]:
 def is_on(name: str) -> bool:
     """Whether a kernel may be chosen."""
     return name not in _off
+
+
+def switched_off(name: str) -> str | None:
+    """Why a kernel may not be chosen; None where it may."""
+    return "it is switched off" if name in _off else None
 
 
 @contextmanager

@@ -9,28 +9,22 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from heed.kernels.ability import forward_mode, needs_grad
+from heed.kernels.refusing import more_than_context, other_weights
 from heed.records import Call
 from heed.visible import Causal, Visible
 
 
 def refusal(call: Call) -> str | None:
     """Why this kernel cannot serve the call; None where it can."""
-    if call.need != "context":
-        return f"the {call.need} was asked for, and fused attention forms none"
-    if call.family != "dot":
-        return f"it computes dot products, not {call.family} scores"
-    if call.align != "softmax":
-        return f"it normalises by softmax, not {call.align}"
+    reason = other_weights(call, "dot") or more_than_context(call)
+    if reason is not None:
+        return reason
     if call.gain is not None:
         return "it cannot multiply the weights by a gain"
     if call.even and needs_grad(call.q, call.k, call.v, call.bias):
         return (
             "a log-sum, which its gradients take, cannot count energies that are all one low number"
         )
-    if call.past:
-        return "it cannot hand earlier weights to the next step"
-    if call.read != "blend":
-        return f"it gathers values; a {call.read} does not"
     return forward_mode()
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from heed.kernels.ability import recorded, transformed
 from heed.kernels.look import native
 from heed.kernels.looping import Rows, first_alone
+from heed.kernels.refusing import more_than_context, other_weights
 from heed.records import Call
 
 
@@ -31,12 +32,11 @@ def refusal(call: Call) -> str | None:
         return "a compiler or a trace must see the products"
     if getattr(call.k.grad_fn, "rows", None) is None:
         return "it serves memories made for the steps of a loop that learns"
-    if call.family != "dot" or call.need != "context":
-        return "it computes the context of dot products alone"
+    reason = other_weights(call, "dot") or more_than_context(call)
+    if reason is not None:
+        return reason
     if not call.q.is_cpu:
         return "it runs on the CPU"
-    if call.align != "softmax" or call.read != "blend" or call.past:
-        return "it knows softmax and blend, and no past"
     if call.gain is not None or call.bias is not None or call.sinks or call.dropout:
         return "it knows no gain, bias, sinks or dropout"
     if call.visible is not None and not (call.clean and call.visible.about_keys_alone):

@@ -116,7 +116,7 @@ def test_others_may_use_a_gathered_memory_too() -> None:
     ("changes", "reason"),
     [
         ({"family": "additive"}, "dot products"),
-        ({"need": "weight"}, "context"),
+        ({"need": "weight"}, "the weight was asked for"),
         ({"align": "sparsemax"}, "softmax"),
         ({"dropout": 0.1}, "dropout"),
         ({"bias": torch.zeros(1, 1, 1, S)}, "bias"),

@@ -209,7 +209,7 @@ def test_a_gain_and_a_window_around_a_centre() -> None:
     ("name", "asked", "reason"),
     [
         ("additive", Summary(), "not additive scores"),
-        ("sparsemax", Summary(), "by softmax; not sparsemax"),
+        ("sparsemax", Summary(), "by softmax, not sparsemax"),
         ("scaled-dot", Summary(top=9), "at most the 8 largest"),
     ],
 )

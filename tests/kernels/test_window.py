@@ -202,7 +202,7 @@ def test_by_name_it_serves_long_texts_and_not_short_ones(name: str) -> None:
         ({"family": "additive"}, "not additive scores"),
         ({"align": "sparsemax"}, "not sparsemax"),
         ({"need": "weight"}, "the weight was asked for"),
-        ({"past": True}, "hands nothing"),
+        ({"past": True}, "earlier weights"),
         ({"read": "pointer"}, "gathers values"),
         ({"sinks": 1}, "stand nowhere"),
         ({"bias": torch.zeros(1)}, "cannot add a bias"),
@@ -211,7 +211,7 @@ def test_by_name_it_serves_long_texts_and_not_short_ones(name: str) -> None:
         ({"visible": heed.window(3) | heed.causal()}, "no window"),
         ({"visible": heed.window(3) & ~heed.causal()}, "no other mask"),
         ({"visible": heed.window(30)}, "short enough"),
-        ({"q": torch.zeros(1, 1, 100, 8).double()}, "not torch.float64"),
+        ({"q": torch.zeros(1, 1, 100, 8).double()}, "not float64"),
     ],
 )
 def test_says_why_not(options: dict[str, object], words: str) -> None:

@@ -15,6 +15,13 @@ from heed.kernels.additive import native, operator, steps
 from heed.kernels.additive.comparing import compares, energies
 from heed.kernels.additive.plan import plan
 from heed.kernels.linear.native import mark
+from heed.kernels.refusing import (
+    additions,
+    long_numbers,
+    more_than_context,
+    other_weights,
+    several_dtypes,
+)
 from heed.kernels.strides import dense
 from heed.records import Call
 
@@ -23,34 +30,25 @@ __all__ = ["WIDEST", "again", "compares", "energies", "prepare", "refusal", "run
 WIDEST = 2048
 """The largest D and R on a GPU: a tile holds whole rows of values."""
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
 
 def refusal(call: Call) -> str | None:
     """Why this kernel cannot serve the call; None where it can."""
-    if call.family != "additive":
-        return f"it computes additive scores, not {call.family} ones"
-    if call.need != "context":
-        return f"the {call.need} was asked for, and fused attention forms none"
-    if call.align != "softmax":
-        return f"it normalises by softmax, not {call.align}"
-    if call.read != "blend":
-        return f"it gathers values; a {call.read} does not"
-    if call.past:
-        return "it cannot hand earlier weights to the next step"
-    if call.bias is not None or call.sinks:
-        return "it cannot add a bias, nor keys that stand nowhere"
-    return _unfit(call) or transformed()
+    return (
+        other_weights(call, "additive")
+        or more_than_context(call)
+        or additions(call)
+        or _unfit(call)
+        or transformed()
+    )
 
 
 def _unfit(call: Call) -> str | None:
     """Why the tensors do not suit this kernel; None where they do."""
     q, k, v = call.q, call.k, call.v
-    dtype = _lowered(call)
-    if dtype is None and not q.dtype == k.dtype == v.dtype:
-        return "queries, keys and values differ in dtype"
-    if q.dtype not in _DTYPES:
-        return f"its numbers are float32 or shorter, not {str(q.dtype).removeprefix('torch.')}"
+    reason = several_dtypes(q, k, v) if _lowered(call) is None else None
+    reason = reason or long_numbers(q)
+    if reason is not None:
+        return reason
     if q.device.type == "cpu":
         return native.refusal(q, k, v)
     if max(q.shape[3], v.shape[3]) > WIDEST:

@@ -18,11 +18,10 @@ from heed.kernels import native as library
 from heed.kernels.ability import many_in_one, needs_grad, no_triton, transformed
 from heed.kernels.additive import native
 from heed.kernels.additive.operator import watched
+from heed.kernels.refusing import SHORT
 
 WIDEST = 2048
 """The largest D on a GPU, as for additive attention: a block keeps one maximum per 64 of it."""
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def compares(q: Tensor, k: Tensor) -> bool:
@@ -31,7 +30,7 @@ def compares(q: Tensor, k: Tensor) -> bool:
         return False
     if q.device.type == k.device.type == "cpu":
         return q.dtype == k.dtype == torch.float32 and library.missing() is None
-    fits = q.device == k.device and q.dtype == k.dtype and q.dtype in _DTYPES
+    fits = q.device == k.device and q.dtype == k.dtype and q.dtype in SHORT
     return fits and q.shape[3] <= WIDEST and no_triton(q.device) is None
 
 

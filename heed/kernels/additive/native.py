@@ -14,6 +14,7 @@ from heed.errors import ShapeError
 from heed.kernels import native
 from heed.kernels.additive import plain
 from heed.kernels.additive.plan import Plan
+from heed.kernels.refusing import long_numbers
 from heed.kernels.strides import broadcast, dense
 
 PAD, ROWS = 16, 8  # as in native.c
@@ -21,7 +22,6 @@ TASKS = 16
 """The fewest tasks of a backward pass, where there are rows enough. It is cut by shapes alone, so
 that the sums do not depend on the number of threads."""
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _CALL = "25qd21qd"  # struct call of native.c
 _forward = native.Function("heed_additive_forward", _CALL + "2q")
 _backward = native.Function("heed_additive_backward", _CALL + "15q")
@@ -31,9 +31,8 @@ _kept = native.Function("heed_additive_kept", "4qd")
 
 def refusal(q: Tensor, k: Tensor, v: Tensor) -> str | None:
     """Why the CPU cannot serve these tensors; None where it can."""
-    for x in (q, k, v):
-        if x.dtype not in _DTYPES:
-            return f"its numbers are float32 or shorter, not {str(x.dtype).removeprefix('torch.')}"
+    if (reason := long_numbers(q, k, v)) is not None:
+        return reason
     missing = native.missing()
     if missing is not None and q.shape[2] * k.shape[2] * q.shape[3] < plain.WORTH_IT:
         return f"{missing}; PyTorch serves instead, and for so few elements the reference does"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels.ability import lowered, needs_grad, no_triton, transformed
+from heed.kernels.refusing import other_weights, several_dtypes
 from heed.kernels.sight import Sight, sight
 from heed.kernels.statistics.operator import rows as rows_of
 from heed.kernels.statistics.operator import statistics
@@ -23,10 +24,10 @@ MOST = 8  # of the largest weights
 
 def refusal(call: Call, asked: Summary) -> str | None:
     """Why this kernel cannot serve the call; None where it can."""
-    if call.family != "dot":
-        return f"it computes dot products, not {call.family} scores"
-    if call.align != "softmax" or call.past:
-        return f"it normalises each row by softmax; not {call.align}, nor after a past"
+    if (reason := other_weights(call, "dot")) is not None:
+        return reason
+    if call.past:
+        return "earlier weights move the energies of later queries, and it forms none"
     if call.even:
         return "a log-sum cannot count energies that are all one low number"
     if call.q.dtype == torch.float64 and call.q.is_cuda:
@@ -94,9 +95,9 @@ def apart(call: Call, name: str, asked: Summary) -> str | None:
         return "a gradient may be asked of the context, and one pass keeps nothing for it"
     if call.dropout:
         return "it drops none of the weights"
-    alike = call.q.dtype == call.k.dtype == call.v.dtype
-    if not alike and not torch.is_autocast_enabled("cuda"):
-        return "queries, keys and values differ in dtype"
+    reason = several_dtypes(call.q, call.k, call.v)
+    if reason is not None and not torch.is_autocast_enabled("cuda"):
+        return reason
     if call.v.shape[-1] > WIDEST:
         return f"it gathers at most {WIDEST} numbers; these values are {call.v.shape[-1]} wide"
     return refusal(call, asked) or no_triton(call.q.device)

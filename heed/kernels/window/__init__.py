@@ -14,6 +14,7 @@ from torch import Tensor
 from heed.kernels.ability import lowered, transformed
 from heed.kernels.looping import Rows
 from heed.kernels.native import unbuilt
+from heed.kernels.refusing import additions, long_numbers, more_than_context, other_weights
 from heed.kernels.sight import Sight, sight
 from heed.kernels.window import operator, steps
 from heed.kernels.window.geometry import Geometry
@@ -23,21 +24,17 @@ from heed.visible import Causal, Coarse, Near, Window, conjuncts
 WIDEST = 8192
 """The largest D and R on a GPU: a single query's row is held whole."""
 
-HALVES = (torch.bfloat16, torch.float16)
 LAST = 2**31 - 1
 
 
 def refusal(call: Call) -> str | None:
     """Why this kernel cannot serve the call; None where it can."""
-    if call.need != "context":
-        return f"the {call.need} was asked for, and windows form none"
-    if call.family != "dot":
-        return f"it computes dot products, not {call.family} scores"
-    if call.align != "softmax":
-        return f"it normalises by softmax, not {call.align}"
-    if call.past or call.read != "blend":
-        return "it gathers values, and hands nothing to the next step"
-    return _no_window(call) or _no_machine(call)
+    return (
+        other_weights(call, "dot")
+        or more_than_context(call)
+        or _no_window(call)
+        or _no_machine(call)
+    )
 
 
 def _no_window(call: Call) -> str | None:
@@ -51,8 +48,8 @@ def _no_window(call: Call) -> str | None:
         return "there is no window"
     if coarse is not None and (narrow or coarse.sinks or call.bias is not coarse.bias):
         return "it cannot add a bias, a second window or keys that stand nowhere to blocks"
-    if coarse is None and (call.bias is not None or call.sinks):
-        return "it cannot add a bias, nor keys that stand nowhere"
+    if coarse is None and (reason := additions(call)) is not None:
+        return reason
     if sum(isinstance(x, Near) for x in parts) > 1:
         return "it knows one predicted window, not several"
     if not all(isinstance(x, Window | Near | Causal) or x.about_keys_alone for x in parts):
@@ -76,8 +73,8 @@ def _too_short(call: Call, coarse: Coarse | None, narrow: list[Window | Near]) -
 def _no_machine(call: Call) -> str | None:
     """Why this machine or these tensors do not suit it; None where they do."""
     q, D, R = call.q, call.q.shape[3], call.v.shape[3]
-    if q.dtype != torch.float32 and q.dtype not in HALVES:
-        return f"it takes float32 and narrower numbers, not {q.dtype}"
+    if (reason := long_numbers(q)) is not None:
+        return reason
     if call.gain is not None and call.gain.sigma == 0:
         return "a gain without spread is no number"
     if q.device.type != "cpu" and not 0 < min(D, R) <= max(D, R) <= WIDEST:
