@@ -11,7 +11,6 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from heed import atomic
 from heed.attention.following import Text, When, fields, of_fields
 from heed.attention.watched import Records, Watched, Words
 from heed.errors import HeedError, Refused
@@ -184,21 +184,17 @@ def _write(
     text += b" " * (-len(text) % 8)
     if len(text) > LARGEST_TEXT:
         raise Refused(f"this watch has too many records or words for one file: {len(text):,} bytes")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+
+    def parts() -> Iterator[bytes | memoryview]:
+        yield len(text).to_bytes(8, "little") + text
+        for x in (x for size in (8, 4, 2) for x in numbers(size)):
+            plain = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            yield memoryview(cast(Any, plain.numpy()))
+
     try:
-        with beside.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for x in (x for size in (8, 4, 2) for x in numbers(size)):
-                plain = x.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-                file.write(memoryview(cast(Any, plain.numpy())))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        atomic.replace(path, parts())
     except OSError as error:
         raise Refused(f"cannot write '{path}': {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            beside.unlink()
 
 
 def load_watch(path: str | os.PathLike[str]) -> Watched:

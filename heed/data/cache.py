@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from heed import atomic
 from heed.errors import Refused
 
 VERSION = 1
@@ -166,7 +167,7 @@ class Writer(AbstractContextManager["Writer"]):
         (self.folder / f"{self.name}.json").unlink(missing_ok=True)
         for path in sorted(self._part.iterdir(), key=lambda path: path.suffix == ".json"):
             path.replace(self.folder / path.name)
-        _sync(self.folder)
+        atomic.sync(self.folder)
 
 
 def write(
@@ -257,13 +258,3 @@ def _mapped(path: str, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
             "were written; remove it"
         )
     return np.asarray(np.memmap(path, dtype, "r")) if count else np.zeros(0, dtype)
-
-
-def _sync(folder: Path) -> None:
-    """Write a folder to the disk, and with it the renames in it."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

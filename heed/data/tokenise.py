@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from heed import atomic
 from heed.data import vocabulary
 from heed.data.vocabulary import BOS, EOS, KINDS, PAD, SPACE, SPECIALS, UNK, WHITE, Kind
 from heed.errors import Refused, UnknownName
@@ -46,7 +47,7 @@ class Ruled:
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json, whole or not at all."""
-        write_rules(path, self._tokenizer.to_str(pretty=True))
+        atomic.replace(Path(path), [self._tokenizer.to_str(pretty=True).encode()])
 
 
 class Tokeniser(Ruled):
@@ -160,21 +161,6 @@ class Tokeniser(Ruled):
         """Load what `save` wrote. Rules other than heed's own are refused: a file is only data."""
         tokenizer, kind = vocabulary.parse(read_rules(path), path)
         return cls(tokenizer, kind)
-
-
-def write_rules(path: str | Path, rules: str) -> None:
-    """Write a tokenizer.json, whole or not at all."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(rules)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def read_rules(path: str | Path) -> str:

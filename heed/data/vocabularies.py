@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, processors
 
+from heed import atomic
 from heed.data import vocabulary_files
 from heed.data.panics import hushed, tried
-from heed.data.tokenise import write_rules
 from heed.data.vocabulary_files import LONGEST, Given
 from heed.errors import Refused
 
@@ -124,7 +124,7 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all."""
-        write_rules(path, self.tokenizer.to_str())
+        atomic.replace(path, [self.tokenizer.to_str().encode()])
 
     def files(self) -> dict[str, bytes]:
         """tokenizer.json and what must stand beside it, for Hugging Face to read."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from tokenizers import processors
 from torch import Tensor
 
+from heed import atomic
 from heed.data import vocabularies
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
@@ -240,15 +241,15 @@ def _their_config(found: Loaded) -> dict[str, Any]:
 def _write(target: Path, files: Mapping[str, bytes], named: Mapping[str, Tensor]) -> None:
     """Write the whole folder, or nothing of it."""
     durable.make_folder(target.parent)
-    draft = durable.aside(target)
+    draft = atomic.aside(target)
     try:
         os.mkdir(draft)
         for name, data in files.items():
             durable.write(draft / name, [data])
         durable.write(draft / "model.safetensors", tensors.parts(named))
-        durable.sync(draft)
+        atomic.sync(draft)
         os.rename(draft, target)  # an empty folder gives way
     except BaseException:
         durable.remove(draft)
         raise
-    durable.sync(target.parent)
+    atomic.sync(target.parent)

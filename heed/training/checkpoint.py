@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from heed import atomic
 from heed.errors import HeedError, Refused
 from heed.training import durable
 from heed.training.durable import Damaged
@@ -54,13 +55,13 @@ def save(
         if not GROUP.fullmatch(group):
             raise Refused(f"a group of tensors cannot be called {group!r}; use small letters")
     durable.make_folder(folder.parent)
-    draft, former = durable.aside(folder), durable.aside(folder, "was")
+    draft, former = atomic.aside(folder), atomic.aside(folder, "was")
     try:
         _fill(draft, tensors, facts)
         if os.path.lexists(folder):
             os.rename(folder, former)
         os.rename(draft, folder)
-        durable.sync(folder.parent)
+        atomic.sync(folder.parent)
     except BaseException:
         _take_back(folder, former)
         durable.remove(draft)
@@ -79,7 +80,7 @@ def _fill(
     }
     files[FACTS] = durable.write(draft / FACTS, [durable.dump_json(dict(facts), draft / FACTS)])
     durable.write(draft / MANIFEST, [_seal(_manifest(files), draft)])
-    durable.sync(draft)
+    atomic.sync(draft)
 
 
 def _manifest(files: Mapping[str, durable.Digest]) -> dict[str, Any]:
@@ -206,7 +207,7 @@ def forget(checkpoints: Path, unwanted: Callable[[dict[str, Any]], bool]) -> Non
 
 def _discard(folder: Path) -> None:
     """Rename it first, so that a half-removed checkpoint is never taken for a damaged one."""
-    gone = durable.aside(folder)
+    gone = atomic.aside(folder)
     os.rename(folder, gone)
     durable.remove(gone)
 

@@ -1,7 +1,6 @@
-"""Files that after a crash, a kill or a full disk are as they were before, or complete; never half.
+"""What a run keeps, written to outlast a crash, a kill or a full disk, and read with suspicion.
 
-What is written goes to a temporary name beside its place, is synced, and then renamed, which a
-file system does at once or not at all. Nothing here is pickled, and no link is followed.
+Files are written as heed/atomic.py says, and hashed. Nothing is pickled, and no link is followed.
 """
 
 from __future__ import annotations
@@ -9,15 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
-import secrets
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from heed import atomic
 from heed.errors import HeedError, Refused
 
 LIMIT = 2 * 2**20
@@ -28,8 +26,6 @@ DEPTH = 64
 
 # Large enough for few calls, small enough that what was hashed is still cached when written.
 CHUNK = 2**20
-
-TEMPORARY = re.compile(r".+\.tmp-[0-9a-f]{8}")
 
 
 class Damaged(HeedError):
@@ -43,61 +39,24 @@ class Digest(NamedTuple):
     sha256: str
 
 
-def aside(path: Path, mark: str = "tmp") -> Path:
-    """A fresh name beside a path, not drawn by `random`, whose state belongs to the training."""
-    return path.with_name(f"{path.name}.{mark}-{secrets.token_hex(4)}")
-
-
 def write(path: Path, parts: Iterable[bytes | memoryview]) -> Digest:
     """Write a new file, one part after the other, and sync it; hashed in the same pass."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    file = os.open(path, flags, 0o666)
     digest, size = hashlib.sha256(), 0
-    try:
+
+    def hashed() -> Iterator[memoryview]:
+        nonlocal size
         for part in parts:
             for piece in _pieces(memoryview(part)):
                 digest.update(piece)
                 size += len(piece)
-                write_all(file, piece)
-        os.fsync(file)
-    except OSError as error:
-        error.filename = error.filename or str(path)  # "no space left" should say where
-        raise
-    finally:
-        os.close(file)
+                yield piece
+
+    atomic.write(path, hashed())
     return Digest(size, digest.hexdigest())
 
 
 def _pieces(part: memoryview) -> Iterable[memoryview]:
     return (part[start : start + CHUNK] for start in range(0, len(part), CHUNK))
-
-
-def write_all(file: int, piece: memoryview) -> None:
-    """Write to a descriptor until nothing is left: a call may take only a part."""
-    while piece:
-        piece = piece[os.write(file, piece) :]
-
-
-def replace(path: Path, parts: Iterable[bytes | memoryview]) -> Digest:
-    """Write a file, or replace one, atomically."""
-    draft = aside(path)
-    try:
-        digest = write(draft, parts)
-        os.replace(draft, path)
-    except BaseException:
-        remove(draft)
-        raise
-    sync(path.parent)
-    return digest
-
-
-def sync(folder: Path) -> None:
-    """Sync a folder, so that the names in it last as the files do."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def make_folder(path: Path) -> None:
@@ -110,25 +69,22 @@ def make_folder(path: Path) -> None:
     except FileExistsError as error:
         if not path.is_dir():
             raise Refused(f"{path} is in the way: a folder is needed there") from error
-    sync(path.parent)
+    atomic.sync(path.parent)
 
 
 def remove(path: Path) -> None:
     """Remove a file, a link or a folder as far as that goes; what stays is swept later."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-        return
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return
+    else:
+        atomic.discard(path)
 
 
 def sweep(folder: Path) -> None:
     """Remove what was left half-written in a folder, where no other process may be writing."""
     if folder.is_dir():
         for name in os.listdir(folder):
-            if TEMPORARY.fullmatch(name):
+            if atomic.TEMPORARY.fullmatch(name):
                 remove(folder / name)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from torch import Tensor
 
+from heed import atomic
 from heed.errors import Refused
 from heed.training import checkpoint, durable, tensors
 from heed.training.durable import LIMIT, Damaged
@@ -169,7 +170,7 @@ class RunFolder:
         """Write a file atomically, and make the folder for it."""
         path = self.inside(name)
         durable.make_folder(path.parent)
-        durable.replace(path, [data])
+        atomic.replace(path, [data])
         return path
 
     def write_text(self, name: str | Path, text: str) -> Path:
@@ -203,7 +204,7 @@ class RunFolder:
 
     def save_model(self, named: Mapping[str, Tensor]) -> Path:
         """Write model.safetensors atomically; tied tensors are written once."""
-        durable.replace(self.inside(self.model), tensors.parts(named))
+        atomic.replace(self.inside(self.model), tensors.parts(named))
         return self.model
 
     def load_model(self) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from heed import atomic
 from heed.training import durable
 
 Scores = Mapping[str, Any]
@@ -102,7 +103,7 @@ class Journal:
                 lines = file.readlines()
             kept = [line for line in lines if (e := _entry(line)) and e["step"] <= step]
             if kept != lines:
-                durable.replace(self.path, [b"".join(kept)])
+                atomic.replace(self.path, [b"".join(kept)])
 
     def close(self) -> None:
         """Write down what still waits; a later `write` opens the journal again."""
@@ -124,7 +125,7 @@ class Journal:
         file = self._open() if self._file is None else self._file
         before = os.fstat(file).st_size
         try:
-            durable.write_all(file, memoryview(line))
+            atomic.write_all(file, memoryview(line))
         except BaseException:
             os.ftruncate(file, before)
             raise

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
+from heed import atomic
 from heed.errors import Refused
 from heed.viewing.panels import Panel
 from heed.viewing.terminal import Range, cut, shown
@@ -162,15 +161,8 @@ def drawing(width: float, height: float, about: str, body: str, style: str = STY
 def write(path: str | Path, content: bytes) -> None:
     """Write all of a file or nothing: a reader never sees half of it."""
     path = Path(path)
-    partial = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".heed-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(partial, 0o644)  # mkstemp makes a file that only its owner may read
-        os.replace(partial, path)
+        atomic.replace(path, [content])
     except OSError as error:
-        if partial:
-            os.unlink(partial)
         raise Refused(f"cannot write '{path}': {error.strerror}") from error

@@ -1,6 +1,5 @@
 """Files that are there whole or not at all, and JSON that is read with suspicion."""
 
-import errno
 import hashlib
 import json
 import os
@@ -20,34 +19,6 @@ def test_a_file_is_hashed_as_it_is_written(tmp_path: Path) -> None:
     assert data == b"".join(bytes(part) for part in parts)
     assert digest == (len(data), hashlib.sha256(data).hexdigest())
     assert durable.digest_of(tmp_path / "a") == digest
-
-
-def test_a_call_that_takes_only_a_part_is_called_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: whole(file, data[:7]))
-    durable.write(tmp_path / "a", [b"a line that is longer than that"])
-    assert (tmp_path / "a").read_bytes() == b"a line that is longer than that"
-
-
-def test_replacing_leaves_the_old_or_the_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a"
-    durable.replace(path, [b"old"])
-
-    def full(file: int, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        with pytest.raises(OSError, match=r"No space left on device: '.*/a\.tmp-[0-9a-f]{8}'"):
-            durable.replace(path, [b"new"])
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["a"]
-    durable.replace(path, [b"new"])
-    assert path.read_bytes() == b"new"
 
 
 def test_a_sweep_takes_leftovers_and_nothing_else(tmp_path: Path) -> None:

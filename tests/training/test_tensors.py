@@ -10,13 +10,14 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from heed import atomic
 from heed.errors import Refused
-from heed.training import durable, tensors
+from heed.training import tensors
 from heed.training.durable import Damaged
 
 
 def write(path: Path, named: dict[str, Tensor]) -> Path:
-    durable.replace(path, tensors.parts(named))
+    atomic.replace(path, tensors.parts(named))
     return path
 
 
