@@ -21,7 +21,7 @@ from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.data.vocabulary import SPACE
 from heed.errors import Refused
-from heed.tasks.cutting import MOST, check_size, read_vocabulary
+from heed.tasks.cutting import MOST, own_or_borrowed
 
 
 class Marks(NamedTuple):
@@ -97,14 +97,8 @@ def load_text(path: Path, symbols: int = MOST) -> Text:
 
     symbols  how many it may have; a larger file is not read
     """
-    check_size(path, symbols)
-    try:
-        return Verbatim.load(path)
-    except Refused as error:
-        found = read_vocabulary(path, symbols)
-        if found is None:
-            raise error from None
-    return Borrowed(found, str(path))
+    found = own_or_borrowed(Verbatim.load, path, symbols)
+    return Borrowed(found, str(path)) if isinstance(found, Vocabulary) else found
 
 
 def marks_of(text: Text) -> Marks:
@@ -186,15 +180,10 @@ def load_hiding(path: Path, symbols: int | None = None) -> Hiding:
 
     symbols  that the model has; None: as many as the vocabulary
     """
-    most = MOST if symbols is None else symbols
-    check_size(path, most)
-    try:
-        return Tokeniser.load(path)
-    except Refused as error:
-        found = read_vocabulary(path, most)
-        if found is None:
-            raise error from None
-    return Renumbered(found, symbols or found.size, str(path))
+    found = own_or_borrowed(Tokeniser.load, path, MOST if symbols is None else symbols)
+    if isinstance(found, Vocabulary):
+        return Renumbered(found, symbols or found.size, str(path))
+    return found
 
 
 def symbols_of(tokeniser: Hiding) -> Symbols:

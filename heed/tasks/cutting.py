@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from heed.data import vocabularies
 from heed.data.letters import Letters
@@ -16,6 +16,7 @@ from heed.errors import HeedError, Refused
 
 MOST = 2_000_000  # symbols of a vocabulary
 Gathers = Literal["first", "last"]
+Own = TypeVar("Own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +68,27 @@ def load_cutting(path: Path, symbols: int = MOST) -> Cutting:
 
     symbols  how many it may have; a larger file is not read
     """
-    check_size(path, symbols)
-    try:
-        return Cutting(Tokeniser.load(path))
-    except Refused as error:
-        found = read_vocabulary(path, symbols)
-        if found is None:
-            raise error from None
-        return Cutting(found)
+    return Cutting(own_or_borrowed(Tokeniser.load, path, symbols))
 
 
-def check_size(path: Path, symbols: int) -> None:
-    """Refuse a file that is too large for so many symbols, before it is read."""
+def own_or_borrowed(load: Callable[[Path], Own], path: Path, symbols: int) -> Own | Vocabulary:
+    """What heed's own `load` reads in a tokenizer.json, or the vocabulary of a pretrained model.
+
+    Where it is neither, heed's own loader says why. A file too large for so many symbols is not
+    read.
+    """
     if path.is_file() and path.stat().st_size > min(LARGEST, vocabularies.largest(symbols)):
         raise Refused(f"{path}: too large for a tokeniser of {symbols:,} symbols")
+    try:
+        return load(path)
+    except Refused as error:
+        found = _read_vocabulary(path, symbols)
+        if found is None:
+            raise error from None
+        return found
 
 
-def read_vocabulary(path: Path, symbols: int = MOST) -> Vocabulary | None:
+def _read_vocabulary(path: Path, symbols: int) -> Vocabulary | None:
     """The vocabulary of a pretrained model in a tokenizer.json; None: there is none in it."""
     if not path.is_file():
         return None
