@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from heed.running.compare import Cell
-    from heed.running.stories.story import Story
+    from heed.running.stories.story import AnyStory
 
 EXAMPLES = (
     "heed compare grammar --attention additive,general,local-p/general,none\n\n"
@@ -82,7 +82,7 @@ def run(
         raise typer.Exit(1)
 
 
-def tell(cells: list[Cell], told: Story, console: Console) -> None:
+def tell(cells: list[Cell], told: AnyStory, console: Console) -> None:
     """The table, as on the page."""
     from heed.cli.tables import drawn
 

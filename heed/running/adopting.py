@@ -31,7 +31,7 @@ from heed.running.stories import story
 from heed.running.stories.classify import Label
 from heed.running.stories.language_model import LanguageConfig
 from heed.running.stories.pretrain import PretrainConfig
-from heed.running.stories.story import Config, Run
+from heed.running.stories.story import AnyRun, Config, Run
 from heed.tasks import language_model
 from heed.tasks.borrowing import Borrowed, Renumbered
 from heed.tasks.cutting import Cutting, Gathers, Words
@@ -57,7 +57,7 @@ class LabelConfig(Config):
     label: None = None
 
 
-def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> Run:
+def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> AnyRun:
     """The model of a pretrained folder, ready to work.
 
     asked  the options of whoever asks, where a model can do more than one thing

@@ -30,7 +30,7 @@ from heed.running.preparing import there
 from heed.running.recipe import check, resolve, with_attention
 from heed.running.showing import show
 from heed.running.stories import story
-from heed.running.stories.story import Story
+from heed.running.stories.story import AnyStory
 from heed.running.train import Trained, train
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Block, Value
@@ -46,7 +46,7 @@ class Cell:
     memory: float | None = None  # the peak beyond what was held before, MiB, if it trained now
     error: str = ""
 
-    def row(self, told: Story) -> list[Value]:
+    def row(self, told: AnyStory) -> list[Value]:
         """Its values in the story's columns."""
         if self.trained is None:
             return [self.mechanism, *[None] * (len(told.columns) - 1)]
@@ -194,7 +194,7 @@ def _outcome(cell: Cell) -> str:
     )
 
 
-def _written(cells: list[Cell], folder: Path, told: Story, device: str) -> Work[None]:
+def _written(cells: list[Cell], folder: Path, told: AnyStory, device: str) -> Work[None]:
     good = [cell for cell in cells if cell.trained is not None]
     data = [
         {"mechanism": c.mechanism, "memory": c.memory, "error": c.error}
@@ -209,7 +209,7 @@ def _written(cells: list[Cell], folder: Path, told: Story, device: str) -> Work[
         yield Note(f"{folder / 'page.html'} shows the table, the curves and where each one looks")
 
 
-def page(cells: Sequence[Cell], told: Story, device: str = "cpu") -> Page:
+def page(cells: Sequence[Cell], told: AnyStory, device: str = "cpu") -> Page:
     """The table, what the task has to say of it, and one example as each mechanism sees it."""
     good = {cell.mechanism: cell.trained for cell in cells if cell.trained is not None}
     blocks: list[Block] = [Table(told.columns, [cell.row(told) for cell in cells])]

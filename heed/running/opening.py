@@ -19,14 +19,14 @@ from heed.running.complaining import check_keys, complaint
 from heed.running.hub import folder_of
 from heed.running.shards import is_pretrained
 from heed.running.stories import story
-from heed.running.stories.story import Config, Run, Story
+from heed.running.stories.story import AnyRun, AnyStory, Config, Run
 from heed.training.folder import RunFolder
 from heed.training.tensors import header, tied
 
 __all__ = ["Run", "check_weights", "checked", "fits", "open_run", "read_config"]
 
 
-def open_run(path: Path, device: torch.device, asked: Collection[str] = ()) -> Run:
+def open_run(path: Path, device: torch.device, asked: Collection[str] = ()) -> AnyRun:
     """The model of a run, or of a pretrained folder, ready to work.
 
     path   a folder, or a pretrained model's name at the Hugging Face hub
@@ -43,7 +43,7 @@ def open_run(path: Path, device: torch.device, asked: Collection[str] = ()) -> R
     return Run(folder, config, told.worker(model.to(device), tokens, config, device), told)
 
 
-def checked(path: Path) -> tuple[RunFolder, Any, Story, Any]:
+def checked(path: Path) -> tuple[RunFolder, Any, AnyStory, Any]:
     """A run whose weights are there and fit: its folder, config, story and tokenisers."""
     folder = RunFolder.open(path)
     config = read_config(folder)

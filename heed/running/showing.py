@@ -21,7 +21,7 @@ from heed.models.pretrained import describe
 from heed.running.devices import chosen
 from heed.running.opening import fits, open_run
 from heed.running.shards import Shelf, is_pretrained
-from heed.running.stories.story import Listened, Run, Shown
+from heed.running.stories.story import AnyRun, Listened, Shown
 from heed.tasks.looking import Pass, passes
 from heed.training import checkpoint
 from heed.viewing.atlas import Take
@@ -52,7 +52,7 @@ class Subject(Protocol):
 class OfRun:
     """A run, one of its checkpoints, or a pretrained folder that heed has a model for."""
 
-    def __init__(self, run: Run, name: str) -> None:
+    def __init__(self, run: AnyRun, name: str) -> None:
         self.run, self.name = run, name
 
     def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
@@ -126,7 +126,7 @@ def opened(path: Path, device: str = "auto") -> Subject:
     return OfRun(open_run(path, where), name)
 
 
-def _at_step(path: Path, device: torch.device) -> Run:
+def _at_step(path: Path, device: torch.device) -> AnyRun:
     """A run with the weights that one of its checkpoints holds."""
     run = open_run(path.parent.parent, device)
     weights = run.folder.inside(path / "model.safetensors")
@@ -186,7 +186,7 @@ def show(
     """
     subject = opened(path, device)
     if isinstance(subject, OfRun) and all(len(text.encode()) <= LONG for text in texts):
-        return subject.run.story.show(subject.run, texts, every=every)
+        return list(subject.run.story.show(subject.run, texts, every=every))
     return [replace(look, every=every) for look in subject.looks(texts)]
 
 

@@ -20,7 +20,7 @@ from heed.running.events import Note
 from heed.running.hub import folder_of
 from heed.running.opening import checked
 from heed.running.shards import is_pretrained
-from heed.running.stories.story import Start, Story
+from heed.running.stories.story import AnyStory, Start
 from heed.training.progress import load_weights
 
 SHAPED = (
@@ -144,7 +144,7 @@ def _told(value: Any) -> str:
     return json.dumps(value)
 
 
-def begin(model: nn.Module, start: Start, told: Story) -> Note | None:
+def begin(model: nn.Module, start: Start, told: AnyStory) -> Note | None:
     """Copy a start's weights into a model; if not all are taken, the note says which are new."""
     if told.whole and start.task == told.name:
         load_weights(model, start.weights)

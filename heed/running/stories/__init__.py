@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 
 from heed.errors import UnknownName
-from heed.running.stories.story import Story
+from heed.running.stories.story import AnyStory
 
 STORIES = {
     "translate": "translate",
@@ -22,9 +22,9 @@ STORIES = {
 
 
 @cache
-def story(task: str) -> Story:
+def story(task: str) -> AnyStory:
     """The story of a task."""
     if task not in STORIES:
         raise UnknownName("task", task, STORIES)
-    found: Story = import_module(f"{__name__}.{STORIES[task]}").STORY
+    found: AnyStory = import_module(f"{__name__}.{STORIES[task]}").STORY
     return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field, ValidationError, model_validator
@@ -52,6 +52,9 @@ from heed.viewing.blocks import Block, Charts, Value
 from heed.viewing.chart import BarChart, Bars
 from heed.viewing.looking import Look
 from heed.viewing.panels import of_heads
+
+if TYPE_CHECKING:
+    from heed.running.learner import Trained
 
 FEW = 5  # texts that are shown when none is given
 KNOWN = "spelled.known"  # the buffer of a network that reads letters
@@ -102,7 +105,10 @@ class ClassifyConfig(Config):
         )
 
 
-class Classifying(Story):
+ClassifyRun = Run[ClassifyConfig, Labeller]
+
+
+class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labeller]):
     """What running must know of classification."""
 
     name = "classify"
@@ -230,7 +236,7 @@ class Classifying(Story):
         return (yield from evaluated(worker, rows, stage=f"scoring {part}")).scores
 
     def evaluate(
-        self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
+        self, run: ClassifyRun, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
         """Score a kept part, or a file of labelled texts; options: text and label, its columns."""
         self.only(options, "out", *NAMES)
@@ -250,7 +256,7 @@ class Classifying(Story):
 
     def predict(
         self,
-        run: Run,
+        run: ClassifyRun,
         lines: Iterator[str],
         options: Mapping[str, Any],
         *,
@@ -262,7 +268,7 @@ class Classifying(Story):
         while chunk := list(islice(lines, at_once)):
             yield from map(Answer, run.worker.label(chunk, look=look))
 
-    def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
+    def show(self, run: ClassifyRun, texts: Sequence[str], *, every: bool) -> list[Shown]:
         """What was weighed in texts, or in a few that the run keeps."""
         rows = [Labelled(text, "") for text in texts] or examples_of(run.folder, run.config.labels)
         said = run.worker.label([row.text for row in rows], look=True)
@@ -272,21 +278,23 @@ class Classifying(Story):
             found.append(Shown(each, row.label, heads, every))
         return found
 
-    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+    def look(
+        self, run: ClassifyRun, texts: Sequence[str], given: Sequence[Look] = ()
+    ) -> list[Look]:
         """The label of each text, or of a few that the run keeps."""
         rows = [Labelled(text, "") for text in texts] or examples_of(run.folder, run.config.labels)
         return [look(run.worker, row.text, row.label) for row in rows]
 
-    def hear(self, run: Run, text: str) -> Heard:
+    def hear(self, run: ClassifyRun, text: str) -> Heard:
         """The attention that leads to the label while a text is read."""
         return labelled(run.worker, text)
 
-    def figured(self, trained: Any) -> list[Value]:
+    def figured(self, trained: Trained) -> list[Value]:
         """The values of `figures`."""
         (scores,) = trained.scores.values()
         return [scores.accuracy, scores.macro_f1, scores.loss]
 
-    def compared(self, trained: Mapping[str, Any]) -> list[Block]:
+    def compared(self, trained: Mapping[str, Trained]) -> list[Block]:
         """F1 of each label, side by side."""
         tested = {name: next(iter(each.scores.values())) for name, each in trained.items()}
         if not tested:

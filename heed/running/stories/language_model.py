@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -49,6 +49,9 @@ from heed.tasks.writer import Decoding, Writer
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
 from heed.viewing.looking import Look
+
+if TYPE_CHECKING:
+    from heed.running.learner import Trained
 
 FEW = 2  # openings that are shown when no text is given
 OPENING = 32  # symbols of each
@@ -95,7 +98,10 @@ class LanguageConfig(Config):
         return changed(self.decoding, changes)
 
 
-class Writing(Story):
+LanguageRun = Run[LanguageConfig, Writer]
+
+
+class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
     """What running must know of language modelling."""
 
     name = "language-model"
@@ -187,7 +193,7 @@ class Writing(Story):
         return found.scores
 
     def evaluate(
-        self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
+        self, run: LanguageRun, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
         """Score a run on a kept part or on files; options: overlap, symbols that are read again."""
         self.only(options, "out", "overlap")
@@ -200,7 +206,7 @@ class Writing(Story):
 
     def predict(
         self,
-        run: Run,
+        run: LanguageRun,
         lines: Iterator[str],
         options: Mapping[str, Any],
         *,
@@ -228,27 +234,29 @@ class Writing(Story):
             for found in writer.write(prompts, choice, max(best, samples)):
                 yield Answer(found, writer if look else None)
 
-    def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
+    def show(self, run: LanguageRun, texts: Sequence[str], *, every: bool) -> list[Shown]:
         """What it looks at while it reads texts, or the openings of the text it was judged on."""
         texts = [unescaped(text) for text in texts] or self._openings(run)
         return [shown(run.worker, text, every=every) for text in texts]
 
-    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+    def look(
+        self, run: LanguageRun, texts: Sequence[str], given: Sequence[Look] = ()
+    ) -> list[Look]:
         """What it looks at while it reads texts, of any length that it has places for."""
         texts = [unescaped(text) for text in texts] or self._openings(run)
         return [look(run.worker, text) for text in texts]
 
-    def _openings(self, run: Run) -> list[str]:
+    def _openings(self, run: LanguageRun) -> list[str]:
         texts = kept(run.folder, shown_part(run.folder))
         ids = run.worker.vocabulary.encode([text[: 8 * OPENING * FEW] for text in texts[:FEW]])
         cuts = [row[i : i + OPENING] for row in ids for i in range(0, OPENING * FEW, OPENING)]
         return [run.worker.vocabulary.decode(cut) for cut in cuts if cut][:FEW]
 
-    def hear(self, run: Run, text: str) -> Heard:
+    def hear(self, run: LanguageRun, text: str) -> Heard:
         """The words' attention to each other while a text is read."""
         return continued(run.worker, unescaped(text))
 
-    def figured(self, trained: Any) -> list[Value]:
+    def figured(self, trained: Trained) -> list[Value]:
         """The values of `figures`."""
         (scores,) = trained.scores.values()
         return [scores.loss, scores.perplexity, scores.bits_per_character]

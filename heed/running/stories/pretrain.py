@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pydantic import Field
@@ -47,6 +47,9 @@ from heed.viewing.blocks import Column, Value
 from heed.viewing.looking import Look
 from heed.viewing.panels import of_heads
 
+if TYPE_CHECKING:
+    from heed.running.learner import Trained
+
 FEW = 3  # examples that are shown when no text is given
 
 
@@ -74,7 +77,10 @@ class PretrainConfig(Config):
         return pretrain.build(self.model, self.objective, **sizes)
 
 
-class Pretraining(Story):
+PretrainRun = Run[PretrainConfig, Pretrainer]
+
+
+class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretrainer]):
     """What running must know of pre-training."""
 
     name = "pretrain"
@@ -170,7 +176,7 @@ class Pretraining(Story):
         return found.scores
 
     def evaluate(
-        self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
+        self, run: PretrainRun, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
         """Score a run on a kept part, or on files of text or JSON lines."""
         self.only(options)
@@ -185,7 +191,7 @@ class Pretraining(Story):
 
     def predict(
         self,
-        run: Run,
+        run: PretrainRun,
         lines: Iterator[str],
         options: Mapping[str, Any],
         *,
@@ -199,7 +205,7 @@ class Pretraining(Story):
             for found in run.worker.fill(chunk, best=best, look=look):
                 yield Answer(found, best)
 
-    def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
+    def show(self, run: PretrainRun, texts: Sequence[str], *, every: bool) -> list[Shown]:
         """What is looked at while texts are read, or a few sentences that the run keeps."""
         texts = list(texts) or hidden(list(islice(kept(run.folder, shown_part(run.folder)), FEW)))
         found = run.worker.fill(texts, look=True)
@@ -208,16 +214,18 @@ class Pretraining(Story):
             for each in found
         ]
 
-    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+    def look(
+        self, run: PretrainRun, texts: Sequence[str], given: Sequence[Look] = ()
+    ) -> list[Look]:
         """What is looked at while texts are read, or a few sentences that the run keeps."""
         texts = list(texts) or hidden(list(islice(kept(run.folder, shown_part(run.folder)), FEW)))
         return [look(run.worker, text) for text in texts]
 
-    def hear(self, run: Run, text: str) -> Heard:
+    def hear(self, run: PretrainRun, text: str) -> Heard:
         """The words' attention to each other while hidden ones are predicted."""
         return filled(run.worker, text)
 
-    def figured(self, trained: Any) -> list[Value]:
+    def figured(self, trained: Trained) -> list[Value]:
         """The values of `figures`."""
         (scores,) = trained.scores.values()
         return [

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+
+from heed.training.objective import Objective
 from heed.viewing.blocks import Block, Table
 from heed.viewing.panels import Panel
 
 if TYPE_CHECKING:
     from heed.tasks.walking import Walk
+
+
+class Movable(Objective, Protocol):
+    """An objective that can be moved to a device, as an nn.Module can."""
+
+    def to(self, device: torch.device) -> Objective:
+        """The same objective, on that device."""
 
 
 class Validated(Protocol):

@@ -1,6 +1,6 @@
 """A story: all that running must know of a task. The loop around it is the same for every task.
 
-    class Sorting(Story):                 # stories/sorting.py
+    class Sorting(Story[SortingRecipe, SortingConfig, Prepared, Tokeniser, Sorter]):
         name, recipe, config = "sort", SortingRecipe, SortingConfig
         ...
     STORY = Sorting()
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -29,6 +29,7 @@ from heed.running.stories.records import (
     Answer,
     Evaluated,
     Listened,
+    Movable,
     Scores,
     Shown,
     Validated,
@@ -40,8 +41,13 @@ from heed.training.settings import Training
 from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.looking import Look
 
+if TYPE_CHECKING:
+    from heed.running.learner import Trained
+
 __all__ = [
     "Answer",
+    "AnyRun",
+    "AnyStory",
     "Config",
     "Evaluated",
     "Listened",
@@ -114,18 +120,32 @@ class Start(NamedTuple):
     settings: Any = None
 
 
+R = TypeVar("R", bound=Recipe)
+C = TypeVar("C", bound=Config)
+P = TypeVar("P")
+T = TypeVar("T")
+W = TypeVar("W")
+
+
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Generic[C, W]):
     """A run folder, opened: its worker is the trained model at work."""
 
     folder: RunFolder
-    config: Any
-    worker: Any
-    story: Story
+    config: C
+    worker: W
+    story: AnyStory
 
 
-class Story(ABC):
-    """What running must know of a task."""
+class Story(ABC, Generic[R, C, P, T, W]):
+    """What running must know of a task.
+
+    R  its recipe
+    C  its config.json
+    P  what it prepares of the data: the examples to learn from, and those to judge by
+    T  its tokenisers, with whatever else is made of them
+    W  its worker: the trained model at work
+    """
 
     name: ClassVar[str]
     about: ClassVar[str]  # a line for `heed list tasks`
@@ -137,7 +157,7 @@ class Story(ABC):
     onward: ClassVar[Sequence[str]] = ("predict {run} FILE", "show {run}")  # once it is trained
     looks: ClassVar[str] = ""  # heading of a comparison's pictures; none without
 
-    def check(self, recipe: Any) -> None:
+    def check(self, recipe: R) -> None:
         """Refuse what cannot be built, before anything is read."""
         try:
             with torch.device("meta"):
@@ -146,7 +166,7 @@ class Story(ABC):
             raise Refused(f"the recipe's model cannot be built: {error}") from None
 
     @abstractmethod
-    def draft(self, recipe: Any) -> None:
+    def draft(self, recipe: R) -> None:
         """Build the recipe's network for any vocabulary; nothing is allocated."""
 
     def with_attention(self, raw: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -161,38 +181,38 @@ class Story(ABC):
         raise Refused(f"the recipes of {self.name} have no attention to exchange")
 
     @abstractmethod
-    def prepare(self, recipe: Any, folder: RunFolder, start: Start | None = None) -> Work[Any]:
+    def prepare(self, recipe: R, folder: RunFolder, start: Start | None = None) -> Work[P]:
         """Write tokenisers, a cache and examples to the run folder; what is done already is kept.
 
         A start brings its tokeniser, since its weights mean nothing with another.
         """
 
     @abstractmethod
-    def describe(self, recipe: Any, prepared: Any) -> Config:
+    def describe(self, recipe: R, prepared: P) -> C:
         """The config.json of the run."""
 
     @abstractmethod
-    def objective(self, recipe: Any, prepared: Any) -> Any:
-        """An nn.Module: `count(batch)`, `forward(model, batch) -> Loss` (training/objective.py)."""
+    def objective(self, recipe: R, prepared: P) -> Movable:
+        """An nn.Module that is an objective (training/objective.py)."""
 
     @abstractmethod
-    def batches(self, recipe: Any, prepared: Any, *, shard: tuple[int, int], fixed: bool) -> Source:
+    def batches(self, recipe: R, prepared: P, *, shard: tuple[int, int], fixed: bool) -> Source:
         """Batches by the epoch, of which each process gets its part (data/batches.py)."""
 
     @abstractmethod
-    def tokens(self, folder: RunFolder, config: Any) -> Any:
+    def tokens(self, folder: RunFolder, config: C) -> T:
         """The tokenisers of a run; refused where the config does not match. This must be quick."""
 
-    def tokeniser(self, tokens: Any) -> Any:
+    def tokeniser(self, tokens: T) -> Any:
         """The tokeniser, out of what `tokens` gave, that a training from this run begins with."""
         return tokens
 
     @abstractmethod
-    def worker(self, model: nn.Module, tokens: Any, config: Any, device: torch.device) -> Any:
+    def worker(self, model: nn.Module, tokens: T, config: C, device: torch.device) -> W:
         """The trained model at work, with what `tokens` gave."""
 
     @abstractmethod
-    def validator(self, worker: Any, prepared: Any, folder: RunFolder) -> Validator:
+    def validator(self, worker: W, prepared: P, folder: RunFolder) -> Validator:
         """What judges the model while it trains."""
 
     def parts(self, folder: RunFolder) -> list[str]:
@@ -200,10 +220,10 @@ class Story(ABC):
         return [judged_part(folder)]
 
     @abstractmethod
-    def score(self, recipe: Any, worker: Any, folder: RunFolder, part: str) -> Work[Any]:
-        """The `Scores` of a part that the folder keeps."""
+    def score(self, recipe: R, worker: W, folder: RunFolder, part: str) -> Work[Scores]:
+        """How good the model is on a part that the folder keeps."""
 
-    def ready(self, model: nn.Module, tokens: Any) -> None:  # noqa: B027  (may do nothing)
+    def ready(self, model: nn.Module, tokens: T) -> None:
         """Copy into a model, before it learns, what it takes from its tokenisers."""
 
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
@@ -211,14 +231,14 @@ class Story(ABC):
         return start.weights
 
     def evaluate(
-        self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
+        self, run: Run[C, W], data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
         """Score a run on files, or on a part that it keeps; `options` are those that were given."""
         self._lacks("evaluate")
 
     def predict(
         self,
-        run: Run,
+        run: Run[C, W],
         lines: Iterator[str],
         options: Mapping[str, Any],
         *,
@@ -228,11 +248,11 @@ class Story(ABC):
         """An answer for each line, whatever the line; `at_once` lines are waited for."""
         self._lacks("predict")
 
-    def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Any]:
-        """`Shown` for texts, or for a few examples of the run; `every` head of every attention."""
+    def show(self, run: Run[C, W], texts: Sequence[str], *, every: bool) -> Sequence[Shown]:
+        """Texts, or a few examples of the run, with `every` head of every attention."""
         self._lacks("show")
 
-    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+    def look(self, run: Run[C, W], texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
         """All that every attention saw of texts of any length, for a page to explore.
 
         given  what another model made of the same texts: where an answer is read word by word, it
@@ -240,7 +260,7 @@ class Story(ABC):
         """
         self._lacks("show")
 
-    def hear(self, run: Run, text: str) -> Listened:
+    def hear(self, run: Run[C, W], text: str) -> Listened:
         """Every attention while the model works on a text, to be walked through."""
         self._lacks("walk")
 
@@ -258,16 +278,16 @@ class Story(ABC):
             Column("seconds", ",.0f", "low"),
         )
 
-    def row(self, mechanism: str, trained: Any, memory: float | None) -> list[Value]:
+    def row(self, mechanism: str, trained: Trained, memory: float | None) -> list[Value]:
         """The values of `columns`; `trained` is what running/train.py returns."""
         spent = (trained.tokens_per_second, memory, trained.parameters, trained.seconds)
         return [mechanism, *self.figured(trained), *spent]
 
-    def figured(self, trained: Any) -> list[Value]:
+    def figured(self, trained: Trained) -> list[Value]:
         """The values of `figures`."""
         self._lacks("compare")
 
-    def compared(self, trained: Mapping[str, Any]) -> list[Block]:
+    def compared(self, trained: Mapping[str, Trained]) -> list[Block]:
         """What a comparison's page has below its table; `trained` is by mechanism."""
         return []
 
@@ -280,6 +300,10 @@ class Story(ABC):
 
     def _lacks(self, verb: str) -> NoReturn:
         raise Refused(f"runs of the task {self.name} cannot be asked to {verb}")
+
+
+AnyRun = Run[Any, Any]
+AnyStory = Story[Any, Any, Any, Any, Any]
 
 
 def headline(task: ModuleType) -> str:
@@ -317,7 +341,7 @@ def shown_part(folder: RunFolder, what: str = "text") -> str:
     return part
 
 
-def check_vocabulary(folder: RunFolder, found: Any, told: Any) -> None:
+def check_vocabulary(folder: RunFolder, found: object, told: object) -> None:
     """Refuse a config.json whose vocabulary has other sizes than the tokenisers."""
     if found != told:
         raise Refused(f"{folder.config}: its vocabulary has another size than the tokeniser's")

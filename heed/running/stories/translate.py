@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -39,12 +39,17 @@ from heed.training.folder import RunFolder
 from heed.viewing.blocks import Block, Charts, Column, Heading, Value
 from heed.viewing.looking import Look
 
+if TYPE_CHECKING:
+    from heed.running.learner import Trained
+
 JUDGED = ("test", "long")  # parts that are scored when training ends
 FEW = 5  # examples that are shown when no input is given
 BEST = 5  # hypotheses of a beam that can be explored
 
+TranslateRun = Run[TranslateConfig, Translator]
 
-class Translating(Story):
+
+class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, Translator]):
     """What running must know of translation."""
 
     name = "translate"
@@ -151,7 +156,7 @@ class Translating(Story):
         return found.scores
 
     def evaluate(
-        self, run: Run, data: str | Sequence[Path], options: Mapping[str, Any]
+        self, run: TranslateRun, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
         """Score a run on a kept part or files; options: the files' alignments, and decoding's."""
         own = ("alignments", "out", "links")
@@ -171,7 +176,7 @@ class Translating(Story):
 
     def predict(
         self,
-        run: Run,
+        run: TranslateRun,
         lines: Iterator[str],
         options: Mapping[str, Any],
         *,
@@ -190,7 +195,7 @@ class Translating(Story):
             for found in translator.translate(chunk, choice, look=look, best=best, chance=chance):
                 yield Answer(found, best)
 
-    def show(self, run: Run, texts: Sequence[str], *, every: bool) -> list[Shown]:
+    def show(self, run: TranslateRun, texts: Sequence[str], *, every: bool) -> list[Shown]:
         """Translations of sentences, or of a few pairs that the run keeps."""
         pairs = [Example(sentence, "") for sentence in texts] or examples_of(run.folder)
         sources = [pair.source for pair in pairs]
@@ -200,7 +205,9 @@ class Translating(Story):
             for pair, best in zip(pairs, found, strict=True)
         ]
 
-    def look(self, run: Run, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+    def look(
+        self, run: TranslateRun, texts: Sequence[str], given: Sequence[Look] = ()
+    ) -> list[Look]:
         """The best translations of each sentence, or those that are given."""
         pairs = [Example(sentence, "") for sentence in texts] or examples_of(run.folder)
         decoding = run.config.decoding
@@ -213,11 +220,11 @@ class Translating(Story):
             for pair, written, other in zip(pairs, found, others, strict=True)
         ]
 
-    def hear(self, run: Run, text: str) -> Heard:
+    def hear(self, run: TranslateRun, text: str) -> Heard:
         """The attention to the source while a sentence is translated."""
         return translated(run.worker, text, run.config.decoding)
 
-    def figured(self, trained: Any) -> list[Value]:
+    def figured(self, trained: Trained) -> list[Value]:
         """The values of `figures`."""
         scores = trained.scores
         test, far = scores.get("test", scores.get("valid")), scores.get("long")
@@ -229,7 +236,7 @@ class Translating(Story):
             None if test is None else test.entropy,
         ]
 
-    def compared(self, trained: Mapping[str, Any]) -> list[Block]:
+    def compared(self, trained: Mapping[str, Trained]) -> list[Block]:
         """BLEU over the length of the sentence."""
         curve = by_length({name: each.scores for name, each in trained.items()})
         return [Heading(curve.title), lengths(curve), Charts([few(curve)])]
