@@ -96,15 +96,7 @@ class Learner:
         )
         self.total = planned(self.settings, self.batches)
         self.apart = apart(self.settings, self.batches)
-        if self.total < LITTLE:
-            self._say(f"few steps to learn from, {self.total} in all: {self._more()}")
-        if self.settings.warmup > self.total:
-            self._say(
-                f"warmup={self.settings.warmup} is longer than the {self.total} steps in all: "
-                "the full rate is never reached"
-            )
-        if busy := crowded(crew.device):
-            self._say(busy)
+        self._warn()
         self.schedule = optimise.schedule(self.settings, self.total)
         self.standing = Standing()
         self.settled: Standing | None = None  # where it stood after the first few steps
@@ -112,6 +104,18 @@ class Learner:
         self.validator = self.story.validator(self.worker, prepared, folder)
         self.journal = Journal(folder.metrics, say=self._say)
         torch.manual_seed(recipe.seed + crew.rank)  # each process has its own dropout
+
+    def _warn(self) -> None:
+        """Say beforehand what will disappoint: too few steps, too long a warm-up, a busy device."""
+        if self.total < LITTLE:
+            self._say(f"few steps to learn from, {self.total} in all: {self._more()}")
+        if self.settings.warmup > self.total:
+            self._say(
+                f"warmup={self.settings.warmup} is longer than the {self.total} steps in all: "
+                "the full rate is never reached"
+            )
+        if busy := crowded(self.crew.device):
+            self._say(busy)
 
     def _more(self) -> str:
         """The keys that make more steps."""
