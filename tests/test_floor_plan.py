@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # Plain modules that any room may import, and that import only each other.
-SHARED = {"atomic", "errors", "shapes", "records", "visible"}
+SHARED = {"atomic", "errors", "records", "settings", "shapes", "visible"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "attention": {"kernels"},

@@ -9,21 +9,20 @@ import hashlib
 from collections.abc import Callable
 from typing import Annotated, Literal, NoReturn
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from heed.data.pairs import Report
 from heed.errors import Refused
+from heed.settings import Settings
 
 Part = Literal["train", "valid", "test"]
 
 
-class HeldOut(BaseModel):
+class HeldOut(Settings):
     """Shares of the training file that are kept from training, where no file is given for them.
 
     What a text says and the key decide its side, so the same text is always on the same side.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     valid: float = Field(0.0, ge=0, le=0.5)
     test: float = Field(0.0, ge=0, le=0.5)

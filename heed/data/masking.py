@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from heed.data import vocabulary
 from heed.data.chance import below, uniform
@@ -20,6 +20,7 @@ from heed.data.plan import Ints
 from heed.data.tokenise import SPECIALS, Tokeniser
 from heed.data.vocabulary import SPACE, UNSPACED_RUN
 from heed.errors import Refused
+from heed.settings import Settings
 
 Flags = NDArray[np.bool_]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -27,10 +28,8 @@ MASK = "<mask>"
 CHOOSE, BECOME, OTHER = 11, 12, 13  # these tell the draws of a place apart
 
 
-class Masking(BaseModel):
+class Masking(Settings):
     """How much is hidden, and how."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     share: float = Field(0.15, gt=0, lt=1, description="of the symbols are to be found again")
     masked: Share = Field(0.8, description="of those become the mask")

@@ -6,10 +6,11 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
+from heed.settings import Settings
 
 LONGEST = 2000  # characters of either side of a pair
 
@@ -36,10 +37,8 @@ class Links(NamedTuple):
     possible: frozenset[Link]
 
 
-class Files(BaseModel):
+class Files(Settings):
     """Where pairs are: `tsv`, or `source` and `target`, or `jsonl`; each plain or gzip."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tsv: Path | None = None
     source: Path | None = None

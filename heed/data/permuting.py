@@ -11,19 +11,18 @@ that is not predicted sees itself, too. So the table of who sees whom is formed 
 from typing import NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from heed.data.chance import below, uniform
 from heed.data.masking import Flags
 from heed.data.plan import Ints
+from heed.settings import Settings
 
 SPAN, OFFSET, ORDER = 31, 32, 33  # these tell the draws of a place apart
 
 
-class Permuting(BaseModel):
+class Permuting(Settings):
     """What is predicted, and in which order."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     span: int = Field(5, ge=1, le=100, description="symbols predicted side by side, at most")
     context: int = Field(6, ge=2, le=100, description="one in so many symbols is predicted")

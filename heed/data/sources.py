@@ -14,20 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
 from heed.data.pairs import Report
 from heed.data.text import counted, encodable, is_json_lines, read_json, read_lines
 from heed.errors import Refused
+from heed.settings import Settings
 
 MOST = 20
 """How many files are reported one by one; further ones count in the sum alone."""
 
 
-class TextFiles(BaseModel):
+class TextFiles(Settings):
     """Where text is: text files, or JSON lines with a document each; plain or gzip."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     text: tuple[Path, ...] = Field(default=(), description="plain text")
     jsonl: tuple[Path, ...] = Field(default=(), description="a JSON object a line")

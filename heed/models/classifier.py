@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from heed.attention.naming import check_options, options_of, parse
@@ -48,6 +48,7 @@ from heed.models.text_settings import (
 from heed.models.transformer_settings import Share
 from heed.models.xlnet_settings import XLNetSettings
 from heed.records import Need
+from heed.settings import Settings
 
 POOLS = ("mean", "max", "last", "first")
 """Pools that make one vector of a text's states without attention; all others are attentions."""
@@ -56,12 +57,6 @@ PRETRAINED = {"bert": "BERT", "xlnet": "XLNet"}
 """Encoders that may have learnt from plain text before, and what they are called."""
 
 Run = Annotated[int, Field(ge=1, le=8)]
-
-
-class Settings(BaseModel):
-    """Settings that refuse unknown keys and cannot be changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class RecurrentEncoder(Settings):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from heed.errors import Refused
@@ -19,12 +19,11 @@ from heed.models.cells import Dropout
 from heed.models.sequence import Carry, Encoder, Labeller
 from heed.models.written import Step, Unformed, Written
 from heed.records import Need
+from heed.settings import Settings
 
 
-class RecurrentLanguageSettings(BaseModel):
+class RecurrentLanguageSettings(Settings):
     """What a recipe says of a recurrent language model."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["recurrent-language"] = "recurrent-language"
     cell: Literal["lstm", "gru", "tanh"] = "lstm"

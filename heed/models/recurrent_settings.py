@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import nn
 
 import heed
@@ -30,6 +30,7 @@ from heed.models.recurrent import (
     Search,
 )
 from heed.models.sequence import Encoder, Generator, Summary
+from heed.settings import Settings
 
 
 class Size(NamedTuple):
@@ -61,10 +62,8 @@ Option = (
 )
 
 
-class RecurrentSettings(BaseModel):
+class RecurrentSettings(Settings):
     """What a recipe says of a recurrent encoder-decoder. `size` fills in what is None."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["recurrent"] = "recurrent"
     size: Literal["tiny", "small", "base", "big"] = "small"

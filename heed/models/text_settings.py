@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import nn
 
 import heed
@@ -33,6 +33,7 @@ from heed.models.transformer_settings import (
     per_layer,
 )
 from heed.models.words import Words
+from heed.settings import Settings
 
 BERT_SIZES = {
     "tiny": Size(2, 128, 512, 2),  # Turc 2019 table 1
@@ -56,10 +57,8 @@ BertHead = Literal["none", "masked", "next", "pretraining", "classify", "label",
 GPT2Head = Literal["none", "language"]
 
 
-class TextSettings(BaseModel):
+class TextSettings(Settings):
     """What the text models share. `size` fills in what is None."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     layers: int | None = Field(None, ge=1, le=200)
     width: int | None = Field(None, ge=2, le=16384)
@@ -96,7 +95,7 @@ class TextSettings(BaseModel):
         return named._replace(**{"width": width, "feed": feed, **kept})
 
 
-Settings = TypeVar("Settings", bound=TextSettings)
+Text = TypeVar("Text", bound=TextSettings)
 
 
 class BertSettings(TextSettings):
@@ -140,7 +139,7 @@ class GPT2Settings(TextSettings):
         return self._sized(GPT2_SIZES[self.size])
 
 
-def with_symbols(settings: Settings, symbols: int) -> Settings:
+def with_symbols(settings: Text, symbols: int) -> Text:
     """The settings with the size of the vocabulary; a size of their own, if not less, is kept."""
     if settings.symbols is not None and settings.symbols < symbols:
         raise Refused(f"the vocabulary has {symbols} symbols, and the model {settings.symbols}")

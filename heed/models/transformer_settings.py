@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import nn
 
 import heed
@@ -23,6 +23,7 @@ from heed.errors import Refused, UnknownName
 from heed.models.layers import FeedForward, Layer, Stack
 from heed.models.transformer import Decoder, Encoder, EncoderDecoder
 from heed.models.words import Words
+from heed.settings import Settings
 
 
 class Size(NamedTuple):
@@ -52,10 +53,8 @@ Option = bool | Annotated[int, Field(ge=0, le=65536)] | Annotated[float, Field(g
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class TransformerSettings(BaseModel):
+class TransformerSettings(Settings):
     """What a recipe says of a Transformer. `size` fills in what is None."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["transformer"] = "transformer"
     size: Literal["tiny", "small", "base", "big"] = "tiny"

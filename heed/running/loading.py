@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from torch import nn
 
 from heed.data import vocabularies
@@ -32,15 +32,14 @@ from heed.running.events import Progress, Work, finish
 from heed.running.hub import folder_of
 from heed.running.opening import fits
 from heed.running.shards import Shelf, find
+from heed.settings import Settings
 from heed.training import tensors
 
 LINE = 500  # characters of an error; an untrusted file may have names of a megabyte
 
 
-class Stored(BaseModel):
+class Stored(Settings):
     """config.json of a pretrained model as heed keeps it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     heed: str = Field(max_length=100, description="The version that wrote it.")
     model_type: str = Field(max_length=100)

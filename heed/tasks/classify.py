@@ -17,20 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from heed.data.held_out import Held, HeldOut, Part, check
 from heed.data.labelled import Labelled, LabelledFiles, fits_a_line, read_labelled
 from heed.data.pairs import Report
 from heed.data.tokenise import Kind
 from heed.errors import Refused
+from heed.settings import Settings
 from heed.tasks.labeller import Judgement
-
-
-class Settings(BaseModel):
-    """Settings that refuse unknown keys and cannot be changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Tokens(Settings):

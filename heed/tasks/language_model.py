@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import nn
 
 from heed.data.sources import (
@@ -42,6 +42,7 @@ from heed.models import recurrent_language, text_settings, xlnet_settings
 from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.text_settings import GPT2Settings
 from heed.models.xlnet_settings import XLNetSettings
+from heed.settings import Settings
 from heed.tasks.writer import Reading
 
 Model = Annotated[
@@ -52,10 +53,8 @@ Model = Annotated[
 BYTES = 256 + len(SPECIALS)
 
 
-class Tokens(BaseModel):
+class Tokens(Settings):
     """How text is cut into symbols."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Kind = "character"
     size: int = Field(4096, ge=5, le=1_000_000, description="Symbols in the vocabulary, at most.")
@@ -67,11 +66,9 @@ class Tokens(BaseModel):
         return self
 
 
-class Data(BaseModel):
+class Data(Settings):
     """Where the text comes from, and what is held out of it. Files are settings, or simply paths:
     text, or *.jsonl; or a list of either, which is read as one corpus."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
     train: TextSources

@@ -25,8 +25,9 @@ from heed.data import grammar
 from heed.data.held_out import Held, HeldOut, check
 from heed.data.pairs import Files, Links, Pair, Report, read_linked, read_pairs
 from heed.errors import Refused
+from heed.settings import Settings
 from heed.tasks import measuring
-from heed.tasks.translator import Example, Reading, Settings, Tokens, Translation
+from heed.tasks.translator import Example, Reading, Tokens, Translation
 
 Part = Literal["train", "valid", "test", "long"]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
@@ -24,14 +24,9 @@ from heed.decoding.greedy import greedy
 from heed.decoding.sampling import sample
 from heed.decoding.stepping import Hypothesis
 from heed.records import Attended
+from heed.settings import Settings
 from heed.tasks import measuring
 from heed.tasks.looking import sharpness
-
-
-class Settings(BaseModel):
-    """Settings that refuse unknown keys and cannot be changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Tokens(Settings):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -29,15 +29,14 @@ from heed.models.written import Unformed
 from heed.models.xlnet_answers import LanguageModel
 from heed.models.xlnet_sights import Memories
 from heed.records import Attended, Need
+from heed.settings import Settings
 from heed.tasks.borrowing import Borrowed, Text, marks_of
 
 FORMED = 256  # places whose logits are formed at a time while a text is looked at
 
 
-class Decoding(BaseModel):
+class Decoding(Settings):
     """How a continuation is chosen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     method: Literal["sample", "greedy", "beam"] = "sample"
     longest: int = Field(200, ge=1, le=1_000_000, description="Symbols at most.")

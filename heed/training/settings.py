@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from heed.settings import Settings
 
 Steps = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
-class Training(BaseModel):
+class Training(Settings):
     """How weights move, and how often a run is validated, saved and logged."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     epochs: Steps | None = Field(None, description="passes over the data")
     steps: Steps | None = Field(None, description="steps in all; with epochs, whichever ends first")

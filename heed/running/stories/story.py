@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from heed.errors import HeedError, Refused
@@ -35,6 +35,7 @@ from heed.running.stories.records import (
     Validated,
     Validator,
 )
+from heed.settings import Settings
 from heed.training.fit import Source
 from heed.training.folder import RunFolder
 from heed.training.settings import Training
@@ -68,13 +69,11 @@ __all__ = [
     "shown_part",
 ]
 
-Settings = TypeVar("Settings", bound=BaseModel)
+Choice = TypeVar("Choice", bound=Settings)
 
 
-class Recipe(BaseModel):
+class Recipe(Settings):
     """One training run. A task narrows down `task`, `data` and `model`, and adds what it needs."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     task: str
     about: str = Field("", description="What this recipe is for.")
@@ -86,10 +85,8 @@ class Recipe(BaseModel):
     training: Training
 
 
-class Config(BaseModel):
+class Config(Settings):
     """config.json: all that is needed to build the model again."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     heed: str = Field(max_length=100, description="The version that wrote it.")
     task: str
@@ -347,7 +344,7 @@ def check_vocabulary(folder: RunFolder, found: object, told: object) -> None:
         raise Refused(f"{folder.config}: its vocabulary has another size than the tokeniser's")
 
 
-def changed(decoding: Settings, changes: Mapping[str, Any]) -> Settings:
+def changed(decoding: Choice, changes: Mapping[str, Any]) -> Choice:
     """A run's decoding settings, with some of them changed."""
     kind = type(decoding)
     try:
