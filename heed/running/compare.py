@@ -19,7 +19,7 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -53,6 +53,17 @@ class Cell:
         return told.row(self.mechanism, self.trained, self.memory)
 
 
+class Job(NamedTuple):
+    """One training, as the process that does it is told of it."""
+
+    raw: dict[str, Any]
+    mechanism: str
+    folder: Path
+    device: str
+    resume: bool
+    overwrite: bool
+
+
 def compare(
     raw: Mapping[str, Any],
     mechanisms: Sequence[str],
@@ -79,37 +90,37 @@ def compare(
             RunFolder(place).vacant()
     if not resume or not all((place / "config.json").exists() for place in places):
         there(recipes[0].data)  # the same for all
-    tasks = [
-        (dict(raw), name, place, device, resume, overwrite)
+    asked = [
+        Job(dict(raw), name, place, device, resume, overwrite)
         for name, place in zip(mechanisms, places, strict=True)
     ]
-    cells = yield from _together(tasks, jobs)
+    cells = yield from _together(asked, jobs)
     cells.sort(key=lambda cell: mechanisms.index(cell.mechanism))
     yield from _written(cells, folder, told, device)
     return cells
 
 
-def _together(tasks: list[tuple[Any, ...]], jobs: int) -> Work[list[Cell]]:
-    """Train at most `jobs` at a time, each in a process of its own."""
+def _together(asked: list[Job], most: int) -> Work[list[Cell]]:
+    """Train at most so many at a time, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
     heard: Queue[Any] = context.Queue()
-    waiting = list(tasks)
+    waiting = list(asked)
     cells: list[Cell] = []
     alive: dict[str, BaseProcess] = {}
-    threads = max(1, torch.get_num_threads() // jobs)  # as OMP_NUM_THREADS and the cores allow
+    threads = max(1, torch.get_num_threads() // most)  # as OMP_NUM_THREADS and the cores allow
     try:
         while waiting or alive:
-            while waiting and len(alive) < jobs:
-                task = waiting.pop(0)
-                process = context.Process(target=_train, args=(*task, threads, heard), daemon=True)
+            while waiting and len(alive) < most:
+                job = waiting.pop(0)
+                process = context.Process(target=_train, args=(job, threads, heard), daemon=True)
                 process.start()
-                alive[task[1]] = process
+                alive[job.mechanism] = process
             for name, event in _heard(heard, alive):
                 if isinstance(event, Cell):
                     cells.append(event)
                     alive.pop(name).join()
                     yield Note(_outcome(event))
-                    event = Progress("comparing", len(cells), len(tasks))
+                    event = Progress("comparing", len(cells), len(asked))
                 yield event
     finally:
         for left in alive.values():
@@ -127,17 +138,9 @@ def _heard(heard: Queue[Any], alive: dict[str, BaseProcess]) -> Iterator[tuple[s
                 yield name, Cell(name, error=f"the process ended with code {process.exitcode}")
 
 
-def _train(
-    raw: dict[str, Any],
-    name: str,
-    folder: Path,
-    device: str,
-    resume: bool,
-    overwrite: bool,
-    threads: int,
-    heard: Queue[Any],
-) -> None:
+def _train(job: Job, threads: int, heard: Queue[Any]) -> None:
     """In a process of its own: train, report progress, and send the cell."""
+    raw, name, folder, device, resume, overwrite = job
     Thread(target=_leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
     before, trains = _resident(), not (resume and RunFolder(folder).scores.exists())
