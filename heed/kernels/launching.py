@@ -3,6 +3,10 @@
 A kernel's parameters are, in this order, addresses, numbers and constants. What Triton compiles for
 follows from the constants, the kind of each address, and which numbers are wide: these are the key
 under which a compiled kernel is found again.
+
+Kernels of windows, of walks and of maps of statistics are launched by Triton's own
+`kernel[grid](...)`: they have strides that Triton compiles for, several stages, or a third axis of
+programs, none of which a launch from here knows.
 """
 
 from __future__ import annotations
