@@ -7,10 +7,10 @@ Data     Documents of sentences (`data/documents.py`); what to judge by is files
 Model    BERT (`models/text_settings.py`) finds words that were hidden, and says whether one text
          follows another: Devlin 2019 §3.1. XLNet (`models/xlnet_settings.py`) predicts words in a
          random order, with two streams: Yang 2019 §2.
-Judged   The loss at hidden words (nats), perplexity and accuracy, beside the entropy of the same
-         words as mere frequencies: below it the model has learnt from context. Whether it can tell
-         which text follows.
-A good run  `bert-mini` comes far below that entropy; docs/results.md has the rest.
+Judged   The loss at hidden words (nats), perplexity and accuracy, beside the loss of the same words
+         by their frequencies in the training text: below it the model has learnt from context.
+         Whether it can tell which text follows.
+A good run  `bert-mini` comes far below that loss; docs/results.md has the rest.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from heed.data.documents import (
     read_sentences,
     refuse_nothing,
 )
-from heed.data.masking import Masking, Symbols
+from heed.data.masking import Flags, Masking, Symbols
 from heed.data.permuting import Permuting
+from heed.data.plan import Ints
 from heed.data.remaking import Maker, MaskedPairs, MaskedStretches, PermutedStretches
 from heed.data.sources import each_file
 from heed.data.tokenise import Kind
@@ -221,7 +222,8 @@ class Scores:
     loss: float  # nats per word
     perplexity: float
     accuracy: float  # per cent
-    unigram_entropy: float  # nats per word, of the same words as mere frequencies
+    unigram_loss: float | None  # nats per word, by frequencies in the training text
+    words_entropy: float  # nats per word, of the frequencies among these words themselves
     pairs: int
     follows_loss: float | None  # nats per pair
     follows_accuracy: float | None  # per cent
@@ -233,7 +235,11 @@ class Scores:
 
     def line(self) -> str:
         """The scores in one line."""
-        words = f"{self.loss:.4f} (unigram {self.unigram_entropy:.4f})"
+        if self.unigram_loss is None:
+            beside = f"entropy of these words {self.words_entropy:.4f}"
+        else:
+            beside = f"unigram {self.unigram_loss:.4f}"
+        words = f"{self.loss:.4f} ({beside})"
         found = f"perplexity {self.perplexity:.2f} · accuracy {self.accuracy:.1f} %"
         if self.follows_accuracy is None:
             return f"loss {words} · {found}"
@@ -243,8 +249,11 @@ class Scores:
         )
 
 
-def judged(readings: Sequence[Reading]) -> Scores:
-    """The scores of all rows together."""
+def judged(readings: Sequence[Reading], shares: NDArray[np.float64] | None = None) -> Scores:
+    """The scores of all rows together.
+
+    shares  how likely each symbol is without any context (`unigram`); None: nobody knows    V
+    """
     targets = np.sum([each.targets for each in readings], axis=0)
     words, pairs = int(targets.sum()), sum(each.pairs for each in readings)
     loss = sum(each.surprise for each in readings) / max(1, words)
@@ -256,14 +265,31 @@ def judged(readings: Sequence[Reading]) -> Scores:
         loss,
         math.exp(min(loss, 700)),
         100 * right / max(1, words),
-        entropy(targets),
+        None if shares is None else cross_entropy(targets, shares),
+        cross_entropy(targets, targets / max(1, words)),
         pairs,
         follows / pairs if pairs else None,
         100 * guessed / pairs if pairs else None,
     )
 
 
-def entropy(counts: NDArray[np.int64]) -> float:
-    """The entropy of frequencies, in nats: the least loss of a model that ignores the context."""
-    share = counts[counts > 0] / max(1, counts.sum())
-    return abs(float((share * np.log(share)).sum()))  # for a single word 0, and not -0
+def unigram(counts: Ints, plain: Flags) -> NDArray[np.float64]:
+    """How likely each symbol is by its frequency in the training text.    V, V -> V
+
+    Symbols that never occur there share what Witten and Bell 1991 (method C) set aside for new
+    ones: the number of different symbols over that and the length of the text.
+
+    plain  which symbols can be asked for at all
+    """
+    counts = np.where(plain, counts, 0)
+    seen = counts > 0
+    new = plain & ~seen
+    aside = max(1, int(seen.sum())) if new.any() else 0
+    return np.where(new, aside / max(1, int(new.sum())), counts) / max(1, counts.sum() + aside)
+
+
+def cross_entropy(counts: Ints, shares: NDArray[np.float64]) -> float:
+    """The mean surprise at symbols that occur so often, in nats: the loss of a model that ignores
+    the context. With the symbols' own shares it is their entropy.    V, V -> a number"""
+    there = counts > 0
+    return abs(float(counts[there] @ np.log(shares[there]))) / max(1, int(counts.sum()))

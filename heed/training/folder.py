@@ -2,6 +2,7 @@
 
     config.json  model.safetensors  tokenizer.json      what Hugging Face users expect
     recipe.yaml                                         all settings, resolved
+    frequencies.json                                    of pre-training: how often each symbol is
     metrics.jsonl  events.*                             scores over time (see journal.py)
     samples/  examples/                                 what it said and where it looked; the inputs
     checkpoints/step-N/                                 to resume from (see checkpoint.py)
@@ -34,6 +35,7 @@ FILES = {
     "recipe": "recipe.yaml",
     "tokenizer": "tokenizer.json",
     "target_tokenizer": "target_tokenizer.json",
+    "frequencies": "frequencies.json",
     "scores": "scores.json",
     "model": "model.safetensors",
     "metrics": "metrics.jsonl",
@@ -112,6 +114,11 @@ class RunFolder:
     def target_tokenizer(self) -> Path:
         """The tokeniser of the target, where it has one of its own."""
         return self.path / FILES["target_tokenizer"]
+
+    @property
+    def frequencies(self) -> Path:
+        """How often each symbol is in the training text, as JSON, where a task judges by it."""
+        return self.path / FILES["frequencies"]
 
     @property
     def scores(self) -> Path:

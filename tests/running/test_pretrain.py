@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +107,8 @@ def ordered(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_learns_from_context_and_tells_what_follows(learnt: Path) -> None:
     scores = json.loads((learnt / "scores.json").read_text())["scores"]["valid"]
-    assert scores["unigram_entropy"] > 3.0
-    assert scores["loss"] < 0.5 * scores["unigram_entropy"]
+    assert scores["unigram_loss"] > 3.0
+    assert scores["loss"] < 0.5 * scores["unigram_loss"]
     assert scores["follows_accuracy"] >= 90
     told = [json.loads(line) for line in (learnt / "metrics.jsonl").read_text().splitlines()]
     trained = [entry for entry in told if "train/nll" in entry]
@@ -181,6 +183,38 @@ def test_a_run_is_evaluated_on_what_it_keeps_and_on_files(server: Server, learnt
     assert "layer 1" in page.read_text()
     names = re.findall("<dt>([^<]*)</dt>", page.read_text())
     assert names[:2] == ["Text", "Answer"]  # no translation
+
+
+def test_hidden_words_are_compared_with_frequencies_in_the_training_text(
+    server: Server, learnt: Path, tmp_path: Path
+) -> None:
+    """Of a text of one word: by its own frequencies it would be no surprise at all."""
+    (tmp_path / "short.txt").write_text("a1\na1\n\na1\na1\n")
+    done = server.run("evaluate", learnt, tmp_path / "short.txt", "--json")
+    assert done.code == 0, done.err
+    scores = json.loads(done.out)
+    counts = Counter((learnt.parent / "train.txt").read_text().split())
+    by_hand = -math.log(counts["a1"] / counts.total())
+    assert scores["unigram_loss"] == pytest.approx(by_hand, abs=0.05)  # some pieces never occur
+    assert scores["words_entropy"] == 0
+    told = server.run("evaluate", learnt, tmp_path / "short.txt")
+    assert re.search(r"unigram loss .*by frequencies in the training text", told.out)
+
+
+def test_without_frequencies_of_the_training_text_the_comparison_has_another_name(
+    server: Server, learnt: Path, tmp_path: Path
+) -> None:
+    older = shutil.copytree(learnt, tmp_path / "older")
+    (older / "frequencies.json").unlink()
+    done = server.run("evaluate", older)
+    assert done.code == 0, done.err
+    assert "unigram" not in done.out
+    assert re.search(r"entropy of these words .*are not kept here", done.out)
+    for spoilt in ("[1, 2]", "{}", "[" * 1000, "[-1" + ", 1" * 200 + "]"):
+        (older / "frequencies.json").write_text(spoilt)
+        refused = server.run("evaluate", older)
+        assert (refused.code, refused.out) == (2, "")
+        assert re.fullmatch("heed: .*frequencies.json .*", refused.err.splitlines()[-1])
 
 
 def test_there_are_no_answers_to_write(server: Server, learnt: Path, tmp_path: Path) -> None:

@@ -155,7 +155,8 @@ def test_what_is_read_aloud_is_the_sum_over_what_was_hidden(
     assert scores.loss == pytest.approx(surprise / words, rel=1e-5)
     assert scores.accuracy == pytest.approx(100 * right / words)
     share = np.unique(seen, return_counts=True)[1] / words
-    assert scores.unigram_entropy == pytest.approx(-(share * np.log(share)).sum())
+    assert scores.words_entropy == pytest.approx(-(share * np.log(share)).sum())
+    assert scores.unigram_loss is None
     assert scores.pairs == pairs
     if pairs:
         assert scores.follows_loss == pytest.approx(wrong / pairs, rel=1e-5)

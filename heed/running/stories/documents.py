@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from os.path import lexists
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from heed.data.cache import Corpus
 from heed.data.documents import Documents, Sentence, SentenceReport, encode
@@ -17,8 +22,11 @@ from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root
 from heed.running.stories.story import Start
 from heed.tasks.borrowing import Hiding, Renumbered, load_hiding, symbols_of
-from heed.tasks.pretrain import Data, Hidden, Ordered, Part, sentences
+from heed.tasks.pretrain import Data, Hidden, Ordered, Part, sentences, unigram
 from heed.training.folder import RunFolder
+
+COUNTED = 1 << 24  # symbols that are counted at a time
+DIGITS = 24  # bytes of a frequency in its file, at most
 
 Document = list[str]
 """A document as its sentences."""
@@ -79,6 +87,7 @@ def _write(data: Data, folder: RunFolder, start: Start | None, rows: int | None)
     for read in encode(folder.cache, "train", _part(data, "train", report), tokeniser):
         yield Progress("tokenising", read)
     yield from map(Note, report.told("training text"))
+    _count(folder, tokeniser)
     for part in ("valid", "test"):
         if part == "test" and data.test is None:
             continue
@@ -87,6 +96,28 @@ def _write(data: Data, folder: RunFolder, start: Start | None, rows: int | None)
         preparing.keep(folder, part, records, "documents")
         yield from map(Note, counted.told(f"{part} text"))
     folder.write_json(folder.cache / "ready.json", {"sentences": report.kept})
+
+
+def _count(folder: RunFolder, tokeniser: Hiding) -> None:
+    """Keep how often each symbol is in the training text, which any model must do better than."""
+    stream = Corpus.open(folder.cache, "train", tokeniser.fingerprint).tokens["text"]
+    counts = np.zeros(tokeniser.size, np.int64)
+    for start in range(0, len(stream), COUNTED):
+        counts += np.bincount(stream[start : start + COUNTED], minlength=tokeniser.size)
+    folder.write_text(folder.frequencies, json.dumps(counts.tolist()))
+
+
+def likely(folder: RunFolder, symbols: Symbols) -> NDArray[np.float64] | None:
+    """How likely each symbol is by its frequency in the training text; None: nothing was kept, as
+    in a pretrained folder.    V"""
+    if not lexists(folder.frequencies):
+        return None
+    size = len(symbols.plain)
+    counts = folder.read_json(folder.frequencies, limit=DIGITS * size)
+    sound = isinstance(counts, list) and len(counts) == size
+    if not sound or not all(type(n) is int and 0 <= n < 2**40 for n in counts):
+        raise Refused(f"{folder.frequencies} is no list of {size} frequencies; remove it")
+    return unigram(np.array(counts, np.int64), symbols.plain)
 
 
 def _part(data: Data, part: Part, report: SentenceReport) -> Iterator[Sentence]:

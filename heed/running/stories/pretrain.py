@@ -17,7 +17,14 @@ from heed.data.sources import told
 from heed.data.tokenise import SPECIALS
 from heed.running.devices import version
 from heed.running.events import Note, Work
-from heed.running.stories.documents import Prepared, gathered, kept, prepare, tokeniser_of
+from heed.running.stories.documents import (
+    Prepared,
+    gathered,
+    kept,
+    likely,
+    prepare,
+    tokeniser_of,
+)
 from heed.running.stories.filling import Answer, Shown, layers, look
 from heed.running.stories.pretraining import (
     Evaluated,
@@ -164,15 +171,16 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
     def validator(self, worker: Pretrainer, prepared: Prepared, folder: RunFolder) -> Validator:
         """Validates by words hidden in documents that are not learnt from."""
         batches = rows(worker, prepared.valid, prepared.objective, prepared.longest)
-        return Validator(worker, batches, hidden(prepared.valid), folder)
+        shares = likely(folder, worker.symbols)
+        return Validator(worker, batches, hidden(prepared.valid), folder, shares)
 
     def score(
         self, recipe: PretrainRecipe, worker: Pretrainer, folder: RunFolder, part: str
     ) -> Work[pretrain.Scores]:
         """Loss, perplexity, accuracy, next sentences."""
         documents, longest = list(kept(folder, part)), recipe.data.longest
-        stage = f"scoring {part}"
-        found = yield from evaluated(worker, documents, recipe.objective, longest, stage)
+        stage, shares = f"scoring {part}", likely(folder, worker.symbols)
+        found = yield from evaluated(worker, documents, recipe.objective, longest, shares, stage)
         return found.scores
 
     def evaluate(
@@ -186,8 +194,9 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
             report, files = SentenceReport(), told(DocumentFiles)(list(data))
             documents = list(gathered(read_sentences(files, report=report)))
             yield from map(Note, report.told("text"))
-        config = run.config
-        return (yield from evaluated(run.worker, documents, config.objective, config.longest))
+        objective, longest = run.config.objective, run.config.longest
+        shares = likely(run.folder, run.worker.symbols)
+        return (yield from evaluated(run.worker, documents, objective, longest, shares))
 
     def predict(
         self,
@@ -230,7 +239,7 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
         (scores,) = trained.scores.values()
         return [
             scores.loss,
-            scores.unigram_entropy,
+            scores.unigram_loss,
             scores.perplexity,
             scores.accuracy,
             scores.follows_accuracy,

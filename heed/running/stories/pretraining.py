@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from heed.data.batches import Batch
@@ -32,6 +34,7 @@ SAMPLES = 3
 TOKENS = 8000  # places in a batch that is judged
 NONE = -1  # the label where nothing is asked
 SEED = 0  # of what is hidden while the model is judged: the same each time
+Shares = NDArray[np.float64] | None
 
 
 class HiddenWords(SequenceObjective):
@@ -108,16 +111,22 @@ class Validator:
     """Judges a model by the same documents each time, and the same words hidden in them."""
 
     def __init__(
-        self, worker: Pretrainer, batches: Remade, lines: Sequence[str], folder: RunFolder
+        self,
+        worker: Pretrainer,
+        batches: Remade,
+        lines: Sequence[str],
+        folder: RunFolder,
+        shares: Shares,
     ):
         self.worker, self.batches, self.lines, self.folder = worker, batches, lines, folder
+        self.shares = shares
 
     def loss(self) -> float:
         """The loss that training minimises."""
         return self._scores().total
 
     def _scores(self) -> Scores:
-        return judged(list(self.worker.read(self.batches.epoch(0))))
+        return judged(list(self.worker.read(self.batches.epoch(0))), self.shares)
 
     def judge(self, step: int) -> Validated:
         """Loss and scores, a few sentences with a picture, and the attentions' statistics."""
@@ -131,8 +140,9 @@ class Validator:
             "words_loss": scores.loss,
             "perplexity": scores.perplexity,
             "accuracy": scores.accuracy,
-            "unigram_entropy": scores.unigram_entropy,
         }
+        if scores.unigram_loss is not None:
+            figures["unigram_loss"] = scores.unigram_loss
         if scores.follows_accuracy is not None:
             figures |= {
                 "follows_loss": scores.follows_loss or 0.0,
@@ -172,7 +182,7 @@ class Evaluated(NamedTuple):
         found = [
             ("words to find", f"{scores.words:,}", ""),
             ("loss", f"{scores.loss:.4f}", "nats per word"),
-            ("unigram entropy", f"{scores.unigram_entropy:.4f}", "of the same words, no context"),
+            self._alone(),
             ("perplexity", f"{scores.perplexity:.3f}", ""),
             ("accuracy", f"{scores.accuracy:.2f} %", ""),
         ]
@@ -180,6 +190,14 @@ class Evaluated(NamedTuple):
             remark = f"{scores.pairs:,} pairs, loss {scores.follows_loss:.4f}"
             found.append(("next sentence", f"{scores.follows_accuracy:.2f} %", remark))
         return found
+
+    def _alone(self) -> tuple[str, str, str]:
+        """What the same words cost without their context."""
+        if self.scores.unigram_loss is None:
+            remark = "nats per word; the frequencies of the training text are not kept here"
+            return "entropy of these words", f"{self.scores.words_entropy:.4f}", remark
+        remark = "nats per word, by frequencies in the training text alone"
+        return "unigram loss", f"{self.scores.unigram_loss:.4f}", remark
 
     def tables(self) -> list[Table]:
         """There are none."""
@@ -195,12 +213,16 @@ def evaluated(
     documents: Sequence[Document],
     objective: Objective,
     longest: int,
+    shares: Shares = None,
     stage: str = "reading",
 ) -> Work[Evaluated]:
-    """Hide words in documents, and judge how well they are found."""
+    """Hide words in documents, and judge how well they are found.
+
+    shares  how likely each symbol is without any context; None: nobody knows    V
+    """
     batches = rows(worker, documents, objective, longest)
     total, readings = batches.count(0), []
     for reading in worker.read(batches.epoch(0)):
         readings.append(reading)
         yield Progress(stage, len(readings), total)
-    return Evaluated(judged(readings))
+    return Evaluated(judged(readings, shares))
