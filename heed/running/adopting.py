@@ -136,7 +136,8 @@ def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device
     longest = settings.longest if found.kind == "bert" else None
     place: Gathers = "first" if found.kind == "bert" else "last"
     cut = Words(Cutting(words), labels, place, longest)
-    config = LabelConfig(heed=version(), model=settings, labels=list(labels))
+    names = dict(found.names)
+    config = LabelConfig(heed=version(), model=settings, labels=list(labels), names=names)
     gathers = words.roles.get("cls") if found.kind == "xlnet" else None
     return config, Labeller(found.model, cut, device, gathers=gathers)
 

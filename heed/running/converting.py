@@ -28,7 +28,7 @@ from heed.models.text_settings import with_symbols
 from heed.running.devices import version
 from heed.running.events import Note, Progress, Work
 from heed.running.hub import folder_of
-from heed.running.loading import Loaded, Stored, loading
+from heed.running.loading import NAMES, Loaded, Stored, loading
 from heed.running.opening import check_weights, read_config
 from heed.running.shards import Shelf
 from heed.tasks import language_model, pretrain
@@ -154,7 +154,8 @@ def _run(folder: Path) -> Loaded:
     tokeniser = vocabularies.read(files, settings.rows, str(folder))
     if tokeniser is not None and (config.task, settings.kind) in FRAMES:
         tokeniser = _framed(tokeniser, FRAMES[config.task, settings.kind])
-    return Loaded(model.eval(), *described, tokeniser, tuple(getattr(config, "labels", ())))
+    labels, names = tuple(getattr(config, "labels", ())), getattr(config, "names", {})
+    return Loaded(model.eval(), *described, tokeniser, labels, names=names)
 
 
 def _framed(tokeniser: Vocabulary, frame: Frame) -> Vocabulary:
@@ -224,6 +225,7 @@ def _own_config(found: Loaded) -> dict[str, Any]:
         model_type=found.kind,
         model=found.settings,
         labels=list(found.labels),
+        names=dict(found.names),
     )
     return stored.model_dump(mode="json")
 
@@ -233,6 +235,8 @@ def _their_config(found: Loaded) -> dict[str, Any]:
     if found.labels:
         names = dict(enumerate(found.labels))
         config |= {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+    if found.names:
+        config[NAMES] = dict(found.names)
     roles = {} if found.tokeniser is None else found.tokeniser.roles
     numbers = {f"{role}_token_id": roles[role] for role in ROLES if role in roles}
     return config | {key: i for key, i in numbers.items() if i < found.settings.rows}

@@ -12,12 +12,13 @@ allocated: sizes, then names and shapes of all tensors, then the vocabulary, the
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from torch import nn
 
 from heed.data import vocabularies
@@ -38,6 +39,12 @@ from heed.training import tensors
 LINE = 500  # characters of an error; an untrusted file may have names of a megabyte
 
 
+NAMES = "heed_label_names"
+"""The key of a Hugging Face config.json that keeps what labels of files are called."""
+
+Names = dict[Annotated[str, Field(max_length=1000)], str]
+
+
 class Stored(Settings):
     """config.json of a pretrained model as heed keeps it."""
 
@@ -45,11 +52,14 @@ class Stored(Settings):
     model_type: str = Field(max_length=100)
     model: Annotated[BertSettings | GPT2Settings | XLNetSettings, Field(discriminator="kind")]
     labels: list[str] = Field(default_factory=list, max_length=65536)
+    names: Names = Field(default_factory=dict, max_length=65536)
 
     @model_validator(mode="after")
     def _of_one_mind(self) -> Stored:
         if self.model_type != self.model.kind:
             raise ValueError(f"model_type is '{self.model_type}', and model is {self.model.kind}")
+        if not set(self.names.values()) <= set(self.labels):
+            raise ValueError("names has what is none of the labels")
         return self
 
 
@@ -61,6 +71,7 @@ class Loaded:
     tokeniser  None where the folder has none
     labels     the names of what a head chooses from, where the folder names them
     unused     weights of other heads, which were left where they are
+    names      what labels of files are called, where the run that it was gave them names
     """
 
     model: nn.Module
@@ -70,6 +81,7 @@ class Loaded:
     tokeniser: Vocabulary | None
     labels: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(
@@ -104,6 +116,8 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
         plan = pretrained.fitted(described, weights.header)
         owner = raw.get("tokenizer_class") or OWNERS[described.kind]
         tokeniser = _vocabulary(shelf, described, owner)
+        labels = _labels(raw)
+        names = _names(raw, labels)
         described, plan = pretrained.apart(described, plan, weights.header, weights.alike)
     except HeedError as error:
         raise _placed(error, folder) from None
@@ -111,7 +125,7 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
         model = _blank(described, folder)
         for i, count, name in pretrained.fill(model, plan, read):
             yield Progress("weights", i, count, name)
-    return _loaded(model, described, tokeniser, _labels(raw), plan.unused)
+    return Loaded(model.eval(), *described, tokeniser, labels, plan.unused, names)
 
 
 def _blank(described: Described, folder: Path) -> nn.Module:
@@ -137,7 +151,7 @@ def _placed(error: HeedError, folder: Path) -> HeedError:
 
 def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
     """The model of a folder that `heed convert` wrote."""
-    described, labels = stored(shelf, raw)
+    described, config = stored(shelf, raw)
     if head not in (None, described.head):
         raise Refused(f"{shelf.path} has the head '{described.head}', not '{head}'")
     find(shelf)  # refuses a folder without model.safetensors, and says what is there instead
@@ -148,11 +162,12 @@ def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
     model = _blank(described, shelf.path)
     model.load_state_dict(tensors.read(path))
     yield Progress("weights", len(outline), len(outline))
-    return _loaded(model, described, tokeniser, labels)
+    labels = tuple(config.labels)
+    return Loaded(model.eval(), *described, tokeniser, labels, names=config.names)
 
 
-def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, tuple[str, ...]]:
-    """What heed's own config.json describes, and the names of its labels."""
+def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, Stored]:
+    """What heed's own config.json describes, and all that it says."""
     if "task" in raw:
         raise Refused(
             f"{shelf.path} is a run of heed, which heed.running.opening.open_run opens; "
@@ -164,7 +179,7 @@ def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, tuple[str, ...
     except ValidationError as error:
         raise Refused(f"config.json: {complaint(Stored, error)}") from None
     settings = config.model
-    return Described(settings.kind, settings.head, settings), tuple(config.labels)
+    return Described(settings.kind, settings.head, settings), config
 
 
 OWNERS = {"bert": "BertTokenizer", "gpt2": "GPT2Tokenizer", "xlnet": "XLNetTokenizer"}
@@ -186,15 +201,16 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, names)) if plain and names != _unnamed(len(names)) else ()
 
 
+def _names(config: dict[str, Any], labels: tuple[str, ...]) -> dict[str, str]:
+    """What labels of files are called, as a run's config.json kept it."""
+    try:
+        names = TypeAdapter(Names).validate_python(config.get(NAMES, {}))
+    except ValidationError:
+        raise Refused(f"config.json: {NAMES} is no map from a file's labels to names") from None
+    if not set(names.values()) <= set(labels):
+        raise Refused(f"config.json: {NAMES} has a name that is none of the labels in id2label")
+    return names
+
+
 def _unnamed(count: int) -> list[str]:
     return [f"LABEL_{i}" for i in range(count)]
-
-
-def _loaded(
-    model: nn.Module,
-    described: Described,
-    tokeniser: Vocabulary | None,
-    labels: tuple[str, ...],
-    unused: tuple[str, ...] = (),
-) -> Loaded:
-    return Loaded(model.eval(), *described, tokeniser, labels, unused)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from heed.models.layouts import LAYOUTS
 from heed.models.text_settings import BertSettings, GPT2Settings
 from heed.running import converting
 from heed.running.converting import Converted, convert
+from heed.running.evaluate import evaluate
 from heed.running.events import Note, Progress, finish
 from heed.running.opening import open_run
 from heed.running.stories.classify import ClassifyConfig
@@ -269,6 +271,49 @@ def test_a_run_that_labels_by_xlnet_goes_to_hugging_face(tmp_path: Path) -> None
     written(tmp_path / "mean", mean, tokeniser)
     with pytest.raises(Refused, match="XLNet with the pool 'last'"):
         converted(tmp_path / "mean", tmp_path / "no")
+
+
+def test_labels_of_files_mean_the_same_there_and_back(tmp_path: Path) -> None:
+    """The names stand in another order than the codes: "1" is the first label, not the second."""
+    tokeniser = Tokeniser.train("wordpiece", ["the cat sat", "a dog ran"], size=60)
+    config = ClassifyConfig(
+        heed="0.1.0",
+        task="classify",
+        model={"encoder": {"kind": "bert", "size": "tiny", "layers": 1}, "pool": "first"},
+        symbols=tokeniser.size,
+        labels=["negative", "positive"],
+        names={"0": "positive", "1": "negative"},
+        longest=16,
+    )
+    written(tmp_path / "run", config, tokeniser)
+    converted(tmp_path / "run", tmp_path / "theirs")
+    transformers.BertForSequenceClassification.from_pretrained(tmp_path / "theirs").save_pretrained(
+        tmp_path / "trained"
+    )  # whatever others do to it, the names stay
+    shutil.copy(tmp_path / "theirs/tokenizer.json", tmp_path / "trained")
+    shutil.copy(tmp_path / "theirs/tokenizer_config.json", tmp_path / "trained")
+    converted(tmp_path / "theirs", tmp_path / "back")
+    converted(tmp_path / "back", tmp_path / "again")
+    texts = ["the cat sat", "a dog", "a dog ran", "cat"]
+    (tmp_path / "codes.tsv").write_text("".join(f"1\t{text}\n" for text in texts))
+    (tmp_path / "names.tsv").write_text("".join(f"negative\t{text}\n" for text in texts))
+    found = [
+        finish(evaluate(tmp_path / folder, [tmp_path / file], device="cpu")).scores
+        for folder in ("run", "theirs", "trained", "back", "again")
+        for file in ("codes.tsv", "names.tsv")
+    ]
+    assert found[0].labels == ["negative", "positive"]
+    assert [sum(row) for row in found[0].confusion] == [4, 0]
+    assert all(each.confusion == found[0].confusion for each in found)
+
+
+def test_names_of_labels_from_a_stranger_are_checked(tmp_path: Path) -> None:
+    save(network("BertForSequenceClassification"), tmp_path / "theirs")
+    path = tmp_path / "theirs/config.json"
+    for odd, said in ((["a"], "is no map"), ({"0": 1}, "is no map"), ({"0": "x"}, "none of")):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"heed_label_names": odd}))
+        with pytest.raises(Refused, match=said):
+            converted(tmp_path / "theirs", tmp_path / "no")
 
 
 @pytest.mark.parametrize(
