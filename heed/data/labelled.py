@@ -1,7 +1,8 @@
 """Labelled texts out of TSV, CSV or JSON lines, counted as they are read.
 
 1<tab>a stirring , funny film            columns by number: label 0, text 1
-label,text                               or by the names of a first line, which these two are
+label,text                               or by the names of a first line, which these two are in
+                                         capitals, too, and with space around them
 {"text": "a stirring film", "label": 1}  or by key
 """
 
@@ -28,7 +29,10 @@ FEW = 10
 """Labels, columns or keys that a complaint names."""
 NAMES = ("text", "label")
 """What columns and keys are called unless told otherwise."""
-WHICH = "which to take: --text and --label; in a recipe, text and label"
+OPTIONS = ("--text", "--label")
+"""What says which column the text is, and which the label, unless told otherwise."""
+APART = 20
+"""From how many texts on labels must not all be different: they would be texts themselves."""
 LONGEST_CELL = 1 << 23
 """How many characters a cell of CSV may have; a longer one is a quote that was not closed."""
 
@@ -101,6 +105,8 @@ class TextReport(Report):
 
     one: ClassVar[str] = "text"
 
+    alone: str = ""  # the label of a table's first line, where no other text has it
+
 
 def read_labelled(
     files: LabelledFiles,
@@ -108,16 +114,19 @@ def read_labelled(
     labels: Mapping[str, str] | None = None,
     only: Callable[[str], bool] | None = None,
     longest_characters: int = 100_000,
-    report: Report | None = None,
+    report: TextReport | None = None,
+    options: tuple[str, str] = OPTIONS,
 ) -> Iterator[Labelled]:
     """The texts worth keeping, streamed; `report` counts along. A file without any is refused.
 
-    labels  those of the training data, and what they are called: any other is refused, with its
-            line
-    only    whether a text is asked for; others are not counted, and there may be none at all
+    labels   those of the training data, and what they are called: any other is refused, with its
+             line
+    only     whether a text is asked for; others are not counted, and there may be none at all
+    options  what says which columns to take, for complaints
     """
     report = TextReport() if report is None else report
-    for number, row in _rows(files):
+    which = _which(files, options)
+    for number, row in _rows(files, which):
         if only is not None and not only(row.text):
             continue
         report.read += 1
@@ -128,11 +137,15 @@ def read_labelled(
         elif len(row.text) > longest_characters:
             report.drop("too long")
         else:
+            first = number == 1 and files.jsonl is None
             if labels is not None and row.label not in labels:
-                first = number == 1 and files.jsonl is None
-                header = f"; is line 1 a header? {WHICH.capitalize()}" if first else ""
+                header = f"; is line 1 a header? {which.capitalize()}" if first else ""
                 raise Refused(f"{files}:{number}: {_unseen(row.label, labels)}{header}")
             report.kept += 1
+            if first:
+                report.alone = row.label
+            elif row.label == report.alone:
+                report.alone = ""
             yield row
     if not report.kept and only is None:
         raise Refused(f"there is no text in {files}: {report}")
@@ -141,14 +154,26 @@ def read_labelled(
 def label_set(rows: Iterable[Labelled]) -> tuple[str, ...]:
     """Every label once, in the order of numbers where all of them are numbers, else of letters."""
     found: set[str] = set()
+    texts, right = 0, "is data.train.label the right column?"
     for row in rows:
+        texts += 1
         found.add(row.label)
         if len(found) > MOST:
-            raise Refused(f"more than {MOST:,} different labels; is `label` the right column?")
+            raise Refused(f"more than {MOST:,} different labels, such as {_some(found)}; {right}")
+    if texts >= APART and len(found) > 0.9 * texts:
+        raise Refused(
+            f"{texts:,} texts have {len(found):,} different labels, such as {_some(found)}; {right}"
+        )
     if len(found) == 1:
         raise Refused(f"every text has the label '{found.pop()}': there is nothing to tell apart")
     numbers = all(label.isascii() and label.isdecimal() for label in found)
     return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
+
+
+def _some(labels: Iterable[str]) -> str:
+    """One of the labels, the longest, which looks least like one."""
+    longest = max(labels, key=lambda label: (len(label), label))
+    return repr(longest[:40])
 
 
 def fits_a_line(label: str) -> bool:
@@ -171,18 +196,29 @@ def _unseen(label: str, labels: Mapping[str, str]) -> str:
     )
 
 
-def _rows(files: LabelledFiles) -> Iterator[tuple[int, Labelled]]:
-    """Each row with the number of its line."""
+def _which(files: LabelledFiles, options: tuple[str, str]) -> str:
+    """How to say which columns to take: --text COLUMN, or in a recipe data.train.text=COLUMN."""
+    named = "KEY" if files.jsonl is not None else "COLUMN"
+    each = " ".join(f"{option}{'=' if '.' in option else ' '}{named}" for option in options)
+    return f"say which to take: {each}"
+
+
+def _rows(files: LabelledFiles, which: str) -> Iterator[tuple[int, Labelled]]:
+    """Each row with the number of its line.
+
+    which  how to say which columns to take
+    """
     if files.jsonl is not None:
-        found = _json(files)
+        found = _json(files, which)
     else:
-        found = _cells(files, _csv(files.path) if files.csv is not None else _tsv(files.path))
+        table = _csv(files.path) if files.csv is not None else _tsv(files.path)
+        found = _cells(files, table, which)
     for number, text, label in found:
         label = label.strip()
         if len(label) > LONGEST_LABEL:
             raise Refused(
-                f"{files}:{number}: a label of {len(label):,} characters; is `label` the right "
-                "column?"
+                f"{files}:{number}: a label of {len(label):,} characters; is it the right column? "
+                f"{which.capitalize()}"
             )
         if not fits_a_line(label):
             raise Refused(
@@ -219,8 +255,8 @@ def _csv(path: Path) -> Table:
         yield reader.line_num, cells
 
 
-def _cells(files: LabelledFiles, table: Table) -> Iterator[tuple[int, str, str]]:
-    columns, table = _numbers(files, table)
+def _cells(files: LabelledFiles, table: Table, which: str) -> Iterator[tuple[int, str, str]]:
+    columns, table = _numbers(files, table, which)
     last = max(columns)
     for number, cells in table:
         if not cells:  # an empty line is an empty text, counted as such
@@ -229,38 +265,57 @@ def _cells(files: LabelledFiles, table: Table) -> Iterator[tuple[int, str, str]]
             count = counted(len(cells), "column")
             parted = "tabs" if files.tsv else "commas"
             raise Refused(
-                f"{files}:{number}: {count} parted by {parted}; counted from 0, the label is in "
-                f"column {columns[1]} and the text in column {columns[0]}"
+                f"{files}:{number}: {count} parted by {parted} ({_few(cells)}); counted from 0, "
+                f"the label is in column {columns[1]} and the text in column {columns[0]}; {which}"
             )
         else:
             yield number, cells[columns[0]], cells[columns[1]]
 
 
-def _numbers(files: LabelledFiles, table: Table) -> tuple[tuple[int, int], Table]:
+def _numbers(files: LabelledFiles, table: Table, which: str) -> tuple[tuple[int, int], Table]:
     """The numbers of the columns, and the rows; names are looked up in the first line, which is
-    taken. Where nobody says how it is, a line of the names themselves can be nothing else."""
+    taken. Where nobody says how it is, a line of the names themselves can be nothing else; nor
+    where they stand in the columns that were given by number."""
     text, label = files.columns
     first = list(islice(table, 1))
     names = first[0][1] if first else []
-    if files.text is None and files.label is None and set(NAMES) <= set(names):
+    plain = [_plain(name) for name in names]
+    if files.text is None and files.label is None and set(NAMES) <= set(plain):
         text, label = NAMES
     if isinstance(text, int) and isinstance(label, int):
-        return (text, label), chain(first, table)
-    for name in (text, label):
-        if names.count(str(name)) != 1:
-            what = "has no column" if name not in names else "has more than one column"
+        there = max(text, label) < len(plain)
+        header = there and (plain[text], plain[label]) == NAMES
+        return (text, label), table if header else chain(first, table)
+    found = []
+    for name in (str(text), str(label)):
+        places = _places(names, name)
+        if len(places) != 1:
+            what = "has more than one column" if places else "has no column"
             raise Refused(
-                f"{files}:1: the first line {what} '{name}'; it has: {_few(names)}; {WHICH}"
+                f"{files}:1: the first line {what} '{name}'; it has: {_few(names)}; {which}"
             )
-    return (names.index(str(text)), names.index(str(label))), table
+        found += places
+    return (found[0], found[1]), table
+
+
+def _plain(name: str) -> str:
+    """The name of a column, however it is written."""
+    return name.strip().casefold()
+
+
+def _places(names: list[str], name: str) -> list[int]:
+    """Where a name stands in the first line: as it is written, or else in capitals or with space
+    around it."""
+    exact = [place for place, each in enumerate(names) if each == name]
+    return exact or [place for place, each in enumerate(names) if _plain(each) == _plain(name)]
 
 
 def _few(names: Iterable[str]) -> str:
-    """The first names of columns or keys."""
-    return ", ".join(name[:40] for name in islice(names, FEW)) or "nothing"
+    """The first names of columns or keys, or the first cells of a row."""
+    return ", ".join(" ".join(name[:40].split()) for name in islice(names, FEW)) or "nothing"
 
 
-def _json(files: LabelledFiles) -> Iterator[tuple[int, str, str]]:
+def _json(files: LabelledFiles, which: str) -> Iterator[tuple[int, str, str]]:
     text, label = files.columns
     for number, line in read_lines(files.path):
         if not line.strip():
@@ -274,9 +329,10 @@ def _json(files: LabelledFiles) -> Iterator[tuple[int, str, str]]:
         if not isinstance(row, dict):
             raise Refused(f"{where}: not a JSON object with the keys {text} and {label}")
         if not isinstance(row.get(text), str):
-            what = "is no text" if text in row else _missing(row)
+            what = "is no text" if text in row else _missing(row, which)
             raise Refused(f"{where}: the key '{text}' {what}")
-        yield number, encodable(row[text], where), encodable(_label(row, label, where), where)
+        found = _label(row, label, where, which)
+        yield number, encodable(row[text], where), encodable(found, where)
 
 
 class KeyTwice(Exception):
@@ -292,15 +348,15 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _missing(row: Iterable[str]) -> str:
-    return f"is missing; it has: {_few(row)}; {WHICH}"
+def _missing(row: Iterable[str], which: str) -> str:
+    return f"is missing; it has: {_few(row)}; {which}"
 
 
-def _label(row: dict[Any, Any], key: Any, where: str) -> str:
+def _label(row: dict[Any, Any], key: Any, where: str, which: str) -> str:
     """Labels may be numbers in JSON; true and false are spelt as in JSON. null is no label."""
     value = row.get(key)
     if key not in row:
-        raise Refused(f"{where}: the key '{key}' {_missing(row)}")
+        raise Refused(f"{where}: the key '{key}' {_missing(row, which)}")
     if value is None:
         return ""
     if isinstance(value, bool):

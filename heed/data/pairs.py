@@ -13,6 +13,7 @@ from heed.errors import Refused
 from heed.settings import Settings
 
 LONGEST = 2000  # characters of either side of a pair
+FEW = 5  # columns that a complaint shows
 
 Column = Annotated[int, Field(ge=0, le=1000)]
 Link = tuple[int, int]
@@ -212,19 +213,24 @@ def _tsv(path: Path, columns: tuple[int, int] | None) -> Iterator[Pair]:
     first, second = columns or (0, 1)
     for number, line in read_lines(path):
         cells = line.split("\t")
-        there = counted(len(cells), "column")
         if not line:  # an empty line is an empty pair, counted as such
             yield Pair("", "")
         elif columns is None and len(cells) != 2:
-            cure = "; choose two with `columns`" if len(cells) > 2 else ""
-            raise Refused(f"{path}:{number}: {there} where two are expected{cure}")
+            cure = "; in a recipe, choose two: data.train.columns=[0,1]" if len(cells) > 2 else ""
+            raise Refused(f"{path}:{number}: {_shown(cells)} where two are expected{cure}")
         elif len(cells) <= max(first, second):
             raise Refused(
-                f"{path}:{number}: {there}, and `columns` asks for number "
+                f"{path}:{number}: {_shown(cells)}, and `columns` asks for number "
                 f"{max(first, second)}, counted from 0"
             )
         else:
             yield Pair(cells[first], cells[second])
+
+
+def _shown(cells: list[str]) -> str:
+    """How many columns a row has, and its beginning."""
+    begin = ", ".join(" ".join(cell[:30].split()) for cell in cells[:FEW])
+    return f"{counted(len(cells), 'column')} ({begin}{', …' * (len(cells) > FEW)})"
 
 
 def _json(path: Path, keys: tuple[str, str]) -> Iterator[Pair]:

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from heed.data.held_out import Held, HeldOut, Part, check
-from heed.data.labelled import Labelled, LabelledFiles, fits_a_line, read_labelled
-from heed.data.pairs import Report
+from heed.data.labelled import Labelled, LabelledFiles, TextReport, fits_a_line, read_labelled
 from heed.data.tokenise import Kind
 from heed.errors import Refused
 from heed.settings import Settings
@@ -67,7 +67,7 @@ class Data(Settings):
 
 
 def examples(
-    data: Data, part: Part, root: Path, report: Report, labels: Sequence[str] | None = None
+    data: Data, part: Part, root: Path, report: TextReport, labels: Sequence[str] | None = None
 ) -> Iterator[Labelled]:
     """The texts of one part; what is read, kept and dropped is counted in the report.
 
@@ -77,7 +77,9 @@ def examples(
     files = (own or data.train).under(root / data.folder)
     known = None if labels is None else _known(data.names, labels)
     only = data.held_out.only(part) if own is None or part == "train" else None
-    for row in read_labelled(files, labels=known, only=only, report=report):
+    key = f"data.{'train' if own is None else part}"
+    named: dict[str, Any] = {"labels": known, "options": (f"{key}.text", f"{key}.label")}
+    for row in read_labelled(files, only=only, report=report, **named):
         yield row._replace(label=data.names.get(row.label, row.label))
     if not report.kept:
         data.held_out.lacks(part, report)

@@ -115,8 +115,12 @@ def test_files_that_are_not_aligned(training: Callable[..., str], side: str, mor
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("a\tb\nc\n", "bad:2: 1 column where two are expected"),
-        ("a\tb\nc\td\te\n", "bad:2: 3 columns where two are expected; choose two with `columns`"),
+        ("a\tb\nc\n", "bad:2: 1 column (c) where two are expected"),
+        (
+            "a\tb\nc\td\te\n",
+            "bad:2: 3 columns (c, d, e) where two are expected; in a recipe, choose two: "
+            "data.train.columns=[0,1]",
+        ),
         (b"a\tb\nc\t\xff\n", "bad:2: not UTF-8 (byte 0xff at place 3)"),
         (b"a\tb\nc\t\0\n", "bad:2: holds a NUL byte"),
         ("", "0 pairs read"),

@@ -50,7 +50,7 @@ def test_evaluate_names_the_columns_of_a_file(
     path.write_text("".join(f"{line}\n" for line in lines))
     done = command("evaluate", run, str(path), *CPU)
     assert done.code == 2
-    assert "more.jsonl:1: the key 'text' is missing; it has: review, stars; which" in done.err
+    assert "more.jsonl:1: the key 'text' is missing; it has: review, stars; say which" in done.err
     named = ("--text", "review", "--label", "stars", "--json", *CPU)
     assert json.loads(command("evaluate", run, str(path), *named).out)["texts"] == 2
     table = tmp_path / "more.csv"
@@ -121,7 +121,7 @@ def test_train_from_a_recipe_file(command: Callable[..., Any], tmp_path: Path) -
         ("2\tnever seen", "valid.tsv:97: the label '2' never occurs in the training data"),
         (
             "no tab",
-            "valid.tsv:97: 1 column parted by tabs; counted from 0",
+            "say which to take: data.valid.text=COLUMN data.valid.label=COLUMN",
         ),
     ],
 )
@@ -135,6 +135,38 @@ def test_bad_labels_are_told_with_file_and_line(
     done = command("train", str(tmp_path / "mine.yaml"), "--run", str(tmp_path / "run"), *CPU)
     assert done.code == 2
     assert says in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (
+            "stars\tsentence",
+            "train.tsv:1: the first line is learnt as a text with the label 'stars'",
+        ),
+        ("Label\t Text", None),
+    ],
+)
+def test_what_looks_like_a_header_is_taken_for_one_or_told(
+    command: Callable[..., Any], tmp_path: Path, header: str, says: str | None
+) -> None:
+    data = files(tmp_path / "data")
+    lines = (data / "train.tsv").read_text()
+    (data / "train.tsv").write_text(f"{header}\n{lines}")
+    raw = recipe(data, steps=2, validate_every=2)
+    raw["data"]["train"] |= {"text": 1, "label": 0}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
+    done = command("train", str(tmp_path / "mine.yaml"), "--run", str(tmp_path / "run"), *CPU)
+    assert done.code == 0, done.err
+    told = [line for line in done.err.splitlines() if "first line" in line]
+    labels = json.loads((tmp_path / "run/config.json").read_text())["labels"]
+    if says is None:
+        assert (told, labels) == ([], ["disliked", "liked"])
+    else:
+        (line,) = told  # once
+        assert says in line
+        assert "name its columns: data.train.text=COLUMN data.train.label=COLUMN" in line
+        assert labels == ["disliked", "liked", "stars"]
 
 
 def test_names_for_labels_of_other_texts_are_told_with_the_cure(

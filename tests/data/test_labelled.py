@@ -77,7 +77,10 @@ def test_json_labels_may_be_numbers(tmp_path):
     [
         ("nonsense", "not JSON"),
         ("[1]", "not a JSON object"),
-        ('{"label": 1}', "'text' is missing; it has: label; which to take: --text and --label"),
+        (
+            '{"label": 1}',
+            "'text' is missing; it has: label; say which to take: --text KEY --label KEY$",
+        ),
         ("{}", "'text' is missing; it has: nothing"),
         ('{"text": 3, "label": 1}', "'text' is no text"),
         ('{"text": "a"}', "'label' is missing"),
@@ -175,8 +178,55 @@ def test_a_first_line_that_names_text_and_label_is_one_of_names(tmp_path, name):
     lines = f"text{part}id{part}label\ngood{part}7{part}pos\n"
     files = LabelledFiles(**{name[2:]: file(tmp_path, lines, name)})
     assert list(read_labelled(files)) == [Labelled("good", "pos")]
-    numbered = files.model_copy(update={"text": 0, "label": 2})  # whoever says numbers has them
-    assert next(read_labelled(numbered)) == Labelled("text", "label")
+    numbered = files.model_copy(update={"text": 0, "label": 2})
+    assert list(read_labelled(numbered)) == [Labelled("good", "pos")]
+    others = files.model_copy(update={"text": 1, "label": 2})  # whoever says numbers has them
+    assert next(read_labelled(others)) == Labelled("id", "label")
+
+
+@pytest.mark.parametrize(
+    "header", ["label, text", "Label,Text", " LABEL ,text", "\ufefflabel,text"]
+)
+@pytest.mark.parametrize("said", [{}, {"text": 1, "label": 0}, {"text": "text", "label": "label"}])
+def test_a_header_may_be_in_capitals_and_spaced(tmp_path, header, said):
+    path = file(tmp_path, f"{header}\npos,good\n", "a.csv")
+    assert list(read_labelled(LabelledFiles(csv=path, **said))) == [Labelled("good", "pos")]
+
+
+def test_a_name_as_it_is_written_comes_before_its_likes(tmp_path):
+    path = file(tmp_path, "Text,text,label\nno,yes,pos\n", "a.csv")
+    files = LabelledFiles(csv=path, text="text", label="label")
+    assert list(read_labelled(files)) == [Labelled("yes", "pos")]
+    with pytest.raises(Refused, match="more than one column 'TEXT'"):
+        list(read_labelled(files.model_copy(update={"text": "TEXT"})))
+
+
+def test_it_is_known_where_the_label_of_a_first_line_stands_alone(tmp_path):
+    def alone(lines, **said):
+        report = TextReport()
+        list(read_labelled(LabelledFiles(tsv=file(tmp_path, lines), **said), report=report))
+        return report.alone
+
+    assert alone("category\tsentence\npos\ta\nneg\tb\npos\tc\n") == "category"
+    assert alone("category\tsentence\npos\ta\n", text=1, label=0) == "category"
+    assert alone("pos\ta\nneg\tb\npos\tc\n") == ""
+    assert alone("\ncategory\tsentence\n") == ""
+    assert alone("sentence\tcategory\nc\tpos\n", text="sentence", label="category") == ""
+
+
+def test_other_columns_are_asked_for_as_they_are_said(tmp_path):
+    options = ("data.valid.text", "data.valid.label")
+    cure = r"say which to take: data\.valid\.text=COLUMN data\.valid\.label=COLUMN$"
+    named = LabelledFiles(csv=file(tmp_path, "id,review,stars\n", "a.csv"), text="text")
+    with pytest.raises(Refused, match=rf"no column 'text'; it has: id, review, stars; {cure}"):
+        list(read_labelled(named, options=options))
+    few = LabelledFiles(tsv=file(tmp_path, "good,pos\n"))
+    with pytest.raises(Refused, match=rf"1 column parted by tabs \(good,pos\); .*; {cure}"):
+        list(read_labelled(few, options=options))
+    keys = LabelledFiles(jsonl=file(tmp_path, '{"review": "a"}', "a.jsonl"))
+    cure = cure.replace("COLUMN", "KEY")
+    with pytest.raises(Refused, match=rf"'text' is missing; it has: review; {cure}"):
+        list(read_labelled(keys, options=options))
 
 
 def test_a_first_line_of_other_names_is_asked_about(tmp_path):
@@ -193,7 +243,7 @@ def test_a_first_line_of_other_names_is_asked_about(tmp_path):
 
 
 def test_too_few_columns_and_nothing_at_all(tmp_path):
-    with pytest.raises(Refused, match=r"a\.tsv:1: 1 column parted by tabs; .* text in column 1"):
+    with pytest.raises(Refused, match=r"a\.tsv:1: 1 column parted by tabs .* text in column 1"):
         list(read_labelled(LabelledFiles(tsv=file(tmp_path, "alone\n"))))
     with pytest.raises(Refused, match=r"no text in .* 2 texts read = 0 kept \+ 2 dropped"):
         list(read_labelled(LabelledFiles(tsv=file(tmp_path, "\n1\t \n"))))
@@ -228,8 +278,18 @@ def test_labels_are_in_the_order_of_numbers_or_letters():
     assert label_set(rows("10", "9", "a")) == ("10", "9", "a")
     with pytest.raises(Refused, match="the label 'x': there is nothing to tell apart"):
         label_set(rows("x", "x"))
-    with pytest.raises(Refused, match="right column"):
+    with pytest.raises(Refused, match=r"data\.train\.label the right column"):
         label_set(rows(*map(str, range(10_001))))
+
+
+def test_texts_are_no_labels():
+    """As where the text comes first, and nobody said so."""
+    turned = [Labelled("pos", f"a film of {n} hours") for n in range(30)]
+    says = "30 texts have 30 different labels, such as 'a film of 29 hours'; is data.train.label"
+    with pytest.raises(Refused, match=says):
+        label_set(turned)
+    assert len(label_set(turned[:19])) == 19
+    assert len(label_set(turned + turned[:10])) == 30
 
 
 def test_paths_are_looked_for_in_a_folder(tmp_path):

@@ -63,8 +63,8 @@ def test_a_difference_in_lines_is_told_with_both_counts(tmp_path, by):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("alone", "x:3: 1 column where two"),
-        ("a\tb\tc", "x:3: 3 columns where two are expected; ch"),
+        ("alone", "x:3: 1 column (alone) where two"),
+        ("a\tb\tc", "x:3: 3 columns (a, b, c) where two are expected; in"),
     ],
 )
 def test_columns_are_counted(tmp_path, line, told):
@@ -74,7 +74,7 @@ def test_columns_are_counted(tmp_path, line, told):
 def test_columns_are_chosen(tmp_path):
     path = lines(tmp_path / "x", "id\ta\tb\tc", "id\ta\tb")
     assert list(read_pairs(Files(tsv=path, columns=(2, 1)))) == [("b", "a")] * 2
-    assert "x:2: 3 columns, and `columns` asks for number 3" in refusal(
+    assert "x:2: 3 columns (id, a, b), and `columns` asks for number 3" in refusal(
         Files(tsv=path, columns=(0, 3))
     )
 

@@ -77,8 +77,15 @@ def _write(
     data: Data, folder: RunFolder, start: Start | None, gathers: Gathers | None, longest: int
 ) -> Work[None]:
     root = data_root(data.folder)
-    labels = label_set(examples(data, "train", root, TextReport()))
+    first = TextReport()
+    labels = label_set(examples(data, "train", root, first))
     check_names(data.names, labels)
+    if first.alone:
+        yield Note(
+            f"{data.train}:1: the first line is learnt as a text with the label '{first.alone}', "
+            "which no other text has; if it is a header, name its columns: data.train.text=COLUMN "
+            "data.train.label=COLUMN"
+        )
     tokeniser: Cutting
     if start is not None:
         if not isinstance(start.tokeniser, Tokeniser | Vocabulary):
