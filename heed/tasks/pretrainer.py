@@ -83,6 +83,7 @@ class Filled:
     words    for each of them the likeliest pieces, with their probabilities
     follows  the probability that the second text follows the first; None without a second
     unread   symbols for which the model had no places
+    joined   whether two texts were read as one, since the model knows no pairs
     heads    every attention by its path, H T T, where they were asked for
     """
 
@@ -93,6 +94,7 @@ class Filled:
     unread: int = 0
     pieces: list[str] = field(default_factory=list)
     heads: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    joined: bool = False
 
 
 class _Row(NamedTuple):
@@ -152,7 +154,8 @@ class Pretrainer:
     def fill(self, lines: Sequence[str], *, best: int = 5, look: bool = False) -> list[Filled]:
         """Each line with its masks replaced; a blank one stays blank.
 
-        Two texts with a tab between them are a pair, where the model was taught what follows.
+        Two texts with a tab between them are a pair, where the model was taught what follows; any
+        other reads them as one text, and the answer says so.
 
         best  how many words are named for each mask
         look  keep where the model looked
@@ -195,6 +198,7 @@ class Pretrainer:
                 row.unread,
                 self.tokeniser.pieces(row.ids),
                 _heads(said.seen, n, len(row.ids)) if look else {},
+                not self.pairs and "\t" in line.strip(),
             )
             for n, (line, row) in enumerate(zip(lines, rows, strict=True))
             for words in [self._named(row, ids[n].tolist(), shares[n].tolist())]

@@ -236,6 +236,25 @@ def test_an_xlnet_holds_documents_out_and_fills_masks(server: Server, ordered: P
     assert len(json.loads(done.out)["words"]) == 1
 
 
+def test_two_texts_are_no_pair_for_an_xlnet_and_that_is_said(server: Server, ordered: Path) -> None:
+    """Nor is a line an answer that has nothing to be filled in."""
+    theirs = ordered.parent / "of pairs"
+    assert server.run("convert", ordered, theirs).code == 0
+    lines = ordered.parent / "pairs.txt"
+    lines.write_text("a1 a2 .\tb1 [MASK] .\na1 .\tb1 .\na1 .\na1 [MASK] .\n\n")
+    joined = "two texts are read as one: this model was not taught what follows what"
+    nothing = "there is no [MASK] in it, so nothing is filled in"
+    for path in (ordered, theirs):
+        done = server.run("predict", path, lines)
+        assert done.code == 0, done.err
+        assert len(done.out.splitlines()) == 5
+        assert done.err.splitlines() == [
+            f"heed: line 1: {joined}",
+            f"heed: line 2: {joined}; {nothing}",
+            f"heed: line 3: {nothing}",
+        ]
+
+
 def test_an_xlnet_keeps_its_job_there_and_back(server: Server, ordered: Path) -> None:
     theirs, back = ordered.parent / "there", ordered.parent / "back"
     assert server.run("convert", ordered, theirs).code == 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heed.tasks.looking import looked
-from heed.tasks.pretrainer import Filled, Pretrainer
+from heed.tasks.pretrainer import MASKED, Filled, Pretrainer
 from heed.viewing.atlas import Take
 from heed.viewing.looking import Look
 from heed.viewing.panels import Panel, of_heads
@@ -49,9 +49,11 @@ class Answer:
 
     @property
     def remark(self) -> str:
-        """A warning if the model had no places for the whole line."""
-        n = self.found.unread
-        return f"the last {n} symbols were not read: the model has no more places" if n else ""
+        """A warning if the answer is the line itself, or the line was not read as it was meant."""
+        line, read = self.found.source, _read(self.found)
+        if self.found.follows is not None or not line.strip() or MASKED.search(line):
+            return read
+        return "; ".join(filter(None, (read, "there is no [MASK] in it, so nothing is filled in")))
 
     def shown(self) -> Shown:
         """The line with what was looked at."""
@@ -82,7 +84,17 @@ class Shown:
     def block(self, note: str = "") -> Said:
         """What a page shows."""
         facts = [("Text", self.source), ("Answer", self.text)]
-        return Said(facts, None, self.panels, note or Answer(self.found).remark)
+        return Said(facts, None, self.panels, note or _read(self.found))
+
+
+def _read(found: Filled) -> str:
+    """A warning if two texts are no pair for the model, or it had no places for the whole line."""
+    said = []
+    if found.joined:
+        said.append("two texts are read as one: this model was not taught what follows what")
+    if found.unread:
+        said.append(f"the last {found.unread} symbols were not read: the model has no more places")
+    return "; ".join(said)
 
 
 def layers(found: Filled) -> list[Panel]:
@@ -102,6 +114,6 @@ def look(worker: Pretrainer, line: str) -> Look:
     """A line, what was found in it, and what every attention saw: of two streams, the content's."""
     (found,), seen = looked(worker.model, lambda: worker.fill([line]))
     every = maps(seen, lambda path: (found.pieces, None)) if found.pieces else []
-    shown, remark = Shown(found, ()), Answer(found).remark
+    shown = Shown(found, ())
     takes = [Take("", every)] if every else []
-    return Look(line, shown.text, takes, shown.block, remark=remark)
+    return Look(line, shown.text, takes, shown.block, remark=_read(found))
