@@ -107,9 +107,7 @@ class Tokeniser(Ruled):
         """
         unknown = iter(self._unknown_in(text) if text is not None and UNK in ids else ())
         return [
-            next(unknown, SPECIALS[UNK])
-            if i == UNK
-            else self._pieces[i].replace(SPACE, "") or SPACE
+            next(unknown, SPECIALS[UNK]) if i == UNK else bare(self._pieces[i]) or SPACE
             for i in ids
         ]
 
@@ -161,6 +159,11 @@ class Tokeniser(Ruled):
         """Load what `save` wrote. Rules other than heed's own are refused: a file is only data."""
         tokenizer, kind = vocabulary.parse(read_rules(path), path)
         return cls(tokenizer, kind)
+
+
+def bare(piece: str) -> str:
+    """A piece as pictures have it: without its mark for a space, unless it is nothing else."""
+    return piece.replace(SPACE, "") or piece
 
 
 def read_rules(path: str | Path) -> str:

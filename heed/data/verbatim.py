@@ -88,7 +88,7 @@ class Verbatim(Ruled):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """A label for each number, for pictures: what cannot be seen is drawn."""
-        return [_label(self._surface(int(i))) for i in ids]
+        return [label(self._surface(int(i))) for i in ids]
 
     def _surface(self, i: int) -> str:
         if i < len(SPECIALS):
@@ -168,7 +168,7 @@ def _outlines() -> dict[str, Kind]:
     return found
 
 
-def _label(piece: str) -> str:
-    """Line breaks and spaces as signs that can be seen."""
+def label(piece: str) -> str:
+    """A piece as pictures have it: line breaks and spaces as signs that can be seen."""
     shown = piece.replace("\n", "↵").replace("\t", "⇥")
     return shown if shown.strip() else shown.replace(" ", "␣")

@@ -16,8 +16,8 @@ import numpy as np
 from heed.data import masking
 from heed.data.masking import Symbols
 from heed.data.plan import Ints
-from heed.data.tokenise import BOS, EOS, PAD, UNK, Tokeniser
-from heed.data.verbatim import Verbatim
+from heed.data.tokenise import BOS, EOS, PAD, UNK, Tokeniser, bare
+from heed.data.verbatim import Verbatim, label
 from heed.data.vocabularies import Vocabulary
 from heed.data.vocabulary import SPACE
 from heed.errors import Refused
@@ -81,7 +81,9 @@ class Borrowed:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """A label for each number, for pictures."""
         found = self.vocabulary.pieces(ids)
-        return [piece.replace("Ġ", " ").replace("Ċ", "↵").replace(SPACE, " ") for piece in found]
+        return [
+            label(piece.replace("Ġ", " ").replace("Ċ", "\n").replace(SPACE, " ")) for piece in found
+        ]
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all."""
@@ -164,7 +166,7 @@ class Renumbered:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """A label for each number, for pictures."""
-        return [self._pieces[i].replace(SPACE, "") or self._pieces[i] for i in ids]
+        return [bare(self._pieces[i]) for i in ids]
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all: the vocabulary under its own numbers."""

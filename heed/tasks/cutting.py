@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from heed.data import vocabularies
 from heed.data.letters import Letters
-from heed.data.tokenise import BOS, LARGEST, SPECIALS, Tokeniser
+from heed.data.tokenise import BOS, LARGEST, SPECIALS, Tokeniser, bare
 from heed.data.vocabularies import Vocabulary
 from heed.errors import HeedError, Refused
 
@@ -48,7 +48,7 @@ class Cutting:
         """A label for each number, for pictures; with the text, unknown ones as they are there."""
         if isinstance(self.tokeniser, Tokeniser):
             return self.tokeniser.pieces(ids, text)
-        return self.tokeniser.pieces(ids)
+        return [bare(piece) for piece in self.tokeniser.pieces(ids)]
 
     def letters(self, shortest: int, longest: int) -> Letters:
         """The runs of letters in its words; refused where its symbols are pieces of words."""

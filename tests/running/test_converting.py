@@ -15,7 +15,7 @@ from torch import nn
 
 import heed
 from heed.data.masking import with_mask
-from heed.data.tokenise import BOS, EOS, Tokeniser
+from heed.data.tokenise import BOS, EOS, Tokeniser, bare
 from heed.data.verbatim import Verbatim
 from heed.errors import HeedError, Refused
 from heed.models.layouts import LAYOUTS
@@ -260,8 +260,12 @@ def test_a_run_that_labels_by_xlnet_goes_to_hugging_face(tmp_path: Path) -> None
     assert coded.input_ids[:, -1].tolist() == [BOS] * 3  # what is padding stands in front
     with torch.no_grad():
         expected = their(**coded).logits.softmax(-1)
+    told: dict[str, Any] = {}
     for folder in ("run", "theirs"):
         found = open_run(tmp_path / folder, torch.device("cpu")).worker.label(texts)
+        pieces = [each.pieces for each in found]
+        assert pieces == [[bare(each) for each in row] for row in pieces]
+        assert pieces == told.setdefault("pieces", pieces)  # by the folder as by the run
         shares = [[each.shares[label] for label in config.labels] for each in found]
         torch.testing.assert_close(torch.tensor(shares), expected, rtol=1e-4, atol=1e-5)
     converted(tmp_path / "theirs", tmp_path / "back")

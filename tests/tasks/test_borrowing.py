@@ -9,6 +9,7 @@ from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.tasks.borrowing import Borrowed, Renumbered, load_text, marks_of
+from heed.tasks.cutting import Cutting
 
 BERT = ["the", "[SEP]", "cat", "[PAD]", "##s", "[CLS]", "[MASK]", "a", "[UNK]", "sat"]
 ROLES = {"sep": 1, "pad": 3, "cls": 5, "mask": 6, "unk": 8}
@@ -81,3 +82,17 @@ def test_what_was_saved_is_loaded(tmp_path) -> None:
     path.write_text("{}")
     with pytest.raises(Refused, match="tokeniser"):
         load_text(path)
+
+
+def test_spaces_are_shown_as_heeds_own_tokenisers_show_them() -> None:
+    ids = [0, 1, 2, 3]
+    pieces = {"Ġ": 0, "Ġthe": 1, "Ċ": 2, "s": 3}
+    lone = Vocabulary(Tokenizer(models.BPE(pieces, [])), {"eos": 3})
+    assert Borrowed(lone, "here").pieces(ids) == ["␣", " the", "↵", "s"]
+    pieces = {"▁": 0, "▁the": 1, "##s": 2, "s": 3}
+    assert Cutting(Vocabulary(Tokenizer(models.BPE(pieces, [])), {})).pieces(ids) == [
+        "▁",
+        "the",
+        "##s",
+        "s",
+    ]
