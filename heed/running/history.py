@@ -13,6 +13,7 @@ from heed.training.folder import RunFolder
 from heed.training.journal import read
 from heed.viewing.chart import INKS, Line, LineChart
 from heed.viewing.history import History, Moment, panels
+from heed.viewing.taking import short
 
 PREFIX = "valid/attention/"
 UNITS = {"entropy": "nats", "sharpness": "largest share"}
@@ -48,10 +49,11 @@ def history(path: Path) -> History:
         charts.append(_chart(f"validation {which}", "%", scores))
     for name, unit in UNITS.items():
         curves = lines.get(name, {})
+        called = short(curves)  # as pages of attention call them
         for n, some in enumerate(_groups(list(curves)), 1):
-            which = "attention" if len(curves) > 1 else some[0]
+            which = "attention" if len(curves) > 1 else called[some[0]]
             title = f"{name} of {which}" + (f" ({n})" if len(curves) > len(INKS) else "")
-            charts.append(_chart(title, unit, {path: curves[path] for path in some}))
+            charts.append(_chart(title, unit, {called[path]: curves[path] for path in some}))
     shown = "loss and scores are" if scores else "loss is"
     note = "" if lines else f"This model has no attention, so only its {shown} shown."
     return History(f"{folder.path.name}: its training", charts, list(_moments(folder)), note)

@@ -179,4 +179,5 @@ def _numbered_once(parts: list[str]) -> list[str]:
 
 def _joined(parts: list[str]) -> str:
     numbered = any(map(str.isdecimal, parts)) and not all(map(str.isdecimal, parts))
-    return (" " if numbered else ".").join(parts)
+    layer = "layer " if numbered and parts[0].isdecimal() else ""
+    return layer + (" " if numbered else ".").join(parts)

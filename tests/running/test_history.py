@@ -83,8 +83,25 @@ def test_every_shape_of_the_journal(run: Path) -> None:
     )
     (chart,) = history(run).charts
     own, other = chart.lines
-    assert (own.name, list(own.x), list(own.y)) == ("0.self", [1, 3], [1.5, 0.5])
+    assert (own.name, list(own.x), list(own.y)) == ("layer 0 self", [1, 3], [1.5, 0.5])
     assert (other.name, list(other.x), list(other.y)) == ("a", [1], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["0.content", "1.content"], ["layer 0", "layer 1"]),  # XLNet
+        (["0.content", "1.content", "pool"], ["layer 0 content", "layer 1 content", "pool"]),
+        (["0.self", "1.self"], ["layer 0", "layer 1"]),
+        (["encoder.0.self", "decoder.0.cross"], ["encoder 0 self", "decoder 0 cross"]),
+    ],
+)
+def test_curves_have_names_to_read(run: Path, paths: list[str], names: list[str]) -> None:
+    tell(run, {"step": 1} | {f"valid/attention/{path}/entropy": 1.0 for path in paths})
+    (chart,) = history(run).charts
+    assert [line.name for line in chart.lines] == names
+    tell(run, {"step": 1, "valid/attention/0.content/entropy": 1.0})
+    assert history(run).charts[0].title == "entropy of layer 0"
 
 
 def test_many_attentions_take_several_charts(run: Path) -> None:
