@@ -70,9 +70,11 @@ def tell_plainly(found: list[dict[str, Any]], console: Console) -> None:
 
     for each in found:
         console.print(f"[bold]{escape(each['name'])}[/]  {escape(each['about'])}")
-        for key in ("needs", "good", "sizes", "keys"):
-            if each.get(key):
-                line = f"[dim]{key}[/]  {escape(_words(each[key]))}"
+        kinds = {f"{key}.kind": list(named) for key, named in each.get("kinds", {}).items()}
+        facts = {key: each.get(key) for key in ("needs", "good", "sizes", "keys")} | kinds
+        for key, fact in facts.items():
+            if fact:
+                line = f"[dim]{key}[/]  {escape(_words(fact))}"
                 console.print(Padding(line, (0, 0, 0, 2), expand=False))
         console.print()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
+
+from pydantic import BaseModel
 
 from heed.models.building import MODELS
 from heed.running.recipe import load, names
@@ -24,9 +26,23 @@ def models() -> list[dict[str, Any]]:
             "about": known.about,
             "sizes": {size: each._asdict() for size, each in known.sizes.items()},
             "keys": sorted(known.settings.model_fields, key=_rank),
+            "kinds": kinds(known.settings),
         }
         for name, known in MODELS.items()
     ]
+
+
+def kinds(settings: type[BaseModel]) -> dict[str, dict[str, list[str]]]:
+    """For each key that is a model in its turn, as a classifier's encoder is: the kinds that it may
+    have, each with its keys."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for key, field in settings.model_fields.items():
+        for each in get_args(field.annotation) or (field.annotation,):
+            if isinstance(each, type) and issubclass(each, BaseModel):
+                keys = sorted(each.model_fields, key=_rank)
+                named = get_args(each.model_fields["kind"].annotation)
+                found.setdefault(key, {}).update(dict.fromkeys(named, keys))
+    return found
 
 
 def _rank(key: str) -> int:

@@ -164,3 +164,8 @@ def test_every_collection_reads_as_text_and_as_json(command, collection: str) ->
     assert (told.code, data.code) == (0, 0)
     for each in json.loads(data.out):
         assert each["name"] in told.out
+
+
+def test_models_name_the_kinds_of_their_encoder(command) -> None:
+    told = " ".join(command("list", "models").out.split())
+    assert "encoder.kind lstm, gru, tanh, cnn, bert, xlnet" in told

@@ -1,12 +1,17 @@
 """What there is to train, told from what there is."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, get_args
 
+import pytest
+from pydantic import ValidationError
+
 import heed
 from heed.models.building import MODELS
+from heed.models.classifier import ClassifierSettings
 from heed.models.recurrent_settings import RecurrentSettings
 from heed.running import listing
 from heed.running.recipe import load
@@ -34,6 +39,21 @@ def test_every_model_is_told_with_its_sizes_and_keys() -> None:
     assert set(recurrent["keys"]) == set(RecurrentSettings.model_fields)
     assert all(each["keys"][0] == "kind" for each in found.values())
     assert all(each["about"] and not each["about"].endswith(".") for each in found.values())
+
+
+def test_a_classifiers_encoders_are_told_as_its_settings_take_them() -> None:
+    found = {each["name"]: each["kinds"] for each in listing.models()}
+    assert list(found["classifier"]) == ["encoder"]
+    encoders = found["classifier"]["encoder"]
+    assert {"lstm", "gru", "cnn", "bert", "xlnet"} <= set(encoders)
+    for kind, keys in encoders.items():
+        encoder = ClassifierSettings.model_validate({"encoder": {"kind": kind}}).encoder
+        assert (keys[0], set(keys)) == ("kind", set(type(encoder).model_fields))
+    with pytest.raises(ValidationError) as told:
+        ClassifierSettings.model_validate({"encoder": {"kind": "?"}})
+    (error,) = told.value.errors()
+    assert set(re.findall(r"'(\w+)'", error["ctx"]["expected_tags"])) == set(encoders)
+    assert not any(kinds for name, kinds in found.items() if name != "classifier")
 
 
 def test_the_models_that_are_told_are_those_that_recipes_take() -> None:

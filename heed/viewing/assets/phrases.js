@@ -111,7 +111,7 @@ const PHRASES = {
     [/^entropy of (.*)$/s, "$1 的熵"],
     [/^sharpness of attention(?= \(| · |$)/, "注意力的尖锐度"],
     [/^sharpness of (.*)$/s, "$1 的尖锐度"],
-    [/(^|：| · )layer (\d+)(?=$| |: \S+ step, )/, "$1第 $2 层"],
+    [/(^|：| · )layer (\d+)(?=$| · | 的|: \S+ step, )/, "$1第 $2 层"],
     [/^nats$/, "纳特"],
     [/^largest share$/, "最大份额"],
     [/: (\S+) step, (\S+) %$/, "：第 $1 步，$2 %"],
