@@ -353,9 +353,10 @@ def lengths(count: Tensor | Sequence[int]) -> Visible:
     except (TypeError, ValueError, RuntimeError) as error:
         raise Refused(f"lengths takes whole numbers, one per row (B); got {count!r}") from error
     if count.ndim != 1 or count.is_floating_point() or count.dtype == torch.bool:
+        cure = "; a tokeniser's attention_mask, B S, is heed.Visible.keys(attention_mask.bool())"
         raise ShapeError(
             f"lengths takes whole numbers, one per row (B); got {count.dtype} "
-            f"of shape {tuple(count.shape)}"
+            f"of shape {tuple(count.shape)}{cure if count.ndim == 2 else ''}"
         )
     return Lengths(count)
 
@@ -389,9 +390,10 @@ def as_visible(given: Visible | Tensor | None) -> Visible:
         return given
     if isinstance(given, Tensor):
         return Visible.mask(given)
+    cure = ": lengths, one per row, are heed.lengths(n)" if isinstance(given, list | tuple) else ""
     raise Refused(
         f"visible takes heed.causal(), heed.lengths(n), ... or a boolean tensor; "
-        f"got {type(given).__name__}"
+        f"got {type(given).__name__}{cure}"
     )
 
 
@@ -404,7 +406,12 @@ def _boolean(mask: Tensor, axes: tuple[int, ...]) -> Tensor:
     if not isinstance(mask, Tensor):
         raise Refused(f"a mask is a boolean tensor, True = may look; got {type(mask).__name__}")
     if mask.dtype != torch.bool:
-        raise Refused(f"a mask is boolean, True = may look; got {mask.dtype}")
+        cures = {
+            1: "lengths, one per row, are heed.lengths(n)",
+            2: "a tokeniser's attention_mask, B S, is heed.Visible.keys(attention_mask.bool())",
+        }
+        cure = cures.get(mask.ndim, "of 1 and 0, it is mask.bool()")
+        raise Refused(f"a mask is boolean, True = may look; got {mask.dtype}: {cure}")
     if mask.ndim not in axes:
         raise ShapeError(f"this mask needs {' or '.join(map(str, axes))} axes; got {mask.ndim}")
     return mask

@@ -279,6 +279,23 @@ def test_a_mask_is_boolean(dtype: torch.dtype) -> None:
             use(torch.ones(T, S, dtype=dtype))
 
 
+def test_whoever_has_lengths_or_a_tokenisers_mask_is_told_what_to_say() -> None:
+    q, mask = torch.randn(2, 1, 3, 4), torch.tensor([[1, 1, 1], [1, 0, 0]])
+    keys = r"heed\.Visible\.keys\(attention_mask\.bool\(\)\)"
+    for given, cure in (
+        (mask, keys),
+        (mask[:, None, None], r"mask\.bool\(\)"),
+        (mask.sum(-1), r"heed\.lengths\(n\)"),
+        (mask.sum(-1).tolist(), r"heed\.lengths\(n\)"),
+    ):
+        with pytest.raises(Refused, match=cure):
+            heed.attend(q, q, q, visible=given)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match=keys):
+        heed.lengths(mask)
+    told = heed.attend(q, q, q, visible=Visible.keys(mask.bool())).context
+    assert torch.equal(told, heed.attend(q, q, q, visible=heed.lengths([3, 1])).context)
+
+
 @pytest.mark.parametrize("axes", [0, 1, 5])
 def test_a_mask_has_two_to_four_axes(axes: int) -> None:
     with pytest.raises(ShapeError, match=f"2 or 3 or 4 axes; got {axes}"):

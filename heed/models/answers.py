@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from heed.errors import Refused, ShapeError
 from heed.models.layers import bend_of
 from heed.models.transformer import Encoder
-from heed.models.words import in_front, sight, within
+from heed.models.words import Real, in_front, sight, within
 from heed.models.written import Unformed
 from heed.records import Attended, Need
-from heed.visible import Visible
 
 
 @dataclass(eq=False, slots=True)
@@ -113,15 +112,16 @@ class Answerer(nn.Module):
     def forward(
         self,
         symbols: Tensor,
-        lengths: Tensor | Visible | None = None,
+        lengths: Real | None = None,
         types: Tensor | None = None,
         need: Need = "context",
         asked: Tensor | None = None,
     ) -> Answered:
         """Symbols B S -> answers.
 
-        lengths  of each text, B; or which symbols are not padding, B S; None: all. Pad behind a
-                 text: positions count columns, so padding in front would move it
+        lengths  of each text, B; or which symbols are not padding, B S, as an attention mask has
+                 it, too; None: all. Pad behind a text: positions count columns, so padding in
+                 front would move it
         types    which of two texts each symbol belongs to, B S
         asked    the places whose words are wanted, B K, whole numbers; None: every place
         """

@@ -12,6 +12,7 @@ Devlin 2019 §4.1, Yang 2019.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -46,6 +47,7 @@ from heed.models.text_settings import (
     with_symbols,
 )
 from heed.models.transformer_settings import Share
+from heed.models.words import lengths_of
 from heed.models.xlnet_settings import XLNetSettings
 from heed.records import Need
 from heed.settings import Settings
@@ -200,7 +202,7 @@ class Classifier(nn.Module):
     def forward(
         self,
         symbols: Tensor,
-        lengths: Tensor,
+        lengths: Tensor | Sequence[int],
         need: Need = "context",
         nudge: Tensor | None = None,
         letters: Tensor | None = None,
@@ -210,6 +212,7 @@ class Classifier(nn.Module):
         nudge    what is added to the words' vectors  B S E
         letters  the words' runs of letters, used in place of `spelled.known`  B S K
         """
+        lengths = lengths_of(lengths, symbols)
         if self.spelled is not None:
             own = self.spelled(symbols, letters)
             nudge = own if nudge is None else own + nudge

@@ -15,7 +15,7 @@ from torch import Tensor
 import heed
 from heed.models.layers import Stack
 from heed.models.plain import Hidden, PlainLayer, known
-from heed.models.words import Words, check_lengths, readable
+from heed.models.words import Words, readable
 
 if TYPE_CHECKING:
     from heed.models.transformer import Encoder
@@ -25,7 +25,6 @@ def encode(encoder: Encoder, words: Words, source: Tensor, lengths: Tensor) -> T
     """B S, B -> B S M; None where the fast path does not apply."""
     if encoder.training or torch.is_grad_enabled() or not source.numel():
         return None
-    check_lengths(lengths, source)
     if not readable(lengths) or not _plain(encoder):
         return None
     exists = torch.arange(source.shape[1], device="cpu") < lengths[:, None]

@@ -8,6 +8,7 @@ It is decoded as a Transformer's decoder is: `begin` with prompts, `step`, `sele
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from heed.errors import Refused
 from heed.models.cells import Dropout
 from heed.models.sequence import Carry, Encoder, Labeller
+from heed.models.words import lengths_of
 from heed.models.written import Step, Unformed, Written
 from heed.records import Need
 from heed.settings import Settings
@@ -52,13 +54,20 @@ class RecurrentLanguage(nn.Module):
         states = encoder.dropout(encoder(inputs).states)
         return Written(Unformed.of(states, self.labeller.out))
 
-    def begin(self, inputs: Tensor, need: Need = "context", lengths: Tensor | None = None) -> Carry:
+    def begin(
+        self,
+        inputs: Tensor,
+        need: Need = "context",
+        lengths: Tensor | Sequence[int] | None = None,
+    ) -> Carry:
         """The carry after a prompt, which may be empty.    N T -> carry
 
         Prompts of different lengths, N, stand at the end of their rows; what is in front of them
         is not read.
         """
         N, T = inputs.shape
+        if lengths is not None:
+            lengths = lengths_of(lengths, inputs, behind=True)
         carry = self.labeller.begin(N)
         for t in range(T):
             after = self.labeller.encoder.step(inputs[:, t], carry.hidden)

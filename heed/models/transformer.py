@@ -11,6 +11,7 @@ networks from settings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from heed.models.encoding import encode
 from heed.models.layers import Kept, Stack, counts_from_anywhere
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
-from heed.models.words import Words, check_lengths, sight
+from heed.models.words import Real, Words, lengths_of, sight
 from heed.models.written import Step, Unformed, Written, formed
 from heed.records import Attended, Need
 from heed.visible import Keys, Visible
@@ -38,14 +39,15 @@ class Encoder(nn.Module):
     def forward(
         self,
         source: Tensor,
-        lengths: Tensor | Visible | None = None,
+        lengths: Real | None = None,
         need: Need = "context",
         words: Words | None = None,
         types: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Attended]]:
         """B S, B -> B S M, and what every attention saw; states of padding mean nothing.
 
-        lengths  of each text, B; or which symbols are not padding, B S; None: all
+        lengths  of each text, B; or which symbols are not padding, B S, as an attention mask
+                 has it, too; None: all
         types    which of several texts each symbol belongs to, B S
         Places are counted from the first column, padding or not, as in Hugging Face's BERT.
         """
@@ -54,7 +56,7 @@ class Encoder(nn.Module):
     def look_up(
         self,
         source: Tensor,
-        lengths: Tensor | Visible | None = None,
+        lengths: Real | None = None,
         words: Words | None = None,
         types: Tensor | None = None,
     ) -> tuple[Tensor, Visible | None]:
@@ -114,7 +116,7 @@ class Decoder(nn.Module):
         need: Need = "context",
         source: Tensor | None = None,
         visible: Visible | None = None,
-        lengths: Tensor | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
     ) -> Written:
         """A whole text at once: symbols B T (and an encoded source B S M) -> logits B T V.
 
@@ -133,7 +135,7 @@ class Decoder(nn.Module):
         need: Need = "context",
         source: Tensor | None = None,
         visible: Visible | None = None,
-        lengths: Tensor | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
         keep: KeepCache | None = None,
     ) -> AnyCarry:
         """The carry after a prompt, which may be empty.    N T -> carry
@@ -190,12 +192,12 @@ class Decoder(nn.Module):
         return carry._replace(layers=tuple(layers), sentence=sentence, behind=behind)
 
     def _padding(
-        self, inputs: Tensor, lengths: Tensor | None
+        self, inputs: Tensor, lengths: Tensor | Sequence[int] | None
     ) -> tuple[Tensor | None, Visible | None]:
         """How many places in front of each text are padding, N, and the mask of the others."""
         if lengths is None:
             return None, None
-        check_lengths(lengths, inputs)
+        lengths = lengths_of(lengths, inputs, behind=True)
         for layer in self.stack.layers:
             if not counts_from_anywhere(layer.attention.mechanism):
                 raise Refused(
@@ -242,9 +244,14 @@ class EncoderDecoder(nn.Module):
         self.encoder, self.decoder = encoder, decoder
 
     def forward(
-        self, source: Tensor, lengths: Tensor, inputs: Tensor, need: Need = "context"
+        self,
+        source: Tensor,
+        lengths: Tensor | Sequence[int],
+        inputs: Tensor,
+        need: Need = "context",
     ) -> Written:
         """The whole text at once.    B S, B, B T -> logits B T V"""
+        lengths = lengths_of(lengths, source)
         encoded, reading = self._encoded(source, lengths, need)
         written = self.decoder(inputs, need, encoded, heed.lengths(lengths))
         ends = {"encoder": reading, "decoder": written.seen}
@@ -253,8 +260,11 @@ class EncoderDecoder(nn.Module):
         }
         return Written(written.output, seen)
 
-    def begin(self, source: Tensor, lengths: Tensor, need: Need = "context") -> AnyCarry:
+    def begin(
+        self, source: Tensor, lengths: Tensor | Sequence[int], need: Need = "context"
+    ) -> AnyCarry:
         """Read the source; one hypothesis per sentence, with nothing written.    B S, B"""
+        lengths = lengths_of(lengths, source)
         words = self.decoder.words if self.encoder.words is None else self.encoder.words
         encoded = encode(self.encoder, words, source, lengths)
         if encoded is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -95,19 +98,26 @@ def _standing(position: nn.Module, x: Tensor, start: int, behind: Tensor | None)
     return x + sinusoid(places.flatten().to(wide), M).view_as(x).to(x.dtype)
 
 
-def sight(given: Tensor | Visible | None, symbols: Tensor) -> Visible | None:
-    """Which symbols B S are not padding: lengths B, booleans B S, a predicate, or None for all."""
+Real = Tensor | Visible | Sequence[Any]
+"""What says which symbols are not padding: lengths, B; booleans, or 0 and 1 as the attention mask
+of a tokeniser has them, B S; either of them as a list; or a predicate."""
+
+
+def sight(given: Real | None, symbols: Tensor) -> Visible | None:
+    """Which symbols B S are not padding; None: all."""
     if given is None or isinstance(given, Visible):
         return given
-    if given.dtype != torch.bool:
-        check_lengths(given, symbols)
-        return heed.lengths(given)
-    if given.shape != symbols.shape:
+    given = _tensor(given, symbols)
+    if given.ndim != 2:
+        return heed.lengths(lengths_of(given, symbols))
+    if given.shape != symbols.shape or given.is_floating_point() or given.is_complex():
         raise ShapeError(
-            f"which symbols are there is said for each, B S {tuple(symbols.shape)}; "
-            f"got {tuple(given.shape)}"
+            "which symbols are there is said for each of them by booleans, or by 0 and 1, B S "
+            f"{tuple(symbols.shape)}; got {given.dtype} of shape {tuple(given.shape)}"
         )
-    return Visible.keys(given)
+    if given.dtype != torch.bool:
+        within("the numbers of an attention mask", given, 0, 2)
+    return Visible.keys(given.bool())
 
 
 def in_front(exists: Visible | None, symbols: Tensor) -> Tensor | None:
@@ -150,18 +160,38 @@ def check_types(types: Tensor, symbols: Tensor) -> None:
         )
 
 
-def check_lengths(lengths: Tensor, symbols: Tensor) -> None:
-    """Refuse lengths that are not those of texts within their rows.    B, B T"""
+def lengths_of(given: Tensor | Sequence[int], symbols: Tensor, *, behind: bool = False) -> Tensor:
+    """The lengths of texts within their rows, refused if they are none.    B, B T -> B
+
+    behind  whether texts stand behind their padding, for complaints
+    """
     B, T = symbols.shape
+    lengths = _tensor(given, symbols)
     if lengths.shape != (B,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        cure = "; an attention mask has them as mask.sum(-1)" * (lengths.shape == symbols.shape)
+        cure += ", with all padding in front of the texts" if cure and behind else ""
         raise ShapeError(
             f"lengths takes one whole number for each of {B} texts; got {lengths.dtype} "
-            f"of shape {tuple(lengths.shape)}"
+            f"of shape {tuple(lengths.shape)}{cure}"
         )
     if not B or not readable(lengths):
-        return
+        return lengths
     low, high = (int(x) for x in lengths.aminmax())
     if low < 0 or high > T:
         raise ShapeError(
             f"a text has 0 to {T} of the {T} symbols of its row; lengths has {low} to {high}"
         )
+    return lengths
+
+
+def _tensor(given: Tensor | Sequence[Any], symbols: Tensor) -> Tensor:
+    """A list as a tensor beside the symbols; a tensor as it is."""
+    if isinstance(given, Tensor):
+        return given
+    try:
+        return torch.as_tensor(given, device=symbols.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise Refused(
+            "lengths takes one whole number for each text, B, or which symbols are not padding, "
+            f"B S; got {type(given).__name__} {str(given)[:40]}"
+        ) from None

@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 import heed
 from heed.errors import Refused, ShapeError
 from heed.models.layers import FeedForward, Residual, counts_from_anywhere
-from heed.models.words import check_types, within
+from heed.models.words import Real, check_types, within
 from heed.models.xlnet_sights import Memories, Segment, Sights, picked, spread
 from heed.records import Attended, Need, State
 from heed.visible import Visible
@@ -126,7 +126,7 @@ class TwoStreams(nn.Module):
     def forward(
         self,
         symbols: Tensor,
-        lengths: Tensor | Visible | None = None,
+        lengths: Real | None = None,
         types: Tensor | None = None,
         need: Need = "context",
         *,
@@ -180,7 +180,7 @@ class TwoStreams(nn.Module):
     def begin(
         self,
         symbols: Tensor,
-        lengths: Tensor | Visible | None = None,
+        lengths: Real | None = None,
         types: Tensor | None = None,
         memories: Memories | None = None,
     ) -> tuple[heed.Memory, ...]:

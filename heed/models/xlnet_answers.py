@@ -10,6 +10,7 @@ Yang 2019 §2; the summary of a text is the state of its last symbol, which pre-
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -19,12 +20,12 @@ from torch import Tensor, nn
 import heed
 from heed.errors import Refused, ShapeError
 from heed.models.answers import Answered
-from heed.models.words import check_lengths
+from heed.models.words import Real, lengths_of, sight
 from heed.models.written import Step, Unformed, Written, formed
 from heed.models.xlnet import TwoStreams
 from heed.models.xlnet_sights import Memories, Segment
 from heed.records import Attended, Need
-from heed.visible import Visible
+from heed.visible import Visible, as_visible, both
 
 
 @dataclass(init=False, eq=False, slots=True)
@@ -72,7 +73,7 @@ class LanguageModel(nn.Module):
         *,
         targets: Tensor | None = None,
         visible: Tensor | Visible | None = None,
-        lengths: Tensor | Visible | None = None,
+        lengths: Real | None = None,
         types: Tensor | None = None,
         memories: Memories | None = None,
     ) -> Predicted:
@@ -103,7 +104,7 @@ class LanguageModel(nn.Module):
         inputs: Tensor,
         need: Need = "context",
         *,
-        lengths: Tensor | None = None,
+        lengths: Tensor | Sequence[int] | None = None,
         types: Tensor | None = None,
         memories: Memories | None = None,
     ) -> Carry:
@@ -115,7 +116,7 @@ class LanguageModel(nn.Module):
         """
         exists = None
         if lengths is not None:
-            check_lengths(lengths, inputs)
+            lengths = lengths_of(lengths, inputs, behind=True)
             T = inputs.shape[1]
             exists = torch.arange(T, device=inputs.device) >= T - lengths[:, None]
         types = types if inputs.shape[1] else None
@@ -193,7 +194,7 @@ class Answerer(nn.Module):
     def forward(
         self,
         symbols: Tensor,
-        lengths: Tensor | Visible | None = None,
+        lengths: Real | None = None,
         types: Tensor | None = None,
         need: Need = "context",
         asked: Tensor | None = None,
@@ -206,9 +207,12 @@ class Answerer(nn.Module):
         lengths  of each text, B; or which symbols are not padding, B T; None: all
         types    which of several texts each symbol belongs to, B T
         asked    refused unless None: the language model alone predicts words
+        visible  who may look at whom; what it hides from all is padding, as `lengths` says it
         """
         if asked is not None:
             raise Refused("this head predicts no words: head='language' does, at its targets")
+        exists, visible = (None, None) if visible is None else as_visible(visible).split()
+        lengths = both(sight(lengths, symbols), exists)
         read = self.streams(symbols, lengths, types, need, visible=visible, memories=memories)
         pooled = None
         if self.pool is not None:

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 import heed
 from heed.attention.memory import as_keys, key_table
 from heed.errors import ShapeError
-from heed.models.words import sight
+from heed.models.words import Real, sight
 from heed.records import State
 from heed.visible import Places, Visible, as_visible
 
@@ -55,9 +55,7 @@ class Segment(NamedTuple):
     memories: Memories | None = None
 
     @staticmethod
-    def of(
-        symbols: Tensor, lengths: Tensor | Visible | None, memories: Memories | None = None
-    ) -> Segment:
+    def of(symbols: Tensor, lengths: Real | None, memories: Memories | None = None) -> Segment:
         """A segment from lengths B, or from which symbols are not padding, B T."""
         return Segment(symbols, as_keys(sight(lengths, symbols)), memories)
 
@@ -76,6 +74,11 @@ class Segment(NamedTuple):
         there = torch.ones(B, self.before + T, dtype=torch.bool, device=self.symbols.device)
         if self.exists is not None:
             own = key_table(self.exists, T, self.symbols.device)
+            if own.shape[0] not in (1, B) or own.shape[1] != T:
+                raise ShapeError(
+                    "which symbols are there does not fit\n"
+                    f"  given: B={own.shape[0]} T={own.shape[1]}\n  symbols: B={B} T={T}"
+                )
             there = there & pad(own, (self.before, 0), value=True)
         return there if remembered is None else there & pad(remembered, (0, T), value=True)
 

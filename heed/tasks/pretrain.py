@@ -285,7 +285,9 @@ def unigram(counts: Ints, plain: Flags) -> NDArray[np.float64]:
     seen = counts > 0
     new = plain & ~seen
     aside = max(1, int(seen.sum())) if new.any() else 0
-    return np.where(new, aside / max(1, int(new.sum())), counts) / max(1, counts.sum() + aside)
+    each = np.where(new, aside / max(1, int(new.sum())), counts)
+    shares: NDArray[np.float64] = each / max(1, int(counts.sum()) + aside)
+    return shares
 
 
 def cross_entropy(counts: Ints, shares: NDArray[np.float64]) -> float:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from heed.errors import Refused, ShapeError
+from heed.errors import HeedError, Refused, ShapeError
 from heed.models.answers import Answerer, MaskedWords, Pooler, at
 from heed.models.text_settings import BertSettings, build_bert
 from heed.models.transformer import Encoder
@@ -115,6 +115,35 @@ def test_what_cannot_be_is_refused_in_words() -> None:
 def test_what_does_not_fit_is_said(told: dict[str, Any], words: str) -> None:
     with pytest.raises(ShapeError, match=words):
         network("masked")(torch.zeros(B, S, dtype=torch.long), **told)
+
+
+@pytest.mark.parametrize("head", ["classify", "masked"])
+def test_what_a_tokeniser_gives_says_what_is_padding(head: str) -> None:
+    net = network(head)
+    symbols = torch.randint(1, 7, (B, S))
+    lengths = torch.tensor([S, 2])
+    mask = torch.arange(S) < lengths[:, None]
+    expected = net(symbols, lengths)
+    for told in (mask, mask.long(), mask.int(), lengths.tolist(), tuple(lengths), mask.tolist()):
+        said = net(symbols, told)
+        torch.testing.assert_close(said.states[mask], expected.states[mask])
+    assert not torch.allclose(net(symbols).states[mask], expected.states[mask])
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (torch.full((B, S), 2), "numbers of an attention mask are 0 to 1; got 2"),
+        (torch.ones(B, S), r"by booleans, or by 0 and 1, B S \(2, 5\); got torch.float32"),
+        ([S, "2"], r"one whole number for each text, B, .*; got list \[5, '2'\]"),
+        ([[1, 1], [1]], "one whole number for each text, B, or which"),
+        ([2.0, 1.0], "one whole number for each of 2 texts"),
+        ([2, 9], "0 to 5 of the 5 symbols"),
+    ],
+)
+def test_what_says_no_padding_is_refused(told: Any, words: str) -> None:
+    with pytest.raises(HeedError, match=words):
+        network("masked")(torch.zeros(B, S, dtype=torch.long), told)
 
 
 def test_a_text_of_nothing_is_finite_or_refused() -> None:

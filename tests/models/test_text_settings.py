@@ -217,8 +217,8 @@ def test_what_stands_in_front_changes_no_bit() -> None:
         assert torch.equal(write(x), write(other))
 
 
-def begun(net: Decoder, x: Tensor, lengths: Tensor) -> Tensor:
-    return net.step(net.begin(x, lengths=lengths), torch.tensor([4, 5, 6])).logits
+def begun(net: Decoder, x: Tensor, lengths: Tensor | list[int]) -> Tensor:
+    return net.step(net.begin(x, lengths=lengths), torch.tensor([4, 5, 6])[: len(x)]).logits
 
 
 @pytest.mark.parametrize("mechanism", ["location", "local-m", "monotonic", "coverage/additive"])
@@ -238,6 +238,13 @@ def test_lengths_that_do_not_fit_are_refused() -> None:
         for read in (net, net.begin):
             with pytest.raises(HeedError, match="0 to 5 of the 5 symbols"):
                 read(x, lengths=torch.tensor(beyond))
+    for read in (net, net.begin):
+        says = r"as mask\.sum\(-1\), with all padding in front of the texts"
+        with pytest.raises(HeedError, match=says):
+            read(x, lengths=torch.ones_like(x))
+    one, other = (net(x, lengths=given).logits for given in ([5, 3], torch.tensor([5, 3])))
+    assert torch.equal(one, other)
+    assert torch.equal(begun(net, x[:, :3], [3, 1]), begun(net, x[:, :3], torch.tensor([3, 1])))
     with pytest.raises(Refused, match="positions end at 30; this text reaches 40"):
         net.begin(x.repeat(1, 8), lengths=torch.tensor([40, 3]))
 

@@ -51,6 +51,20 @@ def texts() -> tuple[Tensor, Tensor, Tensor]:
     return source, torch.tensor([S, 5, 7]), inputs
 
 
+def test_lengths_may_be_a_list_and_are_no_mask() -> None:
+    net, (source, lengths, inputs) = network(), texts()
+    mask = torch.arange(S) < lengths[:, None]
+    expected = net(source, lengths, inputs).logits
+    assert torch.equal(net(source, lengths.tolist(), inputs).logits, expected)
+    with torch.no_grad():
+        steps = [net.step(net.begin(source, n), inputs[:, 0]) for n in (lengths, lengths.tolist())]
+    assert torch.equal(steps[0].logits, steps[1].logits)
+    for wrong in (mask, mask.long()):
+        for read in (lambda n: net(source, n, inputs), lambda n: net.begin(source, n)):
+            with pytest.raises(HeedError, match=r"attention mask has them as mask\.sum\(-1\)$"):
+                read(wrong)
+
+
 def stepped(net: EncoderDecoder, rows: Tensor, texts: Tensor, carry: Any) -> tuple[Tensor, Tensor]:
     """Logits and weights of hypotheses written symbol by symbol, every pair swapped in between."""
     swap = torch.arange(len(rows)).view(-1, 2).flip(1).flatten()

@@ -270,6 +270,38 @@ def test_poison_in_the_padding_of_a_prompt_reaches_no_step(side: str) -> None:
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("which", ["last", "first", "mean"])
+def test_padding_told_as_visible_is_padding(side: str, which: str) -> None:
+    """In the summary, in what is read, and in what is remembered."""
+    ours, exists = network("classify", summary=which), padding(side)
+    symbols = torch.randint(0, SYMBOLS, (B, T))
+    expected = ours(symbols, exists)
+    order = torch.rand(B, T, T) < 0.7
+    ordered = ours(symbols, exists, visible=order)
+    assert not torch.allclose(ours(symbols).logits, expected.logits)
+    told: list[tuple[dict[str, Any], Any]] = [
+        ({"visible": heed.Visible.keys(exists)}, expected),
+        ({"lengths": exists.long()}, expected),
+        ({"visible": heed.Visible.keys(exists) & order}, ordered),
+        ({"lengths": exists, "visible": heed.Visible.keys(exists) & order}, ordered),
+    ]
+    if side == "right":
+        count = exists.sum(-1)
+        told += [
+            ({"visible": heed.lengths(count)}, expected),
+            ({"lengths": count.tolist()}, expected),
+        ]
+    for words, said in told:
+        found = ours(symbols, **words)
+        torch.testing.assert_close(found.logits, said.logits)
+        assert torch.equal(found.memories.exists, exists)
+    with pytest.raises(HeedError, match="does not fit"):
+        ours(symbols, visible=heed.Visible.keys(exists[:, 1:]))
+    with pytest.raises(HeedError, match=r"heed\.Visible\.keys\(attention_mask\.bool\(\)\)"):
+        ours(symbols, visible=exists.long())
+
+
 @pytest.mark.parametrize("which", ["last", "first", "mean"])
 def test_poison_in_the_padding_is_in_no_summary(which: str) -> None:
     pool = network("classify", summary=which).pool
