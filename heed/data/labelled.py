@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 from unicodedata import category
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from heed.data.pairs import Report, one_place
 from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
+from heed.settings import Settings
 
 Column = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, Field(min_length=1, max_length=200)]
 MOST = 10_000
@@ -44,15 +45,13 @@ class Labelled(NamedTuple):
     label: str
 
 
-class LabelledFiles(BaseModel):
+class LabelledFiles(Settings):
     """Where labelled texts are: one of `tsv`, `csv` and `jsonl`, plain or gzip.
 
     A column is given by its number, from 0, or by its name in the file's first line; a JSON object
     has keys. Unless told otherwise the first line of a table may name the columns "text" and
     "label", or else the label comes first and the text second; keys are "label" and "text".
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tsv: Path | None = None
     csv: Path | None = None

@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import nn
 
 from heed.data.documents import (
@@ -47,18 +47,13 @@ from heed.errors import Refused
 from heed.models import text_settings, xlnet_settings
 from heed.models.text_settings import BertSettings
 from heed.models.xlnet_settings import XLNetSettings
+from heed.settings import Settings
 from heed.tasks.pretrainer import Reading
 
 HEAD = 8  # first sentences, which decide whether a document is held out
 Part = Literal["train", "valid", "test"]
 Model = Annotated[BertSettings | XLNetSettings, Field(discriminator="kind")]
 """The settings of any model that is trained on plain text before it is given a task."""
-
-
-class Settings(BaseModel):
-    """Settings that refuse unknown keys and cannot be changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Tokens(Settings):

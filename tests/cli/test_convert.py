@@ -61,7 +61,7 @@ def test_verbs_take_what_was_converted(
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
     assert converting().code == 0
     given = tmp_path / "in.txt" if verb == "predict" else "w7 w8 w9"
-    (tmp_path / "in.txt").write_text("w7 w8 w9\n")
+    (tmp_path / "in.txt").write_text("w7 [MASK] w9\n")
     mine, theirs = (command(verb, str(path), str(given)) for path in (tmp_path / "ours", folder))
     assert (mine.code, mine.err.count("heed:")) == (0, 0)
     assert mine.out == theirs.out != ""
