@@ -10,6 +10,7 @@ Every method that speaks to the others must be called by all of them, in the sam
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import json
 import os
@@ -102,6 +103,7 @@ class Distributed:
         return DistributedDataParallel(
             model,
             device_ids=[self.device] if self.device.type == "cuda" else None,
+            process_group=dist.new_group(),  # its own: see `join`
             find_unused_parameters=bool(self.greatest(int(idle))),
             gradient_as_bucket_view=True,
             **sent,
@@ -126,7 +128,14 @@ def idle(model: nn.Module, backward: Callable[[nn.Module], object]) -> list[str]
 
 @contextmanager
 def join(device: str | torch.device = "cpu") -> Iterator[Distributed]:
-    """Join the other processes that torchrun started, if any, and leave them at the end."""
+    """Join the other processes that torchrun started, if any, and leave them at the end.
+
+    To leave is to end the threads of gloo that carried our numbers. One of them may still hold a
+    tensor that has long arrived, and to let go of it asks for Python: in a process that is ending
+    by then, that is an abort. They end with their group, once nobody holds it; a wrapped model
+    holds a group as long as it lives, which is why it has one of its own, that carries no tensor of
+    Python's.
+    """
     device = torch.device(device)
     world, rank, local = _number("WORLD_SIZE", 1), _number("RANK", 0), _number("LOCAL_RANK", 0)
     if device.type == "cuda":
@@ -137,6 +146,8 @@ def join(device: str | torch.device = "cpu") -> Iterator[Distributed]:
         return
     if not rank < world:
         raise Refused(f"RANK={rank} does not exist among WORLD_SIZE={world} processes")
+    # Functions of this module have the group of the moment it is imported, for good, as a default.
+    importlib.import_module("torch.distributed.nn.functional")
     # Numbers that decide something go over gloo, so that deciding does not wait for a GPU.
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
