@@ -119,6 +119,12 @@ class ClassifierSettings(Settings):
             check_pool(self.pool, self.options)
         except HeedError as error:  # some are not ValueErrors, which pydantic expects
             raise ValueError(str(error)) from error
+        least = 3 if self.encoder.kind in PRETRAINED else 2  # those add a symbol of their own
+        if self.reads is not None and self.reads < least:
+            raise ValueError(
+                f"longest={self.reads} leaves no word beside the symbols that every text has; set "
+                f"it to {least} or more"
+            )
         if self.heads > 1 and self.pool in POOLS:
             raise ValueError(f"heads are an attention's, and '{self.pool}' is none; set heads=1")
         if self.letters is not None and self.letters[0] > self.letters[1]:
@@ -161,7 +167,13 @@ def check_pool(pool: str, options: dict[str, Any]) -> None:
     parts = parse(pool)
     if parts.get("reach") != "static":
         raise Refused(f"'{pool}' is asked by every word; a text is asked once: static/{pool}")
+    if "pointer" in parts.values():
+        raise Refused(f"'{pool}' gathers nothing to tell a label from; leave pointer out")
     check_options(pool, options)
+    if options.get("segments"):
+        raise Refused("segments are for texts in parts, and a pool looks at a whole one")
+    if not options.get("learned", True):
+        raise Refused("nothing asks a pool but a query that it learns: leave learned=false out")
 
 
 @dataclass(eq=False, slots=True)
@@ -292,4 +304,4 @@ def _pool(settings: ClassifierSettings, width: int) -> nn.Module:
     if settings.pool == "first":
         return First(width)
     dropout, options = settings.attention_dropout, settings.options
-    return Static(settings.pool, width=width, heads=settings.heads, dropout=dropout, **options)
+    return Static(settings.pool, options, width=width, heads=settings.heads, dropout=dropout)

@@ -12,7 +12,7 @@ Static, Mean, Greatest, Last, First, Gathered    from B S M to B M; only real pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -30,7 +30,7 @@ from heed.models.sequence import ends
 from heed.models.transformer import Encoder as Attentive
 from heed.models.xlnet import TwoStreams
 from heed.models.xlnet_answers import Summary
-from heed.records import Attended, Need
+from heed.records import EMPTY, Attended, Need
 
 
 class Read(NamedTuple):
@@ -235,7 +235,7 @@ class Looks(Attending):
     """
 
     def __init__(
-        self, mechanism: str, *, width: int, heads: int, dropout: float, **options: Any
+        self, mechanism: str, options: Mapping[str, Any], *, width: int, heads: int, dropout: float
     ) -> None:
         super().__init__()
         self.position, self.widths = None, (width, width, None)
@@ -263,10 +263,16 @@ class Static(nn.Module):
     """
 
     def __init__(
-        self, mechanism: str, *, width: int, heads: int = 1, dropout: float = 0.0, **options: Any
+        self,
+        mechanism: str,
+        options: Mapping[str, Any] = EMPTY,  # of the mechanism: its own width, too
+        *,
+        width: int,
+        heads: int = 1,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.attention = Looks(mechanism, width=width, heads=heads, dropout=dropout, **options)
+        self.attention = Looks(mechanism, options, width=width, heads=heads, dropout=dropout)
 
     def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
         """B S M -> B (H M), and what was looked at"""

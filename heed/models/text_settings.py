@@ -31,6 +31,7 @@ from heed.models.transformer_settings import (
     check_options,
     multi_head,
     per_layer,
+    refuse_segments,
 )
 from heed.models.words import Words
 from heed.settings import Settings
@@ -151,7 +152,6 @@ def with_symbols(settings: Text, symbols: int) -> Text:
 
 def build(settings: BertSettings | GPT2Settings) -> Answerer | Decoder:
     """The network of the settings."""
-    check_options(settings.options, [settings.attention], settings.sizes.heads)
     return build_bert(settings) if isinstance(settings, BertSettings) else build_gpt2(settings)
 
 
@@ -227,6 +227,14 @@ def _words(settings: TextSettings, **parts: Any) -> Words:
 
 def _stack(settings: BertSettings | GPT2Settings, *, causal: bool) -> Stack:
     size, epsilon = settings.sizes, settings.epsilon
+    check_options(settings.options, [settings.attention], size.heads)
+    refuse_segments(settings.options)
+    table = settings.options.get("longest", settings.longest)  # of `location`
+    if isinstance(table, int) and table < settings.longest:
+        raise Refused(
+            f"options.longest={table} is fewer than the model's {settings.longest} places; leave "
+            f"it out, or set longest={table}"
+        )
     facts: dict[str, Any] = {
         "width": size.width,
         "heads": size.heads,

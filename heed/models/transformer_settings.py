@@ -9,7 +9,7 @@ per head. The networks are in `heed.models.transformer`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
@@ -138,6 +138,7 @@ def build(
     """
     looks = (settings.encoder_attention, settings.decoder_attention, settings.cross_attention)
     check_options(settings.options, looks, _size(settings).heads)
+    refuse_segments(settings.options)
     tied = settings.tied and shared
     reading = None if tied else _words(settings, source, max(longest, settings.longest))
     encoder = Encoder(reading, _stack(settings, longest, decodes=False))
@@ -211,6 +212,12 @@ def per_layer(given: Layers, layers: int) -> list[Heads]:
     if len(given) != layers:
         raise Refused(f"there are {layers} layers, and {len(given)} mechanisms are listed for them")
     return list(given)
+
+
+def refuse_segments(options: Mapping[str, Any]) -> None:
+    """Refuse a score that compares segments: of these models, XLNet alone tells them apart."""
+    if options.get("segments"):
+        raise Refused("segments are for XLNet's texts in parts; leave them out")
 
 
 def check_options(options: dict[str, Any], given: Iterable[Layers], heads: int) -> None:

@@ -68,14 +68,21 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
 
     def draft(self, recipe: TranslateRecipe) -> None:
         """Build the network; the vocabularies do not matter."""
-        symbols = len(SPECIALS)
+        symbols, longest = len(SPECIALS), recipe.data.longest
         building.build(
             recipe.model,
             source=symbols,
             target=symbols,
             shared=recipe.data.tokens.shared,
-            longest=recipe.data.longest,
+            longest=longest,
         )
+        limits = building.reads(recipe.model, longest), building.writes(recipe.model, longest)
+        places = min((n for n in limits if n is not None), default=longest)
+        if places < longest:
+            raise Refused(
+                f"the model has {places} places, and pairs have up to data.longest={longest} "
+                f"symbols: set data.longest={max(places, 2)}, or give the model more places"
+            )
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """The model with another mechanism between source and target; "none" leaves it out."""
