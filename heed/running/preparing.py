@@ -46,6 +46,24 @@ def there(data: Any) -> None:
             raise Refused(f"{key}: cannot read {place}: {reason}{_where(folder, path)}")
 
 
+def whereabouts(data: Any) -> Any:
+    """What a recipe says of its data, each file by where it really is: however that is written."""
+    folder = getattr(data, "folder", None)
+    return _placed(data, None if folder is None else data_root(folder) / folder)
+
+
+def _placed(told: Any, root: Path | None) -> Any:
+    if isinstance(told, Path):
+        place = told if root is None else root / told
+        return str(place) if "\0" in str(place) else os.path.realpath(place)
+    if isinstance(told, tuple):
+        return [_placed(each, root) for each in told]
+    if isinstance(told, BaseModel):
+        names = type(told).model_fields.keys() - ({"folder"} if root else set())
+        return {name: _placed(getattr(told, name), root) for name in names}
+    return told
+
+
 def _where(folder: str, path: Path) -> str:
     """A hint at how to say where data is, if nothing says so yet, or if it is in this folder."""
     if not Path(folder).is_absolute():

@@ -21,6 +21,7 @@ from yaml.nodes import MappingNode, ScalarNode
 
 from heed.errors import Refused, UnknownName
 from heed.running.complaining import check_keys, complaint
+from heed.running.preparing import whereabouts
 from heed.running.stories import STORIES, story
 from heed.running.stories.story import Recipe
 
@@ -178,11 +179,15 @@ def differing(
     one: Recipe, other: Recipe, brought: frozenset[str] = frozenset()
 ) -> dict[str, tuple[Any, Any]]:
     """The keys in which two recipes differ, with what each has there; None where it has none.
+    How the same files are named is no difference.
 
     brought  keys of the model that count only if `one` names them: weights may have brought them
     """
+    aside = {*TOLD}
+    if type(one) is type(other) and whereabouts(one.data) == whereabouts(other.data):
+        aside.add("data")
     mine, theirs = (
-        dict(_flat(each.model_dump(mode="json", exclude={*TOLD}))) for each in (one, other)
+        dict(_flat(each.model_dump(mode="json", exclude=aside))) for each in (one, other)
     )
     named = dict(_flat(one.model_dump(mode="json", include={"model"}, exclude_unset=True)))
     left = {

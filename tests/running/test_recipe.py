@@ -324,6 +324,29 @@ def test_the_keys_in_which_recipes_differ() -> None:
     assert {key.rpartition(".")[0] for key in found} == {"training", "data.train"}
 
 
+def test_the_same_files_named_otherwise_are_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEED_DATA", str(tmp_path / "data"))
+    (tmp_path / "here").symlink_to("data/sst2")
+    raw = load("sst2")
+    one = resolve(raw)
+    for folder, file in [
+        (str(tmp_path / "data/sst2"), "train.tsv"),
+        ("./data/sst2", "../sst2/train.tsv"),
+        ("sst2", str(tmp_path / "here/train.tsv")),
+        ("./here", "train.tsv"),
+    ]:
+        words = [f"data.folder={folder}", f"data.train.tsv={file}"]
+        assert differing(one, resolve(raw, words)) == {}, words
+        assert differing(resolve(raw, words), one) == {}, words
+    other = resolve(raw, ["data.folder=./data", "data.tokens.least=3"])
+    assert set(differing(one, other)) == {"data.folder", "data.tokens.least"}
+    assert differing(one, resolve(raw, ["data.train.text=2"])) == {"data.train.text": (None, 2)}
+    assert "data.train.tsv" in differing(one, resolve(raw, ['data.train.tsv="a\\0b"']))
+
+
 def test_sizes_that_came_with_weights_are_no_difference() -> None:
     """A recipe that names none goes on with the run that it began from a pretrained folder."""
     one = resolve(load("sst2-bert"))
