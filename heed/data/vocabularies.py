@@ -34,6 +34,7 @@ SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.js
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", *SETTINGS)
 
 MORE = 1000  # pieces that may be added to a vocabulary
+LEAST, MOST = 3, 1_000_000  # numbers of a text: a word and what stands around it, and any
 RARE = "\ua66e \U0001242b \u2603"  # letters and a sign that no vocabulary has all of
 
 
@@ -81,10 +82,14 @@ FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How text is cut into numbers, and which of them have a role: pad, cls, sep, mask, ..."""
+    """How text is cut into numbers, and which of them have a role: pad, cls, sep, mask, ...
+
+    longest  how many numbers of a text are read, with those around it, where the files say so
+    """
 
     tokenizer: Tokenizer
     roles: dict[str, int]
+    longest: int | None = None
 
     @property
     def size(self) -> int:
@@ -130,7 +135,8 @@ class Vocabulary:
         """tokenizer.json and what must stand beside it, for Hugging Face to read."""
         names = {f"{role}_token": self.tokenizer.id_to_token(i) for role, i in self.roles.items()}
         # The class that takes tokenizer.json as it is; others would make rules of their own.
-        beside = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+        beside: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+        beside |= {} if self.longest is None else {"model_max_length": self.longest}
         return {
             "tokenizer.json": self.tokenizer.to_str().encode(),
             "tokenizer_config.json": json.dumps(beside, ensure_ascii=False, indent=2).encode(),
@@ -168,9 +174,16 @@ def read(
         tokenizer, roles = _made(form, given)
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    found = Vocabulary(tokenizer, roles)
+    found = Vocabulary(tokenizer, roles, _longest(told))
     _check(found, symbols, where)
     return found
+
+
+def _longest(told: Mapping[str, Any]) -> int | None:
+    """How long a text may be; no limit is written as a number that no text reaches."""
+    most = told.get("model_max_length")
+    known = isinstance(most, int) and not isinstance(most, bool) and LEAST <= most <= MOST
+    return most if known else None
 
 
 def _settings(given: Given) -> dict[str, Any]:

@@ -133,7 +133,8 @@ def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device
     labels = found.labels or tuple(f"LABEL_{i}" for i in range(settings.labels))
     if len(labels) != settings.labels or len(set(labels)) < len(labels) or "" in labels:
         raise Refused(f"{path}: config.json does not name {settings.labels} different labels")
-    longest = settings.longest if found.kind == "bert" else None
+    limits = (words.longest, settings.longest if found.kind == "bert" else None)
+    longest = min((limit for limit in limits if limit is not None), default=None)
     place: Gathers = "first" if found.kind == "bert" else "last"
     cut = Words(Cutting(words), labels, place, longest)
     names = dict(found.names)

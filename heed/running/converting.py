@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,6 +154,8 @@ def _run(folder: Path) -> Loaded:
     tokeniser = vocabularies.read(files, settings.rows, str(folder))
     if tokeniser is not None and (config.task, settings.kind) in FRAMES:
         tokeniser = _framed(tokeniser, FRAMES[config.task, settings.kind])
+    if tokeniser is not None and config.task == "classify":
+        tokeniser = replace(tokeniser, longest=config.longest)
     labels, names = tuple(getattr(config, "labels", ())), getattr(config, "names", {})
     return Loaded(model.eval(), *described, tokeniser, labels, names=names)
 
@@ -173,7 +175,7 @@ def _framed(tokeniser: Vocabulary, frame: Frame) -> Vocabulary:
         pair=frame.pair.format(**names),
         special_tokens=[(names[role], roles[role]) for role in names],
     )
-    return Vocabulary(tokeniser.tokenizer, {**roles, "cls": roles["bos"], "sep": roles["eos"]})
+    return replace(tokeniser, roles={**roles, "cls": roles["bos"], "sep": roles["eos"]})
 
 
 def _settings(config: Any) -> Any:

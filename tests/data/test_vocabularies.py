@@ -644,6 +644,30 @@ def test_a_role_that_settings_leave_empty_is_the_usual_one() -> None:
         assert (found.roles["unk"], found.encode(["z"], plain=True)) == (3, [[3]])
 
 
+@pytest.mark.parametrize(
+    ("said", "longest"),
+    [
+        (7, 7),
+        (3, 3),
+        (2, None),
+        (10**30, None),
+        (-1, None),
+        (True, None),
+        ("7", None),
+        (None, None),
+    ],
+)
+def test_how_long_a_text_may_be_is_read_and_written(said: Any, longest: int | None) -> None:
+    """The files of Hugging Face write a huge number where there is no limit."""
+    given = json.dumps({"model_max_length": said}).encode()
+    found = vocabularies.read({"vocab.txt": WORDS, "tokenizer_config.json": given}, 30, "w")
+    assert found is not None
+    assert found.longest == longest
+    again = vocabularies.read(found.files(), 30, "w")
+    assert again is not None
+    assert again.longest == longest
+
+
 def test_added_pieces_without_a_row_are_left_out() -> None:
     """Published folders have them where the model was never made larger."""
     found = vocabularies.read(rules(added_tokens=[special("<x>", 3), special("<y>", 4)]), 4, "w")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ def test_a_run_that_labels_by_bert_goes_to_hugging_face(tmp_path: Path) -> None:
         model={"encoder": encoder, "pool": "first"},
         symbols=tokeniser.size,
         labels=["bad", "good", "so-so"],
-        longest=16,
+        longest=12,
     )
     mine = written(tmp_path / "run", config, tokeniser)
     assert converted(tmp_path / "run", tmp_path / "theirs").head == "classify"
@@ -237,6 +238,22 @@ def test_a_run_that_labels_by_bert_goes_to_hugging_face(tmp_path: Path) -> None:
         expected = mine(symbols, lengths).logits
         found = their(symbols, attention_mask=mask).logits
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert_cut_alike(tmp_path, ("run", "theirs"), 12)
+
+
+def assert_cut_alike(place: Path, folders: Sequence[str], longest: int) -> None:
+    """A text that is longer than what the run read is cut to that wherever the model goes."""
+    text = "the cat sat a dog ran " * 20
+    workers = [open_run(place / folder, torch.device("cpu")).worker for folder in folders]
+    (first, *others), judged = zip(
+        *((worker.words.encode([text])[0], worker.label([text])[0]) for worker in workers),
+        strict=True,
+    )
+    assert len(first) == longest
+    assert all(each == first for each in others)
+    assert all(each.cut for each in judged)
+    words = transformers.AutoTokenizer.from_pretrained(place / "theirs")
+    assert words(text, truncation=True).input_ids == first
 
 
 def test_a_run_that_labels_by_xlnet_goes_to_hugging_face(tmp_path: Path) -> None:
@@ -271,6 +288,7 @@ def test_a_run_that_labels_by_xlnet_goes_to_hugging_face(tmp_path: Path) -> None
     converted(tmp_path / "theirs", tmp_path / "back")
     (back,) = open_run(tmp_path / "back", torch.device("cpu")).worker.label(texts[:1])
     assert back.shares == pytest.approx(found[0].shares, rel=1e-4)
+    assert_cut_alike(tmp_path, ("run", "theirs", "back"), 40)
     mean = config.model_copy(update={"model": config.model.model_copy(update={"pool": "mean"})})
     written(tmp_path / "mean", mean, tokeniser)
     with pytest.raises(Refused, match="XLNet with the pool 'last'"):
