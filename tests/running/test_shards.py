@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from heed.errors import HeedError, Refused
+from heed.running import shards
 from heed.running.shards import MANY, SMALL, Shelf, find
 from tests.running.folders import cut, headed, other_entry, page, pointer
 
@@ -50,6 +51,37 @@ def test_whole_in_shards_and_pickled(tmp_path: Path) -> None:
         folder.mkdir()
         write(folder)
         assert_all_there(folder, trusted=True)
+
+
+TABLE = torch.randn(700, 3)
+TABLE[3] = 0.0
+
+
+@pytest.mark.parametrize(
+    ("copy", "alike"),
+    [
+        (TABLE.clone(), True),
+        (TABLE.where(TABLE != 0, -0.0), True),
+        (TABLE.bfloat16(), True),
+        (TABLE.half(), True),
+        (TABLE.double(), True),
+        (TABLE.index_put((torch.tensor(699), torch.tensor(2)), torch.tensor(9.0)), False),
+        (TABLE.index_put((torch.tensor(699), torch.tensor(2)), torch.tensor(torch.nan)), False),
+        (TABLE.bfloat16() * 1.01, False),
+        (TABLE[:699].clone(), False),
+        (torch.zeros(700, 3, dtype=torch.int64), False),
+    ],
+    ids=["same", "-0.0", "bf16", "half", "double", "one number", "nan", "other", "less", "whole"],
+)
+def test_a_copy_is_one_by_its_numbers(
+    copy: torch.Tensor, alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a coarser type, or with zeros of the other sign, it is still one."""
+    monkeypatch.setattr(shards, "PART", 999)  # several parts
+    save_file({"table": TABLE, "output": copy}, tmp_path / "model.safetensors")
+    weights = find(Shelf(tmp_path))
+    assert weights.alike("output", "table") is alike
+    assert weights.alike("table", "output") is alike
 
 
 def described(folder: Path, **metadata: object) -> None:
