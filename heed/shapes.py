@@ -38,12 +38,13 @@ def check(**tensors: tuple[Tensor, str]) -> dict[str, int]:
 
 
 def check_dtypes(**tensors: Tensor) -> None:
-    """Refuse tensors of different dtypes, unless autocast is on and will cast them."""
+    """Refuse tensors of different dtypes, unless autocast is on and will cast them: all but those
+    of float64."""
     first, *others = tensors.values()
     if all(x.dtype == first.dtype for x in others):
         return
-    device = first.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    device, wide = first.device.type, any(x.dtype == torch.float64 for x in tensors.values())
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device) and not wide:
         return
     *names, last = tensors
     *those, that = (str(x.dtype) for x in tensors.values())

@@ -341,12 +341,12 @@ class Relative(Score):
             distances = distances.clamp(-self.clamp, self.clamp)
         pattern = torch.cat(waves(distances.to(q.dtype), self.width), -1)  # N W
         k, weight = per_head(memory.k, q.shape[1]), self.distance_weight.to(q.dtype)
-        asked, r = q + self.distance_bias, pattern
+        asked, r = q + self.distance_bias.to(q.dtype), pattern
         if q.shape[1] * q.shape[2] <= self.width:  # few queries: map them, rather than every r
             asked = asked @ weight  # B H T W
         else:
             r = pattern @ weight.mT  # H N D
-        energy = dot(q + self.content_bias, k)
+        energy = dot(q + self.content_bias.to(q.dtype), k)
         energy = energy + (distance_behind if behind else distance)(asked, r, places)
         if self.segments is True or (self.segments and _has_segments(places)):
             energy = energy + self._same_segment(q, places)
@@ -360,7 +360,8 @@ class Relative(Score):
                 "and to the call"
             )
         other = (places.segment[:, :, None] != places.key_segment[:, None]).long()  # B T S
-        energy = (q + self.segment_bias) @ self.segment_vectors.mT.to(q.dtype)  # B H T 2
+        bias, vectors = self.segment_bias.to(q.dtype), self.segment_vectors.to(q.dtype)
+        energy = (q + bias) @ vectors.mT  # B H T 2
         return energy.gather(-1, other[:, None].expand(-1, q.shape[1], -1, -1))
 
 

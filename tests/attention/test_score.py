@@ -1,6 +1,7 @@
 """Scores against numbers worked out by hand, naive loops, and XLNet's own attention."""
 
 import math
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,8 @@ from transformers import XLNetConfig
 from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 
 import heed
+from heed.attention.catalogue import CATALOGUE
+from heed.attention.naming import build
 from heed.attention.score import distance, distance_behind
 from heed.errors import Refused, ShapeError
 from heed.visible import Places
@@ -408,3 +411,33 @@ def test_relative_counts_no_further_than_its_clamp() -> None:
     torch.testing.assert_close(ours(x, memory).context, output, atol=1e-5, rtol=1e-5)
     with pytest.raises(Refused, match="clamp"):
         heed.Attention("relative", query=4, clamp=-1)
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+
+
+@pytest.mark.parametrize("cast", [False, True], ids=["plain", "autocast"])
+@pytest.mark.parametrize("name", [name for name, x in CATALOGUE.items() if x.slot == "score"])
+def test_other_dtypes_are_served_or_refused_in_our_words(name: str, cast: bool) -> None:
+    """Of queries, of keys, of values and of parameters, each by itself."""
+    for weights, asks, keeps, gives in product(DTYPES, repeat=4):
+        score = build(name, query=4, key=4, value=4).to(weights).eval()
+        q, k, v = (
+            torch.randn(1, 1, size, 4).to(kind)
+            for size, kind in ((2, asks), (3, keeps), (3, gives))
+        )
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            refused, context = served(score, q, k, v)
+        if context is None:
+            assert "dtype" in refused
+            assert len({weights, asks, keeps, gives}) > 1
+        else:
+            assert context.isfinite().all()
+
+
+def served(score: heed.Mechanism, q: Tensor, k: Tensor, v: Tensor) -> tuple[str, Tensor | None]:
+    """The context; or what the call is refused with."""
+    try:
+        return "", score(q, score.remember(k, v)).context
+    except Refused as refused:
+        return str(refused), None
