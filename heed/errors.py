@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONG = 100
+"""Characters of an unknown name that are told."""
+
 
 class HeedError(Exception):
     """Everything heed raises on purpose: one clear message, and the cure where there is one."""
@@ -17,9 +20,11 @@ class UnknownName(HeedError, LookupError):
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         known = list(known)
-        near = get_close_matches(str(name), known, n=3, cutoff=0.5)
+        near = get_close_matches(str(name)[: 2 * LONG], known, n=3, cutoff=0.5)
         cure = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-        super().__init__(f"no {kind} is called '{name}'; {cure}")
+        told = str(name)
+        told = told if len(told) <= LONG else f"{told[:LONG]}…"
+        super().__init__(f"no {kind} is called '{told}'; {cure}")
 
 
 class Refused(HeedError, ValueError):

@@ -33,6 +33,11 @@ def test_an_unknown_name_gets_up_to_three_near_ones_best_first() -> None:
     assert set(near) == {"concat", "concats", "concate"}
 
 
+def test_a_name_of_any_length_is_told_in_a_line() -> None:
+    told = str(UnknownName("mechanism", "a" * 100_000, ["additive"]))
+    assert told == f"no mechanism is called '{'a' * 100}…'; known: additive"
+
+
 def test_a_name_near_to_none_gets_the_whole_list() -> None:
     told = str(UnknownName("need", "xyzzy", iter(("context", "weight"))))
     assert told == "no need is called 'xyzzy'; known: context, weight"
