@@ -86,7 +86,11 @@ class Decoder(nn.Module):
         self.dropout = dropout or Dropout()
 
     def begin(self, source: Encoded, need: Need = "context") -> Carry:
-        """The carry before the first symbol."""
+        """The carry before the first symbol.
+
+        It holds what the weights made of the source, and some of them in an order of its own: begin
+        anew after they were changed. A change through `.data` cannot be noticed.
+        """
         place = torch.arange(source.states.shape[1], device=source.lengths.device)
         there = heed.Visible.keys(place < source.lengths[:, None])  # a table: each step needs it
         memory = self.attention.remember(source.states, visible=there)

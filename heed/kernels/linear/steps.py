@@ -62,7 +62,10 @@ class _Loop:
 
 
 def _stands(weight: Tensor) -> tuple[int, int, bool]:
-    """A version: it changes when the weight is written to, or gradients are turned on or off."""
+    """A version: it changes when the weight is written to, or gradients are turned on or off.
+
+    What is written through `.data` leaves no trace in it, and is not seen until the next loop.
+    """
     return weight.data_ptr(), weight._version, torch.is_grad_enabled()
 
 
