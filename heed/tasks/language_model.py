@@ -132,6 +132,8 @@ def fitted(
         )
     rows = max(symbols, settings.symbols or 0)
     if xlnet:
+        if settings.options.get("segments") not in (None, False, "optional"):
+            raise Refused("one text has no segments to compare: leave model.options.segments out")
         ahead = {"symbols": rows, "head": "language", "direction": "left-to-right"}
         return settings.model_copy(update=ahead)
     if context > settings.longest:

@@ -48,6 +48,13 @@ def bert(name: str, options: Raw, **more: Any) -> Raw:
     return raw
 
 
+def xlnet(options: Raw) -> Raw:
+    encoder = {**BERT, "kind": "xlnet", "options": options}
+    data = {"folder": "nowhere", "train": "text.txt", "context": 16}
+    steps = {"steps": 1, "batch_tokens": 64}
+    return {"task": "language-model", "data": data, "model": encoder, "training": steps}
+
+
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
@@ -61,6 +68,7 @@ def bert(name: str, options: Raw, **more: Any) -> Raw:
         (pool("relative", {"segments": True}), "a pool looks at a whole one"),
         (bert("relative", {"segments": True}), "segments are for XLNet"),
         (transformer("relative", {"segments": True}), "segments are for XLNet"),
+        (xlnet({"segments": True}), "one text has no segments to compare"),
         (bert("location", {"longest": 99}), "options.longest=99 .* set longest=99"),
         (bert("scaled-dot", {"window": 3}), "no option of these mechanisms is called 'window'"),
         (decoder("location", {"longest": 5}), "the model has 5 places.* set data.longest=5"),
@@ -84,6 +92,8 @@ def test_what_cannot_work_is_told_at_once(raw: Raw, says: str) -> None:
         bert("scaled-dot", {}, longest=3),
         decoder("location", {"longest": 100}),
         decoder("location", {}),
+        xlnet({"segments": False}),
+        xlnet({}),
         writer("location", {}),
     ],
 )
