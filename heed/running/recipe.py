@@ -42,6 +42,9 @@ __all__ = [
 TOLD = ("about", "needs", "good")
 """What a recipe says for people to read: nothing that is learnt depends on it."""
 LARGEST = 1 << 20  # bytes; a recipe is a page of text
+DEEP = 20  # keys above a key
+BITS = 64  # of a whole number
+LONG = 80  # characters of what cannot be read
 SIZED = (
     *("embedding", "hidden", "layers"),
     *("encoder_layers", "decoder_layers", "width", "feed", "heads"),
@@ -80,6 +83,8 @@ def _text(path: Path) -> str:
         raise Refused(f"cannot read the recipe {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise Refused(f"{path} is not UTF-8 text") from None
+    except ValueError as error:  # a path with a zero byte
+        raise Refused(f"cannot read the recipe {path}: {error}") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -92,6 +97,17 @@ class _Loader(yaml.SafeLoader):
                 problem_mark=self.peek_event().start_mark,  # type: ignore[no-untyped-call]
             )
         return super().compose_node(parent, index)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            found = super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):  # 2020-13-45, !!bool neither
+            problem = f"a value cannot be read: {str(node.value)[:LONG]}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+        if isinstance(found, int) and found.bit_length() > BITS:
+            problem = f"a number has more than {BITS} bits"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return found
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -130,6 +146,8 @@ def overridden(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
         if not equals or not path:
             raise Refused(f"'{override}' is not key=value, such as training.epochs=3")
         *above, last = path.split(".")
+        if len(above) > DEEP:
+            raise Refused(f"'{override[:LONG]}': no key of a recipe lies so deep")
         place = result
         for key in above:
             place = place.setdefault(key, {})
@@ -147,7 +165,7 @@ def _value(text: str, override: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except (yaml.YAMLError, RecursionError, ValueError):
-        raise Refused(f"'{override[:80]}': the value is not YAML; quote it") from None
+        raise Refused(f"'{override[:LONG]}': the value is not YAML; quote it") from None
 
 
 def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = (), where: str = "") -> Any:

@@ -28,6 +28,9 @@ from heed.settings import Settings
 from heed.tasks import measuring
 from heed.tasks.looking import sharpness
 
+WIDEST = 1000
+"""Hypotheses that a beam keeps at most."""
+
 
 class Tokens(Settings):
     """How text is cut into symbols."""
@@ -42,7 +45,7 @@ class Decoding(Settings):
     """How a translation is chosen."""
 
     method: Literal["beam", "greedy", "sample"] = "beam"
-    width: int = Field(5, ge=1, le=1000)
+    width: int = Field(5, ge=1, le=WIDEST)
     length_penalty: float = Field(1.0, ge=0, le=10)
     coverage_penalty: float = Field(0.0, ge=0, le=10)
     temperature: float = Field(1.0, gt=0, le=100)

@@ -12,6 +12,7 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from io import FileIO
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,15 +62,14 @@ def _pieces(part: memoryview) -> Iterable[memoryview]:
 
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it, where there is none."""
-    if path.is_dir():
-        return
-    make_folder(path.parent)
-    try:
-        os.mkdir(path)
-    except FileExistsError as error:
-        if not path.is_dir():
-            raise Refused(f"{path} is in the way: a folder is needed there") from error
-    atomic.sync(path.parent)
+    missing = list(takewhile(lambda folder: not folder.is_dir(), (path, *path.parents)))
+    for folder in reversed(missing):
+        try:
+            os.mkdir(folder)
+        except FileExistsError as error:
+            if not folder.is_dir():
+                raise Refused(f"{folder} is in the way: a folder is needed there") from error
+        atomic.sync(folder.parent)
 
 
 def remove(path: Path) -> None:

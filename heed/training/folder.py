@@ -64,6 +64,10 @@ class RunFolder:
         A start that was killed before it wrote its config.json left no run, and can be repeated.
         """
         run = cls(path)
+        try:
+            str(run.path).encode()
+        except UnicodeEncodeError:  # which TensorBoard and JSON cannot write down
+            raise Refused(f"{run.path} is not UTF-8; name a new folder") from None
         durable.make_folder(run.path)
         ours = (run.path / LOCK).exists() or (run.config.exists() and run.recipe.exists())
         if os.listdir(run.path) and not ours:

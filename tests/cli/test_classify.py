@@ -40,6 +40,16 @@ def test_evaluate_a_file(command: Callable[..., Any], run: str, tmp_path: Path) 
     assert (tmp_path / "out").read_text() == "liked\n" * 3
 
 
+def test_a_column_of_many_digits_is_a_name(
+    command: Callable[..., Any], run: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("1\tit was good\n")
+    done = command("evaluate", run, str(path), "--text", "9" * 5000, *CPU)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("heed: ")
+
+
 def test_evaluate_names_the_columns_of_a_file(
     command: Callable[..., Any], run: str, tmp_path: Path
 ) -> None:

@@ -63,6 +63,14 @@ def test_several_answers_are_for_a_beam(command: Callable[..., Any], writer: Pat
         assert "--best 2 is for a beam; " in done.err
 
 
+def test_more_answers_than_a_beam_has_are_refused(
+    command: Callable[..., Any], writer: Path
+) -> None:
+    done = command("predict", str(writer), str(writer / "recipe.yaml"), "--best", "1001")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "--best is 1000 at most, as a beam's width is; got 1001" in done.err
+
+
 def test_a_remark_names_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     """And is made once for several in a row, which are told where they end."""
     remarks = ["", "cut", "cut", "cut", "", "cut", "long", "long"]

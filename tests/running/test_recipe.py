@@ -222,6 +222,10 @@ def test_overrides_make_their_way_and_leave_the_original_alone() -> None:
         ("a={b: 1, b: 2}", "the value is not YAML"),
         ("a=!!python/object/apply:os.getcwd []", "the value is not YAML"),
         ("a=" + "[" * 5000, "the value is not YAML"),
+        ("a=!!bool maybe", "the value is not YAML"),
+        ("a=!!timestamp soon", "the value is not YAML"),
+        ("a=0x" + "f" * 5000, "the value is not YAML"),
+        ("a" + ".a" * 5000 + "=1", "no key of a recipe lies so deep"),
     ],
 )
 def test_an_override_that_cannot_be_is_refused(change: str, says: str) -> None:
@@ -244,7 +248,10 @@ def test_an_override_that_cannot_be_is_refused(change: str, says: str) -> None:
         ("", "f.yaml is not a recipe"),
         ("1: 2\n", "f.yaml is not a recipe"),
         ("a: \0\n", "f.yaml: "),
-        ("a: 2020-99-99\n", "f.yaml: "),
+        ("a: 2020-99-99\n", "f.yaml, line 1: a value cannot be read: 2020-99-99"),
+        ("a: !!bool maybe\n", "f.yaml, line 1: a value cannot be read: maybe"),
+        ("b: 1\na: [!!timestamp soon]\n", "f.yaml, line 2: a value cannot be read: soon"),
+        ("a: 0b" + "1" * 90, "f.yaml, line 1: a number has more than 64 bits"),
         ("a: " + "{b: " * 3000, "f.yaml: "),
     ],
 )
@@ -253,6 +260,11 @@ def test_a_text_that_is_no_recipe_is_one_line(text: str, says: str) -> None:
         parse(text, "f.yaml")
     assert str(told.value).startswith(says)
     assert "\n" not in str(told.value)
+
+
+def test_a_path_that_cannot_be_is_told() -> None:
+    with pytest.raises(Refused, match=r"cannot read the recipe .*null byte"):
+        load("a\0.yaml")
 
 
 def test_a_misspelt_kind_gets_the_nearest() -> None:

@@ -40,9 +40,14 @@ def test_a_sweep_takes_leftovers_and_nothing_else(tmp_path: Path) -> None:
 def test_folders_are_made_unless_a_file_is_in_the_way(tmp_path: Path) -> None:
     durable.make_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
+    deep = tmp_path.joinpath(*["d"] * 1200)  # deeper than Python calls itself
+    durable.make_folder(deep)
+    os.removedirs(deep)  # it is there, and nothing is in it
     (tmp_path / "file").write_text("x")
     with pytest.raises(Refused, match="in the way"):
         durable.make_folder(tmp_path / "file")
+    with pytest.raises(Refused, match="in the way"):
+        durable.make_folder(tmp_path / "file" / "below")
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe", "nothing"])

@@ -326,6 +326,11 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
 
 
+def _column(named: str) -> int | str:
+    """A column by its number, which has a few digits, or by its name."""
+    return int(named) if named.isdecimal() and len(named) < 10 else named
+
+
 def files_from(
     paths: Sequence[Path], config: ClassifyConfig, named: Mapping[str, str] = {}
 ) -> LabelledFiles:
@@ -342,7 +347,7 @@ def files_from(
         told |= named
     else:
         kind = "csv" if paths[0].name.removesuffix(".gz").endswith(".csv") else "tsv"
-        told |= {key: int(name) if name.isdecimal() else name for key, name in named.items()}
+        told |= {key: _column(name) for key, name in named.items()}
     try:
         return LabelledFiles(**{kind: paths[0]}, **told)
     except ValidationError as error:

@@ -33,7 +33,7 @@ from heed.running.stories.story import (
 from heed.running.stories.translate_settings import TranslateConfig, TranslateRecipe
 from heed.running.stories.translating import Evaluated, TeacherForcing, Validator, evaluated
 from heed.tasks import translate
-from heed.tasks.translator import Decoding, Example, Translator, Vocabulary
+from heed.tasks.translator import WIDEST, Decoding, Example, Translator, Vocabulary
 from heed.tasks.walking import Heard, translated
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Block, Charts, Column, Heading, Value
@@ -194,6 +194,8 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         self.only(options, "best", *Decoding.model_fields)
         changes = dict(options)
         best = changes.pop("best", 1)
+        if best > WIDEST:
+            raise Refused(f"--best is {WIDEST} at most, as a beam's width is; got {best}")
         if best > 1 and changes.setdefault("method", "beam") != "beam":
             raise Refused(f"--best {best} is for a beam; {changes['method']} gives one answer")
         choice, translator = run.config.chosen(changes), run.worker
