@@ -1,7 +1,7 @@
-/* Which processor this is, and threads.
+/* Which instruction set this processor has, and threads.
 
-The threads are those of PyTorch: heed.kernels.native looks up GOMP_parallel in the OpenMP runtime
-that torch has loaded (GNU's, LLVM's and Intel's all have it) and hands it over. So there is never a
+The threads are PyTorch's: heed.kernels.native looks up GOMP_parallel in the OpenMP runtime that
+torch has loaded (GNU's, LLVM's and Intel's all have it) and passes it in. So there is never a
 second runtime in the process, its workers are already awake, and nothing is linked here. */
 
 #include "kernels/native.h"

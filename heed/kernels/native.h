@@ -1,8 +1,8 @@
-/* What every native.c shares: vectors as wide as the processor's, exp, sums, and turns at work.
+/* What every native.c shares: vectors as wide as the processor's, exp, sums, and sharing work.
 
-A source is compiled once for each kind of processor (setup.py), with HEED_LEVEL as its name;
-HEED(name) is a function's name at that level, and what Python calls is HEED_EXPORT. Vectors are
-those of GCC and Clang, which any processor can run: only their width depends on it. */
+A source is compiled once for each instruction set (setup.py), with HEED_LEVEL as its name;
+HEED(name) is a function's name at that level, and HEED_EXPORT marks what Python calls. Vectors are
+those of GCC and Clang, which run on any processor: only their width depends on it. */
 
 #ifndef HEED_NATIVE_H
 #define HEED_NATIVE_H
@@ -40,7 +40,7 @@ HEED_INLINE vec load(const float *p) { return *(const vec_loose *)p; }
 HEED_INLINE void store(float *p, vec x) { *(vec_loose *)p = x; }
 HEED_INLINE vec fill(float x) { return x - (vec){0}; }
 
-/* The first `count` lanes from memory, `other` in the rest, whose memory is not touched. */
+/* The first `count` lanes from memory, `other` in the rest; no memory beyond is read. */
 HEED_INLINE vec load_some(const float *p, int count, float other)
 {
     vec x = fill(other);
@@ -53,18 +53,18 @@ HEED_INLINE void store_some(float *p, vec x, int count)
     memcpy(p, &x, sizeof(float) * (size_t)count);
 }
 
-/* yes and no by lane: a comparison gives ones in all the bits of a lane, or none. */
+/* Lane by lane yes or no: a comparison sets all bits of a lane, or none. */
 HEED_INLINE vec pick(ivec which, vec yes, vec no)
 {
     return (vec)((which & (ivec)yes) | (~which & (ivec)no));
 }
 
-/* Where x is NaN, so is the result. */
+/* NaN in x stays NaN. */
 HEED_INLINE vec larger(vec x, vec y) { return pick(x < y, y, x); }
 HEED_INLINE vec smaller(vec x, vec y) { return pick(x > y, y, x); }
 HEED_INLINE vec magnitude(vec x) { return (vec)((ivec)x & 0x7fffffff); }
 
-/* The order is by halves, so that the result does not depend on the compiler. */
+/* Halves are added, so that the order does not depend on the compiler. */
 HEED_INLINE float sum_of(vec x)
 {
     float lane[LANES];
@@ -85,8 +85,8 @@ HEED_INLINE float max_of(vec x)
     return lane[0];
 }
 
-/* e^x for |x| <= 87, to about one unit in the last place: x = n log 2 + r with |r| <= log 2 / 2, and
-a polynomial for e^r - 1. */
+/* e^x for |x| <= 87, to about one unit in the last place: x = n log 2 + r with |r| <= log 2 / 2,
+and a polynomial for e^r - 1. */
 HEED_INLINE vec exp_within(vec x)
 {
     const vec turn = fill(0x1.8p23f); /* adding it rounds to the nearest whole number */
@@ -111,12 +111,12 @@ HEED_INLINE vec exp_of(vec x)
     return pick(x == x, e, x);
 }
 
-/* tanh(x) to about two units in the last place, of small numbers too: e^{2x} - 1 is taken before the
-one is lost, 2^n (e^r - 1) + (2^n - 1), and tanh is that over itself plus two. */
+/* tanh(x) to about two units in the last place, for small x too. It is y / (y + 2) with y = e^{2x}
+- 1, computed as 2^n (e^r - 1) + (2^n - 1) so that no digits cancel. */
 HEED_INLINE vec tanh_of(vec x)
 {
     const vec turn = fill(0x1.8p23f);
-    x = smaller(larger(x, fill(-9.5f)), fill(9.5f)); /* beyond, it is one to the last bit */
+    x = smaller(larger(x, fill(-9.5f)), fill(9.5f)); /* beyond, tanh is 1 in float32 */
     x += x;
     vec n = x * 0x1.715476p+0f + turn;
     vec power = (vec)(((ivec)n << 23) + 0x3f800000);
@@ -132,8 +132,8 @@ HEED_INLINE vec tanh_of(vec x)
     return p / (p + 2.0f);
 }
 
-/* Turns at work: each worker takes the next task until none is left. What a task computes must not
-depend on who takes it, so that results do not depend on the number of threads. */
+/* Tasks are handed out one by one: each worker takes the next until none is left. The result of a
+task must not depend on the worker, so that results do not depend on the number of threads. */
 struct heed_turns {
     int64_t tasks;
     _Atomic int64_t next;
@@ -147,7 +147,7 @@ HEED_INLINE int heed_turn(struct heed_turns *turns, int64_t *task)
 
 typedef void heed_worker(void *context, struct heed_turns *turns);
 
-/* Let up to `threads` workers share the tasks; back when all are done. */
+/* Run the tasks on up to `threads` workers; returns when all are done. */
 void heed_share(heed_worker *worker, void *context, int64_t tasks, int threads);
 
 #endif

@@ -1,11 +1,11 @@
-/* The contexts of rows of queries; or their energies, where nothing is read. */
+/* The forward pass: contexts of rows of queries, or their energies where there are no values. */
 
 #ifndef HEED_ADDITIVE_ATTEND_H
 #define HEED_ADDITIVE_ATTEND_H
 
 #include "kernels/additive/weight.h"
 
-/* sum_j p_j v_j of `rows` rows for U vectors of values; p has the rows side by side. */
+/* sum_j p_j v_j of `rows` rows, for U vectors of values; the rows of p are interleaved. */
 HEED_INLINE void gather(int rows, int U, const float *p, const float *v, const int64_t *index,
                         int64_t n, const float *scale, float *to, int64_t stride)
 {
@@ -58,7 +58,8 @@ static void gather_all(int64_t rows, const float *p, const float *v, const int64
     }
 }
 
-/* The contexts of a block from its weights: four rows at a time, and only keys that have weight. */
+/* The contexts of a block from its weights: four rows at a time, skipping keys whose weights are
+zero. */
 static void read_values(const struct job *job, const struct block *at, struct room *room,
                         const float *scale)
 {
@@ -86,7 +87,7 @@ static void read_values(const struct job *job, const struct block *at, struct ro
                        c->R);
             continue;
         }
-        for (int64_t r = 0; r < c->R; r += 64) { /* rows that are not there must not be written */
+        for (int64_t r = 0; r < c->R; r += 64) { /* via `aside`: there are fewer than four rows */
             int64_t R = at_most(64, c->R - r);
             gather_all(together, room->values, v + r, room->index, count, by, aside, 64, R);
             for (int64_t x = 0; x < rows; x++)

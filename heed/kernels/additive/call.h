@@ -1,4 +1,4 @@
-/* What is asked; keys as they are prepared once; and who may look where. */
+/* The arguments of a call; keys, prepared once; and which keys each query sees. */
 
 #ifndef HEED_ADDITIVE_CALL_H
 #define HEED_ADDITIVE_CALL_H
@@ -9,23 +9,23 @@ enum { ROWS = 8, KEYS = 32, PAD = 16 };
 enum form { EXACT, EXPONENTIAL, ADDITION };
 enum kind { UNSEEN, TANH, BY_TWO, BY_FOUR, SMALL }; /* how a key is compared with some rows */
 
-struct places { /* strides in elements; along the last axis there are no gaps */
+struct places { /* strides in elements; the last axis is contiguous */
     int64_t b, h, t;
 };
 
-/* What is asked. Python packs it: 64-bit numbers in this order, pointers to nothing as zero. Where
-there are no values (R is zero), the energies are the answer, and the gradients are theirs. */
+/* The arguments. Python packs them: 64-bit numbers in this order; a null pointer is zero. Without
+values (R is zero), the result is the energies, and the gradients are those of the energies. */
 struct call {
     const float *q, *k, *v, *w;
     int64_t B, H, G, T, S, D, R;
     struct places at_q, at_k, at_v;
     int64_t at_w;
-    const float *prepared; /* keys, or else room for them */
+    const float *prepared; /* prepared keys; null: prepare them into `keys` */
     float *keys;
-    int64_t fine; /* float32 inputs, whose last digits count */
+    int64_t fine; /* inputs are float32, so small keys need the addition form */
     const int64_t *seed;
     double dropout;
-    const int32_t *stop; /* who may look where, as plan.py has it */
+    const int32_t *stop; /* visibility, as plan.py lays it out */
     int64_t at_stop;
     const uint8_t *exists;
     int64_t at_exists;
@@ -49,9 +49,9 @@ struct backward {
     const float *grad, *log_sum; /* of the context, or of the energies */
     struct places at_grad;
     float *dq, *dk, *dv, *dw, *dgain;     /* dgain: of the Gaussian's centres */
-    float *part_dk, *part_dv, *part_dw;   /* of each chunk of queries, to be added in order */
+    float *part_dk, *part_dv, *part_dw;   /* one for each chunk of queries, summed in order */
     int64_t chunks;
-    int64_t more;                         /* the parts have what earlier queries brought */
+    int64_t more;                         /* the parts already hold gradients of earlier queries */
 };
 
 struct job {
@@ -67,7 +67,8 @@ static int64_t key_width(const struct call *c) { return padded(c->D) + PAD; }
 static int64_t at_least(int64_t x, int64_t y) { return x > y ? x : y; }
 static int64_t at_most(int64_t x, int64_t y) { return x < y ? x : y; }
 
-/* The largest magnitude of a row; NaN where there is one. As whole numbers, NaN is the largest. */
+/* The largest magnitude of a row, or NaN if it has one: compared as integers, NaN is the largest.
+ */
 static float largest(const float *x, int64_t n)
 {
     ivec most = {0};
@@ -103,7 +104,7 @@ static float mean_square(const float *x, int64_t n)
 
 enum change { AS_IT_IS, EXPONENTIALS, TANHS };
 
-/* A row filled up with zeros, changed number by number; what fills up stays zero. */
+/* A row transformed element by element and padded with zeros. */
 HEED_INLINE void changed_by(enum change change, const float *x, float *to, int64_t n, int64_t room)
 {
     int64_t i = 0;
@@ -135,7 +136,7 @@ static void changed(enum change change, const float *x, float *to, int64_t n, in
         changed_by(AS_IT_IS, x, to, n, room);
 }
 
-/* Where the addition form is the better one: its denominator 1 + a c must not come near zero. */
+/* The addition form is more accurate here: its denominator 1 + a c must stay away from zero. */
 static int is_small(float most, const float *k, int64_t D)
 {
     return most <= 2.0f && mean_square(k, D) <= 0.25f;
@@ -191,12 +192,12 @@ static const float *prepared_keys(const struct call *c, struct job *job, int thr
     return c->keys;
 }
 
-struct block { /* some queries of a head, and the keys that any of them sees */
+struct block { /* some queries of a head, and the range of keys that any of them sees */
     int64_t b, h, g, t, rows, from, to;
     int64_t low[ROWS], high[ROWS];
 };
 
-/* The keys that places alone leave to a query: from `low` to before `high`. */
+/* The keys that a query may see by position alone: from `low` to before `high`. */
 static void reach(const struct call *c, struct block *at, int64_t i)
 {
     int64_t t = at->t + i, low = 0, high = c->S, place = c->first + t;
@@ -212,7 +213,7 @@ static void reach(const struct call *c, struct block *at, int64_t i)
         float p = c->centre[at->b * c->at_centre.b + at->h * c->at_centre.h + t * c->at_centre.t];
         float radius = (float)c->radius;
         if (!(p - radius < (float)c->S && p + radius >= 0)) {
-            low = high = 0; /* out of sight; so is NaN */
+            low = high = 0; /* out of range, or NaN */
         } else {
             int64_t first = (int64_t)(p - radius) - 2, last = (int64_t)(p + radius) + 2;
             low = at_least(low, first);
@@ -241,7 +242,7 @@ static void look(const struct call *c, struct block *at)
     at->from = at_most(at->from, at->to);
 }
 
-/* Which of the keys from `s` on each row sees, and which any of them does. */
+/* Which of the n keys from `s` on each row sees, and which of them any row sees. */
 static void see(const struct call *c, const struct block *at, int64_t s, int64_t n, uint8_t *sees,
                 int64_t room, uint8_t *any)
 {

@@ -1,11 +1,12 @@
-/* The energies of a few rows of queries with keys: each key is compared in the form that suits it. */
+/* The energies of a few rows of queries with keys; each key is compared in the form that suits it.
+ */
 
 #ifndef HEED_ADDITIVE_ENERGY_H
 #define HEED_ADDITIVE_ENERGY_H
 
 #include "kernels/additive/call.h"
 
-struct queries { /* rows of a block, each filled up to a multiple of PAD */
+struct queries { /* rows of a block, each padded to a multiple of PAD */
     float *plain, *exponential, *addition, *w;
     float most, most_w;
     int has_exponential, has_addition;
@@ -26,7 +27,7 @@ static void read_queries(const struct call *c, const struct block *at, struct qu
     q->has_exponential = q->has_addition = 0;
 }
 
-/* The form of the queries that a kind compares with, made when it is first needed. */
+/* The queries in the form that a kind compares, computed when first needed. */
 static const float *as_compared(struct queries *q, enum kind kind, int64_t rows, int64_t D)
 {
     if (kind == TANH)
@@ -41,7 +42,7 @@ static const float *as_compared(struct queries *q, enum kind kind, int64_t rows,
     return q->exponential;
 }
 
-/* A product of denominators stays below 2^110, which leaves room for w. */
+/* The product of the denominators stays below 2^110, which leaves room for w. */
 static enum kind kind_of(const struct queries *q, const float *facts)
 {
     float reach = q->most + facts[0];
@@ -53,14 +54,14 @@ static enum kind kind_of(const struct queries *q, const float *facts)
     return reach <= 9.5f ? BY_FOUR : reach <= 19.0f ? BY_TWO : TANH;
 }
 
-/* tanh(q + k) = n / d of the numbers that a kind compares. */
+/* The numerator and denominator of tanh(q + k), from operands in the form of `kind`. */
 HEED_INLINE void fraction(enum kind kind, vec a, vec c, vec *n, vec *d)
 {
     *d = a * c + 1.0f;
     *n = kind == SMALL ? a + c : *d - 2.0f;
 }
 
-/* w·tanh of one query with J keys whose kind is the same. */
+/* w·tanh(q + k) of one query with J keys of one kind. */
 HEED_INLINE void compare(enum kind kind, int J, const float *a, const float *w, const float *k,
                          int64_t width, int64_t D, float *energy)
 {
@@ -91,7 +92,7 @@ HEED_INLINE void compare(enum kind kind, int J, const float *a, const float *w, 
         energy[j] = sum_of(sum[j]);
 }
 
-/* The same with keys as they are, D of them. */
+/* The same with an unprepared key of D numbers. */
 static void compare_exactly(const float *q, const float *w, const float *k, int64_t D, float *energy)
 {
     vec sum = {0};
@@ -121,7 +122,7 @@ struct span { /* consecutive keys of one kind */
     int64_t start, length;
 };
 
-/* The next such keys from j on, of n, each `width` apart. */
+/* The next such run from key j on, among n keys that are `width` apart. */
 static struct span next_span(const struct queries *q, const float *keys, int64_t width,
                              const uint8_t *any, int64_t j, int64_t n)
 {
@@ -142,7 +143,7 @@ static const float *key_at(const struct call *c, const struct block *at, int64_t
     return c->k + at->b * c->at_k.b + at->g * c->at_k.h + s * c->at_k.t;
 }
 
-/* The energies of a block's rows with the n keys from s on, where any row sees them. */
+/* The energies of a block's rows with the n keys from s on; keys that no row sees are skipped. */
 static void energies(const struct job *job, const struct block *at, struct queries *q, int64_t s,
                      int64_t n, const uint8_t *any, float *energy, int64_t room)
 {

@@ -1,19 +1,20 @@
 /* Additive attention on the CPU: softmax_s(sum_d w_d tanh(q_td + k_sd)) v_s, and its gradients.
 
-Both ways of writing tanh(q + k) as a fraction need nothing but numbers of each row by itself, so
-that one product of the rows is left per (t, s, d); and fractions share a division:
+tanh(q + k) can be written as a fraction in two ways. In both, the expensive functions are applied
+to each row alone, which leaves one product per (t, s, d); and several fractions share one division:
 
     exponential  (x - 1) / (x + 1)              x = e^{2q} e^{2k}
     addition     (a + c) / (1 + a c)            a = tanh q, c = tanh k
     together     n1/d1 + n2/d2 = (n1 d2 + n2 d1) / (d1 d2)
 
-Addition keeps the digits of small numbers, where x - 1 would lose them; it is for small keys in
-float32. The exponential is for all others as long as the products of the denominators stay in
-range; beyond, tanh is computed element by element. Each key decides for itself (and for the largest
-query of a few rows), so that what nobody may see changes no bit of what is seen.
+The addition form keeps the digits of small numbers, which x - 1 would lose; it is used for small
+keys in float32. The exponential form is used for all other keys while the product of the
+denominators stays in range. Beyond that range, tanh is computed element by element. The form is
+chosen for each key alone (and for the largest query of a few rows), so hidden keys cannot change a
+bit of the result.
 
-Vectors run along D. A prepared key is D numbers (e^{2k} or tanh k) filled up with zeros to a
-multiple of 16, then its largest magnitude and its form; README.md has the derivation. */
+Vectors run along D. A prepared key is D numbers (e^{2k} or tanh k), padded with zeros to a multiple
+of 16, then its largest magnitude and its form; README.md has the derivation. */
 
 #include "kernels/additive/attend.h"
 #include "kernels/additive/retrace.h"
@@ -67,7 +68,7 @@ struct keeping {
     double dropout;
 };
 
-/* What dropout does to the weights of every row.    B H T S */
+/* The dropout factor of every weight.    B H T S */
 HEED_EXPORT int HEED(heed_additive_kept)(const struct keeping *k, int threads)
 {
     struct call c = {.seed = k->seed, .dropout = k->dropout};

@@ -1,13 +1,14 @@
-/* The gradients, from those of the contexts (or energies) back to queries, keys, values and scores. */
+/* The backward pass: from the gradients of contexts (or energies) to those of q, k, v and w. */
 
 #ifndef HEED_ADDITIVE_RETRACE_H
 #define HEED_ADDITIVE_RETRACE_H
 
 #include "kernels/additive/weight.h"
 
-/* The gradients of n keys of one kind and all rows, for U vectors along D. With y = tanh(q + k) and
-the gradient g of an energy: dw gains g y; dq and dk gain w g (1 - y²), the w of which dq gets last.
-What is compared, a and k, is where the vectors start; exact ones are `some` numbers long. */
+/* The gradients of all rows with n keys of one kind, for U vectors along D. With y = tanh(q + k)
+and the gradient g of an energy: dw += g y; dq and dk += w g (1 - y²), where dq is multiplied by w
+at the end. `a` and `k` point at the operands in the form that `kind` compares; `some` is how many
+of a vector's numbers exist. */
 HEED_INLINE void descend(enum kind kind, int U, const float *a, const float *w, const float *k,
                          int64_t width, int64_t D, int64_t rows, int64_t n, const float *g,
                          int64_t room, int some, float *dq, float *dk, float *dw)
@@ -65,7 +66,7 @@ HEED_INLINE void descend_by(enum kind kind, const float *a, const float *w, cons
         DESCEND(kind, 1, LANES);
 }
 
-/* The same with keys as they are, whose rows end after `exact` numbers. */
+/* The same with unprepared keys, whose rows end after `exact` numbers. */
 static void descend_exactly(const float *a, const float *w, const float *k, int64_t width, int64_t D,
                             int64_t exact, int64_t rows, int64_t n, const float *g, int64_t room,
                             float *dq, float *dk, float *dw)
@@ -77,7 +78,7 @@ static void descend_exactly(const float *a, const float *w, const float *k, int6
         DESCEND(TANH, 1, (int)(exact - i));
 }
 
-/* From the gradients g of the energies of n keys from s on to dq, dk (rows of D) and dw. */
+/* From the energies' gradients for the n keys from s on to dq, dk (rows of D) and dw. */
 static void descend_all(const struct job *job, const struct block *at, struct room *room, int64_t s,
                         int64_t n, float *dk)
 {
@@ -110,7 +111,7 @@ static void descend_all(const struct job *job, const struct block *at, struct ro
     }
 }
 
-/* x·y of numbers that are filled up to R with zeros in x; y ends after `exact`. */
+/* x·y, where x is padded with zeros and y ends after `exact` numbers. */
 HEED_INLINE float dot_of(const float *x, const float *y, int64_t exact)
 {
     vec sum[4] = {{0}};
@@ -146,7 +147,7 @@ HEED_INLINE void project_by(int J, const float *grad, int64_t R, const float *v,
             to[u * room + j] = sum_of(sum[j][u]);
 }
 
-/* The same for all rows and n keys, where any row sees them. */
+/* The same for all rows and n keys; keys that no row sees are skipped. */
 static void project(const float *grad, int64_t R, const float *v, int64_t stride, int64_t exact,
                     int64_t rows, int64_t n, const uint8_t *any, float *to, int64_t room)
 {
@@ -169,7 +170,7 @@ static void project(const float *grad, int64_t R, const float *v, int64_t stride
     }
 }
 
-/* dv of one key gains the gradient of every row by its weight: U vectors of it. */
+/* Add to dv of one key the gradient of every row times its weight, for U vectors. */
 HEED_INLINE void spread_by(int U, const float *grad, int64_t R, const float *p, int64_t room,
                            int64_t rows, float *dv)
 {
@@ -195,10 +196,10 @@ static void spread(const float *grad, int64_t R, const float *p, int64_t room, i
         spread_by(1, grad + i, R, p, room, rows, dv + i);
 }
 
-/* One row: from energies and the gradients of the weights as they were used (in `slopes`) to those
-weights (in `p`) and the gradients of the energies (in `slopes`); the gradient of the gain's centre.
-The weights are normalised afresh, so that they and the gradients sum to what they should: where all
-of a row's tanh are alike, dq is the difference. */
+/* One row. In: energies in `p`, gradients of the final weights in `slopes`. Out: the final weights
+in `p`, the energies' gradients in `slopes`; returns the gradient of the gain's centre. The weights
+are normalised anew instead of by the stored log-sum-exp, so that they sum to one and the energies'
+gradients to zero: where all tanh of a row are alike, dq is a small difference. */
 static double slopes_of(const struct call *c, const struct block *at, int64_t i, struct room *room,
                         float *p, float *slopes)
 {
@@ -242,7 +243,7 @@ static const float *grad_of(const struct job *job, const struct block *at, int64
     return job->backward->grad + at->b * by->b + at->h * by->h + (at->t + i) * by->t;
 }
 
-/* Gradients of a block's rows, filled up with zeros; a row that saw nothing answers for nothing. */
+/* The gradients of a block's contexts, padded with zeros; zero for rows that saw nothing. */
 static void read_slopes(const struct job *job, const struct block *at, struct room *room)
 {
     const struct call *c = job->call;
@@ -276,8 +277,8 @@ static void clear(float *rows, int64_t from, int64_t to, int64_t width)
         memset(rows + from * width, 0, sizeof(float) * (size_t)((to - from) * width));
 }
 
-/* The gradients of a block's energies, from those of its contexts (in `other`); its weights (in
-`energy`). */
+/* From the gradients of a block's contexts to those of its energies (in `other`) and its weights
+(in `energy`). */
 static void find_slopes(const struct job *job, const struct block *at, struct room *room)
 {
     const struct call *c = job->call;
@@ -293,8 +294,8 @@ static void find_slopes(const struct job *job, const struct block *at, struct ro
     }
 }
 
-/* All the gradients of a block of queries, added to dk and dv of its group's keys; or where these
-are fresh, they become that: what is not seen is zero. */
+/* All gradients of a block of queries. They are added to dk and dv of its group's keys; if `fresh`,
+these are overwritten, and zero for keys that no query sees. */
 static void retrace(const struct job *job, struct block *at, struct room *room, int fresh, float *dk,
                     float *dv)
 {
@@ -329,7 +330,7 @@ static void retrace(const struct job *job, struct block *at, struct room *room, 
     write_slopes(job, at, room);
 }
 
-/* A task is a chunk of the queries of all the heads that share keys. */
+/* A task is one chunk of the queries of all heads that share keys. */
 static void retrace_some(void *context, struct heed_turns *turns)
 {
     struct job *job = context;
@@ -365,7 +366,7 @@ static void retrace_some(void *context, struct heed_turns *turns)
     free(room.memory);
 }
 
-/* The chunks in order; rows lose what filled them up. */
+/* Sum the chunks in order, without the padding. */
 static void add_chunks(const float *part, int64_t chunks, int64_t each, int64_t rows, int64_t room,
                        int64_t width, float *to)
 {

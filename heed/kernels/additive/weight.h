@@ -1,5 +1,5 @@
-/* From energies to weights: the exponential, the gain of a predicted place, dropout; and the room
-that one worker needs. */
+/* From energies to weights: softmax, the Gaussian gain and dropout; and the scratch memory of a
+worker. */
 
 #ifndef HEED_ADDITIVE_WEIGHT_H
 #define HEED_ADDITIVE_WEIGHT_H
@@ -33,8 +33,8 @@ static uint32_t stirred(uint32_t x)
     return x;
 }
 
-/* What a weight is multiplied with: zero, or 1 / (1 - dropout). A number by seed, row and key
-decides, so that forward and backward, and any cut of the work, agree. */
+/* Dropout's factor for each weight: zero, or 1 / (1 - dropout). It is drawn by hashing seed, row
+and key, so that forward, backward and any split of the work draw the same. */
 static void kept(const struct call *c, int64_t row, int64_t s, int64_t n, float *keep)
 {
     uint64_t seed = (uint64_t)*c->seed, place = (uint64_t)row;
@@ -53,18 +53,18 @@ static int64_t row_number(const struct call *c, const struct block *at, int64_t 
     return (at->b * c->H + at->h) * c->T + at->t + i;
 }
 
-struct room { /* what one worker needs */
+struct room { /* scratch memory of one worker */
     float *memory;
     struct queries q;
     float *energy, *other, *third;
-    float *values; /* rows of weights side by side, or rows of the gradient */
+    float *values; /* weights of several rows interleaved, or rows of the gradient */
     float *dq, *dw, *dw_block;
     int64_t *index;
     uint8_t *sees, *any;
-    int64_t width; /* of the rows of energies */
+    int64_t width; /* length of a row of energies */
 };
 
-/* Room for n keys at a time, with rows that vectors may overrun. */
+/* Scratch for n keys at a time; rows are padded, since vectors may write past their end. */
 static int make_room(const struct call *c, int64_t n, struct room *room)
 {
     int64_t D = padded(c->D), R = padded(c->R);
@@ -94,7 +94,8 @@ static int make_room(const struct call *c, int64_t n, struct room *room)
     return 1;
 }
 
-/* e^{energy - most} of a row where it is seen, zero elsewhere; the sum of them and the largest. */
+/* exp(energy - most) where the row sees a key, zero elsewhere. Returns their sum; `most` is the
+largest. */
 static float exponentials(float *energy, const uint8_t *ok, int64_t n, float *most)
 {
     for (int64_t j = 0; j < n; j++)
@@ -105,7 +106,7 @@ static float exponentials(float *energy, const uint8_t *ok, int64_t n, float *mo
     for (int64_t j = 0; j < n; j += LANES) {
         vec e = load(energy + j);
         top = larger(top, e);
-        odd += pick(e == e, fill(0), e); /* a comparison loses NaN: a row that has one is no blind row */
+        odd += pick(e == e, fill(0), e); /* larger() drops NaN; a row of NaN is not blind */
     }
     *most = max_of(top) + sum_of(odd);
     vec sum = {0};
@@ -117,7 +118,8 @@ static float exponentials(float *energy, const uint8_t *ok, int64_t n, float *mo
     return sum_of(sum);
 }
 
-/* Weights of one row, not yet divided by their sum: gain and dropout. */
+/* Apply the Gaussian gain and dropout to the exponentials of one row; the sum divides them later.
+ */
 static void weigh(const struct call *c, const struct block *at, int64_t i, int64_t n, float *p,
                   float *factor)
 {

@@ -1,37 +1,37 @@
-/* GRUs: their products, and what is done between them number by number. README.md has the formulas.
+/* GRU steps: matrix products and elementwise gates. README.md has the formulas.
 
-A row never needs another one: a task is some rows, and goes through all the steps with them. */
+Rows are independent: a task takes some rows through all steps. */
 
 #include "kernels/linear/product.h"
 
-enum { MOST = 32 }; /* rows of a task: enough for each weight that is read */
+enum { MOST = 32 }; /* rows per task: enough to make use of each weight that is read */
 
 HEED_INLINE vec sigmoid_of(vec x) { return 1.0f / (1.0f + exp_of(-x)); }
 
 /* N directions, each with weights of its own. G = 3 H: r, z and n, in this order. */
 struct steps {
     int64_t T, N, B, H;
-    int64_t F;                /* how much is fed back; 0: nothing. Else T and N are 1 */
-    const float *weight;      /* N: in panels, of W; back, of its transpose */
+    int64_t F;                /* width of the input feed; 0: none. Otherwise T and N are 1 */
+    const float *weight;      /* N: W in panels; backward, its transpose */
     const float *bias;        /* N G */
-    const float *feed;        /* in panels, like the weight */
+    const float *feed;        /* of the input feed, in panels */
     const float *x;           /* T N B G: the input's part of the gates */
-    const float *fed;         /* B F */
-    const float *h;           /* T N B H: before each step */
-    float *after;             /* T N B H: after each step, which may be where h goes on */
+    const float *fed;         /* the input feed, B F */
+    const float *h;           /* T N B H: state before each step */
+    float *after;             /* T N B H: state after each step; may overlap h */
     float *gates;             /* T N B G: r, z, and the state's part of n */
-    float *new;               /* T N B H: n, what the state might become */
-    const float *by;          /* back: the gradients of all states, T N B H */
-    float *by_x, *by_gates;   /* back: those of both parts, T N B G */
-    float *by_h, *by_fed;     /* back: those of the first states, N B H, and of what is fed, B F */
-    int64_t x_row, fed_row, h_row, by_row; /* how far it is to the next row; others are dense */
+    float *new;               /* T N B H: n, the candidate state */
+    const float *by;          /* backward: the gradients of all states, T N B H */
+    float *by_x, *by_gates;   /* backward: of the input's and the state's part of the gates */
+    float *by_h, *by_fed;     /* backward: of the first states, N B H, and of the input feed, B F */
+    int64_t x_row, fed_row, h_row, by_row; /* strides of rows; the rest is contiguous */
 };
 
-/* Where a step of one row stands. */
+/* The operands of one step of one row. */
 struct place {
     const float *x, *h, *by;
     float *gates, *new, *after, *by_x, *by_gates;
-    int more; /* back: what comes from later steps stands in `after` */
+    int more; /* backward: `after` holds the gradient from later steps */
 };
 
 HEED_INLINE void ahead_at(const struct place *p, int64_t H, int64_t i, int count)
@@ -77,7 +77,7 @@ HEED_INLINE void along(const struct place *p, int64_t H, at *each)
         each(p, H, i, (int)(H - i));
 }
 
-/* `rows` rows, the first of which is `first` of T N B; room for their G numbers each. */
+/* `rows` rows, the first at index `first` of T N B; `room` is scratch of G numbers for each. */
 static void ahead(const struct steps *c, int64_t n, int64_t first, int64_t b, int64_t rows, float *room)
 {
     const int64_t H = c->H, G = 3 * H;
@@ -122,8 +122,8 @@ static void back(const struct steps *c, int64_t n, int64_t first, int64_t b, int
 
 struct team {
     const struct steps *c;
-    int64_t rows;   /* of a task */
-    int64_t blocks; /* tasks of a direction */
+    int64_t rows;   /* per task */
+    int64_t blocks; /* tasks per direction */
     int backwards;
     _Atomic int failed;
 };
@@ -154,7 +154,7 @@ static void work(void *context, struct heed_turns *turns)
     free(room);
 }
 
-/* Whose turn it is makes no difference to any number: a row is the same in any task. */
+/* Every row is computed the same in any task, so results do not depend on the number of threads. */
 static int go(const struct steps *c, int threads, int backwards)
 {
     int64_t rows = (c->N * c->B + threads - 1) / threads;

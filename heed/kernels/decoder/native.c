@@ -1,8 +1,8 @@
-/* One step of a plain Transformer decoder: all layers, for some hypotheses, in one call.
+/* One step of a plain Transformer decoder: all layers, for several hypotheses, in one call.
 
-A hypothesis never needs another one, so each worker takes some of them through all the layers, and
-nobody waits; unless reading the weights is what takes the time, for they are large or the hypotheses
-few: then the workers share every map among them. README.md has the reasons and figures. */
+Hypotheses are independent, so each worker takes some of them through all layers, without waiting.
+If the weights are large or the hypotheses few, reading the weights takes most of the time: then the
+workers share every linear map instead. README.md has the reasons and figures. */
 
 #include <sched.h>
 
@@ -16,11 +16,11 @@ struct norm {
 struct layer {
     int64_t look, look_bias;     /* M -> 3M: query, key and value */
     int64_t join, join_bias;     /* M -> M */
-    int64_t ask, ask_bias;       /* M -> M: the query of the cross-attention; 0: there is none */
+    int64_t ask, ask_bias;       /* M -> M: the query of the cross-attention; 0: none */
     int64_t answer, answer_bias; /* M -> M */
     int64_t widen, widen_bias;   /* M -> F */
     int64_t narrow, narrow_bias; /* F -> M */
-    int64_t source_k;            /* B H D P, P the places of the source in whole panels */
+    int64_t source_k;            /* B H D P; P is S rounded up to whole panels */
     int64_t source_v;            /* B H S D */
     struct norm around[3];       /* attention, feed-forward, cross-attention */
 };
@@ -28,34 +28,34 @@ struct layer {
 struct step {
     int64_t symbols;   /* N, int64 */
     int64_t table;     /* V M */
-    int64_t place;     /* M: what is added for the place; or N M, for each its own */
+    int64_t place;     /* the position vector: M; or N M, one for each */
     int64_t layers;    /* L */
-    int64_t pasts;     /* T + 1 pointers: the keys and values of each place, rows L 2 M */
-    int64_t origins;   /* N T, int64: the row of each place that a hypothesis comes from */
-    int64_t sentences; /* N, int64: which source each looks at */
-    int64_t hidden;    /* B P: 0, or -inf where there is no place; 0: all are there */
-    int64_t x;         /* N M: what comes out */
-    int64_t weights;   /* N S, of the layer `aligns` */
+    int64_t pasts;     /* T + 1 pointers: the keys and values of each position, rows L 2 M */
+    int64_t origins;   /* N T, int64: the row of each position that a hypothesis descends from */
+    int64_t sentences; /* N, int64: which source each reads */
+    int64_t hidden;    /* B P: 0, or -inf where there is no key; null: all exist */
+    int64_t x;         /* N M: the output */
+    int64_t weights;   /* N S: weights of layer `aligns` */
     int64_t L, N, T, M, H, F, S, P, pre_norm, bends, aligns; /* bends: by an `enum bend` */
     double scale;
-    struct norm last;    /* weight 0: there is none */
-    int64_t first;       /* N, int64: the place where each text begins; 0: all at the first */
+    struct norm last;    /* weight 0: none */
+    int64_t first;       /* N, int64: the position where each text begins; null: all at the first */
     int64_t place_row;   /* from one row of `place` to the next: 0 or M */
-    int64_t as_it_is;    /* whether weights are rows, not panels */
+    int64_t as_it_is;    /* weights are row-major, not in panels */
 };
 
-enum { FAR = 1 << 20 }; /* weights of a layer that are not near any processor */
+enum { FAR = 1 << 20 }; /* weights of a layer that no core's own cache holds */
 
 enum bend { BY_RELU, BY_GELU, BY_TANH };
 
-/* One of the phases of a step that is shared: tasks that whoever comes first takes. */
+/* A shared phase of a step: tasks that any worker may take. */
 struct phase {
     _Atomic int64_t next, done;
 };
 
-enum { PHASES = 16 }; /* of a layer, at most */
+enum { PHASES = 16 }; /* per layer, at most */
 
-/* A worker on its way through the phases; phases 0: it works alone. */
+/* A worker's position in the phases; phases 0: it works alone. */
 struct walk {
     struct phase *phases;
     int workers;
@@ -70,9 +70,9 @@ HEED_INLINE void breathe(void)
 #endif
 }
 
-/* Take tasks of the next phase until none is left, and wait until those of others are done: for what
-they took, not for workers who never came. So a worker whom the system keeps waiting delays nobody
-but for the one task in its hands, and who waits long lets it have the processor. */
+/* Take tasks of the next phase until none is left, then wait until all of them are done. It waits
+for tasks, not for workers: a worker that the system has not scheduled delays the others only by the
+task it holds. After many turns, a waiting worker yields the processor. */
 static void through(struct walk *walk, work *work, const void *context, int64_t tasks)
 {
     enum { SPINS = 1000 };
@@ -95,7 +95,7 @@ static void through(struct walk *walk, work *work, const void *context, int64_t 
         }
 }
 
-/* What one worker writes on. */
+/* The scratch memory of one worker. */
 struct desk {
     float *h, *wide, *energy, *sight;
     const float **row;
@@ -126,7 +126,7 @@ static void normalise(const float *x, float *y, int64_t M, const struct norm *no
         y[i] = (x[i] - mean) * by * weight[i] + bias[i];
 }
 
-/* Rows that are normalised, each by itself. */
+/* Layer normalisation of several rows. */
 struct normalising {
     const float *x;
     float *y;
@@ -148,7 +148,7 @@ static void normalise_rows(struct walk *walk, const float *x, float *y, int64_t 
     through(walk, normalise_some, &all, walk->workers);
 }
 
-/* What goes into a sublayer: with pre-norm, x normalised. */
+/* The input of a sublayer: with pre-norm, x normalised. */
 static const float *enter(struct walk *walk, const struct step *a, const struct norm *norm,
                           const float *x, float *h, int64_t rows)
 {
@@ -165,8 +165,8 @@ static void leave(struct walk *walk, const struct step *a, const struct norm *no
         normalise_rows(walk, x, x, rows, a->M, norm);
 }
 
-/* x Φ(x) = x erfc(-x / √2) / 2, with erfc(z) = t exp(-z²) p(t) and t = 1 / (1 + z / 2) for z >= 0:
-p is a polynomial fitted to a relative error of 2e-7. */
+/* GELU: x Φ(x) = x erfc(-x / √2) / 2, with erfc(z) = t exp(-z²) p(t) and t = 1 / (1 + z / 2) for
+z >= 0; the polynomial p is fitted to a relative error of 2e-7. */
 HEED_INLINE vec gelu(vec x)
 {
     vec z = magnitude(x) * 0x1.6a09e6p-1f;
@@ -183,7 +183,7 @@ HEED_INLINE vec gelu(vec x)
     return x * 0.5f * pick(x < 0, tail, 2.0f - tail);
 }
 
-/* x (1 + tanh u) / 2 = x / (1 + e^{-2u}), u = √(2/π) (x + 0.044715 x³). */
+/* GELU by tanh: x (1 + tanh u) / 2 = x / (1 + e^{-2u}), u = √(2/π) (x + 0.044715 x³). */
 HEED_INLINE vec gelu_by_tanh(vec x)
 {
     vec twice = x * (x * x * 0x1.2444f2p-4f + 0x1.988454p+0f);
@@ -209,7 +209,7 @@ static void bend_some(const void *context, int64_t task, int64_t tasks)
     }
 }
 
-/* Energies to weights, in whole vectors: what lies beyond `count` counts for nothing. */
+/* Softmax in whole vectors; numbers beyond `count` are ignored. */
 static void softmax(float *energy, int64_t count, float scale)
 {
     int64_t wide = (count + LANES - 1) / LANES * LANES;
@@ -241,7 +241,7 @@ HEED_INLINE float dot(const float *x, const float *y, int64_t D)
     return rest;
 }
 
-/* Σ weight value, D wide; the value of a place stands `beyond` where its row begins. */
+/* Σ weight value, D wide; a value begins `beyond` numbers into its row. */
 static void read_rows(float *y, int64_t D, const float *weight, const float *const *row,
                       int64_t beyond, int64_t count)
 {
@@ -268,8 +268,8 @@ static void read_rows(float *y, int64_t D, const float *weight, const float *con
     }
 }
 
-/* Self-attention of hypothesis n, whose query, key and value stand in h, and come out as context
-in place of the query. */
+/* Self-attention of hypothesis n: h holds its query, key and value; the context replaces the query.
+ */
 static void look_back(const struct step *a, int64_t layer, int64_t n, float *h,
                       const struct desk *desk)
 {
@@ -293,7 +293,7 @@ static void look_back(const struct step *a, int64_t layer, int64_t n, float *h,
     }
 }
 
-/* Cross-attention of hypothesis n: its query comes out as context. */
+/* Cross-attention of hypothesis n: the context replaces the query. */
 static void read_source(const struct step *a, const struct layer *layer, int64_t n, float *q,
                         const struct desk *desk, int aligns)
 {
@@ -335,7 +335,7 @@ static void map_some(const void *context, int64_t task, int64_t tasks)
     map_panels(a, from, to);
 }
 
-/* What the hypotheses of one layer look at, each for itself: what was written, or the source. */
+/* The attention of each hypothesis in one layer: to the text so far, or to the source. */
 struct looking {
     const struct step *step;
     int64_t l, from, to;
@@ -357,7 +357,7 @@ static void look_some(const void *context, int64_t task, int64_t tasks)
             look_back(a->step, a->l, a->from + n, a->q + n * 3 * M, a->desk + task);
 }
 
-/* Hypotheses `from` to `to`, on their way through the layers: a desk for each worker. */
+/* Hypotheses `from` to `to` on their way through the layers; each worker has a desk. */
 struct passing {
     const struct step *step;
     int64_t from, to;
@@ -405,7 +405,7 @@ static void pass_layer(const struct passing *passing, int64_t l, struct walk *wa
 #undef MAP
 }
 
-/* One worker's way: all do the same, each with the tasks that it takes. */
+/* One worker's pass. All run the same code and share the tasks of each phase. */
 static void pass(void *context, struct heed_turns *turns)
 {
     const struct passing *passing = context;
@@ -418,7 +418,7 @@ static void pass(void *context, struct heed_turns *turns)
         normalise_rows(&walk, passing->x, passing->x, passing->to - passing->from, a->M, &a->last);
 }
 
-/* Hypotheses `from` to `to` from symbols to what the output is made of. */
+/* Hypotheses `from` to `to`: from symbols to the decoder's final states. */
 static int write(const struct step *a, int64_t from, int64_t to, int threads)
 {
     int64_t M = a->M, N = to - from, most = 3 * M > a->F ? 3 * M : a->F;

@@ -1,9 +1,9 @@
-/* Linear maps of few rows, with weights in panels; and the likeliest symbols of an output layer,
-without ever writing down what is known of the others. README.md has the reasons and figures. */
+/* Linear maps of few rows, with weights in panels; and the most likely symbols of an output layer,
+without storing all logits. README.md has the reasons and figures. */
 
 #include "kernels/linear/product.h"
 
-/* W to panels; what is missing in the last one is zero.    N K -> panels_of(N) K 16 */
+/* Pack W into panels, the last one padded with zeros.    N K -> panels_of(N) K 16 */
 struct packing {
     int64_t weight, row, packed, N, K;
 };
@@ -32,8 +32,8 @@ HEED_EXPORT int HEED(heed_linear_pack)(const struct packing *a, int threads)
     return 0;
 }
 
-/* The transpose of W to panels: 16 numbers of a row stand side by side as they are.
-N K -> panels_of(K) N 16 */
+/* Pack the transpose of W into panels: 16 consecutive numbers of a row of W are already adjacent. N
+K -> panels_of(K) N 16 */
 static void turn_panels(void *context, struct heed_turns *turns)
 {
     const struct packing *a = context;
@@ -54,9 +54,10 @@ HEED_EXPORT int HEED(heed_linear_turn)(const struct packing *a, int threads)
     return 0;
 }
 
-/* A mark of what stands in W: 32 hashes, each over every 32nd number. No step loses anything, so one
-changed number always changes the mark. A product only carries bits upwards, and what changed in the
-sign or the exponent would soon be pushed out at the top: the upper bits go down before. */
+/* A fingerprint of W: 32 hashes, each over every 32nd number. Every step is invertible, so a single
+changed number always changes the fingerprint. Multiplication carries changes towards higher bits
+only, and changes of the sign or exponent would soon be lost at the top: so the upper bits are first
+mixed into the lower ones. */
 enum { MARKS = 32 };
 typedef uint32_t marks __attribute__((vector_size(sizeof(ivec))));
 
@@ -71,8 +72,8 @@ struct marking {
     int64_t weight, row, mark, N, K;
 };
 
-/* Rows are marked in parts, whose limits depend on nothing but their number; then the parts' marks
-in their order. */
+/* Rows are hashed in parts, whose limits depend on the number of rows alone; then the hashes of the
+parts in order. */
 enum { MARKED = 16 };
 
 struct marking_parts {
@@ -138,11 +139,12 @@ HEED_EXPORT int HEED(heed_linear_forward)(const struct forward *a, int threads)
     return 0;
 }
 
-/* The `many` likeliest symbols of each row: their log-probabilities, in the order of their ids.
+/* The `many` most likely symbols of each row with their log-probabilities, in the order of their
+ids.
 
-The symbols are cut into chunks, whose limits depend on nothing but their number. A chunk knows of
-each row its largest logit, Σ exp(logit - largest), and its best few. No symbol of a later chunk is
-among the best if it lies below the worst of those few: the floor, which never sinks. */
+The symbols are cut into chunks, whose limits depend on their number alone. For each row a chunk
+keeps its largest logit, Σ exp(logit - largest), and its best few. The worst of those few is a
+floor: symbols of later chunks below it cannot be among the best. */
 struct choosing {
     int64_t x, x_row, w, w_row, bias, M, K, N, many, end, forbidden, forbids;
     int64_t log_prob, symbol, ending, chunks, scratch, floor;
@@ -155,7 +157,7 @@ struct found {
     int32_t symbol;
 };
 
-/* Of one row in one chunk; `many` found ones follow, best first. */
+/* Of one row in one chunk; `many` entries of struct found follow, best first. */
 struct part {
     float largest, sum;
 };
@@ -172,7 +174,7 @@ HEED_INLINE struct part *part_at(const struct choosing *a, int64_t chunk, int64_
 
 HEED_INLINE struct found *found_in(struct part *part) { return (struct found *)(part + 1); }
 
-/* Symbols come in the order of their ids: of equals the earlier stays ahead. */
+/* Symbols come in the order of their ids, so among equals the lower id stays ahead. */
 HEED_INLINE void insert(struct found *found, int64_t many, float value, int32_t symbol)
 {
     int64_t i = many - 1;
@@ -181,7 +183,7 @@ HEED_INLINE void insert(struct found *found, int64_t many, float value, int32_t 
     found[i] = (struct found){value, symbol};
 }
 
-/* Whatever of these logits belongs to the best. */
+/* Insert the logits that are among the best. */
 static void look_through(const struct choosing *a, struct found *found, const float *logit,
                          int64_t count, int64_t first)
 {
@@ -193,7 +195,8 @@ static void look_through(const struct choosing *a, struct found *found, const fl
         }
 }
 
-/* BLOCK panels of logits from symbol `first` on, -inf beyond the last; they may be changed. */
+/* BLOCK panels of logits from symbol `first` on, -inf beyond the last symbol; they are overwritten.
+ */
 enum { BLOCK = 16, GROUP = 4 * PANEL, GROUPS = BLOCK * PANEL / GROUP };
 
 static void hear(const struct choosing *a, struct part *part, float *logit, int64_t first)
@@ -210,7 +213,8 @@ static void hear(const struct choosing *a, struct part *part, float *logit, int6
         part->sum *= part->largest == -INFINITY ? 0 : expf(part->largest - block);
         part->largest = block;
     }
-    /* Where nothing but -inf was heard, exp(-inf - 0) is the zero that it should be. */
+    /* If all logits are -inf, subtract 0: exp(-inf - 0) is 0, where exp(-inf + inf) would be NaN.
+ */
     vec by = fill(part->largest == -INFINITY ? 0 : part->largest), sum = fill(0);
     for (int i = 0; i < BLOCK * PANEL; i += LANES)
         sum += exp_of(load(logit + i) - by);
@@ -225,7 +229,8 @@ static void hear(const struct choosing *a, struct part *part, float *logit, int6
             look_through(a, found, logit + g * GROUP, GROUP, first + g * GROUP);
 }
 
-/* Chunks may raise the floor in any order: what lies on it still counts, as it may have a lower id. */
+/* Chunks may raise the floor in any order. A logit equal to the floor still counts: its id may be
+lower. */
 static void open_chunk(const struct choosing *a, int64_t chunk)
 {
     for (int64_t m = 0; m < a->M; m++) {
@@ -247,7 +252,7 @@ static void close_chunk(const struct choosing *a, int64_t chunk)
     }
 }
 
-/* The logits of some rows, a few panels at a time, and what is heard in them. */
+/* Compute the logits of some rows, a few panels at a time, and update what their chunk keeps. */
 static void choose_rows(const struct choosing *a, int64_t chunk, int64_t from, int64_t to,
                         int64_t m, int64_t rows)
 {
@@ -292,7 +297,7 @@ static void by_symbol(struct found *found, int64_t many)
         }
 }
 
-/* What the chunks know of a row, put together in their order. */
+/* Merge the chunks of a row in order. */
 static void conclude(const struct choosing *a, int64_t m)
 {
     struct part *whole = part_at(a, 0, m);
@@ -337,17 +342,17 @@ HEED_EXPORT int HEED(heed_linear_likeliest)(const struct choosing *asked, int th
     return 0;
 }
 
-/* A map of a loop: what comes in as one part or two, bent by tanh or not. Back, the panels are of
-the transposed weights.    y = f(Σ x_i W_iᵀ); d = by f'(y), by_i = d W_i */
+/* A linear map inside a loop, with one or two inputs, with or without tanh. For backward, the
+panels hold the transposed weights.    y = f(Σ x_i W_iᵀ); d = by f'(y), by_i = d W_i */
 struct stepping {
-    const float *x[2], *w[2]; /* B K_i, the weight's columns for it in panels */
+    const float *x[2], *w[2]; /* B K_i, the columns of the weight for it in panels */
     float *y;                 /* B N */
-    const float *by;          /* back: B N */
-    float *d, *by_x[2];       /* back: B N, B K_i */
-    int64_t x_row[2], by_row, K[2], B, N, bends; /* K: the second is 0 where there is one part */
+    const float *by;          /* backward: B N */
+    float *d, *by_x[2];       /* backward: B N, B K_i */
+    int64_t x_row[2], by_row, K[2], B, N, bends; /* the second K is 0 if there is one input */
 };
 
-enum { TOGETHER = 32 }; /* rows of a task, at most */
+enum { TOGETHER = 32 }; /* the most rows per task */
 
 HEED_INLINE void bend(float *y, int64_t count)
 {
@@ -403,7 +408,7 @@ static void step_back(void *context, struct heed_turns *turns)
     }
 }
 
-/* A row is the same in any task, so its bits do not depend on how many share the work. */
+/* Every row is computed the same in any task, so results do not depend on the number of threads. */
 static int step(heed_worker *worker, const struct stepping *a, int threads)
 {
     int64_t rows = (a->B + threads - 1) / threads;

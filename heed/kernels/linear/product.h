@@ -1,8 +1,8 @@
-/* y = x Wᵀ + b for few rows of x: the weights in panels or as they are, the sums in registers.
+/* y = x Wᵀ + b for few rows of x. W is in panels or row-major; the sums stay in registers.
 
-A panel is 16 rows of W, that is 16 columns of y, laid out as K × 16: one step along K reads them in
-one piece and multiplies them by one number of each row of x. Each number of y is one chain of sums
-along K, in whatever tile it falls: a row gives the same bits alone and among others. */
+A panel is 16 rows of W, which are 16 columns of y, laid out as K × 16: a step along K reads them as
+one contiguous piece and multiplies them by one number of each row of x. Each number of y is one
+chain of sums along K, the same in any tile: a row gives the same bits alone and in a batch. */
 
 #ifndef HEED_LINEAR_PRODUCT_H
 #define HEED_LINEAR_PRODUCT_H
@@ -12,7 +12,7 @@ along K, in whatever tile it falls: a row gives the same bits alone and among ot
 enum { PANEL = 16, VECTORS = PANEL / LANES };
 
 #if HEED_LANES > 4
-enum { ROWS = 6 }; /* 12 registers of sums with AVX2, which has 16 */
+enum { ROWS = 6 }; /* 12 accumulator registers with AVX2, which has 16 */
 #else
 enum { ROWS = 3 };
 #endif
@@ -21,11 +21,11 @@ enum finish { STORE, RELU, ADD };
 
 enum { CHAIN = 128 };
 
-/* Weights that a cache does not hold are asked for so many steps along K before they are needed; the
-panels follow each other, so this leads into the next one. */
+/* How many steps along K ahead to prefetch weights that are not in the cache. Panels are
+contiguous, so this runs on into the next one. */
 enum { AHEAD = 64 };
 
-/* How much of W is worked on at a time: it stays near the processor while rows pass by. */
+/* How much of W is worked on at a time: it stays in the cache while the rows pass over it. */
 enum { NEAR = 128 * 1024 };
 
 HEED_INLINE int64_t panels_near(int64_t K)
@@ -44,7 +44,7 @@ HEED_INLINE vec finished(vec sum, vec bias, vec before, int finish)
     return finish == ADD ? sum + before : sum;
 }
 
-/* A vector of sums to y, of which `count` columns are there. */
+/* Store a vector of sums into y, which has `count` columns left. */
 HEED_INLINE void finish_some(float *y, vec sum, const float *bias, int64_t count, int finish)
 {
     if (count >= LANES) {
@@ -57,10 +57,10 @@ HEED_INLINE void finish_some(float *y, vec sum, const float *bias, int64_t count
     }
 }
 
-/* `rows` rows of x with `panels` panels next to each other; `columns` of y are left to be written.
-Both counts are known to the compiler, so that the sums stay in registers. A long chain of sums
-loses digits: every 128 products it is added to the total, and begins anew. cold: the weights come
-from afar; four panels side by side are asked for by the processor itself, one is not. */
+/* `rows` rows of x with `panels` adjacent panels; `columns` of y are left to write. The compiler
+knows both counts, so the sums stay in registers. Long sums lose digits: every 128 products the sum
+is added to a total and starts again. cold: the weights are not in the cache and are prefetched; the
+processor prefetches four panels side by side by itself, but not one. */
 HEED_INLINE void tile(const int rows, const int panels, const int cold, const float *x, int64_t x_row,
                       const float *w, const float *bias, float *y, int64_t y_row, int64_t K,
                       int64_t columns, int finish)
@@ -95,15 +95,15 @@ HEED_INLINE void tile(const int rows, const int panels, const int cold, const fl
         for (int j = 0; j < panels * VECTORS; j++) {
             float *to = y + i * y_row + j * LANES;
             const float *add = bias ? bias + j * LANES : 0;
-            if (columns >= panels * PANEL) /* almost always; nothing to count */
+            if (columns >= panels * PANEL) /* almost always */
                 finish_some(to, total[i][j], add, LANES, finish);
             else
                 finish_some(to, total[i][j], add, columns - j * LANES, finish);
         }
 }
 
-/* Some rows with panels `from` to `to`. Where rows are few, panels side by side keep the processor
-busy: a sum waits four turns for the one before. */
+/* Some rows with panels `from` to `to`. If rows are few, adjacent panels hide latency: a sum then
+waits four turns for the previous one. */
 HEED_INLINE void strip(const int rows, const int cold, const float *x, int64_t x_row, const float *packed,
                        const float *bias, float *y, int64_t y_row, int64_t K, int64_t N,
                        int64_t from, int64_t to, int finish)
@@ -128,7 +128,7 @@ HEED_INLINE float finished_one(float sum, const float *bias, float before, int f
     return finish == ADD ? sum + before : sum;
 }
 
-/* As `sum_of`, in the same order, without a way through memory. */
+/* As `sum_of`, in the same order, but without going through memory. */
 HEED_INLINE float lanes_of(vec x)
 {
     typedef float four __attribute__((vector_size(16)));
@@ -144,9 +144,9 @@ HEED_INLINE float lanes_of(vec x)
     return ends[0][0] + ends[0][1];
 }
 
-/* `rows` rows of x with `outs` rows of W as it is: vectors along K, whose lanes are added up at the
-end. That costs a quarter of the speed, and no memory: for weights that no cache holds, where
-reading them is what takes the time. */
+/* `rows` rows of x with `outs` rows of row-major W: vectors along K, whose lanes are added at the
+end. It loses a quarter of the speed but needs no packed copy. It is for weights too large for the
+cache, where reading them takes the time. */
 HEED_INLINE void tile_as_it_is(const int rows, const int outs, const float *x, int64_t x_row,
                                const float *w, int64_t w_row, const float *bias, float *y,
                                int64_t y_row, int64_t K, int finish)
@@ -183,7 +183,7 @@ HEED_INLINE void tile_as_it_is(const int rows, const int outs, const float *x, i
         }
 }
 
-/* Some rows with columns of panels `from` to `to`, the weights as they are. */
+/* Some rows with the columns of panels `from` to `to`, for row-major weights. */
 HEED_INLINE void strip_as_it_is(const int rows, const float *x, int64_t x_row, const float *w,
                                 int64_t w_row, const float *bias, float *y, int64_t y_row,
                                 int64_t K, int64_t N, int64_t from, int64_t to, int finish)
@@ -201,14 +201,14 @@ HEED_INLINE void strip_as_it_is(const int rows, const float *x, int64_t x_row, c
     }
 }
 
-/* Where the columns of panel `from` begin. */
+/* The weights of the columns from panel `from` on. */
 HEED_INLINE const float *panel_at(const float *w, int64_t w_row, int64_t K, int64_t from)
 {
     return w + from * PANEL * (w_row ? w_row : K);
 }
 
-/* y points at the first column of panel `from`. w_row: from one row of W to the next where it is as
-it is; 0: W is in panels. first: whether no rows met these panels just before. */
+/* y points at the first column of panel `from`. w_row: the stride between rows of row-major W; 0: W
+is in panels. first: these panels are not yet in the cache. */
 static __attribute__((noinline)) void rows_by_panels(
     int64_t rows, int first, const float *x, int64_t x_row, const float *w, int64_t w_row, const float *bias,
     float *y, int64_t y_row, int64_t K, int64_t N, int64_t from, int64_t to, int finish)
@@ -235,7 +235,8 @@ static __attribute__((noinline)) void rows_by_panels(
 #undef CASE
 }
 
-/* M rows in tiles that are as equal as can be: 7 are 4 and 3, not 6 and 1. */
+/* How many rows the next tile takes, so that tiles are as equal as possible: 7 is 4 and 3, not 6
+and 1. */
 HEED_INLINE int64_t next_rows(int64_t left)
 {
     int64_t tiles = (left + ROWS - 1) / ROWS;
@@ -258,7 +259,7 @@ static __attribute__((noinline)) void product(
     }
 }
 
-/* The same by several workers, each some of the columns. */
+/* The same shared among workers, each computing some columns. */
 struct mapping {
     const float *x, *w, *bias;
     float *y;

@@ -1,21 +1,21 @@
-/* One query of each row: energies, weights, context, and back. README.md has the formulas. */
+/* Attention of one query per row, and its gradients. README.md has the formulas. */
 
 #include "kernels/native.h"
 
-enum { AT_ONCE = 4 }; /* rows of a task */
+enum { AT_ONCE = 4 }; /* rows per task */
 
 struct look {
     const float *q, *k, *v;       /* N D, N S D, N S R */
     const unsigned char *hidden;  /* N S, or none */
     float *context, *weight;      /* N R, N S */
-    const float *by;              /* back: N R */
-    float *by_energy, *by_q;      /* back: N S, N D */
+    const float *by;              /* backward: N R */
+    float *by_energy, *by_q;      /* backward: N S, N D */
     int64_t N, S, D, R;
-    int64_t q_row, k_row, k_key, v_row, v_key, by_row; /* how far to the next row, the next key */
+    int64_t q_row, k_row, k_key, v_row, v_key, by_row; /* strides of rows and keys */
     double scale;
 };
 
-/* x·y in four chains, whose sums are added in one order. */
+/* x·y in four partial sums, added in a fixed order. */
 HEED_INLINE float dot(const float *x, const float *y, int64_t count)
 {
     vec part[4] = {fill(0), fill(0), fill(0), fill(0)};
@@ -30,7 +30,7 @@ HEED_INLINE float dot(const float *x, const float *y, int64_t count)
     return sum_of((part[0] + part[1]) + (part[2] + part[3]));
 }
 
-/* `vectors` of Σ_s a_s x_s, where only `count` numbers of the last are there. */
+/* Σ_s a_s x_s for `vectors` vectors; the last has `count` numbers. */
 HEED_INLINE void gather_at(const int vectors, const float *a, const float *x, int64_t key, int64_t S,
                            float *to, int count)
 {
@@ -53,12 +53,12 @@ HEED_INLINE void gather(const float *a, const float *x, int64_t key, int64_t S, 
         gather_at(1, a, x + r, key, S, to + r, (int)(R - r));
 }
 
-/* Energies to weights in place; all zero where nothing is seen. */
+/* Softmax in place; all zero if every key is hidden. */
 HEED_INLINE void align(float *a, int64_t S)
 {
     float most = -INFINITY, total = 0;
     for (int64_t s = 0; s < S; s++)
-        most = most != most || a[s] <= most ? most : a[s]; /* what is no number stays one */
+        most = most != most || a[s] <= most ? most : a[s]; /* NaN stays NaN */
     if (most == -INFINITY) {
         memset(a, 0, sizeof(float) * (size_t)S);
         return;
@@ -83,7 +83,7 @@ static void ahead(const struct look *c, int64_t n)
     }
     align(a, c->S);
     for (int64_t s = 0; c->hidden && s < c->S; s++)
-        a[s] = c->hidden[n * c->S + s] ? 0 : a[s]; /* even beside what is no number */
+        a[s] = c->hidden[n * c->S + s] ? 0 : a[s]; /* zero even in a row with NaN */
     gather(a, v, c->v_key, c->S, c->context + n * c->R, c->R);
 }
 

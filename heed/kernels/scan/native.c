@@ -1,9 +1,9 @@
-/* Aligns that walk along the keys, and mixtures of windows: README.md beside this derives them.
+/* Alignments that move along the keys, and mixtures of windows; README.md derives them.
 
-The file reads itself twice, for float and for double. A task is one head of one batch row, which
-walks over T by itself, or one row of a mixture. Hidden places are selected away, never multiplied
-away, so that a NaN in them cannot spread. Sums run in sixteen lanes on every processor, so that
-they do not depend on it. */
+The file includes itself twice, for float and for double. A task is one head of one batch row over
+all of T, or one row of a mixture. Hidden keys are selected away, never multiplied by zero, so that
+a NaN in them cannot spread. Sums use sixteen lanes on every processor, so that results do not
+depend on it. */
 
 #ifndef REAL
 
@@ -12,14 +12,14 @@ they do not depend on it. */
 
 enum { MONOTONIC, HARD, FORWARD, FORCED };
 
-/* What is fully used keeps this much: heed.attention.moving.forced_step. */
+/* The least share left to a fully used key: heed.attention.moving.forced_step. */
 #define TRACE 1e-6
 
 /* A prior below it gets no gradient: heed.attention.align.weighed. */
 #define FAINT 1e-30
 
-/* Pointers, sizes and strides; the strides of energies and visibility are by batch row, head, query
-(and key). All else is contiguous. Pointers to what a kind does not have are zero. */
+/* Pointers, sizes and strides. Energies and visibility have strides by batch row, head, query (and
+key); all else is contiguous. Pointers that a kind does not need are zero. */
 struct walk {
     int64_t wide, kind, B, H, T, S;
     int64_t energy, energy_by[3], ok, ok_by[4];
@@ -40,8 +40,8 @@ struct job {
     _Atomic int failed;
 };
 
-/* e^x to an ulp or two, without a branch, down to the smallest subnormal number: a place that is
-hardly possible must not become impossible. */
+/* e^x to one or two ulp, without a branch, down to the smallest subnormal number: a very unlikely
+key must not become impossible. */
 HEED_INLINE float exp_float(float x)
 {
     x = x < -104.0f ? -104.0f : x;
@@ -60,7 +60,7 @@ HEED_INLINE float exp_float(float x)
 
 HEED_INLINE double exp_double(double x) { return exp(x); }
 
-/* log x = what is returned + log of the rest: the exponent of a float, and its fraction. */
+/* log x in two parts: returns that of the exponent; log(rest), of the fraction, is the other. */
 HEED_INLINE float log_float(float x, float *rest)
 {
     union { float value; int32_t bits; } number = {x};
@@ -79,7 +79,7 @@ HEED_INLINE double log_double(double x, double *rest)
 HEED_INLINE float root_float(float x) { return sqrtf(x); }
 HEED_INLINE double root_double(double x) { return sqrt(x); }
 
-/* A row of visibility as neighbours; `room` is filled where they lie apart. */
+/* A row of visibility, contiguous; it is copied into `room` if its stride is not 1. */
 HEED_INLINE const uint8_t *seen_row(
     const uint8_t *ok, const int64_t by[4], int64_t b, int64_t h, int64_t t, int64_t S, uint8_t *room)
 {
@@ -109,7 +109,7 @@ HEED_INLINE const uint8_t *seen_row(
 #define VANISHES 746
 #include "kernels/scan/native.c"
 
-/* Small work is not worth waking another thread for. */
+/* Waking another thread does not pay for small work. */
 static int hired(int64_t elements, int threads) { return elements < 8192 ? 1 : threads; }
 
 HEED_EXPORT int HEED(heed_scan_forward)(const struct walk *a, int threads)
@@ -144,7 +144,7 @@ HEED_EXPORT int HEED(heed_mixture_backward)(const struct mixture *a, int threads
     return job.failed;
 }
 
-#else /* once for each kind of number */
+#else /* included once for each number type */
 
 #define OF(name) HEED_JOIN(name, REAL)
 
@@ -196,7 +196,7 @@ HEED_INLINE REAL OF(largest)(const REAL *x, int64_t n)
     return top;
 }
 
-/* The chance to stop at each place, zero where it is hidden. */
+/* The probability of stopping at each key; zero where it is hidden. */
 static void OF(chance)(
     const REAL *restrict energy, const uint8_t *seen, int hard, int64_t S, REAL *restrict p)
 {
@@ -220,8 +220,8 @@ static void OF(stop)(
     }
 }
 
-/* Where `forward` may stand before it looks: what waits there, and what arrives from the place
-before, which gathers what stands on the hidden places between. */
+/* The prior of `forward`: what stays where it was, and what moves on from the key before, which
+collects the mass of hidden keys in between. */
 static void OF(forward_prior)(
     const REAL *restrict before, const uint8_t *seen, REAL move, int64_t S, REAL *restrict arriving,
     REAL *restrict prior)
@@ -237,7 +237,7 @@ static void OF(forward_prior)(
         prior[s] = (1 - move) * before[s] + move * arriving[s];
 }
 
-/* Where `forced` may: what was reached, times what has not been used. */
+/* The prior of `forced`: the mass that has arrived, times the unused share of each key. */
 static void OF(forced_prior)(
     const REAL *restrict before, const REAL *restrict covered, int64_t S, REAL *restrict reached,
     REAL *restrict prior)
@@ -251,7 +251,7 @@ static void OF(forced_prior)(
     }
 }
 
-/* Softmax with a prior, which is used up; whether any weight fell. */
+/* Softmax with a prior, which is overwritten; returns whether any weight is positive. */
 static int OF(weigh)(
     const REAL *restrict energy, const uint8_t *seen, REAL *restrict prior, int64_t S,
     REAL *restrict weight)
@@ -270,7 +270,7 @@ static int OF(weigh)(
     }
     REAL total = OF(sum)(weight, S), over = total < 1 ? 1 : total;
     for (int64_t s = 0; s < S; s++)
-        weight[s] /= over; /* and not times its inverse: a place alone gets exactly one */
+        weight[s] /= over; /* division, not the inverse: a single key must get exactly one */
     return total > 0;
 }
 
@@ -317,9 +317,9 @@ static void OF(walk)(void *context, struct heed_turns *turns)
     free(prior);
 }
 
-/* Through the softmax: weight · (grad - what the row expects); and on to the prior. What is expected
-is subtracted in two parts: where one place has nearly all the weight little is left of its gradient,
-which the prior may magnify again. */
+/* Backward through the softmax, weight · (grad - its mean), and on to the prior. The mean is
+subtracted twice: where one key has nearly all the weight, its gradient is a small difference, which
+dividing by the prior may magnify. */
 static void OF(unweigh)(
     const REAL *restrict weight, REAL *restrict grad, const REAL *restrict prior, int64_t S,
     REAL *restrict d_energy, REAL *restrict d_prior)
@@ -335,7 +335,7 @@ static void OF(unweigh)(
     }
 }
 
-/* d_stand becomes the gradient of where the step began; d_energy follows from it. */
+/* d_stand becomes the gradient of the state before the step; d_energy follows from it. */
 static void OF(monotonic_back)(
     const REAL *restrict grad, const REAL *restrict weight, const REAL *restrict p, int hard, int64_t S,
     REAL *restrict d_energy, REAL *restrict d_stand)
@@ -370,8 +370,8 @@ static void OF(forced_back)(
     }
 }
 
-/* d_last and d_covered come in as the gradients of the slot that was handed on, and go out as those
-of the slot that was given. Until a step's turn comes, d_energy holds what had been used before. */
+/* d_last and d_covered come in as the gradients of the final state and leave as those of the
+initial one. Before a step is processed, its d_energy holds the coverage before that step. */
 static void OF(walk_back)(void *context, struct heed_turns *turns)
 {
     struct job *job = context;
@@ -400,7 +400,7 @@ static void OF(walk_back)(void *context, struct heed_turns *turns)
         for (int64_t t = T - 1; t >= 0; t--) {
             const REAL *weight = weights + t * S, *grad = grads + t * S;
             REAL *d_energy = d_energies + t * S;
-            if (stand[t] != t) { /* it went nowhere: its weights are zero, whatever the energies */
+            if (stand[t] != t) { /* the step did not move: its weights are zero for any energies */
                 memset(d_energy, 0, S * sizeof(REAL));
                 if (move)
                     d_move[t] = 0;
@@ -436,7 +436,7 @@ static void OF(walk_back)(void *context, struct heed_turns *turns)
     free(prior);
 }
 
-/* The places where a window counts; everywhere else its exponential is zero. */
+/* The keys on which a window has weight; beyond, its exponential underflows to zero. */
 static void OF(extent)(REAL sharpness, REAL centre, int64_t S, int64_t *from, int64_t *to)
 {
     REAL half = OF(root)(VANISHES / (sharpness > TINY ? sharpness : TINY));

@@ -1,17 +1,18 @@
-/* What can be said of softmax(q·k) on the CPU, of whose weights there are never more than a few rows.
+/* Statistics of softmax(q·k) on the CPU, with never more than a few rows of weights in memory.
 
-A task is a few rows of one head: their energies, the keys in panels of 16; then row by row the
-largest, and in one sweep the sums of which all statistics are made; then what the rows bring to keys
-and cells. That is left in a part of the task's own, and parts are added up in the order of the rows:
-no bit depends on the number of threads. README.md says more. */
+A task is a few rows of one head. It computes their energies with the keys in panels of 16; for each
+row the largest energy, then in one sweep the sums that all statistics are made from; then what the
+rows contribute to keys and to cells of the map. Each task writes its contribution to memory of its
+own, and these are added in the order of the rows: results do not depend on the number of threads.
+README.md says more. */
 
 #include "kernels/native.h"
 
-enum { PANEL = 16, VECTORS = PANEL / LANES, TILE = 12 / VECTORS }; /* 12 registers of sums */
+enum { PANEL = 16, VECTORS = PANEL / LANES, TILE = 12 / VECTORS }; /* 12 accumulator registers */
 enum { GROUPS = 2 * LANES, MOST = 8, BLOCK = 512, BAND = 32 };
-static const float SMALLEST = 0x1p-126f, LEAST = -87.0f; /* of normal numbers; e^LEAST is one */
+static const float SMALLEST = 0x1p-126f, LEAST = -87.0f; /* the smallest normal float; its log */
 
-/* Python packs it: 64-bit numbers in this order, pointers to nothing as zero. */
+/* Python packs it: 64-bit numbers in this order; a null pointer is zero. */
 struct call {
     const float *q, *k;
     float *packed; /* B G panels D 16 */
@@ -30,9 +31,9 @@ struct call {
     float *received;        /* B H N */
     int64_t *best;          /* B H T top */
     float *share, *map;     /* B H T top, B H rows columns */
-    float *parts;           /* a row for each task: what keys receive, then what cells do */
-    int64_t *spans;         /* of each task: the first of its keys, and one past the last */
-    int64_t part, chunk, begin, end; /* numbers of a part, rows of a task, which tasks */
+    float *parts;           /* a row for each task: contributions to keys, then to cells */
+    int64_t *spans;         /* of each task: its first key, and one past its last */
+    int64_t part, chunk, begin, end; /* numbers in a part, rows per task, range of tasks */
     double scale, sigma;
 };
 
@@ -41,26 +42,26 @@ struct job {
     atomic_int failed;
 };
 
-/* Some rows of a head, and room for what is computed of them. */
+/* Some rows of a head, and scratch for them. */
 struct scene {
     const struct call *c;
     int64_t b, h, t, n, pitch; /* n rows from t on */
-    int64_t from, to;          /* the keys that one of them sees, up to whole panels */
-    float *energy;             /* n pitch; afterwards weights, but for each row's factor */
+    int64_t from, to;          /* the range of keys that any row sees, rounded up to panels */
+    float *energy;             /* n pitch; later weights, before each row's factor */
     float *factor;             /* n */
-    int64_t *border;           /* where the cells of the map begin  columns + 1 */
+    int64_t *border;           /* the first key of each column of the map  columns + 1 */
 };
 
-/* The largest of a row so far, in order; of equals the first comes first. */
+/* The largest entries of a row so far, descending; among equals the first stays ahead. */
 struct leaders {
     float value[MOST];
     int64_t at[MOST];
     int many, wanted;
-    float bar; /* what is below cannot be one of them */
+    float bar; /* entries below it cannot be among the largest */
 };
 
-/* Σ p, Σ p y, Σ p d and Σ p d² of a row, p = e^y, d how far a key is from the largest. Short stretches
-are added up in float. */
+/* Σ p, Σ p y, Σ p d and Σ p d² of a row; p = e^y, d the distance of a key from the largest. Blocks
+are summed in float, their sums in double. */
 struct sums {
     double total, energy, away, square;
 };
@@ -68,7 +69,8 @@ struct sums {
 static int64_t lesser(int64_t x, int64_t y) { return x < y ? x : y; }
 static int64_t greater(int64_t x, int64_t y) { return x > y ? x : y; }
 static int64_t panels_of(int64_t N) { return (N + PANEL - 1) / PANEL; }
-/* Rows of a map that has cells to sum. One with a cell for every pair is the weights themselves. */
+/* Rows of a map whose cells are sums; zero if it has a cell for every pair, as that map is the
+weights. */
 static int64_t pooled(const struct call *c)
 {
     return c->rows == c->T && c->columns == c->N ? 0 : c->rows;
@@ -97,7 +99,7 @@ HEED_INLINE vec counted(void)
     return x;
 }
 
-/* The keys in panels; what is missing in the last one is zero. */
+/* Pack keys into panels, the last one padded with zeros. */
 static void pack(void *context, struct heed_turns *turns)
 {
     const struct call *c = context;
@@ -112,8 +114,8 @@ static void pack(void *context, struct heed_turns *turns)
     }
 }
 
-/* Some queries, as many as the compiler is told, with a panel of keys: each energy is one chain of
-products along D, in whatever tile it falls. */
+/* Some queries with a panel of keys. The compiler knows how many queries. Each energy is one chain
+of products along D, the same in any tile. */
 HEED_INLINE void tile(const int queries, const float *q, int64_t q_t, const float *panel, int64_t D,
                       float *e, int64_t pitch)
 {
@@ -130,7 +132,8 @@ HEED_INLINE void tile(const int queries, const float *q, int64_t q_t, const floa
             store(e + i * pitch + j * LANES, sum[i][j]);
 }
 
-/* The energies of all rows. A panel meets them one after another: both fit the first cache. */
+/* The energies of all rows. Rows pass over one panel after another: both fit into the first-level
+cache. */
 static void compare(const struct scene *x)
 {
     const struct call *c = x->c;
@@ -149,7 +152,8 @@ static void compare(const struct scene *x)
     }
 }
 
-/* The keys that query t may see by its place; around a centre, some more. Sinks come on top. */
+/* The keys that query t may see by position; around a centre, slightly more. Sinks are always
+added. */
 static void interval(const struct scene *x, int64_t t, int64_t *low, int64_t *high)
 {
     const struct call *c = x->c;
@@ -170,7 +174,7 @@ static void interval(const struct scene *x, int64_t t, int64_t *low, int64_t *hi
     *low = lesser(greater(from, 0), c->S), *high = greater(*low, to);
 }
 
-/* What places do not say of a row: scaled energies with their bias; minus infinity if hidden. */
+/* Finish the energies of a row: scale, bias, and minus infinity for keys that masks hide. */
 static void prepare(const struct scene *x, float *e, int64_t t, int64_t low, int64_t high)
 {
     const struct call *c = x->c;
@@ -216,7 +220,7 @@ HEED_INLINE void largest(const float *e, int64_t n, float *groups)
     store(groups, one), store(groups + LANES, two);
 }
 
-/* The largest of a row; NaN where there is nothing else than that. */
+/* The largest of a row; NaN if there is a NaN and no number above minus infinity. */
 static float most_of(const float *e, int64_t n, const float *groups)
 {
     float most = -INFINITY;
@@ -228,7 +232,8 @@ static float most_of(const float *e, int64_t n, const float *groups)
     return most;
 }
 
-/* At least `wanted` numbers of a row reach this: the groups' largest are numbers of it. */
+/* A bound that at least `wanted` entries of a row reach: the `wanted`-th largest of the groups'
+maxima. */
 HEED_INLINE float bar_of(const float *groups, int wanted)
 {
     vec one = load(groups), two = load(groups + LANES);
@@ -250,12 +255,12 @@ static int64_t first_of(const float *e, int64_t n, float x)
     return s < n ? s : 0;
 }
 
-/* Some numbers of a row, from place s on, of which at least one reaches the bar. */
+/* Offer entries from place s on to the leaders; at least one of them reaches the bar. */
 static __attribute__((noinline)) void consider(struct leaders *l, const float *e, int64_t s, int count)
 {
     for (int lane = 0; lane < count; lane++) {
         float x = e[lane];
-        if (!(x >= l->bar) || (l->many == l->wanted && x == l->bar)) /* equals come too late */
+        if (!(x >= l->bar) || (l->many == l->wanted && x == l->bar)) /* of equals the first stays */
             continue;
         int i = l->many < l->wanted ? l->many++ : l->wanted - 1;
         for (; i && l->value[i - 1] < x; i--)
@@ -269,14 +274,14 @@ static __attribute__((noinline)) void consider(struct leaders *l, const float *e
 HEED_INLINE vec add_up(vec e, vec d, float most, float scale, vec part[4])
 {
     vec y = (e - most) * scale;
-    ivec none = y < LEAST; /* NaN stays, and spoils Σ p y */
+    ivec none = y < LEAST; /* NaN is kept and makes Σ p y NaN */
     y = pick(none, fill(LEAST), y);
     vec p = (vec)(~none & (ivec)exp_within(y)), pd = p * d;
     part[0] += p, part[1] += p * y, part[2] += pd, part[3] += pd * d;
     return p;
 }
 
-/* p in the place of e, and the sums. */
+/* Replace e by p, and return the sums. */
 HEED_INLINE struct sums sweep(const int leading, float *e, int64_t n, float most, float scale,
                               int64_t place, struct leaders *l)
 {
@@ -304,8 +309,8 @@ HEED_INLINE struct sums sweep(const int leading, float *e, int64_t n, float most
     return (struct sums){sums[0], sums[1], sums[2], sums[3]};
 }
 
-/* Σ p (d - mean)², for rows whose largest stands so far apart that the difference of squares would
-lose digits. */
+/* Σ p (d - mean)², for rows whose mean is so far from the largest entry that the difference of
+squares would lose digits. */
 static double squares(const float *p, int64_t n, double mean)
 {
     vec sum = {0}, d = counted() - (float)mean;
@@ -314,8 +319,8 @@ static double squares(const float *p, int64_t n, double mean)
     return sum_of(sum);
 }
 
-/* Multiply by the Gaussian: take its exponent from scaled energies, less the largest, or a large one
-would swallow it. Sinks have no place. */
+/* Multiply by the Gaussian: its exponent is subtracted after the largest scaled energy, as a large
+energy would absorb it. Sinks have no position and no gain. */
 static void lower(const struct scene *x, float *e, int64_t t, int64_t low, int64_t high, float most)
 {
     const struct call *c = x->c;
@@ -328,8 +333,8 @@ static void lower(const struct scene *x, float *e, int64_t t, int64_t low, int64
         e[s] -= most;
 }
 
-/* The leaders of a row, their places from the row's begin; where too few keys have any weight,
-the first of the others. */
+/* The leaders of a row and their weights, with positions counted from `low`. If fewer than `top`
+keys have weight, the first of the others follow. */
 static void name(const struct call *c, const struct leaders *l, int64_t row, int64_t low,
                  const float *p, float factor)
 {
@@ -347,7 +352,7 @@ static void name(const struct call *c, const struct leaders *l, int64_t row, int
         }
 }
 
-/* Say everything of row i; its energies become weights, but for a factor. */
+/* All statistics of row i; its energies become weights, before the row's factor. */
 static void say(const struct scene *x, int64_t i)
 {
     const struct call *c = x->c;
@@ -418,7 +423,7 @@ static void say(const struct scene *x, int64_t i)
         memset(e + end, 0, sizeof(float) * (size_t)(x->to - end));
 }
 
-/* What a strip of keys, from place `from` on, brings to a row of the map. */
+/* Add a strip of keys, from position `from` on, to a row of the map. */
 static void pool(const struct scene *x, const float *strip, int64_t from, int64_t to, float factor,
                  float *cells)
 {
@@ -432,8 +437,8 @@ static void pool(const struct scene *x, const float *strip, int64_t from, int64_
     }
 }
 
-/* The sum of some rows' weights, as many as the compiler is told; with what the strip has if begun.
-There is room for whole vectors. */
+/* The weighted sum of some rows (the compiler knows how many), added to the strip if begun. Rows
+are padded to whole vectors. */
 HEED_INLINE void join(const int rows, int begun, const float *p, int64_t pitch, const float *factor,
                       float *strip, int64_t width)
 {
@@ -445,7 +450,7 @@ HEED_INLINE void join(const int rows, int begun, const float *p, int64_t pitch, 
     }
 }
 
-/* Cells for every pair: the weights of each row. */
+/* A map with a cell for every pair: the weights of each row. */
 static void copy(const struct scene *x)
 {
     const struct call *c = x->c;
@@ -457,7 +462,8 @@ static void copy(const struct scene *x)
     }
 }
 
-/* What the rows bring to keys and cells: band by band of rows of one cell, strip by strip of keys. */
+/* Contributions of the rows to keys and cells: in bands of rows within one row of cells, and strips
+of keys. */
 static void bring(const struct scene *x, float *part)
 {
     const struct call *c = x->c;
@@ -493,7 +499,7 @@ static void bring(const struct scene *x, float *part)
 static int begin_scene(struct scene *x, const struct call *c)
 {
     x->c = c;
-    x->pitch = panels_of(c->N) * PANEL + PANEL; /* rows a power of two apart would share a place in a cache */
+    x->pitch = panels_of(c->N) * PANEL + PANEL; /* a power of two would share cache sets */
     x->energy = malloc(sizeof(float) * (size_t)(x->pitch * c->chunk));
     x->factor = malloc(sizeof(float) * (size_t)c->chunk);
     x->border = malloc(sizeof(int64_t) * (size_t)(c->columns + 1));
@@ -538,7 +544,7 @@ static void look(void *context, struct heed_turns *turns)
     end_scene(&x);
 }
 
-/* Add up the parts of each head's tasks, in the order of its rows. */
+/* Sum the parts of each head's tasks, in the order of its rows. */
 static void gather(void *context, struct heed_turns *turns)
 {
     const struct call *c = context;

@@ -1,24 +1,24 @@
-/* Cross entropy of rows of logits, and its gradient in their place. README.md says why.
+/* Cross entropy of rows of logits; the gradient overwrites them. README.md says why.
 
-A task is ROWS rows; each leaves its share of the bias's gradient in a row of its own, so that sums do
-not depend on who took which task. */
+A task is ROWS rows. Each sums its share of the bias's gradient in a row of its own, so that results
+do not depend on which worker took which task. */
 
 #include "kernels/native.h"
 
 enum { ROWS = 16 };
 
 struct call {
-    float *logits;        /* n V: without the bias; afterwards the gradient, where one is wanted */
-    const float *bias;    /* V, or none */
+    float *logits;        /* n V: without the bias; afterwards their gradient, if wanted */
+    const float *bias;    /* V, or null */
     const int64_t *right; /* n */
     float *nll;           /* n: -log p of the right symbol */
-    float *even;          /* n: the mean of -log p over all symbols, or none */
-    float *d_bias;        /* a row of V for each task; none: no gradient is wanted */
+    float *even;          /* n: the mean of -log p over all symbols, or null */
+    float *d_bias;        /* a row of V for each task; null: no gradient is wanted */
     int64_t n, V;
     double smoothing;
 };
 
-/* Add the bias: the largest, and the sum. */
+/* Add the bias in place; returns the largest logit, and their sum. */
 HEED_INLINE float lift(float *x, const float *bias, int64_t V, float *sum)
 {
     vec most = fill(-INFINITY), total = fill(0);
@@ -42,7 +42,7 @@ HEED_INLINE float lift(float *x, const float *bias, int64_t V, float *sum)
     return largest;
 }
 
-/* e^(x - most) in place, and their sum, in four chains. */
+/* e^(x - most) in place; returns their sum. */
 HEED_INLINE float exponentials(float *x, float most, int64_t V)
 {
     vec part[4] = {fill(0), fill(0), fill(0), fill(0)};
@@ -56,13 +56,13 @@ HEED_INLINE float exponentials(float *x, float most, int64_t V)
     for (; v < V; v += LANES) {
         int count = V - v < LANES ? (int)(V - v) : LANES;
         vec e = exp_of(load_some(x + v, count, -INFINITY) - most);
-        part[0] += e; /* what is not there adds nothing */
+        part[0] += e; /* lanes beyond the end add nothing */
         store_some(x + v, e, count);
     }
     return sum_of((part[0] + part[1]) + (part[2] + part[3]));
 }
 
-/* p - less in place, added to the bias's gradient too. */
+/* p - less in place, also added to the bias's gradient. */
 HEED_INLINE void lower(float *x, float *d_bias, float factor, float less, int64_t V)
 {
     int64_t v = 0;

@@ -1,10 +1,10 @@
 /* Attention within windows on the CPU, four queries at a time.
 
-For four neighbours in the order of their windows, the keys that at least one of them sees are
-listed once; products then run over that list, so that each row of a key or value is loaded once
-for four queries, and what nobody sees is never touched. Numbers of the four lie side by side, key
-by key, so that a vector holds all four for as many keys as fit. Gradients of keys and values are summed by
-one worker per group of heads, in one order: the result does not depend on the number of threads. */
+The keys that at least one of four queries sees are listed once; products then run over that list.
+So each key and value is loaded once for four queries, and hidden ones are never read. The four are
+neighbours in the order of their windows. Their numbers are interleaved key by key, so that a vector
+holds those of all four for as many keys as fit. Gradients of keys and values are summed by one
+worker per group of heads, in a fixed order: results do not depend on the number of threads. */
 
 #include "kernels/native.h"
 
@@ -12,7 +12,7 @@ enum { QUERIES = 4, TASK = 64 };
 
 struct arguments {
     int64_t q, k, v, out, lse;           /* float */
-    int64_t grad, dq, dk, dv, dpeak;     /* float, backward alone */
+    int64_t grad, dq, dk, dv, dpeak;     /* float, for backward only */
     int64_t order;                       /* int64 or null */
     int64_t centre, peak;                /* float or null */
     int64_t stop, opens;                 /* int32 or null */
@@ -25,15 +25,15 @@ struct arguments {
     double scale, sigma, boost;
 };
 
-/* What four queries see, and room for what is computed of it. */
+/* What four queries see, and scratch for what is computed from it. */
 struct scene {
     const struct arguments *a;
-    int64_t b, h, task_row; /* task_row: of the first query of this head among all B·H·T */
+    int64_t b, h, task_row; /* task_row: of this head's first query, among all B·H·T */
     int64_t t[QUERIES];
-    int count;              /* queries that are there */
+    int count;              /* how many of the four queries exist */
     int64_t n;              /* columns */
     int64_t *column;        /* rows of k and v */
-    float *less;            /* added to energies: -inf where a query does not see  n QUERIES */
+    float *less;            /* added to energies: -inf where the key is hidden  n QUERIES */
     float *place;           /* of each column, for each query  n QUERIES */
     float *energy, *pull;   /* n QUERIES */
     float *query, *gradient, *sum; /* QUERIES D or R */
@@ -41,9 +41,9 @@ struct scene {
 
 typedef float quad __attribute__((vector_size(16)));
 typedef float quad_loose __attribute__((vector_size(16), aligned(4), may_alias));
-enum { KEYS = LANES / QUERIES }; /* how many keys share a vector */
+enum { KEYS = LANES / QUERIES }; /* keys per vector */
 
-/* Four numbers, once for each key of a vector. */
+/* Four numbers, repeated for each key of a vector. */
 HEED_INLINE vec tiled(const float *four)
 {
     float all[LANES];
@@ -52,7 +52,7 @@ HEED_INLINE vec tiled(const float *four)
     return load(all);
 }
 
-/* The sum of a vector's quarters (halves, or itself), four lanes wide. */
+/* The quarters of a vector (halves, or the whole) added up to four lanes. */
 HEED_INLINE quad narrowed(vec x)
 {
 #if HEED_LANES == 4
@@ -85,7 +85,7 @@ static uint32_t mixed(uint32_t x)
     return x ^ (x >> 16);
 }
 
-/* Whether dropout keeps the weight of a row (of all B·H·T) on a column: as on the device. */
+/* Whether dropout keeps a weight (row among all B·H·T): the same hash as in the Triton kernel. */
 static int kept(const struct arguments *a, int64_t row, int64_t column)
 {
     uint32_t of_row = mixed((uint32_t)row ^ (uint32_t)a->seed);
@@ -97,14 +97,14 @@ static int kept(const struct arguments *a, int64_t row, int64_t column)
 static int64_t larger_of(int64_t x, int64_t y) { return x > y ? x : y; }
 static int64_t smaller_of(int64_t x, int64_t y) { return x < y ? x : y; }
 
-/* The keys of all blocks that a window around a place touches. */
+/* The keys of all blocks that the window around a position touches. */
 static void touched(const struct arguments *a, int64_t place, int64_t *low, int64_t *high)
 {
     *low = larger_of(place - a->half, 0) / a->block * a->block;
     *high = place + a->half < 0 ? 0 : ((place + a->half) / a->block + 1) * a->block;
 }
 
-/* The keys that a query sees one by one. */
+/* The range of keys that a query sees one by one. */
 static void interval(const struct scene *x, int64_t t, int64_t *low, int64_t *high)
 {
     const struct arguments *a = x->a;
@@ -121,7 +121,7 @@ static void interval(const struct scene *x, int64_t t, int64_t *low, int64_t *hi
         *low = larger_of(*low, place - a->half);
         *high = smaller_of(*high, place + a->half + 1);
     }
-    if (a->centre) { /* as float32 compares: rounding can move an edge by one */
+    if (a->centre) { /* in float32, as the definition: rounding can move an edge by one */
         float centre = at(a->centre)[x->b * a->c_b + x->h * a->c_h + t], wide = (float)a->radius;
         float inside = fminf(fmaxf(centre, -wide - 2), (float)a->S + wide + 2);
         int64_t from = (int64_t)floorf(inside - wide) - 1, to = (int64_t)floorf(inside + wide) + 2;
@@ -139,7 +139,7 @@ static void interval(const struct scene *x, int64_t t, int64_t *low, int64_t *hi
         *high = *low;
 }
 
-/* One more column, and who of the four sees it. */
+/* Append a column; `bits` says which of the four queries see it. */
 HEED_INLINE void list(struct scene *x, int64_t column, int bits, float more)
 {
     float *less = x->less + x->n * QUERIES;
@@ -148,7 +148,7 @@ HEED_INLINE void list(struct scene *x, int64_t column, int bits, float more)
     x->column[x->n++] = column;
 }
 
-/* List what the queries of a scene see: single keys, then blocks as one. */
+/* List what the queries of a scene see: first single keys, then blocks as one column each. */
 static void look(struct scene *x)
 {
     const struct arguments *a = x->a;
@@ -168,7 +168,7 @@ static void look(struct scene *x)
             if (low[i] > s && low[i] < high[i])
                 next = smaller_of(next, low[i]);
         }
-        if (!bits) /* between windows */
+        if (!bits) /* a gap between windows: skip it */
             s = next - 1;
         else if (!exists || exists[x->b * a->e_b + s])
             list(x, s, bits, 0);
@@ -185,7 +185,7 @@ static void look(struct scene *x)
         if (bits)
             list(x, a->S + j, bits, at(a->logs)[x->b * a->o_b + j]);
     }
-    for (int64_t c = x->n; c % KEYS; c++) /* fill the last vector up: seen by nobody */
+    for (int64_t c = x->n; c % KEYS; c++) /* pad the last vector with keys that no query sees */
         for (int i = 0; i < QUERIES; i++)
             x->less[c * QUERIES + i] = -INFINITY;
     for (int64_t c = 0; (c < x->n || c % KEYS) && a->peak; c++)
@@ -278,7 +278,7 @@ static void scattered(const struct scene *x, const float *weight, const float *r
     }
 }
 
-/* The rows of four queries, one after another; what is missing is zero. */
+/* The rows of four queries, contiguous; zeros for queries that do not exist. */
 static void take(const struct scene *x, const float *from, int64_t stride, int64_t width, float *to)
 {
     for (int i = 0; i < QUERIES; i++)
@@ -288,7 +288,7 @@ static void take(const struct scene *x, const float *from, int64_t stride, int64
             memset(to + i * width, 0, sizeof(float) * (size_t)width);
 }
 
-/* Scaled energies, with what blocks gain; minus infinity where a query does not see. */
+/* Scaled energies, plus the log-size of blocks; minus infinity where the key is hidden. */
 static void energies(struct scene *x, const float *k)
 {
     const struct arguments *a = x->a;
@@ -299,7 +299,7 @@ static void energies(struct scene *x, const float *k)
     }
 }
 
-/* By lane, over all keys of a query: the largest, or the sum. */
+/* For each query, the largest or the sum over all its keys. */
 HEED_INLINE void over_keys(vec x, int largest, float *to)
 {
     float lane[LANES];
@@ -312,7 +312,7 @@ HEED_INLINE void over_keys(vec x, int largest, float *to)
                                                       : to[i % QUERIES];
 }
 
-/* The gain of the queries on the columns of a vector; `away` is how far these are. */
+/* The Gaussian gain on the columns of a vector; `away` is their distance from the peak. */
 HEED_INLINE vec gain(const struct scene *x, int64_t c, vec peak, vec *away)
 {
     *away = load(x->place + c) - peak;
@@ -320,7 +320,7 @@ HEED_INLINE vec gain(const struct scene *x, int64_t c, vec peak, vec *away)
     return exp_of(far * far * -0.5f);
 }
 
-/* Zero what dropout drops, and raise the rest. */
+/* Dropout: zero some weights, scale the others up. */
 static void dropped(const struct scene *x, float *weight)
 {
     for (int64_t c = 0; c < x->n; c++)
@@ -330,7 +330,7 @@ static void dropped(const struct scene *x, float *weight)
         }
 }
 
-/* Where the gains of the four queries peak. */
+/* The centres of the four queries' Gaussian gains. */
 static vec peaks(const struct scene *x)
 {
     const struct arguments *a = x->a;
@@ -359,7 +359,7 @@ static void end_scene(struct scene *x)
     free(x->query), free(x->gradient), free(x->sum);
 }
 
-/* The four queries from a rank on. */
+/* Set up the four queries from `rank` on, in the order of their windows. */
 static void set_scene(struct scene *x, int64_t b, int64_t h, int64_t rank)
 {
     const struct arguments *a = x->a;
@@ -436,7 +436,7 @@ HEED_EXPORT int HEED(heed_window_forward)(const struct arguments *a, int threads
     return job.failed;
 }
 
-/* The gradients of four queries, and what they add to those of keys and values. */
+/* The gradients of four queries, and their contributions to those of keys and values. */
 static void answer(struct scene *x)
 {
     const struct arguments *a = x->a;
@@ -456,7 +456,7 @@ static void answer(struct scene *x)
     vec less = tiled(norm), peak = peaks(x), sum = {0}, mass = {0}, move = {0}, away;
     for (int64_t c = 0; c < n; c += LANES) {
         vec w = exp_of(load(x->energy + c) - less);
-        vec da = pick(w == 0, fill(0), load(x->pull + c)); /* not seen, or too little to tell */
+        vec da = pick(w == 0, fill(0), load(x->pull + c)); /* hidden, or the weight underflowed */
         if (a->peak) {
             da *= gain(x, c, peak, &away);
             move += pick(w == 0, fill(0), w * da * away);
@@ -466,7 +466,7 @@ static void answer(struct scene *x)
         sum += w, mass += w * da;
     }
     over_keys(mass, 0, mean), over_keys(sum, 0, total), over_keys(move, 0, moved);
-    for (int i = 0; i < QUERIES; i++) { /* a large log-sum-exp was rounded: weights sum to one here */
+    for (int i = 0; i < QUERIES; i++) { /* a large log-sum-exp was rounded: sum to one */
         total[i] = total[i] != 0 ? 1 / total[i] : 0;
         mean[i] *= total[i], moved[i] *= total[i];
     }
