@@ -1,7 +1,7 @@
-"""The backward pass in Triton: weights from the log-sum again, then each gradient by its own sum.
+"""The backward pass in Triton: weights from the stored log-sum, then one sum for each gradient.
 
-The gradients of the energies of a stretch of queries are written down (`slopes`) and read by two
-kernels that sum over keys and over queries, each from a copy that is contiguous along its sum. With
+The gradients of the energies of a stretch of queries are stored (`slopes`) and read by two kernels
+that sum over keys and over queries, each from a copy that is contiguous along its sum. With
 c = 1 / (1 + e^{2q} e^{2k}) - 1/2, tanh = -2c and its derivative is 4 (1/4 - c²); two neighbours
 along the sum share a reciprocal.
 """
@@ -44,9 +44,9 @@ def slope_kernel(
     first, behind, ahead, radius, b0, block0, blocks, size, sigma, dropout, boost,
     R: tl.constexpr, READ: tl.constexpr, SLICED: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Weights of 64 queries by 64 keys, and slopes (gradients of energies) for energies.
+    """Overwrites energies, 64 queries by 64 keys, with their gradients, slopes; stores weights.
 
-    turned  the slopes once more, those of a key in a row
+    turned  a transposed copy of the slopes: those of one key are contiguous
     """
     program = tl.program_id(0)
     block, local = program // blocks_s % blocks, program // blocks_s // blocks
@@ -106,18 +106,18 @@ def slope_kernel(
 
 @triton.jit
 def known(at, inside):
-    """What lies there, as float32; zero for what is no number or not inside."""
+    """Loads as float32; zero for NaN and outside."""
     value = tl.load(at, mask=inside, other=0.0).to(tl.float32)
     return tl.where(value == value, value, 0.0)
 
 
 @triton.jit
 def along(grown, pairs, slopes, step, rise, lean, LEAN: tl.constexpr):
-    """What 64 rows of the other side add to Σ slope (1/4 - c²) and, where asked, to Σ slope c.
+    """Adds 64 rows of the other side to Σ slope (1/4 - c²) and, if asked, to Σ slope c.
 
-    pairs   their exponentials, two rows side by side; `step` from one pair to the next
-    slopes  of each row of this side, two side by side
-    The next pair is fetched while one is computed with.
+    pairs   exponentials of the other side, two rows interleaved; `step` between pairs
+    slopes  of each row of this side, two interleaved
+    The next pair is loaded while the current one is used.
     """
     even, even_slopes = tl.load(pairs), tl.load(slopes)
     for i in range(0, ROWS, 4):
@@ -133,7 +133,7 @@ def along(grown, pairs, slopes, step, rise, lean, LEAN: tl.constexpr):
 
 @triton.jit
 def both(grown, pair, slopes, rise, lean, LEAN: tl.constexpr):
-    """What two rows of the other side add."""
+    """Adds two rows of the other side."""
     c1, c2 = curve(grown, pair)
     slope1, slope2 = halves(slopes)
     rise += slope1[:, None] * (0.25 - c1 * c1)
@@ -151,7 +151,7 @@ def query_kernel(
     first, behind, ahead, radius, b0, block0, blocks,
     D: tl.constexpr, BD: tl.constexpr, SIDE: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Sums over keys: the gradient of 64 queries, BD wide, and their part of the score vector's."""
+    """Sums over keys: the gradient of 64 queries, BD wide, and a share of the score vector's."""
     program = tl.program_id(0)
     slices = tl.cdiv(D, BD)
     block, local = program // slices % blocks, program // slices // blocks

@@ -67,8 +67,7 @@ static int64_t key_width(const struct call *c) { return padded(c->D) + PAD; }
 static int64_t at_least(int64_t x, int64_t y) { return x > y ? x : y; }
 static int64_t at_most(int64_t x, int64_t y) { return x < y ? x : y; }
 
-/* The largest magnitude of a row, or NaN if it has one: compared as integers, NaN is the largest.
- */
+/* The largest magnitude of a row, or NaN if it has one: as an integer, NaN is the largest. */
 static float largest(const float *x, int64_t n)
 {
     ivec most = {0};

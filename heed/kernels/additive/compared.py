@@ -1,13 +1,13 @@
-"""Additive energies alone on a GPU, and the gradients of q, k and w from theirs.
+"""Additive energies alone on a GPU, and the gradients of q, k and w from those of the energies.
 
-Forward is the fused kernel's own first half, whose scratch is copied into the answer; a few queries
-have a kernel of their own, which reads each key once. Backward sums the gradients of the energies,
-`slopes`, over keys and over queries, by the same kernel in two forms: with
+Forward is the first half of the fused kernel, whose scratch is copied into the result; a few
+queries have a kernel of their own, which reads each key once. Backward sums the gradients of the
+energies, `slopes`, over keys and over queries, by one kernel compiled in two forms: with
 c = 1 / (1 + e^{2q} e^{2k}) - 1/2, tanh = -2c and its derivative is 4 (1/4 - c²).
 
     dq_td = 4 w_d Σ_s slope_ts (1/4 - c²)      dw_d = -2 Σ_ts slope_ts c
 
-No constant is dropped here, as a softmax would allow: in float32 every form gives tanh itself.
+Unlike before a softmax, no constant may be dropped: in float32 every form gives tanh itself.
 """
 
 from typing import NamedTuple
@@ -111,11 +111,11 @@ def _by_row(scene: Scene, whole: Tensor) -> Tensor:
 
 
 class Side(NamedTuple):
-    """Queries or keys, as the sums over them want them."""
+    """Queries or keys, prepared for the sums over them."""
 
     rows: Tensor  # N rows each of B heads, D padded to a multiple of four  B N D
     grown: Tensor  # e^{2x}, two neighbours side by side, as one number  B N/2 D int64
-    largest: Tensor  # of the magnitudes of each block; NaN where one is  B blocks
+    largest: Tensor  # the largest magnitude of each block; NaN if one is  B blocks
 
     @staticmethod
     def of(x: Tensor) -> "Side":
@@ -137,11 +137,11 @@ def sum_kernel(
 ):  # fmt: skip
     """The gradient of BX rows of one side, BD wide, summed over all rows of the other.
 
-    D      of x, y and out, a multiple of four; WIDTH of it are there
-    N M    queries and keys; x is of the keys where KEYS says so
+    D      width of x, y and out, padded to a multiple of four; WIDTH of it exist
+    N M    queries and keys; with KEYS, x is the keys
     n      heads that share a key
-    PX PY  rows of either side, as they were filled up; slope_x and slope_y step along slopes
-    leans  queries also have their part of the score vector's gradient
+    PX PY  padded rows of either side; slope_x and slope_y are the strides of slopes
+    leans  each tile's share of the score vector's gradient; without KEYS only
     """
     mine_many, other_many = N, M
     if KEYS:

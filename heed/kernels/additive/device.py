@@ -69,7 +69,7 @@ def power(x):
     """e^{2x} to about one unit in the last place: the hardware's ex2 would show in float32."""
     whole = tl.floor(tl.minimum(tl.maximum(x * TWO_LOG2E_HIGH, -STEEPEST), STEEPEST) + 0.5)
     rest = tl.fma(x, tl.full(x.shape, TWO_LOG2E_HIGH, tl.float32), -whole) + x * TWO_LOG2E_LOW
-    rest = tl.maximum(rest, -1.0, propagate_nan=tl.PropagateNan.ALL)  # a GPU's would be -1
+    rest = tl.maximum(rest, -1.0, propagate_nan=tl.PropagateNan.ALL)  # a GPU would give -1 for NaN
     rest = tl.minimum(rest, 1.0, propagate_nan=tl.PropagateNan.ALL)
     y = rest * 1.5252733804059841e-05 + 1.5403530393381608e-04
     y = y * rest + 1.3333558146428443e-03
@@ -83,7 +83,7 @@ def power(x):
 
 @triton.jit
 def tanh(x):
-    """tanh to a few units in the last place, of infinities too; what is no number stays none."""
+    """tanh to a few units in the last place, of infinities too; NaN stays NaN."""
     grown = tl.exp2(tl.minimum(tl.maximum(x, -20.0), 20.0) * TWO_LOG2E)
     square = tl.minimum(x * x, 1.0, propagate_nan=tl.PropagateNan.ALL)
     series = square * (62.0 / 2835.0) - 17.0 / 315.0
@@ -95,17 +95,17 @@ def tanh(x):
 
 @triton.jit
 def bend(x, PRECISE: tl.constexpr):
-    """tanh, by the hardware's exponential alone where the inputs are too coarse to notice."""
+    """tanh, or for half-precision inputs a faster form whose error they cannot show."""
     if PRECISE:
         return tanh(x)
-    if INTERPRETED:  # which warns of the infinity that the reciprocal turns into zero
+    if INTERPRETED:  # warns about the infinity that the reciprocal turns into zero
         x = tl.minimum(x, 40.0)
     return 1.0 - 2.0 * reciprocal(1.0 + tl.exp2(x * TWO_LOG2E))
 
 
 @triton.jit
 def score(w, d, D, DEPTH: tl.constexpr):
-    """The score vector at d; zero beyond the width, where a step of four may end."""
+    """The score vector at d; zero beyond the width, since steps of four may overrun it."""
     if DEPTH % 4 == 0:
         return tl.load(w + d)
     return tl.load(w + d, mask=d < D, other=0.0)
@@ -119,7 +119,7 @@ def largest(top, block):
 
 @triton.jit
 def total(w, D, DEPTH: tl.constexpr, WIDTH: tl.constexpr):
-    """Σ w_d over a slice of the width: what 1 - 2 / (1 + e^{2x}) leaves to add."""
+    """Σ w_d over a slice of the width: the constant term of 1 - 2 / (1 + e^{2x})."""
     d = tl.arange(0, WIDTH)
     return tl.sum(tl.load(w + d, mask=(d < D) & (d < DEPTH), other=0.0), 0)
 
@@ -128,9 +128,9 @@ def total(w, D, DEPTH: tl.constexpr, WIDTH: tl.constexpr):
 def energy_tile(
     pairs_q,  # e^{2q} of this head  D/2 T 2, as int64
     pairs_k,  # e^{2k}  D/2 S 2
-    tanhs_q,  # the same of tanh, or None
+    tanhs_q,  # tanh in the same layout, or None
     tanhs_k,
-    q,  # the queries themselves, at their rows  BT
+    q,  # the queries, a pointer to each row  BT
     k,
     w,  # of this head  D
     high_q,  # the largest magnitude in the tile
@@ -139,10 +139,10 @@ def energy_tile(
     s,
     T,
     S,
-    step_q,  # rows of pairs_q, as they were padded
+    step_q,  # stride of pairs_q: rows, padded
     step_k,
-    start,  # where the slice of the width begins
-    layout,  # any tensor of float32
+    start,  # the first width of the slice
+    layout,  # any float32 tensor
     D: tl.constexpr,
     DEPTH: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -151,9 +151,9 @@ def energy_tile(
 ):
     """Energies Σ_d w_d tanh(q_td + k_sd) of BT queries and BS keys, in the form that suits them.
 
-    The sum goes over DEPTH of the D widths, from `start`, a multiple of four, on.
+    The sum goes over DEPTH widths from `start`, a multiple of four.
     """
-    # Nothing is loaded, but a load decides how the tile lies in registers: keys in a row.
+    # The load reads nothing: it makes the compiler keep a row of keys together in registers.
     place = tl.arange(0, BT)[:, None] * BS + tl.arange(0, BS)[None, :]
     zero = tl.load(layout + place, mask=place < -T, other=0.0).to(tl.float32)
     row_q, row_k = start // 2 * step_q + t, start // 2 * step_k + s
@@ -180,7 +180,7 @@ def energy_tile(
 
 @triton.jit
 def by_fours(q, k, w, step_q, step_k, energy, D, DEPTH: tl.constexpr):
-    """Σ_d w_d / (1 + e^{2q} e^{2k}), four denominators to a reciprocal."""
+    """Σ_d w_d / (1 + e^{2q} e^{2k}); four denominators share a reciprocal."""
     for d in range(0, DEPTH, 4):
         n1, p1 = fraction(tl.load(q), tl.load(k), w, d, D, DEPTH)
         n2, p2 = fraction(tl.load(q + step_q), tl.load(k + step_k), w, d + 2, D, DEPTH)
@@ -203,7 +203,7 @@ def fraction(q, k, w, d, D, DEPTH: tl.constexpr):
 
 @triton.jit
 def by_pairs(q, k, w, step_q, step_k, energy, D, DEPTH: tl.constexpr):
-    """The same with two denominators to a reciprocal, where four could overflow."""
+    """The same with two denominators to a reciprocal, for ranges where four could overflow."""
     for d in range(0, DEPTH, 2):
         n, p = fraction(tl.load(q), tl.load(k), w, d, D, DEPTH)
         energy += n * reciprocal(p)
@@ -214,8 +214,8 @@ def by_pairs(q, k, w, step_q, step_k, energy, D, DEPTH: tl.constexpr):
 
 @triton.jit
 def by_curves(q, k, w, step_q, step_k, energy, D, DEPTH: tl.constexpr):
-    """Σ_d w_d tanh from tanh = -2 (1 / (1 + e^{2q} e^{2k}) - 1/2): an operation more, and no large
-    constant to take off, which float32 would notice."""
+    """Σ_d w_d tanh from tanh = -2 (1 / (1 + e^{2q} e^{2k}) - 1/2): one operation more, but no large
+    constant is subtracted, which would cost float32 digits."""
     for d in range(0, DEPTH, 2):
         q1, q2 = halves(tl.load(q))
         k1, k2 = halves(tl.load(k))
@@ -232,7 +232,7 @@ def by_curves(q, k, w, step_q, step_k, energy, D, DEPTH: tl.constexpr):
 
 @triton.jit
 def by_addition(q, k, w, step_q, step_k, energy, D, DEPTH: tl.constexpr):
-    """Σ_d w_d (t_q + t_k) / (1 + t_q t_k), t = tanh, two denominators to a reciprocal."""
+    """Σ_d w_d (t_q + t_k) / (1 + t_q t_k), t = tanh; two denominators share a reciprocal."""
     for d in range(0, DEPTH, 2):
         q1, q2 = halves(tl.load(q))
         k1, k2 = halves(tl.load(k))
@@ -263,7 +263,7 @@ def span(
     t0, T, S, b, h, H, stop, centre, first, behind, ahead, radius,
     BT: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
-    """The keys that some of BT queries may see: where they start, a multiple of BS, and end."""
+    """The range of keys that any of BT queries may see; it starts at a multiple of BS."""
     end = S
     if stop is not None:
         end = tl.minimum(end, tl.load(stop + b))
@@ -315,7 +315,7 @@ def gain_tile(t, s, T, b, h, H, gain_centre, sigma):
 
 @triton.jit
 def kept_tile(t, s, row, seed, dropout, boost):
-    """What dropout multiplies weights by: 0 or the boost, drawn from the seed and the place."""
+    """The dropout factor of weights: 0 or the boost, drawn from seed, query and key."""
     place = s[None, :] + tl.zeros_like(t)[:, None]
     query = t[:, None] + tl.zeros_like(s)[None, :]
     head = tl.zeros_like(place) + row
@@ -339,7 +339,7 @@ def packed(low, high):
 
 @triton.jit
 def curve(grown, pair):
-    """c = 1 / (1 + grown·x) - 1/2 of both halves of a pair, with one reciprocal."""
+    """c = 1 / (1 + grown·x) - 1/2 for both halves of a pair, with one reciprocal."""
     x1, x2 = halves(pair)
     b1 = grown * x1[None, :] + 1.0
     b2 = grown * x2[None, :] + 1.0

@@ -1,5 +1,4 @@
-/* The energies of a few rows of queries with keys; each key is compared in the form that suits it.
- */
+/* The energies of a few queries with keys; each key is compared in the form that suits it. */
 
 #ifndef HEED_ADDITIVE_ENERGY_H
 #define HEED_ADDITIVE_ENERGY_H

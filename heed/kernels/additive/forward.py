@@ -41,11 +41,11 @@ def prepare_kernel(
 ):  # fmt: skip
     """Exponentials and the largest magnitude of 64 rows of q or k, 64 widths of them.
 
-    By the way, where asked: the score vector in float32; and grad · context of every query, which
-    is what the softmax takes off every slope.
+    If asked, also the score vector in float32; and grad · context of every query, which the
+    backward pass of the softmax subtracts.
     """
     program = tl.program_id(0)
-    if vector is not None:  # noqa: SIM102  (None is left out before the rest is compiled)
+    if vector is not None:  # noqa: SIM102  (only an `if` of its own is compiled out for None)
         if program == 0:
             wide = tl.program_id(1) * 64 + tl.arange(0, 64)
             for h in range(0, H):
@@ -112,7 +112,7 @@ def energy_kernel(
     first, behind, ahead, radius, b0, block0, blocks, size,
     D: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
-    """Energies of BT queries by 64 keys over a slice of the width, where one may see the other."""
+    """Energies of BT queries by 64 keys over a slice of the width; unseen tiles are skipped."""
     program = tl.program_id(0)
     slices: tl.constexpr = (D + DEPTH - 1) // DEPTH
     slice_, program = program % slices, program // slices
@@ -148,7 +148,7 @@ def energy_kernel(
 
 @triton.jit
 def energies_at(energies, place, size, SLICES_OF_D: tl.constexpr):
-    """Energies that were summed slice by slice."""
+    """Loads energies, adding up those of the slices of the width."""
     energy = tl.load(energies + place)
     for i in tl.static_range(1, SLICES_OF_D):
         energy += tl.load(energies + place + i * tl.cast(size, tl.int64))

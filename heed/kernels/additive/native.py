@@ -196,12 +196,12 @@ def step_sums(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _chunks(q: Tensor, k: Tensor) -> int:
-    """Into how many chunks a backward pass cuts the queries of a head."""
+    """How many chunks the backward pass cuts the queries of a head into."""
     return max(1, min(TASKS // max(1, k.shape[0] * k.shape[1]), -(-q.shape[2] // ROWS)))
 
 
 def _parts(whole: Tensor, chunks: int) -> Tensor:
-    """Memory for what each chunk adds, in padded rows; `whole` itself where that will do."""
+    """Memory for the gradients of each chunk, in padded rows; `whole` itself if one suffices."""
     *rows, width = whole.shape
     wide = -(-width // PAD) * PAD
     return whole if chunks == 1 and wide == width else whole.new_empty(chunks, *rows, wide)

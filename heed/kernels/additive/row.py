@@ -1,4 +1,4 @@
-"""A query or a few, in Triton: each key and value is read once, as it is, and nothing is prepared.
+"""A query or a few, in Triton: each key and value is read once, and nothing is prepared.
 
 There is no tile of queries to fill, and a call is bound by memory: exponentials of the keys would
 be more to read than the keys. Where a query shares its keys with no other, one kernel gives all
@@ -126,7 +126,7 @@ def backward_kernel(
     D: tl.constexpr, R: tl.constexpr, WIDTH: tl.constexpr, READ: tl.constexpr, BS: tl.constexpr,
     VECTOR: tl.constexpr, PRECISE: tl.constexpr,
 ):  # fmt: skip
-    """All the gradients of one query that shares its keys with none: each key is read once."""
+    """All gradients of one query that shares its keys with no other: each key is read once."""
     row = tl.program_id(0)
     b, h = row // H, row % H
     t = tl.zeros([1], tl.int32)

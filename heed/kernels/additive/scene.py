@@ -138,7 +138,7 @@ def layout(
 ) -> Layout:
     """The layout for queries B H T D, and for how many heads of keys there are, and keys in each.
 
-    back  the dtype of values, where gradients are wanted; gains  of centres, too
+    back  the dtype of values, if gradients are wanted; gains  of the gain's centres too
     cast  the score vector is not float32 yet
     """
     (B, H, T, D), (groups, S) = shape, keys

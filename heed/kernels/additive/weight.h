@@ -118,8 +118,7 @@ static float exponentials(float *energy, const uint8_t *ok, int64_t n, float *mo
     return sum_of(sum);
 }
 
-/* Apply the Gaussian gain and dropout to the exponentials of one row; the sum divides them later.
- */
+/* Gaussian gain and dropout, applied to the exponentials of one row before normalisation. */
 static void weigh(const struct call *c, const struct block *at, int64_t i, int64_t n, float *p,
                   float *factor)
 {

@@ -268,8 +268,7 @@ static void read_rows(float *y, int64_t D, const float *weight, const float *con
     }
 }
 
-/* Self-attention of hypothesis n: h holds its query, key and value; the context replaces the query.
- */
+/* Self-attention of hypothesis n: h holds query, key and value; the context replaces the query. */
 static void look_back(const struct step *a, int64_t layer, int64_t n, float *h,
                       const struct desk *desk)
 {

@@ -195,8 +195,7 @@ static void look_through(const struct choosing *a, struct found *found, const fl
         }
 }
 
-/* BLOCK panels of logits from symbol `first` on, -inf beyond the last symbol; they are overwritten.
- */
+/* BLOCK panels of logits from symbol `first` on, -inf beyond the last; they are overwritten. */
 enum { BLOCK = 16, GROUP = 4 * PANEL, GROUPS = BLOCK * PANEL / GROUP };
 
 static void hear(const struct choosing *a, struct part *part, float *logit, int64_t first)
@@ -213,8 +212,7 @@ static void hear(const struct choosing *a, struct part *part, float *logit, int6
         part->sum *= part->largest == -INFINITY ? 0 : expf(part->largest - block);
         part->largest = block;
     }
-    /* If all logits are -inf, subtract 0: exp(-inf - 0) is 0, where exp(-inf + inf) would be NaN.
- */
+    /* If all logits are -inf, subtract 0: exp(-inf - 0) is 0, but exp(-inf + inf) is NaN. */
     vec by = fill(part->largest == -INFINITY ? 0 : part->largest), sum = fill(0);
     for (int i = 0; i < BLOCK * PANEL; i += LANES)
         sum += exp_of(load(logit + i) - by);

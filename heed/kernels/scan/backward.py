@@ -34,7 +34,7 @@ def _stop_back(
     E, OK, W, STAND, G, DE, D, H, T, S, e_b, e_h, e_t, ok_b, ok_h, ok_t, ok_s,
     KIND: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """d_j = p_j g_j + (1 - p_j) d_{j+1} of where it began; of the energy, weight_j (g_j - d_j)."""
+    """d_j = p_j g_j + (1 - p_j) d_{j+1} of the slot; of the energies, weight_j (g_j - d_j)."""
     n = tl.program_id(0).to(tl.int64)
     E += n // H * e_b + n % H * e_h
     OK += n // H * ok_b + n % H * ok_h
@@ -65,7 +65,7 @@ def _stop_back(
 
 @triton.jit(do_not_specialize=["T", "S"])
 def _cover(COVERED, W, USED, T, S, BLOCK: tl.constexpr):
-    """What had been used before each step."""
+    """The coverage before each step."""
     n = tl.program_id(0).to(tl.int64)
     j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     W += n * T * S
@@ -84,7 +84,7 @@ def _weigh_back(
     H, T, S, e_b, e_h, e_t, ok_b, ok_h, ok_t, ok_s,
     FORCED: tl.constexpr, MOVES: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Through the softmax, then through the prior; DE comes in as what had been used before."""
+    """Backward through softmax and prior; DE comes in as the coverage before each step."""
     n = tl.program_id(0).to(tl.int64)
     OK += n // H * ok_b + n % H * ok_h
     D += n * S
@@ -101,8 +101,8 @@ def _weigh_back(
         if MOVES:
             move = tl.load(MOVE + n * T + t)
         if tl.load(STAND + n * T + t) == t:
-            # What the row expects, in two parts: where one place has nearly all the weight, little
-            # is left of its gradient, which the prior may magnify again.
+            # The mean is found in two parts: where one place has nearly all the weight, its
+            # gradient is a small difference, which dividing by the prior may magnify.
             mean, rest = 0.0, 0.0
             for _ in tl.static_range(2):
                 mean = rest

@@ -11,7 +11,7 @@ HARD = tl.constexpr(1)
 
 @triton.jit
 def then(keep, x, next_keep, next_x):
-    """Two stretches of x_j = keep_j x_{j-1} + term_j as one."""
+    """Two consecutive stretches of x_j = keep_j x_{j-1} + term_j combined."""
     return keep * next_keep, next_keep * x + next_x
 
 
@@ -35,13 +35,13 @@ def summed(term, carry, REVERSE: tl.constexpr):
 
 @triton.jit
 def entry(x, at, place):
-    """The entry of a tile at one of its places: the carry of the next."""
+    """The entry of a tile at one place: the carry for the next tile."""
     return tl.sum(tl.where(at == place, x, 0.0), 0)
 
 
 @triton.jit
 def seen_at(OK, j, inside, by_key, MASKED: tl.constexpr):
-    """Who is visible; nobody outside."""
+    """Which keys are visible; none outside."""
     if MASKED:
         return tl.load(OK + j * by_key, inside, other=0) != 0
     return inside
@@ -49,7 +49,7 @@ def seen_at(OK, j, inside, by_key, MASKED: tl.constexpr):
 
 @triton.jit
 def chance_at(E, j, seen, KIND: tl.constexpr):
-    """The chance to stop at each place, zero where it is hidden."""
+    """The probability of stopping at each place; zero where it is hidden."""
     energy = tl.load(E + j, seen, other=0.0)
     if KIND == HARD:
         return tl.where(seen & (energy > 0), 1.0, 0.0)
@@ -58,9 +58,9 @@ def chance_at(E, j, seen, KIND: tl.constexpr):
 
 @triton.jit
 def forward_prior(FROM, OK, j, inside, by_key, move, carry, MASKED: tl.constexpr):
-    """What waits at each place, what arrives from the one before, and the prior of both.
+    """The mass that stays at each place, the mass that arrives from the one before, and the prior.
 
-    What arrives gathers what stands on the hidden places in between.
+    Mass on hidden places arrives at the next visible one.
     """
     waits = tl.load(FROM + j, inside, other=0.0)
     arrives = tl.load(FROM + j - 1, inside & (j > 0), other=0.0)
@@ -73,5 +73,5 @@ def forward_prior(FROM, OK, j, inside, by_key, move, carry, MASKED: tl.constexpr
 
 @triton.jit
 def left_of(covered):
-    """What has not been used of each place; a trace is never used up."""
+    """The unused share of each place, at least TRACE."""
     return tl.maximum(1 - covered, TRACE)

@@ -1,8 +1,8 @@
 """The walks on a GPU: one program for each head of each batch row steps over T by itself.
 
-A step reads where the last one stood from the row of weights that it wrote, so that rows of any
-length fit; a barrier lets the threads of a program see each other's. Keys are taken in tiles, from
-left to right, and a scan hands its carry from tile to tile.
+A step starts from the row of weights that an earlier step wrote, so rows of any length fit; a
+barrier makes the row visible to all threads of the program. Keys are taken in tiles from left to
+right, and a scan passes its carry from tile to tile.
 """
 
 import torch

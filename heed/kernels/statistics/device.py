@@ -17,13 +17,14 @@ def reach(
     CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, STOP: tl.constexpr,
     ODD: tl.constexpr, SINKS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """The keys that some query of a tile may see, from and to, and between which all see all.
+    """The range of keys that any query of a tile may see, and within it the range that all see.
 
-    Both are whole tiles; ODD says that only a table knows, so that no tile is seen by all.
+    Both are rounded to whole tiles. With ODD, masks that are not ranges hide keys: then the
+    inner range is empty.
     """
     low, high = t * 0, N
     whole_low, whole_high = low, N
-    if not SINKS:  # which stand nowhere, and are seen from everywhere
+    if not SINKS:  # sinks have no position, and every query sees them
         last = tl.minimum(t + BM, T) - 1
         if STOP:
             high = tl.minimum(high, stop)

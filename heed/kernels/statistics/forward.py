@@ -1,7 +1,7 @@
 """Two passes over queries and keys: first each row's log-sum-exp, then everything in one visit.
 
-A program owns a tile of queries and walks over the keys. Nothing is added atomically: what a key
-receives and what a cell of the map gathers is written per tile of queries, and summed afterwards.
+A program has a tile of queries and loops over the keys. Atomics are not used: what each key
+receives, and the cells of the map, are written per tile of queries and summed afterwards.
 """
 
 import math
@@ -54,7 +54,7 @@ def _normalise(
     limit = N
     if STOP:
         limit = tl.load(stop + b * stop_b)
-    origin = b * 0  # in 64 bits
+    origin = b * 0  # 64 bits
     low, high, whole_low, whole_high = reach(
         begin, c, T, S, N, first, half, radius, limit,
         CAUSAL, FIXED, NEAR, STOP, EXISTS or TABLE or NEAR, SINKS, BM, BN,
@@ -95,13 +95,13 @@ def _normalise(
 def _looked_through(
     weight, j, t, BM: tl.constexpr, BN: tl.constexpr, EXACT: tl.constexpr, FLAT: tl.constexpr
 ):
-    """What the largest is looked for among: weights, or their bits with the column inside.
+    """The values to search for the largest: weights, or their bits combined with the column.
 
-    The bits of numbers from zero up are ordered as they are; the lowest, which a half or bfloat16
-    energy cannot know, give way to the column, so that one maximum finds both. Hidden: zero.
-    Eight columns lie on four threads, two on each: what tells a thread's own columns apart is
-    known to the compiler, and what tells the threads apart can wait.    BM BN -> BM BN/8 4 2
-    FLAT leaves them as they are, BM BN, to be looked through several times.
+    Bits of non-negative floats have the order of the floats. The lowest bits, which 16-bit
+    inputs cannot determine, are replaced by the column, so that one maximum finds both. Hidden:
+    zero. Eight columns belong to four threads, two each: the column within a thread is a constant,
+    and the offset of the thread is added at the end.    BM BN -> BM BN/8 4 2
+    FLAT keeps the shape BM BN, to search it several times.
     """
     if EXACT:
         looked = weight
@@ -110,8 +110,8 @@ def _looked_through(
     else:
         bits = tl.reshape(weight.to(tl.int32, bitcast=True), [BM, BN // 8, 4, 2])
         column = tl.arange(0, BN // 8)[:, None, None] * 8 + tl.arange(0, 2)[None, None, :]
-        # A mask that the compiler does not see through stays in a register, which leaves room in
-        # the instruction for the column: one operation instead of two.
+        # The compiler does not see that this mask is constant, and keeps it in a register; so
+        # the instruction has room for the column: one operation instead of two.
         high = tl.where(t >= 0, -BN, 0)[:, None, None, None]
         looked = (bits & high) | (BN - 1 - 6 - column)[None, :, :, :]
     return looked
@@ -121,7 +121,7 @@ def _looked_through(
 def _largest(looked, j, BN: tl.constexpr, EXACT: tl.constexpr, FLAT: tl.constexpr):
     """The largest weight of each row of a tile, and its column, the first of equals.    BM
 
-    Unless FLAT, of what each of a row's four threads holds.    BM 4
+    Unless FLAT, one for each of the four threads of a row.    BM 4
     """
     if EXACT:
         most = tl.max(looked, 1)
@@ -140,8 +140,8 @@ def _largest(looked, j, BN: tl.constexpr, EXACT: tl.constexpr, FLAT: tl.constexp
 def _moments(BN: tl.constexpr):
     """1, j and j² of each column of a tile, j counted from its middle.    -> BN 16
 
-    j² comes in two parts, each of which float16 holds exactly. Each of the four is there four
-    times, so that every thread of a row's four has all of them: 1 j 1 j ..., high low high low ...
+    j² comes in two parts, each exact in float16. All four numbers are repeated four times, so that
+    each of a row's four threads has them: 1 j 1 j ..., high low high low ...
     """
     j = (tl.arange(0, BN) - BN // 2)[:, None]
     column = tl.arange(0, 16)[None, :]
@@ -153,7 +153,7 @@ def _moments(BN: tl.constexpr):
 
 @triton.jit
 def _by_thread(sums, BM: tl.constexpr):
-    """What `_moments` laid out, taken apart again where it lies.    BM 16 -> three of BM 4"""
+    """Sums by the columns of `_moments`, split within each thread.    BM 16 -> three of BM 4"""
     table = tl.permute(tl.reshape(sums, [BM, 2, 4, 2]), [0, 2, 1, 3])
     even, odd = tl.split(table)  # BM 4 2
     one, high = tl.split(even)
@@ -163,19 +163,19 @@ def _by_thread(sums, BM: tl.constexpr):
 
 @triton.jit
 def _row_sums(x, BM: tl.constexpr, BN: tl.constexpr):
-    """The sums over what each of a row's four threads holds.    BM BN -> BM 4"""
+    """The sums of each of a row's four threads.    BM BN -> BM 4"""
     return tl.sum(tl.sum(tl.reshape(x, [BM, BN // 8, 4, 2]), 1), 2)
 
 
 @triton.jit
 def _picked(x, chosen):
-    """Of each row, what the chosen thread holds.    BM 4 -> BM"""
+    """The value of the chosen thread of each row.    BM 4 -> BM"""
     return tl.sum(tl.where(chosen, x, x * 0), 1)
 
 
 @triton.jit
 def _across(t, begin, T, rows, RC: tl.constexpr, MAP: tl.constexpr):
-    """Which queries of a tile fall into which row of cells; the last column is all of them.
+    """The row of cells of each query of a tile, one-hot; the last column is 1 for all.
 
     -> BM RC
     """
@@ -229,7 +229,7 @@ def _summarise(
     limit = N
     if STOP:
         limit = tl.load(stop + b * stop_b)
-    origin = b * 0  # in 64 bits
+    origin = b * 0  # 64 bits
     low, high, whole_low, whole_high = reach(
         begin, c, T, S, N, first, half, radius, limit,
         CAUSAL, FIXED, NEAR, STOP, EXISTS or TABLE or NEAR, SINKS, BM, BN,
@@ -243,14 +243,14 @@ def _summarise(
     across = _across(t, begin, T, rows, RC, MAP).to(number)
     moments = _moments(BN).to(number)
 
-    # Four threads share a row, and each keeps its own account until the end: nothing is passed
-    # between them while the tiles go by.
-    mass = tl.zeros([BM, 4], tl.float32)  # of weights in full precision, as these two
+    # Four threads share a row. Each keeps its own sums until the end, so that they exchange nothing
+    # inside the loop.
+    mass = tl.zeros([BM, 4], tl.float32)  # of full-precision weights, like the next two
     logs = tl.zeros([BM, 4], tl.float32)
     zeroth = tl.zeros([BM, 4], tl.float32)
     moment = tl.zeros([BM, 4], tl.float32)
     second = tl.zeros([BM, 4], tl.float32)
-    middle = tl.zeros([BM, 4], tl.float32)  # what moments are taken around: the peak so far
+    middle = tl.zeros([BM, 4], tl.float32)  # the origin of the moments: the peak so far
     peak = tl.zeros([BM, 4], tl.float32)
     at = tl.zeros([BM, 4], tl.int32)
     top_w = tl.zeros([BM, K], tl.float32)
@@ -258,7 +258,7 @@ def _summarise(
     slot = tl.arange(0, K)
     tiles = tl.cdiv(N, BN)
     behind = tl.zeros([BM, 4], tl.int32)
-    l0 = behind - 1  # of each thread's groups the best, sorted
+    l0 = behind - 1  # the best of each thread's groups, sorted
     l1, l2, l3, l4, l5, l6, l7 = l0, l0, l0, l0, l0, l0, l0
     for part in tl.static_range(3):
         if part == 0:
@@ -315,7 +315,7 @@ def _summarise(
                 halves = w.to(number)
                 fallen = tl.dot(tl.trans(halves), across, input_precision="ieee") * UNIT  # BN RC
                 r = tl.arange(0, RC)
-                # The last column is all queries of the tile: what each key received of them.
+                # The last column is all queries of the tile: what each key receives from them.
                 tl.store(received + s, tl.sum(tl.where((r == RC - 1)[None, :], fallen, 0.0), 1))
                 if MAP:
                     grid = tl.sum(tl.reshape(fallen, [BN // GROUP, GROUP, RC]), 1)
@@ -347,7 +347,7 @@ def _summarise(
                         most, nearest = _largest(looked, j, BN, EXACT, LOOP)
                         least = tl.min(top_w, 1)
 
-    # The thread that holds the peak; where several do, the one whose place comes first.
+    # The thread with the peak; if several tie, the one whose peak comes first.
     best = tl.max(peak, 1)
     foremost = tl.min(tl.where(peak == best[:, None], at, 2147483647), 1)
     chosen = (peak == best[:, None]) & (at == foremost[:, None])
@@ -360,7 +360,7 @@ def _summarise(
     some = tl.maximum(_picked(zeroth, chosen), 1e-30)
     mean = _picked(moment, chosen) / some
     variance = tl.maximum(_picked(second, chosen) / some - mean * mean, 0.0)
-    # -Σ (w/m) log2 (w/m), where the logarithms that were summed are those of 2^14 w
+    # -Σ (w/m) log2 (w/m); the summed logarithms are those of 2^14 w
     entropy = (tl.log2(scaled) - tl.sum(logs, 1) / scaled) * 0.6931471805599453
     nothing = total <= 0
     valid = t < T
@@ -391,7 +391,7 @@ def _gather(
     RC: tl.constexpr, GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Add up what tiles of queries and groups of keys gathered for each cell, and take the mean.
+    """Sum the cells over tiles of queries and groups of keys, and take the mean.
 
     Cell r holds the queries from ceil(r T / rows) to before ceil((r + 1) T / rows).
     """
@@ -443,7 +443,7 @@ def summarise(question: Question) -> list[Tensor]:
     of_map = plan.RC * keys // plan.GROUP if rows else 0
     each = heads * (keys + of_map) * 4  # bytes of scratch for each tile of queries
     slab = max(1, min(tiles, SCRATCH // each))
-    # What a tile of queries does not visit, it does not write.
+    # Tiles leave the keys that they do not visit unwritten.
     empty = torch.empty if question.everything else torch.zeros
     for tile in range(0, tiles, slab):
         n = min(slab, tiles - tile)
@@ -504,7 +504,7 @@ def _settled(
 
 
 def _log_sum(question: Question, plan: Plan) -> Tensor:
-    """log Σ exp(e) of each row, given or found.    B H T"""
+    """log Σ exp(e) of each row, as given or computed.    B H T"""
     if question.log_sum is not None:
         given = question.log_sum.reshape(question.q.shape[:3])
         return given.to(torch.float32, copy=True).contiguous()  # a copy, since it is returned

@@ -1,7 +1,7 @@
 """The context and the statistics of each row of weights, in one pass over keys and values.
 
-A program owns a tile of queries, and keeps beside its running softmax what the statistics of rows
-need. What keys receive follows only from each row's final sum, and is therefore left out.
+A program has a tile of queries, and beside its running softmax keeps what the statistics of rows
+need. What keys receive depends on each row's final sum, and is therefore left out.
 """
 
 import math
@@ -33,9 +33,9 @@ RUN_TIME = (
 
 @triton.jit
 def _apart(x, BM: tl.constexpr, BN: tl.constexpr, A: tl.constexpr):
-    """A tile, with what each of the A threads that share a row holds of it told apart.
+    """A tile split by the A threads that share a row.
 
-    In the matrix unit's layout eight columns lie on four threads, two on each.
+    In the matrix unit's layout eight columns belong to four threads, two each.
     BM BN -> BM BN/2A A 2
     """
     return tl.reshape(x, [BM, BN // (2 * A), A, 2])
@@ -43,16 +43,16 @@ def _apart(x, BM: tl.constexpr, BN: tl.constexpr, A: tl.constexpr):
 
 @triton.jit
 def _sums(x):
-    """Of what each account holds.    BM n A 2 -> BM A"""
+    """The sum for each thread of a row.    BM n A 2 -> BM A"""
     return tl.sum(tl.sum(x, 1), 2)
 
 
 @triton.jit
 def _largest(p, t, BN: tl.constexpr, A: tl.constexpr, EXACT: tl.constexpr):
-    """The largest weight of each account in a tile, and its column, the first of equals.    BM A
+    """The largest weight of each thread in a tile, and its column, the first of equals.    BM A
 
-    The bits of numbers from zero up are ordered as they are. Unless EXACT, the lowest give way to
-    the column, so that one maximum finds both.
+    Bits of non-negative floats have the order of the floats. Unless EXACT, the lowest are replaced
+    by the column, so that one maximum finds both.
     """
     own = tl.arange(0, BN // (2 * A))[:, None, None] * (2 * A) + tl.arange(0, 2)[None, None, :]
     lane = 2 * tl.arange(0, A)[None, :]
@@ -63,8 +63,8 @@ def _largest(p, t, BN: tl.constexpr, A: tl.constexpr, EXACT: tl.constexpr):
         column = tl.minimum(column + lane, BN - 1)
     else:
         bits = p.to(tl.int32, bitcast=True)
-        # A mask that the compiler does not see through stays in a register, which leaves room in
-        # the instruction for the column: one operation instead of two.
+        # The compiler does not see that this mask is constant, and keeps it in a register; so
+        # the instruction has room for the column: one operation instead of two.
         high = tl.where(t >= 0, -BN, 0)[:, None, None, None]
         both = tl.max(tl.max((bits & high) | (BN - 1 - own)[None, :, :, :], 1), 2)
         most = (both & -BN).to(tl.float32, bitcast=True)
@@ -88,7 +88,7 @@ def _attend(
     head = (tl.program_id(0) // tiles).to(tl.int64)
     b, h = head // H, head % H
     tile = tl.program_id(0) % tiles
-    if CAUSAL:  # the longest first
+    if CAUSAL:  # the longest rows first
         tile = tiles - 1 - tile
     begin = tile * BM
     t = begin + tl.arange(0, BM)
@@ -108,25 +108,25 @@ def _attend(
     limit = N
     if STOP:
         limit = tl.load(stop + b * stop_b).to(tl.int32)
-    origin = b * 0  # in 64 bits
+    origin = b * 0  # 64 bits
     low, high, whole_low, whole_high = reach(
         begin, c, T, S, N, first, half, radius, limit,
         CAUSAL, FIXED, NEAR, STOP, EXISTS or TABLE or NEAR, SINKS, BM, BN,
     )  # fmt: skip
-    low, high = low.to(tl.int32), high.to(tl.int32)  # though a window may be wider
+    low, high = low.to(tl.int32), high.to(tl.int32)  # a window may exceed 32 bits
     whole_low, whole_high = whole_low.to(tl.int32), whole_high.to(tl.int32)
 
     column = tl.arange(0, BN // (2 * A))[:, None, None] * (2 * A) + tl.arange(0, 2)[None, None, :]
-    column = (column - BN // 2).to(tl.float32)[None, :, :, :]  # from the middle; lanes wait
+    column = (column - BN // 2).to(tl.float32)[None, :, :, :]  # from the middle; without the thread
     best = tl.full([BM], UNSEEN, tl.float32)
-    anchor = tl.zeros([BM], tl.float32)  # what exponents are taken less: the largest energy so far
+    anchor = tl.zeros([BM], tl.float32)  # subtracted from exponents: the largest energy so far
     read = tl.zeros([BM, BR], tl.float32)
-    # The threads that share a row keep an account each, and meet after the last tile.
+    # The threads that share a row keep their own sums, which are merged after the last tile.
     total = tl.zeros([BM, A], tl.float32)
     logs = tl.zeros([BM, A], tl.float32)  # Σ p log2 p
     moment = tl.zeros([BM, A], tl.float32)
     second = tl.zeros([BM, A], tl.float32)
-    middle = tl.zeros([BM, A], tl.float32)  # what moments are taken around: the peak, or its tile
+    middle = tl.zeros([BM, A], tl.float32)  # the origin of the moments: the peak, or its tile
     peak = tl.zeros([BM, A], tl.float32)
     where = tl.zeros([BM, A], tl.int32)
     for part in tl.static_range(3):
@@ -143,7 +143,7 @@ def _attend(
                     asked, k + (origin + s0) * (k_s * UNIT), bias, t, s, j, d, k_s * UNIT,
                     bias_t, bias_s, T, N, 1.0 if LATE else scale, BIAS, part != 1, WIDTH, BD,
                 )  # fmt: skip
-                if BIAS:  # which may hide, too
+                if BIAS:  # a bias of -inf hides, too
                     e = tl.maximum(e, UNSEEN)
                 if part != 1:
                     ok = seen(
@@ -160,7 +160,7 @@ def _attend(
                 else:
                     y -= now[:, None, None, None]
                 p = tl.exp2(y)
-                # Where nothing was seen before, there is nothing to be lessened.
+                # Before the first visible key `fall` may be positive, but all sums are zero.
                 fall = anchor - now
                 decay = tl.exp2(tl.minimum(fall, 0.0))
                 anchor = now
@@ -211,7 +211,7 @@ def _attend(
     to = context + b * to_b + h * to_h + t.to(tl.int64)[:, None] * to_t + r[None, :]
     tl.store(to, (read / scaled[:, None]), mask=valid[:, None] & (r < R)[None, :])
     if SAID:
-        # The account that holds the peak; where several do, the one whose place comes first.
+        # The thread with the peak; if several tie, the one whose peak comes first.
         most = tl.max(peak, 1)
         first_of = tl.min(tl.where(peak == most[:, None], where, 2147483647), 1)
         chosen = (peak == most[:, None]) & (where == first_of[:, None])

@@ -1,10 +1,10 @@
-"""The largest weights of each row, found while the keys go by, and settled afterwards.
+"""The largest weights of each row, collected while looping over keys, then completed.
 
 Four threads share a row in the layout of the matrix unit. Each keeps a short sorted list of the
 best of its *groups*: in a tile of keys, the columns 8i + c for one c. Each of the k largest of a
-row lies in one of the k groups with the largest best, so that one comparison network a group
-replaces k searches through the tile. Of the weights behind the best of their groups the largest is
-remembered; where that reaches the k-th of the row, `settle` looks through the groups again.
+row lies in one of the k groups with the largest best, so that one comparison network per group
+replaces k searches through the tile. The largest weight that is not the best of its group is
+remembered too; if it reaches the k-th of the row, `settle` searches the groups again.
 """
 
 import triton
@@ -17,11 +17,12 @@ FAR = tl.constexpr(2147483647)
 
 @triton.jit
 def keyed(weight, taken, left, BM: tl.constexpr, BN: tl.constexpr, MASKED: tl.constexpr):
-    """Bits of weights, which from zero up are ordered as numbers, with the row of the group inside.
+    """Bits of weights, combined with their row in the group.
 
-    Where `taken` is zero, bits give way to what says where: i from the second bit, upside down, so
-    that the first of equals wins; c's own bit and the tile come when a group is done. MASKED: only
-    so many keys are `left`.    BM BN -> BM BN/8 4 2
+    Bits of non-negative floats have the order of the floats. Bits outside the mask
+    `taken` are replaced by the place: i from the second bit, inverted, so that the first of equals
+    wins; c's own bit and the tile are added when a group is done. MASKED: only `left` keys remain.
+    BM BN -> BM BN/8 4 2
     """
     bits = tl.reshape(weight.to(tl.int32, bitcast=True), [BM, BN // 8, 4, 2])
     i = tl.arange(0, BN // 8)[None, :, None, None]
@@ -39,9 +40,9 @@ def _two_best(a, b, c, d):
 
 @triton.jit
 def groups(bits, tile, BN: tl.constexpr):
-    """The best of a thread's two groups, complete, and the best of what they leave behind.
+    """The best of each of a thread's two groups, and the largest that is not the best of a group.
 
-    `tile` is counted from the last.    BM BN/8 4 2 -> three of BM 4
+    `tile` counts from the last.    BM BN/8 4 2 -> three of BM 4
     """
     best, behind = tl.reduce((bits, bits * 0), 1, _two_best)
     left, right = tl.split(best)
@@ -51,7 +52,7 @@ def groups(bits, tile, BN: tl.constexpr):
 
 @triton.jit
 def sift(x, a, b, c, d, e, f, g, h, K: tl.constexpr):
-    """Put x into a list sorted downwards, the least falls out; with K < 8 the rest stays as is."""
+    """Insert x into a descending list, dropping the least; with K < 8 the unused entries stay."""
     a, x = tl.maximum(a, x), tl.minimum(a, x)
     if K > 1:
         b, x = tl.maximum(b, x), tl.minimum(b, x)
@@ -68,7 +69,7 @@ def sift(x, a, b, c, d, e, f, g, h, K: tl.constexpr):
 
 @triton.jit
 def column(bits, lane, BN: tl.constexpr):
-    """Where in its tile the best of a group stands."""
+    """The column, within its tile, of the best of a group."""
     return BN - 7 - (bits & (BN // 4 - 1)) // 2 * 8 - (bits & 1) + 2 * lane
 
 
@@ -77,10 +78,10 @@ def meet(
     top_place, top_weight, doubt, row, valid, behind, total, taken, tiles,
     a, b, c, d, e, f, g, h, K: tl.constexpr, C: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Merge the lists of a row's four threads into its C best groups, and write them down.
+    """Merge the lists of a row's four threads into its C best groups, and store them.
 
-    doubt: which threads' groups may hide another of the K largest, a bit each. Gives the largest
-    and its place.    BM
+    doubt: one bit for each thread whose groups may hide another of the K largest. Returns the
+    largest weight and its place.    BM
     """
     lane = tl.arange(0, 4)[None, :]
     bar = tl.max(a, 1)
@@ -90,8 +91,8 @@ def meet(
         mine = lane == tl.min(tl.where(a == most[:, None], lane, 4), 1)[:, None]
         at = column(most, tl.sum(tl.where(mine, lane, 0), 1), BN)
         at += (tiles - 1 - (most & ~taken) // (BN // 4)) * BN
-        at = tl.where(most < 0, 0, at)  # no key was left
-        # What was cut off lies anywhere below the last bit that is left: its middle is nearest.
+        at = tl.where(most < 0, 0, at)  # fewer than C keys
+        # The bits that were replaced are unknown: take the middle of their range.
         bits = most & taken
         weight = tl.where(bits > 0, bits - (taken >> 1), 0).to(tl.float32, bitcast=True) / total
         tl.store(top_place + row * C + n, at, mask=valid)
@@ -126,10 +127,10 @@ def settle(
     GAIN: tl.constexpr, ALL: tl.constexpr, K: tl.constexpr, C: tl.constexpr,
     WIDTH: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The K largest of a row out of its C best groups, where that is not said yet.
+    """The K largest of a row from its C best groups, if they are not known yet.
 
-    Keys of groups in doubt are compared with the query once more; with ALL, for rows so long that
-    too many bits were taken, the best of every group is.
+    Keys of groups in doubt are compared with the query again. With ALL, the best of every group
+    is: in long rows the place takes too many bits of the weight.
     """
     head = tl.program_id(1).to(tl.int64)
     b, h = head // H, head % H
@@ -160,7 +161,7 @@ def settle(
             at = tl.load(found_place + row * C + slot).to(tl.int32)
             weight = tl.load(found_weight + row * C + slot)
             places = (at // BN * BN + at % 8)[:, None] + 8 * i[None, :]  # C BN/8
-            weights = tl.where(places == at[:, None], weight[:, None], -1.0)  # -1: not asked for
+            weights = tl.where(places == at[:, None], weight[:, None], -1.0)  # -1: not searched
             for n in tl.static_range(C):
                 best = tl.load(found_place + row * C + n).to(tl.int32)
                 again = (unsure >> (best % 8 // 2)) & 1
@@ -186,7 +187,7 @@ def settle(
                 most = tl.max(tl.max(weights, 1), 0)
                 p = tl.min(tl.min(tl.where(weights == most, places, FAR), 1), 0)
                 weights = tl.where(places == p, -2.0, weights)
-                p = tl.where(most < 0, 0, p)  # no key is left
+                p = tl.where(most < 0, 0, p)  # fewer than K keys
                 most = tl.maximum(most, 0.0)
                 tl.store(top_place + row * K + n, p)
                 tl.store(top_weight + row * K + n, most)

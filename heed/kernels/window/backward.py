@@ -32,7 +32,7 @@ from heed.kernels.window.tuned import SLICE, Tile, tile
 
 @triton.jit
 def _rows(x, at, inside, step, n, N: tl.constexpr, NP: tl.constexpr, UNIT: tl.constexpr):
-    """Keys or values at these places: whole, or a slice of them."""
+    """Keys or values at these positions, in full or a slice of their width."""
     loaded = inside[:, None] if N == NP else inside[:, None] & (n < N)[None, :]
     return tl.load(x + n[None, :] + at[:, None] * (step * UNIT), mask=loaded, other=0)
 
@@ -43,7 +43,7 @@ def _compared(
     D: tl.constexpr, DP: tl.constexpr, SD: tl.constexpr, UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """q·k of a tile; q: the queries, or, where they are wider than a slice, where they begin."""
+    """q·k of a tile; q: the queries, or, if wider than a slice, pointers to their rows."""
     if DP > SD:
         e = product(q, k + at * (sks * UNIT), valid, inside, D, SD, PRECISION)
     else:
@@ -57,7 +57,7 @@ def _wanted(
     R: tl.constexpr, RP: tl.constexpr, SR: tl.constexpr, UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dO·v of a tile, likewise."""
+    """dO·v of a tile; do likewise."""
     if RP > SR:
         wish = product(do, v + at * (svs * UNIT), valid, inside, R, SR, PRECISION)
     else:
@@ -68,7 +68,7 @@ def _wanted(
 
 @triton.jit
 def _pulled(do, out, valid, R: tl.constexpr, SR: tl.constexpr):
-    """dO·context of rows too wide to be held, by the slice."""
+    """dO·context of rows too wide to be held, slice by slice."""
     total = tl.zeros([do.shape[0]], tl.float32)
     for start in range(0, R, SR):
         r = start + tl.arange(0, SR)
@@ -85,7 +85,7 @@ def _walk(
     SD: tl.constexpr, SR: tl.constexpr, UNIT: tl.constexpr, SOME: tl.constexpr, GAIN: tl.constexpr,
     DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Over single keys: the gradients of a tile of queries and of their peaks."""
+    """Loop over single keys: the gradients of a tile of queries and of their peaks."""
     lane = tl.arange(0, BN)
     for start in range(begin, end, BN):
         s = start + lane
@@ -120,7 +120,7 @@ def _far(
     SD: tl.constexpr, SR: tl.constexpr, UNIT: tl.constexpr, DROP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Over blocks that stand as one key each: the gradient of a tile of queries."""
+    """Loop over blocks that stand for one key each: the gradient of a tile of queries."""
     for start in range(0, N, BN):
         j = start + tl.arange(0, BN)
         inside = j < N
@@ -154,7 +154,7 @@ def _of_queries(
     STOPS: tl.constexpr, SOME: tl.constexpr, GAIN: tl.constexpr, DROP: tl.constexpr,
     GAPS: tl.constexpr, RUNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of BM queries of one head: dq, or SD of its width, the gradient of the peak, and
+    """One tile of BM queries of one head: dq (or SD of its width), the gradient of the peak, and
     dO·context."""
     tiles = (T + BM - 1) // BM
     which = tl.program_id(0) // tiles
@@ -242,9 +242,9 @@ def _touching(
     CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, BLOCKS: tl.constexpr,
     ORDERED: tl.constexpr, RISING: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
-    """The ranks of the queries that may see a key from `begin` to before `end`, from and to."""
+    """The range of ranks whose queries may see a key from `begin` to before `end`."""
     low, high = 0, T
-    if ORDERED:  # one place more on either side, since centres were rounded down
+    if ORDERED:  # centres were rounded down: one more on either side
         low = below(ranked, T, tl.maximum(begin - radius - 1, 0) >> shift)
         high = below(ranked, T, (tl.minimum(end + radius + 1, S) >> shift) + 1)
     elif RISING:
@@ -275,8 +275,8 @@ def _of_keys(
     STOPS: tl.constexpr, SOME: tl.constexpr, GAIN: tl.constexpr, DROP: tl.constexpr,
     GAPS: tl.constexpr, RISING: tl.constexpr, FAR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One tile of BN keys (FAR: of blocks) of one group, over all heads that share it; of wide
-    ones SD of the keys' width and SR of the values'."""
+    """One tile of BN keys (FAR: of blocks) of one group, over all heads that share it. Wide keys
+    and values are cut: SD of the keys' width, SR of the values'."""
     count = N if FAR else S
     tiles = (count + BN - 1) // BN
     which = tl.program_id(0) // tiles
@@ -328,7 +328,7 @@ def _of_keys(
             high = tl.where(start < limit, high, low)
         head = (b * H + h).to(tl.int64)
         of_q, of_do = offset(b, h, sqb, sqh, UNIT), offset(b, h, sdb, sdh, UNIT)
-        # Whose rows come next is known a tile ahead: they can be fetched without waiting for it.
+        # The next tile's queries are looked up one tile ahead, so that their rows are prefetched.
         ahead = whom(low + tl.arange(0, BM), order + of_centre, high, ORDERED)
         for i in range(low, high, BM):
             rank = i + tl.arange(0, BM)

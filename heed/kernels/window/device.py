@@ -6,16 +6,16 @@ import triton.language as tl
 
 @triton.jit
 def offset(batch, head, stride_batch, stride_head, UNIT: tl.constexpr):
-    """Where a head begins, in elements: 64 bits, since a tensor may hold more than 2³¹ of them.
+    """The offset of a head in elements: 64 bits, since a tensor may have more than 2³¹ of them.
 
-    Strides come divided by UNIT, which tells the compiler how far loads are aligned.
+    Strides are divided by UNIT, which tells the compiler how far loads are aligned.
     """
     return (batch.to(tl.int64) * stride_batch + head.to(tl.int64) * stride_head) * UNIT
 
 
 @triton.jit
 def part(rows, inside, n, N: tl.constexpr):
-    """Some of the width of rows that begin where `rows` says.    -> rows by n"""
+    """A slice of the rows that `rows` points to.    -> rows by n"""
     return tl.load(rows[:, None] + n[None, :], mask=inside[:, None] & (n < N)[None, :], other=0)
 
 
@@ -23,7 +23,7 @@ def part(rows, inside, n, N: tl.constexpr):
 def product(
     x, y, inside_x, inside_y, N: tl.constexpr, SLICE: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """x·y of rows too wide to be held: they begin where `x` and `y` say, and meet by the slice."""
+    """x·y of rows too wide to be held, slice by slice; `x` and `y` point to them."""
     total = tl.zeros([x.shape[0], y.shape[0]], tl.float32)
     for start in range(0, N, SLICE):
         n = start + tl.arange(0, SLICE)
@@ -34,7 +34,7 @@ def product(
 
 @triton.jit
 def touched(place, half, block):
-    """The keys of all blocks that a window around each place touches, from and to."""
+    """The range of keys of all blocks that the window around each position touches."""
     begin = tl.maximum(place - half, 0) // block * block
     end = (tl.maximum(place + half, 0) // block + 1) * block
     return begin, tl.where(place + half < 0, 0, end)
@@ -42,9 +42,9 @@ def touched(place, half, block):
 
 @triton.jit
 def near(centre, radius, S):
-    """The keys with |s - centre| <= radius, from and to, exactly as float32 compares them.
+    """The range of keys with |s - centre| <= radius, exactly as float32 compares them.
 
-    Rounding can move an edge by one from where whole numbers would put it, so both are probed.
+    Rounding can move an edge by one, so both edges are tested.
     """
     wide = radius.to(tl.float32)
     inside = tl.where(centre == centre, centre, 0.0)
@@ -62,9 +62,9 @@ def interval(
     place, exists, centre, stop, half, radius, block, S,
     CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """The keys each query sees one by one: from `begin` to before `end`.
+    """The range of keys each query sees one by one: from `begin` to before `end`.
 
-    A row that sees none gets an interval that widens no tile: from S to 0.
+    A row that sees none gets the range S to 0, which does not widen its tile.
     """
     begin = tl.zeros_like(place)
     end = begin + stop
@@ -84,7 +84,7 @@ def interval(
 
 @triton.jit
 def whom(rank, order, T, ORDERED: tl.constexpr):
-    """Which queries have these ranks."""
+    """The queries of these ranks."""
     if ORDERED:
         return tl.load(order + rank, mask=rank < T, other=0).to(tl.int32)
     return rank
@@ -95,7 +95,7 @@ def queries(
     t, valid, centre, S, limit, first, half, radius, block,
     CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """Where these queries stand, from where to where they see."""
+    """The positions of these queries, and the range of keys each sees."""
     c = 0.0
     if NEAR:
         c = tl.load(centre + t, mask=valid, other=0.0)
@@ -106,16 +106,16 @@ def queries(
 
 @triton.jit
 def several_runs(lo, hi, S):
-    """Whether a tile's intervals may leave keys between them unseen: 1, or 0 if they all meet."""
+    """1 if there may be unseen keys between the ranges of a tile, 0 if all ranges meet."""
     some = lo < hi
     return (tl.max(tl.where(some, lo, 0)) > tl.min(tl.where(some, hi, S))).to(tl.int32)
 
 
 @triton.jit
 def last_of_run(lo, hi):
-    """Where the keys that a tile sees stop for a while: each `end` that no other interval covers.
+    """Which ranges end a run of keys: those whose `end` no other range covers.
 
-    A key in between may hold NaN, of which not even zero times may be taken: it is not visited.
+    Keys between runs are skipped: they may hold NaN, and zero times NaN is NaN.
     """
     covered = (lo[None, :] <= hi[:, None]) & (hi[None, :] > hi[:, None])
     return (hi > 0) & (tl.max(covered.to(tl.int32), 1) == 0)
@@ -129,15 +129,15 @@ def run_end(begin, end, hi, last):
 
 @triton.jit
 def next_run(at, S, lo):
-    """Where the next run starts after one that ended at `at`; S: nowhere."""
+    """The start of the next run after one that ended at `at`; S: none."""
     return tl.min(tl.where(lo >= at, lo, S))
 
 
 @triton.jit
 def far_seen(j, place, opens, half, block):
-    """Whether a query sees a block as one: it is open, and the query's window does not touch it.
+    """Whether a query sees a block as one key: open, and not touched by the query's window.
 
-    Blocks and queries along axes of their own, here as below.
+    Blocks and queries have axes of their own, here and below.
     """
     low, high = touched(place, half, block)
     return ((j * block >= high) | ((j + 1) * block <= low)) & (opens <= place)
@@ -145,7 +145,7 @@ def far_seen(j, place, opens, half, block):
 
 @triton.jit
 def mixed(x):
-    """32 bits, thoroughly stirred: the finaliser of MurmurHash3 (Appleby 2011)."""
+    """A 32-bit hash: the finaliser of MurmurHash3 (Appleby 2011)."""
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13)) * 0xC2B2AE35
     return x ^ (x >> 16)
@@ -153,9 +153,9 @@ def mixed(x):
 
 @triton.jit
 def kept(seed, row, column, threshold):
-    """Whether dropout keeps a weight: a number drawn from seed, query and key is large enough.
+    """Whether dropout keeps a weight, by a hash of seed, query and key.
 
-    row: of all B·H·T queries.  column: the key; blocks count on after the last key.
+    row: among all B·H·T queries.  column: the key; blocks are numbered after the last key.
     """
     of_row = mixed(row.to(tl.uint32) ^ seed.to(tl.uint32))
     of_row = mixed(of_row + (seed >> 32).to(tl.uint32))
@@ -172,7 +172,7 @@ def bell(s, peak, rate):
 
 @triton.jit
 def below(ranked, T, x, WIDTH: tl.constexpr = 128):
-    """How many of T rising numbers are below x: a look at every T/128th, then at what is left."""
+    """How many of T ascending numbers are below x, by a search every T/128th first."""
     lane = tl.arange(0, WIDTH)
     stride = (T + WIDTH - 1) // WIDTH
     at = lane * stride

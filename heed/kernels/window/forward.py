@@ -30,7 +30,7 @@ RUN_TIME = (
 
 @triton.jit
 def _softmax(e, m, l):
-    """One more tile of energies (base 2) in a running softmax: weights, decay, maximum, sum."""
+    """Add a tile of energies (base 2) to a running softmax: weights, decay, maximum, sum."""
     top = tl.maximum(m, tl.max(e, 1))
     safe = tl.where(top == float("-inf"), 0.0, top)
     w = tl.exp2(e - safe[:, None])
@@ -44,7 +44,7 @@ def _compared(
     D: tl.constexpr, DP: tl.constexpr, SD: tl.constexpr, UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """q·k of a tile; q: the queries, or, where they are wider than a slice, where they begin."""
+    """q·k of a tile; q: the queries, or, if wider than a slice, pointers to their rows."""
     if DP > SD:
         e = product(q, k + s * (sks * UNIT), valid, inside, D, SD, PRECISION)
     else:
@@ -63,7 +63,7 @@ def _walk(
     SD: tl.constexpr, UNIT: tl.constexpr, SOME: tl.constexpr, GAIN: tl.constexpr,
     DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Single keys, from `begin` to `end`."""
+    """Loop over single keys, from `begin` to `end`."""
     lane = tl.arange(0, BN)
     for start in range(begin, end, BN):
         s = start + lane
@@ -93,7 +93,7 @@ def _far(
     BN: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, R: tl.constexpr, RP: tl.constexpr,
     SD: tl.constexpr, UNIT: tl.constexpr, DROP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Blocks that stand as one key each, after the last single key."""
+    """Loop over blocks that stand for one key each, after the last single key."""
     for start in range(0, N, BN):
         j = start + tl.arange(0, BN)
         inside = j < N
@@ -189,7 +189,7 @@ def _forward(
             PRECISION,
         )  # fmt: skip
 
-    acc = acc / tl.where(l == 0.0, 1.0, l)[:, None]  # who sees nothing gets exactly nothing
+    acc = acc / tl.where(l == 0.0, 1.0, l)[:, None]  # a query that sees nothing gets exactly zero
     at = row[:, None] * R + r[None, :]
     stored = valid[:, None] if R == RP else valid[:, None] & (r < R)[None, :]
     tl.store(out + at, acc.to(out.dtype.element_ty), mask=stored)
@@ -198,7 +198,7 @@ def _forward(
 
 @triton.jit(do_not_specialize=("T", "S", "shift"))
 def _keys(centre, keys, T, S, shift, BLOCK: tl.constexpr):
-    """What to sort queries by: their centres as whole numbers, without the last bits."""
+    """The sort key of queries: their centres as integers, without the last bits."""
     rank = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     at = tl.program_id(0).to(tl.int64) * T + rank
     c = tl.load(centre + at, mask=rank < T, other=0.0)
@@ -207,10 +207,10 @@ def _keys(centre, keys, T, S, shift, BLOCK: tl.constexpr):
 
 
 def ordered(centre: Tensor, S: int) -> tuple[Tensor, Tensor]:
-    """The queries of every head by rising centre: which they are, and what they were sorted by.
+    """The queries of every head sorted by centre, and their sort keys.
 
-    Neighbours in this order have windows that overlap, so that a tile of them touches few keys
-    wherever each query looks. Two bytes each are sorted in half the time of four.
+    Neighbours in this order have overlapping windows, so a tile of them touches few keys
+    wherever each query looks. Sorting two bytes takes half the time of four.
     """
     keys = torch.empty(centre.shape, dtype=torch.int16, device=centre.device)
     rows, T = centre.shape[0] * centre.shape[1], centre.shape[2]

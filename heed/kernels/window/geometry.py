@@ -14,16 +14,16 @@ from heed.kernels.window.tuned import SLICE
 
 @dataclass(slots=True, eq=False)
 class Geometry:
-    """Which keys each query sees, and how much they count; every tensor may be missing.
+    """Which keys each query sees, and their gain; every tensor may be missing.
 
     Windows are fixed (|s - place| <= half), near a centre (|s - centre| <= radius), or the blocks
     that a fixed window touches, beside which all other blocks stand as one key each.
     """
 
     centre: Tensor | None  # B|1 H|1 T float32
-    order: Tensor | None  # the queries by rising centre  B|1 H|1 T int64
-    ranked: Tensor | None  # what they were sorted by  B|1 H|1 T int16
-    peak: Tensor | None  # where the gain is one  B|1 H|1 T float32
+    order: Tensor | None  # the queries sorted by centre  B|1 H|1 T int64
+    ranked: Tensor | None  # their sort keys  B|1 H|1 T int16
+    peak: Tensor | None  # the centre of the gain  B|1 H|1 T float32
     stop: Tensor | None  # one past the last key that exists  B|1 int32
     exists: Tensor | None  # which keys exist  B|1 S bool
     opens: Tensor | None  # the place from which a block is seen  B|1 N int32

@@ -24,7 +24,7 @@ _BITS = 0xFFFFFFFF
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """32 bits, thoroughly stirred: the finaliser of MurmurHash3 (Appleby 2011)."""
+    """A 32-bit hash: the finaliser of MurmurHash3 (Appleby 2011)."""
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _BITS
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _BITS
     return x ^ (x >> 16)

@@ -1,8 +1,8 @@
-"""One query a head, which has its window to itself: each key and value is read once, whole.
+"""One query per head, with a window of its own: each key and value is read once.
 
-There is no tile of queries to fill, so nothing is a product of matrices, and rows of any width fit:
-a wide one leaves room for fewer keys at a time. Gradients of keys and values are outer products of
-one query with one row of numbers, de and the weights it used, which is all that is handed back:
+There is no tile of queries, so matrix products do not help, and rows of any width fit: wider ones
+leave room for fewer keys at a time. Gradients of keys and values are outer products of one query
+with one row of numbers, de and the weights; only those rows are returned:
 
     dk = Σ_h de_h ⊗ q_h      dv = Σ_h a_h g_h ⊗ dO_h
 """
@@ -30,7 +30,7 @@ def _sees(
     which, centre, stop, scb, sch, stb, H, S, first, half, radius,
     CAUSAL: tl.constexpr, FIXED: tl.constexpr, NEAR: tl.constexpr, STOPS: tl.constexpr,
 ):  # fmt: skip
-    """Which row and head this is, and from where to where it sees."""
+    """The row and head of a program, and the range of keys that its query sees."""
     b, h = which // H, which % H
     limit = S
     if STOPS:
@@ -45,7 +45,7 @@ def _sees(
 
 @triton.jit
 def _some(s, end, exists, SOME: tl.constexpr):
-    """Which of these keys are seen."""
+    """Which of these keys are visible."""
     ok = s < end
     if SOME:
         ok = ok & (tl.load(exists + s, mask=ok, other=0) != 0)
@@ -54,7 +54,7 @@ def _some(s, end, exists, SOME: tl.constexpr):
 
 @triton.jit
 def _rows(x, s, ok, step, n, N: tl.constexpr, UNIT: tl.constexpr):
-    """Whole rows of keys or values that are seen; of others not a number is read."""
+    """Rows of the visible keys or values; nothing is read of hidden ones."""
     at = x + s.to(tl.int64)[:, None] * (step * UNIT) + n[None, :]
     return tl.load(at, mask=ok[:, None] & (n < N)[None, :], other=0.0).to(tl.float32)
 
@@ -102,7 +102,7 @@ def _forward(
         if DROP:
             w = tl.where(kept(drawn, which, s, threshold), w * boost, 0.0)
         acc = acc * tl.sum(decay, 0) + tl.sum(w[:, None] * values, 0)
-    l = tl.where(l == 0.0, 1.0, l)  # who sees nothing gets exactly nothing
+    l = tl.where(l == 0.0, 1.0, l)  # a query that sees nothing gets exactly zero
     at = which.to(tl.int64)
     acc = acc / tl.sum(l, 0)
     tl.store(out + at * R + r, acc.to(out.dtype.element_ty), mask=r < R)
@@ -111,7 +111,7 @@ def _forward(
 
 @triton.jit
 def _weights(keys, asked, ok, scale, norm):
-    """Of some keys, from the log-sum."""
+    """The weights of some keys, from the stored log-sum."""
     e = tl.sum(keys * asked[None, :], 1) * scale
     return tl.exp2(tl.where(ok, e - norm, float("-inf")))
 
@@ -121,7 +121,7 @@ def _wanted(
     values, wish, ok, a, s, top, rate, drawn, which, threshold, boost,
     GAIN: tl.constexpr, DROP: tl.constexpr,
 ):  # fmt: skip
-    """The weights that were used, the gradients of those that were not yet, and the way to go."""
+    """The final weights, the gradients of those before dropout and gain, distances to the peak."""
     da = tl.where(ok, tl.sum(values * wish[None, :], 1), 0.0)
     w, away = a, a
     if DROP:
@@ -143,11 +143,11 @@ def _backward(
     STOPS: tl.constexpr, SOME: tl.constexpr, GAIN: tl.constexpr, DROP: tl.constexpr,
     EXACT: tl.constexpr,
 ):  # fmt: skip
-    """dq and the gradient of the peak of one query; de and the weights it used, zero elsewhere.
+    """dq and the gradient of the peak for one query; de and the final weights, zero elsewhere.
 
-    A wide query is nearly sure of one key: da - Σ a da is then next to nothing, and the rounding of
-    dO·out, or of a large log-sum, would be all there is of it. EXACT sums the weights and a da
-    first, and meets each key twice.
+    The weights of a wide query are nearly one-hot: da - Σ a da is then tiny, and the rounding of
+    dO·out, or of a large log-sum, could exceed it. EXACT first sums the weights and a da, reading
+    each key twice.
     """
     which = tl.program_id(0)
     b, h, begin, end = _sees(
@@ -217,7 +217,7 @@ def _backward(
 
 
 def serves(q: Tensor, see: Geometry) -> bool:
-    """Whether queries come one a head, and see single keys alone."""
+    """Whether each head has one query, and windows have single keys only."""
     return q.shape[2] == 1 and not see.block
 
 

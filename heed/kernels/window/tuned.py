@@ -44,5 +44,5 @@ def tile(task: str, dtype: torch.dtype, width: int) -> Tile:
 
 
 def row(width: int) -> tuple[int, int]:
-    """Keys that a single query meets at a time, and warps: as many numbers in flight as fit."""
+    """Keys that a single query reads at a time, and warps: as many loads in flight as fit."""
     return max(1, min(32, 8192 // width)), 4 if width <= 1024 else 8
