@@ -1,4 +1,4 @@
-"""What every test relies on: a known seed, patient property tests, a GPU where one is asked for."""
+"""What every test relies on: a fixed seed, no deadlines for property tests, a GPU if asked for."""
 
 import os
 import signal
@@ -9,19 +9,19 @@ import hypothesis
 import pytest
 import torch
 
-# The first call of a mechanism can be far slower than the next, so a deadline only finds noise.
+# The first call of a mechanism can be far slower than the next, so a deadline would fail at random.
 hypothesis.settings.register_profile("heed", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("heed")
 
-# What tests start in processes of their own is this checkout, whichever is installed.
+# Processes that tests start import this checkout, whichever heed is installed.
 ROOT = str(Path(__file__).resolve().parents[1])
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
 
-# Without a GPU, Triton's interpreter runs the kernels; it must be told before it is imported.
+# Without a GPU, Triton's interpreter runs the kernels; it must be chosen before Triton is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# A machine that runs the tests in the background ignores SIGINT, and so would all they start.
+# A machine that runs the tests in the background ignores SIGINT, and processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def seed() -> Iterator[None]:
-    """Each test draws the same numbers, whichever worker runs it and whatever ran before."""
+    """Each test draws the same numbers, whichever worker runs it and in whatever order."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(0)
         yield
@@ -53,7 +53,7 @@ def seed() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def room(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a test took of a GPU, other workers may have after it."""
+    """Free the GPU memory of a test, since other workers may need it."""
     yield
     if request.node.get_closest_marker("gpu"):
         torch.cuda.empty_cache()

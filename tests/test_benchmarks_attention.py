@@ -1,4 +1,4 @@
-"""benchmarks/attention.py: every case runs, a wrong result has no speed, a page keeps its prose."""
+"""benchmarks/attention.py: every case runs, a wrong result is not timed, a page keeps its prose."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ BUDGET = 1e-3
 
 @pytest.fixture(autouse=True)
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The benchmark is a script: what is beside it can be imported."""
+    """The benchmark as a module; as for a script, the files beside it can be imported."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
 
 
@@ -27,13 +27,13 @@ def section(name: str) -> ModuleType:
 
 
 def cases(name: str) -> list[Any]:
-    """The tiny cases of a section, nothing of them compiled, which would take seconds each."""
+    """The tiny cases of a section, without compilation, which would take seconds each."""
     found = section(name).cases("cpu", True)
     return [dataclasses.replace(case, compiled=False) for case in found]
 
 
 def broken(case: Any, spoil: Callable[[Any], Any]) -> Any:
-    """The case with what heed gives it spoilt."""
+    """The case with heed's result spoilt."""
 
     def make() -> Any:
         work = case.make()
@@ -88,7 +88,7 @@ SPOILT = {
 
 @pytest.mark.parametrize("said", SPOILT)
 @pytest.mark.parametrize("name", SECTIONS)
-def test_a_wrong_result_has_no_speed(name: str, said: str) -> None:
+def test_a_wrong_result_is_not_timed(name: str, said: str) -> None:
     from _attention.cases import Wrong
 
     with pytest.raises(Wrong, match=said):
@@ -96,7 +96,7 @@ def test_a_wrong_result_has_no_speed(name: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["entropy", "received", "map", "spread", "place"])
-def test_a_wrong_statistic_has_no_speed(field: str) -> None:
+def test_a_wrong_statistic_is_not_timed(field: str) -> None:
     from _attention.cases import Wrong
 
     def spoil(seen: Any) -> Any:
@@ -109,7 +109,7 @@ def test_a_wrong_statistic_has_no_speed(field: str) -> None:
         measured("inside", broken(cases("inside")[0], spoil))
 
 
-def test_a_rival_that_cannot_do_it_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rival_that_cannot_serve_a_case_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     case = cases("dot")[0]
 
     def make() -> Any:
@@ -128,7 +128,7 @@ def test_a_rival_that_cannot_do_it_is_left_out(capsys: pytest.CaptureFixture[str
 
 
 def report() -> Any:
-    """Figures such as a run finds."""
+    """Figures as a run gives them."""
     from _attention.cases import BOTH, FORWARD, Row
     from _attention.table import Report
 
@@ -147,7 +147,7 @@ def report() -> Any:
     return Report("cpu", "a machine", rows, {"local": ["linear"]})
 
 
-def test_aims_are_judged_by_the_figures() -> None:
+def test_goals_are_judged_by_the_figures() -> None:
     from _attention.cases import barely_slower, faster, leaner, within
 
     row = report().rows[0]
@@ -160,14 +160,14 @@ def test_aims_are_judged_by_the_figures() -> None:
     assert not barely_slower("SDPA", 0.03, 3e-6).met(row)
 
 
-def test_figures_survive_being_saved() -> None:
+def test_figures_can_be_saved_and_read() -> None:
     from _attention.table import Report
 
     again = Report.of(json.loads(json.dumps(report().saved())))
     assert [row.seconds for row in again.rows] == [row.seconds for row in report().rows]
 
 
-def test_the_page_keeps_its_prose(tmp_path: Path) -> None:
+def test_a_page_keeps_its_prose(tmp_path: Path) -> None:
     from _attention.table import write
 
     page = tmp_path / "performance.md"
@@ -189,7 +189,7 @@ def test_the_page_keeps_its_prose(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == written
 
 
-def test_a_page_without_a_place_is_refused(tmp_path: Path) -> None:
+def test_a_page_without_a_place_for_figures_is_refused(tmp_path: Path) -> None:
     from _attention.table import write
 
     (tmp_path / "performance.md").write_text("nothing\n", encoding="utf-8")
@@ -197,7 +197,7 @@ def test_a_page_without_a_place_is_refused(tmp_path: Path) -> None:
         write(report(), tmp_path)
 
 
-def test_the_command_fails_where_a_case_is_wrong(
+def test_the_command_fails_if_a_case_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import attention

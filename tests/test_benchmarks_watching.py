@@ -1,4 +1,4 @@
-"""benchmarks/watching.py: what heed says is compared before it is timed, and a page is written."""
+"""benchmarks/watching.py: results are compared before they are timed, and a page is written."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ def run(watching: ModuleType, monkeypatch: pytest.MonkeyPatch, *more: str) -> No
     watching.main()
 
 
-def test_compared_timed_and_written(
+def test_cases_are_compared_timed_and_written(
     watching: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -63,7 +63,7 @@ def test_compared_timed_and_written(
 
 
 @pytest.mark.parametrize("name", ["entropy", "place", "received", "rows"])
-def test_a_wrong_statistic_has_no_speed(
+def test_a_wrong_statistic_is_not_timed(
     watching: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     right = watching.watched
@@ -79,7 +79,7 @@ def test_a_wrong_statistic_has_no_speed(
         run(watching, monkeypatch)
 
 
-def test_other_faults_are_not_taken_for_too_little_memory(watching: Any) -> None:
+def test_other_errors_are_not_taken_for_lack_of_memory(watching: Any) -> None:
     def fault() -> None:
         raise RuntimeError("sizes differ")
 

@@ -1,4 +1,4 @@
-"""What goes wrong is said in the user's words."""
+"""Error messages are in the user's words."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from heed.errors import HeedError, NotFormed, Refused, ShapeError, UnknownName
     ("kind", "builtin"),
     [(ShapeError, ValueError), (Refused, ValueError), (NotFormed, RuntimeError)],
 )
-def test_an_error_is_heeds_own_and_also_a_familiar_kind(
+def test_errors_are_heed_errors_and_a_built_in_kind(
     kind: type[HeedError], builtin: type[Exception]
 ) -> None:
     error = kind("say what to do")
@@ -44,11 +44,11 @@ def test_a_name_near_to_none_gets_the_whole_list() -> None:
 
 
 @pytest.mark.parametrize("name", [None, 3, ("a",)])
-def test_a_name_that_is_no_string_is_still_named(name: object) -> None:
+def test_a_name_that_is_not_a_string_is_shown(name: object) -> None:
     assert f"'{name}'" in str(UnknownName("need", name, ["context"]))
 
 
-def test_an_unknown_name_reads_as_a_sentence_not_as_a_key() -> None:
+def test_an_unknown_name_reads_as_a_sentence() -> None:
     """A bare KeyError would print its message in quotes."""
     assert not isinstance(UnknownName("need", "x", ["y"]), KeyError)
     assert str(UnknownName("need", "x", ["y"])).startswith("no need")

@@ -1,7 +1,7 @@
-"""Imports point one way between the rooms of heed, and importing heed stays light.
+"""Rooms of heed may import only certain others, and importing heed loads little.
 
-The floor plan below is the one that CONTRIBUTING.md prints. Every import counts, wherever it
-stands: at the top, inside a function, under TYPE_CHECKING, or as a literal name given to importlib.
+The floor plan below is the one that CONTRIBUTING.md prints. Every import counts: at the top, inside
+a function, under TYPE_CHECKING, or as a literal name passed to importlib.
 """
 
 import ast
@@ -40,7 +40,7 @@ BEHIND_THE_DOOR = {"attention", "kernels", "running"}
 
 
 def reaches(room: str) -> set[str]:
-    """Every room that can be arrived at from this one along the arrows."""
+    """Every room that can be reached from this one along the arrows."""
     found: set[str] = set()
     ahead = [room]
     while ahead:
@@ -51,8 +51,8 @@ def reaches(room: str) -> set[str]:
 
 
 def allowed(room: str) -> set[str]:
-    """What a room may import: itself, what all share, its arrows, and for rooms above attention
-    the public names of `heed`, which they may use as any user does."""
+    """What a room may import: itself, the shared modules, the rooms its arrows reach, and, above
+    attention, the public names of `heed`, as any user does."""
     if room == DOOR:
         return SHARED | BEHIND_THE_DOOR | {DOOR}
     if room in SHARED:
@@ -77,7 +77,7 @@ def dynamic_import(call: ast.Call) -> str | None:
 
 
 def imported(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything of heed that the source of `module` imports."""
+    """Line and full name of every import from heed in the source of `module`."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -85,7 +85,8 @@ def imported(source: str, module: str, is_package: bool) -> Iterator[tuple[int, 
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            # `from heed import errors` names a module; `from heed import Attention` the door.
+            # `from heed import errors` imports a module; `from heed import Attention` a public
+            # name.
             is_module = {*MAY_IMPORT, *SHARED}.__contains__
             names = [
                 f"{DOOR}.{alias.name}" if base == DOOR and is_module(alias.name) else base
@@ -101,7 +102,7 @@ def imported(source: str, module: str, is_package: bool) -> Iterator[tuple[int, 
 
 
 def trespasses(source: str, module: str, is_package: bool = False) -> list[str]:
-    """One line for each import in the source that goes against the floor plan."""
+    """One line for each import in the source that violates the floor plan."""
     room = room_of(module)
     if room not in {DOOR, *SHARED, *MAY_IMPORT}:
         return [f"{module}: {room} is not on the floor plan"]
@@ -132,7 +133,7 @@ def test_imports_follow_the_floor_plan() -> None:
     assert trespasses_under(ROOT) == []
 
 
-def test_the_arrows_have_no_circle() -> None:
+def test_the_arrows_have_no_cycle() -> None:
     assert [room for room in MAY_IMPORT if room in reaches(room)] == []
 
 
@@ -157,7 +158,7 @@ def test_the_arrows_have_no_circle() -> None:
         ("heed.utils", "import math"),
     ],
 )
-def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
+def test_a_forbidden_import_is_found(module: str, source: str) -> None:
     assert len(trespasses(source, module)) == 1
 
 
@@ -191,7 +192,7 @@ def write_tree(root: Path, files: dict[str, str]) -> None:
         path.write_text(source, "utf-8")
 
 
-def test_a_trespass_in_a_tree_is_found(tmp_path: Path) -> None:
+def test_a_violation_in_a_tree_is_found(tmp_path: Path) -> None:
     write_tree(
         tmp_path,
         {
@@ -207,7 +208,7 @@ def test_a_trespass_in_a_tree_is_found(tmp_path: Path) -> None:
     ]
 
 
-# Run in a fresh interpreter. Prints the packages and the settings that `import heed` changed.
+# Run in a fresh interpreter: prints the packages and the settings that `import heed` changed.
 IMPORT_HEED = """
 import json, logging, os, random, sys, warnings
 import numpy, torch
@@ -248,11 +249,11 @@ def import_heed(root: Path) -> dict[str, list[str]]:
     return report
 
 
-def test_importing_heed_needs_torch_and_numpy_alone_and_sets_nothing() -> None:
+def test_importing_heed_loads_torch_and_numpy_only_and_changes_no_setting() -> None:
     assert import_heed(ROOT) == {"new": [], "changed": []}
 
 
-def test_a_heavy_import_is_seen(tmp_path: Path) -> None:
+def test_a_heavy_import_is_found(tmp_path: Path) -> None:
     source = "import rich, torch\ntorch.manual_seed(1)"
     write_tree(tmp_path, {"heed/__init__.py": source})
     report = import_heed(tmp_path)

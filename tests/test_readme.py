@@ -1,4 +1,4 @@
-"""What README and docs say is so: their Python runs as printed, the table is the catalogue."""
+"""The Python in README and docs runs as printed, and the table of parts is the catalogue."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ PAGES = [README, *sorted(ROOT.glob("docs/*.md"))]
 
 
 def python_of(markdown: str) -> str:
-    """The Python blocks alone, on the lines where they stand, so that a traceback points there."""
+    """The Python blocks alone, on their own lines, so that a traceback points to the right one."""
     inside = False
     lines = []
     for line in markdown.splitlines():

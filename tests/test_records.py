@@ -18,22 +18,22 @@ def record(**more: object) -> Attended:
 
 
 @pytest.mark.parametrize(("field", "cure"), [("weight", "weight"), ("energy", "energy")])
-def test_what_was_not_formed_says_how_to_ask_for_it(field: str, cure: str) -> None:
+def test_a_field_that_was_not_formed_says_how_to_ask_for_it(field: str, cure: str) -> None:
     with pytest.raises(NotFormed, match=f'not formed; ask for them: .*need="{cure}"'):
         getattr(record(), field)
 
 
-def test_the_cure_in_the_message_works() -> None:
+def test_the_fix_in_the_message_works() -> None:
     attend, x = heed.Attention("dot", query=4), torch.randn(2, 3, 4)
     seen = attend(x)
     with pytest.raises(HeedError):
         _ = seen.mass
     assert attend(x, need="weight").weight.shape == (2, 1, 3, 3)
     assert attend(x, need="energy").energy.shape == (2, 1, 3, 3)
-    assert attend(x, need="energy").weight.shape == (2, 1, 3, 3)  # each includes those before it
+    assert attend(x, need="energy").weight.shape == (2, 1, 3, 3)  # needs include lesser ones
 
 
-def test_a_record_is_no_tuple_and_says_what_it_has() -> None:
+def test_a_record_is_not_a_tuple_and_lists_its_fields() -> None:
     seen = heed.attend(*(torch.randn(1, 2, 3, 4) for _ in range(3)))
     with pytest.raises(Refused, match=r"no tuple: seen\.context"):
         seen[0]
@@ -45,15 +45,15 @@ def test_a_pointer_has_no_context_and_says_where_its_answer_is() -> None:
     seen = heed.Attention("pointer", query=4)(torch.randn(2, 3, 4))
     with pytest.raises(NotFormed, match=r"gathers none.*\.weight"):
         _ = seen.context
-    assert seen.weight.shape == (2, 1, 3, 3)  # there without being asked for
+    assert seen.weight.shape == (2, 1, 3, 3)  # formed without being asked for
 
 
-def test_mass_is_what_a_row_sums_to() -> None:
+def test_mass_is_the_sum_of_a_row() -> None:
     weight = torch.tensor([[[[0.25, 0.5], [0.0, 0.0]]]])
     assert record(weight=weight).mass.tolist() == [[[0.75, 0.0]]]
 
 
-def test_replace_changes_what_it_is_told_and_nothing_else() -> None:
+def test_replace_changes_only_the_given_fields() -> None:
     weight, energy, facts = torch.ones(1), torch.zeros(1), torch.full((1,), 3.0)
     full = record(
         weight=weight,
@@ -79,13 +79,13 @@ def test_replace_can_take_the_weights_away() -> None:
         _ = record(weight=torch.ones(1)).replace(weight=None).weight
 
 
-def test_replace_refuses_a_field_that_is_not_there() -> None:
+def test_replace_refuses_an_unknown_field() -> None:
     with pytest.raises(TypeError, match="wieght"):
         record().replace(wieght=torch.ones(1))
 
 
 @pytest.mark.parametrize("name", ["additive", "coverage/additive", "sample/dot", "mixed"])
-def test_the_records_of_single_steps_join_into_that_of_one_call(name: str) -> None:
+def test_records_of_single_steps_join_into_that_of_one_call(name: str) -> None:
     torch.manual_seed(0)
     attend, query, keys = (
         heed.Attention(name, query=4).eval(),
@@ -107,17 +107,17 @@ def test_the_records_of_single_steps_join_into_that_of_one_call(name: str) -> No
         _ = joined.energy
 
 
-def test_one_record_is_its_own_join() -> None:
+def test_joining_one_record_gives_it_back() -> None:
     one = record()
     assert Attended.join([one]) is one
 
 
-def test_a_record_takes_no_new_attributes() -> None:
+def test_a_record_refuses_new_attributes() -> None:
     with pytest.raises(AttributeError):
         record().wieght = 1  # type: ignore[attr-defined]
 
 
-def test_what_is_formed_is_in_the_repr() -> None:
+def test_the_repr_shows_what_is_formed() -> None:
     assert repr(record()) == "Attended(context=(2, 3, 4), step=3, kernel='reference')"
     told = repr(record(weight=torch.ones(2, 1, 3, 7), kernel="sdpa"))
     assert told == "Attended(context=(2, 3, 4), weight=(2, 1, 3, 7), step=3, kernel='sdpa')"
@@ -150,7 +150,7 @@ def rows_of(state: State) -> list[list[float]]:
     return [x[:, 0, 0].tolist() for x in (state.slots["past"], *inner)]
 
 
-def test_select_follows_the_rows_at_every_depth() -> None:
+def test_select_picks_rows_at_every_depth() -> None:
     state = nested().select(torch.tensor([2, 0]))
     assert rows_of(state) == [[2, 0], [2, 0], [12, 10]]
     assert state.slots["none"] is None
@@ -163,7 +163,7 @@ def test_repeat_keeps_the_copies_of_a_row_together() -> None:
     assert rows_of(state) == [[0, 0, 1, 1, 2, 2]] * 2 + [[10, 10, 11, 11, 12, 12]]
 
 
-def test_a_state_is_never_changed() -> None:
+def test_a_state_is_immutable() -> None:
     before = nested()
     before.select(torch.tensor([2]))
     before.repeat(3)
@@ -175,7 +175,7 @@ def test_a_state_is_never_changed() -> None:
 @pytest.mark.parametrize(
     "name", ["forward", "forced-forward", "monotonic", "mixture-window", "coverage", "mixed"]
 )
-def test_a_selected_state_goes_on_as_its_rows_did(name: str) -> None:
+def test_a_selected_state_continues_as_its_rows(name: str) -> None:
     attend = heed.Attention(name, query=4).eval()
     keys, first, then = torch.randn(3, 5, 4), torch.randn(3, 2, 4), torch.randn(3, 1, 4)
     memory = attend.remember(keys)
@@ -188,7 +188,7 @@ def test_a_selected_state_goes_on_as_its_rows_did(name: str) -> None:
     torch.testing.assert_close(wide.weight, whole.weight.repeat_interleave(2, 0))
 
 
-def test_a_mechanism_can_do_what_all_its_parts_can() -> None:
+def test_a_mechanism_can_do_only_what_all_its_parts_can() -> None:
     together = Claims(step=False) & Claims(heads=False) & Claims(gradient="straight-through")
     assert together == Claims(step=False, heads=False, gradient="straight-through")
     assert not together.differentiable
@@ -196,13 +196,13 @@ def test_a_mechanism_can_do_what_all_its_parts_can() -> None:
     assert Claims().differentiable
 
 
-def test_the_first_gradient_that_is_not_exact_wins() -> None:
+def test_the_first_inexact_gradient_is_reported() -> None:
     soft = Claims(gradient="score-function") & Claims()
     assert soft.gradient == (Claims() & Claims(gradient="score-function")).gradient
     assert soft.gradient == "score-function"
 
 
-def test_needs_go_from_less_to_more() -> None:
+def test_needs_are_ordered() -> None:
     assert NEEDS == ("context", "weight", "energy")
 
 
@@ -216,7 +216,7 @@ def call(visible: heed.Visible | None, sinks: int = 0, k: Tensor | None = None) 
     )  # fmt: skip
 
 
-def test_no_predicate_is_no_table() -> None:
+def test_no_predicate_means_no_table() -> None:
     assert call(None).dense_visible() is None
     assert call(None, sinks=2).dense_visible() is None
 
@@ -235,7 +235,7 @@ def test_a_table_that_does_not_fit_names_both() -> None:
         call(heed.Visible.mask(torch.ones(5, 6, dtype=torch.bool))).dense_visible()
 
 
-def test_only_what_no_query_sees_is_cleaned() -> None:
+def test_only_keys_that_no_query_sees_are_cleaned() -> None:
     poisoned = torch.ones(2, 3, 6, 5)
     poisoned[0, :, 4:] = torch.nan
     asked = call(heed.lengths([4, 6]) & heed.causal(), k=poisoned)
@@ -245,7 +245,7 @@ def test_only_what_no_query_sees_is_cleaned() -> None:
     assert torch.equal(k, v)
 
 
-def test_a_clean_call_is_left_alone() -> None:
+def test_a_call_without_hidden_keys_is_not_copied() -> None:
     asked = call(heed.lengths([4, 6]))
     asked.clean = True
     assert asked.cleaned(asked.dense_visible())[0] is asked.k
@@ -262,8 +262,8 @@ def test_a_notebook_shows_a_row_for_each_head() -> None:
     assert "(itself)" in seen._repr_html_()
 
 
-def test_what_a_notebook_shows_is_of_the_normalised_row() -> None:
-    """A row of local-p does not sum to one; its weights and its statistics must tell the same."""
+def test_a_notebook_shows_normalised_rows() -> None:
+    """A row of local-p does not sum to one; its weights and its statistics must agree."""
     attend, x = heed.Attention("local-p/general", query=4, window=2), torch.randn(1, 6, 4)
     weight = attend(x, need="weight")._repr_html_()
     said = attend(x, statistics=True)._repr_html_()

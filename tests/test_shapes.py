@@ -23,7 +23,7 @@ def test_a_disagreement_names_the_letter_and_both_shapes() -> None:
     )
 
 
-def test_the_first_owner_of_a_letter_is_named() -> None:
+def test_the_first_tensor_with_a_letter_is_named() -> None:
     with pytest.raises(ShapeError, match="a and c disagree on X"):
         check(a=(torch.zeros(2), "X"), b=(torch.zeros(3), "Y"), c=(torch.zeros(4, 3), "X Y"))
 
@@ -34,31 +34,31 @@ def test_a_letter_twice_in_one_pattern_means_a_square() -> None:
         check(m=(torch.zeros(3, 4), "N N"))
 
 
-def test_an_axis_of_no_places_is_an_axis() -> None:
+def test_an_axis_may_have_length_zero() -> None:
     assert check(k=(torch.zeros(2, 0), "B S")) == {"B": 2, "S": 0}
     with pytest.raises(ShapeError, match="disagree on S"):
         check(k=(torch.zeros(2, 0), "B S"), v=(torch.zeros(2, 1), "B S"))
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3, 4, 5)])
-def test_the_wrong_number_of_axes_is_told_with_the_shape(shape: tuple[int, ...]) -> None:
+def test_the_wrong_number_of_axes_is_reported_with_the_shape(shape: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError) as told:
         check(query=(torch.zeros(shape), "B T M"))
     assert str(told.value) == f"query must have 3 axes, B T M; it has {len(shape)}: {shape}"
 
 
 @pytest.mark.parametrize(("H", "G"), [(4, 4), (4, 2), (4, 1), (1, 1)])
-def test_heads_share_groups_evenly(H: int, G: int) -> None:
+def test_heads_are_shared_evenly_among_groups(H: int, G: int) -> None:
     check_groups(torch.zeros(2, H, 3, 5), torch.zeros(2, G, 3, 5))
 
 
 @pytest.mark.parametrize(("H", "G"), [(4, 3), (2, 4), (1, 2), (3, 0)])
-def test_heads_that_cannot_share_evenly_are_refused(H: int, G: int) -> None:
+def test_heads_that_cannot_be_shared_evenly_are_refused(H: int, G: int) -> None:
     with pytest.raises(ShapeError, match=f"H={H} heads, the keys G={G} groups"):
         check_groups(torch.zeros(2, H, 3, 5), torch.zeros(2, G, 3, 5))
 
 
-def test_a_width_is_checked_where_it_is_known() -> None:
+def test_a_known_width_is_checked() -> None:
     check_width("keys", torch.zeros(2, 3, 5), 5)
     check_width("keys", torch.zeros(2, 3, 5), None)
     with pytest.raises(ShapeError) as told:

@@ -1,4 +1,4 @@
-"""The public names of heed, pinned: adding or removing one is a decision, never an accident."""
+"""The public names of heed, pinned, so that none is added or removed by accident."""
 
 import ast
 import inspect
@@ -33,7 +33,7 @@ PUBLIC = [
 
 
 def undocumented(root: Path) -> list[str]:
-    """The modules of heed that do not say in a docstring what they are for."""
+    """The modules of heed without a docstring."""
     return [
         str(path.relative_to(root))
         for path in sorted((root / "heed").rglob("*.py"))
@@ -41,24 +41,24 @@ def undocumented(root: Path) -> list[str]:
     ]
 
 
-def test_the_public_names_are_these() -> None:
+def test_the_public_names_are_pinned() -> None:
     assert sorted(heed.__all__) == PUBLIC
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
+def test_a_public_name_exists_and_has_a_docstring(name: str) -> None:
     thing = getattr(heed, name)
-    # The attribute itself: a subclass without words of its own would inherit those of nn.Module.
+    # The attribute itself: a subclass without a docstring would inherit that of nn.Module.
     own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
     assert own
     assert own.strip()
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert undocumented(ROOT) == []
 
 
-def test_a_module_without_a_docstring_is_seen(tmp_path: Path) -> None:
+def test_a_module_without_a_docstring_is_found(tmp_path: Path) -> None:
     (tmp_path / "heed").mkdir()
     (tmp_path / "heed" / "silent.py").write_text("x = 1\n", "utf-8")
     (tmp_path / "heed" / "spoken.py").write_text('"""Words."""\n', "utf-8")

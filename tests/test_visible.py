@@ -1,4 +1,4 @@
-"""The algebra of who may look where, against naive loops over every place."""
+"""The algebra of visibility, compared with naive loops over every position."""
 
 from collections.abc import Callable
 
@@ -19,9 +19,9 @@ ASKING = torch.tensor([[0, 1, 1, 2], [3, 0, 3, 3]])
 DEVICE = torch.get_default_device()
 TABLES = torch.rand(B, H, T, S, generator=torch.Generator(DEVICE).manual_seed(0)) > 0.5
 
-Rule = Callable[[int, int, int, int], bool]  # b h t s -> may look; t and s are places
+Rule = Callable[[int, int, int, int], bool]  # b h t s -> visible; t and s are positions
 
-# The place of query t: with T < S the last query stands at the last key.
+# The position of query t: with T < S the last query is at the last key.
 AT = S - T
 
 PREDICATES: dict[str, tuple[Callable[[], Visible], Rule]] = {
@@ -68,7 +68,7 @@ def naive(rule: Rule) -> Tensor:
 
 
 @pytest.mark.parametrize("name", PREDICATES)
-def test_a_predicate_says_what_a_loop_says(name: str) -> None:
+def test_a_predicate_agrees_with_a_loop(name: str) -> None:
     make, rule = PREDICATES[name]
     assert torch.equal(dense(make()), naive(rule))
 
@@ -84,7 +84,7 @@ def test_any_two_predicates_compose(one: str, two: str) -> None:
     assert torch.equal(dense(~(f() | ~g())), ~first & second)
 
 
-def test_not_binds_before_and_before_or() -> None:
+def test_not_binds_before_and_and_before_or() -> None:
     a, b, c = heed.causal(), heed.lengths(COUNT), heed.window(1)
     x, y, z = dense(a), dense(b), dense(c)
     assert torch.equal(dense(a | b & ~c), x | (y & ~z))
@@ -105,15 +105,15 @@ def test_a_raw_table_stands_on_either_side(table: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 5), (3, 5), (5, 5), (5, 3)])
-def test_the_last_query_stands_at_the_last_key(T: int, S: int) -> None:
-    """Bottom right: with T > S the first queries stand before every key and see none."""
+def test_the_last_query_is_at_the_last_key(T: int, S: int) -> None:
+    """Bottom right: with T > S the first queries come before every key and see none."""
     seen = heed.causal().dense(places(T, S))[0, 0]
     assert torch.equal(seen, torch.ones(T, S, dtype=torch.bool).tril(S - T))
     assert seen[-1].all()
     assert torch.equal(seen.sum(-1), (torch.arange(T) + S - T + 1).clamp(0, S))
 
 
-def test_steps_taken_move_the_queries_on() -> None:
+def test_earlier_steps_shift_the_queries() -> None:
     whole = (heed.causal() & heed.window(1)).dense(places())
     for t in range(T):
         row = (heed.causal() & heed.window(1)).dense(places(1, step=t, origin=S - T))
@@ -130,7 +130,7 @@ def test_places_count_queries_and_keys() -> None:
     assert here.row(1).query.tolist() == [4]
 
 
-def test_a_row_of_places_takes_its_segment_along() -> None:
+def test_selecting_rows_of_places_selects_their_segments() -> None:
     segment = torch.tensor([[0, 1, 2], [3, 4, 5]])
     here = Places(3, 4, 0, 1, DEVICE, segment)
     row = here.row(2)
@@ -167,10 +167,10 @@ def test_near_and_gaussian_follow_a_centre() -> None:
         (~heed.causal(), False),
     ],
 )
-def test_what_is_about_keys_alone_is_known(visible: Visible, alone: bool) -> None:
+def test_predicates_on_keys_alone_are_recognised(visible: Visible, alone: bool) -> None:
     assert visible.about_keys_alone is alone
     table = dense(visible)
-    if alone:  # and then every query of a row is told the same
+    if alone:  # then every query of a row sees the same
         assert (table == table[:, :1, :1]).all()
 
 
@@ -186,7 +186,7 @@ SPLITS = {
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_the_two_halves_of_a_split_make_the_whole(name: str) -> None:
+def test_splitting_off_the_keys_loses_nothing(name: str) -> None:
     visible = SPLITS[name]
     keys, rest = visible.split()
     whole = both(keys, rest)
@@ -194,31 +194,31 @@ def test_the_two_halves_of_a_split_make_the_whole(name: str) -> None:
     assert torch.equal(dense(whole), dense(visible))
     if keys is not None:
         assert keys.about_keys_alone
-        # No key that some query sees may be lost to the half that cleans the memory.
+        # The half that cleans the memory must not hide a key that some query sees.
         assert (keys.dense(places()).expand(B, 1, 1, S) | ~dense(visible)).all()
 
 
-def test_a_split_takes_padding_out_of_a_composition() -> None:
+def test_padding_is_split_off_a_composition() -> None:
     keys, rest = (heed.causal() & heed.lengths(COUNT)).split()
     assert keys is not None
     assert torch.equal(dense(keys), dense(heed.lengths(COUNT)))
     assert rest == heed.causal()
 
 
-def test_predicates_have_no_truth() -> None:
+def test_predicates_have_no_truth_value() -> None:
     for wrong in (lambda: heed.causal() and heed.window(1), lambda: not heed.causal()):
         with pytest.raises(Refused, match="join with &"):
             wrong()
 
 
-def test_both_of_what_may_be_missing() -> None:
+def test_both_accepts_missing_predicates() -> None:
     assert both(None, None) is None
     assert both(heed.causal(), None) == heed.causal()
     assert both(None, heed.causal()) == heed.causal()
     assert both(heed.causal(), heed.window(1)) == Both(heed.causal(), heed.window(1))
 
 
-def test_rows_rearranged() -> None:
+def test_rows_can_be_rearranged() -> None:
     order = torch.tensor([1, 0, 1])
     count, table = heed.lengths(COUNT), Visible.keys(KEYS)
     for visible in (
@@ -234,7 +234,7 @@ def test_rows_rearranged() -> None:
         assert torch.equal(moved.dense(places()), want)
 
 
-def test_one_row_that_speaks_for_all_stays_so() -> None:
+def test_one_row_for_all_stays_one_row() -> None:
     order = torch.tensor([2, 0])
     for visible in (heed.lengths([2]), Visible.keys(KEYS[:1])):
         moved = visible.rearranged(lambda x: x.index_select(0, order))
@@ -262,7 +262,7 @@ def test_lengths_are_whole_numbers_one_per_row(count: Tensor | list[int]) -> Non
 
 
 @pytest.mark.parametrize("half", [-1, -7, 1.5])
-def test_a_window_is_not_negative_nor_broken(half: int) -> None:
+def test_a_window_is_a_whole_number_that_is_not_negative(half: int) -> None:
     with pytest.raises(Refused, match=f"whole number, 0 or more; got {half}"):
         heed.window(half)
 
@@ -308,7 +308,7 @@ def test_a_table_of_keys_has_two_axes(axes: int) -> None:
         Visible.keys(torch.ones((2,) * axes, dtype=torch.bool))
 
 
-def test_packed_texts_are_numbered_row_by_row() -> None:
+def test_packed_texts_are_numbered_in_each_row() -> None:
     with pytest.raises(ShapeError, match=r"B S.*B T; got \(6,\) and \(6,\)"):
         Visible.packed(TEXTS[0])
     with pytest.raises(ShapeError, match=r"got \(2, 6\) and \(1, 4\)"):
@@ -316,12 +316,12 @@ def test_packed_texts_are_numbered_row_by_row() -> None:
 
 
 @pytest.mark.parametrize("other", [None, "causal", 3, [[True]]])
-def test_what_is_no_predicate_is_refused(other: object) -> None:
+def test_operands_that_are_no_predicates_are_refused(other: object) -> None:
     with pytest.raises(Refused, match=f"got {type(other).__name__}"):
         heed.causal() & other  # type: ignore[operator]
 
 
-def test_the_base_predicate_answers_nothing() -> None:
+def test_the_base_predicate_is_abstract() -> None:
     with pytest.raises(NotImplementedError):
         Visible().dense(places())
 
@@ -350,7 +350,7 @@ MISFITS = {
 
 @pytest.mark.parametrize("mechanism", ["scaled-dot", "entmax", "local-m", "expanded-window"])
 @pytest.mark.parametrize("name", MISFITS)
-def test_a_shape_that_does_not_fit_is_named_with_what_it_meets(name: str, mechanism: str) -> None:
+def test_a_shape_that_does_not_fit_is_named_with_its_counterpart(name: str, mechanism: str) -> None:
     visible, wrong = MISFITS[name]
     q, k = torch.randn(B, H, T, 5), torch.randn(B, H, S, 5)
     with pytest.raises(ShapeError) as told:
@@ -362,7 +362,7 @@ def test_a_shape_that_does_not_fit_is_named_with_what_it_meets(name: str, mechan
     assert (wrong in given) != (wrong in met)
 
 
-def test_a_memory_names_both_shapes_too() -> None:
+def test_a_memory_names_both_shapes() -> None:
     attend = heed.Attention("dot", query=5)
     with pytest.raises(ShapeError, match=r"(?s)visible: B=3 S=6.*keys: B=2 S=6"):
         attend.remember(torch.randn(B, S, 5), visible=heed.lengths([1, 2, 3]))

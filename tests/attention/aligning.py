@@ -1,4 +1,4 @@
-"""What the tests of aligns share: a part by its name, queries to ask it, tables to hide with."""
+"""What the tests of aligns share: aligns by name, calls, and masks."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ WIDTH = 3
 
 
 def made(name: str, **options: object) -> Align:
-    """The align that goes by a name, in double precision."""
+    """The align of a name, in double precision."""
     built = heed.Attention(name, query=WIDTH, key=WIDTH, **options)
     return built.mechanism.align.double()
 
@@ -20,7 +20,7 @@ def queries(B: int, H: int, T: int) -> Tensor:
 
 
 def table(*shape: int, chance: float = 0.7) -> Tensor:
-    """Who is visible; every row sees its first place."""
+    """A random mask; every row sees its first key."""
     ok = torch.rand(shape) < chance
     ok[..., 0] = True
     return ok

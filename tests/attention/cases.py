@@ -1,4 +1,4 @@
-"""Every mechanism to be tested: all names of the catalogue, and compositions across its slots."""
+"""Every mechanism to be tested: all names of the catalogue, and combinations of their parts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ COMPOSITIONS = (
 
 NAMES = (*CATALOGUE, *COMPOSITIONS)
 
-# Small enough for gradcheck, and windows narrow enough to hide something of a short source.
+# Small enough for gradcheck, with windows narrow enough to hide keys of a short source.
 SMALL: dict[str, dict[str, Any]] = {
     "local-m": {"window": 1},
     "local-p": {"window": 2, "hidden": 3},
@@ -98,12 +98,12 @@ class Case:
 
     @property
     def draws(self) -> bool:
-        """Whether training is left to chance."""
+        """Whether training is random."""
         return bool(self.words & {"sample", "gumbel"})
 
     @property
     def T(self) -> int:
-        """How many queries it can be asked at once."""
+        """How many queries it can take at once."""
         return T if self.claims.at_once else 1
 
     @property
@@ -112,7 +112,7 @@ class Case:
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """Of queries, keys and values."""
+        """The widths of queries, keys and values."""
         if self.tied:
             return (3 * self.heads or 4,) * 3
         if self.heads:
@@ -122,7 +122,7 @@ class Case:
         return 4, key, key if score == "key-value" else 5
 
     def build(self, dtype: torch.dtype = torch.float64, **more: Any) -> Any:
-        """In training mode, unless that draws."""
+        """In training mode, unless that is random."""
         M, K, R = self.widths
         options = {**self.options, **more}
         if self.heads:
@@ -131,7 +131,7 @@ class Case:
             )
         else:
             made = heed.Attention(self.name, query=M, key=K, value=R, **options)
-        for parameter in made.parameters():  # biases and the like start at zero: hide nothing
+        for parameter in made.parameters():  # biases and the like start at zero
             torch.nn.init.uniform_(parameter, -0.9, 0.9)
         return made.to(dtype).train(not self.draws)
 
@@ -151,7 +151,7 @@ class Case:
 
 
 def claims(name: str) -> Claims:
-    """What a composition can do: what all its words can."""
+    """The abilities of a combination: those that all its parts have."""
     all_claims = Claims()
     for word in name.split("/"):
         all_claims = all_claims & CATALOGUE[word].claims
@@ -165,13 +165,13 @@ TIED = [replace(case, tied=True) for case in CASES]
 
 
 def every(cases: list[Case], **must: Any) -> pytest.MarkDecorator:
-    """Parametrise `case` over those that claim all of this."""
+    """Parametrise `case` over those with all of these abilities."""
     fit = [c for c in cases if all(getattr(c.claims, k) == x for k, x in must.items())]
     return pytest.mark.parametrize("case", fit, ids=str)
 
 
 def answers(seen: Attended) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of a record that were formed, the next step's state left out."""
+    """All tensors of a record that were formed, except the next state."""
     for name in ("_context", "_weight", "_energy", "log_prob", "entropy", "penalty"):
         x = getattr(seen, name)
         if x is not None:
@@ -179,12 +179,12 @@ def answers(seen: Attended) -> Iterator[tuple[str, Tensor]]:
 
 
 def main(seen: Attended) -> Tensor:
-    """The answer: the context, or a pointer's distribution."""
+    """The result: the context, or the distribution of a pointer."""
     return seen.weight if seen.formed.context is None else seen.context
 
 
 def flat(slot: Any) -> Iterator[Tensor]:
-    """The tensors of a state, whatever holds them."""
+    """The tensors of a state, in any nesting."""
     if isinstance(slot, Tensor):
         yield slot
     elif isinstance(slot, heed.State):
@@ -200,7 +200,7 @@ def close(got: Tensor, want: Tensor, tolerance: float = 1e-10) -> None:
 
 
 def same_record(got: Attended, want: Attended, tolerance: float = 1e-10) -> None:
-    """Everything formed, and the state, agree."""
+    """All formed tensors, and the state, agree."""
     left, right = dict(answers(got)), dict(answers(want))
     assert left.keys() == right.keys()
     for name, x in left.items():
@@ -213,7 +213,7 @@ def same_record(got: Attended, want: Attended, tolerance: float = 1e-10) -> None
 
 
 def joined(records: list[Attended]) -> Attended:
-    """The records of consecutive steps as one."""
+    """Joins the records of consecutive steps."""
     parts = [dict(answers(r)) for r in records]
     axis = {"context": 1}
     return Attended(

@@ -1,4 +1,4 @@
-"""Aligns against independent sources: torch, the entmax package, the papers' loops."""
+"""Aligns compared with independent sources: torch, the entmax package, the loops of papers."""
 
 import math
 from collections import Counter
@@ -19,7 +19,7 @@ WALKS = ("forward", "forced-forward", "monotonic")
 ALIGNS = [name for name, entry in CATALOGUE.items() if entry.slot == "align"]
 
 
-def test_softmax_is_torchs() -> None:
+def test_softmax_equals_torchs() -> None:
     energy = torch.randn(2, 3, 4, 5).double()
     torch.testing.assert_close(align.softmax(energy), energy.softmax(-1), rtol=0, atol=0)
     ok = table(2, 3, 4, 5)
@@ -34,7 +34,7 @@ SPARSE: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
 
 
 def by_row(theirs: Callable[..., Tensor], energy: Tensor, ok: Tensor) -> Tensor:
-    """The published function on the visible places of each row alone."""
+    """The published function, applied to the visible keys of each row."""
     rows = []
     for e, seen in zip(energy.flatten(0, -2), ok.flatten(0, -2), strict=True):
         weight = torch.zeros_like(e)
@@ -60,13 +60,13 @@ def compare_sparse(name: str, energy: Tensor, ok: Tensor | None) -> None:
 @pytest.mark.parametrize("masked", [False, True], ids=["open", "masked"])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 1e4])
 @pytest.mark.parametrize("name", SPARSE)
-def test_sparse_aligns_are_the_published_ones(name: str, scale: float, masked: bool) -> None:
+def test_sparse_aligns_equal_the_published_ones(name: str, scale: float, masked: bool) -> None:
     energy = torch.randn(2, 2, 6, 9) * scale
     compare_sparse(name, energy, table(2, 2, 6, 9) if masked else None)
 
 
 @pytest.mark.parametrize("name", SPARSE)
-def test_sparse_aligns_with_ties_are_the_published_ones(name: str) -> None:
+def test_sparse_aligns_with_ties_equal_the_published_ones(name: str) -> None:
     compare_sparse(name, torch.randint(-2, 3, (4, 2, 8, 7)), None)
     compare_sparse(name, torch.zeros(1, 1, 1, 5), None)
     compare_sparse(name, torch.tensor([[[[1e4, 1e4, -1e4]]]]), None)
@@ -74,7 +74,7 @@ def test_sparse_aligns_with_ties_are_the_published_ones(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPARSE)
-def test_sparse_aligns_keep_their_digits_in_float32(name: str) -> None:
+def test_sparse_aligns_are_accurate_in_float32(name: str) -> None:
     ours, theirs = SPARSE[name]
     for offset, S in ((0.0, 7), (1e4, 7), (-1e4, 7), (0.0, 3000)):
         energy = torch.randn(5, S) + offset
@@ -86,7 +86,7 @@ def test_sparse_aligns_keep_their_digits_in_float32(name: str) -> None:
 def test_sparsemax_and_entmax_by_hand() -> None:
     energy = torch.tensor([0.6, 0.4, -1.0])
     assert align.sparsemax(energy).tolist() == pytest.approx([0.6, 0.4, 0.0])
-    # τ with (0.6/2 − τ)² + (0.4/2 − τ)² = 1, the third place beyond it
+    # τ with (0.6/2 − τ)² + (0.4/2 − τ)² = 1; the third key gets no weight
     tau = 0.25 - math.sqrt((1 - 2 * 0.05**2) / 2)
     expected = [(0.3 - tau) ** 2, (0.2 - tau) ** 2, 0.0]
     assert align.entmax(energy).tolist() == pytest.approx(expected)
@@ -108,7 +108,7 @@ def test_sample_draws_from_the_softmax() -> None:
     assert aligned.entropy.flatten()[0].item() == pytest.approx(entropy, rel=1e-5)
 
 
-def test_sample_of_several_never_draws_one_twice() -> None:
+def test_sample_draws_without_replacement() -> None:
     N, S = 20_000, 4
     energy = torch.tensor([1.0, 0.0, -1.0, 0.5])
     part = align.Sample(count=2).train()
@@ -124,7 +124,7 @@ def test_sample_of_several_never_draws_one_twice() -> None:
     assert chisquare(observed, list(expected.values())).pvalue > 1e-3
 
 
-def test_sample_evaluates_by_the_best() -> None:
+def test_sample_takes_the_largest_in_evaluation() -> None:
     energy = torch.tensor([0.0, 3.0, 1.0, 9.0]).view(1, 1, 1, 4)
     ok = torch.tensor([True, True, True, False]).view(1, 1, 1, 4)
     query = torch.zeros(1, 1, 1, 1)
@@ -136,7 +136,7 @@ def test_sample_evaluates_by_the_best() -> None:
     assert few.weight.flatten().tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
 
 
-def test_sample_mixes_in_the_expected_weights_by_row() -> None:
+def test_sample_uses_expected_weights_in_some_rows() -> None:
     energy = torch.randn(400, 1, 2, 5)
     aligned = align.Sample(soft=0.25).train()(energy, None, None, torch.zeros(400, 1, 2, 1))
     soft = (aligned.weight == energy.softmax(-1)).flatten(1).all(-1)
@@ -155,7 +155,7 @@ def test_log_choice_by_hand() -> None:
     assert back[0].tolist() == pytest.approx([-0.5 + 1 - 5 / 7, 1 - 0.3, -0.2 - 2 / 7])
     orders = (torch.tensor([o]) for o in permutations(range(3), 2))
     assert sum(align.log_choice(energy, None, o).exp() for o in orders).item() == pytest.approx(1)
-    # The last of all is drawn for certain; a place that cannot be drawn counts nothing.
+    # The last of all is drawn for certain; a key that cannot be drawn adds nothing.
     whole = align.log_choice(energy, None, torch.tensor([[1, 0, 2]]))
     assert whole.item() == pytest.approx(expected)
     hidden = torch.tensor([[True, False, True]])
@@ -165,8 +165,8 @@ def test_log_choice_by_hand() -> None:
 
 
 @pytest.mark.parametrize("far", [14.0, 17.0, 1000.0])
-def test_log_choice_keeps_its_digits_where_one_place_has_all(far: float) -> None:
-    """What is left after the first draw has a probability that float32 cannot tell from zero."""
+def test_log_choice_is_accurate_if_one_key_has_nearly_all_the_weight(far: float) -> None:
+    """After the first draw, the remaining probability is too small for float32."""
     energy = torch.tensor([[0.0, -far, -far - 1, -far - 2]], requires_grad=True)
     choice = align.log_choice(energy, None, torch.tensor([[0, 1, 2]]))
     rest = [1, math.exp(-1), math.exp(-2)]
@@ -177,7 +177,7 @@ def test_log_choice_keeps_its_digits_where_one_place_has_all(far: float) -> None
     assert back.isfinite().all()
 
 
-def test_gumbel_draws_from_the_softmax_and_learns_from_its_soft_twin() -> None:
+def test_gumbel_draws_from_the_softmax_and_has_the_gradient_of_its_soft_twin() -> None:
     N, S, temperature = 20_000, 4, 0.7
     energy = torch.tensor([1.0, 0.0, -1.0, 0.5]).expand(1, 1, N, S).clone().requires_grad_()
     part = align.Gumbel(temperature=temperature).train()
@@ -209,7 +209,7 @@ def test_straight_through_has_the_value_of_one_and_the_gradient_of_the_other() -
     assert torch.equal(mine, soft)
 
 
-def test_argmax_takes_the_best_visible_place() -> None:
+def test_argmax_takes_the_largest_visible_energy() -> None:
     energy = torch.randn(2, 2, 5, 6, requires_grad=True)
     ok = table(2, 2, 5, 6)
     weight = align.Argmax()(energy, ok, None, torch.zeros(2, 2, 5, 1)).weight
@@ -256,7 +256,7 @@ def test_extreme_energies_stay_finite(
     name: str, size: tuple[float, float], training: bool, masked: bool
 ) -> None:
     """Weights and gradients, in float32, over many steps."""
-    # A mask that differs between steps can leave a walk nowhere to go; padding cannot.
+    # A mask that differs between steps can stop a walk; padding cannot.
     part = made(name).float().train(training)
     pick = torch.rand(20, 1, 9, 7) < 0.5
     energy = torch.where(pick, *(torch.full((), x) for x in size)) + torch.randn(20, 1, 9, 7)

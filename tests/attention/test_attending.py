@@ -1,4 +1,4 @@
-"""Attention on B T M: what belongs to whom, and slips that a user makes."""
+"""Attention on B T M: memories and states of other attentions, and common mistakes."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ M = 8
 NAN = float("nan")
 
 
-def test_a_memory_is_asked_by_the_attention_that_made_it() -> None:
+def test_a_memory_belongs_to_the_attention_that_made_it() -> None:
     x = torch.randn(2, 5, M)
     one, two = (heed.MultiHeadAttention(M, 2) for _ in range(2))
     assert one(x, one.remember(x).extend(x).select(torch.tensor([1, 0]))).context.shape == x.shape
@@ -35,7 +35,7 @@ def test_a_memory_is_asked_by_the_attention_that_made_it() -> None:
 
 
 @torch.no_grad()
-def test_a_wrapped_mechanism_knows_its_memories() -> None:
+def test_a_wrapped_mechanism_recognises_its_memories() -> None:
     x = torch.randn(2, 5, M)
     for name in ("additive", "mixed"):
         attend = heed.Attention(name, query=M)
@@ -46,7 +46,7 @@ def test_a_wrapped_mechanism_knows_its_memories() -> None:
     assert copied(x, copied.remember(x)).context.shape == x.shape
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     three = np.int64(3)
     assert heed.Attention("local-m", query=M, window=three).mechanism.reach.window == 3
     assert heed.MultiHeadAttention(np.int64(M), 2, dropout=np.float32(0.5)).head_dim == 4
@@ -72,7 +72,7 @@ def test_keys_after_the_last_query_may_hold_nan() -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
-def test_a_state_goes_on_with_the_mechanism_that_made_it() -> None:
+def test_a_state_belongs_to_the_mechanism_that_made_it() -> None:
     x = torch.randn(2, 5, M)
     coverage, forward, mixture = (
         heed.Attention(name, query=M) for name in ("coverage/additive", "forward", "mixture-window")
@@ -98,7 +98,7 @@ WAYS: dict[str, heed.Visible] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_poison_that_a_call_hides_spoils_no_gradient(way: str) -> None:
+def test_nan_that_a_call_hides_does_not_reach_gradients(way: str) -> None:
     layer, x, keys = heed.MultiHeadAttention(M, 2), torch.randn(2, 5, M), torch.randn(2, 6, M)
     keys[HIDDEN] = NAN
     layer(x, keys, visible=WAYS[way]).context.sum().backward()
@@ -127,14 +127,14 @@ class Top(nn.Module):
         return self.linear(self.attend(x).context).sum()
 
 
-def test_what_walks_through_outputs_finds_the_tensors() -> None:
+def test_tensors_in_records_are_found_by_traversal() -> None:
     seen = heed.Attention("coverage/additive", query=M)(torch.randn(2, 3, M), need="energy")
     leaves = [x for x in tree_leaves(seen) if isinstance(x, torch.Tensor)]
     assert any(x is seen.context for x in leaves)
     assert any(x is seen.state.slots["coverage"] for x in leaves)
 
 
-@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # of views, which a Linear gives too
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # of views, as for a Linear
 def test_fully_sharded() -> None:
     """FSDP2 hooks the tensors of every module's output: it must find them in the record."""
     from torch.distributed import destroy_process_group, init_process_group
@@ -189,7 +189,7 @@ SLIPS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_a_slip_is_told_in_words(slip: str) -> None:
+def test_mistakes_are_refused_in_the_users_words(slip: str) -> None:
     with pytest.raises(HeedError):
         SLIPS[slip]()
 
@@ -219,11 +219,11 @@ def test_an_option_out_of_range_is_refused_by_name(name: str) -> None:
         heed.Attention(name, query=M, **WRONG[name])
 
 
-def test_alibi_keeps_its_distances_in_half_precision() -> None:
+def test_alibi_distinguishes_distances_in_half_precision() -> None:
     layer = heed.MultiHeadAttention(M, 2, position=ALiBi(heads=2)).bfloat16()
     x = torch.zeros(1, 700, M, dtype=torch.bfloat16)
     weight = layer(x, visible=heed.causal(), need="weight").weight
-    assert len(weight[0, 1, -1].unique()) > 500  # one for each distance, but for those near zero
+    assert len(weight[0, 1, -1].unique()) > 500  # one for each distance, except the shortest ones
 
 
 WIDE, NARROW = torch.float32, torch.bfloat16
@@ -235,7 +235,7 @@ LEARNT = (
 
 
 @pytest.mark.parametrize("name", ["scaled-dot", "additive", "local-p", "sparsemax", "monotonic"])
-def test_shapes_are_known_of_tensors_that_hold_nothing(name: str) -> None:
+def test_shapes_are_computed_on_meta(name: str) -> None:
     attend, x = heed.Attention(name, query=M).to("meta"), torch.randn(2, 70, M, device="meta")
     seen = attend(x, need="weight", statistics=True)
     assert seen.context.shape == (2, 70, M)
@@ -243,7 +243,7 @@ def test_shapes_are_known_of_tensors_that_hold_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["dot", "additive", "local-m/dot", "sparsemax/additive"])
-def test_queries_and_memory_that_are_apart_are_refused(name: str) -> None:
+def test_queries_and_memory_on_different_devices_are_refused(name: str) -> None:
     attend, x = heed.Attention(name, query=M), torch.randn(2, 70, M)
     memory = attend.remember(x)
     far = [replace(memory, **{each: x.to("meta")[:, None]}) for each in ("k", "v")]
@@ -260,7 +260,7 @@ CURE = r"must share a dtype; they are torch\.\w+ and torch\.\w+: cast by \.to\(t
 
 @pytest.mark.parametrize("step", [False, True])
 @pytest.mark.parametrize("name", CATALOGUE)
-def test_numbers_of_two_kinds_are_named_with_the_cure(name: str, step: bool) -> None:
+def test_different_dtypes_are_named_with_the_remedy(name: str, step: bool) -> None:
     attend = heed.Attention(name, query=M)
     T = 1 if step or not attend.mechanism.claims.at_once else 3
     for kinds in product((WIDE, NARROW), repeat=4):
@@ -279,7 +279,7 @@ def test_numbers_of_two_kinds_are_named_with_the_cure(name: str, step: bool) -> 
 
 
 @pytest.mark.parametrize("name", ["cosine", "additive", "scaled-dot"])
-def test_heads_name_numbers_of_two_kinds_too(name: str) -> None:
+def test_heads_name_different_dtypes_too(name: str) -> None:
     attend, x = heed.MultiHeadAttention(M, 2, mechanism=name), torch.randn(2, 3, M)
     with pytest.raises(Refused, match=r"torch.bfloat16 and torch.float32: cast by"):
         attend(x.bfloat16())
@@ -287,7 +287,7 @@ def test_heads_name_numbers_of_two_kinds_too(name: str) -> None:
         assert attend(x.bfloat16()).context.dtype == torch.bfloat16
 
 
-def test_autocast_leaves_double_precision_alone() -> None:
+def test_autocast_leaves_double_precision_unchanged() -> None:
     q = torch.randn(1, 1, 3, 4).double()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert heed.attend(q, q, q, need="weight").context.dtype == torch.float64

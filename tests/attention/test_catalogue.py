@@ -1,7 +1,7 @@
-"""Every name of the catalogue: what it claims it can do it does, and the rest it refuses.
+"""Every name of the catalogue has the abilities it claims, and refuses the rest.
 
-A new entry is walked by all the tests here and beside; it fails the first of them until what is
-expected of it is written down below.
+All tests here and beside run on a new entry. They fail until what is expected of it is written down
+below.
 """
 
 import inspect
@@ -24,15 +24,15 @@ SOFT, HARD = Claims(), Claims(gradient="straight-through")
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known of a name beforehand, from the literature and not from the code."""
+    """What is known of a name from the literature rather than from the code."""
 
     slot: Slot
     claims: Claims = SOFT
-    kernel: str = "reference"  # who serves it alone, all else by default
-    mass: str = "one"  # of a row: one, at most one, or any
+    kernel: str = "reference"  # the kernel that serves it alone, with defaults for all else
+    mass: str = "one"  # the sum of a row: one, at most one, or any
     options: tuple[str, ...] = ()
-    weights: bool = False  # something to learn
-    past: bool = False  # its state holds more than the step
+    weights: bool = False  # has parameters
+    past: bool = False  # its state has more than the step
 
 
 EXPECTED = {
@@ -100,20 +100,20 @@ each_entry = pytest.mark.parametrize("name", CATALOGUE)
 
 
 def plain(name: str, **options: Any) -> heed.Attention:
-    """Widths that suit every name, nothing else said."""
+    """Widths that suit every name, without options."""
     return heed.Attention(name, query=4, key=4, value=4, **options)
 
 
-def test_every_name_is_expected_and_every_expectation_has_a_name() -> None:
+def test_the_expectations_cover_the_catalogue() -> None:
     assert set(CATALOGUE) == set(EXPECTED)
     assert {word for case in CASES for word in case.words} == set(CATALOGUE)
-    for slot in get_args(Slot):  # each slot is composed with the others, not only used alone
+    for slot in get_args(Slot):  # every slot is combined with the others, not only tested alone
         composed = [c for c in ALONE if len(c.words) > 1 and slot in parse(c.name)]
         assert composed, slot
 
 
 @each_entry
-def test_an_entry_says_what_it_is(name: str) -> None:
+def test_an_entry_documents_itself(name: str) -> None:
     entry, expected = CATALOGUE[name], EXPECTED[name]
     assert entry.name == name
     assert entry.slot == expected.slot
@@ -136,7 +136,7 @@ def test_an_entry_alone_does_what_is_expected(name: str) -> None:
 
 
 @every(CASES)
-def test_the_mass_of_a_row(case: Case) -> None:
+def test_the_sum_of_a_row(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs()
     seen = attend(q, attend.remember(k, v), case.first, need="weight")
@@ -150,7 +150,7 @@ def test_the_mass_of_a_row(case: Case) -> None:
 
 
 @every(CASES)
-def test_a_composition_claims_what_all_its_parts_claim(case: Case) -> None:
+def test_a_combination_claims_what_all_its_parts_claim(case: Case) -> None:
     assert case.build().mechanism.claims == case.claims
 
 
@@ -193,7 +193,7 @@ def test_a_mechanism_of_one_query_takes_one(case: Case) -> None:
 
 
 @every([c for c in ALONE if "static" not in c.words])
-def test_only_static_brings_its_own_query(case: Case) -> None:
+def test_only_static_has_a_query_of_its_own(case: Case) -> None:
     attend = case.build()
     _, k, v = case.inputs()
     with pytest.raises(Refused, match="needs a query"):
@@ -211,7 +211,7 @@ def test_a_mechanism_without_a_context_says_where_the_answer_is(case: Case) -> N
 
 
 @every(CASES, context=True)
-def test_what_was_not_asked_for_is_not_there(case: Case) -> None:
+def test_what_was_not_asked_for_is_not_formed(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs()
     seen = attend(q, attend.remember(k, v), case.first)
@@ -235,7 +235,7 @@ def test_the_order_of_the_parts_does_not_matter(case: Case) -> None:
 
 
 @each_entry
-def test_a_default_may_be_said(name: str) -> None:
+def test_a_default_may_be_named(name: str) -> None:
     words = [w for slot, w in DEFAULTS.items() if w and slot != EXPECTED[name].slot]
     if CATALOGUE[name].blind:
         words.remove("scaled-dot")
@@ -295,7 +295,7 @@ def test_an_empty_part_is_refused(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["os", "__import__", " dot", "DOT", "dot/os.system"])
-def test_what_is_no_name_gets_all_of_them(given: str) -> None:
+def test_what_is_not_a_name_gets_the_whole_list(given: str) -> None:
     with pytest.raises(UnknownName, match=r"no mechanism is called '.*'; (known: dot, |did you)"):
         plain(given)
 
@@ -341,7 +341,7 @@ def test_one_head_takes_no_heads() -> None:
         heed.Attention("additive")
 
 
-def test_location_ends_where_it_was_built_to_end() -> None:
+def test_location_has_a_longest_source() -> None:
     attend = plain("location", longest=5)
     keys = torch.randn(1, 6, 4)
     with pytest.raises(Refused, match="at most 5 places; this source has S=6"):

@@ -1,4 +1,4 @@
-"""What every mechanism keeps to: cuts, caches, padding, what is hidden, what is empty."""
+"""Contracts of every mechanism: splitting queries, caches, padding, hidden keys, empty inputs."""
 
 import random
 from typing import Any
@@ -34,7 +34,7 @@ ROADS = pytest.mark.parametrize(
 
 
 def cut_up(attend: Any, q: Tensor, memory: heed.Memory, cuts: list[int], **asked: Any) -> Any:
-    """Ask in pieces, the state handed on."""
+    """The queries in pieces, with the state passed on."""
     records, state = [], FIRST
     for piece in q.split(cuts, 1):
         records.append(attend(piece, memory, state, **asked))
@@ -50,7 +50,7 @@ def random_cuts(n: int, seed: int) -> list[int]:
 
 
 def gradients(out: Tensor, *of: Tensor) -> list[Tensor]:
-    """Of a weighted sum, so that rows that sum to one do not hide an error."""
+    """The gradient of a weighted sum, so that rows summing to one do not hide an error."""
     weight = torch.linspace(0.3, 1.7, out.numel(), dtype=out.dtype).view_as(out)
     if not out.requires_grad:
         return [torch.zeros_like(x) for x in of]
@@ -59,17 +59,17 @@ def gradients(out: Tensor, *of: Tensor) -> list[Tensor]:
 
 
 @every(CASES, step=True, at_once=True)
-def test_any_cut_of_the_queries_gives_the_same(case: Case) -> None:
+def test_splitting_the_queries_anywhere_gives_the_same(case: Case) -> None:
     check_cuts(case, case.build())
 
 
 @every([c for c in CASES if "monotonic" in c.words])
-def test_any_cut_of_a_hard_alignment_gives_the_same(case: Case) -> None:
+def test_splitting_the_queries_of_a_hard_alignment_gives_the_same(case: Case) -> None:
     check_cuts(case, case.build().eval())
 
 
 @every(INSIDE, step=True, at_once=True)
-def test_any_cut_gives_the_same_where_distance_is_felt(case: Case) -> None:
+def test_splitting_the_queries_gives_the_same_with_positions(case: Case) -> None:
     check_cuts(case, case.build(position=ALiBi(heads=case.heads)))
 
 
@@ -86,7 +86,7 @@ def check_cuts(case: Case, attend: Any) -> None:
 
 
 @every(CASES, step=True, at_once=True)
-def test_the_gradient_goes_through_the_state(case: Case) -> None:
+def test_gradients_flow_through_the_state(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(T=3, grad=True)
     of = (q, k, v, *attend.parameters())
@@ -99,9 +99,9 @@ def test_the_gradient_goes_through_the_state(case: Case) -> None:
 
 
 @every([c for c in CASES if not c.words & {"local-p", "mixed"}], step=True, at_once=True)
-def test_a_cache_that_grows_agrees_with_causal_at_once(case: Case) -> None:
-    # Left out: local-p (and mixed, which holds it) places itself within the source's length,
-    # which is another one while the source grows.
+def test_a_growing_cache_agrees_with_one_causal_call(case: Case) -> None:
+    # Left out: local-p (and mixed, which contains it) places its centres within the length of the
+    # source, which changes while the source grows.
     attend = case.build()
     q, k, v = case.inputs(T=S)
     whole = attend(q, attend.remember(k, v), FIRST, visible=heed.causal())
@@ -145,7 +145,7 @@ def poisoned(x: Tensor, exists: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("given", ["lengths", "mask", "later"])
 @every(CASES)
-def test_what_stands_in_the_padding_changes_no_bit(case: Case, given: str) -> None:
+def test_the_content_of_padding_changes_no_bit(case: Case, given: str) -> None:
     attend = case.build()
     q, k, v = case.inputs(grad=True)
     seen = heed.lengths(LENGTHS)
@@ -154,8 +154,8 @@ def test_what_stands_in_the_padding_changes_no_bit(case: Case, given: str) -> No
         known, later = (None, seen) if given == "later" else (seen, None)
         memory = attend.remember(k, v, EXISTS if given == "mask" else known)
         out = main(attend(q, memory, case.first, need=need, visible=later))
-        # Only `remember` can clean what it projects: a mask that comes later keeps the answer and
-        # the queries' gradient clean, not that of a projection which has met the poison already.
+        # Only `remember` can clean what it projects: a later mask keeps the result and the queries'
+        # gradient clean, but not that of a projection which has already read NaN.
         return [
             out,
             *gradients(out, *((q,) if later is not None else (q, k, v, *attend.parameters()))),
@@ -170,7 +170,7 @@ def test_what_stands_in_the_padding_changes_no_bit(case: Case, given: str) -> No
 
 @pytest.mark.parametrize("mask", [False, True], ids=["lengths", "mask"])
 @every(TIED)
-def test_padding_that_is_given_with_bare_keys_is_cleaned_too(case: Case, mask: bool) -> None:
+def test_padding_given_with_bare_keys_is_cleaned_too(case: Case, mask: bool) -> None:
     attend = case.build()
     q, k, _ = case.inputs(grad=True)
     seen = EXISTS[:, None] if mask else heed.lengths(LENGTHS)
@@ -183,12 +183,12 @@ def test_padding_that_is_given_with_bare_keys_is_cleaned_too(case: Case, mask: b
 
 @ROADS
 @every(CASES)
-def test_a_query_that_sees_nothing_reads_zero_and_teaches_nothing(
+def test_a_query_that_sees_nothing_reads_zero_and_has_zero_gradients(
     case: Case, need: Any, off: tuple[str, ...]
 ) -> None:
     attend = case.build()
     if case.heads:
-        attend.out_proj = nn.Identity()  # its bias is all that would be left
+        attend.out_proj = nn.Identity()  # only its bias would be left
     q, k, v = case.inputs(grad=True)
     blind = torch.ones(len(q), case.T, S, dtype=torch.bool)
     blind[1] = False
@@ -210,7 +210,7 @@ def test_a_query_that_sees_nothing_reads_zero_and_teaches_nothing(
 
 
 @every(CASES)
-def test_a_source_that_is_hidden_from_all_reads_zero(case: Case) -> None:
+def test_a_source_hidden_from_all_queries_reads_zero(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(grad=True)
     seen = attend(q, attend.remember(k, v, heed.lengths([0, 0, 0])), case.first, need="weight")
@@ -222,7 +222,7 @@ def test_a_source_that_is_hidden_from_all_reads_zero(case: Case) -> None:
 
 
 @every(CASES)
-def test_asking_for_weights_leaves_the_context_alone(case: Case) -> None:
+def test_asking_for_weights_does_not_change_the_context(case: Case) -> None:
     attend = case.build(torch.float32)
     q, k, v = case.inputs(dtype=torch.float32)
     memory = attend.remember(k, v, heed.lengths(LENGTHS))
@@ -255,7 +255,7 @@ def test_reported_weights_are_those_before_dropout(case: Case) -> None:
 
 
 @every(CASES, step=True)
-def test_beams_follow_their_rows(case: Case) -> None:
+def test_states_of_beams_follow_their_rows(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(T=1)
     memory = attend.remember(k, v, heed.lengths([6, 3, 4]))
@@ -279,7 +279,7 @@ def test_beams_follow_their_rows(case: Case) -> None:
 
 
 @every(CASES, step=True)
-def test_inside_a_recurrent_step(case: Case) -> None:
+def test_mechanisms_work_inside_a_recurrent_step(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(grad=True)
     memory = attend.remember(k, v, heed.lengths([6, 3, 1]))
@@ -296,14 +296,14 @@ def test_inside_a_recurrent_step(case: Case) -> None:
     slopes = gradients(torch.stack(outs), q, k, v, *cell.parameters())
     assert all(x.isfinite().all() for x in slopes)
     assert all(x.any() for x in (slopes[0], *slopes[3:]))
-    for b in range(3):  # no row has met another
+    for b in range(3):  # rows do not mix
         (alone,) = gradients(outs[-1][b], v)
         assert not alone[[x for x in range(3) if x != b]].any()
 
 
 @pytest.mark.parametrize(("n", "t", "s"), [(1, 1, 1), (2, 1, 9), (1, 9, 2), (2, 3, 1), (1, 5, 5)])
 @every(CASES)
-def test_any_shape(case: Case, n: int, t: int, s: int) -> None:
+def test_any_shape_works(case: Case, n: int, t: int, s: int) -> None:
     attend = case.build()
     q, k, v = case.inputs(B=n, T=t if case.claims.at_once else 1, S=s)
     for visible in (None, heed.causal()):
@@ -320,9 +320,7 @@ def test_any_shape(case: Case, n: int, t: int, s: int) -> None:
 @pytest.mark.parametrize("need", ["context", "weight"])
 @pytest.mark.parametrize(("n", "t", "s"), [(2, 3, 0), (2, 0, 5), (2, 0, 0), (0, 3, 5)])
 @every(CASES)
-def test_nothing_to_ask_or_nothing_to_look_at(
-    case: Case, n: int, t: int, s: int, need: Any
-) -> None:
+def test_no_query_and_no_key_are_allowed(case: Case, n: int, t: int, s: int, need: Any) -> None:
     attend = case.build()
     q, k, v = case.inputs(B=n, T=t if case.claims.at_once else min(t, 1), S=s, grad=True)
     for visible in (None, heed.causal()):
@@ -337,7 +335,7 @@ def test_nothing_to_ask_or_nothing_to_look_at(
 
 
 @every(CASES, step=True)
-def test_a_walk_goes_on_after_an_empty_source(case: Case) -> None:
+def test_a_walk_continues_after_an_empty_source(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs()
     nothing = attend.remember(k[:, :0], v[:, :0])

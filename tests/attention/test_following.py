@@ -1,4 +1,4 @@
-"""A text that a search writes is followed: what its survivor saw, in every model that writes."""
+"""Following the texts that a search writes: what each one saw, in every model that generates."""
 
 from contextlib import ExitStack
 from copy import deepcopy
@@ -49,7 +49,7 @@ def recurrent(**choices: Any) -> nn.Module:
 
 
 def livened(net: nn.Module) -> nn.Module:
-    """Untrained networks say the same whatever they see; this one does not."""
+    """Untrained networks ignore their input; this one does not."""
     with torch.no_grad():
         for weight in net.parameters():
             weight.mul_(SHARPER)
@@ -89,7 +89,7 @@ RECURRENT = [
 
 
 @pytest.mark.parametrize("choices", TRANSFORMERS)
-def test_a_beam_of_a_transformer_is_followed(choices: dict[str, Any]) -> None:
+def test_beam_search_of_a_transformer_is_followed(choices: dict[str, Any]) -> None:
     net: Any = transformer(alignment_layer=0, **choices)
     plain = searched(net)
     with heed.watch(net) as seen:
@@ -113,7 +113,7 @@ def test_a_beam_of_a_transformer_is_followed(choices: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("choices", RECURRENT)
-def test_a_beam_of_a_recurrent_network_is_followed(choices: dict[str, Any]) -> None:
+def test_beam_search_of_a_recurrent_network_is_followed(choices: dict[str, Any]) -> None:
     net: Any = recurrent(**choices)
     with heed.watch(net) as seen:
         found = searched(net)
@@ -124,7 +124,9 @@ def test_a_beam_of_a_recurrent_network_is_followed(choices: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("choices", TRANSFORMERS[:3])
-def test_statistics_are_followed_where_hypotheses_ask_together(choices: dict[str, Any]) -> None:
+def test_statistics_are_followed_if_hypotheses_are_queries_of_one_memory(
+    choices: dict[str, Any],
+) -> None:
     net: Any = transformer(**choices)
     with heed.watch(net) as seen:
         found = searched(net)
@@ -132,7 +134,7 @@ def test_statistics_are_followed_where_hypotheses_ask_together(choices: dict[str
         assert [x[0].symbols for x in searched(net)] == [x[0].symbols for x in found]
     folded = [record.statistics.mass.shape for record in said[CROSS]]
     if not choices:
-        assert (B, 2, 3) in folded  # three hypotheses were so many queries of one memory
+        assert (B, 2, 3) in folded  # three hypotheses became three queries of one memory
     for b, one in survivors(found):
         want, got = seen.follow(one, b), said.follow(one, b)
         for path in (SELF, CROSS):
@@ -146,7 +148,7 @@ def test_statistics_are_followed_where_hypotheses_ask_together(choices: dict[str
             assert told.top.shape[:3] == told.mass.shape
 
 
-def test_rows_are_of_whole_passes_and_steps_are_kept() -> None:
+def test_rows_are_kept_for_whole_passes_and_all_steps() -> None:
     net: Any = transformer(alignment_layer=0)
     with heed.watch(net, rows=[1], modules=[CROSS, "encoder.*"]) as seen:
         found = searched(net)
@@ -179,7 +181,7 @@ def test_other_searches_are_followed(search: str) -> None:
             torch.testing.assert_close(looked.mean(0), one.weight)
 
 
-def test_a_prompt_stands_in_front() -> None:
+def test_a_prompt_comes_first() -> None:
     settings = TransformerSettings(decoder_layers=2, width=12, feed=16, heads=2)
     net: Any = livened(build_decoder(settings, symbols=SYMBOLS, longest=16))
     prompt = torch.tensor([[5, 6, 7], [8, 4, 9]])
@@ -209,8 +211,8 @@ def test_xlnet_is_followed() -> None:
         torch.testing.assert_close(one[path].weight, two[path].weight)
 
 
-def test_a_text_that_was_begun_before_is_refused() -> None:
-    """It may be on the short road, where nothing is recorded."""
+def test_a_text_begun_before_the_watch_is_refused() -> None:
+    """It may run on a fast path, where nothing is recorded."""
     net: Any = transformer().float()
     with torch.no_grad():
         carry = net.begin(SOURCE, LENGTHS)
@@ -219,8 +221,8 @@ def test_a_text_that_was_begun_before_is_refused() -> None:
         assert greedy(net, net.begin(SOURCE, LENGTHS), B, **RULES)
 
 
-def test_short_roads_are_left_while_watched() -> None:
-    """In C and in Python; and they are taken again afterwards, to the same answers."""
+def test_fast_paths_are_not_used_while_watching() -> None:
+    """Neither in C nor in Python; afterwards they are used again and give the same results."""
     net: Any = transformer().float()
     with torch.no_grad():
         short = net.begin(SOURCE, LENGTHS)
@@ -236,7 +238,7 @@ def test_short_roads_are_left_while_watched() -> None:
         assert one[1].log_prob == pytest.approx(two[1].log_prob, rel=1e-5)
 
 
-def test_what_branches_off_is_another_text() -> None:
+def test_a_branch_is_another_text() -> None:
     net: Any = transformer()
     with torch.no_grad(), heed.watch(net) as seen:
         carry = net.begin(SOURCE[:1], LENGTHS[:1])
@@ -245,7 +247,7 @@ def test_what_branches_off_is_another_text() -> None:
     assert [text.symbols for text in seen.texts] == [[[4]], [[5]]]
 
 
-def test_what_was_never_written_cannot_be_followed() -> None:
+def test_a_text_that_was_never_written_cannot_be_followed() -> None:
     net: Any = transformer()
     with heed.watch(net) as seen:
         net(SOURCE, LENGTHS, SOURCE)
@@ -261,7 +263,7 @@ def test_what_was_never_written_cannot_be_followed() -> None:
         seen.follow(found[0][0], text=7)
 
 
-def test_nothing_is_left_on_a_model_that_writes() -> None:
+def test_watching_leaves_nothing_on_a_model_that_generates() -> None:
     net: Any = transformer()
     before = {name: dict(vars(module)) for name, module in net.named_modules()}
     with heed.watch(net), heed.watch(net.decoder):
@@ -273,14 +275,14 @@ def test_nothing_is_left_on_a_model_that_writes() -> None:
     assert net.step.__func__ is type(net).step
 
 
-def test_a_copy_of_a_model_that_writes_writes_by_itself() -> None:
+def test_a_copy_of_a_watched_model_is_not_watched() -> None:
     net: Any = transformer()
     with heed.watch(net) as seen, heed.watch(net):
         twin = deepcopy(net)
         for weight in twin.parameters():
             weight.data.zero_()
         step = twin.step(twin.begin(SOURCE[:1], LENGTHS[:1]), torch.tensor([4]))
-        assert not step.logits.any()  # not the watched one's
+        assert not step.logits.any()  # not that of the watched one
         assert not seen.texts
     with heed.watch(twin) as seen:
         searched(twin)
@@ -288,7 +290,7 @@ def test_a_copy_of_a_model_that_writes_writes_by_itself() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
-def test_watches_of_a_model_that_writes_end_in_any_order(order: tuple[int, ...]) -> None:
+def test_watches_of_a_generating_model_can_end_in_any_order(order: tuple[int, ...]) -> None:
     net: Any = transformer()
     before = {name: list(vars(module)) for name, module in net.named_modules()}
     stacks = [ExitStack() for _ in order]
@@ -297,13 +299,13 @@ def test_watches_of_a_model_that_writes_end_in_any_order(order: tuple[int, ...])
         carry = net.begin(SOURCE[:1], LENGTHS[:1])
         net.step(carry, torch.tensor([4]))
         stacks[order[ended]].close()
-    assert [len(every[i].texts) for i in order] == [1, 2, 3]  # none after its end
+    assert [len(every[i].texts) for i in order] == [1, 2, 3]  # no texts after its end
     assert {name: list(vars(m)) for name, m in net.named_modules()} == before
     assert net.step.__func__ is type(net).step
     assert searched(net)
 
 
-def test_a_method_that_was_put_there_meanwhile_stays() -> None:
+def test_a_method_replaced_meanwhile_stays_replaced() -> None:
     net: Any = transformer()
 
     with heed.watch(net) as seen:
@@ -323,7 +325,7 @@ def test_a_method_that_was_put_there_meanwhile_stays() -> None:
     assert net.begin is own
 
 
-def test_rows_of_calls_that_others_led() -> None:
+def test_rows_of_calls_follow_their_ancestors() -> None:
     attend = heed.Attention("dot", query=4)
     x = torch.randn(3, 4, 4)
     with heed.watch(attend) as seen:

@@ -1,4 +1,4 @@
-"""heed.attend: the functional form, against PyTorch's own and for every name without weights."""
+"""heed.attend, the functional form, compared with PyTorch and for every name without weights."""
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def bottom_right(T: int, S: int) -> Tensor:
 @pytest.mark.parametrize("off", [True, False])
 @pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 7), (5, 5), (3, 7), (7, 7)])
 @pytest.mark.parametrize(("H", "G"), [(1, 1), (4, 4), (4, 2), (4, 1)])
-def test_scaled_dot_is_torchs(T: int, S: int, H: int, G: int, off: bool) -> None:
+def test_scaled_dot_equals_torchs(T: int, S: int, H: int, G: int, off: bool) -> None:
     q, k, v = qkv(T, S, H=H, G=G)
     with heed.kernels.off(*["sdpa"] * off):
         plain, causal = heed.attend(q, k, v), heed.attend(q, k, v, visible=heed.causal())
@@ -56,14 +56,14 @@ def test_scaled_dot_is_torchs(T: int, S: int, H: int, G: int, off: bool) -> None
     torch.testing.assert_close(masked.context, want)
 
 
-def test_dot_is_torchs_unscaled() -> None:
+def test_dot_equals_torchs_without_scale() -> None:
     q, k, v = qkv()
     want = sdpa(q, k, v, scale=1.0, enable_gqa=True)
     torch.testing.assert_close(heed.attend(q, k, v, "dot").context, want)
     torch.testing.assert_close(heed.attend(q, k, v, "dot", need="weight").context, want)
 
 
-def test_gradients_are_torchs() -> None:
+def test_gradients_equal_torchs() -> None:
     q, k, v = (x.requires_grad_() for x in qkv())
     mask = bottom_right(4, 6)
     want = torch.autograd.grad(sdpa(q, k, v, mask, enable_gqa=True).square().sum(), (q, k, v))
@@ -75,7 +75,7 @@ def test_gradients_are_torchs() -> None:
 
 
 @pytest.mark.parametrize("S", [4, 6])
-def test_the_state_counts_on_from_the_plain_call(S: int) -> None:
+def test_the_state_counts_on_after_a_call_without_state(S: int) -> None:
     q, k, v = qkv(4, S)
     for visible in (None, heed.causal()):
         one = heed.attend(q, k, v, visible=visible).state
@@ -84,8 +84,8 @@ def test_the_state_counts_on_from_the_plain_call(S: int) -> None:
         assert (one.step, one.origin) == (4, S - 4)
 
 
-def test_a_state_goes_in_and_on() -> None:
-    """The queries one by one are the queries at once."""
+def test_a_state_is_taken_and_returned() -> None:
+    """Queries one by one give the same as all queries at once."""
     q, k, v = qkv(5, 5)
     whole = heed.attend(q, k, v, "forward", visible=heed.causal(), need="weight")
     state, rows = heed.State(), []
@@ -98,7 +98,7 @@ def test_a_state_goes_in_and_on() -> None:
 
 @pytest.mark.parametrize("score", ["", "dot/"])
 @pytest.mark.parametrize("name", WEIGHTLESS)
-def test_every_name_without_weights(name: str, score: str) -> None:
+def test_every_name_without_weights_works(name: str, score: str) -> None:
     if CATALOGUE[name].slot == "score" and score:
         score = ""
     q, k, v = qkv()
@@ -115,15 +115,15 @@ def test_every_name_without_weights(name: str, score: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*WEIGHTED, "local-p/dot", "coverage/entmax"])
-def test_a_name_with_weights_is_refused_with_the_cure(name: str) -> None:
+def test_a_name_with_weights_is_refused_with_the_remedy(name: str) -> None:
     q, k, v = qkv(T=1, R=5)
     with pytest.raises(Refused, match=rf"'{name}' has weights to learn.*heed\.Attention\('{name}'"):
         heed.attend(q, k, v, name)
-    attend = heed.Attention(name, query=5)  # the cure
+    attend = heed.Attention(name, query=5)  # the remedy
     assert any(True for _ in attend.parameters())
 
 
-def test_a_mechanism_with_weights_is_taken() -> None:
+def test_a_mechanism_with_weights_is_accepted() -> None:
     q, k, v = qkv(H=1, G=1)
     mechanism = build("additive", query=5, key=5, value=3).double()
     seen = heed.attend(q, k, v, mechanism)
@@ -132,10 +132,10 @@ def test_a_mechanism_with_weights_is_taken() -> None:
 
 
 @pytest.mark.parametrize("name", ["sample", "gumbel/dot"])
-def test_a_function_does_not_draw(name: str) -> None:
+def test_a_random_align_is_refused(name: str) -> None:
     with pytest.raises(Refused, match="draws in training and takes the best in evaluation"):
         heed.attend(*qkv(), name)
-    mechanism = build(name, query=5, key=5, value=3).eval()  # the cure
+    mechanism = build(name, query=5, key=5, value=3).eval()  # the remedy
     assert heed.attend(*qkv(), mechanism).context.shape == (2, 4, 4, 3)
 
 
@@ -193,13 +193,13 @@ def test_dtypes_that_disagree_are_named(which: int, need: str, visible: Visible 
         heed.attend(*tensors, visible=visible, need=need)  # type: ignore[arg-type, misc]
 
 
-def test_dtypes_that_disagree_where_there_is_no_autocast_to_ask() -> None:
+def test_different_dtypes_on_a_device_without_autocast() -> None:
     q, k, v = (x.to("meta") for x in qkv(6, dtype=torch.float32))
     with pytest.raises(Refused, match="share a dtype"):
         heed.attend(q, k.bfloat16(), v)
 
 
-def test_no_query_and_no_key() -> None:
+def test_no_query_and_no_key_are_allowed() -> None:
     q, k, v = qkv()
     for need in ("context", "weight"):
         none = heed.attend(q[:, :, :0], k, v, need=need)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""How every mechanism learns: its gradient is the one it claims."""
+"""Gradients: each mechanism has the one it claims."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ LENGTHS = heed.lengths([3, 2])
 
 
 def small(case: Case) -> tuple[Any, tuple[Tensor, ...]]:
-    """A mechanism, and all that its answer can be differentiated by; a padded row of two."""
+    """A mechanism, and all tensors its result depends on; one of two rows is padded."""
     attend = case.build()
     return attend, (*case.inputs(B=2, T=min(case.T, 2), S=3, grad=True), *attend.parameters())
 
@@ -32,7 +32,7 @@ def test_the_gradient_is_the_derivative(case: Case) -> None:
         found = (seen.formed.context, seen.weight, seen.penalty)
         return tuple(x for x in found if x is not None and x.requires_grad)
 
-    # Entry by entry for the names themselves, along random directions for what is made of them.
+    # Entry by entry for the names themselves, along random directions for combinations of them.
     assert gradcheck(outputs, inputs, fast_mode=case.heads > 0 or len(case.words) > 1)
 
 
@@ -51,7 +51,7 @@ def test_the_gradient_of_a_call_without_weights_is_the_same(case: Case) -> None:
 
 
 @every(ALONE, gradient="exact")
-def test_every_parameter_is_taught(case: Case) -> None:
+def test_every_parameter_gets_a_gradient(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(grad=True)
     question = None if "static" in case.words else q
@@ -84,7 +84,7 @@ def test_a_straight_through_gradient_is_that_of_the_soft_twin(case: Case) -> Non
 
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
 @every(CASES, gradient="score-function")
-def test_a_draw_teaches_by_its_log_probability_alone(case: Case, train: bool) -> None:
+def test_the_gradient_of_a_draw_is_that_of_its_log_probability(case: Case, train: bool) -> None:
     attend, inputs = small(case)
     q, k, v, *_ = inputs
     seen = ask(case, attend.train(train), q, k, v)
@@ -100,7 +100,7 @@ def test_a_draw_teaches_by_its_log_probability_alone(case: Case, train: bool) ->
 
 
 @pytest.mark.parametrize("soft", [0.0, 1.0])
-def test_a_share_of_draws_may_be_replaced_by_what_is_expected(soft: float) -> None:
+def test_some_draws_may_be_replaced_by_expected_weights(soft: float) -> None:
     attend = Case("sample/additive").build(soft=soft).train()
     q, k, v = Case("sample/additive").inputs(grad=True)
     seen = attend(q, attend.remember(k, v), need="weight")

@@ -1,4 +1,4 @@
-"""Heads against torch.nn.MultiheadAttention, naive rotations and the published slopes."""
+"""Heads compared with torch.nn.MultiheadAttention, naive rotations and the published slopes."""
 
 import math
 from dataclasses import replace
@@ -27,7 +27,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def drawn(module: nn.Module) -> nn.Module:
-    """Every parameter drawn: biases begin at zero and would hide a mistake."""
+    """Every parameter drawn at random: biases start at zero, where errors would not show."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(std=0.5)
@@ -49,7 +49,7 @@ MASKS = ("none", "mask", "per-head", "padding", "causal", "padding+mask")
 
 
 def masks(kind: str) -> tuple[dict[str, Tensor], heed.Visible | None]:
-    """The same visibility in torch's words (True hides) and in heed's (True shows)."""
+    """The same mask as torch takes it (True hides) and as heed takes it (True shows)."""
     hide = torch.rand(T, S) < 0.4
     hide[:, 0] = False
     by_head = torch.rand(B, H, T, S) < 0.4
@@ -71,7 +71,7 @@ def masks(kind: str) -> tuple[dict[str, Tensor], heed.Visible | None]:
 
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_outputs_weights_and_gradients_are_torchs(layout: dict[str, Any], kind: str) -> None:
+def test_outputs_weights_and_gradients_equal_torchs(layout: dict[str, Any], kind: str) -> None:
     theirs, ours = pair(**layout)
     q, k, v = inputs(theirs)
     hide, visible = masks(kind)
@@ -99,7 +99,7 @@ def test_outputs_weights_and_gradients_are_torchs(layout: dict[str, Any], kind: 
 
 
 @pytest.mark.parametrize("kind", ["none", "padding", "causal"])
-def test_self_attention_is_torchs(kind: str) -> None:
+def test_self_attention_equals_torchs(kind: str) -> None:
     theirs, ours = pair()
     x = torch.randn(B, S, M).double()
     hide = {
@@ -112,8 +112,8 @@ def test_self_attention_is_torchs(kind: str) -> None:
     torch.testing.assert_close(ours(x, visible=visible).context, output)
 
 
-def test_float32_is_torchs_too() -> None:
-    theirs = nn.MultiheadAttention(M, H).eval()  # batch second: only the conventions differ
+def test_float32_equals_torchs() -> None:
+    theirs = nn.MultiheadAttention(M, H).eval()  # not batch-first: only the conventions differ
     ours = heed.MultiHeadAttention.from_torch(theirs)
     x = torch.randn(B, S, M)
     output, _ = theirs(*[x.transpose(0, 1)] * 3)
@@ -122,7 +122,7 @@ def test_float32_is_torchs_too() -> None:
     assert not ours.training
 
 
-def test_from_torch_takes_over_dropout_and_mode() -> None:
+def test_from_torch_keeps_dropout_and_mode() -> None:
     theirs = nn.MultiheadAttention(M, H, dropout=0.5).train()
     ours = heed.MultiHeadAttention.from_torch(theirs)
     x = torch.randn(B, S, M)
@@ -132,7 +132,7 @@ def test_from_torch_takes_over_dropout_and_mode() -> None:
     assert torch.equal(ours(x).context, ours(x).context)
 
 
-def test_from_torch_may_exchange_the_mechanism() -> None:
+def test_from_torch_may_replace_the_mechanism() -> None:
     theirs, _ = pair()
     ours = heed.MultiHeadAttention.from_torch(theirs, mechanism="sparsemax/general")
     torch.testing.assert_close(ours.in_proj_weight, theirs.in_proj_weight)
@@ -141,7 +141,7 @@ def test_from_torch_may_exchange_the_mechanism() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_state_dicts_are_exchanged_both_ways(layout: dict[str, Any]) -> None:
+def test_state_dicts_can_be_exchanged_both_ways(layout: dict[str, Any]) -> None:
     theirs = nn.MultiheadAttention(M, H, **layout)
     ours = heed.MultiHeadAttention(M, H, **layout)
     shapes = {name: x.shape for name, x in theirs.state_dict().items()}
@@ -155,7 +155,7 @@ def test_state_dicts_are_exchanged_both_ways(layout: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_weights_begin_as_torchs_do(layout: dict[str, Any]) -> None:
+def test_weights_are_initialised_as_torchs(layout: dict[str, Any]) -> None:
     """The same spread, parameter by parameter, and zeros where torch has zeros."""
     wide = {name: 4 * x if name in ("kdim", "vdim") else x for name, x in layout.items()}
     theirs = dict(nn.MultiheadAttention(96, 4, **wide).named_parameters())
@@ -182,7 +182,9 @@ def test_weights_begin_as_torchs_do(layout: dict[str, Any]) -> None:
     ],
     ids=lambda x: next(iter(x)) if isinstance(x, dict) else "",
 )
-def test_torchs_arguments_are_refused_with_the_cure(argument: dict[str, Any], cure: str) -> None:
+def test_arguments_of_torch_are_refused_with_the_remedy(
+    argument: dict[str, Any], cure: str
+) -> None:
     attend = heed.MultiHeadAttention(M, H)
     with pytest.raises(Refused, match=cure):
         attend(torch.randn(B, S, M), **argument)
@@ -195,7 +197,7 @@ def test_query_key_value_by_position_are_refused() -> None:
             attend(x, x, x)
 
 
-def test_what_cannot_be_built_is_refused() -> None:
+def test_impossible_heads_are_refused() -> None:
     with pytest.raises(Refused, match="batch first"):
         heed.MultiHeadAttention(M, H, batch_first=False)
     with pytest.raises(Refused, match=r"embed_dim=12 does not split into num_heads=5"):
@@ -241,7 +243,7 @@ def regroup(weight: Tensor, groups: int, heads: int) -> Tensor:
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("need", ["context", "weight"])
-def test_heads_that_share_keys_are_torchs_with_the_keys_repeated(groups: int, need: Any) -> None:
+def test_grouped_heads_equal_torchs_with_repeated_keys(groups: int, need: Any) -> None:
     heads = 4
     ours = drawn(heed.MultiHeadAttention(M, heads, groups=groups, add_bias_kv=True)).double()
     theirs = nn.MultiheadAttention(M, heads, add_bias_kv=True, batch_first=True).double()
@@ -265,8 +267,8 @@ def test_heads_that_share_keys_are_torchs_with_the_keys_repeated(groups: int, ne
 
 
 @pytest.mark.parametrize("name", ["additive", "relative", "local-p/general", "forward", "cosine"])
-def test_any_mechanism_shares_keys_by_repeating_them(name: str) -> None:
-    """A multi-query layer against one head's keys given to each mechanism head by head."""
+def test_any_mechanism_shares_keys_as_if_they_were_repeated(name: str) -> None:
+    """A multi-query layer compared with the mechanism applied to each head with the same keys."""
     attend = heed.MultiHeadAttention(8, 4, groups=2, mechanism=name).double()
     x = torch.randn(B, S, 8).double()
     memory = attend.remember(x)
@@ -290,7 +292,7 @@ def test_rotary_is_a_complex_rotation() -> None:
                 assert pair == pytest.approx([z.real, z.imag])
 
 
-def test_rotary_energies_depend_on_the_distance_alone() -> None:
+def test_rotary_energies_depend_on_the_distance_only() -> None:
     q, k = torch.randn(1, 1, 1, 8).double(), torch.randn(1, 1, 1, 8).double()
     rotary = Rotary(base=100.0)
 
@@ -303,7 +305,7 @@ def test_rotary_energies_depend_on_the_distance_alone() -> None:
 
 
 def rotated(attend: heed.MultiHeadAttention, x: Tensor, which: int) -> Tensor:
-    """Projected queries (0) or keys (1), turned by the place of each as complex numbers."""
+    """Projected queries (0) or keys (1), rotated as complex numbers by their positions."""
     weight, bias = attend._projection(which)
     heads = (x @ weight.T + bias).view(B, S, H, -1).transpose(1, 2)
     half = heads.shape[-1] // 2
@@ -312,7 +314,7 @@ def rotated(attend: heed.MultiHeadAttention, x: Tensor, which: int) -> Tensor:
     return z * torch.polar(torch.ones_like(angle), angle)
 
 
-def test_heads_feel_the_rotation() -> None:
+def test_heads_apply_the_rotation() -> None:
     attend = drawn(heed.MultiHeadAttention(M, H, position=Rotary())).double()
     x = torch.randn(B, S, M).double()
     seen = attend(x, visible=heed.causal(), need="energy")
@@ -339,7 +341,7 @@ def test_a_growing_cache_gives_what_one_call_gives(position: Any) -> None:
     assert not torch.allclose(plain(x, visible=heed.causal()).context, whole.context)
 
 
-def test_alibi_slopes_are_the_published_ones() -> None:
+def test_alibi_slopes_equal_the_published_ones() -> None:
     eight = [2.0**-i for i in range(1, 9)]
     assert alibi_slopes(8).tolist() == pytest.approx(eight)
     # For 12 heads the released code takes those of 8, then every other one of 16.
@@ -349,8 +351,8 @@ def test_alibi_slopes_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("extra", [{}, {"add_bias_kv": True}], ids=["plain", "sink"])
-def test_heads_feel_the_distance_by_alibi(extra: dict[str, bool]) -> None:
-    """Against torch with the published bias as a float mask; extra keys stand nowhere."""
+def test_heads_apply_alibi(extra: dict[str, bool]) -> None:
+    """Compared with torch and the published bias as a float mask; extra keys have no position."""
     heads = 4
     ours = drawn(heed.MultiHeadAttention(M, heads, position=ALiBi(heads=heads), **extra)).double()
     theirs = nn.MultiheadAttention(M, heads, batch_first=True, **extra).double()
@@ -368,8 +370,8 @@ def test_heads_feel_the_distance_by_alibi(extra: dict[str, bool]) -> None:
     torch.testing.assert_close(ours(q, k).context, output)
 
 
-def test_expanded_window_feels_the_distance_by_alibi() -> None:
-    """A window that reaches everything is global; of a far block the mean distance is felt."""
+def test_expanded_window_applies_alibi() -> None:
+    """A window that covers everything is global; for a far block the mean distance counts."""
     wide = heed.MultiHeadAttention(
         8, 2, position=ALiBi(heads=2), mechanism="expanded-window", window=9, block=3
     ).double()
@@ -383,7 +385,7 @@ def test_expanded_window_feels_the_distance_by_alibi() -> None:
     ).double()
     with torch.no_grad():
         narrow.in_proj_weight.zero_()  # every energy is the bias alone
-    weight = narrow(x, need="weight").weight[0, :, 5]  # place 5 sees 3, 4, 5 and a block of three
+    weight = narrow(x, need="weight").weight[0, :, 5]  # 5 sees 3, 4, 5 and a block of three
     for h, slope in enumerate((2.0**-4, 2.0**-8)):
         block = 3 * math.exp(-slope * 4)
         near = [math.exp(-slope * away) for away in (2, 1, 0)]
@@ -393,7 +395,7 @@ def test_expanded_window_feels_the_distance_by_alibi() -> None:
 
 @pytest.mark.parametrize("past", ["coverage", "location-aware"])
 @pytest.mark.parametrize("score", ["scaled-dot", "additive"])
-def test_a_mechanism_with_a_past_feels_the_distance_by_alibi(past: str, score: str) -> None:
+def test_a_mechanism_with_a_past_applies_alibi(past: str, score: str) -> None:
     """A first query has no past: it looks where it would without one."""
     chosen: dict[str, Any] = {"position": ALiBi(heads=H)}
     attend = drawn(heed.MultiHeadAttention(M, H, mechanism=f"{past}/{score}", **chosen)).double()
@@ -412,7 +414,7 @@ def test_a_mechanism_with_a_past_feels_the_distance_by_alibi(past: str, score: s
     torch.testing.assert_close(torch.cat(rows, 2), whole)
 
 
-def test_a_position_that_does_nothing_changes_nothing() -> None:
+def test_no_position_changes_nothing() -> None:
     _, ours = pair()
     still = heed.MultiHeadAttention(M, H, position=Position()).double()
     still.load_state_dict(ours.state_dict())

@@ -1,7 +1,7 @@
 """Each mechanism learns: every name of the catalogue, on a task that suits it, in seconds.
 
-A tiny model (embeddings, the mechanism, a linear read-out) learns from batches drawn anew at every
-step until it is right on a held-out batch; then it is judged on fresh ones.
+A tiny model (embeddings, the mechanism, a linear read-out) is trained on fresh batches until it
+answers a held-out batch correctly; then it is tested on others.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ S, ANSWERS, NUMBERS, WIDTH = 8, 10, 20, 16
 
 @dataclass
 class Batch:
-    """Numbers, each of which has an embedding; where there are several, these are added up."""
+    """Symbols, each with an embedding; where there are several, their embeddings are added."""
 
     query: Tensor | None  # B T n
     key: Tensor  # B S n
     value: Tensor  # B S n
-    place: Tensor  # B T, where the answer stands
+    place: Tensor  # B T, the position of the answer
     answer: Tensor  # B T
 
 
@@ -34,7 +34,7 @@ Task = Callable[[int], Batch]
 
 
 def asked(query: Tensor | None, key: Tensor, place: Tensor, mark: Tensor | None = None) -> Batch:
-    """Every place holds a random answer (and a mark); the right one is at the right place."""
+    """Every position has a random answer (and a mark); the right one is at the right position."""
     held = torch.randint(ANSWERS, key.shape[:2])
     value = listed(held) if mark is None else torch.stack([held, mark], -1)
     return Batch(
@@ -52,7 +52,7 @@ def shuffled(B: int) -> Tensor:
 
 
 def repeating(B: int) -> Tensor:
-    """Five symbols that come again and again, though any three neighbours differ.    B S"""
+    """Five symbols that repeat, although any three neighbours differ.    B S"""
     return torch.randint(1, 3, (B, S)).cumsum(-1) % 5
 
 
@@ -67,7 +67,7 @@ def look_up(B: int) -> Batch:
 
 
 def look_up_by_value(B: int) -> Batch:
-    """Keys come in pairs, and only a mark inside the value says which of the two is meant."""
+    """Keys come in pairs, and a mark in the value alone says which of the two is meant."""
     symbol, place = shuffled(B), torch.randint(S, (B, 4))
     wanted = symbol.gather(1, place)
     query = torch.stack([wanted // 2, ANSWERS + wanted % 2], -1)
@@ -81,19 +81,19 @@ def find_the_mark(B: int) -> Batch:
 
 
 def at_a_place(B: int) -> Batch:
-    """The query says the place; keys say nothing."""
+    """The query names the position; keys are not informative."""
     place = torch.randint(S, (B, 4))
     return asked(place, blank(B), place)
 
 
 def about_a_place(B: int) -> Batch:
-    """The query says the place; each key has a twin, half the length away."""
+    """The query names the position; each key has a twin half the length away."""
     place = torch.randint(S, (B, 4))
     return asked(place, torch.arange(S).expand(B, S) % (S // 2), place)
 
 
 def by_name_or_place(B: int) -> Batch:
-    """The query says a symbol, or a place; the key is a symbol and what a twin has too."""
+    """The query names a symbol or a position; the key is a symbol and one its twin has too."""
     batch, near = look_up(B), about_a_place(B)
     assert batch.query is not None
     batch.key = torch.cat([batch.key, S + near.key], -1)
@@ -103,7 +103,7 @@ def by_name_or_place(B: int) -> Batch:
 
 
 def beside(B: int) -> Tensor:
-    """Of S queries in a line, each asks about its own place or a neighbour.    B S"""
+    """Each of S consecutive queries asks for its own position or a neighbour.    B S"""
     here = torch.arange(S)
     there = here + torch.randint(-1, 2, (B, S))
     return torch.where((there >= 0) & (there < S), there, here)
@@ -116,7 +116,7 @@ def step_aside(B: int) -> Batch:
 
 
 def look_around(B: int) -> Batch:
-    """Find the symbol nearby; farther away it stands again."""
+    """Find the symbol nearby; it occurs again farther away."""
     key, place = repeating(B), beside(B)
     return asked(key.gather(1, place), key, place)
 
@@ -128,7 +128,7 @@ def look_up_nearby(B: int) -> Batch:
 
 
 def walk(furthest: int) -> Task:
-    """Stay or go on by at most so many places, to the symbol asked for; it stands elsewhere too."""
+    """Stay or move on by a few positions, to the symbol asked for; it occurs elsewhere too."""
 
     def task(B: int) -> Batch:
         stride = torch.randint(furthest + 1, (B, 5))
@@ -140,13 +140,13 @@ def walk(furthest: int) -> Task:
 
 
 def stride(B: int) -> Batch:
-    """The query says by how many places to go on."""
+    """The query says by how many positions to move on."""
     by = torch.randint(1, 3, (B, 3))
     return asked(by, blank(B), by.cumsum(-1) - 1)
 
 
 def on_from_the_mark(B: int) -> Batch:
-    """Start at the mark, then always one further; the queries after the first are all alike."""
+    """Start at the mark, then move on one by one; the queries after the first are all alike."""
     T = 4
     start = torch.randint(S - T + 1, (B, 1))
     query = (torch.arange(T) > 0).long().expand(B, T)
@@ -154,7 +154,7 @@ def on_from_the_mark(B: int) -> Batch:
 
 
 def in_turn(B: int, forward: bool = False) -> Batch:
-    """Three places are numbered: read them in turn; all queries are alike."""
+    """Three positions are numbered: read them in turn; all queries are alike."""
     T = 3
     place = shuffled(B)[:, :T]
     place = place.sort(-1).values if forward else place
@@ -174,7 +174,7 @@ class Model(nn.Module):
         super().__init__()
         self.query, self.key, self.value = (nn.Embedding(NUMBERS, WIDTH) for _ in range(3))
         for table in (self.query, self.key):
-            nn.init.normal_(table.weight, std=0.3)  # energies near zero: every place has a say
+            nn.init.normal_(table.weight, std=0.3)  # energies near zero: every position has weight
         self.attend = heed.Attention(name, query=WIDTH, **options)
         self.answer = nn.Linear(WIDTH, ANSWERS)
         self.baseline = MovingAverage()
@@ -185,7 +185,7 @@ class Model(nn.Module):
         return not self.attend.mechanism.claims.context
 
     def forward(self, batch: Batch) -> tuple[Tensor, heed.Attended]:
-        """Log-probabilities of the answers (of the places, from a pointer), and what was seen."""
+        """Log-probabilities of the answers (of the positions, for a pointer), and the record."""
         memory = self.attend.remember(self.key(batch.key).sum(-2), self.value(batch.value).sum(-2))
         query = None if batch.query is None else self.query(batch.query).sum(-2)
         seen = self.attend(query, memory)
@@ -212,7 +212,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def accuracy(self, batch: Batch) -> float:
-        """In evaluation, where `monotonic` reads hard, and `sample` and `gumbel` take the best."""
+        """In evaluation mode: `monotonic` is hard, and `sample` and `gumbel` take the largest."""
         self.eval()
         right = self(batch)[0].argmax(-1) == self.target(batch)
         self.train()
@@ -228,7 +228,7 @@ def train(model: Model, task: Task, steps: int) -> None:
 
 @dataclass
 class Trial:
-    """A task for a mechanism, and how it is learned."""
+    """A task for a mechanism, and the settings of its training."""
 
     task: Task
     options: dict[str, Any] = field(default_factory=dict)
@@ -307,12 +307,12 @@ COMPOSITIONS = {
 }
 
 
-def test_no_name_is_without_a_task() -> None:
+def test_every_name_has_a_task() -> None:
     assert set(TRIALS) == set(CATALOGUE)
 
 
 @pytest.mark.parametrize("name", [*TRIALS, *COMPOSITIONS])
-def test_it_learns(name: str) -> None:
+def test_it_learns_its_task(name: str) -> None:
     trial = {**TRIALS, **COMPOSITIONS}[name]
     fresh = trial.task(512)
     assert Model(name, **trial.options).accuracy(fresh) < 0.6, "nothing was to be learned"
@@ -338,14 +338,14 @@ def test_it_learns(name: str) -> None:
     ids=lambda task: task.__qualname__.split(".")[0],
 )
 def test_a_task_needs_more_than_content(task: Task) -> None:
-    """So that learning it says something about the mechanism: plain `scaled-dot` cannot."""
+    """So that learning it says something about the mechanism: `scaled-dot` alone cannot."""
     model = Model("scaled-dot")
     train(model, task, steps=150)
     assert model.accuracy(task(512)) < 0.9
 
 
-def test_sample_learns_by_reinforce_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the estimator nothing tells the energies what was right."""
+def test_sample_learns_only_by_reinforce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the estimator, the energies get no gradient."""
     monkeypatch.setitem(globals(), "reinforce", lambda *_, **__: torch.zeros(()))
     model = Model("sample")
     train(model, look_up, steps=150)
@@ -353,9 +353,9 @@ def test_sample_learns_by_reinforce_alone(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_the_fixed_half_of_concat_costs(seed: int) -> None:
-    """Keys that hold more than is asked for, and cannot change: concat learns to overlook the rest,
-    as additive does; with the half that meets the key fixed to the identity it is slower."""
+def test_the_fixed_half_of_concat_slows_learning(seed: int) -> None:
+    """Keys that hold more than is asked for, and cannot change: concat learns to ignore the rest,
+    as additive does; with its half for the keys fixed to the identity it is slower."""
 
     def task(B: int) -> Batch:
         batch = look_up(B)

@@ -1,4 +1,4 @@
-"""Whether modules may be passed by: not while somebody waits for their calls."""
+"""When modules may be bypassed: not while a hook waits for their calls."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def nothing(*_: Any) -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_a_hook_of_any_kind_is_waited_for(name: str) -> None:
+def test_hooks_of_every_kind_are_called(name: str) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     places = hooks(net.modules())
     assert plain(net.modules())
@@ -35,7 +35,7 @@ def test_a_hook_of_any_kind_is_waited_for(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GLOBAL)
-def test_a_hook_of_all_modules_waits_for_each(name: str) -> None:
+def test_a_global_hook_is_called_for_each_module(name: str) -> None:
     net = nn.Linear(2, 2)
     places = hooks([net])
     handle = getattr(EVERYWHERE, name)(nothing)
@@ -47,7 +47,7 @@ def test_a_hook_of_all_modules_waits_for_each(name: str) -> None:
     assert plain([net])
 
 
-def test_one_that_does_something_else_is_not_plain() -> None:
+def test_a_subclass_with_another_forward_is_not_plain() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     net[0].forward = lambda x: 2 * x
     assert not plain(net.modules())

@@ -1,4 +1,4 @@
-"""A memory grows, reorders, repeats and truncates; it is never changed."""
+"""Memories grow, reorder, repeat and truncate, and are immutable."""
 
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
@@ -32,7 +32,7 @@ Make = Callable[[], heed.Attention | heed.MultiHeadAttention]
 
 
 def heads(**more: object) -> Make:
-    """MultiHeadAttention whose sinks are not zero, so that losing one shows."""
+    """MultiHeadAttention with nonzero sinks, so that losing one shows."""
 
     def make() -> heed.MultiHeadAttention:
         made = heed.MultiHeadAttention(M, 2, **more)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def data() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def same(one: Memory, two: Memory) -> None:
-    """Two memories hold the same places and hide the same."""
+    """Two memories hold the same keys and hide the same."""
     torch.testing.assert_close(one.k, two.k)
     torch.testing.assert_close(one.v, two.v)
     assert torch.equal(one.exists, two.exists)
@@ -86,12 +86,12 @@ def same_answer(
         a, b = (attend(query, x, visible=visible, need="weight") for x in (one, two))
         torch.testing.assert_close(a.context, b.context)
         torch.testing.assert_close(a.weight, b.weight)
-        # And the answer without weights, from whichever kernel serves it.
+        # And the context without weights, from whichever kernel serves it.
         torch.testing.assert_close(attend(query, one, visible=visible).context, b.context)
 
 
 @pytest.mark.parametrize("cuts", [(1, 2), (3,), (0, 6), (1, 2, 3, 4, 5)])
-def test_growing_is_remembering_all_at_once(
+def test_growing_equals_remembering_all_at_once(
     attend: heed.Attention | heed.MultiHeadAttention, cuts: tuple[int, ...]
 ) -> None:
     query, keys, values = data()
@@ -105,7 +105,7 @@ def test_growing_is_remembering_all_at_once(
     same_answer(attend, query, memory, whole)
 
 
-def test_growing_hides_what_each_piece_hides(
+def test_growing_keeps_the_padding_of_each_piece(
     attend: heed.Attention | heed.MultiHeadAttention,
 ) -> None:
     query, keys, values = data()
@@ -119,7 +119,7 @@ def test_growing_hides_what_each_piece_hides(
 
 
 @pytest.mark.parametrize("hidden_first", [True, False])
-def test_a_piece_that_hides_nothing_joins_one_that_does(hidden_first: bool) -> None:
+def test_a_piece_without_padding_joins_one_with_padding(hidden_first: bool) -> None:
     attend, (_, keys, _) = alone("dot")().double(), data()
     seen = torch.tensor([[1, 0, 1]] * B).bool()
     first, then = (seen, None) if hidden_first else (None, seen)
@@ -158,7 +158,7 @@ def test_a_memory_cannot_be_truncated_to_more_than_it_holds(S_new: int) -> None:
         Visible.keys(torch.ones(B, S, dtype=torch.bool).tril()) | heed.lengths([1, 1, 0]),
     ],
 )
-def test_rows_are_chosen_and_repeated(
+def test_rows_can_be_selected_and_repeated(
     attend: heed.Attention | heed.MultiHeadAttention, visible: Visible | None
 ) -> None:
     query, keys, values = data()
@@ -182,7 +182,7 @@ def test_a_rearranged_memory_still_grows(attend: heed.Attention | heed.MultiHead
     same(memory, attend.remember(keys[order], values[order]))
 
 
-def test_segments_are_carried() -> None:
+def test_segments_follow_their_keys() -> None:
     attend = heed.Attention("relative", query=M, segments=True).double()
     query, keys, _ = data()
     marks = torch.tensor([[0, 0, 1, 1, 1, 0], [0] * 6, [1, 0] * 3])
@@ -206,14 +206,14 @@ def test_segments_are_carried() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_segments_on_one_piece_alone_are_refused(first: bool) -> None:
+def test_segments_on_one_piece_only_are_refused(first: bool) -> None:
     attend, keys, marks = alone("dot")(), torch.randn(B, 2, M), torch.zeros(B, 2)
     memory = attend.remember(keys, segments=marks if first else None)
     with pytest.raises(Refused, match="all of a memory carries segments, or none"):
         memory.extend(keys, segments=None if first else marks)
 
 
-def test_a_memory_is_never_changed() -> None:
+def test_a_memory_is_immutable() -> None:
     attend = heads(add_bias_kv=True)()
     keys = torch.randn(B, S, M)
     memory = attend.remember(keys, visible=heed.lengths([6, 2, 0]))
@@ -233,7 +233,7 @@ def test_a_memory_is_never_changed() -> None:
             setattr(memory, name, None)
 
 
-def test_what_the_caller_holds_is_never_changed() -> None:
+def test_the_callers_tensors_are_never_changed() -> None:
     keys = torch.randn(B, S, M)
     keys[1, 2:] = torch.nan
     before = keys.clone()
@@ -248,7 +248,7 @@ def test_values_are_the_keys_unless_given() -> None:
     assert torch.equal(grown.v, grown.k)
 
 
-def test_lengths_reach_to_the_last_visible_place() -> None:
+def test_lengths_end_at_the_last_visible_key() -> None:
     keys = torch.randn(B, S, M)
     table = torch.tensor([[0, 1, 0, 0, 1, 0], [0] * 6, [1] * 6]).bool()
     remember = alone("dot")().remember
@@ -258,7 +258,7 @@ def test_lengths_reach_to_the_last_visible_place() -> None:
     assert remember(keys[:, :0], visible=heed.lengths([0, 1, 2])).lengths.tolist() == [0, 0, 0]
 
 
-def test_what_is_hidden_is_cleaned_once() -> None:
+def test_hidden_keys_are_cleaned_once() -> None:
     keys, values = torch.full((B, S, M), torch.nan), torch.full((B, S, 5), torch.inf)
     for name in ("dot", "additive", "cosine"):
         memory = alone(name)().remember(keys, values, visible=heed.lengths([0, 0, 0]))
@@ -266,7 +266,7 @@ def test_what_is_hidden_is_cleaned_once() -> None:
         assert not memory.v.any()
 
 
-def test_hiding_more_hides_both() -> None:
+def test_hiding_more_keeps_what_is_hidden() -> None:
     keys = torch.randn(B, S, M)
     memory = alone("dot")().remember(keys, visible=heed.lengths([6, 2, 0]))
     less = memory.hide(Visible.keys(torch.arange(S).expand(B, S) > 0))
@@ -274,7 +274,7 @@ def test_hiding_more_hides_both() -> None:
     assert not less.v[:, :, 0].any()
 
 
-def test_sinks_stand_at_the_end_and_are_not_counted() -> None:
+def test_sinks_come_last_and_are_not_counted() -> None:
     attend = heads(add_bias_kv=True, add_zero_attn=True)()
     memory = attend.remember(torch.randn(B, S, M))
     assert (memory.S, memory.sinks, memory.k.shape[2]) == (S, 2, S + 2)
@@ -288,12 +288,12 @@ def test_sinks_stand_at_the_end_and_are_not_counted() -> None:
 @pytest.mark.parametrize(
     "visible", [heed.causal(), heed.window(2), heed.causal() & heed.lengths([1])]
 )
-def test_what_depends_on_the_query_is_refused_with_the_cure(visible: Visible) -> None:
+def test_masks_that_depend_on_the_query_are_refused_with_the_remedy(visible: Visible) -> None:
     attend, keys = alone("dot")(), torch.randn(1, S, M)
     for make in (attend.remember, attend.remember(keys).extend):
         with pytest.raises(Refused, match=r"goes with the call: attend\(query, memory, visible="):
             make(keys, visible=visible)
-    attend(keys, attend.remember(keys), visible=visible)  # the cure
+    attend(keys, attend.remember(keys), visible=visible)  # the remedy
 
 
 def test_a_bare_table_is_read_as_keys() -> None:
@@ -344,6 +344,6 @@ def grown(attend: heed.Attention, *more: Tensor) -> Memory:
 
 @pytest.mark.parametrize("made", ["dot", "additive", "heads"])
 @pytest.mark.parametrize("wrong", SHAPES)
-def test_wrong_shapes_are_told_in_words(wrong: str, made: str) -> None:
+def test_wrong_shapes_are_reported_in_the_users_words(wrong: str, made: str) -> None:
     with pytest.raises(ShapeError):
         SHAPES[wrong](MAKERS[made]())

@@ -1,4 +1,4 @@
-"""Mixed: two mechanisms and the gate between them, against the two asked apart."""
+"""Mixed mechanisms: two lanes and the gate between them, compared with the two alone."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def apart(mixed: Mixed, q: Tensor, k: Tensor, v: Tensor, n: list[int]) -> list[heed.Attended]:
-    """The two lanes, each asked by itself."""
+    """The two lanes, each called alone."""
     lanes = [heed.Attention(lane) for lane in mixed.lanes]
     return [
         lane(q, lane.remember(k, v, heed.lengths(n)), heed.State(), need="weight") for lane in lanes
@@ -54,7 +54,7 @@ def test_mixed_blends_global_and_local_p(name: str, gate: float | str) -> None:
     torch.testing.assert_close(quick.context, seen.context)
 
 
-def test_the_local_lane_is_local_p() -> None:
+def test_the_local_lane_equals_local_p() -> None:
     attend = heed.Attention("mixed", query=M, window=1, gate=0.0).double()
     q, k, v = inputs()
     seen = attend(q, attend.remember(k, v), need="weight")
@@ -63,8 +63,8 @@ def test_the_local_lane_is_local_p() -> None:
 
 
 @pytest.mark.parametrize("cuts", [[T], [1, 3], [1] * T], ids=str)
-def test_mixed_by_parts_hands_on_both_states(cuts: list[int]) -> None:
-    """Coverage beside a walk: each lane goes on from its own slot."""
+def test_mixed_passes_on_both_states(cuts: list[int]) -> None:
+    """Coverage beside a walk: each lane continues from its own state."""
     first = heed.Attention("coverage/additive", query=M, width=5).mechanism
     second = heed.Attention("forward/dot", query=M).mechanism
     mixed = Mixed(first, second, FixedGate(0.25)).double()
@@ -106,7 +106,7 @@ def test_mixed_inside_heads_gates_each_head() -> None:
 
 
 def test_any_two_mechanisms_can_be_mixed() -> None:
-    """The design's form: additive everywhere, and a dot product among neighbours."""
+    """The example of the design: additive globally, and a dot product among neighbours."""
     far = heed.Mechanism(score=Additive(query=M, key=M))
     near = heed.Mechanism(score=Dot(query=M, key=M), reach=FixedWindow(window=1))
     mixed = Mixed(far, near, QueryGate(query=M)).double()
@@ -119,7 +119,7 @@ def test_any_two_mechanisms_can_be_mixed() -> None:
         assert back.abs().max() > 0
 
 
-def test_gates_that_make_no_sense_are_refused() -> None:
+def test_invalid_gates_are_refused() -> None:
     with pytest.raises(Refused, match=r"between 0 and 1; got 1\.5"):
         heed.Attention("mixed", query=M, gate=1.5)
     with pytest.raises(UnknownName, match="did you mean query"):

@@ -1,4 +1,4 @@
-"""Aligns that move, against the papers' own loops: Raffel 2017, Zhang 2018, Graves 2013."""
+"""Aligns that move, compared with the loops of Raffel 2017, Zhang 2018 and Graves 2013."""
 
 import math
 from collections.abc import Callable
@@ -49,14 +49,14 @@ def naive_hard_monotonic(energy: Tensor) -> Tensor:
 
 
 def each_row(naive: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """A naive T S function over B and H."""
+    """Apply a naive T S function over B and H."""
     B, H = tensors[0].shape[:2]
     rows = [[naive(*(x[b, h] for x in tensors)) for h in range(H)] for b in range(B)]
     return torch.stack([torch.stack(row) for row in rows])
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["open", "masked"])
-def test_monotonic_expects_what_raffels_sum_says(masked: bool) -> None:
+def test_monotonic_equals_raffels_expectation(masked: bool) -> None:
     part = made("monotonic", noise=0.0, offset=-0.5).train()
     with torch.no_grad():
         part.scale.fill_(1.5)
@@ -78,7 +78,7 @@ def test_monotonic_decodes_by_raffels_algorithm() -> None:
     assert 0 < expected.sum() < expected[..., 0].numel()  # some stopped, some ran past the end
 
 
-def test_monotonic_noise_is_for_training_alone() -> None:
+def test_monotonic_adds_noise_in_training_only() -> None:
     part = made("monotonic", noise=2.0)
     energy, query = torch.randn(1, 1, 3, 5).double(), queries(1, 1, 3)
     part.train()
@@ -101,19 +101,19 @@ def naive_forward(energy: Tensor, move: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("agent", [False, True], ids=["equal", "agent"])
-def test_forward_is_zhangs_recurrence(agent: bool) -> None:
+def test_forward_equals_zhangs_recurrence(agent: bool) -> None:
     part = made("forward", agent=agent)
     energy, query = torch.randn(2, 1, 5, 7).double() * 2, queries(2, 1, 5)
-    # Without an agent staying and advancing count alike; halving both changes nothing.
+    # Without an agent, staying and advancing are equally likely; halving both changes nothing.
     move = torch.sigmoid(query @ part.agent[0, 0]) if agent else torch.full((2, 1, 5), 0.5)
     weight = part(energy, None, None, query).weight
     torch.testing.assert_close(weight, each_row(naive_forward, energy, move))
-    assert (weight.triu(diagonal=2) == 0).all()  # at most one place a step
+    assert (weight.triu(diagonal=2) == 0).all()  # at most one key per step
     assert (weight.triu(diagonal=1).diagonal(offset=1, dim1=-2, dim2=-1) > 0).all()
 
 
 def naive_forced(energy: Tensor) -> Tensor:
-    """α_t(s) ∝ a_t(s)·(1 − min(1, cov_t(s)))·Σ_{s'≤s} α_{t−1}(s'); all open at first.    T S"""
+    """α_t(s) ∝ a_t(s)·(1 − min(1, cov_t(s)))·Σ_{s'≤s} α_{t−1}(s'); all are open at first.    T S"""
     T, S = energy.shape
     reached, covered = [1.0] * S, [0.0] * S
     rows = []
@@ -127,14 +127,14 @@ def naive_forced(energy: Tensor) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def test_forced_forward_is_its_rule() -> None:
+def test_forced_forward_equals_its_rule() -> None:
     energy = torch.randn(2, 2, 6, 5).double() * 3
     weight = made("forced-forward")(energy, None, None, queries(2, 2, 6)).weight
     torch.testing.assert_close(weight, each_row(naive_forced, energy))
 
 
-def test_forced_forward_moves_on_and_holds_the_end() -> None:
-    """Energies that love the first place are forced onwards; the last place is held for a while."""
+def test_forced_forward_moves_on_and_stays_at_the_end() -> None:
+    """Energies that prefer the first key are forced onwards; the last key is held for a while."""
     energy = torch.tensor([9.0, 6.0, 3.0, 0.0]).double().expand(1, 1, 6, 4)
     weight = made("forced-forward")(energy, None, None, queries(1, 1, 6)).weight[0, 0]
     assert weight.argmax(-1)[[0, 2, 3, 4, 5]].tolist() == [0, 1, 2, 3, 3]
@@ -143,7 +143,7 @@ def test_forced_forward_moves_on_and_holds_the_end() -> None:
     assert mean[5] > 2.99
 
 
-def test_forced_forward_has_finite_gradients_when_all_is_used() -> None:
+def test_forced_forward_has_finite_gradients_when_all_keys_are_used() -> None:
     q, k, v = (torch.randn(64, 1, 256, 128).requires_grad_() for _ in range(3))
     context = heed.attend(q, k, v, "forced-forward").context
     (context * torch.randn_like(context)).sum().backward()
@@ -152,7 +152,7 @@ def test_forced_forward_has_finite_gradients_when_all_is_used() -> None:
     assert q.grad.abs().max() > 0
 
 
-def test_a_faint_prior_counts_and_gets_no_gradient() -> None:
+def test_a_very_small_prior_has_weight_but_no_gradient() -> None:
     prior = torch.tensor([1.0, 1e-35]).requires_grad_()
     weight = align.weighed(torch.tensor([0.0, 90.0]), prior, None)
     weight[1].backward()
@@ -162,7 +162,7 @@ def test_a_faint_prior_counts_and_gets_no_gradient() -> None:
     assert prior.grad[1] == 0
 
 
-def test_mixture_window_is_graves_window() -> None:
+def test_mixture_window_equals_graves_window() -> None:
     part = made("mixture-window", components=2)
     with torch.no_grad():
         part.bias.normal_()
@@ -175,7 +175,7 @@ def test_mixture_window_is_graves_window() -> None:
             numbers = (part.weight[0] @ query[b, 0, t] + part.bias[0, 0]).tolist()
             alpha, beta, step = ([math.exp(x) for x in numbers[i : i + 2]] for i in (0, 2, 4))
             kappa = [k + x for k, x in zip(kappa, step, strict=True)]
-            for u in range(1, S + 1):  # as Graves counts the places
+            for u in range(1, S + 1):  # Graves counts positions from 1
                 expected[b, 0, t, u - 1] = sum(
                     a * math.exp(-w * (k - u) ** 2)
                     for a, w, k in zip(alpha, beta, kappa, strict=True)
@@ -192,7 +192,7 @@ def test_mixture_window_is_graves_window() -> None:
 
 
 @pytest.mark.parametrize("name", WALKS)
-def test_walks_go_on_from_the_slot_and_into_a_grown_memory(name: str) -> None:
+def test_walks_continue_from_their_state_in_a_memory_that_grew(name: str) -> None:
     part = made(name).eval() if name == "monotonic" else made(name)
     energy, query = torch.randn(2, 1, 5, 6).double(), queries(2, 1, 5)
     whole = part(energy, None, None, query).weight
@@ -200,14 +200,14 @@ def test_walks_go_on_from_the_slot_and_into_a_grown_memory(name: str) -> None:
     then = part(energy[:, :, 2:], None, first.after, query[:, :, 2:]).weight
     torch.testing.assert_close(torch.cat([first.weight, then], 2), whole)
     hidden = torch.ones(2, 1, 5, 6, dtype=torch.bool)
-    hidden[:, :, :2, 4:] = False  # the last two places arrive after the second step
+    hidden[:, :, :2, 4:] = False  # the last two keys arrive after the second step
     early = part(energy[:, :, :2, :4], None, None, query[:, :, :2])
     late = part(energy[:, :, 2:], None, early.after, query[:, :, 2:]).weight
     torch.testing.assert_close(late, part(energy, hidden, None, query).weight[:, :, 2:])
 
 
 @pytest.mark.parametrize("S", [1, 2, 3, 8, 13])
-def test_scan_is_its_loop(S: int) -> None:
+def test_scan_equals_its_loop(S: int) -> None:
     keep, gain = torch.rand(3, S).double(), torch.randn(3, S).double()
     x, rows = torch.zeros(3).double(), []
     for j in range(S):
@@ -216,8 +216,8 @@ def test_scan_is_its_loop(S: int) -> None:
     torch.testing.assert_close(moving.scan(keep, gain), torch.stack(rows, -1))
 
 
-def test_the_papers_closed_form_is_inexact_where_the_scan_is_not() -> None:
-    """α = p·cumprod(1 − p)·cumsum(α' / cumprod(1 − p)) divides by what has underflowed."""
+def test_the_closed_form_of_the_paper_is_inexact_where_the_scan_is_exact() -> None:
+    """α = p·cumprod(1 − p)·cumsum(α' / cumprod(1 − p)) divides by numbers that underflow."""
     S = 100
     chance, before = torch.rand(S), torch.zeros(S)
     before[-20:] = 1 / 20
@@ -230,7 +230,7 @@ def test_the_papers_closed_form_is_inexact_where_the_scan_is_not() -> None:
     closed = chance * passed * (before / passed.clamp(1e-10, 1)).cumsum(0)
     ours = moving.monotonic_step(chance, before)
     assert (ours - exact).abs().max() < 1e-6
-    assert (closed - exact).abs().max() > 0.03  # nearly all that there is to see
+    assert (closed - exact).abs().max() > 0.03  # nearly all of the weight
     assert closed.sum() < 0.01 < 0.9 < exact.sum()
 
 
@@ -245,7 +245,7 @@ def test_extreme_queries_leave_the_mixture_window_finite(size: float) -> None:
 
 
 @pytest.mark.parametrize("name", WALKS)
-def test_walks_begin_at_the_first_visible_place(name: str) -> None:
+def test_walks_begin_at_the_first_visible_key(name: str) -> None:
     part = made(name).eval()
     energy, query = torch.randn(2, 1, 4, 5).double() + 3, queries(2, 1, 4)
     ok = torch.ones(2, 1, 4, 8, dtype=torch.bool)
@@ -258,7 +258,7 @@ def test_walks_begin_at_the_first_visible_place(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WALKS)
-def test_a_step_that_sees_nothing_goes_nowhere(name: str) -> None:
+def test_a_step_that_sees_nothing_does_not_move(name: str) -> None:
     part = made(name).eval()
     energy, query = torch.randn(1, 1, 5, 6).double() + 3, queries(1, 1, 5)
     ok = torch.ones(1, 1, 5, 6, dtype=torch.bool)
@@ -273,7 +273,7 @@ def test_a_step_that_sees_nothing_goes_nowhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["coverage/additive", *WALKS])
-def test_a_state_outlives_a_truncated_memory(name: str) -> None:
+def test_a_state_survives_a_truncated_memory(name: str) -> None:
     attend = heed.Attention(name, query=WIDTH, key=WIDTH).eval()
     memory = attend.remember(torch.randn(2, 6, WIDTH))
     state = attend(torch.randn(2, 1, WIDTH), memory).state
@@ -283,19 +283,19 @@ def test_a_state_outlives_a_truncated_memory(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["forward", "forced-forward"])
-def test_an_alignment_waits_where_all_that_is_visible_lies_behind(name: str) -> None:
+def test_an_alignment_waits_while_all_visible_keys_are_behind_it(name: str) -> None:
     part = made(name).eval()
     ok = torch.ones(1, 1, 4, 6, dtype=torch.bool)
-    ok[:, :, 0, :3] = False  # begins at the fourth place,
-    ok[:, :, 1:3, 3:] = False  # sees only what lies behind it,
+    ok[:, :, 0, :3] = False  # begins at the fourth key,
+    ok[:, :, 1:3, 3:] = False  # sees only keys behind it,
     weight = part(torch.zeros(1, 1, 4, 6).double(), ok, None, queries(1, 1, 4)).weight[0, 0]
     assert weight[0, :3].sum() == 0
     assert weight[1:3].sum() == 0
-    assert weight[3].sum().item() == pytest.approx(1)  # and goes on when the way is open again
+    assert weight[3].sum().item() == pytest.approx(1)  # and goes on when keys ahead are seen again
     assert weight[3, :3].sum() == 0
 
 
-def test_forward_crosses_hidden_places() -> None:
+def test_forward_skips_hidden_keys() -> None:
     part = made("forward").eval()
     ok = torch.ones(1, 1, 20, 6, dtype=torch.bool)
     ok[..., 3] = False

@@ -1,4 +1,4 @@
-"""Parts of a user's own: never mistaken for the ones they derive from, and checked."""
+"""Parts defined by users are never mistaken for those they derive from, and are checked."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ class Opposite(ScaledDot):
 
 
 class Turned(Score):
-    """A dot product after all: it only prepares its keys."""
+    """A dot product that only prepares its keys."""
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         return keys.flip(-1)
@@ -51,11 +51,11 @@ class Far:
 
 
 class Mixin(Far, ScaledDot):
-    """A comparison that comes from beside."""
+    """A comparison that is not a score of heed."""
 
 
 def named(name: str, base: type, **methods: object) -> type:
-    """A class of a user's own that bears the name of one of heed's."""
+    """A user's class with the name of one of heed's."""
     return type(name, (base,), methods)
 
 
@@ -73,7 +73,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("mechanism", OWN.values(), ids=OWN)
-def test_asking_for_weights_changes_nothing(mechanism: heed.Mechanism) -> None:
+def test_asking_for_weights_does_not_change_the_context(mechanism: heed.Mechanism) -> None:
     attend, x = heed.Attention(mechanism), torch.randn(2, 9, M)
     assert attend(x).kernel == "reference"
     torch.testing.assert_close(attend(x).context, attend(x, need="weight").context)
@@ -86,7 +86,7 @@ def test_a_score_that_only_prepares_is_served_by_the_fused_kernel() -> None:
     torch.testing.assert_close(seen.context, (x @ x.flip(-1).mT).softmax(-1) @ x)
 
 
-def test_names_follow_from_classes() -> None:
+def test_names_are_derived_from_classes() -> None:
     for name, entry in CATALOGUE.items():
         if name != "mixed":
             assert entry.part.name == name
@@ -96,14 +96,14 @@ def test_names_follow_from_classes() -> None:
 
 
 class Momentum(Softmax):
-    """Remembers, though it knows no places."""
+    """An align with a state, but without places."""
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: object, query: Tensor) -> Aligned:
         weight = softmax(energy, ok)
         return Aligned(weight, after=(weight[:, :, -1], 3))
 
 
-def test_an_align_of_your_own_may_remember() -> None:
+def test_an_align_of_your_own_may_have_a_state() -> None:
     attend = heed.Attention(heed.Mechanism(score=Dot(query=M, key=M), align=Momentum()))
     x = torch.randn(2, 5, M)
     memory = attend.remember(x)
@@ -118,7 +118,7 @@ def test_energies_of_the_wrong_shape_are_refused() -> None:
         attend(x)
 
 
-def test_what_is_no_part_is_refused() -> None:
+def test_what_is_not_a_part_is_refused() -> None:
     with pytest.raises(Refused, match="score takes a Score, not 'dot'"):
         heed.Mechanism(score="dot")  # type: ignore[arg-type]
     with pytest.raises(Refused, match="score takes a Score"):
@@ -129,6 +129,6 @@ def test_what_is_no_part_is_refused() -> None:
         heed.Mechanism(score=heed.Attention("additive", query=M).mechanism.score, past=Coverage())
 
 
-def test_mixed_needs_to_know_how_wide_keys_are() -> None:
+def test_mixed_needs_the_width_of_the_keys() -> None:
     with pytest.raises(Refused, match="kept_width"):
         Mixed(heed.Mechanism(score=Turned()), heed.Mechanism(score=Turned()), FixedGate())

@@ -1,4 +1,4 @@
-"""Pasts against naive loops: what earlier weights add to the energy, step after step."""
+"""Pasts compared with naive loops: what earlier weights add to the energies, step by step."""
 
 import math
 
@@ -20,7 +20,7 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def plain_energy(attend: heed.Attention, q: Tensor, k: Tensor, hint: Tensor) -> Tensor:
-    """Row by row: the hint inside the tanh for additive, added for dot.    M, S M, S D -> S"""
+    """One row: the hint is inside the tanh for additive, added for dot.    M, S M, S D -> S"""
     score = attend.mechanism.score
     if isinstance(score, Additive):
         query = score.query_weight[0] @ q
@@ -32,7 +32,7 @@ def plain_energy(attend: heed.Attention, q: Tensor, k: Tensor, hint: Tensor) -> 
 
 
 def asked_in_cuts(attend: heed.Attention, q: Tensor, memory: heed.Memory, cuts: list[int]) -> list:
-    """The records of a query cut along T, the state handed on."""
+    """The record of queries in pieces, with the state passed on."""
     state, records = None, []
     for part in q.split(cuts, 1):
         records.append(attend(part, memory, state, need="energy"))
@@ -42,7 +42,7 @@ def asked_in_cuts(attend: heed.Attention, q: Tensor, memory: heed.Memory, cuts: 
 
 @pytest.mark.parametrize("cuts", CUTS, ids=str)
 @pytest.mark.parametrize("score", ["additive", "dot"])
-def test_coverage_and_its_loss_by_a_loop(score: str, cuts: list[int]) -> None:
+def test_coverage_and_its_loss_equal_a_loop(score: str, cuts: list[int]) -> None:
     attend = heed.Attention(f"coverage/{score}", query=M, key=M).double()
     w = attend.mechanism.past.weight[0]  # hint
     assert len(w) == (M if score == "additive" else 1)
@@ -71,7 +71,7 @@ def test_coverage_and_its_loss_by_a_loop(score: str, cuts: list[int]) -> None:
 
 @pytest.mark.parametrize("cuts", CUTS, ids=str)
 @pytest.mark.parametrize("score", ["additive", "dot"])
-def test_location_aware_by_a_loop(score: str, cuts: list[int]) -> None:
+def test_location_aware_equals_a_loop(score: str, cuts: list[int]) -> None:
     attend = heed.Attention(
         f"location-aware/{score}", query=M, key=M, channels=2, kernel=3
     ).double()
@@ -95,13 +95,13 @@ def test_location_aware_by_a_loop(score: str, cuts: list[int]) -> None:
     assert records[-1].penalty is None
 
 
-def test_an_even_kernel_is_refused() -> None:
+def test_an_even_kernel_size_is_refused() -> None:
     with pytest.raises(Refused, match="kernel must be odd, not 4"):
         heed.Attention("location-aware", query=M, kernel=4)
 
 
 @pytest.mark.parametrize("name", ["coverage/additive", "location-aware/dot"])
-def test_a_memory_that_grows_is_remembered_as_unseen(name: str) -> None:
+def test_keys_added_to_a_memory_count_as_unseen(name: str) -> None:
     """Two steps over four keys, then two over six: as if the last two had been hidden at first."""
     attend = heed.Attention(name, query=M, key=M).double()
     q, k, v = inputs()
@@ -134,8 +134,8 @@ def test_the_state_follows_its_beams() -> None:
     torch.testing.assert_close(doubled.weight, straight.weight.repeat_interleave(2, 0))
 
 
-def test_coverage_remembers_the_weights_that_were_read() -> None:
-    """Under local-p the Gaussian belongs to the weight, and so to what was covered."""
+def test_coverage_sums_the_weights_that_were_read() -> None:
+    """In local-p the Gaussian is part of the weight, and therefore of the coverage."""
     attend = heed.Attention("coverage/dot/local-p", query=M, window=2).double()
     q, k, v = inputs()
     seen = attend(q, attend.remember(k, v), need="weight")
@@ -143,7 +143,7 @@ def test_coverage_remembers_the_weights_that_were_read() -> None:
 
 
 def test_gradients_flow_through_the_steps() -> None:
-    """A probe on the last step alone is felt by the first query."""
+    """A loss on the last step only has a gradient at the first query."""
     attend = heed.Attention("coverage/additive", query=M).double()
     q, k, v = inputs()
     q.requires_grad_()

@@ -1,4 +1,4 @@
-"""Positions added to the input; those felt inside the heads are tested with the heads."""
+"""Positions added to the input; those inside heads are tested with the heads."""
 
 import math
 
@@ -13,7 +13,7 @@ from heed.visible import Places
 DOUBLE = torch.float64
 
 
-def test_the_sinusoid_of_the_paper() -> None:
+def test_sinusoids_equal_the_paper() -> None:
     """PE(p, 2i) = sin(p / 10000^(2i/M)), PE(p, 2i+1) = cos of the same."""
     width = 6
     table = sinusoid(torch.arange(5, dtype=DOUBLE), width)
@@ -25,7 +25,7 @@ def test_the_sinusoid_of_the_paper() -> None:
             assert table[place, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)
 
 
-def test_waves_take_another_base_and_any_place() -> None:
+def test_waves_accept_another_base_and_any_position() -> None:
     places = torch.tensor([-2.0, 0.0, 3.5], dtype=DOUBLE)
     sine, cosine = waves(places, 4, base=100.0)
     angle = places[:, None] * torch.tensor([1.0, 0.1], dtype=DOUBLE)
@@ -52,14 +52,14 @@ def test_sinusoidal_adds_the_table(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_far_places_are_told_apart_in_half_precision(dtype: torch.dtype) -> None:
-    """bfloat16 has no 1001; the places must be counted in something wider."""
+def test_far_positions_differ_in_half_precision(dtype: torch.dtype) -> None:
+    """bfloat16 has no 1001; positions must be counted in a wider type."""
     out = Sinusoidal()(torch.zeros(1, 2, 8, dtype=dtype), start=1001)
     want = sinusoid(torch.arange(1001, 1003, dtype=DOUBLE), 8)
     torch.testing.assert_close(out[0].double(), want, rtol=0, atol=5e-3)
 
 
-def test_a_text_in_pieces_is_the_text_at_once() -> None:
+def test_a_text_in_pieces_equals_the_whole_text() -> None:
     x = torch.randn(2, 7, 4)
     for module in (Sinusoidal(), Learned(longest=7, width=4)):
         whole = module(x)
@@ -67,12 +67,12 @@ def test_a_text_in_pieces_is_the_text_at_once() -> None:
         torch.testing.assert_close(pieces, whole)
 
 
-def test_positions_that_are_fixed_have_no_weights() -> None:
+def test_fixed_positions_have_no_weights() -> None:
     assert not list(Sinusoidal().parameters())
     assert not Sinusoidal().state_dict()
 
 
-def test_learned_adds_its_rows_and_learns_them() -> None:
+def test_learned_positions_are_added_and_trained() -> None:
     module = Learned(longest=6, width=3)
     x = torch.randn(2, 2, 3)
     out = module(x, start=3)
@@ -83,7 +83,7 @@ def test_learned_adds_its_rows_and_learns_them() -> None:
     assert grad.tolist() == [[0.0] * 3] * 3 + [[2.0] * 3] * 2 + [[0.0] * 3]
 
 
-def test_learned_starts_small() -> None:
+def test_learned_positions_start_small() -> None:
     weight = Learned(longest=100, width=50).table.weight
     assert weight.std().item() == pytest.approx(0.02, rel=0.1)
 
@@ -101,7 +101,7 @@ def test_half_precision_stays_half() -> None:
     assert module(torch.zeros(1, 4, 3, dtype=torch.bfloat16)).dtype == torch.bfloat16
 
 
-def test_by_default_a_position_does_nothing() -> None:
+def test_the_default_position_does_nothing() -> None:
     x = torch.randn(1, 2, 3, 4)
     position = Position()
     assert isinstance(position, nn.Module)

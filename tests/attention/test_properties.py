@@ -1,7 +1,7 @@
-"""What holds for every mechanism, shape, mask, dtype and memory layout, found by hypothesis.
+"""Properties of every mechanism, for shapes, masks, dtypes and memory layouts drawn by hypothesis.
 
-Each example is a mechanism on heads, drawn with its shapes, a mask composed of predicates, a dtype,
-and a layout for each of its tensors. The numbers come from a seed that is part of the example.
+Each example is a mechanism on heads, with shapes, a mask composed of predicates, a dtype, and a
+layout for each tensor. Random numbers come from a seed that is part of the example.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ WORDS = {name: set(name.split("/")) for name in NAMES}
 SUM_TO_ONE = {"softmax", "sparsemax", "entmax", "argmax", "sample", "gumbel", "forward",
               "forced-forward"}  # fmt: skip
 ALIGNS = {*SUM_TO_ONE, "monotonic", "mixture-window"}
-FADES = {"local-p", "mixed"}  # a gain makes rows sum to less
+FADES = {"local-p", "mixed"}  # a gain makes rows sum to less than one
 JUMPS = {"argmax", "sample", "gumbel", "local-p", "mixed", "sparsemax", "entmax"}
 """Where the last digit of an energy can move a whole weight: only float64 makes that unlikely."""
 
-# The dot family in softmax, which a fused kernel serves.
+# The dot family with softmax, which a fused kernel serves.
 FUSED = ("dot", "scaled-dot", "general", "key-value", "cosine", "local-m", "fixed-window",
          "expanded-window", "expanded-window/general")  # fmt: skip
 
@@ -89,7 +89,7 @@ class Example:
 
     @cached_property
     def mechanism(self) -> Any:
-        """In training mode, unless that draws."""
+        """In training mode, unless that is random."""
         torch.manual_seed(self.seed)
         M, K, R = self.widths
         options = {k: x for word in self.words for k, x in SMALL.get(word, {}).items()}
@@ -117,7 +117,7 @@ class Example:
         return None if self.mask is None else self.mask.make(rows, order)
 
     def table(self, origin: int | None = None) -> Tensor:
-        """Who may look where, as the caller said it.    B H T S"""
+        """The mask, as the caller gave it.    B H T S"""
         shape = (self.B, self.H, self.T, self.S)
         visible = self.visible()
         if visible is None:
@@ -133,9 +133,11 @@ class Example:
         return seen
 
     def close(self, got: Tensor, want: Tensor, times: float = 1.0) -> None:
-        """Equal but for the order in which numbers were added."""
+        """Equal up to the order of summation."""
         eps = torch.finfo(self.dtype).eps if want.dtype == self.dtype else 2 * 1.2e-7
-        if self.dtype in HALVES:  # a rounded projection moves float32 weights by its own epsilon
+        if (
+            self.dtype in HALVES
+        ):  # rounded projections move float32 weights by their epsilon
             eps = torch.finfo(self.dtype).eps
         size = max(1.0, want.abs().max().item()) if want.numel() else 1.0
         torch.testing.assert_close(got, want, rtol=0, atol=times * 64 * eps * size)
@@ -146,7 +148,7 @@ def contiguous(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def transposed(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """B T H D seen as B H T D, which is how heads are split."""
+    """B T H D viewed as B H T D, as heads are split."""
     B, H, T, D = shape
     return contiguous((B, T, H, D), dtype).transpose(1, 2)
 
@@ -158,7 +160,7 @@ def columns_first(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def expanded_rows(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """One row of the batch, seen as many: a stride of zero."""
+    """One row of the batch, expanded: a stride of zero."""
     return contiguous((1, *shape[1:]), dtype).expand(shape)
 
 
@@ -168,13 +170,13 @@ def expanded_heads(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def sliced(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """The middle of something larger: a storage offset and gaps along every axis."""
+    """The middle of a larger tensor: a storage offset and gaps along every axis."""
     larger = contiguous(tuple(n + 3 for n in shape), dtype)
     return larger[tuple(slice(1, n + 1) for n in shape)]
 
 
 def strided(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Every other place and feature."""
+    """Every other position and feature."""
     B, H, T, D = shape
     return contiguous((B, H, 2 * T, 2 * D), dtype)[:, :, 1::2, ::2]
 
@@ -236,7 +238,7 @@ def examples(
     masked: bool = False,
     steady: bool = False,
 ) -> Example:
-    """masked: there must be one; steady: in float64 where the last digit could move a weight."""
+    """masked: there must be a mask; steady: float64 where rounding could move a weight."""
     name = draw(st.sampled_from(names))
     H, G = draw(st.sampled_from([(1, 1), (2, 2), (2, 1), (4, 2)]))
     B, S = draw(st.integers(1, 3)), draw(st.integers(1, 9))
@@ -268,7 +270,7 @@ def leaves(example: Example) -> list[Tensor]:
 
 
 def gradients(of: Tensor, example: Example, inputs: list[Tensor]) -> list[Tensor]:
-    """Of the inputs first, then of the mechanism's weights; zero where there is no path."""
+    """Gradients of the inputs, then of the parameters; zero where there is no path."""
     wanted = [*inputs, *example.mechanism.parameters()]
     found = torch.autograd.grad(of, wanted, allow_unused=True, materialize_grads=True)
     return list(found)
@@ -277,7 +279,7 @@ def gradients(of: Tensor, example: Example, inputs: list[Tensor]) -> list[Tensor
 @pytest.mark.parametrize("name", NAMES)
 @many(5)
 @given(st.data())
-def test_weights_are_weights(name: str, data: st.DataObject) -> None:
+def test_weights_are_consistent(name: str, data: st.DataObject) -> None:
     example = data.draw(examples((name,)), "example")
     q, k, v = example.inputs
     seen = example.run(q, k, v, need="weight")
@@ -301,7 +303,7 @@ def test_weights_are_weights(name: str, data: st.DataObject) -> None:
 def sums(example: Example, seen: heed.Attended, ok: Tensor) -> None:
     """Rows sum to one, or to what the parts claim."""
     align = next(iter(example.words & ALIGNS), "softmax")
-    # Far blocks are seen whole or not at all.
+    # Far blocks are visible in full or not at all.
     narrow = example.words & {"local-m", "local-p", "fixed-window", "expanded-window"}
     mass, near = seen.mass, 1e-5
     if align == "mixture-window":
@@ -317,7 +319,7 @@ def sums(example: Example, seen: heed.Attended, ok: Tensor) -> None:
 
 @many(110)
 @given(examples(masked=True))
-def test_a_query_that_sees_nothing_reads_and_teaches_nothing(example: Example) -> None:
+def test_a_query_that_sees_nothing_reads_zero_and_has_zero_gradients(example: Example) -> None:
     hidden = ~example.table().any(-1)
     if not claims(example.name).context:
         return
@@ -335,7 +337,7 @@ def test_a_query_that_sees_nothing_reads_and_teaches_nothing(example: Example) -
 
 @many(80)
 @given(examples(masked=True), st.sampled_from([torch.nan, torch.inf, -torch.inf]))
-def test_what_no_query_may_see_changes_no_bit(example: Example, poison: float) -> None:
+def test_keys_hidden_from_all_queries_change_no_bit(example: Example, poison: float) -> None:
     q, k, v = example.inputs
     unseen = ~example.table().any(2).any(1)[:, None, :, None]
     bad = [x.masked_fill(unseen, poison) for x in (k, v)]
@@ -349,8 +351,8 @@ def test_what_no_query_may_see_changes_no_bit(example: Example, poison: float) -
 
 @many(110)
 @given(examples(FUSED))
-def test_a_kernel_answers_as_the_reference_does(example: Example) -> None:
-    """Errors against float64: twice the reference's own (gradients three times), or a few eps."""
+def test_a_kernel_agrees_with_the_reference(example: Example) -> None:
+    """Errors against float64: twice the reference's at most (gradients: thrice), or a few eps."""
     torch.manual_seed(example.seed + 2)
     shape = (example.B, example.H, example.T, example.widths[2])
     loss = torch.randn(shape, dtype=DOUBLE).to(example.dtype)
@@ -369,7 +371,7 @@ def test_a_kernel_answers_as_the_reference_does(example: Example) -> None:
         exact = answer(wide, [x.detach().double().requires_grad_() for x in example.inputs])
     for i, (x, y, z) in enumerate(zip(fast, slow, exact, strict=True)):
         times, epsilons = (2, 4) if i == 0 else (3, 16)
-        if example.dtype == DOUBLE:  # nothing wider to measure by: both twins round
+        if example.dtype == DOUBLE:  # there is no wider dtype to compare with: both twins round
             epsilons *= 8
         floor = epsilons * torch.finfo(example.dtype).eps * max(1.0, z.abs().max().item())
         allowed = max(times * (y.double() - z).abs().max().item(), floor)
@@ -378,7 +380,7 @@ def test_a_kernel_answers_as_the_reference_does(example: Example) -> None:
 
 @many(150)
 @given(examples(layouts=tuple(LAYOUTS), steady=True))
-def test_the_layout_of_memory_does_not_matter(example: Example) -> None:
+def test_the_memory_layout_does_not_matter(example: Example) -> None:
     awkward = example.inputs
     plain = [x.contiguous() for x in awkward]
     context = claims(example.name).context
@@ -404,7 +406,7 @@ def same_gradients(example: Example, awkward: tuple[Tensor, ...], plain: list[Te
 @pytest.mark.parametrize("name", [name for name in NAMES if claims(name).step])
 @many(5)
 @given(st.data())
-def test_cut_anywhere_the_answer_is_that_of_all_at_once(name: str, data: st.DataObject) -> None:
+def test_splitting_the_queries_anywhere_gives_the_same(name: str, data: st.DataObject) -> None:
     example = data.draw(examples((name,), steady=True), "example")
     q, k, v = example.inputs
     cuts = data.draw(
@@ -427,7 +429,9 @@ def test_cut_anywhere_the_answer_is_that_of_all_at_once(name: str, data: st.Data
 
 @many(80)
 @given(examples(steady=True), st.data())
-def test_a_row_alone_is_the_row_in_a_padded_batch(example: Example, data: st.DataObject) -> None:
+def test_a_row_alone_equals_the_row_in_a_padded_batch(
+    example: Example, data: st.DataObject
+) -> None:
     q, k, v = example.inputs
     state = FIRST if example.steps else None
     sizes = st.lists(st.integers(0, example.S), min_size=example.B, max_size=example.B)
@@ -447,9 +451,7 @@ def test_a_row_alone_is_the_row_in_a_padded_batch(example: Example, data: st.Dat
 
 @many(80)
 @given(examples(steady=True), st.data())
-def test_rows_in_another_order_give_answers_in_that_order(
-    example: Example, data: st.DataObject
-) -> None:
+def test_reordering_rows_reorders_the_results(example: Example, data: st.DataObject) -> None:
     q, k, v = example.inputs
     order = torch.tensor(data.draw(st.permutations(range(example.B)), "order"))
     moved = [x[order] for x in (q, k, v)]

@@ -1,4 +1,4 @@
-"""Reaches against numbers worked out by hand, finite differences and naive loops."""
+"""Reaches compared with results by hand, finite differences and naive loops."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ TIGHT = {"atol": 1e-12, "rtol": 1e-12}
 def flat(
     reach: str, S: int, T: int, n: list[int] | None = None, **options: object
 ) -> heed.Attended:
-    """Weights where every energy is zero, so that only the reach speaks."""
+    """Weights where every energy is zero, so that only the reach matters."""
     attend = heed.Attention(f"dot/{reach}", query=2, **options).double()
     B = 1 if n is None else len(n)
     memory = attend.remember(
@@ -40,7 +40,7 @@ def test_local_m_by_hand() -> None:
     torch.testing.assert_close(weight, torch.tensor(expected).double())
 
 
-def test_local_m_keeps_to_each_rows_own_length() -> None:
+def test_local_m_uses_the_length_of_each_row() -> None:
     weight = flat("local-m", S=4, T=4, n=[4, 2], window=0).weight[:, 0]
     assert weight[0].tolist() == torch.eye(4).tolist()
     assert weight[1].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0]]
@@ -53,7 +53,7 @@ def test_fixed_window_by_hand() -> None:
     expected = [[half, half, 0, 0], [third] * 3 + [0], [0] + [third] * 3, [0, 0, half, half]]
     weight = attend(x, x, need="weight").weight[0, 0]
     torch.testing.assert_close(weight, torch.tensor(expected).double())
-    # Two queries at the end of four keys: the last query stands at the last key.
+    # Two queries at the end of four keys: the last query is at the last key.
     late = attend(x[:, :2], x, need="weight").weight[0, 0]
     torch.testing.assert_close(late, torch.tensor(expected[2:]).double())
 
@@ -63,7 +63,7 @@ def local_p(window: int = 2, M: int = 2) -> heed.Attention:
 
 
 def place(attend: heed.Attention, logit: float) -> None:
-    """Make every query choose the place (S − 1)·σ(logit)."""
+    """Make every query choose the position (S − 1)·σ(logit)."""
     reach = attend.mechanism.reach
     assert isinstance(reach, LocalP)
     with torch.no_grad():
@@ -129,8 +129,8 @@ def test_local_p_predicts_as_luong_writes_it() -> None:
                 assert seen.weight[b, 0, t, s].item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_gradient_reaches_the_place_through_the_gaussian() -> None:
-    """Finite differences over W_p and v_p agree: the window's edge moves nothing in between."""
+def test_the_gradient_reaches_the_centre_through_the_gaussian() -> None:
+    """Finite differences over W_p and v_p agree: the window's edge does not move in between."""
     attend = local_p(window=2, M=3)
     reach = attend.mechanism.reach
     q, keys, values = (torch.randn(2, n, 3).double() for n in (4, 9, 9))
@@ -155,8 +155,8 @@ def test_the_gradient_reaches_the_place_through_the_gaussian() -> None:
             assert back.flatten()[i].item() == pytest.approx((up - down) / 2e-6, abs=1e-6)
 
 
-def test_the_gradient_of_the_place_by_hand() -> None:
-    """∂a_s/∂p = a_s (s − p)/σ² where the energies do not depend on what chooses the place."""
+def test_the_gradient_of_the_centre_by_hand() -> None:
+    """∂a_s/∂p = a_s (s − p)/σ² where the energies do not depend on what predicts the centre."""
     attend = local_p(window=2)
     place(attend, 0.3)
     reach = attend.mechanism.reach
@@ -214,7 +214,7 @@ def naive_expanded(
 @pytest.mark.parametrize(
     ("T", "S", "half", "size"), [(11, 11, 2, 3), (4, 12, 1, 4), (12, 12, 0, 1), (10, 10, 1, None)]
 )
-def test_expanded_window_by_a_loop(
+def test_expanded_window_equals_a_loop(
     T: int, S: int, half: int, size: int | None, padding: str, causal: bool
 ) -> None:
     attend = heed.Attention("expanded-window", query=4, value=3, window=half, block=size).double()
@@ -245,14 +245,14 @@ def test_expanded_window_by_a_loop(
 
 
 def test_expanded_window_sees_only_complete_past_blocks() -> None:
-    """Blocks of four; the query stands at 6 with d = 0: its own block one by one, up to itself."""
+    """Blocks of four; the query is at 6 with d = 0: its own block one by one, up to itself."""
     attend = heed.Attention("dot/expanded-window", query=2, window=0, block=4)
     keys = torch.zeros(1, 12, 2)
     state = heed.State(step=6)
     seen = attend(
         torch.randn(1, 1, 2), attend.remember(keys), state, visible=heed.causal(), need="weight"
     )
-    # The block of four weighs 4, places 4, 5 and 6 one each; nothing ahead is seen.
+    # The block of four weighs 4, positions 4, 5 and 6 one each; nothing ahead is seen.
     assert seen.weight.flatten().tolist() == pytest.approx([1 / 7] * 7 + [0] * 5)
     apart = torch.zeros(1, 12, 2)
     apart[:, :4] = torch.tensor([[3.0, 0.0], [-3.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
@@ -263,11 +263,11 @@ def test_expanded_window_sees_only_complete_past_blocks() -> None:
         visible=heed.causal(),
         need="weight",
     )
-    torch.testing.assert_close(again.weight, seen.weight)  # far off, only the mean is felt
+    torch.testing.assert_close(again.weight, seen.weight)  # of a far block, only the mean matters
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["open", "causal"])
-def test_an_expanded_window_that_reaches_everything_is_global(causal: bool) -> None:
+def test_an_expanded_window_that_covers_everything_is_global(causal: bool) -> None:
     x = torch.randn(2, 9, 4).double()
     visible = heed.causal() if causal else None
     wide = heed.Attention("expanded-window", query=4, window=9, block=4).double()
@@ -305,8 +305,9 @@ def or_everything(S: int = 3, n: list[int] | None = None) -> tuple[heed.Mechanis
 
 
 def test_or_everything_by_hand() -> None:
-    """A query that sees nothing weighs all alike, and its energies learn as under any softmax:
-    de_s = a_s (v_s − c)·g with a_s = 1/3. Another one is answered as by the reach inside."""
+    """A query that sees nothing weighs all keys equally, and its energies have the gradient of
+    any softmax: de_s = a_s (v_s − c)·g with a_s = 1/3. Other queries get the result of the inner
+    reach."""
     mechanism, memory = or_everything()
     q = torch.randn(1, 1, 2, 2).double().requires_grad_()
     ok = torch.tensor([[False] * 3, [True, True, False]])
@@ -326,7 +327,7 @@ def test_or_everything_by_hand() -> None:
     assert mechanism(q, memory).refusals == plain(q, replace(memory, owner=None)).refusals
 
 
-def test_or_everything_leaves_out_what_a_memory_hides() -> None:
+def test_or_everything_leaves_out_keys_that_the_memory_hides() -> None:
     mechanism, memory = or_everything(n=[2, 0])
     seen = mechanism(
         torch.randn(2, 1, 1, 2).double(),
@@ -337,8 +338,8 @@ def test_or_everything_leaves_out_what_a_memory_hides() -> None:
     assert seen.weight[:, 0, 0].tolist() == [[0.5, 0.5, 0], [0, 0, 0]]
 
 
-def test_or_everything_goes_around_a_window() -> None:
-    """The first query stands one place in front of the keys."""
+def test_or_everything_wraps_a_window() -> None:
+    """The first query is one position before the keys."""
     reach = OrEverything(FixedWindow(window=0))
     mechanism = heed.Mechanism(score=Dot(query=2, key=2), reach=reach)
     memory = mechanism.remember(torch.randn(1, 1, 2, 2).double())
@@ -348,7 +349,7 @@ def test_or_everything_goes_around_a_window() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_or_everything_is_even_in_every_precision(dtype: torch.dtype) -> None:
+def test_or_everything_is_uniform_in_every_precision(dtype: torch.dtype) -> None:
     mechanism = heed.Mechanism(score=Dot(query=8, key=8), reach=OrEverything(Global()))
     memory = mechanism.remember(torch.randn(1, 2, 5, 8, dtype=dtype))
     q = torch.randn(1, 2, 3, 8, dtype=dtype, requires_grad=True)
@@ -369,11 +370,11 @@ def test_or_everything_is_even_in_every_precision(dtype: torch.dtype) -> None:
     assert fast.kernel == "sdpa"
     torch.testing.assert_close(fast.context[:, :, 1], even)
     torch.testing.assert_close(fast.context, context)
-    assert mechanism(q, memory, visible=ok | True).kernel == "sdpa"  # nobody is lost
+    assert mechanism(q, memory, visible=ok | True).kernel == "sdpa"  # every query sees a key
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_or_everything_says_of_its_even_rows_what_they_are(grad: bool) -> None:
+def test_or_everything_describes_its_uniform_rows(grad: bool) -> None:
     mechanism, memory = or_everything()
     q = torch.randn(1, 1, 2, 2).double().requires_grad_(grad)
     ok = torch.tensor([[False] * 3, [True, True, False]])

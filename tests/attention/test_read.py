@@ -1,4 +1,4 @@
-"""Reads and the output stage against loops."""
+"""Reads and the output stage compared with loops."""
 
 import math
 
@@ -10,7 +10,7 @@ from heed.attention.read import Blend, Generate, Join, blend, copy_mixture
 from heed.errors import NotFormed, Refused
 
 
-def test_blend_by_a_loop() -> None:
+def test_blend_equals_a_loop() -> None:
     weight, v = torch.rand(2, 3, 4, 5).double(), torch.randn(2, 3, 5, 6).double()
     context = blend(weight, v)
     for b in range(2):
@@ -27,7 +27,7 @@ def test_heads_read_the_values_of_their_group() -> None:
         torch.testing.assert_close(context[:, h], weight[:, h] @ v[:, h // 2])
 
 
-def test_a_pointer_hands_out_its_distribution() -> None:
+def test_a_pointer_returns_its_distribution() -> None:
     attend = heed.Attention("pointer/additive", query=3, key=4)
     blended = heed.Attention("additive", query=3, key=4)
     blended.load_state_dict(attend.state_dict())
@@ -41,7 +41,7 @@ def test_a_pointer_hands_out_its_distribution() -> None:
         _ = seen.context
 
 
-def test_a_pointer_does_not_go_inside_heads() -> None:
+def test_a_pointer_is_refused_inside_heads() -> None:
     with pytest.raises(Refused, match=r"'pointer' does not go inside heads"):
         heed.MultiHeadAttention(8, 2, mechanism="pointer")
 
@@ -71,8 +71,8 @@ def test_generate_by_hand() -> None:
     )
 
 
-def test_copy_mixture_by_a_loop() -> None:
-    """Words of the source beyond the vocabulary get numbers of their own; repeated words add up."""
+def test_copy_mixture_equals_a_loop() -> None:
+    """Source words outside the vocabulary get numbers of their own; repeated words add up."""
     B, T, S, V, size = 2, 3, 5, 4, 6
     vocabulary = torch.randn(B, T, V).double().softmax(-1)
     weight = torch.randn(B, T, S).double().softmax(-1)

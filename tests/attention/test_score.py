@@ -1,4 +1,4 @@
-"""Scores against numbers worked out by hand, naive loops, and XLNet's own attention."""
+"""Scores compared with results by hand, naive loops, and XLNet's own attention."""
 
 import math
 from itertools import product
@@ -22,7 +22,7 @@ KEYS = torch.tensor([[[3.0, 4.0], [-1.0, 0.5], [0.0, -2.0]]])  # B S K
 
 
 def built(name: str, weights: dict[str, Tensor] | None = None, **sizes: object) -> heed.Attention:
-    """A mechanism whose score holds these very numbers."""
+    """A mechanism whose score has these weights."""
     attend = heed.Attention(name, **{"query": 2, "key": 2, **sizes})
     score = attend.mechanism.score
     if weights is not None:
@@ -107,7 +107,7 @@ def test_location_by_hand() -> None:
     attend = built("location", {"weight": rows}, longest=4)
     assert energies(attend) == [1.0, 2.0, 3.0]
     moved = attend(QUERY, attend.remember(KEYS * 7 - 1), need="energy").energy
-    assert moved.flatten().tolist() == [1.0, 2.0, 3.0]  # no key is looked at
+    assert moved.flatten().tolist() == [1.0, 2.0, 3.0]  # keys do not matter
 
 
 def test_cosine_by_hand() -> None:
@@ -136,7 +136,7 @@ def test_general_is_the_bilinear_form_term_by_term() -> None:
                 assert energy[b, t, s].item() == pytest.approx(sum(terms).item(), abs=1e-12)
 
 
-def test_concat_is_one_matrix_on_the_joined_pair() -> None:
+def test_concat_is_one_matrix_on_the_concatenated_pair() -> None:
     attend = heed.Attention("concat", query=3, key=4, width=5).double()
     score = attend.mechanism.score
     W = torch.cat([score.query_weight[0], score.key_weight[0]], -1)  # width, M + K
@@ -149,7 +149,7 @@ def test_concat_is_one_matrix_on_the_joined_pair() -> None:
             torch.testing.assert_close(energy[:, t, s], expected)
 
 
-def test_concat_draws_both_halves_for_the_joined_width() -> None:
+def test_concat_initialises_both_halves_for_the_joint_width() -> None:
     score = heed.Attention("concat", query=30, key=60, width=200).mechanism.score
     bound = math.sqrt(3 / 90)
     for half in (score.query_weight, score.key_weight):
@@ -170,7 +170,7 @@ def test_widths_that_disagree_are_refused_and_general_is_suggested(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["general", "additive", "concat", "concat-identity", "location"])
-def test_scores_that_map_take_any_widths(name: str) -> None:
+def test_scores_with_weights_take_any_widths(name: str) -> None:
     attend = heed.Attention(name, query=4, key=6)
     seen = attend(torch.randn(2, 3, 4), attend.remember(torch.randn(2, 5, 6)), need="energy")
     assert seen.energy.shape == (2, 1, 3, 5)
@@ -191,7 +191,7 @@ D_MODEL, HEADS = 12, 3
 
 
 def xlnet() -> XLNetRelativeAttention:
-    """XLNet's attention with every weight drawn (its own biases begin at nothing)."""
+    """XLNet's attention with random weights (its own biases start at zero)."""
     config = XLNetConfig(d_model=D_MODEL, n_head=HEADS, d_inner=8, dropout=0.0)
     theirs = XLNetRelativeAttention(config).double().eval()
     with torch.no_grad():
@@ -220,7 +220,7 @@ def same_weights(theirs: XLNetRelativeAttention, segments: bool = True) -> heed.
 
 
 def their_distances(T: int, S: int, B: int) -> Tensor:
-    """The distance pattern that XLNet hands to its layers, in double precision."""
+    """The distances that XLNet passes to its layers, in double precision."""
     frequency = 1 / 10000 ** (torch.arange(0, D_MODEL, 2).double() / D_MODEL)
     return XLNetModel.positional_embedding(torch.arange(S, -T, -1).double(), frequency, B)
 
@@ -235,7 +235,7 @@ def their_answer(
 ) -> tuple[Tensor, Tensor]:
     """Output before the residual and the norm, B T M, and probabilities, B H T S."""
     seen: list[Tensor] = []
-    # What enters the norm is the output with the residual, which is taken away below.
+    # The input of the norm is the output plus the residual, which is subtracted below.
     theirs.layer_norm.register_forward_hook(lambda module, args, out: seen.append(args[0]))
     h = x.transpose(0, 1)
     keys = x if old is None else torch.cat([old, x], 1)
@@ -260,7 +260,7 @@ def their_answer(
 @pytest.mark.parametrize("masked", [False, True], ids=["open", "masked"])
 @pytest.mark.parametrize("with_segments", [False, True], ids=["plain", "segments"])
 @pytest.mark.parametrize("mems", [0, 3], ids=["alone", "mems"])
-def test_relative_is_xlnets_attention(mems: int, with_segments: bool, masked: bool) -> None:
+def test_relative_equals_xlnets_attention(mems: int, with_segments: bool, masked: bool) -> None:
     B, T = 2, 5
     S = mems + T
     theirs = xlnet()
@@ -293,7 +293,7 @@ def test_relative_is_xlnets_attention(mems: int, with_segments: bool, masked: bo
     torch.testing.assert_close(ours_back, theirs_back)
 
 
-def test_relative_uses_the_very_pattern_that_xlnet_makes() -> None:
+def test_relative_uses_the_distances_that_xlnet_makes() -> None:
     B, T, S = 2, 4, 6
     theirs = xlnet()
     model = SimpleNamespace(
@@ -312,10 +312,11 @@ def test_relative_uses_the_very_pattern_that_xlnet_makes() -> None:
 
 
 @pytest.mark.parametrize(("T", "S"), [(4, 4), (3, 7), (1, 5)])
-def test_distance_is_xlnets_shift(T: int, S: int) -> None:
+def test_distance_equals_xlnets_shift(T: int, S: int) -> None:
     B, H, D = 2, 3, 4
     q, r = torch.randn(B, H, T, D), torch.randn(H, T + S, D)
-    # XLNet lists distances S, S−1, ..., 1−T; ours begins furthest ahead and needs no distance S.
+    # XLNet lists distances S, S−1, ..., 1−T; ours start at the key furthest ahead and omit distance
+    # S.
     theirs = XLNetRelativeAttention.rel_shift_bnij(q @ r.mT, klen=S)
     places = Places(T, S, 0, S - T, q.device)
     torch.testing.assert_close(distance(q, r.flip(1)[:, : T + S - 1], places), theirs)
@@ -336,8 +337,8 @@ def test_distance_behind_is_xlnets_shift_from_left_to_right(T: int, S: int) -> N
 
 
 @pytest.mark.parametrize("steps", [[5], [2, 3], [1] * 5], ids=str)
-def test_relative_by_a_loop_over_pairs(steps: list[int]) -> None:
-    """Also step by step: the state carries where the queries stand."""
+def test_relative_equals_a_loop_over_pairs(steps: list[int]) -> None:
+    """Also step by step: the state carries the position of the queries."""
     B, T, S, M = 2, 5, 7, 4
     attend = heed.Attention("relative", query=M, key=M, segments=True).double()
     score = attend.mechanism.score
@@ -368,13 +369,13 @@ def test_relative_by_a_loop_over_pairs(steps: list[int]) -> None:
     torch.testing.assert_close(torch.cat(energies, 1), expected)
 
 
-def test_relative_asks_for_its_segments() -> None:
+def test_relative_requires_its_segments() -> None:
     attend = heed.Attention("relative", query=4, key=4, segments=True)
     with pytest.raises(Refused, match=r"remember\(segments="):
         attend(torch.randn(1, 2, 4), attend.remember(torch.randn(1, 3, 4)))
 
 
-def test_relative_goes_without_segments_where_they_are_optional() -> None:
+def test_relative_works_without_segments_if_they_are_optional() -> None:
     attend = heed.Attention("relative", query=4, segments="optional").double()
     plain = heed.Attention("relative", query=4).double()
     for weight in attend.parameters():
@@ -390,7 +391,7 @@ def test_relative_goes_without_segments_where_they_are_optional() -> None:
         heed.Attention("relative", query=4, segments="perhaps")
 
 
-def test_relative_counts_no_further_than_its_clamp() -> None:
+def test_relative_clamps_distances() -> None:
     """As XLNet's clamp_len does."""
     B, T, S, clamp = 2, 4, 9, 3
     theirs = xlnet()

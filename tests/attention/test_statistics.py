@@ -1,4 +1,4 @@
-"""Statistics of weights: hand-computed, and against naive loops."""
+"""Statistics of weights, compared with results by hand and naive loops."""
 
 import math
 from typing import Any
@@ -50,7 +50,7 @@ def test_a_uniform_row_has_the_entropy_of_its_length() -> None:
     assert seen.spread.item() == pytest.approx(math.sqrt(2))
 
 
-def test_a_hard_row_is_sure_of_its_place() -> None:
+def test_a_one_hot_row_has_no_entropy() -> None:
     seen = of([0, 0, 0, 1])
     assert seen.entropy.item() == 0
     assert (seen.peak.item(), seen.place.item(), seen.expected.item()) == (1, 3, 3)
@@ -66,7 +66,7 @@ def test_a_row_that_does_not_sum_to_one_is_normalised_and_its_mass_reported() ->
     assert part.received.tolist() == [[[0.1, 0.05, 0.05, 0.0]]]
 
 
-def test_a_row_of_more_than_one_is_normalised_too() -> None:
+def test_a_row_that_sums_to_more_than_one_is_normalised_too() -> None:
     seen = of([3.0, 1.0])
     assert seen.mass.item() == 4
     assert seen.peak.item() == 0.75
@@ -74,7 +74,7 @@ def test_a_row_of_more_than_one_is_normalised_too() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
-def test_a_row_that_looks_at_nothing_is_all_zero(dtype: torch.dtype) -> None:
+def test_a_row_of_zeros_has_zero_statistics(dtype: torch.dtype) -> None:
     seen = statistics(torch.zeros(1, 1, 1, 5, dtype=dtype))
     for name in ("mass", "entropy", "peak", "place", "expected", "spread"):
         assert getattr(seen, name).item() == 0
@@ -88,7 +88,7 @@ def test_shapes() -> None:
     assert seen.received.shape == (2, 3, 5)
 
 
-def test_against_loops() -> None:
+def test_statistics_equal_loops() -> None:
     weight = torch.rand(2, 2, 3, 5, dtype=DOUBLE)
     seen = statistics(weight)
     for b, h, t in torch.cartesian_prod(*(torch.arange(n) for n in (2, 2, 3))).tolist():
@@ -107,19 +107,19 @@ def test_against_loops() -> None:
 
 def test_the_entropy_of_attention_is_that_of_its_record() -> None:
     weight = heed.Attention("sparsemax", query=4)(torch.randn(2, 3, 4), need="weight").weight
-    assert (weight == 0).any()  # sparse rows: 0 log 0 counts nothing
+    assert (weight == 0).any()  # sparse rows: 0 log 0 is 0
     want = torch.special.entr(weight).sum(-1)
     torch.testing.assert_close(entropy(weight), want)
     assert torch.isfinite(statistics(weight).entropy).all()
 
 
-def test_received_adds_over_queries() -> None:
+def test_received_sums_over_queries() -> None:
     weight = torch.tensor([[[[0.5, 0.5], [0.25, 0.0]]]])
     assert received(weight).tolist() == [[[0.75, 0.5]]]
 
 
 def naive_pool(weight: Tensor, rows: int, columns: int) -> Tensor:
-    """Place n of N belongs to cell floor(n · cells / N)."""
+    """Position n of N belongs to cell floor(n · cells / N)."""
     B, H, T, S = weight.shape
     out = torch.zeros(B, H, rows, columns, dtype=weight.dtype)
     for t in range(T):
@@ -131,7 +131,7 @@ def naive_pool(weight: Tensor, rows: int, columns: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 3), (3, 2), (5, 7), (4, 1), (1, 5)])
-def test_pooled_is_what_a_loop_says(rows: int, columns: int) -> None:
+def test_the_pooled_map_equals_a_loop(rows: int, columns: int) -> None:
     weight = torch.rand(2, 2, 5, 7, dtype=DOUBLE)
     small = pooled(weight, rows, columns)
     torch.testing.assert_close(small, naive_pool(weight, rows, columns))
@@ -157,7 +157,7 @@ ASKED = Summary(top=3, map=(3, 4), rows=(4, 1))
 
 
 def assert_same(got: Statistics, want: Statistics) -> None:
-    """All but log_sum, which weights alone do not know."""
+    """All but log_sum, which does not follow from weights."""
     for name, x, y in zip(got._fields, got, want, strict=True):
         if name not in ("log_sum", "top"):
             assert (x is None) == (y is None), name
@@ -173,7 +173,7 @@ def test_the_largest_come_first_with_their_places() -> None:
     assert seen.share.tolist() == [[[[0.4, 0.3, 0.2]]]]
 
 
-def test_no_more_is_given_than_there_is() -> None:
+def test_no_more_than_all_weights_are_given() -> None:
     seen = statistics(torch.rand(1, 1, 3, 2), Summary(top=5, map=(9, 9)))
     assert seen.share is not None
     assert seen.map is not None
@@ -181,25 +181,27 @@ def test_no_more_is_given_than_there_is() -> None:
     assert seen.map.shape == (1, 1, 3, 2)
 
 
-def test_what_was_not_asked_for_is_not_there() -> None:
+def test_what_was_not_asked_for_is_not_formed() -> None:
     seen = statistics(torch.rand(1, 1, 3, 2))
     assert (seen.top, seen.share, seen.map, seen.rows, seen.log_sum) == (None,) * 5
 
 
-def test_rows_come_in_the_order_asked_for() -> None:
+def test_rows_come_in_the_requested_order() -> None:
     weight = torch.rand(2, 2, 5, 7)
     seen = statistics(weight, Summary(rows=(4, 0, 4)))
     assert seen.rows is not None
     assert torch.equal(seen.rows, weight[:, :, [4, 0, 4]])
 
 
-def test_a_row_that_is_not_there_is_refused() -> None:
+def test_a_row_that_does_not_exist_is_refused() -> None:
     with pytest.raises(Refused, match=r"no row 3 .* T=3"):
         statistics(torch.rand(1, 1, 3, 2), Summary(rows=(3,)))
 
 
 @pytest.mark.parametrize("block", [1, 30, 100])
-def test_block_by_block_is_the_same(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_block_by_block_are_the_same(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     weight = torch.rand(2, 2, 7, 9, dtype=DOUBLE).softmax(-1)
     sizes = []
 
@@ -214,8 +216,8 @@ def test_block_by_block_is_the_same(block: int, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", [*CATALOGUE, "local-p/general", "coverage/key-value"])
-def test_every_mechanism_says_of_its_weights_what_they_say(name: str) -> None:
-    """Whichever way they are taken: by a kernel, block by block, or from the weights themselves."""
+def test_statistics_of_every_mechanism_are_those_of_its_weights(name: str) -> None:
+    """However they are computed: by a kernel, block by block, or from the weights themselves."""
     attend = heed.Attention(name, query=8).double().eval()
     x = torch.randn(2, 6, 8, dtype=DOUBLE)
     query, rows = (None, (0, 0)) if name == "static" else (x, (4, 1))
@@ -230,8 +232,10 @@ def test_every_mechanism_says_of_its_weights_what_they_say(name: str) -> None:
             _ = seen.weight
 
 
-def test_taken_apart_where_a_kernel_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The definition, block by block, behind a kernel's back: the fallback on every device."""
+def test_statistics_are_computed_separately_if_a_kernel_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The definition, block by block, after a kernel's call: the fallback on every device."""
     monkeypatch.setattr(kernel, "refusal", lambda call, asked: "for a test")
     monkeypatch.setattr(definition, "BLOCK", 20)
     x = torch.randn(2, 6, 8, dtype=DOUBLE)
@@ -256,7 +260,7 @@ def test_several_mechanisms_in_one_layer() -> None:
     assert_same(seen.statistics, statistics(want.weight, ASKED))
 
 
-def test_steps_join() -> None:
+def test_statistics_of_steps_can_be_joined() -> None:
     attend = heed.Attention("additive", query=8)
     x = torch.randn(2, 4, 8)
     memory, state, records = attend.remember(x), heed.State(), []
@@ -268,7 +272,7 @@ def test_steps_join() -> None:
     assert_same(joined.statistics, whole.statistics)
 
 
-def test_no_query_and_no_key_say_nothing() -> None:
+def test_no_query_and_no_key_have_empty_statistics() -> None:
     q = torch.randn(2, 2, 0, 4)
     k = torch.randn(2, 2, 3, 4)
     seen = heed.attend(q, k, k, statistics=Summary(top=2, map=(2, 2)))
@@ -292,13 +296,13 @@ def test_no_query_and_no_key_say_nothing() -> None:
         ({"received": False, "map": (2, 2)}, "second look"),
     ],
 )
-def test_a_summary_that_makes_no_sense_is_refused(wrong: dict[str, Any], words: str) -> None:
+def test_an_invalid_summary_is_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(Refused, match=words):
         Summary(**wrong)
 
 
 @pytest.mark.parametrize("name", ["scaled-dot", "additive", "local-p", "mixed", "monotonic"])
-def test_of_queries_alone_the_same_is_said(name: str) -> None:
+def test_statistics_of_queries_alone_are_the_same(name: str) -> None:
     attend, x = heed.Attention(name, query=8).eval(), torch.randn(2, 6, 8)
     got = attend(x, statistics=Summary(received=False, rows=(2,)))
     want = attend(x, statistics=Summary(rows=(2,))).statistics
@@ -308,7 +312,7 @@ def test_of_queries_alone_the_same_is_said(name: str) -> None:
     assert Statistics.join([half.statistics for half in halves]).received is None
 
 
-def test_anything_else_than_a_summary_is_refused() -> None:
+def test_only_a_summary_is_accepted() -> None:
     wrong: Any = "entropy"
     with pytest.raises(Refused, match=r"True or heed\.Summary"):
         heed.attend(*(torch.randn(1, 1, 2, 4) for _ in range(3)), statistics=wrong)

@@ -1,4 +1,4 @@
-"""What PyTorch does to a module: compile, export, autocast, cast, save, copy."""
+"""What PyTorch does to modules: compile, export, autocast, cast, save, copy."""
 
 import copy
 import subprocess
@@ -48,7 +48,7 @@ def deterministic() -> Iterator[None]:
 
 
 class Asked(nn.Module):
-    """Tensors in, tensors out: the whole of a call, as a graph sees it."""
+    """A call as a graph sees it: tensors in, tensors out."""
 
     def __init__(self, case: Case, attend: Any) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Asked(nn.Module):
 
 
 def same_numbers(case: Case, got: Any, want: Any, tolerance: float, slopes: bool) -> None:
-    """Of outputs, and of gradients."""
+    """Tolerances of outputs, and of gradients."""
     steps = 2 if len(case.words) == 1 else 1  # a past unrolls its steps
     tensors = case.inputs(T=min(case.T, steps), dtype=torch.float32, grad=slopes)
     results = []
@@ -80,7 +80,7 @@ def same_numbers(case: Case, got: Any, want: Any, tolerance: float, slopes: bool
 @pytest.mark.usefixtures("fresh_dynamo")
 @every([*COMPILED, Case("scaled-dot", 4, 2)])
 def test_compiles_as_one_graph(case: Case) -> None:
-    learns = case in LEARNING  # the backward graph takes as long again: one of each family
+    learns = case in LEARNING  # the backward graph doubles the time: one of each family
     asked = Asked(case, case.build(torch.float32).requires_grad_(learns))
     compiled = torch.compile(asked, backend="aot_eager", fullgraph=True)
     same_numbers(case, compiled, asked, 1e-6, slopes=learns)
@@ -89,7 +89,7 @@ def test_compiles_as_one_graph(case: Case) -> None:
 @torch.no_grad()
 @pytest.mark.usefixtures("fresh_dynamo")
 @every([Case("coverage/monotonic/additive"), Case("mixed"), Case("forced-forward", 4, 2)])
-def test_a_compiled_step_hands_its_state_on(case: Case) -> None:
+def test_a_compiled_step_passes_its_state_on(case: Case) -> None:
     attend = case.build(torch.float32)
     q, k, v = case.inputs(dtype=torch.float32)
     memory = attend.remember(k, v)
@@ -122,7 +122,7 @@ def test_the_function_compiles() -> None:
 
 
 @pytest.mark.parametrize("name", ["dot", "expanded-window", "local-m/dot"])
-def test_the_function_compiles_for_lengths_that_are_not_known(name: str) -> None:
+def test_the_function_compiles_for_unknown_lengths(name: str) -> None:
     torch._dynamo.reset()
 
     def look(q: Tensor, k: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ except Exception as refused:
 """
 
 
-def test_the_function_compiles_before_it_was_ever_called() -> None:
+def test_the_function_compiles_before_its_first_call() -> None:
     done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "'additive' has weights to learn: build it once, heed.Attention(" in done.stdout
@@ -179,7 +179,7 @@ def test_exports(case: Case) -> None:
 
 
 class Read(nn.Module):
-    """A call of which the context alone is asked, which a kernel may serve."""
+    """A call that asks for the context only, which a kernel may serve."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -197,17 +197,17 @@ SERVED = [Case(x) for x in ("dot", "general", "local-p", "expanded-window", "for
 
 
 def traced(read: Read, inputs: tuple[Tensor, ...]) -> Any:
-    with warnings.catch_warnings():  # of sizes that become constants, and that traces are old
+    with warnings.catch_warnings():  # of sizes made constants, and of traces being old
         warnings.simplefilter("ignore")
         return torch.jit.trace(read, inputs, check_trace=False)
 
 
 @every(SERVED)
 @pytest.mark.parametrize("record", [traced, lambda read, inputs: make_fx(read)(*inputs)])
-def test_what_is_recorded_of_a_call_is_all_of_it(
+def test_a_trace_records_all_of_a_call(
     case: Case, record: Callable[[Read, tuple[Tensor, ...]], Any]
 ) -> None:
-    """No record would see what C writes, and would read memory that nobody wrote to."""
+    """A trace would not record what C writes, and would read uninitialised memory."""
     read, inputs = Read(case), case.inputs(dtype=torch.float32)
     graph = record(read, inputs)
     inputs = case.inputs(dtype=torch.float32)
@@ -215,18 +215,18 @@ def test_what_is_recorded_of_a_call_is_all_of_it(
 
 
 @every(SERVED)
-def test_shapes_are_told_of_tensors_without_memory(case: Case) -> None:
+def test_shapes_are_computed_on_meta(case: Case) -> None:
     read, inputs = Read(case), case.inputs(dtype=torch.float32)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         told = read(*(mode.from_tensor(x) for x in inputs))
     assert told.shape == read(*inputs).shape
 
 
-# torch warns of itself when its own rules of forward mode are loaded.
+# torch warns of its own rules when forward mode is loaded.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @every([*SERVED, Case("scaled-dot", 4, 2), Case("mixed"), Case("fixed-window")])
 def test_forward_mode_is_the_transpose_of_backward_mode(case: Case) -> None:
-    """w·(J t) = (Jᵀ w)·t: kernels that know no forward mode step aside."""
+    """w·(J t) = (Jᵀ w)·t: kernels without forward mode step aside."""
     read, inputs = Read(case).double(), case.inputs()
     along = tuple(torch.randn_like(x) for x in inputs)
     context, moved = torch.func.jvp(read, inputs, along)
@@ -272,7 +272,7 @@ def test_half_precision_modules(case: Case, dtype: torch.dtype) -> None:
 
 
 @every(CASES)
-def test_a_state_dict_goes_there_and_back(case: Case, tmp_path: Path) -> None:
+def test_a_state_dict_can_be_saved_and_loaded(case: Case, tmp_path: Path) -> None:
     attend, other = case.build(), case.build()
     q, k, v = case.inputs()
     want = attend(q, attend.remember(k, v), case.first, need="weight")
@@ -298,7 +298,7 @@ def test_a_state_can_be_copied(case: Case) -> None:
     state = attend(q[:, :1], memory, copy.deepcopy(FIRST)).state
     want = attend(q[:, 1:2], memory, state, need="weight")
     same_record(attend(q[:, 1:2], memory, copy.deepcopy(state), need="weight"), want, 0)
-    same_record(attend(q[:, 1:2], memory, state, need="weight"), want, 0)  # nothing was left behind
+    same_record(attend(q[:, 1:2], memory, state, need="weight"), want, 0)  # no state remains
 
 
 @pytest.mark.usefixtures("deterministic")

@@ -1,4 +1,4 @@
-"""The walk: its numbers by hand, and for every mechanism what the attention itself computes."""
+"""Walks through one query: numbers by hand, and for every mechanism its own context."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOCKS: list[tuple[str, dict[str, Any]]] = [
 
 
 @every(CASES)
-def test_every_mechanism_is_walked_to_its_own_context(case: Case) -> None:
+def test_the_walk_of_every_mechanism_ends_at_its_context(case: Case) -> None:
     attend = case.build()
     query, keys, values = case.inputs()
     memory = attend.remember(keys, values, visible=heed.lengths([6, 5, 3]))
@@ -54,7 +54,7 @@ def test_every_mechanism_is_walked_to_its_own_context(case: Case) -> None:
 
 
 @every([case for case in TIED if case.claims.step])
-def test_steps_are_walked_like_a_whole_call(case: Case) -> None:
+def test_a_step_is_walked_like_a_whole_call(case: Case) -> None:
     attend = case.build()
     query, keys, _ = case.inputs()
     memory, state = attend.remember(keys), heed.State()
@@ -107,7 +107,7 @@ def test_monotonic_by_hand() -> None:
     attend = heed.Attention("monotonic/dot", query=1, offset=0.0).eval()
     memory = attend.remember(torch.tensor([[[-1.0], [1.0], [1.0]]]))
     walked = walk(attend, torch.ones(1, 2, 1), memory, heed.State(), position=1)
-    assert walked.before["stood"].tolist() == [0, 1, 0]  # the first step passed by what is below 0
+    assert walked.before["stood"].tolist() == [0, 1, 0]  # the first step passed what is below 0
     assert walked.weight.tolist() == [0, 1, 0]
     assert walked.facts == {"scale": 1.0, "offset": 0.0}
 
@@ -134,7 +134,7 @@ def test_forward_by_hand() -> None:
     assert walked.facts == {"advance": 0.5}
 
 
-def test_mixed_has_both_lanes_and_the_gate() -> None:
+def test_mixed_shows_both_lanes_and_the_gate() -> None:
     attend = heed.Attention("mixed/dot", query=2, gate=0.25)
     keys = torch.randn(1, 5, 2)
     walked = walk(attend, torch.randn(1, 1, 2), keys)
@@ -166,7 +166,7 @@ def test_far_blocks_are_columns_of_their_own() -> None:
         (Visible.packed(torch.tensor([[0, 0, 1, 1]])), "another text"),
     ],
 )
-def test_what_was_hidden_and_why(visible: Any, why: str) -> None:
+def test_hidden_keys_are_shown_with_the_reason(visible: Any, why: str) -> None:
     attend = heed.Attention("dot", query=2)
     walked = walk(attend, torch.randn(1, 4, 2), visible=visible, position=1)
     assert walked.hidden[3] == why
@@ -205,7 +205,7 @@ def test_groups_of_heads_with_other_mechanisms() -> None:
         close(walked.weight, seen.weight[0, head, 2], 1e-5)
 
 
-def test_a_whole_model_is_listened_to() -> None:
+def test_a_whole_model_can_be_walked() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -224,10 +224,10 @@ def test_a_whole_model_is_listened_to() -> None:
     assert follow(heard["own"], row=1, position=0).hidden[1:] == ("lies ahead",) * 2
     assert follow(heard["pool"], row=1).agrees
     model(torch.randn(2, 3, 4))
-    assert len(heard["own"]) == 1  # nothing is left behind
+    assert len(heard["own"]) == 1  # no hook is left behind
 
 
-def test_a_compiled_model_runs_eagerly_as_long_as_somebody_listens() -> None:
+def test_a_compiled_model_runs_eagerly_during_a_walk() -> None:
     def stance() -> str:
         return torch._dynamo.eval_frame._stance.stance
 
@@ -242,7 +242,7 @@ def test_a_compiled_model_runs_eagerly_as_long_as_somebody_listens() -> None:
     assert stance() == before != "force_eager"
 
 
-def test_a_copy_is_not_listened_to() -> None:
+def test_a_copy_is_not_walked() -> None:
     attend, x = heed.Attention("dot", query=2), torch.randn(1, 2, 2)
     with listen(attend) as heard:
         deepcopy(attend)(x)
@@ -251,7 +251,7 @@ def test_a_copy_is_not_listened_to() -> None:
     assert len(heard[""]) == 1
 
 
-def test_a_disagreement_is_said() -> None:
+def test_a_disagreement_is_reported() -> None:
     attend = heed.Attention("dot", query=2)
     with listen(attend) as heard:
         attend(torch.randn(1, 2, 2))
@@ -262,14 +262,14 @@ def test_a_disagreement_is_said() -> None:
     assert follow([call], position=1).agrees is False
 
 
-def test_half_precision_agrees_within_its_own() -> None:
+def test_half_precision_agrees_within_its_tolerance() -> None:
     attend = heed.Attention("additive", query=8).bfloat16()
     walked = walk(attend, torch.randn(1, 2, 8).bfloat16(), torch.randn(1, 5, 8).bfloat16())
     assert walked.agrees
     assert walked.energy.dtype == torch.float32
 
 
-def test_what_is_left_to_chance_is_refused_while_it_trains() -> None:
+def test_random_mechanisms_are_refused_in_training_mode() -> None:
     for attend in (heed.Attention("sample/dot", query=2), heed.Attention(query=2, dropout=0.1)):
         with pytest.raises(Refused, match="eval"):
             walk(attend, torch.randn(1, 2, 2))
@@ -280,7 +280,7 @@ def test_what_is_left_to_chance_is_refused_while_it_trains() -> None:
     ("which", "said"),
     [({"row": 1}, "no row 1"), ({"head": 1}, "no head 1"), ({"position": 2}, "no position 2")],
 )
-def test_what_is_not_there_is_refused(which: dict[str, int], said: str) -> None:
+def test_a_query_that_does_not_exist_is_refused(which: dict[str, int], said: str) -> None:
     with pytest.raises(Refused, match=said):
         walk(heed.Attention(query=2), torch.randn(1, 2, 2), **which)  # type: ignore[arg-type]
 
@@ -307,7 +307,7 @@ def test_each_row_has_a_mask_of_its_own(name: str) -> None:
         assert [why == "" for why in walked.hidden] == mask[row, 3].tolist()
 
 
-def test_lanes_put_together_by_hand_may_have_blocks() -> None:
+def test_lanes_combined_by_hand_may_have_blocks() -> None:
     torch.manual_seed(0)
     lanes = [build(f"{reach}/dot", query=2, key=2, **options) for reach, options in BLOCKS]
     attend = heed.Attention(Mixed(lanes[0], lanes[1], FixedGate(0.25)))

@@ -1,4 +1,4 @@
-"""A watch in a file comes back as it was; a file that lies is refused before it is believed."""
+"""Watches in files are read as they were written; invalid files are refused."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def same(one: Watched, two: Watched) -> None:
 
 
 @pytest.mark.parametrize("spill", [False, True])
-def test_it_comes_back_as_it_was(tmp_path: Path, spill: bool) -> None:
+def test_a_file_is_read_as_it_was_written(tmp_path: Path, spill: bool) -> None:
     seen = watched(tmp_path, spill)
     file = tmp_path / "seen.safetensors"
     seen.save(file)
@@ -65,14 +65,14 @@ def test_it_comes_back_as_it_was(tmp_path: Path, spill: bool) -> None:
 
 
 @pytest.mark.parametrize("folder", ["missing", "a file"])
-def test_a_place_that_cannot_be_written_to_is_told_in_words(tmp_path: Path, folder: str) -> None:
+def test_a_path_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path, folder: str) -> None:
     (tmp_path / "a file").touch()
     place = tmp_path / folder / "seen"
     with pytest.raises(Refused, match=f"cannot write '{re.escape(str(place))}'"):
         watched(tmp_path).save(place)
 
 
-def test_who_was_followed_can_be_followed_again(tmp_path: Path) -> None:
+def test_followed_texts_can_still_be_followed(tmp_path: Path) -> None:
     from tests.attention.test_following import searched, survivors, transformer
 
     net: Any = transformer()
@@ -86,7 +86,7 @@ def test_who_was_followed_can_be_followed_again(tmp_path: Path) -> None:
         assert all(torch.equal(want[path].weight, got[path].weight) for path in want)
 
 
-def test_tensors_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_tensors_are_read_when_they_are_accessed(tmp_path: Path) -> None:
     seen = watched(tmp_path)
     seen.save(tmp_path / "seen")
     again = load_watch(tmp_path / "seen")
@@ -142,7 +142,7 @@ SPOILT: dict[str, Spoil] = {
 
 
 @pytest.mark.parametrize("name", SPOILT)
-def test_what_makes_no_sense_is_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_files_are_refused(name: str, tmp_path: Path) -> None:
     file = tmp_path / "seen"
     watched(tmp_path).save(file)
     header, numbers = parts(file)
@@ -157,13 +157,13 @@ def test_what_makes_no_sense_is_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", "[" * 100_000, "9" * 10_000, '{"version": 1}', '"heed"']
 )
-def test_metadata_of_any_kind_are_refused(text: str, tmp_path: Path) -> None:
+def test_hostile_metadata_are_refused(text: str, tmp_path: Path) -> None:
     save_file({"0.weight": torch.zeros(1, 1, 1, 1)}, tmp_path / "seen", {"heed.watch": text})
     with pytest.raises(Refused):
         load_watch(tmp_path / "seen")
 
 
-def test_statistics_are_whole(tmp_path: Path) -> None:
+def test_statistics_must_be_complete(tmp_path: Path) -> None:
     file, names = tmp_path / "seen", ("mass", "entropy", "peak", "place", "expected", "spread")
     tensors = {f"0.statistics.{name}": torch.zeros(1, 1, 2) for name in (*names, "received")}
     tensors["0.statistics.place"] = torch.zeros(1, 1, 2, dtype=torch.long)
@@ -176,14 +176,14 @@ def test_statistics_are_whole(tmp_path: Path) -> None:
         save_file(kept, file, {"heed.watch": json.dumps(told)})
         if left is None:
             assert load_watch(file)["a"][0].statistics.peak.shape == (1, 1, 2)
-        elif left == "0.statistics.received":  # nobody had to ask for it
+        elif left == "0.statistics.received":  # not always asked for
             assert load_watch(file)["a"][0].statistics.received is None
         else:
             with pytest.raises(Refused, match="makes no sense"):
                 load_watch(file)
 
 
-def test_the_largest_weights_have_places_and_shares(tmp_path: Path) -> None:
+def test_the_largest_weights_need_places_and_shares(tmp_path: Path) -> None:
     file, attend = tmp_path / "seen", heed.MultiHeadAttention(4, 2)
     with heed.watch(attend, statistics=heed.Summary(top=2)) as seen:
         attend(torch.randn(1, 3, 4))

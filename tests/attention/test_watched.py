@@ -16,7 +16,7 @@ from heed.records import Attended, Summary
 
 
 class Net(nn.Module):
-    """Two kinds of heads, and one attention without."""
+    """Two attentions in heads, and one without."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_an_unknown_path_gets_the_nearest(whole: Any) -> None:
         whole["a.loww"]
 
 
-def test_heads_are_chosen(net: nn.Module, x: Tensor, whole: Any) -> None:
+def test_heads_can_be_chosen(net: nn.Module, x: Tensor, whole: Any) -> None:
     with heed.watch(net, statistics=Summary(top=2, map=(2, 3)), modules="*.*h*") as said:
         net(x)
     with heed.watch(
@@ -96,7 +96,7 @@ def test_heads_are_chosen(net: nn.Module, x: Tensor, whole: Any) -> None:
             torch.testing.assert_close(value, want[:, [3, 0]])
 
 
-def test_a_head_that_is_not_there_is_refused(net: nn.Module, x: Tensor) -> None:
+def test_a_head_that_does_not_exist_is_refused(net: nn.Module, x: Tensor) -> None:
     with (
         pytest.raises(Refused, match=r"a\.out has 1 heads, and no head 1"),
         heed.watch(net, heads=[1]),
@@ -108,7 +108,7 @@ def test_a_head_that_is_not_there_is_refused(net: nn.Module, x: Tensor) -> None:
             pass
 
 
-def test_rows_are_chosen_and_the_others_never_formed(net: nn.Module, x: Tensor, whole: Any) -> None:
+def test_only_chosen_rows_are_formed(net: nn.Module, x: Tensor, whole: Any) -> None:
     before = net(x)
     with heed.watch(net, rows=[-1, 1, 77]) as seen:
         during = net(x)
@@ -166,7 +166,7 @@ NAMES = [name for name, entry in CATALOGUE.items() if entry.slot != "read" or na
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_mechanism_is_watched_alike(name: str, x: Tensor) -> None:
+def test_every_mechanism_can_be_watched(name: str, x: Tensor) -> None:
     """Weights, a row of them, and statistics; and the context stays what it was."""
     options = {"longest": 9} if name == "location" else {}
     attend = heed.Attention(name, query=8, key=8, **options).eval()
@@ -192,7 +192,7 @@ def test_every_mechanism_is_watched_alike(name: str, x: Tensor) -> None:
             torch.testing.assert_close(record.statistics.entropy, statistics(weight).entropy)
 
 
-def test_words_are_told(net: nn.Module, x: Tensor) -> None:
+def test_words_are_attached(net: nn.Module, x: Tensor) -> None:
     with heed.watch(net, tokens=["a", "b", "c", "d", "e"]) as seen:
         net(x)
     assert seen.labels("a.low") == (("a", "b", "c", "d", "e"),) * 2
@@ -209,7 +209,7 @@ def test_words_are_told(net: nn.Module, x: Tensor) -> None:
         seen.tokens(["a"], modules="nowhere")
 
 
-def test_where_no_words_were_told_there_are_none(whole: Any) -> None:
+def test_without_words_there_are_none(whole: Any) -> None:
     assert whole.labels("a.low") == ((), ())
 
 
@@ -225,17 +225,17 @@ def test_more_than_the_limit_is_refused(net: nn.Module, x: Tensor) -> None:
         _ = record.context
 
 
-def test_what_is_kept_within_a_limit_holds_no_more_memory(net: nn.Module, x: Tensor) -> None:
+def test_records_within_a_limit_hold_no_other_memory(net: nn.Module, x: Tensor) -> None:
     with heed.watch(net, limit=10_000, rows=[0], heads=[1], modules="a.low") as seen:
         net(x)
     assert seen["a.low"][0].weight.untyped_storage().nbytes() == 2 * 5 * 4
     with heed.watch(net, limit=10_000, statistics=True, modules="a.low") as seen:
         net(x)
-    for told in seen["a.low"][0].statistics:  # which a kernel wrote into one piece of memory
+    for told in seen["a.low"][0].statistics:  # a kernel wrote these into one allocation
         assert told is None or told.untyped_storage().nbytes() == told.nbytes
 
 
-def test_records_go_to_disk_and_come_back(
+def test_records_can_be_moved_to_disk(
     net: nn.Module, x: Tensor, whole: Any, tmp_path: Path
 ) -> None:
     with heed.watch(net, "weight", statistics=True, limit=1500, spill=tmp_path / "w") as seen:
@@ -254,7 +254,7 @@ def test_records_go_to_disk_and_come_back(
         assert len(seen[path][:]) == 1
 
 
-def test_a_folder_is_used_once(net: nn.Module, x: Tensor, tmp_path: Path) -> None:
+def test_a_folder_can_be_used_only_once(net: nn.Module, x: Tensor, tmp_path: Path) -> None:
     with heed.watch(net, limit=10, spill=tmp_path):
         net(x)
     with pytest.raises(Refused, match="already holds the records"), heed.watch(net, spill=tmp_path):
@@ -265,7 +265,7 @@ def test_a_folder_is_used_once(net: nn.Module, x: Tensor, tmp_path: Path) -> Non
             pass
 
 
-def test_a_spilled_file_that_changed_is_noticed(net: nn.Module, x: Tensor, tmp_path: Path) -> None:
+def test_a_changed_file_on_disk_is_noticed(net: nn.Module, x: Tensor, tmp_path: Path) -> None:
     with heed.watch(net, limit=10, spill=tmp_path) as seen:
         net(x)
     first, second = sorted(tmp_path.iterdir())[:2]
@@ -277,7 +277,7 @@ def test_a_spilled_file_that_changed_is_noticed(net: nn.Module, x: Tensor, tmp_p
         seen["a.high"][0]
 
 
-def test_who_stands_in_is_watched_under_the_path_of_the_module(x: Tensor) -> None:
+def test_a_substitute_is_watched_under_the_path_of_its_module(x: Tensor) -> None:
     class Foreign(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Watching collects every record during a forward pass, and leaves nothing behind."""
+"""Watching collects every record of a forward pass, and leaves nothing on the model."""
 
 from contextlib import ExitStack
 from copy import deepcopy
@@ -63,7 +63,7 @@ def hooks(model: nn.Module) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
 
 
-def test_records_come_by_path_in_the_order_of_the_calls(net: Net, x: Tensor) -> None:
+def test_records_are_listed_by_path_in_the_order_of_the_calls(net: Net, x: Tensor) -> None:
     with heed.watch(net) as seen:
         net(x)
     assert list(seen) == PATHS
@@ -81,7 +81,7 @@ def test_the_weights_are_those_of_the_call(net: Net, x: Tensor) -> None:
     assert (seen["blocks.0.heads"][0].weight.triu(1) == 0).all()
 
 
-def test_several_passes_are_collected_one_after_the_other(net: Net, x: Tensor) -> None:
+def test_several_passes_are_collected_in_order(net: Net, x: Tensor) -> None:
     with heed.watch(net) as seen:
         net(x)
         net(x[:, :4])
@@ -89,14 +89,14 @@ def test_several_passes_are_collected_one_after_the_other(net: Net, x: Tensor) -
     assert len(seen["decoder.attention"]) == 6
 
 
-def test_what_was_seen_stays_after_the_watch(net: Net, x: Tensor) -> None:
+def test_records_remain_after_the_watch(net: Net, x: Tensor) -> None:
     with heed.watch(net) as seen:
         net(x)
     net(x)
     assert [len(seen[path]) for path in PATHS] == [1, 1, 3]
 
 
-def test_watching_changes_no_answer(net: Net, x: Tensor) -> None:
+def test_watching_changes_no_output(net: Net, x: Tensor) -> None:
     before = net(x)
     for need in ("context", "weight", "energy"):
         with heed.watch(net, need):
@@ -137,13 +137,13 @@ def test_nothing_is_left_after_an_exception(net: Net, x: Tensor) -> None:
         _ = net.blocks[0].heads(x).weight
 
 
-def test_nothing_is_left_after_a_bad_call(net: Net) -> None:
+def test_nothing_is_left_after_a_refused_call(net: Net) -> None:
     with pytest.raises(heed.HeedError), heed.watch(net):
         net(torch.randn(2, 5, 7))
     assert hooks(net) == 0
 
 
-def test_a_copy_of_what_is_watched_is_not_watched(net: Net, x: Tensor) -> None:
+def test_a_copy_of_a_watched_model_is_not_watched(net: Net, x: Tensor) -> None:
     heard: list[nn.Module] = []
     net.blocks[0].heads.register_forward_hook(lambda module, *_: heard.append(module))
     with heed.watch(net) as seen, heed.watch(net, statistics=True):
@@ -157,7 +157,7 @@ def test_a_copy_of_what_is_watched_is_not_watched(net: Net, x: Tensor) -> None:
     assert len(seen["decoder.attention"]) == 3
 
 
-def test_watches_nest(net: Net, x: Tensor) -> None:
+def test_watches_can_be_nested(net: Net, x: Tensor) -> None:
     with heed.watch(net) as outer:
         net(x)
         with heed.watch(net.blocks[0], "energy") as inner:
@@ -172,7 +172,7 @@ def test_watches_nest(net: Net, x: Tensor) -> None:
     assert hooks(net) == 0
 
 
-def test_watches_end_in_any_order(net: Net, x: Tensor) -> None:
+def test_watches_can_end_in_any_order(net: Net, x: Tensor) -> None:
     def stance() -> str:
         return torch._dynamo.eval_frame._stance.stance
 
@@ -182,7 +182,7 @@ def test_watches_end_in_any_order(net: Net, x: Tensor) -> None:
     two = second.enter_context(heed.watch(net))
     net(x)
     first.close()
-    assert stance() == "force_eager"  # or a compiled model would keep its records to itself
+    assert stance() == "force_eager"  # else a compiled model would not record anything
     three = third.enter_context(heed.watch(net))
     net(x)
     second.close()
@@ -194,7 +194,7 @@ def test_watches_end_in_any_order(net: Net, x: Tensor) -> None:
     assert hooks(net) == 0
 
 
-def test_a_watch_asks_for_no_less_than_the_model_does(x: Tensor) -> None:
+def test_a_watch_never_asks_for_less_than_the_model(x: Tensor) -> None:
     attend = heed.Attention("dot", query=8)
     with heed.watch(attend, "context") as seen:
         assert attend(x, need="energy").energy.shape == (2, 1, 5, 5)
@@ -231,8 +231,8 @@ def test_a_bare_mechanism_can_be_watched(x: Tensor) -> None:
     assert seen["inside"][0].weight.shape == (2, 1, 5, 5)
 
 
-def test_only_the_outermost_is_watched() -> None:
-    """`mixed` holds two mechanisms, and heads hold one; their records are parts of one."""
+def test_only_the_outermost_attention_is_watched() -> None:
+    """`mixed` contains two mechanisms, and heads contain one; their records are parts of one."""
     model = nn.ModuleDict(
         {
             "a": heed.MultiHeadAttention(8, 2, mechanism="mixed"),
@@ -242,7 +242,7 @@ def test_only_the_outermost_is_watched() -> None:
     assert [path for path, _ in attentions(model)] == ["a", "ab"]
 
 
-def test_a_shared_module_has_one_path_and_all_its_calls(x: Tensor) -> None:
+def test_a_shared_module_has_one_path_for_all_its_calls(x: Tensor) -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -267,14 +267,14 @@ def test_a_model_without_attention_is_refused() -> None:
 
 
 @pytest.mark.parametrize("modules", [3, []])
-def test_what_is_no_choice_of_modules_is_refused(net: Net, modules: Any) -> None:
+def test_an_invalid_choice_of_modules_is_refused(net: Net, modules: Any) -> None:
     with pytest.raises(Refused, match="modules takes paths"), heed.watch(net, modules=modules):
         pass
     with pytest.raises(Refused, match="watch takes a model"), heed.watch(modules):
         pass
 
 
-def test_an_attention_of_torchs_own_is_told_with_the_cure() -> None:
+def test_torchs_own_attention_is_reported_with_the_remedy() -> None:
     other = torch.nn.MultiheadAttention(8, 2)
     both = torch.nn.ModuleDict({"a": other, "b": heed.MultiHeadAttention(8, 2)})
     with heed.watch(both) as seen:
@@ -317,7 +317,7 @@ def test_a_compiled_model_runs_eagerly_while_watched(x: Tensor) -> None:
     assert len(graphs) == 1  # no graph ran
     assert list(seen) == ["_orig_mod.heads"]
     assert seen["_orig_mod.heads"][0].weight.shape == (2, 2, 5, 5)
-    with heed.watch(net) as seen:  # by way of the model that was compiled
+    with heed.watch(net) as seen:  # watching the original of the compiled model
         fast(x)
     assert len(seen["heads"]) == 1
     after = fast(x)
@@ -355,7 +355,7 @@ def test_statistics_from_the_fast_path_change_no_bit(x: Tensor) -> None:
     assert hooks(net) == 0
 
 
-def test_without_statistics_nothing_is_said(net: Net, x: Tensor) -> None:
+def test_without_statistics_none_are_computed(net: Net, x: Tensor) -> None:
     for told in (None, False):
         with heed.watch(net, statistics=told) as seen:
             net(x)
@@ -364,7 +364,7 @@ def test_without_statistics_nothing_is_said(net: Net, x: Tensor) -> None:
             _ = seen["blocks.0.heads"][0].statistics
 
 
-def test_both_weights_and_statistics(net: Net, x: Tensor) -> None:
+def test_weights_and_statistics_together(net: Net, x: Tensor) -> None:
     with heed.watch(net, "weight", statistics=True) as seen:
         net(x)
     one = seen["blocks.0.heads"][0]
@@ -392,7 +392,7 @@ NESTED = [
 
 
 @pytest.mark.parametrize(("one", "two"), [*NESTED, *(pair[::-1] for pair in NESTED)])
-def test_each_of_two_watches_is_told_what_it_asked_for(
+def test_each_of_two_watches_gets_what_it_asked_for(
     one: Summary | bool, two: Summary | bool, net: Net, x: Tensor
 ) -> None:
     block = net.blocks[0]
@@ -406,7 +406,7 @@ def test_each_of_two_watches_is_told_what_it_asked_for(
             torch.testing.assert_close(value, getattr(want, name), msg=name)
 
 
-def test_a_watch_of_weights_is_not_told_the_statistics_of_another(net: Net, x: Tensor) -> None:
+def test_a_watch_of_weights_does_not_get_the_statistics_of_another(net: Net, x: Tensor) -> None:
     with heed.watch(net, statistics=Summary(top=2)), heed.watch(net) as inner:
         net(x)
     with heed.watch(net) as outer, heed.watch(net, statistics=Summary(top=2)):
@@ -416,7 +416,7 @@ def test_a_watch_of_weights_is_not_told_the_statistics_of_another(net: Net, x: T
             _ = seen["blocks.0.heads"][0].statistics
 
 
-def test_rows_of_one_watch_and_of_another(x: Tensor) -> None:
+def test_rows_of_two_watches_are_kept_apart(x: Tensor) -> None:
     attend = heed.Attention("dot", query=8)
     want = attend(x, need="weight").weight
     with (

@@ -1,4 +1,4 @@
-"""Beam search against every text there is, against itself in other batches, against greedy."""
+"""Beam search compared with all texts there are, with itself in other batches, with greedy."""
 
 import math
 from itertools import product
@@ -44,7 +44,7 @@ def test_a_wide_beam_finds_the_best_of_all_texts(
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("beta", [0.0, 0.4])
-def test_the_proof_stops_early_and_changes_nothing(
+def test_stopping_early_by_proof_changes_nothing(
     alpha: float, beta: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how = {"length_penalty": alpha, "coverage_penalty": beta, "patience": None, "best": 2}
@@ -92,7 +92,7 @@ def test_a_sentence_gets_the_same_answer_alone_and_in_a_batch(patience: float | 
 
 
 @pytest.mark.parametrize("width", [1, 2, 5])
-def test_weights_and_scores_are_those_of_the_text_read_again(width: int) -> None:
+def test_weights_and_scores_equal_those_of_rereading_the_text(width: int) -> None:
     toy = Toy(V=8, seed=5)
     found = search(toy, [0, 1, 2, 3], torch.tensor([9, 4, 0, 7]), width=width, best=width)
     assert any(len(h.symbols) > 2 for each in found for h in each)
@@ -105,19 +105,19 @@ def test_weights_and_scores_are_those_of_the_text_read_again(width: int) -> None
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
 
 
-def test_the_finished_leave_the_batch() -> None:
+def test_finished_sentences_leave_the_batch() -> None:
     toy = Toy(V=8, seed=5)
     search(toy, [0, 1, 2, 3], torch.tensor([9, 4, 0, 7]), width=3, patience=None)
-    assert toy.rows[0] == 4  # one row per sentence, before there is anything to compare
-    assert toy.rows[1] == 9  # the third may write nothing
+    assert toy.rows[0] == 4  # one row per sentence for the first symbol
+    assert toy.rows[1] == 9  # the third has ended
     assert sorted(toy.rows[1:], reverse=True) == toy.rows[1:]
     assert toy.rows[-1] == 3
     assert toy.same[0] is False
     assert any(toy.same)
 
 
-def test_lengths_cut_the_weights_and_the_coverage() -> None:
-    """What a longer neighbour adds to the right of a source changes nothing."""
+def test_lengths_limit_the_weights_and_the_coverage() -> None:
+    """Padding of a source beside a longer one changes nothing."""
 
     class Padded(Toy):
         def step(self, carry: Prefixes, symbols: Tensor) -> ToyStep:
@@ -135,7 +135,7 @@ def test_lengths_cut_the_weights_and_the_coverage() -> None:
     assert uncut.score < plain.score - 10
 
 
-def test_coverage_prefers_what_looks_everywhere() -> None:
+def test_coverage_prefers_texts_that_look_everywhere() -> None:
     changed = 0
     for seed in range(6):
         toy = Toy(seed=seed)
@@ -161,11 +161,11 @@ def test_the_length_penalty_makes_texts_longer() -> None:
     assert lengths[0] < lengths[1] <= lengths[2]
 
 
-def test_nothing_in_nothing_out() -> None:
+def test_an_empty_batch_gives_no_texts() -> None:
     assert beam(Toy(), Toy().begin([]), 0, longest=4, **WORDS) == []
 
 
-def test_the_end_at_once() -> None:
+def test_a_text_may_end_at_once() -> None:
     sure = Table([0.0, 50.0, 0.0, 0.0])
     ((h,),) = beam(sure, sure.begin(1), 1, longest=5, **WORDS)
     assert h.symbols == []
@@ -173,7 +173,7 @@ def test_the_end_at_once() -> None:
     assert h.weight is None
 
 
-def test_more_width_than_there_are_texts() -> None:
+def test_the_width_may_exceed_the_number_of_texts() -> None:
     two = Table([0.0, 0.0, 1.0])  # begin, end and one word
     (found,) = beam(two, two.begin(1), 1, longest=2, width=9, best=9, **WORDS)
     assert sorted(h.symbols for h in found) == [[], [2], [2, 2]]
@@ -183,7 +183,7 @@ def test_more_width_than_there_are_texts() -> None:
     assert h.log_prob == pytest.approx(math.log(0.5))
 
 
-def test_where_nothing_may_be_written_the_text_ends() -> None:
+def test_a_text_ends_if_every_symbol_is_forbidden() -> None:
     low = -math.inf
     mute = Table([low, low, 0.0, low], [0.0, low, low, low])
     ((h,),) = beam(mute, mute.begin(1), 1, longest=5, width=2, **WORDS)
@@ -196,13 +196,13 @@ def test_where_nothing_may_be_written_the_text_ends() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 @pytest.mark.parametrize("how", [beam, greedy])
-def test_logits_that_say_nothing_are_an_error(how, bad: float) -> None:
+def test_logits_without_a_finite_number_are_an_error(how, bad: float) -> None:
     table = Table([0.0, 0.0, 1.0, 0.0], [bad] * 4)
     with pytest.raises(HeedError, match="symbol 2: its logits are NaN"):
         how(table, table.begin(2), 2, longest=5, **WORDS)
 
 
-def test_of_equals_the_lowest_id() -> None:
+def test_among_equals_the_lowest_id_wins() -> None:
     flat = Table([0.0] * 40)
     (found,) = beam(flat, flat.begin(1), 1, longest=1, width=4, best=4, length_penalty=0, **WORDS)
     assert [h.symbols for h in found] == [[], [2], [3], [4]]
@@ -211,7 +211,7 @@ def test_of_equals_the_lowest_id() -> None:
     assert [h.symbols for h in found] == [[2], [3], [4], [5]]
 
 
-def test_candidates_are_those_of_a_stable_sort() -> None:
+def test_candidates_are_ordered_by_a_stable_sort() -> None:
     for V in (3, 11, 50):
         live = torch.randn(4, 3).sort(descending=True).values
         log_prob = torch.randint(-4, 0, (4, 3, V)).float()
@@ -226,8 +226,8 @@ def test_candidates_are_those_of_a_stable_sort() -> None:
                 assert (found.row * V + found.symbol == place).all()
 
 
-def test_few_choices_that_say_nothing_are_broken() -> None:
-    """A NaN is the best of all to `topk`, and the worst to numpy."""
+def test_nan_among_few_choices_is_an_error() -> None:
+    """`topk` ranks NaN first, numpy last."""
     log_prob = torch.randn(2, 3, 9)
     few = Choices(log_prob, torch.arange(9).expand(2, 3, 9))
     live = torch.zeros(2, 3).cpu().numpy()
@@ -240,15 +240,15 @@ def test_few_choices_that_say_nothing_are_broken() -> None:
 @pytest.mark.parametrize(("B", "R", "V"), [(12, 4, 3001), (9, 5, 5000), (70, 1, 1999), (2, 3, 40)])
 def test_the_best_are_found_by_columns(B: int, R: int, V: int) -> None:
     live, log_prob = torch.randn(B, R), torch.randn(B, R, V).log_softmax(-1)
-    log_prob[0, 0, -3:] = 5 + torch.rand(3)  # beyond the last column
-    log_prob[1, R - 1, 7::160] = 4.0 + torch.rand(len(range(7, V, 160)))  # deep in one
+    log_prob[0, 0, -3:] = 5 + torch.rand(3)  # after the last full column
+    log_prob[1, R - 1, 7::160] = 4.0 + torch.rand(len(range(7, V, 160)))  # several in one column
     wanted = (live[..., None] + log_prob).flatten(1).topk(11)
     value, place = top(live, log_prob, 11)
     torch.testing.assert_close(value, wanted.values, rtol=0, atol=0)
     torch.testing.assert_close(place, wanted.indices)
 
 
-def test_half_precision_is_widened() -> None:
+def test_half_precision_is_converted_to_float32() -> None:
     class Half(Table):
         def step(self, carry: tuple[int, int], symbols: Tensor):
             step = super().step(carry, symbols)
@@ -261,7 +261,7 @@ def test_half_precision_is_widened() -> None:
 
 
 class Counting(TorchDispatchMode):
-    """Counts the numbers that operations write, views left out."""
+    """Counts the numbers that operations write, without views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,8 +274,8 @@ class Counting(TorchDispatchMode):
         return made
 
 
-def test_memory_and_work_grow_by_the_same_with_each_step() -> None:
-    """Weights put in a new order at every step would cost the square of the length."""
+def test_memory_and_work_grow_linearly_in_the_steps() -> None:
+    """Reordering the weights at every step would cost the square of the length."""
 
     class Wide(Table):
         def step(self, carry: tuple[int, int], symbols: Tensor):
@@ -305,7 +305,7 @@ def test_memory_and_work_grow_by_the_same_with_each_step() -> None:
         ({"longest": -1}, "longest counts symbols, from 0; got -1"),
     ],
 )
-def test_what_is_refused(how: dict, message: str) -> None:
+def test_invalid_arguments_are_refused(how: dict, message: str) -> None:
     table = Table([0.0, 0.0, 1.0])
     with pytest.raises(Refused, match=message):
         beam(table, table.begin(1), 1, **{"longest": 3, **WORDS, **how})

@@ -1,4 +1,4 @@
-"""Greedy search against the text it wrote, read again."""
+"""Greedy search compared with rereading the text it wrote."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.decoding.toys import BEGIN, END, Table, Toy
 WORDS = {"begin": BEGIN, "end": END, "forbid": (BEGIN,)}
 
 
-def test_each_symbol_is_the_likeliest() -> None:
+def test_each_symbol_is_the_most_likely() -> None:
     toy = Toy(V=9, seed=1)
     limits = torch.tensor([6, 0, 9, 3])
     found = greedy(toy, toy.begin([0, 1, 2, 3]), 4, longest=limits, **WORDS)
@@ -37,7 +37,7 @@ def test_rows_shrink_as_sentences_end() -> None:
     assert sorted(toy.rows, reverse=True) == toy.rows
 
 
-def test_no_sentence_and_no_symbol() -> None:
+def test_an_empty_batch_and_a_limit_of_zero() -> None:
     toy = Toy()
     assert greedy(toy, toy.begin([]), 0, longest=3, **WORDS) == []
     (h,) = greedy(toy, toy.begin([0]), 1, longest=0, **WORDS)
@@ -47,13 +47,13 @@ def test_no_sentence_and_no_symbol() -> None:
     assert h.log_prob == pytest.approx(toy.rescore(0, [])[0])
 
 
-def test_of_equals_the_lowest_id() -> None:
+def test_among_equals_the_lowest_id_wins() -> None:
     flat = Table([0.0, -1.0, *[0.0] * 60])
     (h,) = greedy(flat, flat.begin(1), 1, longest=2, **WORDS)
     assert h.symbols == [2, 2]
 
 
-def test_lengths_cut_the_weights() -> None:
+def test_lengths_limit_the_weights() -> None:
     toy = Toy(S=6, seed=1)
     found = greedy(toy, toy.begin([0, 1]), 2, longest=4, lengths=torch.tensor([6, 2]), **WORDS)
     assert [h.weight.shape[1] for h in found if h.weight is not None] == [6, 2]
@@ -72,8 +72,8 @@ def test_each_sentence_begins_with_its_own_symbol() -> None:
 
 
 @pytest.mark.parametrize("search", [greedy, beam])
-def test_a_text_that_is_cut_counts_no_end(search) -> None:
-    """Its probability is that of what was written: the end is no part of it."""
+def test_the_probability_of_a_text_that_is_cut_leaves_out_the_end(search) -> None:
+    """It is the probability of the symbols that were written."""
     toy = Toy(V=9, seed=1)
     limits = torch.tensor([4, 0, 2, 30])
     how = {"longest": limits, "cut": True, **WORDS}
@@ -94,7 +94,7 @@ def test_a_text_that_is_cut_counts_no_end(search) -> None:
         assert steps <= 31
 
 
-def test_where_all_are_cut_no_further_step_is_taken() -> None:
+def test_no_step_is_taken_after_all_texts_are_cut() -> None:
     table = Table([0.0, -90.0, 1.0], [0.0, -90.0, 1.0])
     counted = []
     step = table.step

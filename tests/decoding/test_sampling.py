@@ -1,4 +1,4 @@
-"""Sampling against exact probabilities."""
+"""Sampling compared with exact probabilities."""
 
 import math
 from collections import Counter
@@ -21,7 +21,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def first_symbols(count: int = 20000, **how) -> Counter[int]:
-    """What is written first by a model whose first distribution is known."""
+    """The first symbols drawn from a known first distribution."""
     table = Table(LOGITS, [0.0, 90.0, 0.0, 0.0, 0.0, 0.0])
     found = sample(
         table, table.begin(count), count, longest=1, generator=generator(), **WORDS, **how
@@ -31,7 +31,9 @@ def first_symbols(count: int = 20000, **how) -> Counter[int]:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
 @pytest.mark.parametrize("top_k", [None, 3, 99])
-def test_as_often_as_they_are_likely(temperature: float, top_k: int | None) -> None:
+def test_symbols_are_drawn_in_proportion_to_their_probabilities(
+    temperature: float, top_k: int | None
+) -> None:
     counts = first_symbols(temperature=temperature, top_k=top_k)
     logits = {i: x / temperature for i, x in enumerate(LOGITS) if i != BEGIN}
     inside = sorted(logits, key=lambda i: -logits[i])[:top_k]
@@ -43,15 +45,15 @@ def test_as_often_as_they_are_likely(temperature: float, top_k: int | None) -> N
 
 @pytest.mark.parametrize(
     ("share", "inside"),
-    # The shares are .577 .212 .105 .047 .029 (symbols 3 2 4 1 5).
+    # The probabilities are .577 .212 .105 .047 .029 (symbols 3 2 4 1 5).
     [(0.01, {3}), (0.57, {3}), (0.7, {3, 2}), (0.85, {3, 2, 4}), (1.0, {3, 2, 4, 1, 5})],
 )
-def test_the_smallest_set_that_holds_the_share(share: float, inside: set[int]) -> None:
+def test_top_p_keeps_the_smallest_set_with_that_probability(share: float, inside: set[int]) -> None:
     assert set(first_symbols(top_p=share)) == inside
 
 
-def test_the_best_few_are_the_first_of_all_in_order() -> None:
-    """With equals inside, on the border and outside, what cannot be written, and what is NaN."""
+def test_top_k_keeps_the_first_k_of_a_stable_order() -> None:
+    """With ties inside, at the border and outside, forbidden symbols, and NaN."""
     logits = torch.randn(6, 40)
     logits[1, 5:9] = logits[1].max()
     logits[2] = logits[2].round()
@@ -69,7 +71,7 @@ def test_truncation_by_hand() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.1, 0.1]]).log()
     torch.testing.assert_close(truncate(logits[:, :2], None), torch.tensor([[0.625, 0.375]]))
     torch.testing.assert_close(truncate(logits, 0.6), torch.tensor([[0.5, 0.3, 0, 0]]))
-    # After top-k the first holds .625: enough for .6.
+    # After top-k the first has .625, which exceeds .6.
     torch.testing.assert_close(truncate(logits[:, :2], 0.6), torch.tensor([[0.625, 0.0]]))
 
 
@@ -88,7 +90,7 @@ def test_the_same_seed_draws_the_same() -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 0.3, "top_k": 4, "top_p": 0.8}])
-def test_the_log_prob_is_the_models_own(how: dict) -> None:
+def test_the_log_prob_is_that_of_the_model(how: dict) -> None:
     toy = Toy(V=9, seed=4)
     for b, h in enumerate(drawn(5, **how)):
         log_prob, weight = toy.rescore(b, h.symbols)
@@ -97,7 +99,7 @@ def test_the_log_prob_is_the_models_own(how: dict) -> None:
 
 
 @pytest.mark.parametrize("how", [{"temperature": 1e-6}, {"temperature": 1e-42}, {"top_k": 1}])
-def test_cold_enough_it_is_greedy(how: dict) -> None:
+def test_a_low_temperature_is_greedy(how: dict) -> None:
     toy = Toy(V=9, seed=4)
     limits = torch.tensor([7, 2, 0, 9])
     wanted = greedy(toy, toy.begin([0, 1, 2, 3]), 4, longest=limits, **WORDS)
@@ -105,7 +107,7 @@ def test_cold_enough_it_is_greedy(how: dict) -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"top_k": 2}, {"top_p": 0.5}])
-def test_logits_that_say_nothing_are_an_error(how: dict) -> None:
+def test_logits_without_a_finite_number_are_an_error(how: dict) -> None:
     table = Table([math.nan] * 4)
     with pytest.raises(HeedError, match="says nothing"):
         sample(table, table.begin(1), 1, longest=3, generator=generator(), **WORDS, **how)
@@ -121,13 +123,13 @@ def test_logits_that_say_nothing_are_an_error(how: dict) -> None:
         ({"top_p": 1.5}, "a share"),
     ],
 )
-def test_what_is_refused(how: dict, message: str) -> None:
+def test_invalid_arguments_are_refused(how: dict, message: str) -> None:
     with pytest.raises(Refused, match=message):
         drawn(0, **how)
 
 
-def test_with_seeds_a_sentence_draws_for_itself() -> None:
-    """Whoever stands beside it, and in whatever order."""
+def test_with_seeds_a_sentence_is_independent_of_its_batch() -> None:
+    """Whatever else is in the batch, and in any order."""
     toy, seeds = Toy(seed=3, sharp=1.0), [7, 8, 7, -5, 2**63]
     draw = {"longest": 12, "device": "cpu", **WORDS}
     together = sample(toy, toy.begin([0, 1, 0, 2, 3]), 5, seeds=seeds, **draw)
@@ -141,7 +143,7 @@ def test_with_seeds_a_sentence_draws_for_itself() -> None:
 
 
 @pytest.mark.parametrize("how", [{}, {"top_k": 3}, {"temperature": 2.0}])
-def test_with_seeds_as_often_as_they_are_likely(how: dict) -> None:
+def test_draws_with_seeds_follow_the_probabilities(how: dict) -> None:
     table, count = Table(LOGITS, [0.0, 90.0, 0.0, 0.0, 0.0, 0.0]), 20000
     found = sample(table, table.begin(count), count, longest=1, seeds=range(count), **WORDS, **how)
     counts = Counter(h.symbols[0] if h.symbols else END for h in found)
@@ -153,7 +155,7 @@ def test_with_seeds_as_often_as_they_are_likely(how: dict) -> None:
     assert chisquare([counts[i] for i in inside], wanted).pvalue > 1e-3
 
 
-def test_clocks_are_exponential_and_of_their_own_row() -> None:
+def test_clocks_are_exponential_and_independent_by_row() -> None:
     symbols = torch.arange(200, device="cpu")
     drawn = clocks(torch.arange(50, device="cpu"), 3, symbols)
     assert drawn.unique().numel() > 0.99 * drawn.numel()

@@ -1,4 +1,4 @@
-"""A model with few places: what it sees of a long text, and that nothing else counts."""
+"""A model with few positions: what it sees of a long text, and that nothing else matters."""
 
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ class Said(NamedTuple):
 
 
 class Reader:
-    """Its next symbol follows from all that it sees; it sees at most `places`."""
+    """A model whose next symbol depends on all that it sees, at most `places` symbols."""
 
     def __init__(self, places: int, V: int = 11) -> None:
         self.places, self.V = places, V
@@ -48,13 +48,13 @@ class Reader:
         return [carry[row] for row in rows.tolist()]
 
 
-def test_what_is_seen_of_a_text() -> None:
+def test_what_the_model_sees_of_a_text() -> None:
     assert [first_seen(n, 4) for n in range(1, 10)] == [0, 0, 0, 0, 2, 2, 4, 4, 6]
     assert [first_seen(n, 5) for n in (5, 6, 8, 9)] == [0, 3, 3, 6]
     assert all(1 <= n - first_seen(n, P) <= P for P in range(1, 9) for n in range(1, 40))
 
 
-def test_padding_stands_in_front() -> None:
+def test_padding_is_on_the_left() -> None:
     table, lengths = padded([[5, 6], [], [7]], "cpu")
     assert table.tolist() == [[5, 6], [0, 0], [0, 7]]
     assert lengths is not None
@@ -76,7 +76,7 @@ def written(places: int, prompts: list[list[int]], longest: int | Tensor, draw: 
 
 @pytest.mark.parametrize("draw", [False, True])
 @pytest.mark.parametrize("places", [1, 2, 5, 8])
-def test_together_as_alone(places: int, draw: bool) -> None:
+def test_a_batch_gives_the_same_as_single_texts(places: int, draw: bool) -> None:
     prompts = [[3], [4, 5, 6, 7, 8, 9, 2], [9, 9, 2], [5] * 12]
     limits = torch.tensor([13, 9, 20, 1])
     together = written(places, prompts, limits, draw)
@@ -89,14 +89,14 @@ def test_together_as_alone(places: int, draw: bool) -> None:
         assert list(map(len, together)) == limits.tolist()
 
 
-def test_where_a_prompt_ends_does_not_matter() -> None:
-    """Continuing what was written is what writing on would have given."""
+def test_the_end_of_the_prompt_does_not_matter() -> None:
+    """Continuing a written text gives the same as writing on."""
     whole = written(6, [[3, 4]], 25, False)[0]
     for cut in (1, 4, 5, 11, 20):
         assert written(6, [[3, 4, *whole[:cut]]], 25 - cut, False)[0] == whole[cut:]
 
 
-def test_it_begins_anew_only_when_full() -> None:
+def test_reading_starts_again_only_when_the_positions_are_full() -> None:
     model = Reader(8)
     sliding = Sliding(model, 8, "cpu")
     greedy(sliding, sliding.begin([[]]), 1, begin=3, end=END, longest=8, cut=True, device="cpu")
@@ -107,7 +107,7 @@ def test_it_begins_anew_only_when_full() -> None:
 
 
 class Knowing(NamedTuple):
-    """A step whose logits nobody may form."""
+    """A step whose logits must not be formed."""
 
     said: Said
     weight: None = None
@@ -126,7 +126,7 @@ class Knowing(NamedTuple):
         return log_prob.gather(-1, symbols), symbols, log_prob[:, end]
 
 
-def test_logits_that_nobody_needs_are_not_formed() -> None:
+def test_unneeded_logits_are_not_formed() -> None:
     class Knower(Reader):
         def step(self, carry: list[list[int]], symbols: Tensor) -> Knowing:  # type: ignore[override]
             return Knowing(super().step(carry, symbols))

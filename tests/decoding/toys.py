@@ -1,4 +1,4 @@
-"""Small models whose every answer can be counted out by hand."""
+"""Small models whose every answer can be enumerated."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ BEGIN, END = 0, 1
 
 
 class Prefixes(NamedTuple):
-    """A carry that records what it is the carry of."""
+    """A carry that records the prefix it belongs to."""
 
     sentence: list[int]
     written: list[tuple[int, ...]]
@@ -20,10 +20,11 @@ class Prefixes(NamedTuple):
 
 
 class Toy:
-    """Logits and weights by a small recurrent net in float64, whose carry knows its own prefix.
+    """Logits and weights by a small recurrent network in float64, whose carry records its own
+    prefix.
 
-    At every step its state is compared with that of the recorded prefix: a `select` that was not
-    followed in the same way everywhere is an error at once.
+    Every step compares its state with that of the recorded prefix: a `select` that was not applied
+    to all parts of the carry is an error at once.
     """
 
     def __init__(self, V: int = 5, S: int = 4, seed: int = 0, sharp: float = 2.0) -> None:
@@ -32,7 +33,7 @@ class Toy:
         self.V, self.S, D = V, S, 6
         self.start, self.words, self.turn = rand(50, D), rand(V, D), rand(D, D)
         self.out, self.look = sharp * rand(D, V), rand(D, S)
-        self.rows: list[int] = []  # how many at each step
+        self.rows: list[int] = []  # at each step
         self.same: list[bool] = []
         self.states: dict[tuple[int, tuple[int, ...]], Tensor] = {}
 
@@ -40,7 +41,7 @@ class Toy:
         return Prefixes(list(sentences), [()] * len(sentences), self.start[sentences])
 
     def state(self, sentence: int, written: tuple[int, ...]) -> Tensor:
-        """What the carry of this prefix must hold.    D"""
+        """The state of the carry after this prefix.    D"""
         if not written:
             return self.start[sentence]
         if (sentence, written) not in self.states:
@@ -54,7 +55,7 @@ class Toy:
         assert len(symbols) == len(carry.written)
         self.rows.append(len(symbols))
         written = [(*p, s) for p, s in zip(carry.written, symbols.tolist(), strict=True)]
-        assert all(END not in p and BEGIN not in p[1:] for p in written)  # nor is it ever written
+        assert all(END not in p and BEGIN not in p[1:] for p in written)  # nor written again
         state = (carry.state @ self.turn + self.words[symbols]).tanh()
         wanted = [self.state(b, p) for b, p in zip(carry.sentence, written, strict=True)]
         assert torch.allclose(state, torch.stack(wanted), rtol=1e-9)
@@ -83,7 +84,7 @@ class Toy:
         return total, torch.stack(weights)
 
     def every(self, longest: int) -> Iterator[list[int]]:
-        """Every text that may be written, BEGIN forbidden."""
+        """Every text that can be written, BEGIN forbidden."""
         for T in range(longest + 1):
             yield from map(list, itertools.product(range(2, self.V), repeat=T))
 
@@ -107,7 +108,7 @@ class ToyStep(NamedTuple):
 
 
 class Table:
-    """Logits by position alone, the same for every sentence, whatever was written."""
+    """Logits that depend on the position alone."""
 
     def __init__(self, *logits: list[float]) -> None:
         self.table = [torch.tensor(row) for row in logits]

@@ -1,4 +1,4 @@
-"""A small thing to train: says a symbol for each symbol, drops out, draws, and ties weights."""
+"""A small model that labels symbols, to be trained: with dropout, draws, and tied weights."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Batches:
             mine = rows[rank::world]
             source = self.source[mine]
             target = torch.where(source > 0, SYMBOLS - source, 0)
-            if not len(mine):  # a row that is none
+            if not len(mine):  # an empty batch
                 source = target = torch.zeros(1, 1, dtype=torch.int64, device="cpu")
                 mine = torch.tensor([-1], device="cpu")
             yield Batch({"source": source, "target": target}, mine)
@@ -68,7 +68,7 @@ class Said:
 
 
 class Network(nn.Module):
-    """Chance is everywhere in it: dropout, and a hard draw that learns by REINFORCE."""
+    """A model with randomness everywhere: dropout, and hard draws trained by REINFORCE."""
 
     def __init__(self, chance: bool = True, idle: bool = False) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Network(nn.Module):
 
 
 class Goal(nn.Module):
-    """Has a buffer of its own, the baseline."""
+    """The objective, which has a buffer of its own: the baseline."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Goal(nn.Module):
 
 
 class Run:
-    """Everything of a run, made from nothing but its settings."""
+    """Everything of a run, made from its settings."""
 
     def __init__(
         self,
@@ -143,11 +143,11 @@ class Run:
         )
 
     def go(self, until: int | None = None) -> list[Moment]:
-        """Steps up to `until`, validations in between."""
+        """Steps up to `until`, with validations."""
         moments = []
         for moment in self.moments():
             moments.append(moment)
-            if moment.step % 2 == 0:  # never better: so plateau drops, and remembers
+            if moment.step % 2 == 0:  # never better: plateau lowers the rate and remembers
                 self.schedule.judge(1.0 + moment.step)
                 self.progress.judge(1.0 + moment.step)
             if moment.step == until:
@@ -174,7 +174,7 @@ class Run:
 
 
 class Spoilt(Goal):
-    """Not a number at the batches that it is told."""
+    """NaN at the given batches."""
 
     def __init__(self, at: set[int]) -> None:
         super().__init__()

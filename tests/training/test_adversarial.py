@@ -1,4 +1,4 @@
-"""Moved examples: as far as they are told, and where their loss rises fastest."""
+"""Adversarial examples: moved by the given distance to where the loss rises fastest."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ def losses(vectors: Tensor, w: Tensor) -> Tensor:
     return torch.tanh(vectors @ w).sum(1)
 
 
-def test_every_text_moves_as_far_as_it_is_told_where_its_loss_rises() -> None:
+def test_every_text_moves_by_the_given_distance_along_its_gradient() -> None:
     vectors, w = torch.randn(3, 5, 4, requires_grad=True), torch.randn(4, requires_grad=True)
     lengths = torch.tensor([5, 2, 1])
     there = (torch.arange(5) < lengths[:, None])[..., None]
@@ -18,7 +18,7 @@ def test_every_text_moves_as_far_as_it_is_told_where_its_loss_rises() -> None:
     found = losses(read, w)
     moved = nudge(found, read, lengths, 0.2)
     torch.testing.assert_close(moved.flatten(1).norm(dim=1), 0.2 * lengths.sqrt())
-    (slope,) = torch.autograd.grad(found.sum(), read)  # the graph is still there
+    (slope,) = torch.autograd.grad(found.sum(), read)  # the graph has not been freed
     torch.testing.assert_close(
         torch.cosine_similarity(moved.flatten(1), slope.flatten(1)), torch.ones(3)
     )
@@ -26,7 +26,7 @@ def test_every_text_moves_as_far_as_it_is_told_where_its_loss_rises() -> None:
     assert (losses(read + moved, w) > found).all()
 
 
-def test_a_text_whose_loss_does_not_depend_on_its_words_stays() -> None:
+def test_a_text_with_zero_gradient_stays() -> None:
     vectors = torch.randn(2, 3, 4, requires_grad=True)
     found = (vectors * torch.tensor([0.0, 1.0])[:, None, None]).sum((1, 2))
     moved = nudge(found, vectors, torch.tensor([3, 3]), 1e6)

@@ -1,4 +1,4 @@
-"""Checkpoints: exact, whole or not there, and every damage is found."""
+"""Checkpoints are exact, complete or absent, and any damage is found."""
 
 import errno
 import json
@@ -54,7 +54,7 @@ def silent(line: str) -> None:
     raise AssertionError(line)
 
 
-def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_as_it_was_saved(tmp_path: Path) -> None:
     facts = {"step": 7, "best": float("inf"), "名": ["我", None, 1.5]}
     folder = save(tmp_path / "runs" / "step-7", groups(7), facts)
     assert folder == tmp_path / "runs" / "step-7"
@@ -65,7 +65,7 @@ def test_a_checkpoint_comes_back(tmp_path: Path) -> None:
     assert leftovers(folder.parent) == []
 
 
-def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
+def test_the_manifest_lists_the_contents(tmp_path: Path) -> None:
     folder = write(tmp_path, 1)
     manifest = json.loads((folder / "manifest.json").read_text())
     sizes = {name: told["size"] for name, told in manifest["files"].items()}
@@ -79,7 +79,7 @@ def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", ["../model", "Model", "", "a/b", "model.x", "a" * 65, "ä"])
-def test_a_group_has_a_plain_name(tmp_path: Path, group: str) -> None:
+def test_group_names_are_plain(tmp_path: Path, group: str) -> None:
     with pytest.raises(Refused, match="cannot be called"):
         save(tmp_path / "step-1", {group: {}}, {})
     assert os.listdir(tmp_path) == []
@@ -160,7 +160,7 @@ def test_a_missing_or_an_added_file_is_found(tmp_path: Path) -> None:
 
 
 def test_a_link_is_never_followed(tmp_path: Path) -> None:
-    """The linked file has the right size and hash: only that it is a link speaks against it."""
+    """The linked file has the right size and hash: it is refused only because it is a link."""
     folder = write(tmp_path / "run", 1)
     for path in sorted(folder.iterdir()):
         outside = tmp_path / path.name
@@ -187,7 +187,7 @@ def test_a_link_is_never_followed(tmp_path: Path) -> None:
         {},
     ],
 )
-def test_a_well_sealed_but_hostile_manifest_is_refused(
+def test_a_hostile_manifest_with_valid_hashes_is_refused(
     tmp_path: Path, manifest: dict[str, Any]
 ) -> None:
     folder = write(tmp_path, 1)
@@ -196,7 +196,9 @@ def test_a_well_sealed_but_hostile_manifest_is_refused(
         load(folder)
 
 
-def test_the_newest_good_one_is_found_and_the_damaged_are_told(tmp_path: Path) -> None:
+def test_the_newest_intact_checkpoint_is_found_and_damaged_ones_are_reported(
+    tmp_path: Path,
+) -> None:
     assert newest(tmp_path / "nowhere", silent) is None
     for step in (9, 10, 100, 20):
         write(tmp_path, step)
@@ -217,7 +219,7 @@ def test_the_newest_good_one_is_found_and_the_damaged_are_told(tmp_path: Path) -
     assert not any("\n" in line for line in lines)
 
 
-def test_a_manifest_that_cannot_even_be_written_again_is_passed_over(tmp_path: Path) -> None:
+def test_a_manifest_that_cannot_be_written_again_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, 1)
     (write(tmp_path, 2) / "manifest.json").write_text(r'{"heed": "\ud800", "seal": ""}')
     lines: list[str] = []
@@ -226,7 +228,9 @@ def test_a_manifest_that_cannot_even_be_written_again_is_passed_over(tmp_path: P
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_the_replaced_one_comes_back_only_for_a_damaged_one(tmp_path: Path, damaged: bool) -> None:
+def test_a_replaced_checkpoint_is_used_only_if_the_new_one_is_damaged(
+    tmp_path: Path, damaged: bool
+) -> None:
     write(tmp_path, 1).rename(tmp_path / "step-1.was-01234567")
     folder = write(tmp_path, 2, step=1)
     if damaged:
@@ -249,11 +253,12 @@ def test_pruning_keeps_the_newest(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """Ends the process as far as the code under test can see."""
+    """Ends the process, as far as the code under test can see."""
 
 
 class Faults:
-    """Lets the k-th change to the file system fail: a full disk goes on after it, a kill does not.
+    """Makes the k-th change to the file system fail: after a full disk the code goes on, after a
+    kill not.
 
     A write that fails has written half of its bytes.
     """
@@ -282,8 +287,8 @@ class Faults:
 def every_fault(
     root: Path, action: Callable[[Path], object], kill: bool, prepare: Callable[[Path], object]
 ) -> Iterator[tuple[Path, bool]]:
-    """The folder after the action failed at its first change, at its second, and so on; and
-    whether the caller was told."""
+    """The folder after the action failed at its first change, at its second, and so on; and whether
+    the caller saw an error."""
     for at in range(1, 200):
         checkpoints = root / str(at)
         prepare(checkpoints)
@@ -301,10 +306,10 @@ def every_fault(
     raise AssertionError("it never came to an end")
 
 
-def test_everything_is_synced_before_it_gets_its_name(
+def test_everything_is_synced_before_it_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rename may reach the disk before what was written, unless that was synced."""
+    """A rename may reach the disk before the data, unless the data was synced."""
     tmp_path.joinpath("run").mkdir()
     events: list[str] = []
     fsync, rename = os.fsync, os.rename
@@ -341,7 +346,7 @@ def test_a_failed_save_leaves_the_last_good_one(tmp_path: Path, kill: bool) -> N
         assert leftovers(checkpoints) == []
         check_holds(write(checkpoints, 3), 3)
         assert newest(checkpoints, silent) == checkpoints / "step-3"
-    assert outcomes == {"step-1", "step-2"}  # the last sync fails when all is in its place
+    assert outcomes == {"step-1", "step-2"}  # before the last sync all is in place
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["full", "killed"])
@@ -375,7 +380,7 @@ def test_a_failed_first_save_can_be_repeated(tmp_path: Path, kill: bool) -> None
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["full", "killed"])
-def test_a_failed_pruning_takes_no_good_one_to_keep(tmp_path: Path, kill: bool) -> None:
+def test_a_failed_pruning_deletes_no_checkpoint_to_keep(tmp_path: Path, kill: bool) -> None:
     def three(checkpoints: Path) -> None:
         for step in (1, 2, 3):
             write(checkpoints, step)
@@ -388,7 +393,7 @@ def test_a_failed_pruning_takes_no_good_one_to_keep(tmp_path: Path, kill: bool) 
         assert newest(checkpoints, silent) == checkpoints / "step-3"
 
 
-def test_the_mean_of_checkpoints(tmp_path: Path) -> None:
+def test_checkpoints_are_averaged(tmp_path: Path) -> None:
     torch.manual_seed(1)
     series = [torch.randn(5, 3, device="cpu") * 10**k for k in range(3)]
     for step, x in enumerate(series):
@@ -404,7 +409,7 @@ def test_the_mean_of_checkpoints(tmp_path: Path) -> None:
     assert torch.equal(average([tmp_path / "step-1"])["x"], series[1])
 
 
-def test_what_was_tied_in_one_only_is_averaged_apart(tmp_path: Path) -> None:
+def test_weights_tied_in_one_checkpoint_only_are_averaged_separately(tmp_path: Path) -> None:
     one, two = torch.ones(2, device="cpu"), torch.zeros(2, device="cpu")
     a = save(tmp_path / "step-1", {"model": {"x": one, "y": one}}, {})
     b = save(tmp_path / "step-2", {"model": {"x": one, "y": two}}, {})
@@ -413,7 +418,7 @@ def test_what_was_tied_in_one_only_is_averaged_apart(tmp_path: Path) -> None:
         assert (mean["x"].tolist(), mean["y"].tolist()) == ([1, 1], [0.5, 0.5])
 
 
-def test_checkpoints_that_differ_are_not_averaged(tmp_path: Path) -> None:
+def test_checkpoints_that_do_not_match_are_not_averaged(tmp_path: Path) -> None:
     for step, model in enumerate(
         [
             {"x": torch.zeros(2)},
@@ -432,7 +437,7 @@ def test_checkpoints_that_differ_are_not_averaged(tmp_path: Path) -> None:
         average([tmp_path / "step-0"], "critic")
 
 
-# Forks a training of its own again and again, and kills it: one import of torch serves them all.
+# Forks a training run again and again and kills it, so that torch is imported only once.
 KILLING = """
 import json, os, random, signal, sys, time
 from pathlib import Path
@@ -515,7 +520,7 @@ def test_twenty_kills_end_in_the_same_weights(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     *lines, last = done.stdout.splitlines()
-    assert lines == []  # no checkpoint was ever found damaged
+    assert lines == []  # no checkpoint was found damaged
     told = json.loads(last)
     assert told["kills"] >= 10
     assert told["inside"] >= 1

@@ -1,4 +1,4 @@
-"""Two processes that torchrun starts train as one does, go on, and stop together."""
+"""Two processes started by torchrun train as one does, resume, and stop together."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def said(folder: Path) -> list[dict[str, list[float]]]:
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_the_same_batches(two: Path) -> None:
-    """37 rows, four at a time: the last batch of an epoch leaves nothing for one process."""
+    """37 rows, four at a time: the last batch of an epoch has no row for one process."""
     settings = Training(steps=12, warmup=3, rate=0.02, weight_decay=0.1)
     alone = Run(settings, chance=False, idle=True)
     moments = alone.go()
@@ -126,7 +126,7 @@ def test_two_processes_train_as_one_with_the_same_batches(two: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_go_on_exactly(two: Path) -> None:
+def test_two_processes_resume_exactly(two: Path) -> None:
     straight, second = (checkpoint.load(two / name) for name in ("straight", "second"))
     for group, named in straight.tensors.items():
         assert named.keys() == second.tensors[group].keys()
@@ -137,7 +137,7 @@ def test_two_processes_go_on_exactly(two: Path) -> None:
 
 
 @pytest.mark.slow
-def test_they_tell_each_other_and_stop_together(two: Path) -> None:
+def test_processes_share_values_and_stop_together(two: Path) -> None:
     for one in said(two):
         assert one["sum"] == [3, 20]
         assert one["greatest"] == 5
@@ -158,7 +158,7 @@ def test_another_number_of_processes_is_refused(two: Path) -> None:
         Run(Training(steps=9)).load(*checkpoint.load(two / "first"))
 
 
-def test_alone_everything_is_free() -> None:
+def test_one_process_needs_no_communication() -> None:
     with join("cpu") as crew:
         assert crew == Distributed()
         assert crew.main
@@ -183,10 +183,10 @@ def test_a_broken_environment_is_refused(
         pass
 
 
-def test_a_rehearsal_finds_idle_parameters_and_leaves_no_trace() -> None:
+def test_a_rehearsal_finds_unused_parameters_and_changes_nothing() -> None:
     run = Run(Training(steps=1), idle=True)
     assert run.model.idle is not None
-    run.model.idle(torch.zeros(3)).sum().backward()  # an old gradient tells nothing
+    run.model.idle(torch.zeros(3)).sum().backward()  # an old gradient must not count
     run.model.eval()
     before, random = run.save()[0], torch.get_rng_state()
     batch = next(run.batches.epoch(0))

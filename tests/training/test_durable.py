@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and JSON that is read with suspicion."""
+"""Files are written completely or not at all, and JSON is checked as it is read."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ def test_a_file_is_hashed_as_it_is_written(tmp_path: Path) -> None:
     assert durable.digest_of(tmp_path / "a") == digest
 
 
-def test_a_sweep_takes_leftovers_and_nothing_else(tmp_path: Path) -> None:
+def test_sweeping_removes_leftovers_and_nothing_else(tmp_path: Path) -> None:
     keep = ["a", "a.tmp", "a.tmp-notes", "tmp-01234567", "a.tmp-0123456789"]
     for name in [*keep, "a.tmp-01234567"]:
         (tmp_path / name).write_text("x")
@@ -94,7 +94,7 @@ def test_json_has_a_limit(tmp_path: Path) -> None:
         durable.read_json(path, limit=99)
 
 
-def test_json_comes_back_as_it_was() -> None:
+def test_json_is_read_as_it_was_written() -> None:
     value = {"b": [1, 2.5, None, True], "a": {"名": "我 爱"}, "inf": float("inf"), "deep": [[[1]]]}
     data = durable.dump_json(value, Path("a.json"))
     assert durable.parse_json(data, Path("a.json")) == value == json.loads(data)
@@ -102,7 +102,7 @@ def test_json_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("value", [{1: 2}, [{None: 1}], {"a": {1, 2}}, {"a": b"x"}, "\ud800"])
-def test_what_json_would_change_is_refused(value: object) -> None:
+def test_values_that_json_would_change_are_refused(value: object) -> None:
     with pytest.raises(Refused, match=r"a\.json cannot be written"):
         durable.dump_json(value, Path("a.json"))
 

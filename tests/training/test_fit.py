@@ -1,4 +1,4 @@
-"""The loop goes on exactly, sees each sample once, and never takes a spoilt step."""
+"""The loop resumes exactly, visits each sample once, and never takes a step with NaN."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXACT: dict[str, Any] = {
 
 @pytest.mark.parametrize("schedule", ["inverse-sqrt", "cosine", "plateau", "constant"])
 @pytest.mark.parametrize("optimiser", ["adam", "adamw"])
-def test_a_resumed_run_is_the_run_that_never_stopped(
+def test_a_resumed_run_equals_one_that_never_stopped(
     optimiser: str, schedule: str, tmp_path: Path
 ) -> None:
     settings = Training.model_validate(
@@ -43,7 +43,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(
     checkpoint.save(tmp_path / "step-7", *first.save())
     del first
     second = Run(settings, seed=999)
-    torch.rand(12345)  # other numbers were drawn since
+    torch.rand(12345)  # other numbers were drawn in between
     second.load(*checkpoint.load(tmp_path / "step-7"))
     after = second.go()
 
@@ -59,8 +59,8 @@ def test_a_resumed_run_is_the_run_that_never_stopped(
 
 
 @pytest.mark.parametrize("left_out", ["optimiser", "random", "objective", "schedule", "place"])
-def test_each_thing_saved_is_needed(left_out: str) -> None:
-    """The test above would notice if any of them were forgotten."""
+def test_each_saved_part_is_needed(left_out: str) -> None:
+    """So the test above would notice if one of them were missing."""
     settings = Training.model_validate({**EXACT, "schedule": "plateau", "plateau_patience": 1})
     straight, first, second = Run(settings), Run(settings), Run(settings)
     straight.go()
@@ -80,7 +80,7 @@ def test_each_thing_saved_is_needed(left_out: str) -> None:
     assert not same({"model": second.save()[0]["model"]}, {"model": straight.save()[0]["model"]})
 
 
-def test_each_sample_is_seen_once_in_an_epoch_whatever_stops_the_run() -> None:
+def test_each_sample_is_visited_once_per_epoch_wherever_the_run_stops() -> None:
     settings = Training(epochs=3, accumulate=3, log_every=None)
     seen: list[Counter[int]] = [Counter(), Counter(), Counter()]
     saved, ends = Run(settings).save(), []
@@ -96,17 +96,17 @@ def test_each_sample_is_seen_once_in_an_epoch_whatever_stops_the_run() -> None:
     facts = saved[1]["progress"]
     assert (facts["epoch"], facts["place"], facts["step"]) == (3, 0, 12)
     assert facts["tokens"] == 3 * int((Batches().source > 0).sum())
-    assert run.go() == []  # it is over
+    assert run.go() == []  # nothing is left to do
 
 
-def test_it_learns() -> None:
+def test_the_loss_falls() -> None:
     settings = Training(epochs=40, rate=0.03, schedule="cosine", steps=200, warmup=20)
     moments = Run(settings, chance=False).go()
     assert float(moments[0].parts["nll"]) > 2
     assert float(moments[-1].parts["nll"]) < 0.2
 
 
-def test_too_many_spoilt_steps_end_it_in_one_line() -> None:
+def test_too_many_steps_with_nan_end_the_run_in_one_line() -> None:
     run = Run(Training(steps=100, warmup=0))
     run.goal = Spoilt(set(range(3, 1000)))
     with pytest.raises(HeedError, match=r"not finite at the last 20 steps, up to step 22.*rate"):
@@ -130,8 +130,8 @@ def deterministic() -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize("before", [(False, False), (True, False), (True, True)])
-def test_determinism_lasts_as_long_as_the_loop(before: tuple[bool, bool]) -> None:
-    """And then all is as it was: whoever wanted a warning alone gets no error."""
+def test_determinism_is_switched_on_for_the_loop_only(before: tuple[bool, bool]) -> None:
+    """Afterwards it is as before: a user who asked for warnings only gets no errors."""
     run = Run(Training(steps=2, deterministic=True))
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     try:
@@ -141,7 +141,7 @@ def test_determinism_lasts_as_long_as_the_loop(before: tuple[bool, bool]) -> Non
         torch.use_deterministic_algorithms(False)
 
 
-def test_what_is_due() -> None:
+def test_when_things_are_due() -> None:
     moments = Run(Training(epochs=2, accumulate=4)).go()
     assert [m.step for m in moments if due(2, m)] == [2, 4, 6]
     assert [m.step for m in moments if due(None, m)] == [3, 6]
@@ -151,7 +151,7 @@ def test_what_is_due() -> None:
 @pytest.mark.parametrize(
     ("batches", "epochs"), [(0, 20), (1, 20), (5, 7), (38, 2), (39, 1), (500, 1)]
 )
-def test_short_epochs_are_taken_together(batches: int, epochs: int) -> None:
+def test_short_epochs_are_combined(batches: int, epochs: int) -> None:
     """Two batches a step: 20 steps are 39 or 40 batches."""
     assert SPACED == 20, "docs/training.md and the recipe's own words say so"
     source = SimpleNamespace(count=lambda number: batches)
@@ -165,7 +165,7 @@ def test_facts_are_json() -> None:
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
 
 
-def test_the_first_step_is_step_one() -> None:
+def test_steps_are_counted_from_one() -> None:
     moments = Run(Training(steps=4, rate=0.3, warmup=3, schedule="constant")).go()
     assert [m.step for m in moments] == [1, 2, 3, 4]
     assert [m.rate for m in moments] == pytest.approx([0.1, 0.2, 0.3, 0.3])

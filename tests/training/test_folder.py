@@ -1,4 +1,4 @@
-"""The run folder: refuses what is not a run, keeps others out, and never leaves itself."""
+"""The run folder: it refuses other folders, excludes other processes, and contains its paths."""
 
 import errno
 import os
@@ -61,7 +61,7 @@ def test_an_empty_folder_is_taken_and_another_is_refused(tmp_path: Path) -> None
         RunFolder.create(tmp_path / "home" / "thesis.tex")
 
 
-def test_somebody_elses_model_is_not_overwritten(tmp_path: Path) -> None:
+def test_another_librarys_model_is_not_overwritten(tmp_path: Path) -> None:
     """A Hugging Face model has a config.json too."""
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_text("{}")
@@ -93,7 +93,7 @@ def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
     assert os.listdir(run.path) == [".heed.lock"]
 
 
-def test_a_run_that_lost_its_config_is_not_begun_anew(tmp_path: Path) -> None:
+def test_a_run_that_lost_its_config_is_not_started_again(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
     checkpoint.save(run.checkpoints / "step-1", {}, {})
     run.config.unlink()
@@ -102,7 +102,7 @@ def test_a_run_that_lost_its_config_is_not_begun_anew(tmp_path: Path) -> None:
     assert run.newest(print) == run.checkpoints / "step-1"
 
 
-def test_what_is_not_a_run_is_not_opened(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_not_opened(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"there is no run .*nowhere"):
         RunFolder.open(tmp_path / "nowhere")
     with pytest.raises(Refused, match=r"is not a run: it has no config\.json"):
@@ -121,7 +121,7 @@ READERS: dict[str, Callable[[RunFolder, str], object]] = {
 
 
 @pytest.mark.parametrize("way", READERS)
-def test_no_path_leads_out(tmp_path: Path, way: str) -> None:
+def test_no_path_leads_outside(tmp_path: Path, way: str) -> None:
     run = make_run(tmp_path / "one")
     (tmp_path / "outside").mkdir()
     secret = tmp_path / "outside" / "secret.json"
@@ -153,14 +153,14 @@ def test_links_to_a_model_or_checkpoints_elsewhere_are_refused(tmp_path: Path) -
     assert other.newest(print) == other.checkpoints / "step-1"
 
 
-def test_a_run_may_stand_behind_a_link(tmp_path: Path) -> None:
+def test_a_run_may_be_behind_a_link(tmp_path: Path) -> None:
     make_run(tmp_path / "disk" / "one")
     (tmp_path / "runs").symlink_to(tmp_path / "disk")
     run = RunFolder.open(tmp_path / "runs" / "one")
     assert run.read_json("config.json") == {"task": "translate"}
 
 
-def test_broken_files_are_told_in_one_line(tmp_path: Path) -> None:
+def test_broken_files_are_reported_in_one_line(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
     run.write_bytes("bad.json", b'{"a": 1, "a": 2}')
     run.write_bytes("bad.txt", b"\xff\xfe")
@@ -209,7 +209,7 @@ def test_the_model_is_described_before_it_is_read(tmp_path: Path) -> None:
     assert torch.equal(safetensors.torch.load_file(run.model)["a"], weight)
 
 
-def test_two_never_write_to_one_folder(tmp_path: Path) -> None:
+def test_two_processes_never_write_to_one_folder(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
     with run.lock():
         told = pytest.raises(Refused, match=f"being written by process {os.getpid()}")
@@ -244,7 +244,7 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
         pass
 
 
-def test_taking_the_lock_tidies_up(tmp_path: Path) -> None:
+def test_taking_the_lock_removes_leftovers(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
     checkpoint.save(run.checkpoints / "step-1", {}, {"step": 1})
     (run.checkpoints / "step-2.tmp-01234567").mkdir()

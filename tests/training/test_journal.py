@@ -1,4 +1,4 @@
-"""Scores over time: a line for each moment, none twice, none in pieces."""
+"""Metrics over time: one complete line for each moment, and none twice."""
 
 import errno
 import importlib
@@ -42,7 +42,7 @@ def test_scores_are_flattened_to_plain_numbers() -> None:
     }
 
 
-def test_a_line_is_there_at_once(tmp_path: Path) -> None:
+def test_a_line_is_written_at_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with Journal(path, events=False) as book:
         book.write(1, {"loss": float("nan"), "bleu": {"valid": 30.5}})
@@ -57,7 +57,7 @@ def test_a_line_is_there_at_once(tmp_path: Path) -> None:
     assert list(read(tmp_path / "none.jsonl")) == []
 
 
-def test_rewinding_drops_what_came_after(tmp_path: Path) -> None:
+def test_rewinding_drops_later_lines(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with Journal(path, events=False) as book:
         for step in (10, 20, 20, 30, 40):
@@ -93,7 +93,7 @@ def test_half_a_line_is_dropped_before_the_next(tmp_path: Path, half: bytes) -> 
     assert steps(path) == [2]
 
 
-def test_lines_that_are_no_entries_are_left_out(tmp_path: Path) -> None:
+def test_lines_that_are_not_entries_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     sound = b'{"step": 1}\n'
     path.write_bytes(sound + b'[1]\n{"step": "2"}\n{"step": true}\n\n{"loss": 1}\nxyz\n' + sound)
@@ -135,7 +135,7 @@ def test_a_failed_rewind_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard itself shows."""
+    """What TensorBoard reads."""
     processing = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     seen = processing.EventAccumulator(str(folder))
     seen.Reload()
@@ -146,7 +146,8 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_sees_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Files of one second are told apart by a count, and read in the order of names: 10 before 9.
+    # Files of one second are told apart by a count and read in the order of their names: 10 before
+    # 9.
     writer = importlib.import_module("tensorboard.summary.writer.event_file_writer")
     monkeypatch.setattr(writer, "_global_uid", writer.AtomicCounter(0))
     path = tmp_path / "metrics.jsonl"
@@ -160,7 +161,7 @@ def test_tensorboard_sees_each_step_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert steps(path) == [1, 2]
 
 
-def test_a_missing_tensorboard_is_told_once(
+def test_a_missing_tensorboard_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)

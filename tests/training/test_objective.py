@@ -21,7 +21,7 @@ def drawn(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     logits = torch.randn(B, T, V, dtype=dtype) * 3
     labels = torch.randint(1, V, (B, T))
     labels[0, 2:] = 0
-    labels[2] = 0  # a row without a symbol
+    labels[2] = 0  # a row of padding
     return logits.requires_grad_(), labels
 
 
@@ -39,7 +39,7 @@ def written_out(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[float
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
-def test_the_sum_is_the_formula(smoothing: float) -> None:
+def test_the_sum_agrees_with_the_formula(smoothing: float) -> None:
     logits, labels = drawn()
     loss = sequence_loss(logits, labels, {}, smoothing=smoothing)
     total, nll = written_out(logits.detach(), labels, smoothing)
@@ -91,7 +91,7 @@ def chances() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return logits, labels, energy, energy.log_softmax(-1).gather(-1, choice)[..., 0]
 
 
-def test_a_look_earns_the_log_probability_of_its_word() -> None:
+def test_the_reward_of_a_look_is_the_log_probability_of_its_word() -> None:
     logits, labels, energy, log_prob = chances()
     entropy = -(energy.softmax(-1) * energy.log_softmax(-1)).sum(-1)
     baseline = MovingAverage().double()
@@ -111,7 +111,7 @@ def test_a_look_earns_the_log_probability_of_its_word() -> None:
     assert mine.abs().max() > 0.1
 
 
-def test_the_baseline_learns_in_training_alone() -> None:
+def test_the_baseline_learns_in_training_only() -> None:
     logits, labels, _, log_prob = chances()
     seen, baseline = {"look": Attended(log_prob=log_prob)}, MovingAverage()
     sequence_loss(logits, labels, seen, baseline=baseline.eval())
@@ -124,11 +124,11 @@ def test_the_baseline_learns_in_training_alone() -> None:
     mean = -float(loss.parts["nll"]) / int((labels > 0).sum())
     assert float(baseline.value) == pytest.approx(mean)
     sequence_loss(logits * float("nan"), labels, seen, baseline=baseline)
-    assert float(baseline.value) == pytest.approx(mean)  # no poison
+    assert float(baseline.value) == pytest.approx(mean)  # no NaN
 
 
 def test_the_baseline_learns_nothing_from_a_batch_without_symbols() -> None:
-    """Such batches fill up the steps of several processes; nan is of a step that is skipped."""
+    """Such batches complete the steps of several processes; nan is of a step that is skipped."""
     logits, labels, _, log_prob = chances()
     seen, baseline = {"look": Attended(log_prob=log_prob)}, MovingAverage()
     for spoilt in (logits, logits * float("nan")):
@@ -142,9 +142,9 @@ def test_the_baseline_learns_nothing_from_a_batch_without_symbols() -> None:
     assert all(torch.equal(x, before[name]) for name, x in baseline.state_dict().items())
 
 
-def test_a_look_from_elsewhere_earns_the_mean_of_its_row() -> None:
+def test_the_reward_of_other_looks_is_the_mean_of_their_row() -> None:
     logits, labels = drawn()
-    labels[1, 1:] = 0  # one symbol, and its reward is the mean
+    labels[1, 1:] = 0  # one symbol, so its reward is the mean
     log_prob = torch.randn(B, 1, 4, dtype=torch.float64, requires_grad=True)
     real = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=torch.bool)
     loss = sequence_loss(
@@ -158,7 +158,7 @@ def test_a_look_from_elsewhere_earns_the_mean_of_its_row() -> None:
         assert gradient[b, 0].tolist() == pytest.approx((-reward * real[b]).tolist())
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_shapes_that_do_not_fit_are_refused() -> None:
     logits, labels = drawn()
     with pytest.raises(ShapeError, match="disagree on T"):
         sequence_loss(logits, labels[:, 1:], {})
@@ -169,7 +169,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_nothing_is_read_on_the_host() -> None:
-    """On `meta` there are no numbers: whoever asks for one fails."""
+    """Tensors on `meta` have no numbers: reading one fails."""
     logits = torch.zeros(B, T, V, device="meta", requires_grad=True)
     labels = torch.zeros(B, T, dtype=torch.int64, device="meta")
     log_prob = torch.zeros(B, 1, T, device="meta", requires_grad=True)

@@ -1,4 +1,4 @@
-"""Rates at known steps; who decays; skipping without asking."""
+"""Learning rates at known steps; which weights decay; steps skipped without a synchronisation."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_constant_warms_up_and_stays() -> None:
     assert schedule(training(schedule="constant", rate=0.3, warmup=0))(1) == 0.3
 
 
-def test_cosine_must_know_where_it_ends() -> None:
+def test_cosine_needs_its_last_step() -> None:
     with pytest.raises(HeedError, match="where it ends"):
         schedule(Training(epochs=3, schedule="cosine"))
 
 
-def test_plateau_drops_when_nothing_gets_better() -> None:
+def test_plateau_lowers_the_rate_when_nothing_improves() -> None:
     settings = training(
         schedule="plateau", rate=1.0, warmup=0, floor=0.2, plateau_patience=2, plateau_factor=0.5
     )
@@ -70,7 +70,7 @@ def test_plateau_drops_when_nothing_gets_better() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_matrices_decay_alone(kind: str) -> None:
+def test_only_matrices_decay(kind: str) -> None:
     model = Network()
     optimiser = build(model, training(optimiser=kind, weight_decay=0.5))
     names = {id(p): name for name, p in model.named_parameters()}
@@ -114,7 +114,7 @@ def test_a_step_is_that_of_the_paper(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_a_skipped_step_leaves_no_trace(kind: str) -> None:
+def test_a_skipped_step_changes_nothing(kind: str) -> None:
     model = nn.Linear(3, 3)
     optimiser = build(model, training(optimiser=kind, weight_decay=0.1))
     for p in model.parameters():
@@ -145,6 +145,6 @@ def test_a_skipped_step_leaves_no_trace(kind: str) -> None:
         ({"learning_rate": 1.0}, "learning_rate"),
     ],
 )
-def test_nonsense_is_refused(options: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         training(**options)

@@ -1,4 +1,4 @@
-"""What is saved is checked before it is believed."""
+"""What is saved is checked before it is used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_optimiser_is_saved_by_name() -> None:
     assert {n.rpartition(".")[0] for n in tensors["optimiser"]} == set(facts["optimiser"]["moved"])
     assert {n.rpartition(".")[2] for n in tensors["optimiser"]} == {"step", "exp_avg", "exp_avg_sq"}
     assert "embed.weight.exp_avg" in tensors["optimiser"]
-    assert not any(n.startswith("say.") for n in tensors["optimiser"])  # tied, so once
+    assert not any(n.startswith("say.") for n in tensors["optimiser"])  # tied, so saved once
 
 
 def test_the_order_of_parameters_does_not_matter() -> None:
@@ -45,7 +45,7 @@ def test_the_order_of_parameters_does_not_matter() -> None:
         assert torch.equal(two.optimiser.state[p]["exp_avg"], one.optimiser.state[mine]["exp_avg"])
 
 
-def test_a_parameter_that_never_moved_has_no_state() -> None:
+def test_a_parameter_that_was_never_updated_has_no_state() -> None:
     one, two = Run(SETTINGS, idle=True), Run(SETTINGS, idle=True, seed=2)
     one.go(until=3)
     tensors, _ = one.save()
@@ -85,7 +85,7 @@ CASES: list[tuple[Edit, str]] = [
 
 
 @pytest.mark.parametrize(("edit", "said"), CASES, ids=[said for _, said in CASES])
-def test_what_does_not_fit_is_refused_in_one_line(edit: Edit, said: str) -> None:
+def test_a_state_that_does_not_fit_is_refused_in_one_line(edit: Edit, said: str) -> None:
     made = run()
     tensors, facts = made.save()
     facts = copy.deepcopy(facts)
@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_refused_in_one_line(edit: Edit, said: str) -> None
     assert "\n" not in str(caught.value)
 
 
-def test_judging() -> None:
+def test_scores_are_judged() -> None:
     progress = Progress(step=5)
     assert progress.judge(3.0)
     assert not progress.judge(3.0)

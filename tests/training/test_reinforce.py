@@ -1,4 +1,4 @@
-"""The score-function estimate is unbiased, exactly and in the mean of many draws."""
+"""The score-function estimate is unbiased: exactly, and in the mean of many draws."""
 
 from itertools import permutations, product
 
@@ -11,7 +11,7 @@ from heed.errors import HeedError
 from heed.training.reinforce import MovingAverage, reinforce
 
 ENERGY = torch.tensor([0.3, -1.2, 0.9, 0.1], dtype=torch.float64)
-REWARD = torch.tensor([2.0, 7.0, 3.5, 4.0], dtype=torch.float64)  # of each place
+REWARD = torch.tensor([2.0, 7.0, 3.5, 4.0], dtype=torch.float64)  # of each position
 BASELINES = [0.0, 3.7, torch.tensor([-50.0])]  # none, a number, one per row
 
 
@@ -48,7 +48,7 @@ def test_one_choice_in_expectation(baseline: Tensor | float) -> None:
 
 @pytest.mark.parametrize("baseline", BASELINES, ids=["none", "number", "rows"])
 def test_several_places_in_expectation(baseline: Tensor | float) -> None:
-    """Two places drawn in order, none twice: p_i · p_j / (1 - p_i)."""
+    """Two positions drawn in order, without replacement: p_i · p_j / (1 - p_i)."""
     energy = energies(1, 1, 1)
     p = energy.softmax(-1)[0, 0, 0]
     chance, each, expected = [], [], torch.zeros((), dtype=torch.float64)
@@ -64,7 +64,7 @@ def test_several_places_in_expectation(baseline: Tensor | float) -> None:
 
 
 @pytest.mark.parametrize("baseline", BASELINES, ids=["none", "number", "rows"])
-def test_all_choices_of_a_row_earn_its_reward(baseline: Tensor | float) -> None:
+def test_all_choices_of_a_row_share_its_reward(baseline: Tensor | float) -> None:
     """Two heads, two steps, and a reward that depends on the four choices together."""
     energy = energies(1, 2, 2)
     p = energy.softmax(-1)
@@ -80,8 +80,8 @@ def test_all_choices_of_a_row_earn_its_reward(baseline: Tensor | float) -> None:
     torch.testing.assert_close(moments(chance, each)[0], exact, rtol=0, atol=1e-10)
 
 
-def test_rewards_by_the_step_are_unbiased_as_what_is_still_to_come() -> None:
-    """The first choice decides what the second can earn; both forms have the same mean."""
+def test_rewards_per_step_and_rewards_to_go_are_unbiased() -> None:
+    """The first choice limits what the second can earn; both forms have the same mean."""
     energy = energies(1, 1, 2)
     p = energy.softmax(-1)
     worth = torch.randn(4, 4, dtype=torch.float64)
@@ -138,7 +138,7 @@ def test_the_baseline_lowers_the_variance() -> None:
     assert spread[1] < spread[0] / 2
 
 
-def test_the_bonus_opens_the_distribution() -> None:
+def test_the_entropy_bonus_flattens_the_distribution() -> None:
     energy = energies(1, 1, 1)
     drawn = Sample().train()(energy, None, None, energy)
     assert drawn.entropy is not None
@@ -152,7 +152,7 @@ def test_the_bonus_opens_the_distribution() -> None:
     assert after > before
 
 
-def test_rows_that_used_expected_weights_made_no_choice() -> None:
+def test_rows_with_expected_weights_made_no_choice() -> None:
     energy = ENERGY.expand(200, 1, 1, 4).clone().requires_grad_()
     drawn = Sample(soft=0.5).train()(energy, None, None, energy)
     moved = estimate(energy, reinforce(drawn.log_prob, torch.ones(200))).abs().sum((1, 2, 3)) > 0
@@ -170,7 +170,7 @@ def test_no_gradient_reaches_the_reward_or_the_baseline() -> None:
     assert level.grad is None
 
 
-def test_a_reward_may_be_right_or_wrong() -> None:
+def test_a_reward_may_be_boolean() -> None:
     right = torch.tensor([True, False])
     log_prob = torch.tensor([-1.0, -2.0]).view(2, 1, 1)
     assert float(reinforce(log_prob, right)) == 0.5
@@ -179,11 +179,11 @@ def test_a_reward_may_be_right_or_wrong() -> None:
     assert float(baseline.value) == 0.5
 
 
-def test_the_moving_average() -> None:
+def test_the_moving_average_of_the_baseline() -> None:
     baseline = MovingAverage(decay=0.5)
     assert float(baseline.value) == 0
     baseline.update(torch.tensor([1.0, 3.0], requires_grad=True))
-    assert float(baseline.value) == 2  # not held back by the zero it began with
+    assert float(baseline.value) == 2  # not biased by the zero it began with
     baseline.update(torch.tensor(8.0))
     assert float(baseline.value) == pytest.approx((0.5 * 2 + 8) / 1.5)
     assert not baseline.value.requires_grad

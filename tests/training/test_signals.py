@@ -1,4 +1,4 @@
-"""Being asked to stop: a flag, an exit code, and the old handlers back."""
+"""Requests to stop: a flag, an exit code, and restored handlers."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from heed.training.signals import CODES, Stop, listening
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_a_signal_becomes_a_flag(name: str) -> None:
+def test_a_signal_sets_a_flag(name: str) -> None:
     number = signal.Signals[name]
     before = signal.getsignal(number)
     with listening() as stop:
@@ -39,14 +39,14 @@ def test_a_second_interrupt_does_not_wait() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_the_first_signal_says_why_and_pre_emption_may_repeat() -> None:
+def test_the_first_signal_gives_the_reason_and_preemption_may_repeat() -> None:
     with listening() as stop:
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
         assert stop.asked == "SIGTERM"
 
 
-def test_listening_within_listening() -> None:
+def test_listening_can_be_nested() -> None:
     with listening() as outer:
         with listening() as inner:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -55,7 +55,7 @@ def test_listening_within_listening() -> None:
         assert outer.asked == "SIGTERM"
 
 
-def test_another_thread_hears_nothing() -> None:
+def test_another_thread_does_not_listen() -> None:
     before = signal.getsignal(signal.SIGTERM)
     heard: list[Stop] = []
 

@@ -1,4 +1,4 @@
-"""A step is that of the mean over its symbols, waits for no GPU, and is not taken when spoilt."""
+"""A step minimises the mean over its symbols, does not wait for the GPU, and is skipped on NaN."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_compilation_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.0])
-def test_a_spoilt_step_moves_nothing_and_is_counted(clip: float) -> None:
+def test_a_step_with_nan_changes_nothing_and_is_counted(clip: float) -> None:
     run = Run(Training(steps=5, warmup=0, clip=clip))
     run.goal = Spoilt({3, 4})
     run.go(until=2)
@@ -67,7 +67,7 @@ def test_a_spoilt_step_moves_nothing_and_is_counted(clip: float) -> None:
     assert not same({"model": after["model"]}, {"model": run.save()[0]["model"]})
 
 
-def test_an_optimiser_of_ones_own_is_spared_too() -> None:
+def test_a_custom_optimiser_is_spared_too() -> None:
     run = Run(Training(steps=4, warmup=0))
     run.goal = Spoilt({1})
     run.optimiser = torch.optim.SGD(run.model.parameters(), lr=0.1)
@@ -82,7 +82,7 @@ def test_an_optimiser_of_ones_own_is_spared_too() -> None:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_step_waits_for_no_gpu(accumulate: int) -> None:
+def test_a_step_does_not_wait_for_the_gpu(accumulate: int) -> None:
     with torch.device("cuda"):
         run = Run(Training(steps=6, accumulate=accumulate))
     run.go(until=2)

@@ -1,4 +1,4 @@
-"""The loss without logits against the loss of logits, and against its formula by finite steps."""
+"""The loss without logits, compared with the loss of logits and with finite differences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def drawn(
             x.requires_grad_()
     labels = torch.randint(1, V, (B, T))
     labels[0, 2:] = 0
-    labels[2] = 0  # a row without a symbol
+    labels[2] = 0  # a row of padding
     return Unformed(known, weight, offset), labels
 
 
@@ -52,7 +52,7 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture(params=[False, True], ids=["in parts", "at once"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Logits formed some rows at a time, or all in one graph, here of what it is compiled from."""
+    """Logits formed some rows at a time, or all in one graph (here without compilation)."""
     monkeypatch.setattr(room, "_graph", lambda: room._formed)
     with room.compiled(request.param):
         yield
@@ -61,7 +61,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 @pytest.mark.usefixtures("held", "way")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
-def test_it_is_the_loss_of_the_logits(smoothing: float, bias: bool) -> None:
+def test_it_equals_the_loss_of_the_logits(smoothing: float, bias: bool) -> None:
     parts, labels = drawn(bias=bias)
     smooth, nll = surprise(F.linear(*parts), labels, smoothing)
     total, each = surprise_of(parts, labels, smoothing)
@@ -72,7 +72,7 @@ def test_it_is_the_loss_of_the_logits(smoothing: float, bias: bool) -> None:
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
-def test_its_gradient_is_what_finite_steps_find() -> None:
+def test_its_gradient_agrees_with_finite_differences() -> None:
     parts, labels = drawn(scale=0.5)
     inputs = [parts.known, parts.weight, parts.bias]
     assert torch.autograd.gradcheck(
@@ -80,7 +80,7 @@ def test_its_gradient_is_what_finite_steps_find() -> None:
     )
 
 
-def test_a_tied_weight_learns_from_both_sides() -> None:
+def test_a_tied_weight_gets_gradients_from_both_uses() -> None:
     _, labels = drawn()
     weight = torch.randn(V, M, dtype=torch.float64, requires_grad=True)
     known = F.embedding(labels, weight).tanh()
@@ -92,7 +92,7 @@ def test_a_tied_weight_learns_from_both_sides() -> None:
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
-def test_improbable_symbols_cost_what_they_should() -> None:
+def test_improbable_symbols_have_a_finite_loss() -> None:
     parts, labels = drawn(torch.float32, scale=200.0)  # p underflows, its log does not
     smooth, nll = surprise(F.linear(*parts), labels, 0.1)
     total, each = surprise_of(parts, labels, 0.1)
@@ -102,7 +102,7 @@ def test_improbable_symbols_cost_what_they_should() -> None:
 
 
 @pytest.mark.usefixtures("way")
-def test_padding_is_never_looked_at() -> None:
+def test_padding_is_never_read() -> None:
     parts, labels = drawn()
     known = parts.known.detach().masked_fill((labels == 0)[..., None], float("nan"))
     total, nll = surprise_of(parts._replace(known=known.requires_grad_()), labels, 0.1)
@@ -117,7 +117,7 @@ def test_padding_is_never_looked_at() -> None:
     assert all((x == 0).all() for x in gradients(total, parts))
 
 
-def test_autocast_computes_products_as_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autocast_uses_its_dtype_for_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(room.HELD, "cpu", 4 * V)
     parts, labels = drawn(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
@@ -131,7 +131,7 @@ def test_autocast_computes_products_as_it_would(monkeypatch: pytest.MonkeyPatch)
         torch.testing.assert_close(mine, other, rtol=0.03, atol=0.03)
 
 
-def test_the_graph_can_be_gone_through_twice_but_not_derived_twice() -> None:
+def test_the_graph_can_be_retained_but_not_differentiated_twice() -> None:
     parts, labels = drawn()
     total, _ = surprise_of(parts, labels)
     once, again = (torch.autograd.grad(total, parts.weight, retain_graph=True)[0] for _ in "ab")
@@ -162,7 +162,7 @@ def test_only_some_rows_of_logits_are_held_at_a_time(monkeypatch: pytest.MonkeyP
     assert max(formed) <= 4
 
 
-def test_a_sequence_loss_takes_either() -> None:
+def test_a_sequence_loss_accepts_logits_or_states() -> None:
     parts, labels = drawn()
     log_prob = torch.randn(B, 2, T, dtype=torch.float64, requires_grad=True)
     seen = {"look": Attended(log_prob=log_prob, penalty=log_prob.exp())}
@@ -184,7 +184,7 @@ def test_a_sequence_loss_takes_either() -> None:
 
 
 def test_nothing_is_read_on_the_host() -> None:
-    """On `meta` there are no numbers: whoever asks for one fails."""
+    """Tensors on `meta` have no numbers: reading one fails."""
     known = torch.zeros(B, T, M, device="meta", requires_grad=True)
     weight, bias = torch.zeros(V, M, device="meta"), torch.zeros(V, device="meta")
     labels = torch.zeros(B, T, dtype=torch.int64, device="meta")
@@ -195,8 +195,8 @@ def test_nothing_is_read_on_the_host() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_where_0_is_a_symbol_another_number_means_none(smoothing: float) -> None:
-    """The same as where every number is one higher and 0 is none."""
+def test_padding_may_have_another_number_than_0(smoothing: float) -> None:
+    """The same result as with every number one higher and 0 as padding."""
     torch.manual_seed(2)
     known, weight = torch.randn(3, 5, 4), torch.randn(7, 4)
     labels = torch.randint(0, 7, (3, 5))

@@ -1,4 +1,4 @@
-"""The safetensors format: what is written the library reads, and the other way round."""
+"""The safetensors format: the library reads what heed writes, and heed what the library writes."""
 
 import json
 import os
@@ -57,20 +57,20 @@ def many() -> dict[str, Tensor]:
     }
 
 
-def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
+def test_the_library_reads_what_heed_writes(tmp_path: Path) -> None:
     named = many()
     path = write(tmp_path / "a.safetensors", named)
     check_same(safetensors.torch.load_file(path), named)
 
 
-def test_what_the_library_writes_is_read(tmp_path: Path) -> None:
+def test_heed_reads_what_the_library_writes(tmp_path: Path) -> None:
     named = {name: x.detach().contiguous() for name, x in many().items()}
     path = tmp_path / "a.safetensors"
     safetensors.torch.save_file(named, path, {"by": "someone else"})
     check_same(tensors.read(path), named)
 
 
-def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
+def test_tensors_are_restored_bit_for_bit(tmp_path: Path) -> None:
     named = many() | {"conjugate": torch.randn(3, dtype=torch.complex64).conj()}
     path = write(tmp_path / "a.safetensors", named)
     found = tensors.read(path)
@@ -94,7 +94,7 @@ def test_tied_tensors_are_written_once_and_stay_tied(tmp_path: Path) -> None:
     assert list(safetensors.torch.load_file(path)) == ["embed.weight"]
 
 
-def test_views_that_only_overlap_are_kept_apart(tmp_path: Path) -> None:
+def test_views_that_overlap_partly_are_saved_separately(tmp_path: Path) -> None:
     base = torch.randn(4, 4)
     named = {"all": base, "row": base[0], "turned": base.T, "bits": base.view(torch.int32)}
     check_same(tensors.read(write(tmp_path / "a.safetensors", named)), named)
@@ -112,7 +112,7 @@ def test_views_that_only_overlap_are_kept_apart(tmp_path: Path) -> None:
         {"a": 3.0},
     ],
 )
-def test_what_cannot_be_saved_is_refused(tmp_path: Path, named: Any) -> None:
+def test_tensors_that_cannot_be_saved_are_refused(tmp_path: Path, named: Any) -> None:
     with pytest.raises(Refused, match="can"):
         write(tmp_path / "a.safetensors", named)
     assert os.listdir(tmp_path) == []
@@ -175,7 +175,7 @@ def test_a_header_of_a_wrong_length_is_refused(tmp_path: Path, length: int) -> N
         tensors.header(raw(tmp_path / "a.safetensors", {"a": entry()}, bytes(8), length))
 
 
-def test_every_truncation_is_seen(tmp_path: Path) -> None:
+def test_every_truncation_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.safetensors", {"a": torch.randn(3), "b": torch.arange(4)})
     data = path.read_bytes()
     for length in range(len(data)):
@@ -184,7 +184,7 @@ def test_every_truncation_is_seen(tmp_path: Path) -> None:
             tensors.read(path)
 
 
-def test_a_header_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_length_of_a_header_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "HEADER_LIMIT", 200)
     with pytest.raises(Refused, match="or their names too long"):
         write(tmp_path / "a.safetensors", {"x" * 200: torch.zeros(1)})
