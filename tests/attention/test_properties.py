@@ -135,9 +135,7 @@ class Example:
     def close(self, got: Tensor, want: Tensor, times: float = 1.0) -> None:
         """Equal up to the order of summation."""
         eps = torch.finfo(self.dtype).eps if want.dtype == self.dtype else 2 * 1.2e-7
-        if (
-            self.dtype in HALVES
-        ):  # rounded projections move float32 weights by their epsilon
+        if self.dtype in HALVES:  # rounded projections move float32 weights by their epsilon
             eps = torch.finfo(self.dtype).eps
         size = max(1.0, want.abs().max().item()) if want.numel() else 1.0
         torch.testing.assert_close(got, want, rtol=0, atol=times * 64 * eps * size)

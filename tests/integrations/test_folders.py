@@ -1,4 +1,4 @@
-"""Folders of models that only transformers has: looked into, walked through, or refused."""
+"""Folders of models that only transformers has: shown, walked through, or refused."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def test_an_answer_is_read_again_with_the_words_of_both(folders: dict[str, Path]
     encoder, inside, cross = take.layers
     assert encoder.queries == cross.keys == tuple(TEXT.split())
     assert inside.queries == cross.queries
-    assert inside.keys[1:] == inside.queries[:-1]  # what stands before each word
+    assert inside.keys[1:] == inside.queries[:-1]  # the word before each symbol
     assert take.written
 
 
-def test_an_answer_without_a_word_is_told(folders: dict[str, Path]) -> None:
+def test_an_empty_answer_is_reported(folders: dict[str, Path]) -> None:
     subject = Foreign(folders["bart"], CPU)
     subject.tokeniser.add_special_tokens({"eos_token": "</s>"})
     assert subject._read(TEXT, "the cat").remark == ""
@@ -106,7 +106,7 @@ def test_an_answer_without_a_word_is_told(folders: dict[str, Path]) -> None:
         ({"quantization_config": {"bits": 4}}, "quantised"),
     ],
 )
-def test_what_is_not_plain_is_refused(
+def test_unsupported_folders_are_refused(
     folders: dict[str, Path], tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     shutil.copytree(folders["llama"], tmp_path / "m")
@@ -117,7 +117,9 @@ def test_what_is_not_plain_is_refused(
     assert "\n" not in str(error.value)
 
 
-def test_nothing_leads_out_and_nothing_is_pickled(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_no_path_leads_outside_and_no_pickle_is_read(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
     shutil.copytree(folders["llama"], tmp_path / "m")
     (tmp_path / "m/extra.json").symlink_to("/etc/hostname")
     with pytest.raises(Refused, match="leads out of its folder"):

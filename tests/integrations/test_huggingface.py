@@ -93,7 +93,7 @@ def made(kind: str, config: dict[str, Any]) -> Any:
     model = cls(cls.config_class(**config)).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.ndim == 2 and "embed" not in name:  # small weights look everywhere alike
+            if weight.ndim == 2 and "embed" not in name:  # with small weights, attention is uniform
                 nn.init.normal_(weight, std=1.5 * weight.shape[-1] ** -0.5)
     return model
 
@@ -103,7 +103,7 @@ def ids(n: int = T) -> Tensor:
 
 
 def padding(side: str) -> Tensor | None:
-    """Which symbols are there.    B T"""
+    """Which symbols exist.    B T"""
     right = (torch.arange(T) < LENGTHS[:, None]).long()
     return {"none": None, "right": right, "left": right.flip(1)}[side]
 
@@ -115,7 +115,7 @@ def eager(model: Any, **given: Any) -> Any:
 
 
 def near(ours: Tensor, theirs: Tensor, there: Tensor | None = None) -> None:
-    """Within 1e-5 of the largest magnitude, where there is anything.    B T ..."""
+    """Within 1e-5 of the largest magnitude, where there is a symbol.    B T ..."""
     assert ours.shape == theirs.shape
     if there is not None:
         ours, theirs = ours[there.bool()], theirs[there.bool()]
@@ -123,7 +123,7 @@ def near(ours: Tensor, theirs: Tensor, there: Tensor | None = None) -> None:
 
 
 def compare(model: Any, there: Tensor | None, sides: Callable[[Any], Any], **given: Any) -> None:
-    """Outputs, weights and statistics of a watched model, and of its eager twin.
+    """Outputs, weights and statistics of a watched model, compared with its eager twin.
 
     sides   from the eager output to weights by path
     there   which queries are no padding, for all of its attentions
@@ -162,7 +162,7 @@ def compare(model: Any, there: Tensor | None, sides: Callable[[Any], Any], **giv
 
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 @pytest.mark.parametrize("name", CAUSAL)
-def test_models_that_write(name: str, side: str) -> None:
+def test_decoders(name: str, side: str) -> None:
     model, mask = made(*CAUSAL[name]), padding(side)
 
     def sides(want: Any) -> dict[str, Tensor]:
@@ -179,14 +179,14 @@ def test_models_that_write(name: str, side: str) -> None:
 
 @pytest.mark.parametrize("side", ["none", "right"])
 @pytest.mark.parametrize("name", READING)
-def test_models_that_read(name: str, side: str) -> None:
+def test_encoders(name: str, side: str) -> None:
     model, mask = made(*READING[name]), padding(side)
 
     def sides(want: Any) -> dict[str, Tensor]:
         paths = [n for n, m in model.named_modules() if huggingface._attends(m)]
         return dict(zip(paths, want.attentions, strict=len(paths) > 1))
 
-    if name == "albert":  # one layer, asked again and again: its records follow each other
+    if name == "albert":  # one layer, called again and again: its records are listed in order
         huggingface.enable(model)
         text = ids()
         with torch.no_grad(), heed.watch(model) as seen:
@@ -200,7 +200,7 @@ def test_models_that_read(name: str, side: str) -> None:
 
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 @pytest.mark.parametrize("name", PAIRS)
-def test_models_that_do_both(name: str, side: str) -> None:
+def test_encoder_decoders(name: str, side: str) -> None:
     model, mask = made(*PAIRS[name]), padding(side)
     crosses = ("encoder_attn", "EncDecAttention")
 
@@ -253,15 +253,13 @@ def test_generation_with_caches(name: str, static: bool, side: str) -> None:
         assert len(seen[path]) == 5
         for t, record in enumerate(seen[path]):
             theirs, ours = want.attentions[t][layer], record.weight
-            assert theirs[..., ours.shape[-1] :].abs().sum() == 0  # room that is not used yet
+            assert theirs[..., ours.shape[-1] :].abs().sum() == 0  # unused room of a static cache
             there = mask if t == 0 else None
             near(ours.transpose(1, 2), theirs[..., : ours.shape[-1]].transpose(1, 2), there)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
-def test_a_model_compiles_before_it_was_ever_called(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_compiles_before_its_first_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface, "_built", SimpleNamespace())
     model, text = made(*CAUSAL[name]), ids()
     model.set_attn_implementation("eager")
@@ -275,7 +273,7 @@ def test_a_model_compiles_before_it_was_ever_called(
     torch._dynamo.reset()
 
 
-def test_a_text_in_pieces_is_the_text_at_once() -> None:
+def test_a_text_in_pieces_equals_the_whole_text() -> None:
     model = huggingface.enable(made(*CAUSAL["mistral"]))
     text = ids()
     with torch.no_grad(), heed.watch(model) as seen:
@@ -289,7 +287,7 @@ def test_a_text_in_pieces_is_the_text_at_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["bart", "t5"])
-def test_the_survivor_of_a_beam(name: str) -> None:
+def test_the_survivor_of_a_beam_is_followed(name: str) -> None:
     model = huggingface.enable(made(*PAIRS[name]))
     source, mask = ids(), padding("right")
     with heed.watch(model) as seen:
@@ -318,10 +316,10 @@ def test_the_survivor_of_a_beam(name: str) -> None:
         assert looked
         for path, record in looked.items():
             near(record.weight, again[path][0].weight)
-    assert moved  # or the beams were never put in another order
+    assert moved  # beams were reordered
 
 
-def test_rows_and_heads_come_from_the_fast_path() -> None:
+def test_rows_and_heads_are_served_by_the_fast_path() -> None:
     model, text = made(*CAUSAL["llama"]), ids()
     want = eager(model, input_ids=text).attentions
     huggingface.enable(model)
@@ -336,7 +334,7 @@ def test_rows_and_heads_come_from_the_fast_path() -> None:
         assert torch.equal(model(text).logits, during)  # watching changed no bit
 
 
-def test_half_precision_keeps_energies_and_softmax_whole() -> None:
+def test_half_precision_keeps_energies_and_softmax_in_float32() -> None:
     """Contract 5: no further from the weights in float64 than eager attention is."""
     model, text = made(*CAUSAL["llama"]).double(), ids()
     want = eager(model, input_ids=text).attentions[0]
@@ -350,7 +348,7 @@ def test_half_precision_keeps_energies_and_softmax_whole() -> None:
     assert (ours - want).abs().max() <= 2 * (theirs.double() - want).abs().max()
 
 
-def test_the_weights_are_given_to_who_asks_the_model_for_them() -> None:
+def test_a_model_returns_weights_if_asked() -> None:
     for name in ("gpt2", "llama"):
         model, text = made(*CAUSAL[name]), ids()
         want = eager(model, input_ids=text).attentions
@@ -362,7 +360,7 @@ def test_the_weights_are_given_to_who_asks_the_model_for_them() -> None:
         assert not model(text).attentions
 
 
-def test_masks_of_ones_own() -> None:
+def test_custom_masks() -> None:
     """Booleans and numbers, B 1 T T, as transformers takes them."""
     model, text = made(*CAUSAL["llama"]), ids()
     seen = torch.rand(B, 1, T, T) < 0.5
@@ -379,7 +377,7 @@ def test_masks_of_ones_own() -> None:
     huggingface.enable(model)
     with torch.no_grad():
         near(model(input_ids=text, attention_mask=seen).logits, plain.logits)
-    seen[:, :, 3] = False  # a query that sees nothing looks nowhere, not everywhere alike
+    seen[:, :, 3] = False  # a query that sees nothing gets zero weights, not uniform ones
     for mask in (seen, torch.where(seen, 0.0, low), torch.where(seen, 0.0, -torch.inf)):
         with torch.no_grad(), heed.watch(model) as looked:
             assert model(input_ids=text, attention_mask=mask).logits.isfinite().all()
@@ -387,7 +385,7 @@ def test_masks_of_ones_own() -> None:
             assert (looked[path][0].weight[:, :, 3] == 0).all()
 
 
-def test_gradients_are_theirs() -> None:
+def test_gradients_equal_theirs() -> None:
     model, text = made(*CAUSAL["mistral"]), ids()
     grads = []
     for implementation in ("eager", "heed"):
@@ -405,7 +403,7 @@ def test_gradients_are_theirs() -> None:
         assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max().clamp(min=1e-6)
 
 
-def test_dropout_is_not_dropped() -> None:
+def test_dropout_is_applied() -> None:
     model = huggingface.enable(made("GPT2LMHeadModel", {**GPT2, "attn_pdrop": 0.5}))
     for module in model.modules():
         if isinstance(module, nn.Dropout) and module.p == 0.1:
@@ -421,7 +419,7 @@ REFUSED = {
     "bloom": ("BloomForCausalLM", {**ENDS, "hidden_size": 12, "n_layer": 1, "n_head": 3}),
     "xlnet": ("XLNetModel", {"d_model": 12, "n_layer": 1, "n_head": 3, "d_inner": 16, **ENDS}),
     "gptj": ("GPTJModel", {**GPT2, "rotary_dim": 2}),
-    # Part of it goes through the interface; there, no mask would mean no looking ahead either.
+    # Part of it goes through the interface, where no mask would mean no causal mask either.
     "pegasus-x": ("PegasusXForConditionalGeneration", BART),
 }
 
@@ -435,13 +433,13 @@ def test_models_with_an_attention_of_their_own_are_refused(name: str) -> None:
     assert model.config._attn_implementation == before
 
 
-def test_what_is_no_model_of_theirs_is_refused() -> None:
+def test_what_is_not_a_model_of_transformers_is_refused() -> None:
     model: Any = nn.Linear(2, 2)
     with pytest.raises(Refused, match="takes a model of transformers"):
         huggingface.enable(model)
 
 
-def test_what_heed_does_not_know_is_refused() -> None:
+def test_unknown_features_are_refused() -> None:
     small = {**LLAMA, "head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
     sinks = huggingface.enable(made("GptOssForCausalLM", small))
     with pytest.raises(Refused, match="GptOssAttention hands 's_aux' to its attention"):
@@ -469,13 +467,13 @@ def test_a_model_that_was_not_enabled_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
-def test_a_model_is_given_back(name: str) -> None:
+def test_a_model_can_be_restored(name: str) -> None:
     model = made(*(CAUSAL | PAIRS)[name])
     model.set_attn_implementation("eager")
     before = {path: list(vars(module)) for path, module in model.named_modules()}
     keys = list(model.state_dict())
     assert huggingface.enable(model) is model
-    huggingface.enable(model)  # twice is once
+    huggingface.enable(model)  # enabling twice is the same as once
     assert list(model.state_dict()) == keys
     with heed.watch(model):
         pass
@@ -489,7 +487,7 @@ def test_a_model_is_given_back(name: str) -> None:
         pass
 
 
-def test_copies_and_saved_models_go_on(tmp_path: Path) -> None:
+def test_copies_and_saved_models_still_work(tmp_path: Path) -> None:
     model, text = huggingface.enable(made(*CAUSAL["gpt2"])), ids()
     twin = copy.deepcopy(model)
     with torch.no_grad(), heed.watch(twin) as seen:

@@ -1,4 +1,4 @@
-"""torch's MultiheadAttention exchanged: the same numbers, called the same way, and watched."""
+"""torch's MultiheadAttention replaced: the same numbers and calls, and it can be watched."""
 
 import copy
 from typing import Any
@@ -30,7 +30,7 @@ MODULES: list[dict[str, Any]] = [
 def pair(**choices: Any) -> tuple[nn.MultiheadAttention, Any]:
     module = nn.MultiheadAttention(M, choices.pop("num_heads", H), **choices).double().eval()
     for name, weight in module.named_parameters():
-        if "bias" in name:  # they begin at nothing, and would hide a mistake
+        if "bias" in name:  # biases start at zero, where errors would not show
             nn.init.normal_(weight, std=0.5)
     return module, replace(copy.deepcopy(module))
 
@@ -74,7 +74,7 @@ def masks(heads: int) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("mask", list(masks(H)))
 @pytest.mark.parametrize("choices", MODULES)
-def test_the_same_numbers(choices: dict[str, Any], mask: str) -> None:
+def test_outputs_and_weights_are_the_same(choices: dict[str, Any], mask: str) -> None:
     theirs, ours = pair(**choices)
     inputs, told = given(theirs), masks(theirs.num_heads)[mask]
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_causal_hints() -> None:
 
 @pytest.mark.parametrize("need_weights", [False, True])
 @pytest.mark.parametrize("padding", [False, True])
-def test_a_causal_hint_that_is_wrong_is_followed_where_torch_does(
+def test_a_wrong_causal_hint_is_followed_where_torch_does(
     padding: bool, need_weights: bool
 ) -> None:
     theirs, ours = pair(batch_first=True)
@@ -143,7 +143,7 @@ def test_gradients_are_the_same() -> None:
         torch.testing.assert_close(grads[1][name], grad)
 
 
-def test_a_query_that_sees_nothing_reads_nothing() -> None:
+def test_a_query_that_sees_nothing_reads_zero() -> None:
     theirs, ours = pair(batch_first=True)
     x = torch.randn(1, 2, M, dtype=torch.double)
     hidden = torch.tensor([[True, True], [False, True]])
@@ -199,7 +199,7 @@ def test_a_whole_transformer(batch_first: bool, norm_first: bool) -> None:
         "src_key_padding_mask": padded,
         "memory_key_padding_mask": padded,
     }
-    with torch.no_grad():  # where torch would pack the batch, and call no attention
+    with torch.no_grad():  # where torch would pack the batch and call no attention
         want = theirs(source, target, **told)
         with heed.watch(ours) as seen:
             got = ours(source, target, **told)
@@ -215,7 +215,7 @@ def test_a_whole_transformer(batch_first: bool, norm_first: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("padded", [False, True])
-def test_no_fast_path_goes_around_an_exchanged_attention(
+def test_no_fast_path_bypasses_a_replaced_attention(
     padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = nn.TransformerEncoderLayer(M, 2, 16, batch_first=True)
@@ -238,7 +238,7 @@ def test_no_fast_path_goes_around_an_exchanged_attention(
     mask = torch.arange(T) >= lengths[:, None] if padded else None
     with torch.no_grad():
         theirs(x, src_key_padding_mask=mask)
-        assert (len(taken), len(asked)) == (2, 0)  # as torch does it
+        assert (len(taken), len(asked)) == (2, 0)  # as torch does
         got = ours(x, src_key_padding_mask=mask)
     assert (len(taken), len(asked)) == (2, 2)
     assert got.shape == x.shape
@@ -275,7 +275,7 @@ def test_another_mechanism_by_name(name: str) -> None:
     torch.testing.assert_close(weight, want.weight)
 
 
-def test_what_is_exchanged_can_be_exchanged_again() -> None:
+def test_a_replaced_attention_can_be_replaced_again() -> None:
     model: Any = replace(transformer())
     weights = {id(p) for p in model.parameters()}
     source, target = torch.randn(B, S, M), torch.randn(B, T, M)
@@ -299,10 +299,10 @@ def test_a_shared_module_stays_shared() -> None:
 
 
 class Own(nn.MultiheadAttention):
-    """Somebody's own."""
+    """A subclass by a user."""
 
 
-def test_what_cannot_be_exchanged_is_refused() -> None:
+def test_modules_that_cannot_be_replaced_are_refused() -> None:
     with pytest.raises(Refused, match=r"no torch\.nn\.MultiheadAttention"):
         replace(nn.Linear(2, 2))
     with pytest.raises(UnknownName):
@@ -310,7 +310,7 @@ def test_what_cannot_be_exchanged_is_refused() -> None:
     model = nn.ModuleDict({"plain": nn.MultiheadAttention(M, H), "own": Own(M, H)})
     with pytest.raises(Refused, match="own is a Own"):
         replace(model)
-    assert type(model["plain"]) is nn.MultiheadAttention  # nothing was done by half
+    assert type(model["plain"]) is nn.MultiheadAttention  # nothing was replaced
     replace(model, modules="plain")
     for kind in ("forward", "forward_pre", "full_backward", "full_backward_pre"):
         hooked = nn.MultiheadAttention(M, H)
@@ -323,7 +323,7 @@ def test_what_cannot_be_exchanged_is_refused() -> None:
         replace(nn.MultiheadAttention(M, H, add_zero_attn=True), "monotonic")
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_calls_that_do_not_fit_are_refused() -> None:
     _, ours = pair(batch_first=True)
     x = torch.randn(B, T, M, dtype=torch.double)
     for wrong in (
@@ -341,7 +341,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ours(x[..., :-1], x, x)
 
 
-def test_in_training_weights_are_dropped_and_reported_whole() -> None:
+def test_training_drops_weights_and_reports_them_before_dropout() -> None:
     ours: Any = replace(nn.MultiheadAttention(M, H, dropout=0.5, batch_first=True).train())
     x = torch.randn(B, T, M)
     (one, weight), (two, _) = ours(x, x, x), ours(x, x, x)

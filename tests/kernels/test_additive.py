@@ -1,4 +1,4 @@
-"""Additive attention as an operator: what it refuses, and that it is a good citizen of PyTorch."""
+"""Additive attention as an operator: what it refuses, and how PyTorch's transforms treat it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,8 @@ B, H, G, T, S, D, R = 2, 4, 2, 5, 9, 6, 3
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available()
-    and native.refusal(*(torch.zeros(1),) * 3) is not None,  # built at install, where there is cc
+    and native.refusal(*(torch.zeros(1),) * 3)
+    is not None,  # built where there is a compiler
     reason="there is neither a GPU nor the native library",
 )
 
@@ -49,7 +50,7 @@ def asked(
 
 
 def by_hand(call: Call) -> Tensor:
-    """The equation, in float64."""
+    """The definition, in float64."""
     q, k, v = call.q.double(), call.k.double(), call.v.double()
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     assert call.vector is not None
@@ -84,13 +85,13 @@ VISIBLE: dict[str, Callable[[], Visible | None]] = {
 
 
 @pytest.mark.parametrize("name", list(VISIBLE))
-def test_predicates_are_read_right(name: str) -> None:
+def test_predicates_are_read_correctly(name: str) -> None:
     call = asked(*inputs(), VISIBLE[name]())
     assert additive.refusal(call) is None
     torch.testing.assert_close(additive.run(call).double(), by_hand(call), atol=2e-6, rtol=0)
 
 
-def test_a_gain_is_multiplied_after_the_softmax() -> None:
+def test_a_gain_multiplies_after_the_softmax() -> None:
     centre = torch.rand(B, H, T) * S
     call = asked(*inputs(), Near(centre, 4), gain=Gaussian(centre, 2.0))
     torch.testing.assert_close(additive.run(call).double(), by_hand(call), atol=2e-6, rtol=0)
@@ -114,13 +115,13 @@ def test_a_mask_that_does_not_fit_is_refused_with_both_shapes() -> None:
         ({"sinks": 1}, "stand nowhere"),
     ],
 )
-def test_what_it_cannot_serve_it_refuses(change: dict[str, Any], words: str) -> None:
+def test_calls_it_cannot_serve_are_refused(change: dict[str, Any], words: str) -> None:
     reason = additive.refusal(asked(*inputs(), **change))
     assert reason is not None
     assert words in reason
 
 
-def test_dtypes_it_refuses() -> None:
+def test_unsupported_dtypes_are_refused() -> None:
     q, k, v, w = inputs()
     assert "float64" in str(additive.refusal(asked(q.double(), k.double(), v.double(), w)))
     assert "differ" in str(additive.refusal(asked(q, k.bfloat16(), v, w)))
@@ -155,7 +156,7 @@ def plans() -> dict[str, Plan]:
 
 
 @pytest.mark.parametrize("name", list(plans()))
-def test_the_operator_is_well_behaved(name: str) -> None:
+def test_the_operator_passes_opcheck(name: str) -> None:
     seen = plans()[name]
     if seen.gain_centre is not None:
         seen = seen._replace(gain_centre=seen.gain_centre.requires_grad_())
@@ -167,7 +168,7 @@ def test_the_operator_is_well_behaved(name: str) -> None:
     torch.library.opcheck(torch.ops.heed.additive_backward.default, given)
 
 
-def test_it_compiles_whole() -> None:
+def test_it_compiles_as_one_graph() -> None:
     def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
         return additive.run(asked(q, k, v, w, heed.causal()))
 
@@ -209,7 +210,7 @@ def test_it_exports_for_batches_of_any_size(of_keys: bool) -> None:
     torch.testing.assert_close(program.module()(*others), asked(*others))
 
 
-def test_autocast_lowers_what_comes_in() -> None:
+def test_autocast_lowers_the_inputs() -> None:
     call = asked(*inputs())
     with torch.autocast(call.q.device.type, dtype=torch.bfloat16):
         assert additive.refusal(call) is None
@@ -221,7 +222,7 @@ def test_autocast_lowers_what_comes_in() -> None:
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 @pytest.mark.parametrize("by_vmap", [False, True])
 @pytest.mark.parametrize("name", ["additive", "entmax/additive"])
-def test_many_gradients_at_once_are_those_one_by_one(name: str, by_vmap: bool) -> None:
+def test_batched_gradients_equal_single_ones(name: str, by_vmap: bool) -> None:
     attend, x = heed.Attention(name, query=D), torch.randn(B, T, D, requires_grad=True)
     context, by = attend(x).context, torch.randn(3, B, T, D)
 
@@ -233,7 +234,7 @@ def test_many_gradients_at_once_are_those_one_by_one(name: str, by_vmap: bool) -
     torch.testing.assert_close(got, want)
 
 
-def test_second_derivatives_are_refused_in_words() -> None:
+def test_second_derivatives_are_refused() -> None:
     q, k, v, w = (x.requires_grad_() for x in inputs())
     (grad,) = torch.autograd.grad(additive.run(asked(q, k, v, w)).sum(), q, create_graph=True)
     with pytest.raises(Refused, match="first derivatives alone"):
@@ -241,7 +242,7 @@ def test_second_derivatives_are_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("name", list(plans()))
-def test_passing_the_dispatcher_by_changes_no_bit(name: str) -> None:
+def test_bypassing_the_dispatcher_changes_no_bit(name: str) -> None:
     given, seen = inputs(), plans()[name]
     assert torch.equal(*(operator.attend(*given, seen, plainly=by) for by in (True, False)))
     leaves = [x.requires_grad_() for x in given]
@@ -256,7 +257,7 @@ def test_passing_the_dispatcher_by_changes_no_bit(name: str) -> None:
         assert torch.equal(x, y)
 
 
-def test_dropout_draws_anew_each_time() -> None:
+def test_dropout_differs_between_calls() -> None:
     call = asked(*inputs(), dropout=0.5)
     assert not torch.equal(additive.run(call), additive.run(call))
 
@@ -284,7 +285,7 @@ def test_a_mask_that_does_not_fit_is_refused(shape: tuple[int, ...]) -> None:
         )
 
 
-def test_a_query_that_is_no_number_does_not_pass_for_one_that_sees_nothing() -> None:
+def test_a_query_of_nan_is_not_taken_for_one_that_sees_nothing() -> None:
     attend = heed.Attention("additive", query=8).eval()
     query = torch.randn(1, 3, 8)
     query[0, 1, 2] = torch.nan
@@ -293,7 +294,7 @@ def test_a_query_that_is_no_number_does_not_pass_for_one_that_sees_nothing() -> 
     assert context[0, [0, 2]].isfinite().all()
 
 
-def test_a_memory_may_learn_after_it_was_asked_without() -> None:
+def test_a_memory_first_used_without_gradients_may_learn() -> None:
     attend = heed.Attention("additive", query=8)
     memory = attend.remember(torch.randn(2, 40, 8))
     with torch.inference_mode():
@@ -304,8 +305,8 @@ def test_a_memory_may_learn_after_it_was_asked_without() -> None:
 
 
 @pytest.mark.parametrize("inference", [False, True])
-def test_keys_that_changed_in_place_are_prepared_anew(inference: bool) -> None:
-    """PyTorch does not count what is written to tensors that were made in inference mode."""
+def test_keys_changed_in_place_are_prepared_again(inference: bool) -> None:
+    """PyTorch does not count writes to tensors that were made in inference mode."""
     attend = heed.Attention("concat-identity", query=8).eval()
     with torch.inference_mode(inference):
         source, query = torch.randn(2, 40, 8), torch.randn(2, 1, 8)
@@ -318,7 +319,7 @@ def test_keys_that_changed_in_place_are_prepared_anew(inference: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [2**31, 2**62])
-def test_numbers_beyond_any_text_mean_all_of_it(count: int) -> None:
+def test_huge_lengths_and_windows_mean_the_whole_text(count: int) -> None:
     attend = heed.Attention("additive", query=8)
     text = torch.randn(2, 40, 8)
     visible = heed.lengths([count, 7])

@@ -1,6 +1,6 @@
-"""Additive energies by themselves in Triton against the definition in float64.
+"""Additive energies alone in Triton, compared with the definition in float64.
 
-Without a GPU in Triton's interpreter, where what serves the CPU is exchanged for it.
+Without a GPU, in Triton's interpreter, which replaces the CPU's implementation here.
 """
 
 import copy
@@ -28,13 +28,13 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
 
 from heed.kernels.additive import compared, device, forward
 
-# What a kernel computes and does not choose may overflow; numpy, which interprets it, says so.
+# Values that a kernel computes and discards may overflow; numpy, which interprets it, warns.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SINGLE = torch.finfo(torch.float32).eps
 
-# How many epsilons of the largest number are nothing to worry about, as in the fused kernel.
+# How many epsilons of the largest number are tolerated, as for the fused kernel.
 OUT, GRAD = 8, 12
 
 LENGTHS = [(1, 33), (2, 7), (7, 65), (31, 2), (33, 31), (65, 7), (33, 1), (1, 1)]
@@ -74,10 +74,11 @@ def both_ways(energies: Any, given: list[Tensor], grad: Tensor) -> list[Tensor]:
 
 
 def introduce(given: list[Tensor], grad: Tensor) -> list[Tensor]:
-    """Ours, near the definition in float64: contract 5, the plain one being that in float32.
+    """The kernel's result, checked against float64 by contract 5; plain means the definition in
+    float32.
 
-    The floor is of the largest term, and of so many as are added up, whose errors walk at random;
-    halves take a constant Σw off an energy, so that all D count.
+    The floor is for the largest term and the number of terms, whose rounding errors add like a
+    random walk; half precision subtracts a constant Σw from an energy, so all D count.
     """
     ours = both_ways(additive.energies, given, grad)
     plain = both_ways(plainly, [x.float() for x in given], grad)
@@ -93,7 +94,7 @@ def introduce(given: list[Tensor], grad: Tensor) -> list[Tensor]:
         assert x.shape == z.shape
         largest = z.abs().max().item()
         floor = (GRAD if i else OUT) * SINGLE * max(largest, terms[i])
-        floor += torch.finfo(x.dtype).eps * largest  # the result is rounded to it
+        floor += torch.finfo(x.dtype).eps * largest  # the result is rounded to that dtype
         allowed = (3 if i else 2) * (y.double() - z).abs().max().item() + floor
         assert (x.double() - z).abs().max().item() <= allowed, i
     return ours
@@ -113,7 +114,7 @@ def test_the_twins_agree_in_half_precision(T: int, scale: float) -> None:
 
 @pytest.mark.parametrize("T", [5, 20])
 @pytest.mark.parametrize("layout", ["a slice", "reversed", "expanded", "no last axis"])
-def test_awkward_layouts(layout: str, T: int) -> None:
+def test_unusual_memory_layouts(layout: str, T: int) -> None:
     (q, k, w), grad = drawn(2, 2, 2, T, 9, 8)
     if layout == "a slice":
         q, k = (torch.randn(*x.shape[:3], 19)[..., 3:11] for x in (q, k))
@@ -129,14 +130,14 @@ def test_awkward_layouts(layout: str, T: int) -> None:
 
 @pytest.mark.parametrize("T", [6, 20])
 @pytest.mark.parametrize("scale", [30.0, 1e4])
-def test_sums_that_cancel(T: int, scale: float) -> None:
+def test_sums_that_cancel_are_accurate(T: int, scale: float) -> None:
     (q, _, w), grad = drawn(1, 1, 1, T, T, 8, scale)
     introduce([q, -q, w], grad)
     introduce([q, -q + torch.randn_like(q), w], grad)
 
 
-def test_small_numbers_keep_their_digits() -> None:
-    """1 / b - 1/2 has few of them where b is nearly two, and the gradient of w is made of it."""
+def test_small_numbers_are_accurate() -> None:
+    """1 / b - 1/2 loses digits where b is nearly two, and the gradient of w depends on it."""
     given, grad = drawn(1, 1, 1, 20, 20, 8, 0.01)
     got = introduce(given, grad)[3]
     want = both_ways(plainly, [x.double() for x in given], grad)[3]
@@ -145,8 +146,8 @@ def test_small_numbers_keep_their_digits() -> None:
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
 @pytest.mark.parametrize("T", [5, 20])
-def test_a_key_that_is_not_a_number_spoils_its_own(T: int, scale: float) -> None:
-    """On a GPU the larger of NaN and -20 is -20, whose tanh is a number."""
+def test_a_key_of_nan_spoils_only_its_column(T: int, scale: float) -> None:
+    """On a GPU the maximum of NaN and -20 is -20, which has a finite tanh."""
     given, grad = drawn(1, 2, 1, T, 20, 8, scale)
     want = both_ways(additive.energies, given, grad)
     given[1][0, 0, 7, 3] = torch.nan
@@ -161,7 +162,7 @@ def test_a_key_that_is_not_a_number_spoils_its_own(T: int, scale: float) -> None
 
 
 @pytest.mark.parametrize("empty", ["B", "T", "S", "D"])
-def test_nothing_to_compare(empty: str) -> None:
+def test_empty_inputs(empty: str) -> None:
     shape = {"B": 2, "H": 2, "G": 1, "T": 3, "S": 4, "D": 5} | {empty: 0}
     given, grad = drawn(**{**shape, "D": max(1, shape["D"])})
     given = [x[..., : shape["D"]] for x in given]
@@ -173,13 +174,15 @@ def test_nothing_to_compare(empty: str) -> None:
 
 
 @pytest.mark.parametrize(("B", "D", "scratch"), [(2, 8, 1), (3, 12, 6 << 12)])
-def test_stretches_add_up(B: int, D: int, scratch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for a block of queries at a time, or for some rows; and a width in slices."""
+def test_stretches_add_up_to_the_whole(
+    B: int, D: int, scratch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scratch for one block of queries at a time, or for some rows; and a width in slices."""
     given, grad = drawn(B, 2, 1, 40, 19, D)
     whole = additive.energies(*given)
     monkeypatch.setattr(tuned, "SCRATCH", scratch)
     monkeypatch.setattr(tuned, "depth", lambda D, _: 4)
-    monkeypatch.setattr(forward, "layout", scene.layout.__wrapped__)  # none kept from before
+    monkeypatch.setattr(forward, "layout", scene.layout.__wrapped__)  # without cached layouts
     keys = (B, 19), True, None, False, False
     assert len(scene.layout.__wrapped__((B, 2, 40, D), *keys).parts) > 1
     torch.testing.assert_close(additive.energies(*given), whole)
@@ -191,7 +194,7 @@ def test_stretches_add_up(B: int, D: int, scratch: int, monkeypatch: pytest.Monk
     assert torch.equal(additive.energies(*given).isnan(), spoilt)
 
 
-def test_the_operators_are_well_formed() -> None:
+def test_the_operators_pass_opcheck() -> None:
     (q, k, w), grad = drawn(1, 2, 1, 3, 4, 5)
     for T in (3, 17) if DEVICE == "cuda" else (3,):
         q, grad = torch.randn(1, 2, T, 5), torch.randn(1, 2, T, 4)
@@ -216,7 +219,7 @@ def test_second_derivatives_are_those_of_the_definition(dtype: torch.dtype) -> N
         torch.testing.assert_close(x.double(), y, rtol=near, atol=near * y.abs().max().item())
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_shapes_that_do_not_fit_are_refused() -> None:
     (q, k, w), grad = drawn(1, 2, 1, 3, 4, 5)
     for others in ((q, k, w[:1]), (q, k[..., :4], w), (q, k.expand(2, -1, -1, -1), w)):
         with pytest.raises(heed.HeedError, match="additive energies take"):
@@ -225,8 +228,8 @@ def test_what_does_not_fit_is_refused() -> None:
         compared.backward(grad, q, k, w[:1])
 
 
-def test_who_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decided by what a tensor says of itself: those of a GPU are made up where there is none."""
+def test_which_calls_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decided by a tensor's properties alone: GPU tensors are faked where there is no GPU."""
     assert comparing.WIDEST == additive.WIDEST == 64 * device.SLICES.value
     monkeypatch.setattr(comparing, "no_triton", lambda device: None)
 
@@ -300,8 +303,8 @@ run(3, 70, 2)
 """
 
 
-def test_no_new_length_is_compiled_for() -> None:
-    """Launched from a process of its own, as on a GPU but for what compiles and runs."""
+def test_a_new_length_compiles_nothing() -> None:
+    """Launched from a fresh process, as on a GPU, except for compiling and running."""
     done = subprocess.run(
         [sys.executable, "-c", FAKED],
         env={**os.environ, "TRITON_INTERPRET": "0"},
@@ -341,7 +344,7 @@ def test_the_twins_agree_at_every_length(D: int, dtype: torch.dtype) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("T", [1, 16, 17, 143])
-def test_the_same_bits_every_time(T: int, dtype: torch.dtype) -> None:
+def test_repeats_give_equal_bits(T: int, dtype: torch.dtype) -> None:
     given, grad = drawn(2, 4, 2, T, 257, 128)  # in slices of the width, too
     given = [x.to(dtype) for x in given[:2]] + given[2:]
     first = both_ways(additive.energies, given, grad)
@@ -380,10 +383,10 @@ def test_elements_beyond_two_to_the_31() -> None:
 @pytest.mark.parametrize("lowered", [False, True])
 @pytest.mark.parametrize("T", [1, 70])
 @pytest.mark.parametrize("name", ["additive", "monotonic/additive", "sparsemax/concat"])
-def test_whoever_needs_energies_gets_them_here(
+def test_every_caller_of_energies_gets_them_here(
     name: str, T: int, lowered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Weights, statistics and gradients as by the definition: in float64, or as autocast has it."""
+    """Weights, statistics and gradients as by the definition: in float64, or as under autocast."""
     asked: list[torch.dtype] = []
     inner = comparing._compare
 

@@ -1,4 +1,4 @@
-"""Additive energies by themselves meet their twin, the score of the reference."""
+"""Additive energies alone, compared with their twin, the score of the reference."""
 
 import itertools
 from typing import Any
@@ -48,14 +48,14 @@ def test_the_twins_agree(shape: tuple[int, ...], scale: float) -> None:
     assert additive.compares(*given[:2])
     exact = both_ways(plainly, tuple(x.double() for x in given), grad)
     plain, ours = both_ways(plainly, given, grad), both_ways(additive.energies, given, grad)
-    largest = given[2].abs().max() * grad.abs().max()  # of what a gradient is a sum of
+    largest = given[2].abs().max() * grad.abs().max()  # of the terms that a gradient sums
     for i, (x, y, z) in enumerate(zip(ours, plain, exact, strict=True)):
         floor = 4e-7 * max(z.abs().max(), largest) * shape[-1] ** 0.5
         allowed = (3 if i else 2) * (y - z).abs().max() + floor
         assert (x - z).abs().max() <= allowed
 
 
-def test_the_operators_are_well_formed() -> None:
+def test_the_operators_pass_opcheck() -> None:
     q, k, w = (x.requires_grad_() for x in drawn((2, 4, 2, 3, 6, 5)))
     torch.library.opcheck(comparing.operator, (q, k, w))
     torch.library.opcheck(comparing.backward, (torch.randn(2, 4, 3, 6), q, k, w))
@@ -75,7 +75,7 @@ def test_second_derivatives_are_those_of_the_definition() -> None:
         torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-4)
 
 
-def test_a_key_that_is_not_a_number_spoils_its_own_column() -> None:
+def test_a_key_of_nan_spoils_only_its_column() -> None:
     q, k, w = drawn((1, 1, 1, 3, 40, 8))
     want = additive.energies(q, k, w)
     k[0, 0, 7] = torch.nan
@@ -88,7 +88,9 @@ def test_a_key_that_is_not_a_number_spoils_its_own_column() -> None:
 @pytest.mark.parametrize(
     "name", ["additive", "monotonic/additive", "sparsemax/concat", "argmax/additive"]
 )
-def test_whoever_needs_energies_gets_them_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_caller_of_energies_gets_them_here(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
     inner = comparing._compare
 
@@ -110,7 +112,7 @@ def test_whoever_needs_energies_gets_them_here(name: str, monkeypatch: pytest.Mo
     torch.testing.assert_close(seen.context, plain.context, rtol=1e-4, atol=1e-5)
 
 
-def test_statistics_of_additive_attention_form_no_tensor_of_every_pair_and_channel() -> None:
+def test_statistics_of_additive_attention_never_form_t_s_d() -> None:
     attend = heed.Attention("additive", query=64, key=64).eval()
     q, k = torch.randn(1, 200, 64), torch.randn(1, 300, 64)
     with torch.profiler.profile(profile_memory=True) as told, torch.no_grad():
@@ -139,7 +141,7 @@ def test_it_is_one_node_of_a_compiled_graph() -> None:
 
 
 @pytest.mark.parametrize("need", ["context", "weight"])
-def test_one_score_vector_may_speak_for_several_heads(need: Any) -> None:
+def test_heads_may_share_a_score_vector(need: Any) -> None:
     mechanism = build("additive", query=8, key=8, value=8).eval()
     q, k = torch.randn(2, 4, 5, 8, requires_grad=True), torch.randn(2, 4, 7, 8, requires_grad=True)
     found = []
@@ -152,7 +154,7 @@ def test_one_score_vector_may_speak_for_several_heads(need: Any) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_other_numbers_of_heads_are_refused() -> None:
+def test_a_wrong_number_of_heads_is_refused() -> None:
     mechanism = build("additive", query=8, key=8, value=8, heads=2).eval()
     q = torch.randn(1, 4, 5, 8)
     with pytest.raises(heed.HeedError, match=r"built for 2 heads.*H=4"):

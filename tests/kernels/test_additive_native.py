@@ -1,4 +1,4 @@
-"""Additive attention on the CPU meets its twin, the plain computation, against float64.
+"""Additive attention on the CPU, compared with the plain computation against float64.
 
 Contract 5: the error is at most twice (gradients three times) that of plain PyTorch in the same
 dtype with a float32 softmax, or a few epsilons at that magnitude, whichever is larger.
@@ -21,7 +21,7 @@ needs_library = pytest.mark.skipif(library.missing() is not None, reason=library
 
 @pytest.fixture(params=[pytest.param("library", marks=needs_library), "plain"])
 def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """By the library, or by PyTorch as if there were none."""
+    """With the library, or with PyTorch as if there were no library."""
     if request.param == "plain":
         monkeypatch.setattr(library, "missing", lambda: "it is not there")
     return str(request.param)
@@ -34,7 +34,7 @@ WIDTHS = ((8, 3), (16, 8), (21, 21), (59, 64), (64, 111), (256, 40))
 HEADS = ((1, 1), (4, 2), (3, 1))
 B = 3
 
-# How many epsilons of the largest number are nothing to worry about.
+# How many epsilons of the largest number are tolerated.
 OUT, GRAD = 4, 12
 
 Table = Callable[[int, int, int], tuple[Plan, Tensor]]
@@ -51,7 +51,7 @@ def causal(H: int, T: int, S: int) -> tuple[Plan, Tensor]:
 
 
 def padded(H: int, T: int, S: int) -> tuple[Plan, Tensor]:
-    """One row is whole, one is half, one has nothing at all."""
+    """One row is complete, one is half, one has no keys."""
     count = torch.tensor([S, (S + 1) // 2, 0], dtype=torch.int32)
     return Plan(stop=count), (torch.arange(S) < count[:, None])[:, None, None].expand(B, H, T, S)
 
@@ -79,7 +79,7 @@ def random_for_all_heads(H: int, T: int, S: int) -> tuple[Plan, Tensor]:
 
 
 def predicted(H: int, T: int, S: int) -> tuple[Plan, Tensor]:
-    """Windows around centres that may lie anywhere, some out of sight."""
+    """Windows around centres anywhere, some out of range."""
     centre = torch.rand(B, H, T) * (S + 10) - 5
     centre[0, 0, 0] = 1e30
     away = torch.arange(S) - centre[..., None]
@@ -119,7 +119,7 @@ def plain(
     sigma: float = 1.0,
     factor: Tensor | None = None,
 ) -> Tensor:
-    """What one would write by hand: everything in the input's dtype, the softmax in float32."""
+    """The plain computation: everything in the input's dtype, the softmax in float32."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     inside = torch.tanh(q[:, :, :, None] + k[:, :, None])
     energy = (inside @ w[:, None, :, None])[..., 0]
@@ -164,7 +164,7 @@ def by_library(
 
 
 def assert_near(got: list[Tensor], plain: list[Tensor], exact: list[Tensor]) -> None:
-    """Contract 5, of an output and then its gradients."""
+    """Contract 5, for an output and then its gradients."""
     for i, (x, y, z) in enumerate(zip(got, plain, exact, strict=True)):
         assert x.dtype == y.dtype
         assert x.shape == z.shape
@@ -193,7 +193,7 @@ def draw(
 
 
 def compared(inputs: list[Tensor], plan: Plan, ok: Tensor) -> list[Tensor]:
-    """What the library gives, after it was found near."""
+    """The library's result, checked against the plain one."""
     q, _, v, _ = inputs
     loss = torch.randn(*q.shape[:3], v.shape[3], dtype=DOUBLE).to(q.dtype)
     exact = by_autograd(lambda *x: plain(*x, ok=ok), [x.double() for x in inputs], loss)
@@ -218,7 +218,7 @@ def test_the_twins_agree(table: str, lengths: tuple[int, int], served: str) -> N
             plan, ok = TABLES[table](H, T, S)
             got = compared(draw(H, G, T, S, D, R, dtype), plan, ok)
             hidden = ~ok.any(-1)
-            assert not got[0][hidden].any()  # exactly zero, and so is what they are answerable for
+            assert not got[0][hidden].any()  # exactly zero, and so are its gradients
             assert not got[1][hidden].any()
 
 
@@ -228,15 +228,15 @@ def test_there_are_enough_cases() -> None:
 
 @pytest.mark.parametrize("scale", [0.0, 0.01, 0.1, 0.3, 0.5, 1.0, 2.0, 4.0, 10.0, 1e3, 1e4])
 @pytest.mark.parametrize("norm", [1.0, 8.0])
-def test_at_any_magnitude(scale: float, norm: float, served: str) -> None:
-    """Every form is met: addition, fours, pairs, exact."""
+def test_any_magnitude_is_accurate(scale: float, norm: float, served: str) -> None:
+    """Every form is used: addition, fours, pairs, exact."""
     for dtype, (D, R) in itertools.product(DTYPES, ((21, 8), (128, 16))):
         q, k, v, w = draw(2, 2, 9, 17, D, R, dtype, scale)
         compared([q, k, v, w * norm], *everything(2, 9, 17))
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.01, 0.05])
-def test_small_numbers_keep_their_digits(scale: float, served: str) -> None:
+def test_small_numbers_are_accurate(scale: float, served: str) -> None:
     """A large score vector shows what (x - 1) / (x + 1) loses where x is nearly one."""
     for D in (21, 256):
         q, k, v, w = draw(2, 2, 9, 17, D, 8, scale=scale)
@@ -244,8 +244,8 @@ def test_small_numbers_keep_their_digits(scale: float, served: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e4])
-def test_sums_that_cancel(scale: float, served: str) -> None:
-    """Keys that nearly undo a query: what is left is small, and must not be lost."""
+def test_sums_that_cancel_are_accurate(scale: float, served: str) -> None:
+    """Keys that nearly cancel a query: the small difference must be accurate."""
     for offset in (0.0, 0.01, 1.0):
         _, _, v, w = draw(1, 1, 5, 12, 40, 8)
         q = (torch.randn(B, 1, 1, 40) * scale).expand(B, 1, 5, 40)
@@ -254,8 +254,8 @@ def test_sums_that_cancel(scale: float, served: str) -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 5.0, 20.0])
-def test_keys_of_every_kind_side_by_side(scale: float, served: str) -> None:
-    """Each key by its own form, in runs of every length."""
+def test_keys_of_every_form_side_by_side(scale: float, served: str) -> None:
+    """Each key in its own form, in runs of every length."""
     q, k, v, w = draw(2, 1, 20, 41, 37, 8)
     k = k * torch.tensor([0.01, 1.0, 10.0, 1e3])[torch.randint(4, (B, 1, 41, 1))]
     compared([q * scale, k, v, w], *many(2, 20, 41))
@@ -270,7 +270,7 @@ def test_a_large_or_empty_score_vector(served: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf, 6e4])
 @pytest.mark.parametrize("table", ["padded", "existing", "random", "many", "predicted", "causal"])
-def test_poison_that_nobody_sees_changes_no_bit(
+def test_nan_in_hidden_keys_changes_no_bit(
     table: str, poison: float, dtype: torch.dtype, served: str
 ) -> None:
     T, S = 11, 40
@@ -308,7 +308,7 @@ def test_a_gain_and_the_gradient_of_its_centre(
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_dropout_is_the_same_forward_and_backward(p: float, served: str) -> None:
-    """Compared with the plain computation under the very mask that was drawn."""
+    """Compared with the plain computation under the same dropout mask."""
     inputs, seed = draw(4, 2, 10, 37, 24, 10), torch.tensor([1234567890123])
     plan, ok = many(4, 10, 37)
     factor = native.kept((B, 4, 10, 37), p, seed)
@@ -322,7 +322,7 @@ def test_dropout_is_the_same_forward_and_backward(p: float, served: str) -> None
 
 
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.5, 0.999, 1.0])
-def test_dropout_keeps_the_share_that_it_should(p: float, served: str) -> None:
+def test_dropout_keeps_the_right_share(p: float, served: str) -> None:
     shape = (4, 2, 100, 250)
     factor = native.kept(shape, p, torch.tensor([7]))
     kept = factor > 0
@@ -330,7 +330,7 @@ def test_dropout_keeps_the_share_that_it_should(p: float, served: str) -> None:
     assert abs(kept.double().mean().item() - (1 - p)) <= 5 * spread
     assert torch.equal(factor[kept].unique(), torch.tensor([1 / (1 - p)] if p < 1 else []))
     rows = kept.flatten(0, 2).double()
-    if 0.1 <= p <= 0.5:  # no two rows, keys or seeds have anything to do with each other
+    if 0.1 <= p <= 0.5:  # rows, keys and seeds are independent
         around = (rows - (1 - p)) / (p * (1 - p)) ** 0.5
         assert (around[1:] * around[:-1]).mean().abs() <= 5 * rows.numel() ** -0.5
         assert (around[:, 1:] * around[:, :-1]).mean().abs() <= 5 * rows.numel() ** -0.5
@@ -362,7 +362,7 @@ def test_prepared_keys_give_the_same_bits(scale: float, dtype: torch.dtype, serv
 
 @pytest.fixture(params=[torch.float64, torch.bfloat16, "meta"], ids=str)
 def by_default(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
-    """Has new tensors made in another dtype, or elsewhere, once it is called."""
+    """Makes new tensors in another dtype, or on another device, once it is called."""
     other = request.param
     with ExitStack() as stack:
 
@@ -376,7 +376,7 @@ def by_default(request: pytest.FixtureRequest) -> Iterator[Callable[[], None]]:
         yield change
 
 
-def test_the_defaults_of_new_tensors_are_of_no_concern(
+def test_the_default_dtype_and_device_do_not_matter(
     served: str, by_default: Callable[[], None]
 ) -> None:
     inputs, loss = draw(4, 2, 10, 37, 24, 10), torch.randn(B, 4, 10, 10)
@@ -393,7 +393,7 @@ def test_the_defaults_of_new_tensors_are_of_no_concern(
 
 
 @needs_library
-def test_nor_of_energies_and_steps(by_default: Callable[[], None]) -> None:
+def test_they_do_not_matter_for_energies_and_steps(by_default: Callable[[], None]) -> None:
     q, k, v, w = draw(4, 2, 1, 37, 24, 10)
     grad, loss, log_sum = torch.randn(B, 4, 1, 37), torch.randn(B, 4, 1, 10), torch.rand(B, 4, 1)
 
@@ -409,7 +409,7 @@ def test_nor_of_energies_and_steps(by_default: Callable[[], None]) -> None:
 
 
 @needs_library
-def test_prepared_keys_can_be_chosen_and_joined_like_keys() -> None:
+def test_prepared_keys_can_be_selected_and_joined_like_keys() -> None:
     k = torch.randn(4, 2, 9, 21) * torch.tensor([0.1, 1.0, 50.0])[torch.randint(3, (4, 2, 9, 1))]
     rows, width = torch.tensor([2, 0, 2]), 21
     chosen = native.prepare(k)[rows]
@@ -422,8 +422,8 @@ def test_prepared_keys_can_be_chosen_and_joined_like_keys() -> None:
 
 
 @needs_library
-def test_exponentials_are_right_to_the_last_place() -> None:
-    """Two units for e^{2k}, of which k itself costs none; three for tanh."""
+def test_exponentials_are_accurate_to_the_last_place() -> None:
+    """Two units for e^{2k}, not counting the rounding of k; three for tanh."""
     for low, high, form in ((-38.0, 38.0, 1), (-0.5, 0.5, 2), (-0.001, 0.001, 2)):
         k = torch.linspace(low, high, 1 << 16).reshape(1, 1, -1, 64)
         prepared = native.prepare(k)
@@ -475,8 +475,8 @@ def test_repeats_give_equal_bits() -> None:
 
 @needs_library
 @pytest.mark.parametrize("level", library.LEVELS)
-def test_every_level_agrees(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as this processor can run it."""
+def test_every_instruction_set_agrees(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as this processor supports them."""
     if library.LEVELS.index(level) > library.LEVELS.index(library.level()):
         pytest.skip(f"this processor has no {level}")
     for name in ("forward", "backward", "prepare"):
@@ -488,7 +488,7 @@ def test_every_level_agrees(level: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @needs_library
-def test_what_it_does_not_do_is_refused() -> None:
+def test_calls_it_cannot_serve_are_refused() -> None:
     q, k, v, _ = draw(1, 1, 2, 3, 8, 8)
     assert native.refusal(q, k, v) is None
     assert native.refusal(q.half(), k.half(), v.half()) is None

@@ -1,6 +1,6 @@
-"""Additive attention one query at a time: the gradients of a memory are added up on the way.
+"""Additive attention one query at a time: the steps of a loop sum the gradients of its memory.
 
-The twin is the operator, which is asked all the queries at once.
+The twin is the operator, called with all queries at once.
 """
 
 import pytest
@@ -29,7 +29,7 @@ def drawn(heads: int, D: int, R: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def hidden() -> Plan:
-    """A whole row, one with gaps, and one where nothing is to be seen."""
+    """One complete row, one with gaps, and one without visible keys."""
     exists = torch.ones(B, S, dtype=torch.bool)
     exists[1, ::2] = exists[2] = False
     return Plan(exists=exists)
@@ -44,7 +44,7 @@ def stepped(q: Tensor, k: Tensor, v: Tensor, w: Tensor, seen: Plan) -> Tensor:
 
 @pytest.mark.parametrize("seen", [Plan(), hidden()], ids=["all", "some"])
 @pytest.mark.parametrize(("heads", "D", "R"), [(1, 16, 32), (2, 21, 5)])
-def test_steps_have_the_gradients_of_all_at_once(
+def test_steps_have_the_gradients_of_one_call(
     heads: int, D: int, R: int, seen: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = native.step_sums
@@ -55,7 +55,7 @@ def test_steps_have_the_gradients_of_all_at_once(
     got = stepped(*given, seen)
     torch.testing.assert_close(got, want)
     wanted = torch.autograd.grad(want.sin().sum(), given)
-    torch.autograd.grad(got[:, :, -1].sum(), given[:1], retain_graph=True)  # ends early
+    torch.autograd.grad(got[:, :, -1].sum(), given[:1], retain_graph=True)  # a pass that ends early
     for _ in range(2):
         found = torch.autograd.grad(got.sin().sum(), given, retain_graph=True)
         for one, two in zip(found, wanted, strict=True):
@@ -81,11 +81,11 @@ def test_second_derivatives_are_refused_and_never_dropped() -> None:
         torch.autograd.grad(total, given[1], create_graph=True)
 
 
-def test_other_memories_are_left_to_the_operator() -> None:
+def test_memories_not_made_for_steps_are_left_to_the_operator() -> None:
     _, k, v, w = drawn(1, 16, 8)
     keys = native.prepare(k.detach())
     assert steps.looking(k, v, w, Plan(), keys) is None  # not made for steps
     assert steps.looking(*gathering(k.double(), v.double()), w, Plan(), keys) is None
     assert steps.looking(*gathering(k, v), w, Plan(), None) is None
-    with FlopCounterMode(display=False):  # somebody must see every operation
+    with FlopCounterMode(display=False):  # a dispatch mode must see every operation
         assert steps.looking(*gathering(k, v), w, Plan(), keys) is None

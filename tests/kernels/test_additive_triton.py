@@ -1,6 +1,6 @@
-"""The Triton kernels of additive attention against the plain computation in float64.
+"""The Triton kernels of additive attention, compared with the plain computation in float64.
 
-Without a GPU they run in Triton's interpreter, which is slow: lengths and widths are short here.
+Without a GPU they run in Triton's interpreter, which is slow: lengths and widths are small here.
 """
 
 import itertools
@@ -20,13 +20,13 @@ pytest.importorskip("triton")
 
 from heed.kernels.additive import backward, forward, scene, tuned
 
-# What a kernel computes and does not choose may overflow; numpy, which interprets it, says so.
+# Values that a kernel computes and discards may overflow; numpy, which interprets it, warns.
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DOUBLE = torch.float64
 
-# How many epsilons of the largest number are nothing to worry about.
+# How many epsilons of the largest number are tolerated.
 OUT, GRAD = 8, 12
 
 LENGTHS = [(5, 7), (7, 33), (17, 2), (33, 20), (65, 9), (6, 65), (31, 16), (9, 1)]
@@ -46,7 +46,7 @@ def on_the_device() -> Iterator[None]:
 
 
 def table(seen: Plan, B: int, H: int, T: int, S: int) -> Tensor:
-    """What a plan lets be seen, made anew.    B H T S"""
+    """The visibility of a plan, computed independently.    B H T S"""
     s, t = torch.arange(S), torch.arange(T)[:, None] + seen.first
     ok = torch.ones(B, H, T, S, dtype=torch.bool)
     if seen.causal:
@@ -65,7 +65,7 @@ def table(seen: Plan, B: int, H: int, T: int, S: int) -> Tensor:
 def plain(
     q: Tensor, k: Tensor, v: Tensor, w: Tensor, centre: Tensor | None, seen: Plan, kept: Tensor
 ) -> Tensor:
-    """What one would write by hand: everything in the input's dtype, the softmax in float32."""
+    """The plain computation: everything in the input's dtype, the softmax in float32."""
     B, H, T, _ = q.shape
     k, v = (x.repeat_interleave(H // x.shape[1], 1) for x in (k, v))
     energy = (torch.tanh(q[:, :, :, None] + k[:, :, None]) * w[:, None, None].to(q.dtype)).sum(-1)
@@ -111,17 +111,17 @@ def assert_near(
     size: float = 1.0,
     width: int = 1,
 ) -> None:
-    """Contract 5, of an output and then its gradients.
+    """Contract 5, for an output and then its gradients.
 
     size   the largest |grad·v|: slopes are differences of such numbers
-    width  of the queries: an energy is a sum of so many numbers, whose errors walk at random
+    width  of the queries: an energy sums that many numbers, whose errors add like a random walk
     """
     for i, (x, y, z) in enumerate(zip(got, plain, exact, strict=True)):
         assert x.dtype == y.dtype
         assert x.shape == y.shape
         assert torch.isfinite(x).all()
         times, epsilons = (2, max(OUT, width**0.5)) if i == 0 else (3, GRAD)
-        if i == 4:  # a sum over all queries, whose errors walk at random
+        if i == 4:  # a sum over all queries, whose errors add like a random walk
             epsilons *= got[0][..., 0].numel() ** 0.5
         eps = max(torch.finfo(x.dtype).eps, torch.finfo(got[0].dtype).eps)
         largest = z.abs().max().clamp(min=size if i in (1, 2, 4) else 1).item()
@@ -131,7 +131,7 @@ def assert_near(
 
 
 def introduce(inputs: list[Tensor], grad: Tensor, seen: Plan, p: float = 0.0) -> list[Tensor]:
-    """The kernel's answers, found near the plain ones."""
+    """The kernel's results, checked against the plain ones."""
     q, k = inputs[:2]
     shape = (*q.shape[:3], k.shape[2])
     seed = torch.randint(1 << 62, (1,)) if p else None
@@ -142,14 +142,14 @@ def introduce(inputs: list[Tensor], grad: Tensor, seen: Plan, p: float = 0.0) ->
     size = max(1.0, (grad.double() @ values.double().mT).abs().max().item())
     assert_near(got, by_hand(inputs, grad, seen, kept), exact, size, q.shape[3])
     hidden = ~table(seen, *shape).any(-1)
-    assert not got[0][hidden].any()  # exactly zero, and so is what they are answerable for
+    assert not got[0][hidden].any()  # exactly zero, and so are its gradients
     assert not got[1][hidden].any()
     return got
 
 
 @pytest.mark.parametrize(("T", "S", "D", "R", "scale"), CASES)
 def test_the_twins_agree(T: int, S: int, D: int, R: int, scale: float) -> None:
-    """In each of the forms of float32: addition, curves, plain sums."""
+    """In each form for float32: addition, curves, plain sums."""
     H = 2 if T < 8 else 1
     introduce(*random_inputs(H, 1, T, S, D, R, scale), Plan(first=S - T))
 
@@ -158,13 +158,13 @@ def test_the_twins_agree(T: int, S: int, D: int, R: int, scale: float) -> None:
     "dtype",
     [
         torch.float16,
-        # The interpreter's bfloat16 rounds in a way of its own.
+        # The interpreter's bfloat16 rounds differently.
         pytest.param(torch.bfloat16, marks=pytest.mark.gpu),
     ],
 )
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_twins_agree_in_half_precision(scale: float, dtype: torch.dtype) -> None:
-    """In each of its forms: by fours, by pairs, plain sums."""
+    """In each form: by fours, by pairs, plain sums."""
     inputs, grad = random_inputs(2, 1, 5, 20, 6, 4, scale)
     introduce([x.to(dtype) for x in inputs[:3]] + inputs[3:], grad.to(dtype), Plan())
 
@@ -173,13 +173,13 @@ def test_the_twins_agree_in_half_precision(scale: float, dtype: torch.dtype) -> 
     ("T", "S", "scale"),
     [(1, 1, 1.0), (1, 33, 0.01), (1, 33, 40.0), (3, 7, 0.01), (3, 7, 1.0), (3, 7, 40.0)],
 )
-def test_a_query_or_a_few(T: int, S: int, scale: float) -> None:
+def test_one_or_a_few_queries(T: int, S: int, scale: float) -> None:
     introduce(*random_inputs(2, 2, T, S, 21, 5, scale, B=2), Plan(first=S - T))
     introduce(*random_inputs(2, 1, T, S, 6, 8, scale, B=1), Plan(first=S - T))
 
 
 def plans(T: int, S: int) -> dict[str, Plan]:
-    """Every kind of visibility, for two rows and two heads; some queries see nothing."""
+    """Every kind of mask, for two rows and two heads; some queries see nothing."""
     random = torch.rand(2, 1, T, S) > 0.5
     random[0, 0, 0] = False
     centre = torch.rand(2, 2, T) * S
@@ -210,13 +210,13 @@ def plans(T: int, S: int) -> dict[str, Plan]:
     }
 
 
-SLOW = {"causal", "lengths", "table", "local-p", "all"}  # enough for the interpreter
+SLOW = {"causal", "lengths", "table", "local-p", "all"}  # enough for the slow interpreter
 SEEN = [(name, 1, 12) for name in plans(1, 2)]
 SEEN += [(name, 6, 20) for name in plans(1, 2) if DEVICE == "cuda" or name in SLOW]
 
 
 @pytest.mark.parametrize(("name", "T", "S"), SEEN)
-def test_the_twins_agree_on_who_sees_what(name: str, T: int, S: int) -> None:
+def test_the_twins_agree_on_visibility(name: str, T: int, S: int) -> None:
     seen = plans(T, S)[name]
     G = 2 if T == 1 else 1
     inputs, grad = random_inputs(2, G, T, S, 4, 3, B=2)
@@ -226,13 +226,13 @@ def test_the_twins_agree_on_who_sees_what(name: str, T: int, S: int) -> None:
 
 
 def poisoned(x: Tensor, where: Tensor) -> Tensor:
-    """NaN, which spoils sums, and infinity, which wins a maximum, at every other place."""
+    """NaN, which spoils sums, and infinity, which wins a maximum, at every other key."""
     even = torch.arange(x.shape[2])[:, None] % 2 == 0
     return torch.where(where, torch.where(even, torch.nan, torch.inf), x)
 
 
 @pytest.mark.parametrize(("T", "S"), [(6, 9), (1, 12)])
-def test_poison_where_nobody_looks_changes_no_bit(T: int, S: int) -> None:
+def test_nan_in_hidden_keys_changes_no_bit(T: int, S: int) -> None:
     (q, k, v, w), grad = random_inputs(2, 2, T, S, 5, 4, B=2)
     for name in ("lengths", "table", "all"):
         seen = plans(T, S)[name]
@@ -242,14 +242,14 @@ def test_poison_where_nobody_looks_changes_no_bit(T: int, S: int) -> None:
         want, got = (by_triton([*x, w], grad, seen) for x in ((q, k, v), bad))
         assert torch.equal(got[0], want[0])
         for x, y, hidden in zip(got[1:4], want[1:4], (blind, unseen, unseen), strict=True):
-            assert torch.isfinite(x).all()  # near: neighbours share a reciprocal, hidden or not
+            assert torch.isfinite(x).all()  # nearly: neighbours share a reciprocal, hidden or not
             torch.testing.assert_close(x, y)
             assert not x.masked_select(hidden).any()
         torch.testing.assert_close(got[4], want[4])
 
 
-def test_sums_that_cancel() -> None:
-    """q and k are large, q + k is not."""
+def test_sums_that_cancel_are_accurate() -> None:
+    """q and k are large, q + k is small."""
     q = torch.randn(1, 1, 6, 8) * 1e4
     k = -q[:, :, [0, 3, 3, 5, 1]] + torch.randn(1, 1, 5, 8)
     introduce([q, k, torch.randn(1, 1, 5, 3), torch.rand(1, 8)], torch.randn(1, 1, 6, 3), Plan())
@@ -257,7 +257,7 @@ def test_sums_that_cancel() -> None:
 
 @pytest.mark.parametrize("p", [0.3, 1.0])
 @pytest.mark.parametrize(("T", "S"), [(6, 9), (1, 12)])
-def test_dropout_is_the_same_both_ways(T: int, S: int, p: float) -> None:
+def test_dropout_is_the_same_forward_and_backward(T: int, S: int, p: float) -> None:
     inputs, grad = random_inputs(2, 2, T, S, 4, 3, B=2)
     if p < 1:
         introduce(inputs, grad, Plan(), p)
@@ -266,7 +266,7 @@ def test_dropout_is_the_same_both_ways(T: int, S: int, p: float) -> None:
     introduce([*inputs, centre], grad, seen, p)
 
 
-def test_dropout_keeps_as_many_as_it_should() -> None:
+def test_dropout_keeps_the_right_share() -> None:
     kept = forward.kept((1, 2, 12, 64), 0.25, torch.tensor([7]))
     assert kept.unique().tolist() == pytest.approx([0, 4 / 3])
     assert (kept > 0).float().mean().item() == pytest.approx(0.75, abs=0.03)
@@ -277,7 +277,7 @@ def test_dropout_keeps_as_many_as_it_should() -> None:
 
 
 @pytest.mark.parametrize("layout", ["a slice", "reversed", "expanded"])
-def test_awkward_layouts(layout: str) -> None:
+def test_unusual_memory_layouts(layout: str) -> None:
     (q, k, v, w), grad = random_inputs(2, 2, 5, 9, 8, 8, B=2)
     if layout == "a slice":
         q, k, v = (torch.randn(*x.shape[:3], 19)[..., 3:11] for x in (q, k, v))
@@ -288,14 +288,14 @@ def test_awkward_layouts(layout: str) -> None:
     introduce([q, k, v, w], grad, Plan())
 
 
-def test_stretches_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room for the energies of one block of queries at a time, and a width in slices."""
-    inputs, grad = random_inputs(2, 1, 40, 9, 8, 3)  # slices are whole, as tuned.depth cuts them
+def test_stretches_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scratch for the energies of one block of queries at a time, and a width in slices."""
+    inputs, grad = random_inputs(2, 1, 40, 9, 8, 3)  # slices divide the width: tuned.depth
     whole = by_triton(inputs, grad, Plan())
     monkeypatch.setattr(tuned, "SCRATCH", 1)
     monkeypatch.setattr(tuned, "SCRATCH_BACK", 1)
     monkeypatch.setattr(tuned, "depth", lambda D, _: 4)
-    monkeypatch.setattr(forward, "layout", scene.layout.__wrapped__)  # none kept from before
+    monkeypatch.setattr(forward, "layout", scene.layout.__wrapped__)  # without cached layouts
     centre = torch.rand(1, 2, 40) * 9
     seen = Plan(centre=centre, gain_centre=centre, sigma=2.0, radius=9)
     for x, y in zip(by_triton(inputs, grad, Plan()), whole, strict=True):
@@ -303,7 +303,7 @@ def test_stretches_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     introduce([*inputs, centre], grad, seen)
 
 
-def test_stretches_cover_everything_once() -> None:
+def test_stretches_cover_every_query_once() -> None:
     for B, H, blocks, budget in itertools.product((1, 3), (1, 2), (1, 5), (1, 7, 100)):
         taken = torch.zeros(B, blocks, dtype=torch.int64, device="cpu")
         for b0, rows, block0, many in scene.stretches(B, H, blocks, 2, budget):
@@ -346,7 +346,7 @@ def test_the_twins_agree_at_every_length(D: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("T", [1, 143])
-def test_the_same_bits_every_time(T: int) -> None:
+def test_repeats_give_equal_bits(T: int) -> None:
     inputs, grad = random_inputs(4, 4 if T == 1 else 2, T, 257, 64, 64, B=2)
     inputs = [x.bfloat16() for x in inputs[:3]] + inputs[3:]
     first = by_triton(inputs, grad.bfloat16(), Plan())
@@ -357,7 +357,7 @@ def test_the_same_bits_every_time(T: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("T", [1, 8])
-def test_offsets_beyond_two_billion(T: int) -> None:
+def test_offsets_beyond_two_to_the_31(T: int) -> None:
     far = torch.empty(40_000, 65_536, dtype=torch.bfloat16)
     far[::5000, :32] = torch.randn(8, 32, dtype=torch.bfloat16)
     rows = far[None, None, ::5000]
@@ -426,11 +426,11 @@ forward.forward(q, k, v, w, Plan(), 0.0, None)
 """
 
 
-def test_triton_compiles_for_no_number_that_a_launch_passes() -> None:
-    """Every kernel launched from a process of its own, as on a GPU but for what compiles and runs.
+def test_triton_specialises_on_no_number_of_a_launch() -> None:
+    """Every kernel launched from a fresh process, as on a GPU, except for compiling and running.
 
-    Triton's own view of a kernel's parameters is there only where nothing is interpreted. A number
-    that it would compile for is named.
+    Triton's own description of a kernel's parameters exists only without the interpreter. A number
+    that it would specialise on is named.
     """
     done = subprocess.run(
         [sys.executable, "-c", FAKED],

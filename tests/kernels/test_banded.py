@@ -1,4 +1,4 @@
-"""Fixed windows by blocks, introduced to their twin: the reference under the same mask."""
+"""Fixed windows in blocks, compared with their twin, the reference under the same mask."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ def tensors(T: int, H: int, G: int, dtype: torch.dtype = torch.float32) -> list[
 def both_ways(
     q: Tensor, k: Tensor, v: Tensor, visible: heed.Visible
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Context and gradients by blocks, and by the reference in float64."""
+    """Context and gradients in blocks, and by the reference in float64."""
     pull = torch.randn(*q.shape[:3], v.shape[3])
 
     def outcome(q: Tensor, k: Tensor, v: Tensor, kernel: str) -> list[Tensor]:
@@ -54,7 +54,7 @@ def both_ways(
 
 @pytest.mark.parametrize(("T", "half", "H", "G"), SHAPES)
 @pytest.mark.parametrize("causal", [False, True])
-def test_agrees_with_the_reference(T: int, half: int, H: int, G: int, causal: bool) -> None:
+def test_it_agrees_with_the_reference(T: int, half: int, H: int, G: int, causal: bool) -> None:
     visible = heed.window(half) & heed.lengths([T, T // 3])
     ours, exact = both_ways(*tensors(T, H, G), visible & heed.causal() if causal else visible)
     for mine, theirs in zip(ours, exact, strict=True):
@@ -62,7 +62,7 @@ def test_agrees_with_the_reference(T: int, half: int, H: int, G: int, causal: bo
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_errs_no_more_than_its_own_rounding(dtype: torch.dtype) -> None:
+def test_half_precision_errs_no_more_than_its_rounding(dtype: torch.dtype) -> None:
     ours, exact = both_ways(*tensors(401, 2, 2, dtype), heed.window(7))
     eps = torch.finfo(dtype).eps
     for mine, theirs in zip(ours, exact, strict=True):
@@ -77,11 +77,11 @@ def test_rows_that_see_nothing_are_zero_and_padding_may_hold_nan() -> None:
     v[1, :, 100:] = torch.inf
     poisoned = heed.attend(q, k, v, visible=visible).context
     assert torch.equal(clean, poisoned)
-    assert clean[1, :, 103:].eq(0).all()  # more than 3 places past the end
+    assert clean[1, :, 103:].eq(0).all()  # more than 3 positions after the end
     assert clean[1, :, :103].ne(0).all()
 
 
-def test_inside_heads_by_name() -> None:
+def test_it_serves_heads_by_name() -> None:
     layer = heed.MultiHeadAttention(16, 4, mechanism="fixed-window", window=9)
     x = torch.randn(2, 400, 16)
     seen = layer(x)
@@ -100,7 +100,7 @@ def test_inside_heads_by_name() -> None:
         (heed.window(5) & ~heed.causal(), 300, 300, "no other mask"),
     ],
 )
-def test_says_why_not(visible: heed.Visible, T: int, S: int, words: str) -> None:
+def test_a_refusal_gives_its_reason(visible: heed.Visible, T: int, S: int, words: str) -> None:
     q, k = torch.randn(1, 1, T, 4), torch.randn(1, 1, S, 4)
     with heed.kernels.off("sdpa"):
         seen = heed.attend(q, k, k, visible=visible)

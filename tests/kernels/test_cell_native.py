@@ -1,4 +1,4 @@
-"""GRUs in C meet their twins, operation by operation in PyTorch: steps of a loop, whole rows."""
+"""GRUs in C, compared with their twins in PyTorch: steps of a loop, and whole rows."""
 
 import copy
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Learn = Callable[[list[Layer], Tensor, Tensor, Tensor], Tensor]
 
 @pytest.fixture(params=native.LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions of one kind of processor after another, as far as this one has them."""
+    """The functions of each instruction set that this processor supports."""
     if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
         pytest.skip(f"this processor is no {request.param}")
     for name in ("ahead", "back"):
@@ -32,14 +32,14 @@ def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def drawn(B: int, H: int, F: int) -> tuple[list[Layer], list[Tensor]]:
-    """Two layers; what goes in at every step, what is fed back, and the first state."""
+    """Two layers; the input of every step, what is fed back, and the first state."""
     layers = [Layer("gru", 5 + F, H) for _ in range(2)]
     given = [3 * torch.randn(T, B, 5), torch.randn(T, B, F + 2)[..., :F], torch.randn(B, H)]
     return layers, given
 
 
 def stepped(layers: list[Layer], x: Tensor, fed: Tensor, first: Tensor) -> Tensor:
-    """The states of a loop, each weighed differently."""
+    """The states of a loop, each with another weight in the loss."""
     loop, hidden, found = layers[0].loop(fed.shape[2]), (first,), []
     for t, part in enumerate(layers[0].project(x)):
         hidden = layers[0].step(part, hidden, loop, fed[t] if fed.shape[2] else None)
@@ -54,7 +54,7 @@ def in_rows(layers: list[Layer], x: Tensor, fed: Tensor, first: Tensor) -> Tenso
 
 
 def both_ways(go: Learn, layers: list[Layer], given: list[Tensor]) -> list[Tensor]:
-    """The states, and the gradients of all that learns."""
+    """The states, and the gradients of all inputs and parameters."""
     given = [x.detach().clone().requires_grad_() for x in given]
     states = go(layers, *given)
     learned = [*given, *(w for layer in layers for w in layer.parameters())]
@@ -65,7 +65,7 @@ def both_ways(go: Learn, layers: list[Layer], given: list[Tensor]) -> list[Tenso
 @pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("go", [stepped, in_rows])
 @pytest.mark.parametrize(("B", "H", "F"), SIZES)
-def test_a_gru_is_that_of_pytorch(B: int, H: int, F: int, go: Learn) -> None:
+def test_a_gru_equals_pytorchs(B: int, H: int, F: int, go: Learn) -> None:
     layers, given = drawn(B, H, F)
     wide = [copy.deepcopy(layer).double() for layer in layers]
     exact = both_ways(go, wide, [x.double() for x in given])
@@ -73,7 +73,7 @@ def test_a_gru_is_that_of_pytorch(B: int, H: int, F: int, go: Learn) -> None:
         torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=2e-5)
 
 
-def test_it_serves_what_it_can() -> None:
+def test_which_calls_are_served() -> None:
     x = torch.randn(3, 4)
     assert kernel.serves(x, torch.nn.Parameter(x))
     assert not kernel.serves(x, x.double())
@@ -82,7 +82,7 @@ def test_it_serves_what_it_can() -> None:
 
 
 def one_step(x: Tensor, h: Tensor) -> tuple[Tensor, kernel.Kept]:
-    """With weights of zero, so that the gates are what goes in."""
+    """With weights of zero, so that the gates are the input."""
     B, H = h.shape
     by = kernel.Panels.of(torch.zeros(1, 3 * H, H), torch.zeros(1, 3 * H))
     after = torch.full((1, 1, B, H), torch.nan)
@@ -90,12 +90,12 @@ def one_step(x: Tensor, h: Tensor) -> tuple[Tensor, kernel.Kept]:
     return after[0, 0], kept
 
 
-def test_gates_far_from_zero_are_shut_or_open() -> None:
+def test_gates_far_from_zero_saturate() -> None:
     after, kept = one_step(torch.tensor([[-1e4, 1e4, 1e4]]), torch.tensor([[0.25]]))
     assert (after.item(), kept.new.item()) == (0.25, 1)
 
 
-def test_what_is_no_number_stays_one() -> None:
+def test_nan_stays_nan() -> None:
     x = torch.zeros(2, 3 * 5)
     x[1] = torch.tensor(0x7FC001FF, dtype=torch.int32).view(torch.float32)  # one of the many NaNs
     after, kept = one_step(x, torch.zeros(2, 5))
@@ -104,9 +104,7 @@ def test_what_is_no_number_stays_one() -> None:
 
 
 @pytest.mark.parametrize("go", [stepped, in_rows])
-def test_the_same_bits_with_any_number_of_threads(
-    go: Learn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_threads_changes_no_bit(go: Learn, monkeypatch: pytest.MonkeyPatch) -> None:
     layers, given = drawn(70, 24, 3)
     found = []
     for threads in (1, 3):
@@ -115,14 +113,14 @@ def test_the_same_bits_with_any_number_of_threads(
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_a_row_alone_is_the_row_among_others() -> None:
+def test_a_row_alone_equals_the_row_in_a_batch() -> None:
     layers, (x, fed, first) = drawn(40, 16, 5)
     every = both_ways(stepped, layers, [x, fed, first])
     alone = both_ways(stepped, layers, [x[:, 37:38], fed[:, 37:38], first[37:38]])
     assert torch.equal(every[0][:, 37:38], alone[0])
 
 
-def test_other_numbers_than_the_weights_are_refused() -> None:
+def test_other_dtypes_than_the_weights_are_refused() -> None:
     layers, (x, fed, first) = drawn(3, 7, 5)
     with pytest.raises(Refused, match=r"float32 on cpu; .* float64"):
         stepped(layers, x, fed, first.double())

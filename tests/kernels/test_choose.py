@@ -1,4 +1,4 @@
-"""Which kernel serves a call, and the words that say why another does not."""
+"""Which kernel serves a call, and why others do not."""
 
 import pytest
 import torch
@@ -51,14 +51,14 @@ REASONS = {
 
 
 def server(name: str) -> str:
-    """Who serves what the fused dot product does not."""
+    """Which kernel serves what the fused dot product does not."""
     if name in ("additive", "concat", "concat-identity"):
         return "additive"
     return "scan" if name in scan.ALIGNS else "reference"
 
 
 @pytest.mark.parametrize("name", REASONS)
-def test_every_refusal_is_told_in_words(name: str) -> None:
+def test_every_refusal_gives_its_reason(name: str) -> None:
     answer = seen(name)
     assert answer.kernel == server(name)
     assert dict(answer.refusals)["sdpa"] == REASONS[name]
@@ -73,14 +73,14 @@ def test_every_kernel_that_did_not_serve_has_a_reason() -> None:
     assert answer.why == "; ".join(["served by reference", *parts])
 
 
-def test_mixed_tells_of_both_its_lanes() -> None:
+def test_mixed_reports_both_lanes() -> None:
     answer = seen("mixed")
     assert answer.kernel == "sdpa + reference"
     assert f"; sdpa: {REASONS['local-p']}" in answer.why
 
 
 @pytest.mark.parametrize("need", ["weight", "energy"])
-def test_what_was_asked_for_can_be_the_reason(need: str) -> None:
+def test_the_need_can_be_the_reason(need: str) -> None:
     reason = f"the {need} was asked for, and fused attention forms none"
     answer = seen("dot", need)
     assert answer.kernel == "reference"
@@ -95,7 +95,7 @@ def test_a_kernel_can_be_switched_off() -> None:
     assert seen("dot").kernel == "sdpa"
 
 
-def test_the_short_road_of_the_function_heeds_the_switch() -> None:
+def test_the_fast_path_of_the_function_obeys_the_switch() -> None:
     q = torch.randn(1, 1, 3, 4)
     for visible in (None, heed.causal()):
         assert heed.attend(q, q, q, visible=visible).why == "served by sdpa"
@@ -105,7 +105,7 @@ def test_the_short_road_of_the_function_heeds_the_switch() -> None:
         assert "; sdpa: it is switched off" in answer.why
 
 
-def test_off_nests() -> None:
+def test_off_can_be_nested() -> None:
     with heed.kernels.off("sdpa"):
         with heed.kernels.off("sdpa"), heed.kernels.off():
             assert not choose.is_on("sdpa")
@@ -120,17 +120,17 @@ def test_off_ends_after_an_exception() -> None:
     assert choose.is_on("sdpa")
 
 
-def test_off_of_nothing_switches_nothing_off() -> None:
+def test_off_without_names_switches_nothing_off() -> None:
     with heed.kernels.off():
         assert seen("dot").kernel == "sdpa"
 
 
-def test_off_takes_every_kernel() -> None:
+def test_off_accepts_every_kernel() -> None:
     with heed.kernels.off(*KERNELS):
         assert seen("dot").kernel == "reference"
     with heed.kernels.off(*NAMES):
         assert not any(map(choose.is_on, NAMES))
-        assert [name for name, _ in seen("dot").refusals] == list(KERNELS)  # no others attend
+        assert [name for name, _ in seen("dot").refusals] == list(KERNELS)  # these alone attend
 
 
 def test_an_unknown_kernel_gets_the_nearest_name() -> None:
@@ -143,7 +143,7 @@ def test_an_unknown_kernel_gets_the_nearest_name() -> None:
 
 
 class Net(nn.Module):
-    """An attention that tells which kernel served it."""
+    """An attention that reports which kernel served it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class Net(nn.Module):
         return answer
 
 
-def test_switching_off_reaches_a_compiled_model() -> None:
+def test_switching_off_affects_a_compiled_model() -> None:
     torch._dynamo.reset()
     net, x = Net(), torch.randn(2, 5, 4)
     fast = torch.compile(net, backend="aot_eager", fullgraph=True)

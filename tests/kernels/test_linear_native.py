@@ -1,4 +1,4 @@
-"""Linear maps of few rows in C meet their twins: `linear`, `log_softmax` and `topk` of PyTorch."""
+"""Linear maps of few rows in C, compared with `linear`, `log_softmax` and `topk` of PyTorch."""
 
 import gc
 import weakref
@@ -21,7 +21,7 @@ MANY = 11
 
 @pytest.fixture(params=native.LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The functions of one kind of processor after another, as far as this one has them."""
+    """The functions of each instruction set that this processor supports."""
     if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
         pytest.skip(f"this processor is no {request.param}")
     for name in ("pack", "mark", "forward", "likeliest"):
@@ -42,7 +42,7 @@ def wide(*tensors: Tensor | None) -> list[Tensor | None]:
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("M", "K", "N"), SHAPES)
-def test_a_product_is_that_of_pytorch(
+def test_a_product_equals_pytorchs(
     M: int, K: int, N: int, bias: bool, relu: bool, level: str
 ) -> None:
     x, w, b = numbers(M, K, N, bias)
@@ -58,7 +58,7 @@ def test_a_product_is_that_of_pytorch(
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("M", "K", "N"), [*SHAPES, (3, 3100, 19)])
-def test_weights_may_be_read_where_they_stand(
+def test_weights_may_be_read_without_packing(
     M: int, K: int, N: int, bias: bool, relu: bool, level: str
 ) -> None:
     x, w, b = numbers(M, K, N, bias)
@@ -71,7 +71,7 @@ def test_weights_may_be_read_where_they_stand(
     error = (found - exact).abs().max()
     few = 4 * torch.finfo(torch.float32).eps * exact.abs().max()
     assert error <= torch.maximum(2 * (plain - exact).abs().max(), few)
-    for m in range(M):  # the same bits alone and among others
+    for m in range(M):  # the same bits alone and in a batch
         assert torch.equal(kernel.forward(x[m : m + 1], packed, relu)[0], found[m])
     wanted = kernel.likeliest(x, kernel.pack(w, b), 3, 0, torch.tensor([N - 1]))
     told = kernel.likeliest(x, packed, 3, 0, torch.tensor([N - 1]))
@@ -79,14 +79,14 @@ def test_weights_may_be_read_where_they_stand(
     torch.testing.assert_close(told.log_prob, wanted.log_prob, rtol=1e-4, atol=1e-4)
 
 
-def test_rows_and_weights_may_stand_apart(level: str) -> None:
+def test_rows_and_weights_may_have_strides(level: str) -> None:
     x, w, b = torch.randn(9, 50)[::2, :40], torch.randn(30, 60)[:, 3:43], torch.randn(30)
     torch.testing.assert_close(kernel.forward(x, kernel.pack(w, b)), linear(x, w, b))
     first = kernel.pack(w, b, rows=20)
     torch.testing.assert_close(kernel.forward(x, first), linear(x, w[:20], b[:20]))
 
 
-def test_a_row_gives_the_same_bits_alone_and_among_others(level: str) -> None:
+def test_a_row_gives_the_same_bits_alone_and_in_a_batch(level: str) -> None:
     x, w, b = numbers(67, 300, 1500)
     packed, forbid = kernel.pack(w, b), torch.tensor([5])
     whole, best = kernel.forward(x, packed), kernel.likeliest(x, packed, MANY, 3, forbid)
@@ -105,7 +105,7 @@ def test_the_number_of_threads_changes_no_bit(level: str) -> None:
         torch.set_num_threads(count)
         best = kernel.likeliest(x, packed, MANY, 3, torch.tensor([]))
         found.append([kernel.forward(x, packed), *best])
-        assert kernel.pack(w, b).data is packed.data  # marked as before
+        assert kernel.pack(w, b).data is packed.data  # the hash is the same
     torch.set_num_threads(before)
     for other in found[1:]:
         assert all(map(torch.equal, found[0], other))
@@ -122,7 +122,7 @@ def expected(logits: Tensor, many: int, end: int, forbid: Tensor) -> tuple[Tenso
 
 
 @pytest.mark.parametrize(("M", "K", "N"), [(1, 16, 11), (2, 9, 33), (7, 40, 1279), (5, 8, 5003)])
-def test_the_likeliest_are_those_of_a_sort(M: int, K: int, N: int, level: str) -> None:
+def test_the_most_likely_are_those_of_a_sort(M: int, K: int, N: int, level: str) -> None:
     x, w, b = numbers(M, K, N)
     for forbid in (torch.tensor([], dtype=torch.int64), torch.tensor([0, 2, N - 1])):
         many = min(MANY, N - len(forbid))
@@ -134,7 +134,7 @@ def test_the_likeliest_are_those_of_a_sort(M: int, K: int, N: int, level: str) -
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_of_equals_the_lowest_ids_are_likeliest(threads: int, level: str) -> None:
+def test_among_equals_the_lowest_ids_win(threads: int, level: str) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     for N, values in ((40, 3), (3000, 3), (6000, 40), (6000, 1)):
@@ -146,7 +146,7 @@ def test_of_equals_the_lowest_ids_are_likeliest(threads: int, level: str) -> Non
     torch.set_num_threads(before)
 
 
-def test_what_cannot_be_written_has_no_chance(level: str) -> None:
+def test_forbidden_symbols_are_never_chosen(level: str) -> None:
     none = torch.tensor([], dtype=torch.int64)
     x, w, b = torch.randn(3, 4), torch.randn(2000, 4), torch.full((2000,), -torch.inf)
     b[[7, 1990]] = 0.0
@@ -173,11 +173,11 @@ def test_packed_weights_are_never_stale() -> None:
 
     agrees()
     first = kernel.pack(net.weight, net.bias)
-    assert kernel.pack(net.weight, net.bias).data is first.data  # nothing happened
+    assert kernel.pack(net.weight, net.bias).data is first.data  # nothing changed
     with torch.no_grad():
         net.weight[49, 69] += 1
     agrees()
-    net.weight.data[0, 0] -= 1  # which no version counter sees
+    net.weight.data[0, 0] -= 1  # no version counter sees this
     agrees()
     net.weight.data = torch.randn(50, 70)
     agrees()
@@ -200,16 +200,16 @@ CHANGES: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("inference", [True, False])
-def test_changes_with_a_pattern_are_noticed(change: str, inference: bool, level: str) -> None:
+def test_regular_changes_are_noticed(change: str, inference: bool, level: str) -> None:
     with torch.inference_mode(inference):
         weight, x = torch.randn(128, 128), torch.randn(2, 128)
         kernel.pack(weight)
-        CHANGES[change](weight.data)  # which no version counter sees
+        CHANGES[change](weight.data)  # no version counter sees this
         found = kernel.forward(x, kernel.pack(weight))
         torch.testing.assert_close(found, linear(x, weight), rtol=1e-4, atol=1e-4)
 
 
-def test_a_weight_that_lost_columns_is_packed_anew() -> None:
+def test_a_weight_that_lost_columns_is_packed_again() -> None:
     weight = nn.Parameter(torch.zeros(16, 64))
     kernel.pack(weight)
     weight.data = weight.data[:, :33]
@@ -217,7 +217,7 @@ def test_a_weight_that_lost_columns_is_packed_anew() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_the_default_dtype_is_of_no_concern(dtype: torch.dtype) -> None:
+def test_the_default_dtype_does_not_matter(dtype: torch.dtype) -> None:
     x, w, b = numbers(3, 40, 50)
     forbid = torch.tensor([5])
     wanted = linear(x, w, b), *kernel.likeliest(x, kernel.pack(w.clone(), b), 4, 3, forbid)
@@ -231,7 +231,7 @@ def test_the_default_dtype_is_of_no_concern(dtype: torch.dtype) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_packed_weights_go_with_their_weight() -> None:
+def test_packed_weights_die_with_their_weight() -> None:
     weight = torch.randn(20, 20)
     packed = weakref.ref(kernel.pack(weight).data)
     assert packed() is not None
@@ -240,7 +240,7 @@ def test_packed_weights_go_with_their_weight() -> None:
     assert packed() is None
 
 
-def test_packed_weights_stand_side_by_side_and_never_in_each_other() -> None:
+def test_packed_weights_never_overlap() -> None:
     """In slabs: what does not fit into the rest of one begins another."""
     sizes = (7, 16 * 2**10, 3 * 2**20, 2**20, 5 * 2**20)
     rooms = [kernel._room(size) for size in sizes]
@@ -251,7 +251,7 @@ def test_packed_weights_stand_side_by_side_and_never_in_each_other() -> None:
     assert not any(room.data_ptr() % 64 for room in rooms)
 
 
-def test_what_is_not_float32_on_the_cpu_is_refused() -> None:
+def test_only_float32_on_the_cpu_is_accepted() -> None:
     good = torch.randn(4, 4)
     assert kernel.refusal(good, None, nn.Parameter(good)) is None
     assert "float64" in str(kernel.refusal(good, good.double()))

@@ -1,4 +1,4 @@
-"""A linear map in a loop that learns: the same numbers and gradients as one that autograd sees."""
+"""A linear map in a training loop: the same numbers and gradients as by autograd."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ Step = Callable[..., Tensor]
 
 @pytest.fixture(params=[None, *native.LEVELS])
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the library, and the functions of one kind of processor after another."""
+    """Without the library, and with each instruction set that this processor supports."""
     if request.param is None:
         monkeypatch.setattr(steps.library, "reads", lambda *_: False)
         return
@@ -36,7 +36,7 @@ def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def drawn(B: int, N: int, widths: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
-    """A weight, and the parts of T steps, whose rows do not follow each other without a gap."""
+    """A weight, and the inputs of T steps, whose rows have gaps between them."""
     parts = [torch.randn(T, B, K + 3)[..., :K] for K in widths]
     return torch.randn(N, sum(widths)) * sum(widths) ** -0.5, parts
 
@@ -56,7 +56,7 @@ def in_steps(bends: bool, weight: Tensor) -> Step:
 
 
 def both_ways(made: Any, bends: bool, weight: Tensor, parts: list[Tensor]) -> list[Tensor]:
-    """Each step takes what the one before gave, if it fits; what comes of it, and all gradients."""
+    """Each step takes the result of the last one, if it fits; all results and gradients."""
     weight, *parts = (x.detach().clone().requires_grad_() for x in (weight, *parts))
     go, found = made(bends, weight), []
     for t in range(T):
@@ -68,14 +68,14 @@ def both_ways(made: Any, bends: bool, weight: Tensor, parts: list[Tensor]) -> li
 @pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("bends", [False, True])
 @pytest.mark.parametrize(("B", "N", "widths"), SIZES)
-def test_a_loop_is_that_of_pytorch(B: int, N: int, widths: tuple[int, ...], bends: bool) -> None:
+def test_a_loop_equals_pytorchs(B: int, N: int, widths: tuple[int, ...], bends: bool) -> None:
     weight, parts = drawn(B, N, widths)
     exact = both_ways(plain, bends, weight.double(), [x.double() for x in parts])
     for ours, theirs in zip(both_ways(in_steps, bends, weight, parts), exact, strict=True):
         torch.testing.assert_close(ours, theirs.float(), rtol=1e-4, atol=1e-4)
 
 
-def test_signs_may_be_left_to_whoever_reads() -> None:
+def test_tensors_with_lazy_negation_are_accepted() -> None:
     weight, parts = drawn(3, 4, (5, 6))
     x, z = (part[0] for part in parts)
     weight.requires_grad_()
@@ -87,12 +87,12 @@ def test_signs_may_be_left_to_whoever_reads() -> None:
     torch.testing.assert_close(got, want)
 
 
-def test_a_pass_that_ended_early_leaves_nothing_behind() -> None:
+def test_a_backward_pass_that_ended_early_leaves_nothing_behind() -> None:
     weight, (x, z) = drawn(3, 4, (5, 6))
     weight, x = weight.requires_grad_(), x.clone().requires_grad_()
     go = in_steps(True, weight)
     total = torch.stack([go(x[t], z[t]) for t in range(T)]).sin().sum()
-    torch.autograd.grad(total, x, retain_graph=True)  # the weight was not asked for
+    torch.autograd.grad(total, x, retain_graph=True)  # the weight's gradient was not asked for
     want = torch.autograd.grad(
         torch.stack([plain(True, weight)(x[t], z[t]) for t in range(T)]).sin().sum(), weight
     )
@@ -101,7 +101,7 @@ def test_a_pass_that_ended_early_leaves_nothing_behind() -> None:
         torch.testing.assert_close(got, want)
 
 
-def test_others_may_use_the_weight_too() -> None:
+def test_the_weight_may_have_other_uses() -> None:
     weight, (x,) = drawn(3, 4, (5,))
     weight.requires_grad_()
     total = in_steps(False, weight)(x[0]).sum() + weight.square().sum()
@@ -109,7 +109,7 @@ def test_others_may_use_the_weight_too() -> None:
     torch.testing.assert_close(got, x[0].sum(0).expand(4, 5) + 2 * weight.detach())
 
 
-def test_pytorch_serves_where_somebody_must_see_inside() -> None:
+def test_pytorch_serves_if_operations_must_be_visible() -> None:
     weight = torch.nn.Parameter(torch.zeros(2, 3))
     assert steps.mapping(weight) is not None
     assert steps.mapping(weight.detach()) is None
@@ -129,7 +129,7 @@ def test_second_derivatives_are_refused_and_never_dropped() -> None:
         torch.autograd.grad(total, weight, create_graph=True)
 
 
-def test_a_join_that_is_watched_is_called() -> None:
+def test_a_join_with_a_hook_is_called() -> None:
     join = Join(context=5, query=6, width=4)
     assert join.in_steps() is not None
     seen: list[Tensor] = []
@@ -141,7 +141,7 @@ def test_a_join_that_is_watched_is_called() -> None:
     assert join.in_steps() is None
 
 
-def test_a_join_in_steps_is_the_join() -> None:
+def test_a_join_in_steps_equals_the_join() -> None:
     join = Join(context=5, query=6, width=4)
     context, query = torch.randn(3, 5), torch.randn(3, 6)
     go = join.in_steps()
@@ -149,7 +149,7 @@ def test_a_join_in_steps_is_the_join() -> None:
     torch.testing.assert_close(go(context, query), join(context, query))
 
 
-def test_other_numbers_than_the_weights_are_refused() -> None:
+def test_other_dtypes_than_the_weights_are_refused() -> None:
     weight = torch.nn.Parameter(torch.randn(2, 3))
     go = in_steps(True, weight)
     with pytest.raises(Refused if native.missing() is None else RuntimeError):
@@ -163,7 +163,7 @@ def test_rows_that_do_not_fit_are_refused_and_never_read(shapes: Any) -> None:
         go(*(torch.ones(shape) for shape in shapes))
 
 
-def test_a_weight_that_learnt_meanwhile_is_taken_as_it_is() -> None:
+def test_a_weight_updated_within_the_loop_is_used_as_it_is() -> None:
     weight, x = torch.nn.Parameter(torch.randn(5, 7)), torch.randn(2, 7)
     go = in_steps(True, weight)
     go(x).sum().backward()
@@ -176,7 +176,7 @@ def test_a_weight_that_learnt_meanwhile_is_taken_as_it_is() -> None:
     torch.testing.assert_close(weight.grad, want)
 
 
-def test_parts_may_be_cut_elsewhere() -> None:
+def test_steps_may_split_the_columns_differently() -> None:
     weight, x = torch.randn(5, 7, requires_grad=True), torch.randn(2, 7)
     go, found = in_steps(True, weight), []
     for widths in ((3, 4), (5, 2), (7,)):

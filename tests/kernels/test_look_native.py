@@ -1,4 +1,4 @@
-"""One look in C meets its twin in heed/kernels/single.py, ahead and back."""
+"""One look in C, compared with its twin in heed/kernels/single.py, forward and backward."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ SIZES = [(0, 3, 4, 5), (1, 1, 1, 1), (3, 7, 33, 64), (5, 24, 64, 17), (70, 40, 1
 
 @pytest.fixture(params=native.LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions of one kind of processor after another, as far as this one has them."""
+    """The functions of each instruction set that this processor supports."""
     if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
         pytest.skip(f"this processor is no {request.param}")
     for name in ("ahead", "back"):
@@ -26,7 +26,7 @@ def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def drawn(N: int, S: int, D: int, R: int, scale: float = 1.0) -> list[Tensor]:
-    """Queries, keys, values and a gradient; keys and values of a projection that was cut in two."""
+    """Queries, keys, values and a gradient; keys and values are halves of one projection."""
     q, both, by = torch.randn(N, 1, D), torch.randn(N, S, D + R), torch.randn(N, 1, R)
     return [q * scale, both[..., :D], both[..., D:], by]
 
@@ -59,7 +59,7 @@ def test_the_twins_agree(size: tuple[int, ...], scale: float, hides: bool) -> No
         assert (x - z).abs().max() <= (2 if i < 2 else 3) * (y - z).abs().max() + floor
 
 
-def test_what_is_hidden_changes_no_bit() -> None:
+def test_hidden_keys_change_no_bit() -> None:
     q, k, v, by = drawn(6, 9, 20, 7)
     hidden = torch.arange(9) >= torch.tensor([9, 4, 0, 1, 8, 5])[:, None, None]
     want = found(q, k, v, by, hidden)
@@ -70,7 +70,7 @@ def test_what_is_hidden_changes_no_bit() -> None:
     assert not context[2].any()
 
 
-def test_what_is_no_number_stays_one() -> None:
+def test_nan_stays_nan() -> None:
     q, k, v, _ = drawn(2, 5, 8, 8)
     k[1, 3, 2] = torch.nan
     context, _ = kernel.ahead(q, k, v, None, 1.0)
@@ -78,15 +78,15 @@ def test_what_is_no_number_stays_one() -> None:
     assert context[0].isfinite().all()
 
 
-def test_it_serves_rows_that_stand_without_gaps_inside() -> None:
+def test_rows_must_be_contiguous() -> None:
     x = torch.randn(3, 4, 8)
     assert kernel.serves(x, x[..., 2:])
     assert not kernel.serves(x.mT)
     assert not kernel.serves(x.double())
-    assert not kernel.serves(torch._neg_view(x))  # whose signs are not those in memory
+    assert not kernel.serves(torch._neg_view(x))  # whose signs in memory are inverted
 
 
-def test_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     given, each = drawn(70, 24, 33, 40), []
     for threads in (1, 3):
         monkeypatch.setattr(native, "threads", lambda threads=threads: threads)
@@ -94,17 +94,17 @@ def test_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatc
     assert all(torch.equal(a, b) for a, b in zip(*each, strict=True))
 
 
-def test_a_query_that_is_no_number_reads_none_before_hidden_keys_too() -> None:
+def test_a_query_of_nan_gives_nan_beside_hidden_keys_too() -> None:
     q, k, v, _ = drawn(1, 5, 8, 8)
     hidden = (torch.arange(5) >= 3)[None, None]
     context, weight = kernel.ahead(torch.full_like(q, torch.nan), k, v, hidden, 1.0)
     assert context.isnan().all()
     assert weight[..., :3].isnan().all()
-    k[:, 2] = torch.nan  # the last that is seen
+    k[:, 2] = torch.nan  # the last visible key
     assert kernel.ahead(q, k, v, hidden, 1.0)[0].isnan().all()
 
 
-def test_a_mask_may_lie_in_memory_as_it_likes() -> None:
+def test_a_mask_may_have_any_layout() -> None:
     attend, keys = heed.Attention("dot", query=8, key=8), torch.randn(3, 5, 8, requires_grad=True)
     mask = (torch.rand(5, 3) > 0.4).t()
     mask[:, 0] = True

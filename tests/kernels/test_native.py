@@ -1,4 +1,4 @@
-"""The native library: found and loaded, or it says why not; and built without a word."""
+"""The native library: it is loaded or says why not, and compiles without warnings."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ needs_library = pytest.mark.skipif(not BUILT, reason=native.missing() or "")
 
 @pytest.fixture
 def another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the loader looks instead, as if nothing had been loaded before."""
+    """Another path for the loader, as if nothing had been loaded before."""
     path = tmp_path / "libheed.so"
     monkeypatch.setattr(native, "LIBRARY", path)
     native._loaded.cache_clear()
@@ -44,7 +44,7 @@ def inputs(B: int = 8, T: int = 40, S: int = 50, D: int = 32) -> tuple[Tensor, .
     return tuple(torch.randn(shape) for shape in shapes)
 
 
-def test_where_there_is_a_compiler_there_is_a_library() -> None:
+def test_with_a_compiler_there_is_a_library() -> None:
     assert BUILT or not shutil.which("cc")
 
 
@@ -61,13 +61,13 @@ def test_a_damaged_library_is_a_reason_too(another_library: Path) -> None:
 
 
 @needs_library
-def test_the_processor_has_a_level() -> None:
+def test_the_processor_has_an_instruction_set() -> None:
     assert native.level() in native.LEVELS
 
 
 @needs_library
 @pytest.mark.parametrize("function", ["forward", "backward", "prepare", "kept"])
-def test_every_function_is_there_for_every_level(function: str) -> None:
+def test_every_function_exists_for_every_instruction_set(function: str) -> None:
     library = ctypes.CDLL(str(native.LIBRARY))
     x86 = hasattr(library, "heed_additive_forward_avx2")
     for level in native.LEVELS if x86 else native.LEVELS[:1]:
@@ -89,7 +89,7 @@ def test_the_number_of_threads_changes_no_bit(threads: None) -> None:
 
 
 @needs_library
-def test_callers_do_not_disturb_each_other() -> None:
+def test_concurrent_callers_do_not_interfere() -> None:
     many = [inputs() for _ in range(8)]
     alone = [additive.forward(*each, Plan())[0] for each in many]
     with ThreadPoolExecutor(4) as pool:
@@ -119,20 +119,20 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @needs_library
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_does_not_wait_for_threads_it_has_not() -> None:
-    """As in the workers of a data loader: the threads stay with the parent."""
+def test_a_forked_process_does_not_wait_for_missing_threads() -> None:
+    """As in the workers of a data loader: the threads stay in the parent process."""
     done = subprocess.run([sys.executable, "-c", FORKED], timeout=60, cwd=ROOT)
     assert done.returncode == 0
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """The tree as far as a build needs it."""
+    """The files that a build needs."""
     pytest.importorskip("setuptools")
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "heed/kernels/additive").mkdir(parents=True)
-    for folder in (".", "additive"):  # one kernel stands for them all
+    for folder in (".", "additive"):  # one kernel stands for all
         for path in (ROOT / "heed/kernels" / folder).glob("*.[ch]"):
             shutil.copy(path, tmp_path / "heed/kernels" / folder)
     return tmp_path
@@ -150,7 +150,7 @@ def build(source: Path, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
-def test_it_is_built_beside_the_package_without_a_warning(source: Path) -> None:
+def test_it_compiles_beside_the_package_without_a_warning(source: Path) -> None:
     done = build(source, CFLAGS="-Werror")
     assert done.returncode == 0, done.stderr
     assert (source / "heed/kernels/libheed.so").exists(), done.stderr

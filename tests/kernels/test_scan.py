@@ -1,4 +1,4 @@
-"""The walks in one launch meet their twins, the loops of `heed.attention.moving`.
+"""The kernels of walks, compared with their twins, the loops of `heed.attention.moving`.
 
 Contract 5: the error against float64 is at most twice (gradients three times) that of the loop in
 the same dtype, or a few epsilons at that magnitude, whichever is larger.
@@ -25,7 +25,7 @@ SHAPES = ((1, 1), (1, 7), (3, 2), (5, 13), (9, 33), (3, 130))
 WALKS = ("monotonic", "hard", "forward", "agent", "forced")
 B, H = 3, 2
 
-# How many epsilons of the largest number are nothing to worry about.
+# How many epsilons of the largest number are tolerated.
 OUT, GRAD = 8, 24
 
 pytestmark = pytest.mark.skipif(library.missing() is not None, reason="no native library")
@@ -36,7 +36,7 @@ def everything(T: int, S: int) -> None:
 
 
 def padded(T: int, S: int) -> Tensor:
-    """One row is whole, one is half, one has nothing at all; the keys' axis alone is laid out."""
+    """One row is complete, one is half, one has no keys; only the keys' axis is not expanded."""
     return (torch.arange(S) < torch.tensor([S, (S + 1) // 2, 0])[:, None])[:, None, None]
 
 
@@ -53,7 +53,7 @@ def random(T: int, S: int) -> Tensor:
 
 
 def by_step(T: int, S: int) -> Tensor:
-    """Whole rows at a time: the keys' axis is not laid out."""
+    """Whole rows at a time: the keys' axis is expanded."""
     return (torch.rand(B, 1, T, 1) > 0.3).expand(B, 1, T, S)
 
 
@@ -64,7 +64,7 @@ CASES = list(itertools.product(WALKS, TABLES, SHAPES, (False, True), DTYPES))
 
 
 def walk_inputs(walk: str, table: str, T: int, S: int, given: bool) -> tuple[str, list[Any]]:
-    """The kind, and energies, visibility, where it stands, what is used, and the moves."""
+    """The kind, and energies, visibility, initial state, coverage, and moves."""
     ok = TABLES[table](T, S)
     ok = None if ok is None else ok.expand(B, H, T, S)
     energy = 2 * torch.randn(B, H, T, S, dtype=DOUBLE)
@@ -88,7 +88,7 @@ def learning(inputs: list[Any], dtype: torch.dtype) -> list[Any]:
 
 
 def with_gradients(f: Callable[..., Any], kind: str, inputs: list[Any]) -> list[Tensor]:
-    """The weights and the slot; and the gradients of all that can learn, also by the slot."""
+    """The weights and the final state; and the gradients of all inputs, the initial state too."""
     leaves = [x for x in inputs if x is not None and x.requires_grad]
     found = [x for x in f(kind, *inputs) if x.is_floating_point() and x.numel()]
     slopes = [torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x).sin() * 3 for x in found]
@@ -103,15 +103,15 @@ def outputs(kind: str) -> int:
 
 
 def assert_near(got: list[Tensor], plain: list[Tensor], exact: list[Tensor], n: int) -> None:
-    """Contract 5, of n outputs and then their gradients."""
+    """Contract 5, for n outputs and then their gradients."""
     assert len(got) == len(plain) == len(exact) > n
     for i, (x, y, z) in enumerate(zip(got, plain, exact, strict=True)):
         assert x.dtype == y.dtype
         assert x.isfinite().all()
         times, epsilons = (2, OUT) if i < n else (3, GRAD)
-        if x.dtype == DOUBLE:  # the loop is its own judge: rounding differs, that is all
+        if x.dtype == DOUBLE:  # the loop is the measure itself: only rounding differs
             epsilons *= 20
-        if n == 3:  # forced: the gradient divides by what is left unused, 1 - cov
+        if n == 3:  # forced: the gradient divides by the unused share, 1 - cov
             epsilons *= 4
         floor = epsilons * torch.finfo(x.dtype).eps * z.abs().max().clamp(min=1).item()
         allowed = max(times * (y.double() - z).abs().max().item(), floor)
@@ -141,7 +141,7 @@ def test_the_twins_agree(
 
 @pytest.mark.parametrize("level", library.LEVELS)
 @pytest.mark.parametrize("walk", WALKS)
-def test_every_kind_of_processor_agrees(
+def test_every_instruction_set_agrees(
     walk: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if library.LEVELS.index(level) > library.LEVELS.index(library.level()):
@@ -170,7 +170,7 @@ def test_the_gradient_is_the_derivative(walk: str, table: str) -> None:
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_any_layout_is_read(walk: str) -> None:
+def test_any_layout_is_accepted(walk: str) -> None:
     kind, inputs = walk_inputs(walk, "random", 4, 9, True)
     energy, ok, before, covered, move = inputs
     want = operator.scan(kind, *inputs)  # type: ignore[arg-type]
@@ -194,9 +194,7 @@ def test_any_layout_is_read(walk: str) -> None:
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("walk", WALKS)
-def test_poison_in_hidden_places_changes_no_bit(
-    walk: str, dtype: torch.dtype, poison: float
-) -> None:
+def test_nan_in_hidden_keys_changes_no_bit(walk: str, dtype: torch.dtype, poison: float) -> None:
     kind, inputs = walk_inputs(walk, "random", 5, 19, True)
     inputs = learning(inputs, dtype)
     bad = [inputs[0].detach().masked_fill(~inputs[1], poison).requires_grad_(), *inputs[1:]]
@@ -219,7 +217,7 @@ def test_extreme_energies(walk: str, size: float) -> None:
 
 
 @pytest.mark.parametrize("walk", ["forward", "forced"])
-def test_a_place_that_is_hardly_possible_does_not_become_impossible(walk: str) -> None:
+def test_a_very_unlikely_key_does_not_become_impossible(walk: str) -> None:
     """Weights below the smallest normal number count as that number, here and in the loop."""
     kind, inputs = walk_inputs(walk, "everything", 3, 4, False)
     energy = torch.zeros(1, 1, 3, 4)
@@ -235,7 +233,7 @@ def test_a_place_that_is_hardly_possible_does_not_become_impossible(walk: str) -
     assert got[0, 0, 2, 1:].sum() > 0.5
 
 
-def test_a_nan_that_is_seen_is_not_swallowed() -> None:
+def test_nan_in_a_visible_key_is_not_swallowed() -> None:
     for walk in ("monotonic", "forward", "forced"):
         kind, inputs = walk_inputs(walk, "everything", 2, 9, False)
         inputs[0][0, 0, 0, 0] = torch.nan
@@ -257,13 +255,13 @@ def made(walk: str, dtype: torch.dtype = DOUBLE) -> Any:
 
 
 def part_inputs(T: int, S: int, dtype: torch.dtype = DOUBLE) -> list[Tensor]:
-    """Energies, visibility, and the queries of width 4."""
+    """Energies, visibility, and queries of width 4."""
     energy = torch.randn(B, H, T, S, dtype=dtype, requires_grad=True)
     return [energy, random(T, S), torch.randn(B, H, T, 4, dtype=dtype, requires_grad=True)]
 
 
 def learnt(aligned: Any, leaves: list[Tensor]) -> list[Tensor]:
-    """Weights, slot, gradients."""
+    """Weights, final state, gradients."""
     slot = aligned.after if isinstance(aligned.after, tuple) else (aligned.after,)
     found = [x for x in (aligned.weight, *slot) if x.requires_grad]
     slopes = [torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x) for x in found]
@@ -275,7 +273,7 @@ def learnt(aligned: Any, leaves: list[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize("masked", [False, True], ids=["open", "masked"])
 @pytest.mark.parametrize("walk", [*WALKS, "mixture"])
-def test_the_parts_give_the_same_with_and_without(walk: str, masked: bool) -> None:
+def test_the_parts_give_the_same_with_and_without_the_kernel(walk: str, masked: bool) -> None:
     part = made(walk)
     energy, ok, query = part_inputs(5, 11)
     leaves = [energy, query, *part.parameters()]
@@ -287,7 +285,7 @@ def test_the_parts_give_the_same_with_and_without(walk: str, masked: bool) -> No
 
 
 @pytest.mark.parametrize("walk", [*WALKS, "mixture"])
-def test_any_cut_agrees_and_so_do_gradients_through_it(walk: str) -> None:
+def test_splitting_the_steps_agrees_with_gradients_through_the_state(walk: str) -> None:
     part = made(walk)
     energy, ok, query = part_inputs(7, 11)
     ok[:, :, 0, 0] = True
@@ -301,7 +299,7 @@ def test_any_cut_agrees_and_so_do_gradients_through_it(walk: str) -> None:
             torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
 
 
-def test_a_slot_of_another_width_or_from_one_row_is_taken() -> None:
+def test_a_state_of_another_width_or_of_one_row_is_accepted() -> None:
     part = made("agent")
     energy, ok, query = part_inputs(3, 8)
     slot = torch.rand(1, H, 5)
@@ -312,7 +310,7 @@ def test_a_slot_of_another_width_or_from_one_row_is_taken() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(scan.ALIGNS))
-def test_the_record_tells_who_aligned(name: str) -> None:
+def test_the_record_names_the_kernel_that_aligned(name: str) -> None:
     attend, x = heed.Attention(name, query=4), torch.randn(2, 5, 4)
     seen = attend(x, x, need="weight")
     assert seen.kernel == "scan"
@@ -328,7 +326,7 @@ def test_the_record_tells_who_aligned(name: str) -> None:
 
 @pytest.fixture
 def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel must not be asked."""
+    """The kernel must not be called."""
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the kernel was asked")
@@ -338,7 +336,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Mine(moving.Forward):
-    """A walk that lingers."""
+    """A walk that halves its moves."""
 
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
@@ -348,7 +346,7 @@ class Mine(moving.Forward):
 
 
 @pytest.mark.usefixtures("untouched")
-def test_a_walk_of_ones_own_steps_by_itself() -> None:
+def test_a_walk_of_your_own_uses_its_own_loop() -> None:
     energy, ok, query = part_inputs(3, 5)
     assert Mine(query=4)(energy, ok, None, query).weight.isfinite().all()
     assert scan.refusal_of(Mine.name, DOUBLE, energy.device) == f"it does not know {Mine.name}"
@@ -357,7 +355,7 @@ def test_a_walk_of_ones_own_steps_by_itself() -> None:
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("walk", [*WALKS, "mixture"])
-def test_transforms_go_through_the_loop(walk: str) -> None:
+def test_transforms_use_the_loop(walk: str) -> None:
     part = made(walk)
     energy, ok, query = (x.detach() for x in part_inputs(3, 5))
 
@@ -373,7 +371,7 @@ def test_transforms_go_through_the_loop(walk: str) -> None:
 
 @pytest.mark.usefixtures("untouched")
 @pytest.mark.parametrize("walk", [*WALKS, "mixture"])
-def test_half_energies_go_through_the_loop(walk: str) -> None:
+def test_half_precision_energies_use_the_loop(walk: str) -> None:
     part = made(walk, torch.bfloat16)
     energy, ok, query = part_inputs(3, 5, torch.bfloat16)
     assert part(energy, ok, None, query).weight.dtype == torch.bfloat16
@@ -382,7 +380,7 @@ def test_half_energies_go_through_the_loop(walk: str) -> None:
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_the_operators_keep_their_promises(walk: str) -> None:
+def test_the_operators_pass_opcheck(walk: str) -> None:
     kind, inputs = walk_inputs(walk, "random", 3, 5, True)
     leaves = learning(inputs, torch.float32)
     torch.library.opcheck(torch.ops.heed.scan, (kind, *leaves))
@@ -431,7 +429,7 @@ def test_exports_as_one_operator(walk: str) -> None:
     torch.testing.assert_close(program.module()(*inputs), module(*inputs))
     names = [str(node.target) for node in program.graph.nodes]
     assert any(name.startswith("heed.") for name in names)
-    assert len(names) < 50  # and not a loop over T
+    assert len(names) < 50  # not a loop over T
 
 
 def test_threads_and_repeats_change_no_bit() -> None:
@@ -487,7 +485,7 @@ def test_the_gradient_of_a_mixture_is_its_derivative() -> None:
     assert gradgradcheck(lambda *x: operator.mixture(*x, ok, 7), leaves, fast_mode=True)
 
 
-def test_mixtures_keep_their_promises() -> None:
+def test_the_operators_of_mixtures_pass_opcheck() -> None:
     leaves = [x.requires_grad_() for x in windows(2, 3, torch.float32)]
     torch.library.opcheck(torch.ops.heed.mixture, (*leaves, random(3, 7), 7))
     flat = [x.detach() for x in leaves]
@@ -497,7 +495,7 @@ def test_mixtures_keep_their_promises() -> None:
 
 @pytest.mark.parametrize("centre", [-1e30, -1e6, 1e6, 1e30])
 @pytest.mark.parametrize("sharpness", [0.0, 1e-38, 1.0, 3e6])
-def test_windows_far_away_or_of_any_width_are_finite(centre: float, sharpness: float) -> None:
+def test_windows_of_any_centre_and_width_are_finite(centre: float, sharpness: float) -> None:
     parts = [torch.full((1, 1, 1, 1), x) for x in (2.0, sharpness, centre)]
     weight = operator.mixture(*parts, None, 5)
     torch.testing.assert_close(weight, moving._twin_mixture(*parts, None, 5))

@@ -1,6 +1,6 @@
-"""The walks' Triton kernels meet their twins: by the interpreter where there is no GPU.
+"""The Triton kernels of walks, compared with their twins; in the interpreter without a GPU.
 
-The interpreter is slow, so that lengths are short and tiles narrow, which makes rows of several.
+The interpreter is slow, so lengths are small, and tiles so narrow that rows have several.
 """
 
 import itertools
@@ -24,7 +24,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SHORT = ((1, 1, 128), (2, 7, 128), (3, 33, 16), (2, 65, 32))
 """T and S, and how many keys are taken at a time."""
 
-# How many epsilons of the largest number are nothing to worry about.
+# How many epsilons of the largest number are tolerated.
 OUT, GRAD = 16, 64
 
 
@@ -33,7 +33,7 @@ Tile = Callable[[int], None]
 
 @pytest.fixture
 def tile(monkeypatch: pytest.MonkeyPatch) -> Tile:
-    """Say how many keys are taken at a time."""
+    """Set how many keys are taken at a time."""
 
     def take(width: int) -> None:
         for module in (forward, backward):
@@ -44,7 +44,7 @@ def tile(monkeypatch: pytest.MonkeyPatch) -> Tile:
 
 
 def inputs(walk: str, B: int, T: int, S: int, masked: bool, given: bool) -> tuple[str, list[Any]]:
-    """The kind; energies, visibility, where it stands, what is used, the moves.    H = 1"""
+    """The kind; energies, visibility, initial state, coverage, moves.    H = 1"""
     energy = 2 * torch.randn(B, 1, T, S, device=DEVICE)
     ok = torch.rand(B, 1, T, S, device=DEVICE) > 0.4 if masked else None
     if ok is not None:
@@ -61,7 +61,7 @@ def inputs(walk: str, B: int, T: int, S: int, masked: bool, given: bool) -> tupl
 
 
 def by_twin(kind: str, given: list[Any], dtype: torch.dtype) -> list[Tensor]:
-    """Weights and slot, then the gradients of whatever learns."""
+    """Weights and final state, then the gradients of all inputs."""
     given = [
         x if x is None or x.dtype == torch.bool else x.to(dtype).requires_grad_() for x in given
     ]
@@ -73,7 +73,7 @@ def by_twin(kind: str, given: list[Any], dtype: torch.dtype) -> list[Tensor]:
 
 
 def by_kernel(kind: str, given: list[Any]) -> list[Tensor]:
-    """The same from the launchers."""
+    """The same by the launchers."""
     weight, last, used, stand = forward.walk(kind, *given)
     d_used = slope(used) if used.numel() else None
     grads = backward.walk(kind, *given, weight, stand, slope(weight), slope(last), d_used)
@@ -87,7 +87,7 @@ def slope(x: Tensor) -> Tensor:
 
 
 def moved(kind: str, given: list[Any], exact: list[Tensor]) -> list[float]:
-    """How far a last bit of the inputs moves each of the exact answers."""
+    """How far a last bit of the inputs moves each of the exact results."""
     most = [0.0] * len(exact)
     for _ in range(4):
         near = [
@@ -110,11 +110,11 @@ def assert_near(
     n: int,
     bits: list[float] | None = None,
 ) -> None:
-    """Contract 5, of n outputs and then their gradients.
+    """Contract 5, for n outputs and then their gradients.
 
-    bits  of forced: what is left of a place, 1 - cov, cancels, so that its error is a last bit over
-          little, and of two computations either can be the lucky one; a last bit of the inputs
-          moves the exact answers by so much
+    bits  for forced: 1 - cov cancels, so its error is a last bit divided by a small number, and
+    either of two computations can be the better one; this is how far a last bit of the inputs moves
+    the exact results
     """
     forced, bits = bits is not None, bits or [0.0] * len(got)
     for i, (x, y, z) in enumerate(zip(got, plain, exact, strict=True)):
@@ -152,7 +152,7 @@ def test_the_twins_agree(
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_poison_in_hidden_places_changes_no_bit(walk: str, tile: Tile) -> None:
+def test_nan_in_hidden_keys_changes_no_bit(walk: str, tile: Tile) -> None:
     tile(16)
     kind, asked = inputs(walk, 1, 2, 21, True, True)
     bad = [asked[0].masked_fill(~asked[1], torch.nan), *asked[1:]]
@@ -161,7 +161,7 @@ def test_poison_in_hidden_places_changes_no_bit(walk: str, tile: Tile) -> None:
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_any_layout_is_read(walk: str, tile: Tile) -> None:
+def test_any_layout_is_accepted(walk: str, tile: Tile) -> None:
     tile(16)
     kind, asked = inputs(walk, 2, 2, 18, True, True)
     turned = [x if x is None else x.mT.contiguous().mT for x in asked]
@@ -199,7 +199,9 @@ LONG = list(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("walk", "S", "B", "masked", "given"), LONG)
-def test_the_twins_agree_at_length(walk: str, S: int, B: int, masked: bool, given: bool) -> None:
+def test_the_twins_agree_at_full_length(
+    walk: str, S: int, B: int, masked: bool, given: bool
+) -> None:
     for T in (1, 5, 12):
         check(walk, B, T, S, masked, given)
 
@@ -216,7 +218,7 @@ def test_repeats_give_equal_bits(walk: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("walk", ["monotonic", "agent", "forced"])
-def test_offsets_beyond_what_32_bits_hold(walk: str) -> None:
+def test_offsets_beyond_32_bits(walk: str) -> None:
     kind, asked = inputs(walk, 2, 2, 32768, False, True)
     B = 2**31 // (2 * 32768) + 100
     many = [
@@ -255,6 +257,6 @@ def test_the_parts_are_served_on_a_gpu(walk: str) -> None:
         weight = f(energy.to(dtype), ok, None, query.to(dtype)).weight
         return torch.autograd.grad(weight.square().sum(), energy)[0]
 
-    slow = learnt(part, DOUBLE)  # in float64 it steps by itself
+    slow = learnt(part, DOUBLE)  # in float64 it uses its own loop
     for fast in (part, torch.compile(part, fullgraph=True)):
         torch.testing.assert_close(learnt(fast, torch.float32), slow, rtol=1e-4, atol=1e-5)

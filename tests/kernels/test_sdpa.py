@@ -1,4 +1,4 @@
-"""The fused kernel meets its twin, the reference: outputs and gradients against float64.
+"""The fused kernel, compared with its twin, the reference: outputs and gradients against float64.
 
 Contract 5: the error is at most twice (gradients three times) that of plain PyTorch in the same
 dtype with a float32 softmax, or a few epsilons at that magnitude, whichever is larger.
@@ -25,7 +25,7 @@ SHAPES = ((1, 1), (1, 7), (3, 3), (5, 13), (13, 13), (13, 5), (17, 33))
 HEADS = ((1, 1), (4, 2), (3, 1))
 B, D, R = 3, 5, 6
 
-# How many epsilons of the largest number are nothing to worry about.
+# How many epsilons of the largest number are tolerated.
 OUT, GRAD = 4, 12
 
 Table = Callable[[int, int, int], tuple[Visible | Tensor | None, Tensor]]
@@ -47,7 +47,7 @@ def causal(H: int, T: int, S: int) -> tuple[Visible, Tensor]:
 
 
 def padded(H: int, T: int, S: int) -> tuple[Visible, Tensor]:
-    """One row is whole, one is half, one has nothing at all."""
+    """One row is complete, one is half, one has no keys."""
     count = torch.tensor([S, (S + 1) // 2, 0])
     return heed.lengths(count), (torch.arange(S) < count[:, None])[:, None, None].expand(B, H, T, S)
 
@@ -58,7 +58,7 @@ def near(H: int, T: int, S: int) -> tuple[Visible, Tensor]:
 
 
 def random(H: int, T: int, S: int) -> tuple[Tensor, Tensor]:
-    """A mask per row and query, some queries of which see nothing."""
+    """A mask per row and query; some queries see nothing."""
     table = torch.rand(B, T, S) > 0.5
     table[0, 0] = False
     table[1, -1] = False
@@ -73,7 +73,7 @@ def random_per_head(H: int, T: int, S: int) -> tuple[Tensor, Tensor]:
 
 def packed(H: int, T: int, S: int) -> tuple[Visible, Tensor]:
     ids = torch.randint(3, (B, S)).sort(-1).values
-    queries = torch.randint(4, (B, T)).sort(-1).values  # a text 3 has queries, but no keys
+    queries = torch.randint(4, (B, T)).sort(-1).values  # text 3 has queries but no keys
     return Visible.packed(ids, queries), (queries[:, :, None] == ids[:, None])[:, None].expand(
         B, H, T, S
     )
@@ -111,7 +111,7 @@ def test_there_are_enough_cases() -> None:
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, ok: Tensor) -> Tensor:
-    """What one would write by hand: everything in the input's dtype, the softmax in float32."""
+    """The plain computation: everything in the input's dtype, the softmax in float32."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     energy = (q @ k.mT * D**-0.5).to(torch.promote_types(q.dtype, torch.float32))
     sighted = ok.any(-1, keepdim=True)
@@ -129,7 +129,7 @@ def with_gradients(
 
 
 def assert_near(got: list[Tensor], plain: list[Tensor], exact: list[Tensor]) -> None:
-    """Contract 5, of an output and then its gradients."""
+    """Contract 5, for an output and then its gradients."""
     for i, (x, y, z) in enumerate(zip(got, plain, exact, strict=True)):
         assert x.dtype == y.dtype
         assert torch.isfinite(x).all()
@@ -162,14 +162,14 @@ def test_the_twins_agree(
                 lambda q, k, v: heed.attend(q, k, v, visible=visible).context, inputs, loss
             )
         assert_near(got, by_hand, exact)
-        assert not got[0][hidden].any()  # exactly zero, and so is what they are answerable for
+        assert not got[0][hidden].any()  # exactly zero, and so are its gradients
         assert not got[1][hidden].any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf, -torch.inf])
-def test_poison_in_padding_changes_no_bit(
+def test_nan_in_padding_changes_no_bit(
     shape: tuple[int, int], dtype: torch.dtype, poison: float
 ) -> None:
     T, S = shape
@@ -192,7 +192,7 @@ def test_poison_in_padding_changes_no_bit(
 def biased(
     name: str, dtype: torch.dtype, H: int, visible: Visible | Tensor | None = None
 ) -> Callable[[Tensor, Tensor, Tensor], heed.Attended]:
-    """Attention whose energies have something added to them."""
+    """Attention with something added to its energies."""
     window = {"window": 1, "block": 3} if name == "expanded-window" else {}
     mechanism = build("scaled-dot" if name == "alibi" else name, query=D, key=D, value=R, **window)
     position = ALiBi(heads=H).to(dtype) if name == "alibi" else None
@@ -242,7 +242,7 @@ def test_a_bias_over_long_distances_is_not_rounded(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("table", ["everything", "causal_and_padded"])
-def test_the_bias_is_handed_on_in_full_precision(
+def test_the_bias_is_passed_on_in_full_precision(
     table: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounded to bfloat16, log 3 would be off by a quarter of a percent."""
@@ -263,8 +263,8 @@ def test_the_bias_is_handed_on_in_full_precision(
 
 @pytest.mark.parametrize("origin", [-2, -1, 0, 1, 3])
 @pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 4), (4, 4), (3, 4)])
-def test_queries_that_do_not_stand_at_the_end(T: int, S: int, origin: int) -> None:
-    """As many queries as keys, but elsewhere: the square mask of PyTorch would be wrong."""
+def test_queries_not_at_the_end_of_the_keys(T: int, S: int, origin: int) -> None:
+    """As many queries as keys, but elsewhere: PyTorch's square causal mask would be wrong."""
     q, k, v = random_inputs(2, 2, T, S, DOUBLE)
     for state in (heed.State(0, origin), heed.State(2, origin - 2)):
         table = torch.arange(S) <= torch.arange(T)[:, None] + origin
@@ -280,7 +280,7 @@ def test_queries_that_do_not_stand_at_the_end(T: int, S: int, origin: int) -> No
 @pytest.mark.parametrize("T", [1, 2, 5, 6, 7])
 @pytest.mark.parametrize("zero", [True, False])
 def test_sinks_are_seen_under_every_mask(T: int, zero: bool) -> None:
-    """A causal mask is square only without them, and not where they make up for missing keys."""
+    """A causal mask is square only without them, and not where they compensate for missing keys."""
     attend = heed.MultiHeadAttention(8, 2, add_bias_kv=True, add_zero_attn=zero).double().eval()
     x, query = torch.randn(3, 5, 8, dtype=DOUBLE), torch.randn(3, T, 8, dtype=DOUBLE)
     memory = attend.remember(x)
@@ -320,17 +320,17 @@ def test_dropout_is_right_on_average(p: float, on: bool) -> None:
         seen = attend(many[0], attend.remember(*many[1:]))
     still = attend.eval()(q, attend.remember(k, v), need="weight")
     assert seen.kernel == ("sdpa" if on else "reference")
-    # Each term a v is kept with chance 1 - p and counts 1 / (1 - p): its variance is known.
+    # Each term a v is kept with probability 1 - p and scaled by 1 / (1 - p): its variance is known.
     squares = still.weight[0, 0].square() @ v[0].square()
     spread = (squares * p / (1 - p) / draws).sqrt()
     away = (seen.context.mean(0) - still.context[0]).abs()
     assert (away <= 5 * spread).all()
-    assert seen.context.std(0).min() > 0  # and it did drop something
+    assert seen.context.std(0).min() > 0  # something was dropped
 
 
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.parametrize("p", [0.999, 1.0])
-def test_dropping_nearly_all_leaves_numbers(p: float, on: bool) -> None:
+def test_dropping_nearly_all_weights_gives_finite_numbers(p: float, on: bool) -> None:
     attend, x = dropping(p), torch.randn(2, 3, D, requires_grad=True)
     memory = attend.remember(x, torch.randn(2, 3, R))
     with nullcontext() if on else off():
@@ -342,7 +342,7 @@ def test_dropping_nearly_all_leaves_numbers(p: float, on: bool) -> None:
         assert not seen.context.any()
 
 
-def test_the_weights_reported_are_those_before_dropout() -> None:
+def test_the_reported_weights_are_those_before_dropout() -> None:
     attend, x = dropping(0.5), torch.randn(2, 7, D)
     memory = attend.remember(x, torch.randn(2, 7, R))
     seen = attend(x, memory, need="weight")
@@ -351,7 +351,7 @@ def test_the_weights_reported_are_those_before_dropout() -> None:
     assert not torch.allclose(seen.context, still.context)
 
 
-def test_nothing_drops_out_in_evaluation() -> None:
+def test_evaluation_drops_nothing() -> None:
     attend, x = dropping(0.9).eval(), torch.randn(2, 7, D)
     memory = attend.remember(x, torch.randn(2, 7, R))
     assert torch.equal(attend(x, memory).context, attend(x, memory).context)
@@ -368,7 +368,7 @@ def test_a_hidden_row_stays_zero_under_dropout() -> None:
 
 
 @pytest.mark.parametrize("groups", [4, 2])
-def test_it_compiles_for_sizes_that_are_not_known(groups: int) -> None:
+def test_it_compiles_for_unknown_sizes(groups: int) -> None:
     torch._dynamo.reset()
     mechanism = build("scaled-dot", query=8, key=8, value=8)
 

@@ -1,4 +1,4 @@
-"""The kernel `single`: one query at a time, beside the reference."""
+"""The kernel `single`, one query at a time, compared with the reference."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def call(q: Tensor, k: Tensor, v: Tensor, visible: Any = None, **changes: Any) -
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, visible: Keys | None) -> Tensor:
-    """All T queries at once, as the definition has it."""
+    """All T queries at once, by the definition."""
     energy = q @ k.mT * 0.7
     if visible is None:
         return energy.softmax(-1) @ v
@@ -66,7 +66,7 @@ def stepped(q: Tensor, k: Tensor, v: Tensor, visible: Keys | None) -> Tensor:
 @pytest.mark.parametrize("hide", [False, True])
 @pytest.mark.parametrize("H", [1, 2])
 @pytest.mark.parametrize("gathered", [False, True])
-def test_steps_are_the_reference_with_its_gradients(H: int, hide: bool, gathered: bool) -> None:
+def test_steps_equal_the_reference_with_gradients(H: int, hide: bool, gathered: bool) -> None:
     q, k, v = drawn(H)
     want = reference(q, k, v, table(hide))
     held = gathering(k, v) if gathered else (k, v)
@@ -82,7 +82,7 @@ def test_steps_are_the_reference_with_its_gradients(H: int, hide: bool, gathered
 
 
 @pytest.mark.parametrize("gathered", [False, True])
-def test_a_row_that_sees_nothing_is_zero_and_learns_nothing(gathered: bool) -> None:
+def test_a_row_that_sees_nothing_is_zero_with_zero_gradients(gathered: bool) -> None:
     q, k, v = drawn(1, torch.float32)
     got = stepped(q, *(gathering(k, v) if gathered else (k, v)), table(True))
     got.square().sum().backward()
@@ -90,18 +90,18 @@ def test_a_row_that_sees_nothing_is_zero_and_learns_nothing(gathered: bool) -> N
     assert all((x.grad[1] == 0).all() and x.grad.isfinite().all() for x in (q, k, v))
 
 
-def test_a_pass_that_ended_early_leaves_nothing_behind() -> None:
+def test_a_backward_pass_that_ended_early_leaves_nothing_behind() -> None:
     q, k, v = drawn(1)
     total = stepped(q, *gathering(k, v), None).sin().sum()
     want = torch.autograd.grad(reference(q, k, v, None).sin().sum(), (q, k, v))
-    torch.autograd.grad(total, q, retain_graph=True)  # the memory was not asked for
+    torch.autograd.grad(total, q, retain_graph=True)  # the gradient of the memory was not asked for
     for _ in range(2):
         got = torch.autograd.grad(total, (q, k, v), retain_graph=True)
         for one, two in zip(got, want, strict=True):
             torch.testing.assert_close(one, two)
 
 
-def test_others_may_use_a_gathered_memory_too() -> None:
+def test_a_gathered_memory_may_have_other_uses() -> None:
     q, k, v = drawn(1)
     held = gathering(k, v)
     total = stepped(q, *held, None).sum() + (held[0].sum(-1) * held[1].sum(-1)).sum()
@@ -125,7 +125,7 @@ def test_others_may_use_a_gathered_memory_too() -> None:
         ({"visible": Keys(torch.ones(B, S) > 0), "clean": False}, "no other mask"),
     ],
 )
-def test_it_says_what_it_cannot_do(changes: dict[str, Any], reason: str) -> None:
+def test_a_refusal_gives_its_reason(changes: dict[str, Any], reason: str) -> None:
     q, k, v = drawn(1)
     assert "a loop that learns" in (single.refusal(call(q[:, :, :1], k, v)) or "")
     k, v = gathering(k, v)
@@ -139,7 +139,7 @@ def test_it_says_what_it_cannot_do(changes: dict[str, Any], reason: str) -> None
 
 
 @pytest.mark.parametrize("name", ["general", "scaled-dot", "additive", "local-p/general"])
-def test_asking_again_is_attending_again(name: str) -> None:
+def test_asking_a_memory_again_equals_attending_again(name: str) -> None:
     torch.manual_seed(0)
     attend = heed.Attention(name, query=4, key=4).double()
     query = torch.randn(B, T, 4).double().requires_grad_()
@@ -163,7 +163,7 @@ def test_asking_again_is_attending_again(name: str) -> None:
         torch.testing.assert_close(one, two)
 
 
-def test_whoever_watches_sees_every_call() -> None:
+def test_hooks_see_every_call() -> None:
     attend = heed.Attention("general", query=4, key=4)
     memory, state = attend.remember(torch.randn(B, S, 4)), heed.State()
     with heed.watch(attend, need="context") as seen:
@@ -175,7 +175,7 @@ def test_whoever_watches_sees_every_call() -> None:
 
 @pytest.mark.parametrize("learns", [False, True])
 @pytest.mark.parametrize("name", ["general", "additive"])
-def test_whoever_comes_later_sees_every_call_from_then_on(name: str, learns: bool) -> None:
+def test_hooks_added_later_see_every_later_call(name: str, learns: bool) -> None:
     attend, query = heed.Attention(name, query=4, key=4), torch.randn(B, 1, 4)
     keys = torch.randn(B, S, 4, requires_grad=True)
     with torch.set_grad_enabled(learns):
@@ -189,7 +189,7 @@ def test_whoever_comes_later_sees_every_call_from_then_on(name: str, learns: boo
         assert state.step == T + 2
 
 
-def test_an_attention_of_ones_own_is_called_every_time() -> None:
+def test_an_attention_of_your_own_is_called_every_time() -> None:
     class Twice(heed.Attention):
         def forward(self, *given: Any, **more: Any) -> heed.Attended:
             seen = super().forward(*given, **more)
@@ -201,7 +201,7 @@ def test_an_attention_of_ones_own_is_called_every_time() -> None:
     torch.testing.assert_close(again, first)
 
 
-def test_other_rows_and_other_shapes_are_asked_anew() -> None:
+def test_other_rows_and_shapes_are_checked_again() -> None:
     attend = heed.Attention("general", query=4, key=4)
     keys, query = torch.randn(B, S, 4), torch.randn(B, 1, 4)
     ask = Asking(attend, attend.remember(keys))
@@ -222,7 +222,7 @@ def test_second_derivatives_are_refused_and_never_dropped(gathered: bool) -> Non
 
 
 @pytest.mark.parametrize("gathered", [False, True])
-def test_many_gradients_at_once_are_refused(gathered: bool) -> None:
+def test_batched_gradients_are_refused(gathered: bool) -> None:
     q, k, v = drawn(1)
     total = stepped(q, *(gathering(k, v) if gathered else (k, v)), None).sin().sum((0, 2, 3))
     with pytest.raises(Refused, match="one gradient at a time"):
@@ -230,7 +230,7 @@ def test_many_gradients_at_once_are_refused(gathered: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["general", "scaled-dot", "additive"])
-def test_switched_off_a_loop_has_second_derivatives(name: str) -> None:
+def test_with_the_kernel_off_a_loop_has_second_derivatives(name: str) -> None:
     torch.manual_seed(0)
     attend = heed.Attention(name, query=4, key=4).double()
     query = torch.randn(1, 2, 4).double().requires_grad_()
@@ -248,7 +248,7 @@ def test_switched_off_a_loop_has_second_derivatives(name: str) -> None:
         assert torch.autograd.gradgradcheck(loop, (query, keys))
 
 
-def test_others_have_second_derivatives_of_a_gathered_memory() -> None:
+def test_other_uses_of_a_gathered_memory_have_second_derivatives() -> None:
     _, k, v = drawn(1)
     held = gathering(k, v)
     (grad,) = torch.autograd.grad(held[0].pow(3).sum(), k, create_graph=True)
@@ -257,7 +257,7 @@ def test_others_have_second_derivatives_of_a_gathered_memory() -> None:
 
 
 @pytest.mark.parametrize("gathered", [False, True])
-def test_going_back_under_autocast_changes_nothing(gathered: bool) -> None:
+def test_a_backward_pass_under_autocast_changes_nothing(gathered: bool) -> None:
     q, k, v = drawn(1, torch.float32)
     total = stepped(q, *(gathering(k, v) if gathered else (k, v)), None).sin().sum()
     want = torch.autograd.grad(total, (q, k, v), retain_graph=True)
@@ -268,7 +268,7 @@ def test_going_back_under_autocast_changes_nothing(gathered: bool) -> None:
 
 
 @pytest.mark.parametrize("gathered", [False, True])
-def test_a_batch_of_no_rows_goes_there_and_back(gathered: bool) -> None:
+def test_an_empty_batch_works_forward_and_backward(gathered: bool) -> None:
     q, k, v = (x.detach()[:0].requires_grad_() for x in drawn(2))
     got = stepped(q, *(gathering(k, v) if gathered else (k, v)), None)
     assert got.shape == (0, 2, T, R)

@@ -1,6 +1,6 @@
-"""Statistics from queries and keys alone meet their twin: those of the reference's weights.
+"""Statistics from queries and keys alone, compared with those of the reference's weights.
 
-Here the operator runs on the CPU; `test_statistics_triton` brings the same questions to Triton.
+Here the operator runs on the CPU; `test_statistics_triton` runs the same cases in Triton.
 """
 
 import itertools
@@ -49,14 +49,14 @@ def ask(q: Tensor, k: Tensor, visible: Any, asked: Summary, name: str = "scaled-
 
 
 def twin(q: Tensor, k: Tensor, visible: Any, asked: Summary, name: str = "scaled-dot") -> Any:
-    """The weights in float64, and what the definition says of them."""
+    """The weights in float64, and their statistics by the definition."""
     q, k = q.double(), k.double()
     weight = heed.attend(q, k, k, name, visible, need="weight").weight
     return weight, statistics(weight, asked)
 
 
 def assert_agree(got: Statistics, weight: Tensor, want: Statistics, atol: float = 2e-6) -> None:
-    """Everything but places, which must hold what they are said to hold: there may be ties."""
+    """All but places, which must have the reported weights: there may be ties."""
     close: dict[str, Any] = {"rtol": 20 * atol, "atol": atol, "check_dtype": False}
     for name in ("mass", "entropy", "peak", "received", "share", "map", "rows"):
         x, y = getattr(got, name), getattr(want, name)
@@ -82,7 +82,7 @@ def assert_agree(got: Statistics, weight: Tensor, want: Statistics, atol: float 
 
 @pytest.fixture(params=["as it is", "without the library"])
 def serving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By C where it was built; and by PyTorch, in several blocks."""
+    """In C, if it was built; and in PyTorch, in several blocks."""
     if request.param == "without the library":
         monkeypatch.setattr(native, "serves", lambda question: False)
         monkeypatch.setattr(plain, "BLOCK", 200)
@@ -111,7 +111,7 @@ def test_every_dtype_is_compared_in_float32_or_better(name: str, dtype: torch.dt
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", VISIBLES)
-def test_asking_changes_no_bit_of_the_context(name: str, dtype: torch.dtype) -> None:
+def test_asking_for_statistics_changes_no_bit_of_the_context(name: str, dtype: torch.dtype) -> None:
     visible = VISIBLES[name](9, 9)
     q, k = torch.randn(B, 4, 9, D).to(dtype), torch.randn(B, 2, 9, D).to(dtype)
     want = heed.attend(q, k, k, visible=visible)
@@ -132,7 +132,7 @@ def test_log_sum_is_that_of_the_energies() -> None:
 @pytest.mark.usefixtures("serving")
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
 @pytest.mark.parametrize("name", ["padded", "gaps", "table"])
-def test_poison_in_what_nobody_sees_changes_no_bit(name: str, poison: float) -> None:
+def test_nan_in_hidden_keys_changes_no_bit(name: str, poison: float) -> None:
     visible = VISIBLES[name](7, 9)
     q, k = torch.randn(B, 2, 7, D), torch.randn(B, 2, 9, D)
     weight, _ = twin(q, k, visible, ASKED)
@@ -145,7 +145,7 @@ def test_poison_in_what_nobody_sees_changes_no_bit(name: str, poison: float) -> 
 
 
 @pytest.mark.usefixtures("serving")
-def test_a_query_that_sees_nothing_says_nothing() -> None:
+def test_a_query_that_sees_nothing_has_zero_statistics() -> None:
     q, k = torch.randn(B, 2, 3, D), torch.randn(B, 2, 5, D)
     got = ask(q, k, heed.lengths([5, 0]), Summary(top=2, map=(2, 2), rows=(1,))).statistics
     for name in ("mass", "entropy", "peak", "place", "expected", "spread", "received"):
@@ -156,7 +156,7 @@ def test_a_query_that_sees_nothing_says_nothing() -> None:
 
 
 @pytest.mark.usefixtures("serving")
-def test_a_mask_of_one_column_speaks_for_all_keys() -> None:
+def test_a_mask_of_one_column_is_for_all_keys() -> None:
     q, k = torch.randn(B, 2, 40, D), torch.randn(B, 2, 40, D)
     visible = Visible.mask(torch.rand(B, 40, 1) < 0.5) & heed.causal()
     assert_agree(ask(q, k, visible, ASKED).statistics, *twin(q, k, visible, ASKED))
@@ -181,7 +181,7 @@ def test_sinks_are_keys_too() -> None:
 
 
 @pytest.mark.usefixtures("serving")
-def test_a_bias_is_felt() -> None:
+def test_a_bias_counts() -> None:
     mechanism = build("scaled-dot", query=D, key=D, value=D)
     q, k = torch.randn(B, 4, 6, D), torch.randn(B, 4, 6, D)
     told: dict[str, Any] = {"position": ALiBi(heads=4), "visible": heed.causal()}
@@ -193,7 +193,7 @@ def test_a_bias_is_felt() -> None:
 
 @pytest.mark.usefixtures("serving")
 def test_a_gain_and_a_window_around_a_centre() -> None:
-    """As `local-p` has them, asked directly: whichever kernel serves its context."""
+    """As in `local-p`, called directly: whichever kernel serves its context."""
     mechanism = build("local-p/dot", query=D, key=D, value=D, heads=2, window=3).eval()
     q, memory = torch.randn(B, 2, 9, D), mechanism.remember(torch.randn(B, 2, 17, D))
     weight = mechanism(q, memory, need="weight").weight.detach()
@@ -213,7 +213,7 @@ def test_a_gain_and_a_window_around_a_centre() -> None:
         ("scaled-dot", Summary(top=9), "at most the 8 largest"),
     ],
 )
-def test_what_it_cannot_do_it_says(name: str, asked: Summary, reason: str) -> None:
+def test_a_refusal_gives_its_reason(name: str, asked: Summary, reason: str) -> None:
     mechanism = build(name, query=D, key=D, value=D)
     q, memory = torch.randn(B, 1, 3, D), mechanism.remember(torch.randn(B, 1, 12, D))
     places = Places(3, 12, 0, 9, q.device)
@@ -225,7 +225,7 @@ def test_what_it_cannot_do_it_says(name: str, asked: Summary, reason: str) -> No
     assert_agree(seen.statistics, weight.double(), statistics(weight, asked))
 
 
-def test_no_gradient_flows_through_it() -> None:
+def test_no_gradient_flows_through_statistics() -> None:
     q = torch.randn(B, 2, 5, D, requires_grad=True)
     seen = ask(q, torch.randn(B, 2, 5, D), None, ASKED)
     assert seen.context.requires_grad
@@ -258,7 +258,7 @@ def question(**more: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("top", [0, 2])
-def test_the_operator_is_well_formed(top: int) -> None:
+def test_the_operator_passes_opcheck(top: int) -> None:
     torch.library.opcheck(operator, question(top=top))
     torch.library.opcheck(operator, question(top=top, rows=0, columns=0, bias=None, gain=None))
 
@@ -295,7 +295,7 @@ def test_it_can_be_exported() -> None:
     torch.testing.assert_close(got.statistics.map, want.statistics.map)
 
 
-def test_autocast_compares_as_the_fused_kernel_does() -> None:
+def test_autocast_compares_like_the_fused_kernel() -> None:
     q, k = torch.randn(B, 2, 5, D), torch.randn(B, 2, 9, D)
     with torch.autocast("cpu", torch.bfloat16):
         got = ask(q, k, None, Summary()).statistics

@@ -1,4 +1,4 @@
-"""Statistics in C meet those in PyTorch, over everything that can be asked of them."""
+"""Statistics in C, compared with PyTorch for random calls of every kind."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ NAMES = ("log_sum", "facts", "place", "received", "top", "share", "map")
 SIZES = [
     *((1, 1, 1, 1, 1, 1), (2, 3, 1, 7, 17, 5), (1, 2, 2, 49, 31, 8), (2, 4, 2, 100, 130, 21)),
     *((1, 1, 1, 200, 1100, 16), (3, 2, 1, 48, 512, 64), (1, 6, 3, 97, 513, 33)),
-]  # B H G T S D; 48 rows are a task, 16 keys a panel, 512 a strip
+]  # B H G T S D; a task is 48 rows, a panel 16 keys, a strip 512
 
 
 def maybe(chance: float = 0.5) -> bool:
@@ -31,7 +31,7 @@ def number(least: int, most: int) -> int:
 
 
 def drawn(size: tuple[int, ...], scale: float = 1.0) -> Question:
-    """Of each thing that may be there, some are; what may speak for all does so at times."""
+    """A random subset of all options; tensors that may be broadcast sometimes are."""
     B, H, G, T, S, D = size
     sinks = number(1, 3) if maybe(0.3) else 0
     N = S + sinks
@@ -75,9 +75,9 @@ def widened(question: Question) -> Question:
 
 
 def assert_agree(got: list[Tensor], exact: list[Tensor], reach: float) -> None:
-    """Shares agree to some epsilons; of equal ones any may come first.
+    """Shares agree to some epsilons; equal ones may come in any order.
 
-    reach  the largest energy: its rounding is what the exponential makes relative
+    reach  the largest energy: the exponential makes its rounding a relative error
     """
     said, want = dict(zip(NAMES, got, strict=True)), dict(zip(NAMES, exact, strict=True))
     loose = 1e-6 * max(1.0, reach)
@@ -106,17 +106,17 @@ def test_c_agrees_with_pytorch_in_float64(
 ) -> None:
     torch.manual_seed(seed)
     question = drawn(size)
-    monkeypatch.setattr(native, "SCRATCH", 4000)  # parts are added up several times
+    monkeypatch.setattr(native, "SCRATCH", 4000)  # so that parts are added up several times
     assert native.serves(question)
     exact = plain.summarise(widened(question))
     assert_agree(native.summarise(question), exact, 4.0)
 
 
 @pytest.mark.parametrize("scale", [0.01, 30.0, 1e4])
-def test_of_any_magnitude(scale: float) -> None:
-    """Where energies are rounded to more than one, no two sums agree: as exact as PyTorch's.
+def test_any_magnitude_is_accurate(scale: float) -> None:
+    """Where the rounding of energies exceeds one, no two sums agree: as accurate as PyTorch.
 
-    By the root of the mean square over many draws: of one draw the largest error is chance.
+    By the root mean square over many draws, as the largest error of one draw is random.
     """
     errors: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = defaultdict(list)
     for seed in range(12):
@@ -135,13 +135,13 @@ def test_of_any_magnitude(scale: float) -> None:
 
 
 def numbers(said: list[Tensor]) -> dict[str, Tensor]:
-    """What is no place, by name."""
+    """The results that are not places, by name."""
     facts = dict(zip(("mass", "entropy", "peak", "middle", "spread"), said[1], strict=True))
     return {"log_sum": said[0], **facts, "received": said[3], "map": said[6]}
 
 
 @pytest.mark.parametrize("level", library.LEVELS)
-def test_every_level_agrees(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_instruction_set_agrees(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if library.LEVELS.index(level) > library.LEVELS.index(library.level()):
         pytest.skip(f"this processor has no {level}")
     other = library.Function("heed_statistics", native._say.layout, level)
@@ -163,7 +163,7 @@ def bits(question: Question) -> list[Tensor]:
     return [x.view(torch.int32) for x in native.summarise(question)]
 
 
-def test_no_bit_depends_on_threads_or_on_chance(threads: None) -> None:
+def test_threads_and_repeats_change_no_bit(threads: None) -> None:
     question = drawn((2, 4, 2, 120, 300, 32))
     want = bits(question)
     for count in (1, 2, 3):
@@ -172,7 +172,7 @@ def test_no_bit_depends_on_threads_or_on_chance(threads: None) -> None:
             assert all(map(torch.equal, bits(question), want))
 
 
-def test_a_row_is_told_the_same_alone_and_among_others() -> None:
+def test_a_row_gets_the_same_statistics_alone_and_in_a_batch() -> None:
     many = Question(**fresh(q=torch.randn(3, 2, 70, 16), k=torch.randn(3, 2, 90, 16)))
     whole = native.summarise(many)
     for b, t in ((0, 0), (1, 47), (2, 69)):
@@ -186,13 +186,13 @@ def test_a_row_is_told_the_same_alone_and_among_others() -> None:
 
 
 def fresh(**more: Any) -> dict[str, Any]:
-    """A causal question, with the places of its queries as they are told."""
+    """A causal call, with the positions of its queries."""
     bare: dict[str, Any] = dict.fromkeys(("log_sum", "stop", "exists", "centre", "table", "bias"))
     told = {"scale": 0.25, "sigma": 1.0, "first": 0, "half": -1, "radius": 0, "causal": True}
     return bare | told | {"gain": None, "sinks": 0, "top": 5, "map": (0, 0)} | more
 
 
-def test_equals_are_named_from_the_first_on() -> None:
+def test_equal_weights_are_listed_from_the_first_on() -> None:
     k = torch.ones(1, 1, 40, 4)
     told = fresh(q=torch.ones(1, 1, 3, 4), k=k, causal=False, top=8)
     _, _, place, _, top, share, _ = native.summarise(Question(**told))
@@ -202,7 +202,7 @@ def test_equals_are_named_from_the_first_on() -> None:
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
-def test_poison_that_is_seen_spoils_its_rows_alone(poison: float) -> None:
+def test_nan_in_a_visible_key_spoils_only_its_rows(poison: float) -> None:
     q, k = torch.randn(1, 1, 6, 4).abs(), torch.randn(1, 1, 6, 4)
     k[0, 0, 4] = poison
     ours, theirs = (each.summarise(Question(**fresh(q=q, k=k, top=0))) for each in (native, plain))
@@ -211,19 +211,19 @@ def test_poison_that_is_seen_spoils_its_rows_alone(poison: float) -> None:
     assert (ours[1].isnan() == theirs[1].isnan()).all()
 
 
-def test_no_queries_no_answers() -> None:
+def test_no_queries_give_empty_statistics() -> None:
     told = fresh(q=torch.randn(2, 2, 0, 4), k=torch.randn(2, 2, 5, 4), map=(0, 0))
     log_sum, facts, *_ = native.summarise(Question(**told))
     assert (log_sum.shape, facts.shape) == ((2, 2, 0), (5, 2, 2, 0))
 
 
-def test_doubles_are_left_to_pytorch() -> None:
+def test_float64_is_left_to_pytorch() -> None:
     q = torch.randn(1, 1, 2, 4, dtype=torch.float64)
     assert not native.serves(Question(**fresh(q=q, k=q)))
 
 
 @pytest.mark.parametrize("kernel", [native, plain])
-def test_the_device_of_new_tensors_is_of_no_concern(kernel: Any) -> None:
+def test_the_default_device_does_not_matter(kernel: Any) -> None:
     question = drawn((2, 3, 1, 7, 17, 5))
     everything = replace(question, top=2, map=(3, 4), half=3, centre=torch.rand(2, 3, 7) * 17)
     want = kernel.summarise(everything)
@@ -232,8 +232,8 @@ def test_the_device_of_new_tensors_is_of_no_concern(kernel: Any) -> None:
     assert all(torch.equal(x, y) for x, y in zip(found, want, strict=True))
 
 
-def test_far_places_keep_their_digits() -> None:
-    """A sharp row at the end of a long text: its spread is no difference of squares."""
+def test_places_far_from_the_start_are_accurate() -> None:
+    """A sharp row at the end of a long text: its spread must not be a difference of squares."""
     S = 20_000
     k = torch.zeros(1, 1, S, 4)
     k[0, 0, -3:] = 120.0
@@ -244,7 +244,7 @@ def test_far_places_keep_their_digits() -> None:
     torch.testing.assert_close(facts[4].item(), (2 / 3) ** 0.5, rtol=1e-4, atol=0)
 
 
-def test_more_than_fits_at_once_and_an_odd_number_of_keys() -> None:
+def test_more_rows_than_fit_at_once_and_an_odd_number_of_keys() -> None:
     q, k = torch.randn(1, 1, 500, 8), torch.randn(1, 1, 4097, 8)
     told = fresh(q=q, k=k, causal=False, top=4, map=(256, 256))
     exact = plain.summarise(widened(Question(**told)))
@@ -252,7 +252,7 @@ def test_more_than_fits_at_once_and_an_odd_number_of_keys() -> None:
 
 
 def test_a_map_with_a_cell_for_every_pair_is_the_weights() -> None:
-    for rows, columns in ((90, 130), (90, 129), (89, 130)):  # the others have cells to sum
+    for rows, columns in ((90, 130), (90, 129), (89, 130)):  # in the others, cells are sums
         told = fresh(q=torch.randn(2, 3, 90, 8), k=torch.randn(2, 3, 130, 8), map=(rows, columns))
         assert_agree(
             native.summarise(Question(**told)), plain.summarise(widened(Question(**told))), 4.0
@@ -267,7 +267,7 @@ def test_a_map_with_a_cell_for_every_pair_is_the_weights() -> None:
     torch.testing.assert_close(native.summarise(question)[-1], weight)
 
 
-def test_a_peak_far_from_the_others_takes_no_digits_of_the_spread() -> None:
+def test_the_spread_is_accurate_if_the_peak_is_far_from_the_mean() -> None:
     k = torch.full((1, 1, 20_000, 4), -120.0)
     k[0, 0, 0], k[0, 0, -2_000:] = 0.001, 0.0
     question = Question(**fresh(q=torch.ones(1, 1, 1, 4), k=k, causal=False))
@@ -275,8 +275,8 @@ def test_a_peak_far_from_the_others_takes_no_digits_of_the_spread() -> None:
     torch.testing.assert_close(native.summarise(question)[1][4].double(), exact, rtol=3e-6, atol=0)
 
 
-def test_long_rows_keep_their_digits() -> None:
-    """As exact as PyTorch in float32, which adds in blocks: thousands of keys, flat weights."""
+def test_long_rows_are_accurate() -> None:
+    """As accurate as PyTorch in float32, which sums in blocks: thousands of keys, flat weights."""
     q, k = torch.randn(1, 1, 4000, 16), torch.randn(1, 1, 6000, 16)
     question = Question(**fresh(q=q, k=k, causal=False, top=0))
     ours, theirs, exact = (

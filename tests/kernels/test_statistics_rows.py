@@ -1,6 +1,6 @@
-"""Context and statistics of rows in one pass meet the reference: interpreted, in full on a GPU.
+"""Context and statistics of rows in one pass, compared with the reference; larger on a GPU.
 
-On the CPU nobody chooses this kernel; the tests let the choice go through to the interpreter.
+On the CPU this kernel is never chosen; the tests make it run in the interpreter.
 """
 
 import os
@@ -50,7 +50,7 @@ VISIBLES: dict[str, Any] = {
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if these tensors were on a GPU, and no other kernel knew windows better."""
+    """As if these tensors were on a GPU, and no other kernel were better for windows."""
     real = kernel.apart
 
     def apart(call: Any, name: str, asked: Summary) -> str | None:
@@ -62,7 +62,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_agree(got: Attended, q: Tensor, k: Tensor, v: Tensor, visible: Any, atol: float) -> None:
-    """As the reference says in float64; a place must hold what it is said to hold."""
+    """As by the reference in float64; a place must have the reported weight."""
     want = heed.attend(*(x.double() for x in (q, k, v)), visible=visible, need="weight")
     weight, said, S = want.weight, got.statistics, k.shape[2]
     told = statistics(weight)
@@ -114,9 +114,11 @@ def test_the_twins_agree(name: str, T: int, S: int) -> None:
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.parametrize("name", ["everything", "causal", "padded", "window", "table"])
 @pytest.mark.parametrize("late", [False, True])
-def test_the_twins_agree_on_halves(name: str, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other ways to the largest and to the moments, which float32 does not take; and, as bfloat16
-    has it, the scale in the exponent."""
+def test_the_twins_agree_in_half_precision(
+    name: str, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest and the moments are found differently from float32; and for bfloat16 the scale is
+    in the exponent."""
     monkeypatch.setattr(rows, "_late", lambda question: late)
     check(20, 150, (1, 1), name, torch.float16, (D, D))
 
@@ -128,7 +130,7 @@ def test_values_of_other_widths(widths: tuple[int, int]) -> None:
 
 
 @pytest.mark.usefixtures("chosen")
-def test_any_layout_and_the_context_in_that_of_the_queries() -> None:
+def test_any_layout_is_accepted_and_the_context_has_that_of_the_queries() -> None:
     q, k, v = (torch.randn(B, n, 2, D).transpose(1, 2) for n in (5, 9, 9))
     seen = heed.attend(q, k, v, statistics=ROWS)
     assert seen.context.stride() == q.stride()
@@ -142,8 +144,8 @@ def test_any_layout_and_the_context_in_that_of_the_queries() -> None:
 @pytest.mark.usefixtures("chosen")
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")  # by the interpreter
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
-def test_poison_in_what_nobody_sees_changes_no_bit(poison: float) -> None:
-    """Also where no memory could clean it: keys that are out of every query's window."""
+def test_nan_in_hidden_keys_changes_no_bit(poison: float) -> None:
+    """Also where no memory could clean it: keys outside every query's window."""
     q, k, v = torch.randn(B, 1, 5, D), torch.randn(B, 1, 40, D), torch.randn(B, 1, 40, D)
     table = torch.rand(B, 5, 40) > 0.5
     table[:, :, 7:9] = False
@@ -176,8 +178,8 @@ def test_sinks_and_a_bias() -> None:
 
 
 @pytest.mark.parametrize("dtype", HERE)
-def test_a_bias_may_hide(dtype: torch.dtype) -> None:
-    """Minus infinity times a weight of zero is no number, and must not be summed."""
+def test_a_bias_of_minus_infinity_hides(dtype: torch.dtype) -> None:
+    """Minus infinity times a weight of zero is NaN, and must not be summed."""
     q, k, v = (torch.randn(1, 1, n, D).to(dtype) for n in (3, 9, 9))
     bias = torch.randn(1, 1, 3, 9)
     bias[..., 4:] = -torch.inf
@@ -197,7 +199,7 @@ def test_a_bias_may_hide(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", HERE)
 @pytest.mark.parametrize("scale", [1.0, -0.5])
 def test_extreme_magnitudes(dtype: torch.dtype, scale: float) -> None:
-    """Energies of 10⁹ are one-hot rows, whichever way the scale goes."""
+    """Energies of 10⁹ give one-hot rows, wherever the scale is applied."""
     q, k, v = (torch.randn(1, 1, n, 16).to(dtype) for n in (20, 150, 150))
     q, k = q * 5e3, k * 5e3
     context, facts, place = operator(
@@ -215,8 +217,8 @@ def test_extreme_magnitudes(dtype: torch.dtype, scale: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", HERE)
-def test_rows_that_are_unlike_everything(dtype: torch.dtype) -> None:
-    """Where all energies are far below zero, nothing that came before them may grow instead."""
+def test_rows_with_very_low_energies(dtype: torch.dtype) -> None:
+    """Where all energies are far below zero, the initial sums must not grow."""
     q = torch.full((1, 1, 2, 16), -30.0, dtype=dtype)
     k = torch.full((1, 1, 70, 16), 30.0, dtype=dtype)
     context, facts, _ = operator(q, k, k, *(None,) * 5, 1.0, 68, -1, 0, False, 0, True)
@@ -226,12 +228,12 @@ def test_rows_that_are_unlike_everything(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", HERE)
-def test_a_sharp_row_far_out_keeps_its_spread(dtype: torch.dtype) -> None:
-    """Moments are taken around the peak: around zero, 10⁸ less 10⁸ would be left."""
+def test_a_sharp_row_far_out_has_an_accurate_spread(dtype: torch.dtype) -> None:
+    """Moments are taken around the peak: around zero, 10⁸ would be subtracted from 10⁸."""
     q = torch.full((1, 1, 1, 16), 4.0, dtype=dtype)
     k = torch.zeros(1, 1, 3000, 16, dtype=dtype)
     k[:, :, 2900] = k[:, :, 2902] = 1.0
-    k[:, :, 5] = 0.5  # the peak so far, from which moments must move on
+    k[:, :, 5] = 0.5  # the peak so far, from which moments must be shifted
     _, facts, place = operator(q, k, k, *(None,) * 5, 1.0, 2999, -1, 0, False, 0, True)
     assert place.item() in (2900, 2902)
     assert facts[3].item() == pytest.approx(2901, abs=1e-3)
@@ -255,7 +257,7 @@ def question(**more: Any) -> tuple[Any, ...]:
     return q, k, k.clone(), *{**told, **rest, "clean": True, **more}.values()
 
 
-def test_the_operator_is_well_formed() -> None:
+def test_the_operator_passes_opcheck() -> None:
     torch.library.opcheck(operator, question())
     torch.library.opcheck(operator, question(stop=torch.tensor([4], dtype=torch.int32)))
     q, k, _, *more = question()
@@ -264,8 +266,8 @@ def test_the_operator_is_well_formed() -> None:
     torch.library.opcheck(operator, (q.mT.contiguous().mT, k, k.clone(), *more))
 
 
-def test_it_is_not_chosen_for_what_it_cannot_do() -> None:
-    """Nothing is silently dropped: two passes serve, and the record says why."""
+def test_it_is_not_chosen_for_calls_it_cannot_serve() -> None:
+    """Nothing is dropped silently: two passes serve, and the record says why."""
 
     def why(q: Tensor, k: Tensor, asked: Summary = ROWS, name: str = "scaled-dot") -> str:
         seen = heed.attend(q, k, k, name, statistics=asked)
@@ -283,7 +285,7 @@ def test_it_is_not_chosen_for_what_it_cannot_do() -> None:
 
 
 @pytest.mark.usefixtures("chosen")
-def test_gradients_keep_two_passes() -> None:
+def test_with_gradients_there_are_two_passes() -> None:
     q, k = torch.randn(B, 2, 5, D, requires_grad=True), torch.randn(B, 2, 9, D)
     real = heed.attend(q, k, k, statistics=ROWS)
     assert real.kernel != "statistics"
@@ -303,7 +305,7 @@ LENGTHS = ((1, 143), (31, 587), (65, 129), (587, 1025), (1023, 1023), (2048, 65)
 @pytest.mark.parametrize("width", [8, 59, 64, 128, 256])
 @pytest.mark.parametrize("shape", LENGTHS)
 @pytest.mark.parametrize("name", [n for n in VISIBLES if "window" not in n and n not in OTHERS])
-def test_the_twins_agree_at_length(
+def test_the_twins_agree_at_full_length(
     name: str, shape: tuple[int, int], width: int, dtype: torch.dtype
 ) -> None:
     with torch.device("cuda"):
@@ -311,7 +313,7 @@ def test_the_twins_agree_at_length(
 
 
 @pytest.mark.gpu
-def test_gradients_keep_two_passes_on_a_gpu() -> None:
+def test_with_gradients_there_are_two_passes_on_a_gpu() -> None:
     q = torch.randn(1, 2, 64, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     seen = heed.attend(q, q, q, statistics=ROWS)
     assert seen.kernel == "sdpa"
@@ -340,7 +342,7 @@ def test_autocast_and_a_compiled_graph() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
-def test_every_repeat_gives_the_same_bits(dtype: torch.dtype) -> None:
+def test_repeats_give_equal_bits(dtype: torch.dtype) -> None:
     q, k, v = torch.randn(3, 2, 4, 1025, 64, device="cuda", dtype=dtype).unbind()
     want = heed.attend(q, k, v, visible=heed.causal(), statistics=ROWS)
     assert want.kernel == "statistics"

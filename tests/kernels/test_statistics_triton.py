@@ -1,4 +1,4 @@
-"""The Triton passes of statistics meet the definition: interpreted here, in full on a GPU."""
+"""The Triton passes of statistics, compared with the definition; larger on a GPU."""
 
 import itertools
 import os
@@ -43,13 +43,13 @@ VISIBLES: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the operator does on the CPU is done by Triton here."""
+    """Triton does what the operator does on the CPU."""
     monkeypatch.setattr(native, "serves", lambda question: False)
     monkeypatch.setattr(plain, "summarise", forward.summarise)
 
 
 def assert_agree(got: Statistics, weight: Any, asked: Summary, atol: float) -> None:
-    """As the definition says, of weights in float64; a place must hold what it is said to hold."""
+    """As by the definition, of weights in float64; a place must have the reported weight."""
     want, S = statistics(weight, asked), weight.shape[-1]
     for name in ("mass", "entropy", "peak", "received", "share", "map", "expected", "spread"):
         x, y = getattr(got, name), getattr(want, name)
@@ -63,7 +63,7 @@ def assert_agree(got: Statistics, weight: Any, asked: Summary, atol: float) -> N
     held = share.gather(-1, got.place[..., None])[..., 0]
     torch.testing.assert_close(held, want.peak, rtol=10 * atol, atol=atol)
     if got.top is not None and want.share is not None:
-        held = share.gather(-1, got.top).where(want.share > 0, 0)  # or there are no more places
+        held = share.gather(-1, got.top).where(want.share > 0, 0)  # or there are no more keys
         torch.testing.assert_close(held, want.share, rtol=10 * atol, atol=atol)
 
 
@@ -88,10 +88,10 @@ def test_the_twins_agree(name: str, T: int, S: int) -> None:
 @pytest.mark.parametrize("name", ["everything", "causal", "padded", "table"])
 @pytest.mark.parametrize("top", [0, 3])
 @pytest.mark.parametrize("long", [False, True])
-def test_the_twins_agree_on_halves(
+def test_the_twins_agree_in_half_precision(
     name: str, top: int, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other ways to the largest and to the moments, which float32 does not take."""
+    """The largest and the moments are found differently from float32."""
     if long:
         monkeypatch.setattr(plan, "LONG", 16)
     check(20, 130, (1, 1), name, Summary(top=top, map=(4, 5)), HALF)
@@ -101,10 +101,10 @@ def test_the_twins_agree_on_halves(
 @pytest.mark.parametrize(
     ("name", "top"), [("everything", 8), ("everything", 1), ("causal", 4), ("padded", 2)]
 )
-def test_the_largest_of_halves(
+def test_the_largest_in_half_precision(
     name: str, top: int, long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neighbours in a group, equals, and rows that see next to nothing: each in its place, once."""
+    """Neighbours in a group, ties, and rows that see next to nothing: each place once, in order."""
     if long:
         monkeypatch.setattr(plan, "LONG", 16)
     T, S = 5, 150
@@ -138,7 +138,7 @@ def test_scratch_in_slabs_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_known_log_sum_is_used() -> None:
-    """Twice the sum halves every weight: what is given is believed."""
+    """Twice the sum halves every weight: the given value is used."""
     q, k = torch.randn(1, 2, 5, D), torch.randn(1, 2, 9, D)
     told = (None,) * 6
     numbers = (1.0, 1.0, 4, -1, 0, False, 0, 0, (0, 0))
@@ -150,7 +150,7 @@ def test_a_known_log_sum_is_used() -> None:
 
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
-def test_poison_in_what_nobody_sees_changes_no_bit(poison: float) -> None:
+def test_nan_in_hidden_keys_changes_no_bit(poison: float) -> None:
     q, k = torch.randn(B, 1, 5, D), torch.randn(B, 1, 40, D)
     for visible in (heed.lengths([7, 0]), Visible.keys(torch.arange(40).expand(B, -1) % 2 == 0)):
         hidden = ~visible.dense(Places(5, 40, 0, 35, q.device))[:, :, 0, :, None]
@@ -181,8 +181,8 @@ def test_sinks_and_a_bias() -> None:
     assert_agree(seen.statistics, weight.double(), ASKED, 1e-5)
 
 
-def test_a_sharp_row_far_out_keeps_its_spread() -> None:
-    """Moments are taken around the peak: around zero, 10⁸ less 10⁸ would be left."""
+def test_a_sharp_row_far_out_has_an_accurate_spread() -> None:
+    """Moments are taken around the peak: around zero, 10⁸ would be subtracted from 10⁸."""
     q = torch.full((1, 1, 1, 16), 4.0)
     k = torch.zeros(1, 1, 3000, 16)
     k[:, :, 2900] = k[:, :, 2902] = 1.0
@@ -204,8 +204,8 @@ def test_no_tile_touches_more_cells_than_planned(tile: int, of: int, cells: int)
     assert all(len(set(cell[n : n + size])) == 1 for n in range(0, of, size))
 
 
-def test_a_plan_does_not_depend_on_the_length() -> None:
-    """Or each new length would be compiled anew."""
+def test_the_plan_does_not_depend_on_the_length() -> None:
+    """Otherwise each new length would be compiled."""
     told = (None,) * 7
     numbers = (1.0, 1.0, 0, -1, 0, False, 0, 0, (0, 0))
     plans = {
@@ -223,7 +223,7 @@ LENGTHS = ((1, 143), (31, 587), (127, 129), (587, 1025), (1023, 1023), (2048, 65
 @pytest.mark.parametrize("width", [8, 59, 64, 128, 256])
 @pytest.mark.parametrize("shape", LENGTHS)
 @pytest.mark.parametrize("name", VISIBLES)
-def test_the_twins_agree_at_length(
+def test_the_twins_agree_at_full_length(
     name: str, shape: tuple[int, int], width: int, dtype: torch.dtype
 ) -> None:
     T, S = shape
@@ -242,7 +242,7 @@ def test_the_twins_agree_at_length(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["everything", "causal", "padded"])
 def test_the_twins_agree_on_long_rows(name: str, dtype: torch.dtype) -> None:
-    """Whose places take more bits of a weight, and whose tiles are wider."""
+    """Their places take more bits of a weight, and their tiles are wider."""
     T, S = 70, plan.LONG + 907
     with torch.device("cuda"):
         visible = VISIBLES[name](T, S)
@@ -257,7 +257,7 @@ def test_the_twins_agree_on_long_rows(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_context_is_the_same_with_and_without(causal: bool) -> None:
-    """The log-sum-exp comes from the very operator that PyTorch would choose."""
+    """The log-sum-exp comes from the same operator that PyTorch would choose."""
     q, k, v = torch.randn(3, 2, 4, 1024, 64, device="cuda", dtype=torch.bfloat16).unbind()
     visible = heed.causal() if causal else None
     want = heed.attend(q, k, v, visible=visible)
@@ -273,7 +273,7 @@ def test_the_context_is_the_same_with_and_without(causal: bool) -> None:
 
 
 @pytest.mark.gpu
-def test_every_repeat_gives_the_same_bits() -> None:
+def test_repeats_give_equal_bits() -> None:
     q, k = torch.randn(2, 2, 4, 1025, 64, device="cuda", dtype=torch.bfloat16).unbind()
     asked = Summary(top=4, map=(64, 64))
     want = heed.attend(q, k, k, visible=heed.causal(), statistics=asked).statistics
@@ -293,7 +293,8 @@ def test_elements_beyond_two_to_the_31() -> None:
     got = heed.attend(q, k, k, statistics=asked).statistics
     alone = heed.attend(q[:, -1:].contiguous(), k, k, statistics=asked).statistics
     for name in ("entropy", "expected", "received", "map"):
-        # An element read from a wrong place is no near miss; a log-sum-exp of another kernel is.
+        # Elements read from a wrong address differ clearly; the log-sum-exp of another kernel does
+        # not.
         torch.testing.assert_close(
             getattr(got, name)[:, -1:], getattr(alone, name), rtol=1e-3, atol=1e-3
         )

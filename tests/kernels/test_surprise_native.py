@@ -1,4 +1,4 @@
-"""Cross entropy in C meets its twin: `surprise`, and autograd."""
+"""Cross entropy in C, compared with its twin `surprise`, and autograd."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(native.missing() is not None, reason=str(native.
 
 @pytest.fixture(params=native.LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions of one kind of processor after another, as far as this one has them."""
+    """The functions of each instruction set that this processor supports."""
     if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
         pytest.skip(f"this processor is no {request.param}")
     monkeypatch.setattr(kernel, "_judge", native.Function("heed_surprise", "8qd", request.param))
@@ -26,7 +26,7 @@ def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def twin(
     logits: Tensor, bias: Tensor | None, right: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The loss of each row, and the gradients of their sum by the logits and by the bias."""
+    """The loss of each row, and the gradients of their sum for the logits and the bias."""
     logits = logits.double().requires_grad_()
     offset = torch.zeros(logits.shape[1]) if bias is None else bias
     offset = offset.double().requires_grad_()
@@ -38,7 +38,7 @@ def twin(
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("n", "V"), [(1, 1), (2, 3), (17, 37), (33, 200)])
-def test_it_is_the_loss_and_its_gradient(n: int, V: int, bias: bool, smoothing: float) -> None:
+def test_it_equals_the_loss_and_its_gradient(n: int, V: int, bias: bool, smoothing: float) -> None:
     logits, offset = 5 * torch.randn(n, V), torch.randn(V) if bias else None
     right = torch.randint(V, (n,))
     nll, by_logits, by_bias = twin(logits, offset, right, smoothing)
@@ -50,7 +50,7 @@ def test_it_is_the_loss_and_its_gradient(n: int, V: int, bias: bool, smoothing: 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("held", [1, 300, 10**6])
-def test_a_network_hands_it_to_its_loss(
+def test_a_network_passes_it_to_its_loss(
     held: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(room.HELD, "cpu", held)
@@ -67,7 +67,7 @@ def test_a_network_hands_it_to_its_loss(
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, bias, right = torch.randn(100, 333), torch.randn(333), torch.randint(333, (100,))
     found = []
     for threads in (1, 3):
@@ -77,7 +77,7 @@ def test_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatc
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_what_is_no_number_stays_in_its_row() -> None:
+def test_nan_stays_in_its_row() -> None:
     logits = torch.randn(3, 50)
     logits[1, 7] = torch.nan
     nll, _, d_bias = kernel.judge(logits, None, torch.tensor([1, 2, 3]), 0.0, True)
@@ -92,7 +92,7 @@ def test_labels_outside_of_the_vocabulary_are_refused(label: int) -> None:
         kernel.judge(torch.randn(2, 9), None, torch.tensor([0, label]), 0.0, True)
 
 
-def test_others_are_left_to_pytorch() -> None:
+def test_other_logits_are_left_to_pytorch() -> None:
     with heed.kernels.off("surprise"):
         assert kernel.judging(torch.randn(2, 3)) is None
     assert kernel.judging(torch.randn(2, 3).double()) is None

@@ -1,4 +1,4 @@
-"""Windows meet their twin, the reference: through the native library, and on the GPU."""
+"""Windows, compared with their twin, the reference: by the native library, and on the GPU."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ SHAPES = [  # T, S, heads, widths
 
 @pytest.fixture(autouse=True)
 def chosen() -> Iterator[None]:
-    """Windows alone, beside the reference."""
+    """The window kernel alone, beside the reference."""
     with heed.kernels.off(*(name for name in KERNELS if name != "window")):
         yield
 
@@ -55,7 +55,7 @@ def test_the_twins_agree(reach: str, table: str, shape: tuple, dtype: torch.dtyp
 @needs_library
 @pytest.mark.parametrize("size", [1e-3, 30.0, 1e4])
 @pytest.mark.parametrize("reach", REACHES)
-def test_magnitudes(reach: str, size: float) -> None:
+def test_any_magnitude_is_accurate(reach: str, size: float) -> None:
     introduce(Case(reach, "causal and padded", 65, 65, size=size), window.run)
 
 
@@ -63,10 +63,10 @@ def test_magnitudes(reach: str, size: float) -> None:
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
 @pytest.mark.parametrize("table", ["padded", "holes", "everything", "causal and padded"])
 @pytest.mark.parametrize("reach", ["local-p", "local-m", "fixed-window"])
-def test_what_nobody_sees_changes_no_bit(reach: str, table: str, poison: float) -> None:
+def test_hidden_keys_change_no_bit(reach: str, table: str, poison: float) -> None:
     case = Case(reach, table, 70, 300)
     leaves = case.leaves()
-    leaves[3] = leaves[3] // 50 * 50 + 0.5  # centres in few places, and gaps between their windows
+    leaves[3] = leaves[3] // 50 * 50 + 0.5  # few centres, with gaps between their windows
     ok = case.call(*leaves).dense_visible()
     assert ok is not None
     unseen = ~ok.any(2).any(1)[:, None, :, None]
@@ -83,7 +83,9 @@ def test_what_nobody_sees_changes_no_bit(reach: str, table: str, poison: float) 
 @needs_library
 @pytest.mark.parametrize("reach", REACHES)
 @pytest.mark.parametrize("p", [0.3, 1.0])
-def test_dropout_drops_what_it_says(reach: str, p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_drops_what_its_mask_says(
+    reach: str, p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seed = torch.tensor([2**61 + 12345])
     monkeypatch.setattr(window, "_seed", lambda call: seed)
     case = Case(reach, "causal", 65, 65, dropout=p)
@@ -102,7 +104,7 @@ def test_dropout_drops_what_it_says(reach: str, p: float, monkeypatch: pytest.Mo
 
 
 @needs_library
-def test_dropout_draws_anew() -> None:
+def test_dropout_differs_between_calls() -> None:
     case = Case("fixed-window", "everything", 65, 65, dropout=0.5)
     leaves = case.leaves()
     one, two = (window.run(case.call(*leaves)) for _ in range(2))
@@ -111,7 +113,7 @@ def test_dropout_draws_anew() -> None:
 
 @needs_library
 @pytest.mark.parametrize("reach", REACHES)
-def test_the_operator_is_well_formed(reach: str) -> None:
+def test_the_operator_passes_opcheck(reach: str) -> None:
     case = Case(reach, "causal and padded", 70, 80)
     leaves = [x.requires_grad_() for x in case.leaves()]
     call = case.call(*leaves)
@@ -174,7 +176,7 @@ def test_exports(name: str) -> None:
 
 
 @needs_library
-def test_autocast_lowers_as_fused_attention_would() -> None:
+def test_autocast_lowers_as_for_fused_attention() -> None:
     net, x = Net("fixed-window"), torch.randn(2, 200, 16)
     with torch.autocast("cpu", torch.bfloat16):
         context, kernel = net(x)
@@ -185,7 +187,7 @@ def test_autocast_lowers_as_fused_attention_would() -> None:
 
 @needs_library
 @pytest.mark.parametrize("name", REACHES)
-def test_by_name_it_serves_long_texts_and_not_short_ones(name: str) -> None:
+def test_it_serves_long_texts_and_not_short_ones(name: str) -> None:
     attend = heed.Attention(name, query=8, window=4)
     for S, kernel in ((200, "window"), (30, "reference")):
         x = torch.randn(2, S, 8)
@@ -214,7 +216,7 @@ def test_by_name_it_serves_long_texts_and_not_short_ones(name: str) -> None:
         ({"q": torch.zeros(1, 1, 100, 8).double()}, "not float64"),
     ],
 )
-def test_says_why_not(options: dict[str, object], words: str) -> None:
+def test_a_refusal_gives_its_reason(options: dict[str, object], words: str) -> None:
     case = Case("fixed-window", "everything", 100, 100, (1, 1), B=1)
     call = case.call(*case.leaves())
     assert window.refusal(call) in (None, missing())
@@ -289,7 +291,7 @@ print(without, spared)
 
 @needs_library
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux alone limits memory")
-def test_only_who_runs_out_of_memory_hears_of_it() -> None:
+def test_running_out_of_memory_is_reported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CROWDED], capture_output=True, text=True, timeout=120
     )
@@ -390,8 +392,8 @@ def test_offsets_beyond_two_to_the_31_on_the_device(reach: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fixed-window", "local-p"])
-def test_the_gradient_is_the_same_where_it_will_be_differentiated(name: str) -> None:
-    """Queries, keys and centres come from the same text, and each answers for itself."""
+def test_the_gradient_is_the_same_if_it_will_be_differentiated(name: str) -> None:
+    """Queries, keys and centres come from the same text, and each gets its own gradient."""
     attend = heed.Attention(name, query=8, window=3)
     text = torch.randn(1, 200, 8, requires_grad=True)
 

@@ -1,6 +1,6 @@
-"""One query a head, within a window: alone, and in a loop that adds up what its memory owes.
+"""One query per head within a window: alone, and in a loop that sums the gradients of its memory.
 
-Through Triton's interpreter where there is no GPU. The twin is the reference, query by query.
+In Triton's interpreter without a GPU. The twin is the reference, query by query.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ SHAPES = [  # S, heads, widths
 
 @pytest.fixture(autouse=True)
 def poisoned() -> Iterator[None]:
-    """Memory that nobody wrote to is not a number."""
+    """Uninitialised memory is NaN."""
     torch.use_deterministic_algorithms(DEVICE == "cpu")
     yield
     torch.use_deterministic_algorithms(False)
@@ -84,7 +84,7 @@ def test_the_twins_agree(reach: str, table: str, shape: Any) -> None:
 
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
 @pytest.mark.parametrize("reach", REACHES)
-def test_what_it_does_not_see_changes_no_bit(reach: str, poison: float) -> None:
+def test_hidden_keys_change_no_bit(reach: str, poison: float) -> None:
     case = Case(reach, "holes", 1, 40, (1, 1), (300, 16), device=DEVICE)
     leaves = case.leaves()
     ok = case.call(*leaves).dense_visible()
@@ -99,7 +99,7 @@ def test_what_it_does_not_see_changes_no_bit(reach: str, poison: float) -> None:
         assert torch.equal(x, y)
 
 
-def test_dropout_drops_what_it_says() -> None:
+def test_dropout_drops_what_its_mask_says() -> None:
     case = Case("local-p", "padded", 1, 40, (2, 1), half=15, dropout=0.4, device=DEVICE)
     leaves, seed = case.leaves(), 2**61 + 12345
     see = window.geometry(case.call(*leaves))
@@ -113,7 +113,7 @@ def test_dropout_drops_what_it_says() -> None:
 
 
 def looped(case: Case, how: Callable[[Call], Tensor], leaves: list[Tensor]) -> list[Tensor]:
-    """Four queries to the same keys and values, each with a centre; and the gradients of all."""
+    """Four queries to the same keys and values, each with a centre; and all gradients."""
     q, k, v, centre = (x.detach().clone().requires_grad_() for x in leaves)
     held = gathering(k, v)
     context = [how(case.call(*each)) for each in _queries(q, *held, centre)]
@@ -142,7 +142,7 @@ def test_steps_have_the_gradients_of_the_reference(heads: Any, widths: Any) -> N
         torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-4)
 
 
-def test_queries_that_are_nearly_sure_of_a_key_learn_as_exactly_as_plainly() -> None:
+def test_queries_with_nearly_one_hot_weights_have_accurate_gradients() -> None:
     case = Case("local-p", "everything", 1, 20, (1, 1), (64, 64), half=9, device=DEVICE)
     q, *others = case.leaves()
     leaves = [200 * q, *others]
@@ -152,8 +152,8 @@ def test_queries_that_are_nearly_sure_of_a_key_learn_as_exactly_as_plainly() -> 
         assert (x - z).abs().max() <= 3 * (y - z).abs().max() + 1e-6 * z.abs().max()
 
 
-def test_a_step_reads_numbers_as_they_are() -> None:
-    """Under autocast keys may be short and queries not: nothing is cast, nor kept twice."""
+def test_a_step_reads_tensors_without_casting() -> None:
+    """Under autocast only keys may have half precision: nothing is cast or kept twice."""
     case = Case("local-p", "everything", 1, 20, (1, 1), (16, 8), device=DEVICE)
     q, k, v, centre = case.leaves()
     leaves = [q, k.bfloat16(), v.bfloat16(), centre]
@@ -172,11 +172,11 @@ def test_second_derivatives_are_refused_and_never_dropped() -> None:
         torch.autograd.grad(context.sin().sum(), k, create_graph=True)
 
 
-def test_other_memories_are_left_to_the_operator() -> None:
+def test_memories_not_made_for_steps_are_left_to_the_operator() -> None:
     case = Case("local-p", "everything", 1, 20, (1, 1))
     _, k, v, _ = (x.requires_grad_() for x in case.leaves())
-    assert steps.rows_of(k, v) is None  # made for no loop
-    assert steps.rows_of(gathering(k, v)[0], gathering(k, v)[1]) is None  # for two
+    assert steps.rows_of(k, v) is None  # not made for a loop
+    assert steps.rows_of(gathering(k, v)[0], gathering(k, v)[1]) is None  # made for two loops
     assert steps.rows_of(*gathering(k, v)) is not None
     with heed.kernels.off("single"):
         assert steps.rows_of(*gathering(k, v)) is None
@@ -185,7 +185,7 @@ def test_other_memories_are_left_to_the_operator() -> None:
 def asked(
     attend: heed.Attention, queries: Tensor, keys: Tensor, again: bool = True
 ) -> tuple[str, list[Tensor]]:
-    """A loop over queries, as decoders have it or plainly; the gradients of all that learn."""
+    """A loop over queries, as in decoders or by plain calls; and all gradients."""
     count = torch.tensor([keys.shape[1], 7, 0], device=keys.device)
     memory = attend.remember(keys, visible=heed.lengths(count))
     ask = Asking(attend, memory) if again else lambda query, state: attend(query, memory, state)
@@ -200,8 +200,8 @@ def asked(
 
 
 @pytest.mark.parametrize("name", ["local-p/general", "local-p/additive", "local-m/dot"])
-def test_a_loop_knows_how_long_its_memory_is(name: str) -> None:
-    """Once, and the same as a memory that is asked each time."""
+def test_a_loop_computes_the_length_of_its_memory_once(name: str) -> None:
+    """The result is the same as for a memory that is asked each time."""
     attend = heed.Attention(name, query=8, window=2)
     keys, queries = (torch.randn(3, n, 8, requires_grad=True) for n in (12, 5))
     _, got = asked(attend, queries, keys)
@@ -223,6 +223,6 @@ def test_a_loop_on_the_device(width: int) -> None:
         wide = (x.detach().double().requires_grad_() for x in (queries, keys))
         _, exact = asked(attend.double(), *wide, again=False)
     assert kernel == "reference"
-    for x, y, z in zip(got, plain, exact, strict=True):  # wide heads are nearly sure of one key
+    for x, y, z in zip(got, plain, exact, strict=True):  # weights of wide heads are nearly one-hot
         floor = 1e-5 * z.abs().max() + 1e-6
         assert (x - z).abs().max() <= 3 * (y - z).abs().max() + floor

@@ -1,4 +1,4 @@
-"""The device's kernels meet their twin, through Triton's interpreter where there is no GPU."""
+"""The Triton kernels of windows, compared with their twin; in the interpreter without a GPU."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ SHAPES = [(1, 1), (2, 7), (17, 49)]  # the interpreter is slow: one tile, or two
 
 
 def launched(call: Call, order: bool = True, seed: int | None = None) -> Tensor:
-    """The context by forward, its gradients by backward, small tiles throughout."""
+    """The context, with gradients by backward; small tiles throughout."""
     see = window.geometry(call)
     if seed is not None:
         see.seed = torch.tensor([seed])
@@ -82,8 +82,8 @@ def test_wide_heads_are_cut(reach: str, D: int, R: int) -> None:
     introduce(Case(reach, table[reach], 5, 20, (2, 1), (D, R), B=1), launched)
 
 
-def test_wide_heads_drop_what_they_say() -> None:
-    """Each program that sums a slice must draw alike."""
+def test_dropout_of_wide_heads_drops_what_its_mask_says() -> None:
+    """Each program that sums a slice must draw the same mask."""
     case = Case("local-p", "causal", 9, 9, (1, 1), (300, 300), dropout=0.3, B=1)
     leaves, loss = case.leaves(), torch.randn(1, 1, 9, 300)
     see = window.geometry(case.call(*leaves))
@@ -97,18 +97,18 @@ def test_wide_heads_drop_what_they_say() -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_queries_in_any_order(table: str) -> None:
-    """Few queries are not sorted: windows far apart lie in one tile."""
+    """Few queries are not sorted: windows far apart are in one tile."""
     introduce(Case("local-p", table, 17, 40, (1, 1), B=2), lambda call: launched(call, order=False))
 
 
 @pytest.mark.parametrize("half", [1, 20])
 @pytest.mark.parametrize("reach", REACHES)
-def test_windows_narrow_and_wide(reach: str, half: int) -> None:
+def test_narrow_and_wide_windows(reach: str, half: int) -> None:
     introduce(Case(reach, "causal and padded", 20, 33, (1, 1), half=half), launched)
 
 
-def test_a_centre_beside_an_edge_sees_what_the_reference_sees() -> None:
-    """|s - p| is compared as float32 rounds it, at all the places where that could matter."""
+def test_a_centre_near_an_edge_sees_what_the_reference_sees() -> None:
+    """|s - p| is compared as float32 rounds it, at all positions where rounding could matter."""
     centre = torch.tensor([121.99999237, 128.0, 5.0000005, -3.0, 1e9, torch.nan, 0.5, 250.5])
     case = Case("local-p", "everything", 8, 260, (1, 1), B=1, half=128)
     q, k, v, _ = case.leaves()
@@ -122,7 +122,7 @@ def test_a_centre_beside_an_edge_sees_what_the_reference_sees() -> None:
 
 
 @pytest.mark.parametrize(("reach", "p"), [*((reach, 0.3) for reach in REACHES), ("local-p", 1.0)])
-def test_dropout_drops_what_it_says(reach: str, p: float) -> None:
+def test_dropout_drops_what_its_mask_says(reach: str, p: float) -> None:
     case = Case(reach, "causal", 20, 20, (2, 1), dropout=p, B=1)
     leaves = case.leaves()
     see = window.geometry(case.call(*leaves))
@@ -152,11 +152,11 @@ def test_dropout_drops_what_it_says(reach: str, p: float) -> None:
         ("fixed-window", "causal", True),
     ],
 )
-def test_what_nobody_sees_changes_no_bit(reach: str, table: str, order: bool) -> None:
+def test_hidden_keys_change_no_bit(reach: str, table: str, order: bool) -> None:
     """NaN, which spoils sums, and infinity, which wins a maximum, at every other key."""
     case = Case(reach, table, 18, 40, (1, 1))
     leaves = case.leaves()
-    leaves[3] = leaves[3] // 15 * 15 + 0.5  # centres in few places, and gaps between their windows
+    leaves[3] = leaves[3] // 15 * 15 + 0.5  # few centres, with gaps between windows
     ok = case.call(*leaves).dense_visible()
     assert ok is not None
     unseen = ~ok.any(2).any(1)[:, None, :, None]
@@ -172,7 +172,7 @@ def test_what_nobody_sees_changes_no_bit(reach: str, table: str, order: bool) ->
         assert torch.equal(x, y)
 
 
-def test_awkward_layouts() -> None:
+def test_unusual_memory_layouts() -> None:
     """Heads after time, every other row, and the last axis far apart."""
     case = Case("local-p", "padded", 17, 20)
     q, k, v, centre = case.leaves()

@@ -1,4 +1,4 @@
-"""Calls with windows, and their answers in plain PyTorch: what the tests of every path share."""
+"""Calls with windows, and their results in plain PyTorch: shared by the tests of every kernel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ DOUBLE = torch.float64
 REACHES = ("local-p", "local-m", "fixed-window", "expanded-window")
 TABLES = ("everything", "causal", "padded", "holes", "causal and padded")
 
-# How many epsilons of the largest number are nothing to worry about. Of an output as many as in
-# additive attention: a GPU's 2^x, good to two units, meets energies that are sums of D products.
+# How many epsilons of the largest number are tolerated. For outputs, as many as in additive
+# attention: a GPU's 2^x, accurate to two units, is applied to energies that are sums of D products.
 OUT, GRAD = 8, 16
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call: which window, how long, how wide, what else is hidden."""
+    """One call: which window, lengths, widths, and other masks."""
 
     reach: str
     table: str
@@ -35,7 +35,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     B: int = 2
     dropout: float = 0.0
-    size: float = 1.0  # how large queries and keys are
+    size: float = 1.0  # the magnitude of queries and keys
     device: str = "cpu"
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Case:
         ]
 
     def visible(self) -> Visible | None:
-        """What is hidden beside the window."""
+        """The masks beside the window."""
         if self.table == "everything":
             return None
         count = torch.tensor([self.S, (self.S + 1) // 2, 0][: self.B], device=self.device)
@@ -95,7 +95,7 @@ class Case:
 
 
 def plain(call: Call, kept: Tensor | None = None) -> Tensor:
-    """What one would write by hand: everything in the input's dtype, the softmax in float32."""
+    """The plain computation: everything in the input's dtype, the softmax in float32."""
     wide = torch.promote_types(call.q.dtype, torch.float32)
     ok = call.dense_visible()
     assert ok is not None
@@ -112,7 +112,7 @@ def plain(call: Call, kept: Tensor | None = None) -> Tensor:
 
 
 def with_gradients(f: Callable[..., Tensor], leaves: list[Tensor], loss: Tensor) -> list[Tensor]:
-    """The output, and the gradients of what it depends on."""
+    """The output, and the gradients of its inputs."""
     leaves = [x.detach().clone().requires_grad_() for x in leaves]
     out = f(*leaves)
     grads = torch.autograd.grad(out, leaves, loss.to(out.dtype), allow_unused=True)
@@ -122,10 +122,10 @@ def with_gradients(f: Callable[..., Tensor], leaves: list[Tensor], loss: Tensor)
 def assert_near(
     got: list[Tensor], by_hand: list[Tensor], exact: list[Tensor], energy: float, slope: float
 ) -> None:
-    """Contract 5, of an output and then its gradients; energies are rounded at their magnitude.
+    """Contract 5, for an output and then its gradients; energies are rounded at their magnitude.
 
     slope  the largest |grad·v|: the gradients of queries and keys are differences of such numbers,
-           and that of a key is a sum over all queries, whose errors walk at random
+    and that of a key is a sum over all queries, whose errors add like a random walk
     """
     for i, (x, y, z) in enumerate(zip(got, by_hand, exact, strict=True)):
         assert x.shape == y.shape
@@ -141,7 +141,7 @@ def assert_near(
 
 
 def introduce(case: Case, attend: Callable[[Call], Tensor]) -> None:
-    """A way to attend meets its twin, on outputs and gradients."""
+    """Compare a kernel with its twin, on outputs and gradients."""
     leaves = case.leaves()
     B, H, T, _ = leaves[0].shape
     loss = torch.randn(B, H, T, case.widths[1], device=case.device, dtype=DOUBLE).to(case.dtype)
@@ -155,5 +155,5 @@ def introduce(case: Case, attend: Callable[[Call], Tensor]) -> None:
     ok = case.call(*leaves).dense_visible()
     assert ok is not None
     hidden = ~ok.any(-1).expand(B, H, T)
-    assert not got[0][hidden].any()  # exactly zero, and so is what they are answerable for
+    assert not got[0][hidden].any()  # exactly zero, and so are its gradients
     assert not got[1][hidden].any()

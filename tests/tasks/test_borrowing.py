@@ -1,4 +1,4 @@
-"""Vocabularies of pretrained models behind the faces of heed's own."""
+"""Vocabularies of pretrained models with the interface of heed's own."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def test_the_first_four_numbers_are_heeds() -> None:
     assert not words.symbols.begins[plain[2]]
 
 
-def test_what_bert_must_have() -> None:
+def test_the_special_symbols_that_bert_needs() -> None:
     for role in ROLES:
         lacking = Vocabulary(bert().tokenizer, {r: i for r, i in ROLES.items() if r != role})
         with pytest.raises(Refused, match=rf"here: .*\[{role.upper()}\]"):
@@ -53,7 +53,7 @@ def test_what_bert_must_have() -> None:
         Renumbered(Vocabulary(bert().tokenizer, {**ROLES, "sep": 5}), 12, "here")
 
 
-def test_a_text_goes_on_with_its_space() -> None:
+def test_a_text_continues_with_its_space() -> None:
     text = Borrowed(spaced(), "here")
     assert text.decode([3, 4]) == "cats"
     assert text.continued([2], [3, 4]) == " cats"
@@ -63,12 +63,12 @@ def test_a_text_goes_on_with_its_space() -> None:
     assert (text.marks.end, text.marks.unknown, text.marks.opening) == (1, 0, (1,))
 
 
-def test_a_text_must_end() -> None:
+def test_a_vocabulary_without_an_end_is_refused() -> None:
     with pytest.raises(Refused, match=r"here: .*eos"):
         Borrowed(Vocabulary(spaced().tokenizer, {}), "here")
 
 
-def test_what_was_saved_is_loaded(tmp_path) -> None:
+def test_a_saved_vocabulary_is_loaded(tmp_path) -> None:
     path = tmp_path / "tokenizer.json"
     text = Borrowed(spaced(), "here")
     text.save(path)

@@ -1,4 +1,4 @@
-"""Classifying: who is held out, what is refused, and figures that can be checked by hand."""
+"""Classification: what is held out, what is refused, and scores by hand."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def data(folder: Path, **more: Any) -> Data:
     return Data.model_validate({**given, "folder": str(folder), **more})
 
 
-def test_what_is_blank_is_counted_and_dropped(tmp_path: Path) -> None:
+def test_blank_texts_are_counted_and_dropped(tmp_path: Path) -> None:
     report = TextReport()
     rows = list(examples(data(tmp_path, names={"1": "good"}), "train", tmp_path, report))
     assert [row.label for row in rows] == ["good", "0", "0", "good"]
     assert str(report) == ("6 texts read = 4 kept + 2 dropped (1 blank text, 1 without a label)")
 
 
-def test_a_label_that_training_never_saw_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_label_not_seen_in_training_is_reported_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "valid.tsv").write_text("1\tfine\n2\twhat\n")
     given = data(tmp_path, names={"0": "bad", "1": "good"})
     with pytest.raises(
@@ -38,16 +38,16 @@ def test_a_label_that_training_never_saw_is_told_with_its_line(tmp_path: Path) -
         list(examples(given, "valid", tmp_path, TextReport(), ["bad", "good"]))
 
 
-def test_texts_may_bear_the_names_of_their_labels(tmp_path: Path) -> None:
-    """As training takes them: a ready recipe serves own files that have words for its codes."""
+def test_texts_may_have_the_names_of_their_labels(tmp_path: Path) -> None:
+    """As training accepts them: a ready recipe can be used with own files that name its codes."""
     (tmp_path / "valid.tsv").write_text("good\tfine\n0\twhat\n")
     given = data(tmp_path, names={"0": "bad", "1": "good", "2": "so so"})
     rows = examples(given, "valid", tmp_path, TextReport(), ["bad", "good"])
     assert [row.label for row in rows] == ["good", "bad"]
 
 
-def test_parts_of_one_file_share_it_out(tmp_path: Path) -> None:
-    """Blank texts too, so that what is read of all parts is the file, line by line."""
+def test_the_parts_of_one_file_are_disjoint(tmp_path: Path) -> None:
+    """Blank texts too, so that all parts together are the file, line by line."""
     lines = [f"{n % 2}\tsentence {n}" for n in range(200)]
     given = data(tmp_path, valid=None, held_out={"valid": 0.2, "test": 0.2})
     (tmp_path / "train.tsv").write_text("".join(f"{line}\n" for line in [*lines, "", "1\t "]))
@@ -76,13 +76,13 @@ def test_parts_of_one_file_share_it_out(tmp_path: Path) -> None:
         ({"tokens": {"kind": "words"}}, "Input should be"),
     ],
 )
-def test_what_cannot_be_is_refused(given: dict[str, Any], says: str, tmp_path: Path) -> None:
+def test_impossible_settings_are_refused(given: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match=says):
         data(tmp_path, **given)
 
 
-def test_figures_by_hand() -> None:
-    """Five texts of a, two of b, none of c; c was said once."""
+def test_scores_by_hand() -> None:
+    """Five texts of a, two of b, none of c; c was predicted once."""
     right = ["a", "a", "a", "a", "a", "b", "b"]
     said = ["a", "a", "a", "b", "c", "b", "a"]
     found = judged(
@@ -101,6 +101,6 @@ def test_figures_by_hand() -> None:
     assert a.f1 == pytest.approx(2 * (3 / 4) * (3 / 5) / (3 / 4 + 3 / 5))
     assert (b.precision, b.recall, b.f1) == (1 / 2, 1 / 2, 1 / 2)
     assert (c.precision, c.recall, c.f1) == (0, 0, 0) == (d.precision, d.recall, d.f1)
-    assert found.macro_f1 == pytest.approx(100 * (a.f1 + b.f1 + 0) / 3)  # d is nowhere
+    assert found.macro_f1 == pytest.approx(100 * (a.f1 + b.f1 + 0) / 3)  # d never occurs
     assert (found.loss, found.cut, found.texts) == (0.5, 1, 7)
     assert found.line() == f"accuracy 57.14 % · macro-F1 {found.macro_f1:.2f} · loss 0.5000"

@@ -1,4 +1,4 @@
-"""A labeller: alone and in company alike, blank stays blank, and what is cut is said."""
+"""A labeller: the same alone and in a batch, blank texts stay blank, and cut texts are reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def labeller(
     return Labeller(model, Words(Cutting(tokeniser), ("a", "b", "c"), **words), CPU)
 
 
-def test_as_many_answers_as_texts_and_blank_ones_stay_blank() -> None:
+def test_there_is_an_answer_for_each_text_and_blank_ones_stay_blank() -> None:
     found = labeller().label(TEXTS, look=True)
     assert [each.text for each in found] == TEXTS
     assert [bool(each.label) for each in found] == [bool(text.strip()) for text in TEXTS]
@@ -53,7 +53,7 @@ def test_as_many_answers_as_texts_and_blank_ones_stay_blank() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gru", "cnn", "bert"])
-def test_alone_and_in_company_alike(kind: str) -> None:
+def test_a_text_alone_equals_the_text_in_a_batch(kind: str) -> None:
     worker = labeller(kind=kind, gathers="first" if kind == "bert" else None, longest=12)
     worker.tokens = 20
     together = worker.label(TEXTS, look=True)
@@ -65,7 +65,7 @@ def test_alone_and_in_company_alike(kind: str) -> None:
             np.testing.assert_allclose(alone.weight, one.weight, atol=1e-6)
 
 
-def test_the_weights_are_those_of_the_words_that_were_read() -> None:
+def test_the_weights_are_of_the_words_that_were_read() -> None:
     first, *_, long, _ = labeller(longest=6).label(TEXTS, look=True)
     assert first.pieces == ["a", "fine", "film", "</s>"]
     assert first.weight is not None
@@ -75,7 +75,7 @@ def test_the_weights_are_those_of_the_words_that_were_read() -> None:
     assert long.cut
     assert long.pieces == ["a", "film", "so", "long", "that", "</s>"]
     assert "only 6 of 13 symbols were read" in long.remark
-    assert labeller().label(TEXTS[:1])[0].weight is None  # nobody asked
+    assert labeller().label(TEXTS[:1])[0].weight is None  # not asked for
     several = labeller(heads=3)
     (said,) = several.label(TEXTS[:1], look=True)
     looks = several._said(several.words.encode(TEXTS[:1]), TEXTS[:1], look=True).seen["pool"].weight
@@ -84,7 +84,7 @@ def test_the_weights_are_those_of_the_words_that_were_read() -> None:
     np.testing.assert_allclose(said.weight, looks[0, :, 0].mean(0), atol=1e-6)
 
 
-def test_every_head_of_a_transformer_is_there() -> None:
+def test_every_head_of_a_transformer_is_returned() -> None:
     worker = labeller("first", "bert", gathers="first", longest=12)
     first, *_ = worker.label(TEXTS, look=True)
     assert first.weight is None
@@ -103,7 +103,7 @@ def test_surprise_is_cross_entropy() -> None:
     assert worker.surprise(rows) == pytest.approx(total / 3, rel=1e-5)
 
 
-def test_how_sharp_each_attention_is() -> None:
+def test_the_sharpness_of_each_attention() -> None:
     found = labeller().sharpness(TEXTS[:1])["pool"]
     (judgement,) = labeller().label(TEXTS[:1], look=True)
     weight = judgement.weight
@@ -124,35 +124,35 @@ def spelling(kind: str = "cnn") -> Labeller:
     assert model.spelled is not None
     model.spelled.known.copy_(letters.known)
     with torch.no_grad():
-        model.spelled.table.weight *= 20  # as if they had been learnt
+        model.spelled.table.weight *= 20  # as if they had been trained
     words = Words(tokeniser, ("a", "b", "c"), longest=6, letters=letters)
     return Labeller(model, words, CPU)
 
 
 @torch.no_grad()
 def plainly(worker: Labeller, text: str) -> float:
-    """The first label's share, by the symbols of a text alone."""
+    """The first label's share, given the symbols of a text."""
     ids = torch.tensor(worker.words.encode([text]))
     logits = worker.model.eval()(ids, torch.tensor([ids.shape[1]])).logits
     return float(logits.softmax(-1)[0, 0])
 
 
-def test_words_that_were_never_seen_go_by_their_letters() -> None:
+def test_unknown_words_are_read_by_their_letters() -> None:
     worker = spelling()
     finer, filmy, bare = worker.label(["a finer film", "a filmy film", "a ??? film"])
     assert finer.pieces == ["a", "finer", "film", "</s>"]
     assert finer.shares["a"] != pytest.approx(filmy.shares["a"], rel=1e-3)
     (ids,) = worker.words.encode(["a finer film"])
     assert [i == UNK for i in ids] == [False, True, False, False]
-    # Without its letters it is unknown, and no more.
+    # Without its letters it is unknown.
     blind = plainly(worker, "a finer film")
     assert finer.shares["a"] != pytest.approx(blind, rel=1e-3)
-    assert bare.pieces[1:4] == ["?", "?", "?"]  # marks have no letters in common with any word
+    assert bare.pieces[1:4] == ["?", "?", "?"]  # punctuation shares no letters with any word
     assert bare.shares["a"] == pytest.approx(plainly(worker, "a ??? film"), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["gru", "cnn"])
-def test_words_that_were_never_seen_alone_and_in_company_alike(kind: str) -> None:
+def test_unknown_words_alone_and_in_a_batch(kind: str) -> None:
     worker = spelling(kind)
     texts = ["a finer film", "films", "", "Refined filmy finesse  fills films at last", "ñ fine"]
     together = worker.label(texts)
@@ -166,13 +166,13 @@ def test_words_that_were_never_seen_alone_and_in_company_alike(kind: str) -> Non
     assert worker.surprise(rows) == pytest.approx(np.mean(expected), rel=1e-4)
 
 
-def test_pieces_of_words_are_not_spelled() -> None:
+def test_subwords_are_not_spelled() -> None:
     pieces = Cutting(Tokeniser.train("bpe", SPELT * 3, 50))
     with pytest.raises(Refused, match="letters are of whole words, and the tokens are bpe"):
         pieces.letters(3, 5)
 
 
-def test_a_frame_and_a_cut() -> None:
+def test_special_symbols_and_a_cut() -> None:
     words = labeller(gathers="first", longest=4).words
     (whole,) = words.whole(["a fine film"])
     assert (whole[0], whole[-1], len(whole)) == (BOS, EOS, 5)
@@ -181,7 +181,7 @@ def test_a_frame_and_a_cut() -> None:
     assert len({each.fingerprint for each in (words, *others)}) == 3
 
 
-def test_a_pretrained_vocabulary_cuts_as_its_own_rules_say(tmp_path: Path) -> None:
+def test_a_pretrained_vocabulary_cuts_by_its_own_rules(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     wordpiece = tokenizers.BertWordPieceTokenizer(
         {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "fine": 5, "##st": 6}
@@ -192,12 +192,12 @@ def test_a_pretrained_vocabulary_cuts_as_its_own_rules_say(tmp_path: Path) -> No
     assert cutting.encode(["Finest"]) == [[2, 5, 6, 3]]
     assert cutting.pieces([2, 5, 6, 3]) == ["[CLS]", "fine", "##st", "[SEP]"]
     words = Words(cutting, ("a", "b"), gathers="first")
-    assert words.encode(["finest"]) == [[2, 5, 6, 3]]  # it has a frame of its own
+    assert words.encode(["finest"]) == [[2, 5, 6, 3]]  # it adds its own special symbols
     cutting.save(tmp_path / "again.json")
     assert load_cutting(tmp_path / "again.json").fingerprint == cutting.fingerprint
 
 
-def test_what_is_no_tokeniser_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_tokeniser_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(Refused, match=r"tokenizer\.json"):
         load_cutting(tmp_path / "tokenizer.json")

@@ -1,4 +1,4 @@
-"""Text to parts, settings that fit it, and scores by hand."""
+"""Text cut into parts, settings that suit it, and scores by hand."""
 
 import math
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_the_end_of_one_file_is_held_out(tmp_path: Path) -> None:
     assert parts["train"][0] + parts["valid"][0] == text
 
 
-def test_of_several_files_the_end_of_the_last(tmp_path: Path) -> None:
+def test_of_several_files_the_end_of_the_last_is_held_out(tmp_path: Path) -> None:
     for name, size in (("a", 80), ("b", 20)):
         (tmp_path / name).write_text(name * (size - 1) + "\n")
     parts = parted(Data(train=["a", "b"], held_out=0.05), tmp_path)
@@ -47,7 +47,7 @@ def test_of_several_files_the_end_of_the_last(tmp_path: Path) -> None:
     assert [len(each) for each in (*parts["train"], *parts["valid"])] == [80, 10, 10]
 
 
-def test_files_of_their_own(tmp_path: Path) -> None:
+def test_parts_from_separate_files(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text(f"{name}\n")
     parts = parted(Data(train=["a"], valid="b", test=["c", "a"]), tmp_path)
@@ -62,14 +62,14 @@ def test_files_of_their_own(tmp_path: Path) -> None:
     ("start", "end", "wanted"),
     [(0, 4, ["abc", "d"]), (1, 3, ["bc"]), (3, None, ["de", "f"]), (4, 5, ["e"]), (6, None, [])],
 )
-def test_between(start: int, end: int | None, wanted: list[str]) -> None:
+def test_a_part_between_two_positions(start: int, end: int | None, wanted: list[str]) -> None:
     pieces = [Piece("abc", True), Piece("de", False), Piece("f", True)]
     found = list(between(iter(pieces), start, end))
     assert [piece.text for piece in found] == wanted
     assert all(piece.opens for piece in found[:1])
 
 
-def test_the_vocabulary_is_that_of_the_training_text(tmp_path: Path) -> None:
+def test_the_vocabulary_is_made_from_the_training_text(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("ab")
     (tmp_path / "b").write_text("c")
     for data, size in ((Data(train="a"), 2), (Data(train=["b", "a"], valid="a"), 4)):
@@ -105,7 +105,7 @@ def test_documents_are_held_out_whole(tmp_path: Path, share: float, valid: list[
     assert parts["valid"] == valid
 
 
-def test_settings_that_do_not_fit_the_text() -> None:
+def test_settings_that_do_not_suit_the_text_are_refused() -> None:
     gpt = GPT2Settings(layers=1, width=8, heads=2, longest=16)
     assert build(gpt, symbols=9, context=16).words.table.weight.shape == (9, 8)
     assert (places(gpt), places(RecurrentLanguageSettings())) == (16, None)

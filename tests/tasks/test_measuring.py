@@ -1,4 +1,4 @@
-"""The measures against hand-computed cases and against sacreBLEU itself."""
+"""The measures compared with results by hand and with sacreBLEU."""
 
 import sys
 
@@ -24,7 +24,7 @@ SAID = ["the cat sat on the mat .", "a Dog runs in the park today", "hello world
 MEANT = ["the cat sat on a mat .", "a dog runs in the park today", "hello world , once again"]
 
 
-def test_bleu_and_chrf_are_those_of_sacrebleu() -> None:
+def test_bleu_and_chrf_equal_sacrebleu() -> None:
     assert bleu(SAID, MEANT).value == sacrebleu.corpus_bleu(SAID, [MEANT], force=True).score
     assert chrf(SAID, MEANT).value == sacrebleu.corpus_chrf(SAID, [MEANT]).score
     assert bleu(SAID, SAID).value == pytest.approx(100)
@@ -36,7 +36,7 @@ def test_bleu_by_hand() -> None:
     assert value == pytest.approx(100 * np.exp(-0.2))
 
 
-def test_lowercase_and_the_tokeniser_are_in_the_figure_and_in_the_signature() -> None:
+def test_lowercase_and_the_tokeniser_affect_the_score_and_its_signature() -> None:
     plain, low = bleu(SAID, MEANT), bleu(SAID, MEANT, lowercase=True)
     assert low.value > plain.value
     assert "case:mixed" in plain.signature
@@ -49,7 +49,7 @@ def test_lowercase_and_the_tokeniser_are_in_the_figure_and_in_the_signature() ->
     assert "case:lc" in chrf(SAID, MEANT, lowercase=True).signature
 
 
-def test_what_cannot_be_judged_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_that_cannot_be_scored_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused, match=r"3 translations .* 2 references"):
         bleu(SAID, MEANT[:2])
     with pytest.raises(Refused, match="no translations"):
@@ -61,7 +61,7 @@ def test_what_cannot_be_judged_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         bleu(SAID, MEANT)
 
 
-def test_by_length_puts_an_edge_into_the_range_below_it() -> None:
+def test_a_length_on_a_border_belongs_to_the_shorter_range() -> None:
     said, meant = SAID * 2, MEANT * 2
     found = by_length(said, meant, [5, 6, 1, 10, 40, 7], [5, 10, 20])
     assert [(name, count) for name, count, _ in found] == [("1-5", 2), ("6-10", 3), ("21+", 1)]
@@ -78,12 +78,12 @@ def test_links_are_the_largest_weights_source_first() -> None:
         links(np.zeros((2, 3, 4)))
 
 
-def test_words_from_pieces_sum_over_the_source_and_average_over_the_target() -> None:
+def test_weights_of_pieces_are_summed_over_the_source_and_averaged_over_the_target() -> None:
     weight = np.array([[0.4, 0.3, 0.2, 0.1], [0.0, 0.2, 0.5, 0.3], [0.1, 0.1, 0.1, 0.7]])
     words = of_words(weight, target=[0, 0, -1], source=[0, 1, 1, -1])
     np.testing.assert_allclose(words, [[0.2, 0.6]])
     assert links(weight)[0] == (0, 0)
-    assert links(words)[0] == (1, 0)  # the pieces of a word are looked at together
+    assert links(words)[0] == (1, 0)  # the pieces of a word are averaged together
     np.testing.assert_allclose(of_words(weight, [0, 1, 2], [0, 1, 2, 3]), weight)
     with pytest.raises(ShapeError, match="2 target"):
         of_words(weight, [0, 1], [0, 1, 2, 3])
@@ -91,8 +91,8 @@ def test_words_from_pieces_sum_over_the_source_and_average_over_the_target() -> 
 
 def test_alignment_error_by_hand() -> None:
     gold = Links(frozenset({(0, 0), (1, 2)}), frozenset({(2, 1)}))
-    found = [(0, 0), (2, 1), (2, 2), (0, 3)]  # target word 3 has no counterpart: not counted
-    # A = 3, S = 2, A∩S = 1, A∩P = 2, since what is sure is possible.
+    found = [(0, 0), (2, 1), (2, 2), (0, 3)]  # target word 3 has no link: not counted
+    # A = 3, S = 2, A∩S = 1, A∩P = 2, since sure links are also possible.
     assert alignment_error([found], [gold]) == pytest.approx(1 - (1 + 2) / (3 + 2))
     assert alignment_error([[(0, 0), (1, 1)]], [[(0, 0), (1, 1)]]) == 0
     assert alignment_error([[(1, 0), (0, 1)]], [[(0, 0), (1, 1)]]) == 1
@@ -112,7 +112,7 @@ def test_a_link_to_a_source_word_without_a_counterpart_is_an_error() -> None:
     assert alignment_error([[(5, 0), (1, 1)]], [[(0, 0), (1, 1)]]) == pytest.approx(0.5)
 
 
-def test_the_guesses() -> None:
+def test_the_baselines() -> None:
     assert measuring.diagonal(4, 4) == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert measuring.diagonal(2, 4) == [(0, 0), (0, 1), (1, 2), (1, 3)]
     assert measuring.diagonal(5, 1) == [(2, 0)]
@@ -121,7 +121,7 @@ def test_the_guesses() -> None:
     assert measuring.uniform_error([(4, 9)], [[(0, 0), (1, 5)]]) == pytest.approx(0.75)
 
 
-def test_the_uniform_guess_is_what_random_links_come_to() -> None:
+def test_the_uniform_baseline_equals_the_mean_of_random_links() -> None:
     rng = np.random.default_rng(0)
     gold = [[(int(rng.integers(6)), j) for j in range(5)] for _ in range(4000)]
     drawn = [[(int(rng.integers(6)), j) for j in range(5)] for _ in gold]
@@ -140,7 +140,7 @@ def test_chinese_references_are_cut_by_character() -> None:
     assert bleu(["我爱中国"], ["我爱中国。"], tokenise="zh").value > 50
 
 
-def test_lengths_are_words_or_characters_where_there_are_no_spaces() -> None:
+def test_lengths_are_words_or_characters_if_there_are_no_spaces() -> None:
     assert lengths(["i love china", "yes"]) == [3, 1]
     assert lengths(["我 爱 中国", "她 昨天 在 北京"]) == [3, 4]
     assert lengths(["我爱中国和你", "我昨天买了USB 线"]) == [6, 7]

@@ -1,4 +1,4 @@
-"""Pre-training: what is held out, which head an objective asks for, and the scores by hand."""
+"""Pre-training: what is held out, which head an objective needs, and scores by hand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def part(data: Data, which: Any, root: Path) -> tuple[list[str], SentenceReport]
     return [s.text for s in sentences(data, which, root, report)], report
 
 
-def test_a_document_is_held_out_whole_and_always_the_same(tmp_path: Path) -> None:
+def test_documents_are_held_out_whole_and_always_the_same(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text(300))
     data = Data(train="a.txt", held_out={"share": 0.1})
     train, counted = part(data, "train", tmp_path)
@@ -75,7 +75,7 @@ def test_documents_of_every_file_are_held_out(tmp_path: Path) -> None:
     assert (counted.read, counted.documents) == (len(train), 200 - judged_by.documents)
 
 
-def test_documents_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
+def test_documents_with_the_same_beginning_are_distinguished(tmp_path: Path) -> None:
     speeches = (f"First Citizen:\nspeech number {i}\n" for i in range(200))
     (tmp_path / "a.txt").write_text("\n".join(speeches))
     data = Data(train="a.txt", held_out={"share": 0.2})
@@ -83,7 +83,7 @@ def test_documents_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     assert 20 < len(held) < 60
 
 
-def test_no_more_is_held_out_than_told_and_none_of_a_single_document(tmp_path: Path) -> None:
+def test_no_more_is_held_out_than_asked_and_never_the_only_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text(300))
     data = Data(train="a.txt", held_out={"share": 0.5, "most": 7})
     assert part(data, "valid", tmp_path)[1].documents == 7
@@ -93,7 +93,7 @@ def test_no_more_is_held_out_than_told_and_none_of_a_single_document(tmp_path: P
         part(Data(train="one.txt"), "valid", tmp_path)
 
 
-def test_files_of_their_own_are_read_whole(tmp_path: Path) -> None:
+def test_separate_files_are_read_whole(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text(50))
     (tmp_path / "b.txt").write_text("x\ny\n" + "z" * 30_000 + "\n")
     data = Data(train="a.txt", valid="b.txt", test="b.txt")
@@ -105,7 +105,7 @@ def test_files_of_their_own_are_read_whole(tmp_path: Path) -> None:
     assert part(dropped, "train", tmp_path)[1].read == 3
 
 
-def test_paths_say_their_kind_by_their_endings() -> None:
+def test_endings_of_paths_tell_the_format() -> None:
     assert Data(train="a.txt").train.text == (Path("a.txt"),)
     assert Data(train=["a.jsonl.gz", "b.jsonl.gz"]).train.jsonl[1] == Path("b.jsonl.gz")
     assert Data(train={"jsonl": "a", "key": "source"}).train.key == "source"
@@ -122,7 +122,7 @@ def test_paths_say_their_kind_by_their_endings() -> None:
         (XLNET, Ordered(), LanguageModel),
     ],
 )
-def test_the_objective_chooses_the_head(model: Any, objective: Any, kind: type) -> None:
+def test_the_objective_determines_the_head(model: Any, objective: Any, kind: type) -> None:
     network: Any = build(model, objective, symbols=20, longest=16)
     assert isinstance(network, kind)
     if isinstance(objective, Hidden):
@@ -140,12 +140,14 @@ def test_the_objective_chooses_the_head(model: Any, objective: Any, kind: type) 
         (BERT.model_copy(update={"longest": 8}), Hidden(), "set model.longest=16"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(model: Any, objective: Any, message: str) -> None:
+def test_settings_that_do_not_fit_together_are_refused(
+    model: Any, objective: Any, message: str
+) -> None:
     with pytest.raises(Refused, match=message):
         build(model, objective, symbols=20, longest=16)
 
 
-def test_the_objective_chooses_the_rows() -> None:
+def test_the_objective_determines_the_rows() -> None:
     documents = Documents.of([[[5, 6], [7]], [[8]]])
     known = Symbols(19, np.arange(20) > 3, np.ones(20, bool), np.zeros(20, bool))
     kinds = {Hidden(): MaskedPairs, Hidden(next_sentence=False): MaskedStretches}

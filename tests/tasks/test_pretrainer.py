@@ -1,4 +1,4 @@
-"""Hidden words found: the same alone and in company, never by looking at what is hidden."""
+"""Hidden words are predicted: the same alone and in a batch, and never by looking at them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def objective(request: pytest.FixtureRequest) -> Any:
 
 
 def worker(tokeniser: Tokeniser, objective: Any, **kept: Any) -> Pretrainer:
-    """Drawn at random and sharp, so that every symbol counts."""
+    """Random and sharp, so that every symbol matters."""
     torch.manual_seed(1)
     sizes: dict[str, Any] = {"layers": 2, "width": 12, "heads": 2, "initial": 0.5}
     ordered = isinstance(objective, Ordered)
@@ -55,7 +55,7 @@ def worker(tokeniser: Tokeniser, objective: Any, **kept: Any) -> Pretrainer:
     return Pretrainer(network, tokeniser, CPU, ordered=ordered, pairs=pairs, **kept)
 
 
-def test_a_line_is_filled_alike_alone_and_in_company(tokeniser: Tokeniser, objective: Any) -> None:
+def test_a_line_alone_equals_the_line_in_a_batch(tokeniser: Tokeniser, objective: Any) -> None:
     found = worker(tokeniser, objective).fill(LINES)
     small = worker(tokeniser, objective, tokens=1)
     assert [each.source for each in found] == LINES
@@ -76,7 +76,7 @@ def test_a_line_is_filled_alike_alone_and_in_company(tokeniser: Tokeniser, objec
     assert found[0].text.split()[0] == "the"
 
 
-def test_marks_right_after_a_mask_have_no_space(tokeniser: Tokeniser) -> None:
+def test_punctuation_after_a_mask_has_no_space(tokeniser: Tokeniser) -> None:
     given = worker(tokeniser, OBJECTIVES["masked"])
     mask = given.symbols.mask
     spaced, close = (given._row(f"a [MASK]{end}").ids for end in (" .", "."))
@@ -103,7 +103,7 @@ def test_two_texts_with_a_tab_between_them_are_a_pair(tokeniser: Tokeniser) -> N
     assert half.follows is None
 
 
-def test_what_has_no_place_is_not_read_and_said(tokeniser: Tokeniser) -> None:
+def test_texts_beyond_the_positions_are_cut_and_reported(tokeniser: Tokeniser) -> None:
     given = worker(tokeniser, OBJECTIVES["masked"])
     line = "the [MASK] " + "cat " * 60 + "[MASK]"
     (found,) = given.fill([line])
@@ -119,7 +119,7 @@ def test_what_has_no_place_is_not_read_and_said(tokeniser: Tokeniser) -> None:
     assert found.unread == len(few._coded(line)) - 8
 
 
-def test_what_is_read_aloud_is_the_sum_over_what_was_hidden(
+def test_the_score_of_a_text_sums_over_its_hidden_symbols(
     tokeniser: Tokeniser, objective: Any
 ) -> None:
     given = worker(tokeniser, objective)
@@ -163,7 +163,7 @@ def test_what_is_read_aloud_is_the_sum_over_what_was_hidden(
 
 
 def test_no_prediction_depends_on_the_symbol_that_is_predicted(tokeniser: Tokeniser) -> None:
-    """XLNet reads the whole text: what a row predicts is hidden by the order alone."""
+    """XLNet reads the whole text: only the order hides what a row predicts."""
     given = worker(tokeniser, OBJECTIVES["permutation"])
     make = maker(given.documents(DOCUMENTS), given.symbols, OBJECTIVES["permutation"], 24)
     batch = next(Remade(make, tokens=200, seed=1).epoch(0))
@@ -184,7 +184,7 @@ def test_no_prediction_depends_on_the_symbol_that_is_predicted(tokeniser: Tokeni
                 assert not torch.equal(after[later], before[later])
 
 
-def test_where_it_looked(tokeniser: Tokeniser, objective: Any) -> None:
+def test_where_a_prediction_looked(tokeniser: Tokeniser, objective: Any) -> None:
     given = worker(tokeniser, objective)
     found = given.fill(LINES, look=True)[0]
     assert len(found.heads) == 2

@@ -1,4 +1,4 @@
-"""The task: where its pairs come from, and how what was written for them is judged."""
+"""Translation: where its pairs come from, and how translations are scored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drawn(part: Part, data: Data = DRAWN) -> list[Example]:
     return found
 
 
-def test_parts_of_the_grammar_have_their_sizes_and_nothing_in_common() -> None:
+def test_parts_of_the_grammar_have_their_sizes_and_are_disjoint() -> None:
     train, valid, test, far = (drawn(part) for part in ("train", "valid", "test", "long"))
     assert [len(part) for part in (train, valid, test, far)] == [300, 40, 40, 40]
     sources = [{pair.source for pair in part} for part in (train, valid, test, far)]
@@ -37,7 +37,7 @@ def test_parts_of_the_grammar_have_their_sizes_and_nothing_in_common() -> None:
     assert max(len(pair.source.split()) for pair in far) > 8
 
 
-def test_links_of_the_grammar_point_at_words_that_are_there() -> None:
+def test_links_of_the_grammar_point_at_existing_words() -> None:
     for pair in drawn("test"):
         assert pair.links is not None
         assert pair.links.sure == pair.links.possible != frozenset()
@@ -45,12 +45,12 @@ def test_links_of_the_grammar_point_at_words_that_are_there() -> None:
         assert all(i < sizes[0] and j < sizes[1] for i, j in pair.links.sure)
 
 
-def test_the_seed_decides_what_is_drawn() -> None:
+def test_the_seed_determines_the_pairs() -> None:
     other = Data(grammar=DRAWN.grammar and DRAWN.grammar.model_copy(update={"seed": 1}))
     assert drawn("train") == drawn("train") != drawn("train", other)
 
 
-def test_files_are_looked_for_in_the_folder_and_counted(tmp_path: Path) -> None:
+def test_files_are_found_in_the_folder_and_counted(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/a.tsv").write_text("我\ti\n\n \tx\n你\tyou\n" + "很" * 2001 + "\tvery\n")
     files = Files(tsv=Path("a.tsv"))
@@ -71,8 +71,8 @@ BAD = [("", "x"), ("source 7", " "), ("source 11", "y" * 2001)]
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl", "two files", "reversed", "aligned"])
-def test_parts_of_one_file_share_it_out(kind: str, tmp_path: Path) -> None:
-    """A pair goes by its source, whatever the format; what is dropped is counted in one part."""
+def test_the_parts_of_one_file_are_disjoint(kind: str, tmp_path: Path) -> None:
+    """A pair goes by its source, in every format; what is dropped is counted in one part."""
     rows, files = [*ROWS, *BAD], {"tsv": "a.tsv"}
     turned = [pair[::-1] for pair in rows] if kind == "reversed" else rows
     (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in turned))
@@ -106,7 +106,7 @@ def test_parts_of_one_file_share_it_out(kind: str, tmp_path: Path) -> None:
     assert sorted((a, b) for pairs in found.values() for a, b, _ in pairs) == sorted(ROWS)
 
 
-def test_files_of_their_own_are_taken_whole(tmp_path: Path) -> None:
+def test_separate_files_are_taken_whole(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in ROWS))
     given = {"train": {"tsv": "a.tsv"}, "valid": {"tsv": "a.tsv"}, "held_out": {"test": 0.2}}
     data = Data.model_validate(given | {"folder": str(tmp_path)})
@@ -115,7 +115,7 @@ def test_files_of_their_own_are_taken_whole(tmp_path: Path) -> None:
     assert sizes[2] > 0
 
 
-def test_a_share_to_which_nothing_falls_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_an_empty_share_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("a\tb\n")
     given = {"train": {"tsv": "a.tsv"}, "held_out": {"valid": 0.001}, "folder": str(tmp_path)}
     data = Data.model_validate(given)
@@ -148,7 +148,7 @@ def test_a_dropped_pair_takes_its_alignment_with_it(tmp_path: Path) -> None:
         ({"grammar": {}, "held_out": {"test": 0.1}}, "of the grammar, data.grammar.held_out"),
     ],
 )
-def test_pairs_come_from_one_place(given: dict[str, object], says: str) -> None:
+def test_pairs_come_from_one_source(given: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         Data.model_validate(given)
 
@@ -171,7 +171,7 @@ def reading(links: list[tuple[int, int]] | None, entropy: float | None = 0.5) ->
     return Reading(6 * math.log(3), 6, links, entropy)
 
 
-def test_perfect_translations_and_links_score_as_such() -> None:
+def test_perfect_translations_and_links_get_perfect_scores() -> None:
     readings = [reading([(0, 0), (1, 2), (1, 1)]), Reading(0.0, 2, [(0, 0)], 1.5)]
     scores = judged(PAIRS, written(*(pair.target for pair in PAIRS)), readings)
     assert scores.pairs == 2
@@ -185,17 +185,17 @@ def test_perfect_translations_and_links_score_as_such() -> None:
     assert scores.line() == "BLEU 100.0 · chrF 100.0 · perplexity 2.28 · AER 0.000"
 
 
-def test_wrong_ones_score_below() -> None:
+def test_wrong_translations_score_lower() -> None:
     readings = [reading([(1, 0), (0, 2)]), reading(None, None)]
     scores = judged(PAIRS, written("dog", "one two three four five six seven"), readings)
     assert 0 < scores.bleu < 100
     assert scores.aer == 1
-    assert scores.entropy is None  # of one of the two it is not known
+    assert scores.entropy is None  # unknown for one of the two
     assert {label: bleu for label, _, bleu in scores.by_length}["6-10"] == pytest.approx(100)
     assert scores.by_length[0][2] < 5
 
 
-def test_without_attention_or_gold_there_is_no_alignment_error() -> None:
+def test_without_attention_or_gold_links_there_is_no_alignment_error() -> None:
     texts = written("the cat", "one")
     blind = judged(PAIRS, texts, [reading(None, None)] * 2)
     assert (blind.aer, blind.entropy) == (None, None)
@@ -204,7 +204,7 @@ def test_without_attention_or_gold_there_is_no_alignment_error() -> None:
     assert "AER" not in blind.line()
 
 
-def test_case_matters_unless_it_is_told_not_to() -> None:
+def test_case_matters_by_default() -> None:
     texts, readings = written(*(pair.target.upper() for pair in PAIRS)), [reading(None, None)] * 2
     assert judged(PAIRS, texts, readings).bleu < 5
     lower = judged(PAIRS, texts, readings, lowercase=True)
@@ -218,6 +218,6 @@ def test_a_hopeless_model_has_a_finite_perplexity() -> None:
     assert math.isfinite(judged(PAIRS, written("a", "b"), hopeless).perplexity)
 
 
-def test_a_line_says_what_is_known() -> None:
+def test_a_line_shows_what_is_known() -> None:
     scores = Scores(3, 12.345, "", 50.0, "", 7.777, None, 0.25, [])
     assert scores.line() == "BLEU 12.3 · chrF 50.0 · perplexity 7.78 · AER 0.250"

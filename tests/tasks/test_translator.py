@@ -1,7 +1,7 @@
-"""A model at work: the same alone and in company, honest about where it looked and how sure it is.
+"""A model at work: the same alone and in a batch, with its own weights and probabilities.
 
-The models are drawn at random and sharpened, in double precision: what they say makes no sense, but
-depends on every symbol, so that a row out of place would show.
+The models are random and sharpened, in double precision: their output makes no sense but depends on
+every symbol, so that rows in the wrong place would show.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def same(found: Translation, expected: Translation) -> None:
 
 @pytest.mark.parametrize("decoding", [GREEDY, BEAM], ids=["greedy", "beam"])
 @pytest.mark.parametrize("name", MODELS)
-def test_alone_and_in_company_alike(name: str, decoding: Decoding, vocabulary: Vocabulary) -> None:
+def test_a_sentence_alone_equals_the_sentence_in_a_batch(
+    name: str, decoding: Decoding, vocabulary: Vocabulary
+) -> None:
     model = translator(vocabulary, MODELS[name])
     together = model.translate(SENTENCES, decoding, look=True)
     assert [best[0].source for best in together] == SENTENCES
@@ -107,7 +109,7 @@ def test_alone_and_in_company_alike(name: str, decoding: Decoding, vocabulary: V
     assert len(texts) > 1, "the model says the same to all: nothing is shown by this"
 
 
-def test_however_the_batches_fall(vocabulary: Vocabulary) -> None:
+def test_batches_of_any_size_give_the_same(vocabulary: Vocabulary) -> None:
     wide = translator(vocabulary, LOOKING["search"])
     found = wide.translate(SENTENCES, BEAM)
     for tokens in (1, 12, 25):
@@ -131,7 +133,7 @@ def test_a_blank_sentence_stays_blank(vocabulary: Vocabulary) -> None:
     assert model.translate([], BEAM) == []
 
 
-def test_the_best_come_first_and_differ(vocabulary: Vocabulary) -> None:
+def test_the_best_are_ordered_and_differ(vocabulary: Vocabulary) -> None:
     model = translator(vocabulary, LOOKING["luong"])
     even = BEAM.model_copy(update={"length_penalty": 0.0})
     for best in model.translate(["a b c", "d e f g"], even, best=5):  # more than the width
@@ -145,7 +147,7 @@ def test_the_best_come_first_and_differ(vocabulary: Vocabulary) -> None:
     )
 
 
-def test_sampling_repeats_itself_with_its_seed(vocabulary: Vocabulary) -> None:
+def test_sampling_is_reproducible_by_its_seed(vocabulary: Vocabulary) -> None:
     model = translator(vocabulary, LOOKING["search"])
     drawn = [
         [best[0].text for best in model.translate(SENTENCES, Decoding(method="sample", seed=seed))]
@@ -171,7 +173,7 @@ def test_a_source_longer_than_the_table_of_location_is_cut(vocabulary: Vocabular
 
 
 def step_by_step(model: Translator, pair: Example) -> tuple[float, torch.Tensor | None]:
-    """The log-probability of a target and the looks, one symbol at a time.    T S"""
+    """The log-probability of a target and the weights, one symbol at a time.    T S"""
     (source,) = model.vocabulary.source.encode([pair.source])
     (target,) = model.vocabulary.target.encode([pair.target])
     carry = model.model.begin(torch.tensor([source]), torch.tensor([len(source)]), need="weight")
@@ -185,7 +187,7 @@ def step_by_step(model: Translator, pair: Example) -> tuple[float, torch.Tensor 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_surprise_is_that_of_one_symbol_after_the_other(name: str, vocabulary: Vocabulary) -> None:
+def test_surprise_equals_that_of_single_steps(name: str, vocabulary: Vocabulary) -> None:
     model = translator(vocabulary, MODELS[name])
     with torch.inference_mode():
         for pair, reading in zip(PAIRS, model.read(PAIRS), strict=True):
@@ -196,7 +198,7 @@ def test_surprise_is_that_of_one_symbol_after_the_other(name: str, vocabulary: V
                 assert reading.links is None
                 assert reading.entropy is None
                 continue
-            places = looks[:-1, :-1].argmax(1).tolist()  # words are symbols here; ends are none
+            places = looks[:-1, :-1].argmax(1).tolist()  # words are symbols here, except the ends
             assert reading.links == [(i, j) for j, i in enumerate(places)]
             share = looks / looks.sum(1, keepdim=True).clamp(min=1e-30)
             spread = -torch.special.xlogy(share, share).sum(1).mean()
@@ -204,7 +206,7 @@ def test_surprise_is_that_of_one_symbol_after_the_other(name: str, vocabulary: V
 
 
 @pytest.mark.parametrize("name", ["search", "monotonic", "transformer"])
-def test_batches_change_nothing_in_what_is_read(name: str, vocabulary: Vocabulary) -> None:
+def test_batches_do_not_change_what_is_read(name: str, vocabulary: Vocabulary) -> None:
     wide = translator(vocabulary, MODELS[name])
     readings = wide.read(PAIRS)
     for tokens in (1, 14):
@@ -219,7 +221,7 @@ def test_batches_change_nothing_in_what_is_read(name: str, vocabulary: Vocabular
 
 
 @pytest.mark.parametrize("name", LOOKING)
-def test_a_beam_looked_where_the_whole_text_says_it_looked(
+def test_the_weights_of_a_beam_are_those_of_the_whole_text(
     name: str, vocabulary: Vocabulary
 ) -> None:
     model = translator(vocabulary, LOOKING[name])
@@ -243,7 +245,7 @@ def test_a_beam_looked_where_the_whole_text_says_it_looked(
     assert seen > 3
 
 
-def test_pieces_are_looked_at_by_the_word() -> None:
+def test_weights_of_pieces_are_summed_by_word() -> None:
     """The largest weight is on `c`, but more of it on the two pieces of `ab`."""
     tokeniser = Tokeniser.train("character", ["ab c", "x yz"], size=40)
     source, target = tokeniser.words("ab c"), tokeniser.words("x yz")
@@ -253,15 +255,15 @@ def test_pieces_are_looked_at_by_the_word() -> None:
     for row in down[0]:
         weight[row, across[0][-2:]] = 0.3  # a and b: 0.6 together
         weight[row, across[1][-1]] = 0.4
-    weight[down[1][-2], across[1][-1]] = 0.5  # y: c, but mostly the end, which is no word
+    weight[down[1][-2], across[1][-1]] = 0.5  # y: c, but mostly the end, which is not a word
     weight[down[1][-2], across[2]] = 0.9
     weight[down[1][-1], across[0][-1]] = 0.4  # z: b, less than y looks at c
-    weight[down[2], across[0][0]] = 5.0  # what the end of the target looks at counts for no word
+    weight[down[2], across[0][0]] = 5.0  # the weights of the target's end count for no word
     model = Translator(torch.nn.Linear(1, 1), Vocabulary(tokeniser, tokeniser), CPU)
     assert model.links(Example("ab c", "x yz"), weight) == [(0, 0), (1, 1)]
 
 
-def test_even_attention_has_the_entropy_of_its_length(vocabulary: Vocabulary) -> None:
+def test_uniform_attention_has_the_entropy_of_its_length(vocabulary: Vocabulary) -> None:
     """Scores of zero: each of S places gets 1/S, and -Σ 1/S log 1/S is log S."""
     model = translator(vocabulary, {**RECURRENT, "decoder": "luong", "attention": "general"})
     with torch.no_grad():
@@ -277,8 +279,8 @@ def test_even_attention_has_the_entropy_of_its_length(vocabulary: Vocabulary) ->
     assert figures["sharpness"] == pytest.approx(sum(T / S for S, T in sizes) / rows)
 
 
-def test_every_attention_is_measured_over_what_it_belongs_to(vocabulary: Vocabulary) -> None:
-    """Alone there is no padding: the mean over pairs by hand is the figure for all."""
+def test_every_attention_is_averaged_over_its_own_pairs(vocabulary: Vocabulary) -> None:
+    """A single sentence has no padding: the mean over pairs by hand is the result."""
     model = translator(vocabulary, TRANSFORMER)
     together, alone = model.sharpness(PAIRS), [model.sharpness([pair]) for pair in PAIRS]
     assert {path.rpartition(".")[2] for path in together} >= {"cross", "self"}
@@ -308,6 +310,6 @@ def test_the_vocabulary_is_one_file_or_two(tmp_path: Any) -> None:
     assert own.source.encode(["X"])[0][0] == own.target.encode(["a"])[0][0] == 1  # unknown there
 
 
-def test_what_stands_before_each_symbol() -> None:
+def test_the_symbols_before_each_symbol() -> None:
     labels = torch.tensor([[5, 6, EOS], [7, EOS, 0]])
     assert shifted(labels).tolist() == [[BOS, 5, 6], [BOS, 7, EOS]]

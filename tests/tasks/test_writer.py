@@ -1,4 +1,4 @@
-"""A language model at work: alone as in company, beyond its places, and read symbol by symbol."""
+"""A language model at work: alone and in a batch, beyond its positions, and symbol by symbol."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def made(kind: str, tokens: str = "character") -> Writer:
     model = build(settings, symbols=vocabulary.size, context=8)
     if kind in ("lstm", "gru"):
         for weight in model.parameters():
-            weight.data.mul_(3)  # or every symbol is as likely as any other
+            weight.data.mul_(3)  # or all symbols would be equally likely
     return Writer(model, vocabulary, torch.device("cpu"), places=places(settings), context=8)
 
 
@@ -53,7 +53,7 @@ def made(kind: str, tokens: str = "character") -> Writer:
     ids=["greedy", "sample", "top", "beam"],
 )
 @pytest.mark.parametrize("kind", MODELS)
-def test_together_as_alone(kind: str, choice: Decoding) -> None:
+def test_a_text_alone_equals_the_text_in_a_batch(kind: str, choice: Decoding) -> None:
     writer = made(kind)
     together = writer.write(PROMPTS, choice)
     for prompt, (found,) in zip(PROMPTS, together, strict=True):
@@ -66,7 +66,7 @@ def test_together_as_alone(kind: str, choice: Decoding) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_in_batches_of_any_size(kind: str) -> None:
+def test_batches_of_any_size_give_the_same(kind: str) -> None:
     writer, choice = made(kind), Decoding(longest=12, seed=3)
     whole = writer.write(PROMPTS, choice, samples=3)
     writer.tokens = 1
@@ -76,7 +76,7 @@ def test_in_batches_of_any_size(kind: str) -> None:
     assert all(len({e.text for e in some}) > 1 for some in whole)
 
 
-def test_samples_follow_from_seed_prompt_and_number() -> None:
+def test_samples_depend_on_seed_prompt_and_number() -> None:
     writer = made("gpt")
     one, two = (writer.write(["the"], Decoding(longest=9, seed=s), 2)[0] for s in (1, 2))
     assert one[0].text != two[0].text
@@ -87,8 +87,8 @@ def test_samples_follow_from_seed_prompt_and_number() -> None:
 
 
 @torch.no_grad()
-def test_what_was_written_has_its_probability() -> None:
-    """Read again, all at once."""
+def test_a_written_text_has_its_probability() -> None:
+    """Read again as a whole."""
     writer = made("gpt")
     ((found,),) = writer.write(["the"], Decoding(longest=15, seed=2))
     (ids,) = writer.vocabulary.encode(["the" + found.text])
@@ -99,10 +99,10 @@ def test_what_was_written_has_its_probability() -> None:
     assert not found.slid
 
 
-def test_beyond_its_places_it_slides_and_says_so() -> None:
+def test_beyond_its_positions_it_slides_and_says_so() -> None:
     writer, choice = made("gpt"), Decoding(method="greedy", longest=22)
     ((found,),) = writer.write(["the"], choice)
-    assert not found.slid  # 3 and 21 are read: the last is never looked at
+    assert not found.slid  # 3 and 21 are read: the last is not
     ((longer,),) = writer.write(["the"], Decoding(method="greedy", longest=60))
     assert longer.slid
     assert longer.text.startswith(found.text)
@@ -113,8 +113,8 @@ def test_beyond_its_places_it_slides_and_says_so() -> None:
     assert not state.slid
 
 
-def test_a_beam_may_fill_all_places() -> None:
-    """The last symbol is written, and never read."""
+def test_a_beam_may_fill_all_positions() -> None:
+    """The last symbol is written and never read."""
     ((found,),) = made("gpt").write(["the"], Decoding(method="beam", longest=22, width=2))
     assert (found.symbols, found.slid) == (22, False)
 
@@ -127,7 +127,7 @@ CHOICES = [
 
 
 class Eager:
-    """In place of a Studio on a CPU: what is recorded is the work itself."""
+    """Replaces a Studio on a CPU: what is recorded is the work itself."""
 
     def __init__(self, device: torch.device) -> None:
         pass
@@ -141,10 +141,10 @@ class Eager:
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: choice.method)
-def test_where_steps_can_be_replayed_they_are(
+def test_steps_are_replayed_if_possible(
     monkeypatch: pytest.MonkeyPatch, choice: Decoding, device: str
 ) -> None:
-    """And tell the same, in many batches as in one; unless that is not wanted."""
+    """With the same results, in one batch or many; unless it is switched off."""
     writer, recorded = made("gpt"), []
     writer.device = torch.device(device)
     writer.model.double().to(device)
@@ -162,8 +162,8 @@ def test_where_steps_can_be_replayed_they_are(
     assert recorded
 
 
-def test_nothing_is_written_that_is_no_text() -> None:
-    """Not the rows that only fill up the table, nor the special symbols."""
+def test_only_text_symbols_are_written() -> None:
+    """Neither rows that pad the table nor special symbols."""
     writer = made("gpt")
     with torch.no_grad():
         writer.model.words.table.weight[writer.vocabulary.size :] = 9.0
@@ -173,7 +173,7 @@ def test_nothing_is_written_that_is_no_text() -> None:
     assert not any("�" in each.text or "<" in each.text for each in found)
 
 
-def test_an_end_ends_a_text() -> None:
+def test_the_end_symbol_ends_a_text() -> None:
     writer = made("lstm")
     with torch.no_grad():
         writer.model.labeller.out.bias[EOS] = 99.0
@@ -181,7 +181,7 @@ def test_an_end_ends_a_text() -> None:
     assert (found.text, found.symbols, found.ended) == ("", 0, True)
 
 
-def test_of_greedy_there_is_one() -> None:
+def test_greedy_gives_one_text() -> None:
     with pytest.raises(Refused, match="one answer, not 2"):
         made("lstm").write(["a"], Decoding(method="greedy"), samples=2)
     (beams,) = made("lstm").write(["a"], Decoding(method="beam", longest=4, width=2), samples=3)
@@ -193,13 +193,13 @@ def test_of_greedy_there_is_one() -> None:
 @pytest.mark.parametrize("tokens", ["character", "byte-bpe"])
 @pytest.mark.parametrize("overlap", [0, 3, 7])
 @pytest.mark.parametrize("kind", ["gpt", "lstm"])
-def test_every_symbol_but_the_first_is_read_once(kind: str, overlap: int, tokens: str) -> None:
+def test_every_symbol_but_the_first_is_scored_once(kind: str, overlap: int, tokens: str) -> None:
     writer = made(kind, tokens)
     text = TEXT[:-1]
     (ids,) = writer.vocabulary.encode([text])
     reading = writer.read(text, overlap=overlap)
     nats, counted, start = 0.0, 0, 0
-    while counted < len(ids) - 1:  # window by window, each by itself
+    while counted < len(ids) - 1:  # window by window, independently
         row = ids[start : start + 9]
         logits = writer.model(torch.tensor([row[:-1]])).logits[0]
         each = cross_entropy(logits, torch.tensor(row[1:]), reduction="none")
@@ -216,7 +216,7 @@ def test_every_symbol_but_the_first_is_read_once(kind: str, overlap: int, tokens
     assert reading.perplexity == pytest.approx(math.exp(reading.loss))
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_texts_that_cannot_be_scored_are_refused() -> None:
     writer = made("lstm")
     with pytest.raises(Refused, match="nothing to predict"):
         writer.read("t")
@@ -225,7 +225,7 @@ def test_what_cannot_be_read_is_refused() -> None:
     assert writer.read("t☃☃").unknown == 2
 
 
-def test_all_layers_and_heads_can_be_looked_at() -> None:
+def test_all_layers_and_heads_can_be_shown() -> None:
     pieces, likeliest, seen = made("gpt").look("the cat\n")
     assert pieces == [*"the", "␣", *"cat", "↵"]
     assert len(likeliest) == 8
