@@ -19,8 +19,7 @@ B, H, G, T, S, D, R = 2, 4, 2, 5, 9, 6, 3
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available()
-    and native.refusal(*(torch.zeros(1),) * 3)
-    is not None,  # built where there is a compiler
+    and native.refusal(*(torch.zeros(1),) * 3) is not None,  # built where there is a compiler
     reason="there is neither a GPU nor the native library",
 )
 

@@ -1,4 +1,4 @@
-"""Heads: what each says, of which places, and what they refuse."""
+"""Heads: what each predicts, at which positions, and what they refuse."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def network(head: str) -> Answerer:
 
 
 @pytest.mark.parametrize("head", SAYS)
-def test_a_head_says_what_it_is_for_and_nothing_else(head: str) -> None:
+def test_a_head_returns_its_task_and_nothing_else(head: str) -> None:
     said = network(head)(torch.randint(0, SYMBOLS, (B, S)))
     assert said.states.shape == (B, S, M)
     for field in ("pooled", "words", "follows", "logits"):
@@ -43,7 +43,7 @@ def test_a_head_says_what_it_is_for_and_nothing_else(head: str) -> None:
 
 
 def test_words_by_hand() -> None:
-    """norm(bend(W x + b)) E^T + c, with numbers that can be followed."""
+    """norm(bend(W x + b)) E^T + c, with numbers that can be checked by hand."""
     head = MaskedWords(3, 2, "relu", 1e-12)
     with torch.no_grad():
         head.dense.weight.copy_(torch.eye(2))
@@ -55,7 +55,7 @@ def test_words_by_hand() -> None:
     torch.testing.assert_close(logits, torch.tensor([[[1.0, 9.0, 0.0]]]))
 
 
-def test_the_first_symbol_stands_for_the_text() -> None:
+def test_the_first_symbol_represents_the_text() -> None:
     pool = Pooler(2)
     with torch.no_grad():
         pool.dense.weight.copy_(torch.eye(2))
@@ -65,7 +65,7 @@ def test_the_first_symbol_stands_for_the_text() -> None:
 
 
 @torch.no_grad()
-def test_words_are_told_where_they_are_asked_for() -> None:
+def test_words_are_predicted_where_asked_for() -> None:
     net, x = network("masked"), torch.randint(0, SYMBOLS, (B, S))
     asked = torch.tensor([[4, 0], [2, 2]])
     every, some = net(x).words.form(), net(x, asked=asked).words.form()
@@ -74,8 +74,8 @@ def test_words_are_told_where_they_are_asked_for() -> None:
     assert at(every, None) is every
 
 
-def test_the_output_is_the_embedding() -> None:
-    """A word that is never read is learned nonetheless, from where it is written."""
+def test_the_output_is_tied_to_the_embedding() -> None:
+    """A word that is never an input still learns, from where it is the output."""
     net = network("masked")
     net(torch.zeros(B, S, dtype=torch.long)).words.form()[..., 7].sum().backward()
     assert net.table.grad[7].abs().sum() > 0
@@ -84,7 +84,7 @@ def test_the_output_is_the_embedding() -> None:
     ]
 
 
-def test_what_cannot_be_is_refused_in_words() -> None:
+def test_impossible_heads_are_refused() -> None:
     net = network("classify")
     with pytest.raises(Refused, match="words of its own"):
         Answerer(Encoder(None, net.encoder.stack))
@@ -112,13 +112,13 @@ def test_what_cannot_be_is_refused_in_words() -> None:
         ({"asked": torch.zeros(B, dtype=torch.long)}, "places of each row"),
     ],
 )
-def test_what_does_not_fit_is_said(told: dict[str, Any], words: str) -> None:
+def test_inputs_that_do_not_fit_are_refused(told: dict[str, Any], words: str) -> None:
     with pytest.raises(ShapeError, match=words):
         network("masked")(torch.zeros(B, S, dtype=torch.long), **told)
 
 
 @pytest.mark.parametrize("head", ["classify", "masked"])
-def test_what_a_tokeniser_gives_says_what_is_padding(head: str) -> None:
+def test_the_mask_of_a_tokeniser_is_accepted(head: str) -> None:
     net = network(head)
     symbols = torch.randint(1, 7, (B, S))
     lengths = torch.tensor([S, 2])
@@ -141,12 +141,12 @@ def test_what_a_tokeniser_gives_says_what_is_padding(head: str) -> None:
         ([2, 9], "0 to 5 of the 5 symbols"),
     ],
 )
-def test_what_says_no_padding_is_refused(told: Any, words: str) -> None:
+def test_an_invalid_mask_is_refused(told: Any, words: str) -> None:
     with pytest.raises(HeedError, match=words):
         network("masked")(torch.zeros(B, S, dtype=torch.long), told)
 
 
-def test_a_text_of_nothing_is_finite_or_refused() -> None:
+def test_an_empty_text_is_finite_or_refused() -> None:
     net, symbols = network("classify"), torch.zeros(B, S, dtype=torch.long)
     assert net(symbols, torch.tensor([0, 3])).logits.isfinite().all()
     with pytest.raises(ShapeError, match="at least one symbol"):

@@ -1,4 +1,4 @@
-"""Models by name: what they would hold, and how much they can read, without making them."""
+"""Models by name: their shapes, and how much they can read, without allocating them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def settings(given: dict[str, Any]) -> Any:
 
 
 def shapes(chosen: Any, **sizes: Any) -> dict[str, tuple[int, ...]]:
-    """Of the weights that would be made, with nothing allocated: as a story drafts a network."""
+    """Shapes of the weights, with nothing allocated: as a story estimates a network."""
     with torch.device("meta"):
         network = building.build(chosen, **sizes)
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
@@ -43,7 +43,7 @@ def shapes(chosen: Any, **sizes: Any) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "apart"])
 @pytest.mark.parametrize("given", SETTINGS, ids=[str(i) for i in range(len(SETTINGS))])
-def test_shapes_are_those_of_the_real_network(given: dict[str, Any], shared: bool) -> None:
+def test_shapes_equal_those_of_the_real_network(given: dict[str, Any], shared: bool) -> None:
     sizes = SIZES | ({"shared": True, "target": 11} if shared else {})
     real = building.build(settings(given), **sizes).state_dict()
     found = shapes(settings(given), **sizes)
@@ -54,14 +54,14 @@ def test_shapes_are_those_of_the_real_network(given: dict[str, Any], shared: boo
 def test_shapes_take_no_memory() -> None:
     """The two embeddings would be 1.6 GiB."""
     large = settings({**RECURRENT, "embedding": 2048})
-    shapes(large, **SIZES)  # whatever is loaded late is loaded now
+    shapes(large, **SIZES)  # so that lazy imports do not count
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = shapes(large, **SIZES | {"source": 100_000, "target": 100_000})
     assert sum(torch.Size(shape).numel() for shape in found.values()) > 2 * 100_000 * 2048
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
 
 
-def test_the_tables_of_models_and_their_settings_agree() -> None:
+def test_the_tables_of_models_and_settings_agree() -> None:
     for kind, known in building.MODELS.items():
         assert known.settings.model_fields["kind"].default == kind
     for kind in ("recurrent", "transformer"):
@@ -94,8 +94,8 @@ LOCATION = {"attention": "location", "decoder": "luong"}
         ({**TRANSFORMER, "position": "rotary"}, None),
     ],
 )
-def test_how_much_a_model_can_read_is_true_of_it(given: dict[str, Any], most: int | None) -> None:
-    """As long a source goes through, and a longer one does not, where there is a limit."""
+def test_the_stated_length_of_input_is_correct(given: dict[str, Any], most: int | None) -> None:
+    """A source of that length works, and a longer one does not, where there is a limit."""
     chosen = settings({**given, "dropout": 0})
     assert building.reads(chosen, SIZES["longest"]) == most
     model = building.build(chosen, **SIZES).eval()

@@ -1,4 +1,4 @@
-"""Recurrent cells: one step with the input's part given is PyTorch's own cell."""
+"""Recurrent cells: a step with the input's part given equals PyTorch's cell."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ THEIRS = {"tanh": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
 
 
 @pytest.mark.parametrize("cell", list(CELLS))
-def test_a_step_is_that_of_pytorch_with_its_gradients(cell: str) -> None:
+def test_a_step_equals_pytorchs_with_its_gradients(cell: str) -> None:
     torch.manual_seed(0)
     ours, theirs = Layer(cell, 3, 4).double(), THEIRS[cell](3, 4).double()
     theirs.load_state_dict({n.removesuffix("_l0"): x for n, x in ours.rnn.state_dict().items()})
@@ -31,7 +31,7 @@ def test_a_step_is_that_of_pytorch_with_its_gradients(cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", list(CELLS))
-def test_steps_have_true_derivatives(cell: str) -> None:
+def test_steps_have_correct_derivatives(cell: str) -> None:
     torch.manual_seed(0)
     gates = Layer(cell, 2, 3).double()._weight("weight_hh").shape[0]
     x = torch.randn(2, gates, dtype=torch.double, requires_grad=True)
@@ -49,7 +49,7 @@ def test_steps_have_true_derivatives(cell: str) -> None:
 
 
 @pytest.mark.parametrize("cell", list(CELLS))
-def test_a_stack_steps_as_it_runs(cell: str) -> None:
+def test_steps_of_a_stack_equal_its_whole_pass(cell: str) -> None:
     torch.manual_seed(0)
     stack = Stack(cell, 3, 4, layers=3).double()
     first = First(2, cell=cell, hidden=4, layers=3).double()
@@ -63,14 +63,14 @@ def test_a_stack_steps_as_it_runs(cell: str) -> None:
     torch.testing.assert_close(chosen[1][0], hidden[1][0][[3, 1]])
 
 
-def test_an_lstm_remembers_by_default() -> None:
+def test_the_forget_gate_of_an_lstm_is_open_at_first() -> None:
     layer = Layer("lstm", 3, 4)
     assert layer._weight("bias_ih")[4:8].eq(1).all()
     assert not layer._weight("bias_ih").eq(1).all()
 
 
 @pytest.mark.parametrize("variational", [False, True])
-def test_noise_between_layers_is_drawn_for_all_steps_at_once(variational: bool) -> None:
+def test_dropout_between_layers_is_drawn_for_all_steps_at_once(variational: bool) -> None:
     torch.manual_seed(0)
     stack = Stack("gru", 3, 40, layers=3, dropout=Dropout(0.5, variational=variational))
     noise = stack.noise(torch.zeros(2, 1), T=4)
@@ -86,8 +86,8 @@ def test_noise_between_layers_is_drawn_for_all_steps_at_once(variational: bool) 
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-def test_a_layer_of_ones_own_is_never_passed_by(cell: str) -> None:
-    """What learns and what is evaluated are the same network."""
+def test_a_layer_of_your_own_is_never_bypassed(cell: str) -> None:
+    """In training and in evaluation."""
 
     class Twice(CELLS[cell].module):  # type: ignore[misc,name-defined]
         def forward(self, *given: Tensor) -> tuple[Tensor, Any]:

@@ -1,4 +1,4 @@
-"""Classifiers: padding counts for nothing, settings are closed, and each part does what it says."""
+"""Classifiers: padding has no effect, settings are closed, and each part does what it claims."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BOTH = [(e, p) for e in ENCODERS for p in (*POOLS, *LOOKS) if (e, p) != ("xlnet"
 
 
 @pytest.mark.parametrize(("encoder", "pool"), BOTH)
-def test_a_text_alone_and_in_company_alike(encoder: str, pool: str) -> None:
+def test_a_text_alone_equals_the_text_in_a_batch(encoder: str, pool: str) -> None:
     model = network(encoder, pool).eval()
     symbols, lengths = texts()
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_a_text_alone_and_in_company_alike(encoder: str, pool: str) -> None:
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("pool", ["mean", "max", "last", "static/additive"])
-def test_poison_in_the_padding_reaches_no_gradient(encoder: str, pool: str) -> None:
+def test_nan_in_padding_reaches_no_gradient(encoder: str, pool: str) -> None:
     model = network(encoder, pool).eval()
     symbols, lengths = texts()
     symbols *= torch.arange(9) < lengths[:, None]
@@ -85,7 +85,7 @@ def test_poison_in_the_padding_reaches_no_gradient(encoder: str, pool: str) -> N
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("pool", ["max", "static/additive"])
-def test_every_weight_learns(encoder: str, pool: str) -> None:
+def test_every_weight_gets_a_gradient(encoder: str, pool: str) -> None:
     model = network(encoder, pool)
     said = model(*texts()).logits
     assert said is not None
@@ -98,7 +98,7 @@ def test_every_weight_learns(encoder: str, pool: str) -> None:
     assert still <= {"encoder.words.types.weight", UNASKED}  # one text has one type
 
 
-def test_pools_are_what_their_names_say() -> None:
+def test_pools_compute_what_their_names_say() -> None:
     symbols, lengths = texts()
     for pool in ("mean", "max", "last"):
         model = network("lstm", pool).eval()
@@ -111,7 +111,7 @@ def test_pools_are_what_their_names_say() -> None:
             torch.testing.assert_close(said.pooled[row], expected)
 
 
-def test_a_filter_sees_its_neighbours_and_no_others() -> None:
+def test_a_filter_reads_its_neighbours_only() -> None:
     model = network("cnn", "mean").eval()
     symbols, lengths = torch.full((1, 9), 5), torch.tensor([9])
     before = model(symbols, lengths).states
@@ -122,8 +122,8 @@ def test_a_filter_sees_its_neighbours_and_no_others() -> None:
         assert set(places) == reach, f"width {n}"
 
 
-def test_further_layers_add_to_the_states_that_they_read() -> None:
-    """A naive loop in float64; of each place its neighbours, none of them padding."""
+def test_further_layers_add_to_the_states_they_read() -> None:
+    """A naive loop in float64, for each position over its neighbours, without padding."""
     torch.manual_seed(2)
     reader = ConvolutionReader(Vectors(30, 7), inputs=7, channels=4, widths=(2, 3), layers=3)
     plain = ConvolutionReader(reader.embed, inputs=7, channels=4, widths=(2, 3))
@@ -145,7 +145,7 @@ def test_further_layers_add_to_the_states_that_they_read() -> None:
         assert not read.states[row, length:].any()
 
 
-def test_further_layers_drop_out_in_training_what_they_read() -> None:
+def test_further_layers_drop_inputs_in_training() -> None:
     torch.manual_seed(2)
     model = network("cnn-3", "max", dropout=0.5, embedding_dropout=0)
     symbols, lengths = texts()
@@ -155,8 +155,8 @@ def test_further_layers_drop_out_in_training_what_they_read() -> None:
     assert torch.equal(one, other)
 
 
-def test_one_layer_and_no_letters_are_what_there_was_before() -> None:
-    """The same names and the same random numbers: old runs open."""
+def test_one_layer_without_letters_equals_earlier_versions() -> None:
+    """The same names and the same random numbers, so that old runs can be opened."""
     torch.manual_seed(1)
     embed = Vectors(30, 7, dropout=0.3)
     filters = [nn.Conv1d(7, 8, width) for width in (1, 2, 5)]
@@ -190,7 +190,7 @@ def test_a_word_is_spelled_by_the_mean_of_its_letters() -> None:
     part.known.copy_(torch.tensor([[0, 0, 0], [9, 0, 0], [1, 2, 0], [3, 3, 5]]))
     table = part.table.weight
     with torch.no_grad():
-        table[0] = torch.nan  # as a file from elsewhere may have it: it counts for nothing
+        table[0] = torch.nan  # a file may contain this: it must not count
     expected = torch.stack(
         [torch.zeros(6).double(), table[9], table[1:3].mean(0), (2 * table[3] + table[5]) / 3]
     )
@@ -225,7 +225,7 @@ def test_letters_are_added_to_the_words(encoder: str) -> None:
 
 
 @pytest.mark.parametrize("encoder", ["gru", "cnn-3"])
-def test_with_letters_every_weight_learns_and_padding_stays_out(encoder: str) -> None:
+def test_with_letters_every_weight_gets_a_gradient_and_padding_none(encoder: str) -> None:
     model = spelled(encoder, dropout=0).double().train()
     symbols, lengths = texts()
     found = []
@@ -237,7 +237,7 @@ def test_with_letters_every_weight_learns_and_padding_stays_out(encoder: str) ->
     assert all(slope.any() for slope in found[0][1:])
 
 
-def test_a_look_shows_its_weights_and_they_leave_padding_out() -> None:
+def test_a_look_returns_its_weights_which_are_zero_on_padding() -> None:
     symbols, lengths = texts()
     said = network("lstm", "static/additive").eval()(symbols, lengths, need="weight")
     weight = said.seen["pool"].weight  # B 1 1 S
@@ -255,8 +255,8 @@ def test_a_look_shows_its_weights_and_they_leave_padding_out() -> None:
 
 
 @pytest.mark.parametrize("pool", LOOKS)
-def test_several_looks_are_each_one_look_side_by_side(pool: str) -> None:
-    """As many attentions of one look, with the same weights, read the same."""
+def test_several_looks_equal_single_ones_side_by_side(pool: str) -> None:
+    """As many attentions with one look each and the same weights."""
     symbols, lengths = texts()
     model = network("lstm", pool, heads=3).eval()
     said = model(symbols, lengths, need="weight")
@@ -281,7 +281,7 @@ def test_several_looks_are_each_one_look_side_by_side(pool: str) -> None:
         torch.testing.assert_close(alone.pooled, look)
 
 
-def test_whole_words_are_left_out_in_training_only() -> None:
+def test_whole_words_are_dropped_in_training_only() -> None:
     model = network("lstm", "mean", word_dropout=0.5, embedding_dropout=0, dropout=0)
     embed: nn.Module = model.encoder.embed
     symbols = torch.randint(4, 30, (50, 40))
@@ -293,8 +293,8 @@ def test_whole_words_are_left_out_in_training_only() -> None:
     assert not (embed(symbols) == 0).all(-1).any()
 
 
-def test_a_bert_has_the_names_and_the_numbers_of_one_with_a_head() -> None:
-    """So that weights go from one to the other."""
+def test_a_bert_has_the_names_and_numbers_of_one_with_a_head() -> None:
+    """So that weights can be exchanged."""
     model = network("bert", "first", dropout=0.1).eval()
     facts = {key: value for key, value in ENCODERS["bert"].items() if key != "kind"}
     whole = build_text(BertSettings(**facts, symbols=30, head="classify", labels=3)).eval()
@@ -304,7 +304,7 @@ def test_a_bert_has_the_names_and_the_numbers_of_one_with_a_head() -> None:
 
 
 def test_an_xlnet_has_the_numbers_of_one_with_a_head() -> None:
-    """Its vector of a text is the summary of its last symbol, which is of a third type."""
+    """Its vector of a text is the summary of the last symbol, which has a third type."""
     facts: dict[str, Any] = {**ENCODERS["xlnet"], "initial": 0.3}
     settings = ClassifierSettings(encoder=facts, pool="last", dropout=0.1)  # type: ignore[arg-type]
     model = build(settings, symbols=30, labels=3).eval()
@@ -323,7 +323,7 @@ def test_an_xlnet_has_the_numbers_of_one_with_a_head() -> None:
     }
 
 
-def test_a_vocabulary_must_fit_a_bert_that_names_its_symbols() -> None:
+def test_a_bert_that_names_its_symbols_needs_a_matching_vocabulary() -> None:
     bert = {**ENCODERS["bert"], "symbols": 30}
     settings = ClassifierSettings(encoder=bert, pool="first")  # type: ignore[arg-type]
     assert len(build(settings, symbols=20, labels=3).encoder.words.table.weight) == 30
@@ -358,12 +358,12 @@ def test_a_vocabulary_must_fit_a_bert_that_names_its_symbols() -> None:
         ({"poool": "mean"}, "Extra inputs"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(given: dict[str, Any], says: str) -> None:
+def test_impossible_settings_are_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         ClassifierSettings(**given)
 
 
-def test_how_much_is_read_is_known() -> None:
+def test_the_longest_input_is_known() -> None:
     reads = {
         (encoder, pool): ClassifierSettings(encoder=ENCODERS[encoder], pool=pool).reads  # type: ignore[arg-type]
         for encoder in ("lstm", "bert", "xlnet")

@@ -1,4 +1,4 @@
-"""Committees: members are drawn apart, answer for themselves, and vote by the mean."""
+"""Committees: members are initialised and trained independently, and vote by their mean."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def built(**more: object) -> Committee:
     return found.eval()
 
 
-def test_the_vote_is_the_mean_of_what_the_members_give() -> None:
+def test_the_vote_is_the_mean_of_the_members_probabilities() -> None:
     model, given = built(), texts()
     said = model(*given)
     shares = [each(*given).logits.softmax(-1) for each in model.members]
@@ -40,7 +40,7 @@ def test_the_vote_is_the_mean_of_what_the_members_give() -> None:
         torch.testing.assert_close(one.logits.softmax(-1), share)
 
 
-def test_a_member_that_is_sure_does_not_silence_the_others() -> None:
+def test_a_confident_member_does_not_outweigh_the_others() -> None:
     model = built()
     with torch.no_grad():
         for each, bias in zip(model.members, (200.0, -200.0, 0.0), strict=True):
@@ -53,13 +53,13 @@ def test_a_member_that_is_sure_does_not_silence_the_others() -> None:
     torch.testing.assert_close(shares, expected)
 
 
-def test_members_are_drawn_apart() -> None:
+def test_members_are_initialised_independently() -> None:
     one, other = built().members[:2]
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     assert any(not torch.equal(x, y) for x, y in pairs)
 
 
-def test_a_single_network_is_no_committee() -> None:
+def test_a_single_network_is_not_a_committee() -> None:
     torch.manual_seed(1)
     alone = committee.build(settings(members=1), **SIZES)
     torch.manual_seed(1)
@@ -72,9 +72,9 @@ def test_a_single_network_is_no_committee() -> None:
     assert said.members == [said]
 
 
-def test_looks_stand_side_by_side() -> None:
+def test_looks_are_concatenated() -> None:
     model, (symbols, lengths) = built(heads=2), texts()
-    assert model(symbols, lengths).seen == {}  # nobody asked
+    assert model(symbols, lengths).seen == {}  # not asked for
     said = model(symbols, lengths, need="weight")
     weight = said.seen["pool"].weight
     assert weight.shape == (4, 6, 1, 9)
@@ -83,7 +83,7 @@ def test_looks_stand_side_by_side() -> None:
         torch.testing.assert_close(weight[:, 2 * k : 2 * k + 2], own)
 
 
-def test_each_member_is_nudged_by_its_own() -> None:
+def test_each_member_is_perturbed_by_its_own_gradient() -> None:
     model, (symbols, lengths) = built(pool="mean"), texts()
     plain = model(symbols, lengths)
     nudge = torch.zeros(3, *plain.members[0].vectors.shape)

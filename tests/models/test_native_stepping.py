@@ -1,4 +1,4 @@
-"""The road in C meets the general one: the same logits and weights, the same translations."""
+"""The C path compared with the general one: the same logits and weights, the same translations."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ KINDS: list[dict[str, Any]] = [
 
 
 def network(std: float = 0.3, **choices: Any) -> Any:
-    """Random throughout: biases that begin at zero would hide a swap."""
+    """Random throughout: with biases of zero, swapped ones would not show."""
     settings = TransformerSettings(**{"width": 16, "feed": 32, "heads": 4} | choices)
     net = build(settings, source=SYMBOLS, target=SYMBOLS, shared=True, longest=S).eval()
     for parameter in net.parameters():
@@ -52,7 +52,7 @@ def texts() -> tuple[Tensor, Tensor]:
 
 
 def choices_of_rows() -> list[Any]:
-    """Beams that reorder, sentences that leave, rows at random, and steps without a choice."""
+    """Beams that reorder, sentences that finish, random rows, and steps without a selection."""
     beams = torch.arange(B).repeat_interleave(3)
     choices: list[Any] = [(None, False), (beams.tolist(), False)]
     for _ in range(6):
@@ -63,7 +63,7 @@ def choices_of_rows() -> list[Any]:
 
 
 def agree(net: Any, carry: Any, exact: Any, general: Any) -> None:
-    """Choose rows and step, again and again, on both roads."""
+    """Select rows and step, repeatedly, on both paths."""
     assert isinstance(carry, NativeCarry)
     N = B
     for rows, same in choices_of_rows():
@@ -86,7 +86,7 @@ def agree(net: Any, carry: Any, exact: Any, general: Any) -> None:
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @torch.no_grad()
-def test_the_road_in_c_agrees_with_the_general_one(
+def test_the_c_path_agrees_with_the_general_one(
     kind: dict[str, Any], padded: bool, need: Need, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if native.LEVELS.index(level) > native.LEVELS.index(native.level()):
@@ -106,7 +106,7 @@ def test_the_road_in_c_agrees_with_the_general_one(
 @pytest.mark.parametrize("level", native.LEVELS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @torch.no_grad()
-def test_large_weights_are_read_where_they_stand(
+def test_large_weights_are_read_without_packing(
     kind: dict[str, Any], level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if native.LEVELS.index(level) > native.LEVELS.index(native.level()):
@@ -122,7 +122,7 @@ def test_large_weights_are_read_where_they_stand(
         general = exact.begin(source, lengths, "weight")
     agree(net, carry, exact, general)
     monkeypatch.setattr(native_stepping, "MANY", B - 1)
-    assert isinstance(net.begin(source, lengths), PlainCarry)  # PyTorch is faster then
+    assert isinstance(net.begin(source, lengths), PlainCarry)  # PyTorch is faster here
 
 
 def _output(net: Any) -> Tensor:
@@ -132,10 +132,10 @@ def _output(net: Any) -> Tensor:
 
 @pytest.mark.parametrize("large", [0, native_stepping.LARGE])
 @torch.no_grad()
-def test_workers_that_share_every_map_change_no_bit(
+def test_sharing_every_map_among_workers_changes_no_bit(
     large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A layer of so many weights that several threads read them together."""
+    """With so many weights that several threads share each layer."""
     monkeypatch.setattr(native_stepping, "LARGE", large)
     settings = TransformerSettings(width=400, feed=900, heads=4, decoder_layers=1)
     net = build_decoder(settings, symbols=SYMBOLS, longest=S).eval()
@@ -152,7 +152,7 @@ def test_workers_that_share_every_map_change_no_bit(
 
 
 @torch.no_grad()
-def test_a_language_model_goes_on_from_its_prompt() -> None:
+def test_a_language_model_continues_after_its_prompt() -> None:
     settings = TransformerSettings(width=16, feed=32, heads=4, decoder_layers=2)
     models = [build_decoder(settings, symbols=SYMBOLS, longest=S).eval() for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
@@ -165,7 +165,7 @@ def test_a_language_model_goes_on_from_its_prompt() -> None:
 
 
 @torch.no_grad()
-def test_what_is_hidden_changes_no_bit() -> None:
+def test_hidden_symbols_change_no_bit() -> None:
     net, (source, lengths) = network(), texts()
     symbols, found = torch.tensor([4, 5, 6]), []
     for beyond in (4, 9):
@@ -189,7 +189,7 @@ def test_a_carry_may_be_used_again() -> None:
 
 
 @torch.no_grad()
-def test_what_nobody_comes_from_is_let_go() -> None:
+def test_rows_without_descendants_are_freed() -> None:
     net, (source, lengths) = network(), texts()
     carry = net.select(net.begin(source, lengths), torch.arange(B).repeat_interleave(4))
     for _ in range(6):
@@ -206,7 +206,7 @@ def test_what_nobody_comes_from_is_let_go() -> None:
 
 @pytest.mark.parametrize("times", [1, 4], ids=["maps are shared", "hypotheses are shared"])
 @torch.no_grad()
-def test_a_hypothesis_gets_the_same_bits_alone_and_among_others(times: int) -> None:
+def test_a_hypothesis_gets_the_same_bits_alone_and_in_a_batch(times: int) -> None:
     net, (source, lengths) = network(), texts()
     symbols, before, found = torch.tensor([4, 5, 6] * times), torch.get_num_threads(), []
     carry = net.begin(source.repeat(times, 1), lengths.repeat(times), "weight")
@@ -232,7 +232,7 @@ def searched(net: Any, source: Tensor, lengths: Tensor, **how: Any) -> list[Any]
 
 
 @torch.no_grad()
-def test_searches_find_what_they_find_on_the_general_road() -> None:
+def test_searches_find_the_same_as_on_the_general_path() -> None:
     for kind in KINDS:
         net, (source, lengths) = network(**kind), texts()
         roads = [searched(net, source, lengths)]
@@ -250,10 +250,10 @@ def test_searches_find_what_they_find_on_the_general_road() -> None:
 
 
 @torch.no_grad()
-def test_equal_symbols_are_ranked_as_on_the_general_road() -> None:
+def test_ties_are_ranked_as_on_the_general_path() -> None:
     net, (source, lengths) = network(), texts()
     table = net.decoder.words.table.weight
-    table[20:] = table[4:20].repeat(2, 1)[: SYMBOLS - 20]  # every symbol has a double
+    table[20:] = table[4:20].repeat(2, 1)[: SYMBOLS - 20]  # every symbol has a duplicate
     found = searched(net, source, lengths)
     assert all(symbol < 20 for each in found[:B] for symbol in each[0].symbols)
     with heed.kernels.off("decoder"):
@@ -263,7 +263,7 @@ def test_equal_symbols_are_ranked_as_on_the_general_road() -> None:
 
 
 @torch.no_grad()
-def test_a_sentence_translates_the_same_alone_and_in_a_batch() -> None:
+def test_a_sentence_is_translated_the_same_alone_and_in_a_batch() -> None:
     net, (source, lengths) = network(), texts()
     together = searched(net, source, lengths)
     for row in range(B):
@@ -273,12 +273,12 @@ def test_a_sentence_translates_the_same_alone_and_in_a_batch() -> None:
 
 
 @torch.no_grad()
-def test_new_weights_are_heard_at_once() -> None:
+def test_new_weights_are_used_at_once() -> None:
     net, (source, lengths) = network(), texts()
     symbols = torch.tensor([4, 5, 6])
     before = net.step(net.begin(source, lengths), symbols).logits
     for parameter in net.decoder.parameters():
-        parameter.data.mul_(0.9)  # which no version counter sees
+        parameter.data.mul_(0.9)  # no version counter sees this
     after = net.step(net.begin(source, lengths), symbols).logits
     wanted = net(source, lengths, symbols[:, None]).logits[:, 0]
     torch.testing.assert_close(after, wanted, rtol=1e-4, atol=1e-5)
@@ -286,7 +286,7 @@ def test_new_weights_are_heard_at_once() -> None:
 
 
 @torch.no_grad()
-def test_where_there_is_no_library_pytorch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_pytorch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     net, (source, lengths) = network(), texts()
     step = net.step(net.begin(source, lengths), source[:, 0])
     with monkeypatch.context() as patch:
@@ -308,7 +308,7 @@ def test_symbols_outside_the_table_are_refused() -> None:
 
 
 @torch.no_grad()
-def test_only_float32_on_the_cpu_takes_the_road_in_c() -> None:
+def test_only_float32_on_the_cpu_takes_the_c_path() -> None:
     source, lengths = texts()
     assert isinstance(network().begin(source, lengths), NativeCarry)
     assert isinstance(network().double().begin(source, lengths), PlainCarry)
@@ -316,7 +316,7 @@ def test_only_float32_on_the_cpu_takes_the_road_in_c() -> None:
 
 
 @torch.no_grad()
-def test_symbols_of_the_wrong_kind_or_number_are_refused() -> None:
+def test_symbols_of_a_wrong_dtype_or_number_are_refused() -> None:
     net, (source, lengths) = network(), texts()
     carry = net.select(net.begin(source, lengths), torch.arange(B).repeat_interleave(2))
     symbols = torch.tensor([4, 5, 6, 7, 8, 9])
@@ -333,11 +333,11 @@ def test_symbols_of_the_wrong_kind_or_number_are_refused() -> None:
 @pytest.mark.parametrize("kind", KINDS[:3], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 @torch.no_grad()
-def test_the_default_dtype_is_of_no_concern(dtype: torch.dtype, kind: dict[str, Any]) -> None:
+def test_the_default_dtype_does_not_matter(dtype: torch.dtype, kind: dict[str, Any]) -> None:
     net, (source, lengths) = network(**kind), texts()
     table, found = net.decoder.words.table.weight, []
     for default in (torch.float32, dtype):
-        table.data = table.data.clone()  # so that it is packed anew
+        table.data = table.data.clone()  # so that it is packed again
         torch.set_default_dtype(default)
         try:
             begun = net.begin(source, lengths, "weight")
@@ -352,7 +352,7 @@ def test_the_default_dtype_is_of_no_concern(dtype: torch.dtype, kind: dict[str, 
 
 
 @torch.no_grad()
-def test_a_table_within_a_wider_one_is_read_by_its_rows() -> None:
+def test_a_table_that_is_part_of_a_wider_one_is_read_by_its_rows() -> None:
     net, (source, lengths) = network(), texts()
     wanted = net.step(net.begin(source, lengths), source[:, 0]).logits
     table = net.decoder.words.table.weight
@@ -363,7 +363,7 @@ def test_a_table_within_a_wider_one_is_read_by_its_rows() -> None:
 
 
 @torch.no_grad()
-def test_a_part_that_does_something_else_closes_the_short_road() -> None:
+def test_a_modified_part_prevents_the_fast_path() -> None:
     source, lengths = texts()
 
     def short(net: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Names and shapes between heed's weights and Hugging Face's, in both directions."""
+"""Names and shapes of heed's weights and Hugging Face's, converted in both directions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CLASSES = [(kind, name) for kind, layout in LAYOUTS.items() for name in layout.a
 
 
 def network(kind: str, name: str, **changes: Any) -> Any:
-    """One of theirs, small, its weights all different."""
+    """A small model of theirs, with distinct weights."""
     cls = getattr(transformers, name)
     if name.endswith("Classification"):
         changes["num_labels"] = 5
@@ -57,7 +57,7 @@ def shapes(what: pretrained.Described) -> dict[str, Any]:
 
 
 def poisoned(what: pretrained.Described) -> nn.Module:
-    """A blank network, with NaN wherever nothing was written."""
+    """An empty network, with NaN wherever nothing was written."""
     torch.use_deterministic_algorithms(True)
     try:
         return what.blank()
@@ -75,7 +75,7 @@ def filled(what: pretrained.Described, tensors: dict[str, Tensor]) -> tuple[nn.M
 
 
 @pytest.mark.parametrize(("kind", "name"), CLASSES)
-def test_every_weight_of_every_architecture_goes_and_comes_back(kind: str, name: str) -> None:
+def test_every_weight_of_every_architecture_survives_a_round_trip(kind: str, name: str) -> None:
     their = network(kind, name)
     what = described(their)
     state = their.state_dict()
@@ -91,7 +91,7 @@ def test_every_weight_of_every_architecture_goes_and_comes_back(kind: str, name:
         assert torch.equal(x, state[entry]), (entry, missing)
 
 
-def test_a_config_comes_back_as_it_was() -> None:
+def test_a_config_survives_a_round_trip() -> None:
     for kind, name in CLASSES:
         what = described(network(kind, name))
         config = what.layout.config(what.settings, what.head)
@@ -102,7 +102,7 @@ def test_a_config_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ("bert", "gpt2") if kind in LAYOUTS])
-def test_the_prefix_of_the_body_may_be_there_or_not(kind: str) -> None:
+def test_the_prefix_of_the_body_is_optional(kind: str) -> None:
     layout = LAYOUTS[kind]
     heads = {head: name for name, head in layout.architectures.items()}
     their = network(kind, heads["masked" if kind == "bert" else "language"])
@@ -117,7 +117,7 @@ def test_the_prefix_of_the_body_may_be_there_or_not(kind: str) -> None:
     filled(described(body), long)
 
 
-def test_names_of_the_first_files_and_their_masks_are_understood() -> None:
+def test_old_names_and_masks_are_understood() -> None:
     their = network("bert", "BertForMaskedLM")
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
@@ -136,7 +136,7 @@ def test_names_of_the_first_files_and_their_masks_are_understood() -> None:
     assert filled(described(gpt), gpt.state_dict() | masks)[1].unused == ()
 
 
-def test_another_head_is_taken_where_its_weights_are() -> None:
+def test_another_head_is_accepted_if_its_weights_exist() -> None:
     their = network("bert", "BertForPreTraining")
     body, plan = filled(described(their, head="none"), their.state_dict())
     assert plan.unused[0].startswith("cls.")
@@ -157,9 +157,7 @@ COPIES = [
 
 
 @pytest.mark.parametrize(("kind", "name", "copy"), COPIES)
-def test_a_copy_of_the_table_is_compared_with_it_and_not_read(
-    kind: str, name: str, copy: str
-) -> None:
+def test_a_copy_of_the_table_is_compared_and_not_read(kind: str, name: str, copy: str) -> None:
     their = network(kind, name)
     what, state = described(their), their.state_dict()
     plan = pretrained.fitted(what, header(state))
@@ -173,10 +171,10 @@ def test_a_copy_of_the_table_is_compared_with_it_and_not_read(
 
 
 @pytest.mark.parametrize(("kind", "name", "copy"), COPIES)
-def test_an_output_that_is_no_copy_is_the_networks_own_or_refused(
+def test_an_output_that_is_not_tied_is_the_networks_own_or_refused(
     kind: str, name: str, copy: str
 ) -> None:
-    """Whatever config.json says of them."""
+    """Whatever config.json says about tying."""
     their = network(kind, name)
     what, state = described(their), dict(their.state_dict())
     state[copy] = state[copy] + 1
@@ -199,14 +197,16 @@ def test_an_output_that_is_no_copy_is_the_networks_own_or_refused(
 
 
 @pytest.mark.parametrize(("kind", "name", "copy"), COPIES)
-def test_an_output_is_among_what_the_body_leaves(kind: str, name: str, copy: str) -> None:
+def test_an_output_is_listed_among_what_the_body_does_not_use(
+    kind: str, name: str, copy: str
+) -> None:
     their = network(kind, name.replace("MaskedLM", "PreTraining"))  # which has all of the body
     plan = pretrained.fitted(described(their, head="none"), header(their.state_dict()))
     assert copy in plan.unused
     assert not plan.copies
 
 
-def test_half_precision_is_read_as_whole() -> None:
+def test_half_precision_is_read_as_float32() -> None:
     their = network("gpt2", "GPT2Model")
     half = {name: x.bfloat16() for name, x in their.state_dict().items()}
     model, _ = filled(described(their), half)
@@ -280,14 +280,14 @@ def test_weights_that_do_not_fit_are_refused(
         ({"model_type": "xlnet", "d_inner": None}, "d_inner: null"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused(config: Any, says: str) -> None:
+def test_an_impossible_config_is_refused(config: Any, says: str) -> None:
     with pytest.raises(HeedError, match=says):
         pretrained.describe(config)
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-def test_whatever_a_key_holds_the_answer_is_a_refusal(kind: str) -> None:
-    """Or a model that is described: never another error, and never a wait."""
+def test_any_value_of_a_key_gives_a_model_or_a_refusal(kind: str) -> None:
+    """Never another error, and never a long wait."""
     for key in SMALL[kind]:
         for value in (None, "a", [], {}, True, 0, -1, 2.5, 10**30, float("inf"), "9" * 50):
             config = SMALL[kind] | {"model_type": kind, key: value}
@@ -298,13 +298,13 @@ def test_whatever_a_key_holds_the_answer_is_a_refusal(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-def test_nothing_is_drawn_at_random(kind: str) -> None:
+def test_nothing_is_initialised_randomly(kind: str) -> None:
     what = described(network(kind, next(iter(LAYOUTS[kind].architectures))))
     before = torch.random.get_rng_state()
     model = poisoned(what)
     assert torch.equal(torch.random.get_rng_state(), before)
     for name, x in model.state_dict().items():
-        assert x[~x.isnan()].unique().numel() <= 1, name  # left as it was, or one and the same
+        assert x[~x.isnan()].unique().numel() <= 1, name  # unchanged, or constant
 
 
 class ToySettings(BaseModel):
@@ -314,7 +314,7 @@ class ToySettings(BaseModel):
 
 
 class Toy(nn.Module):
-    """What no family has yet: parts of a joined tensor, and other axes."""
+    """What no family has yet: parts of a concatenated tensor, and transposed axes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> pretrained.Described:
     return pretrained.describe({"model_type": "toy", "architectures": ["Toy"]})
 
 
-def test_parts_are_cut_and_joined_tied_weights_found_by_themselves(
+def test_parts_are_split_and_joined_and_ties_are_found(
     toy: pretrained.Described,
 ) -> None:
     state = {"joined": torch.randn(3, 8), "q": torch.randn(6, 4), "k": torch.randn(6, 4)}
@@ -358,7 +358,7 @@ def test_parts_are_cut_and_joined_tied_weights_found_by_themselves(
     assert all(torch.equal(x, state[name]) for name, x in back.items())
 
 
-def test_a_weight_without_a_place_there_is_not_lost_in_silence(
+def test_a_weight_without_a_counterpart_is_not_dropped_silently(
     toy: pretrained.Described, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = {name: each for name, each in toy_names(None).items() if name != "both.weight"}
@@ -367,7 +367,7 @@ def test_a_weight_without_a_place_there_is_not_lost_in_silence(
         pretrained.theirs(toy, Toy().state_dict())
 
 
-def test_a_layout_that_stumbles_over_a_config_refuses_it(
+def test_a_layout_that_fails_on_a_config_refuses_it(
     toy: pretrained.Described, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stumbling = toy.layout._replace(settings=lambda config, head: config["absent"] + 1)

@@ -63,7 +63,7 @@ def stepped(model: RecurrentTranslator, carry: Any, inputs: Tensor) -> tuple[Ten
 
 @pytest.mark.parametrize("decoder", DECODERS, ids=["search", "feeding", "luong"])
 @pytest.mark.parametrize("name", WHOLE + JOINED)
-def test_step_by_step_and_all_at_once_agree(name: str, decoder: dict[str, Any]) -> None:
+def test_single_steps_and_the_whole_pass_agree(name: str, decoder: dict[str, Any]) -> None:
     model = network(attention=name, **decoder)
     source, lengths, inputs = batch()
     whole = model(source, lengths, inputs, need="weight")
@@ -75,7 +75,9 @@ def test_step_by_step_and_all_at_once_agree(name: str, decoder: dict[str, Any]) 
 
 @pytest.mark.parametrize("cell", ["tanh", "gru", "lstm"])
 @pytest.mark.parametrize("settings", DECODERS + BASELINES)
-def test_every_cell_and_stack_steps_as_it_writes(cell: str, settings: dict[str, Any]) -> None:
+def test_steps_of_every_cell_and_stack_equal_the_whole_pass(
+    cell: str, settings: dict[str, Any]
+) -> None:
     model = network(cell=cell, layers=2, **settings)
     source, lengths, inputs = batch()
     logits, weights = stepped(model, model.begin(source, lengths), inputs)
@@ -85,7 +87,7 @@ def test_every_cell_and_stack_steps_as_it_writes(cell: str, settings: dict[str, 
 
 @pytest.mark.parametrize("settings", DECODERS + BASELINES)
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_row_alone_is_the_row_in_a_padded_batch(
+def test_a_row_alone_equals_the_row_in_a_padded_batch(
     settings: dict[str, Any], bidirectional: bool
 ) -> None:
     model = network(bidirectional=bidirectional, layers=2, cell="lstm", **settings)
@@ -97,7 +99,7 @@ def test_a_row_alone_is_the_row_in_a_padded_batch(
 
 
 @pytest.mark.parametrize("settings", DECODERS + BASELINES)
-def test_what_stands_in_the_padding_changes_nothing(settings: dict[str, Any]) -> None:
+def test_the_content_of_padding_changes_nothing(settings: dict[str, Any]) -> None:
     model = network(**settings)
     source, lengths, inputs = batch()
     other = source.where(torch.arange(S) < lengths[:, None], 9)
@@ -109,7 +111,7 @@ def test_what_stands_in_the_padding_changes_nothing(settings: dict[str, Any]) ->
     "name", ["additive", "coverage/additive", "monotonic", "forced-forward", "mixed", "none"]
 )
 @pytest.mark.parametrize("decoder", ["search", "luong"])
-def test_a_beam_follows_its_rows(name: str, decoder: str) -> None:
+def test_states_of_a_beam_follow_its_rows(name: str, decoder: str) -> None:
     model = network(attention=name, decoder=decoder)
     source, lengths, inputs = batch()
     carry = model.begin(source, lengths)
@@ -119,7 +121,7 @@ def test_a_beam_follows_its_rows(name: str, decoder: str) -> None:
     logits, _ = stepped(model, grown, inputs[rows, 1:3])
     whole = model(source, lengths, inputs).logits
     torch.testing.assert_close(logits, whole[rows, 1:3])
-    # hypotheses of one sentence change places: the source may stay where it is
+    # hypotheses of one sentence are exchanged: the source may stay where it is
     twins = torch.tensor([1, 0, 2, 3, 5, 4])
     stayed, copied = (model.select(grown, twins, same=same) for same in (True, False))
     for one, two in zip(
@@ -132,7 +134,7 @@ def test_a_beam_follows_its_rows(name: str, decoder: str) -> None:
 
 @pytest.mark.parametrize("settings", DECODERS + BASELINES)
 @pytest.mark.parametrize("variational", [False, True])
-def test_every_weight_learns(settings: dict[str, Any], variational: bool) -> None:
+def test_every_weight_gets_a_gradient(settings: dict[str, Any], variational: bool) -> None:
     model = network(layers=2, dropout=0.3, variational=variational, tied=False, **settings).train()
     source, lengths, inputs = batch()
     model(source, lengths, inputs).logits.square().sum().backward()
@@ -143,7 +145,7 @@ def test_every_weight_learns(settings: dict[str, Any], variational: bool) -> Non
 
 
 @pytest.mark.parametrize("settings", DECODERS)
-def test_a_loop_with_hoisted_products_has_the_gradient_of_the_plain_one(
+def test_a_loop_with_precomputed_products_has_the_gradients_of_the_plain_one(
     settings: dict[str, Any],
 ) -> None:
     model = network(**settings)
@@ -158,7 +160,7 @@ def test_a_loop_with_hoisted_products_has_the_gradient_of_the_plain_one(
 
 
 def taken(model: RecurrentTranslator, go: Any, steps: range = range(T)) -> dict[str, Tensor]:
-    """The gradients of what was written step by step, some steps within `go(step)`."""
+    """The gradients of a text written step by step, with some steps inside `go(step)`."""
     source, lengths, inputs = batch()
     carry, total = model.begin(source, lengths), torch.zeros(())
 
@@ -190,10 +192,10 @@ def on_cpu(step: Any) -> Any:
 @pytest.mark.parametrize("name", ["additive", "general", "cosine", "local-p/dot", "location"])
 @pytest.mark.parametrize("decoder", DECODERS, ids=["search", "feeding", "luong"])
 @pytest.mark.parametrize("cell", ["tanh", "gru", "lstm"])
-def test_steps_may_be_checkpointed_one_by_one(
+def test_single_steps_may_be_checkpointed(
     cell: str, decoder: dict[str, Any], name: str, go: Any
 ) -> None:
-    """Alone or among steps that are not: what a step leaves out it leaves out again."""
+    """Alone or among others: dropout is the same when a step is recomputed."""
     model = network(cell=cell, attention=name, **decoder).float()
     want = taken(model, go, range(0))
     for steps in (range(T), range(1), range(1, 3), range(2, T)):
@@ -203,7 +205,7 @@ def test_steps_may_be_checkpointed_one_by_one(
             torch.testing.assert_close(got[key], want[key], rtol=1e-4, atol=1e-5)
 
 
-def test_a_whole_pass_may_be_checkpointed_and_stays_quick() -> None:
+def test_a_whole_pass_may_be_checkpointed_without_warnings() -> None:
     model, (source, lengths, inputs) = network(attention="additive").float(), batch()
 
     def write(source: Tensor) -> Tensor:
@@ -213,7 +215,7 @@ def test_a_whole_pass_may_be_checkpointed_and_stays_quick() -> None:
     want = torch.autograd.grad(write(source), parameters)
     total = checkpoint(write, source, use_reentrant=False)
     nodes = [node.name() for node in behind(total)]
-    assert nodes.count("_AttendBackward") == 1  # the first look; the others leave their rows behind
+    assert nodes.count("_AttendBackward") == 1  # the first look; the others only store their rows
     torch.testing.assert_close(torch.autograd.grad(total, parameters), want)
 
 
@@ -228,8 +230,8 @@ def behind(x: Tensor) -> set[Any]:
     return met
 
 
-def test_search_is_what_bahdanau_wrote() -> None:
-    """Against PyTorch's own GRUCell, step by step in the words of the paper's appendix."""
+def test_the_search_decoder_equals_bahdanaus() -> None:
+    """PyTorch's GRUCell, step by step, by the equations of the paper's appendix."""
     model = network(bidirectional=False)
     decoder = model.decoder
     assert isinstance(decoder, Search)
@@ -253,8 +255,8 @@ def test_search_is_what_bahdanau_wrote() -> None:
 
 
 @pytest.mark.parametrize("feeding", [True, False])
-def test_luong_is_what_luong_wrote(feeding: bool) -> None:
-    """Against PyTorch's own LSTMCell: move on, look, join; h̃ joins the next input, or not."""
+def test_the_luong_decoder_equals_luongs(feeding: bool) -> None:
+    """PyTorch's LSTMCell: step, look, join; h̃ is fed into the next step, or not."""
     model = network(decoder="luong", cell="lstm", input_feeding=feeding, tied=False)
     decoder = model.decoder
     assert type(decoder) is (InputFeeding if feeding else Luong)
@@ -277,7 +279,7 @@ def test_luong_is_what_luong_wrote(feeding: bool) -> None:
     torch.testing.assert_close(model(source, lengths, inputs).logits, torch.stack(logits, 1))
 
 
-def test_embeddings_are_tied_and_shared_as_told() -> None:
+def test_embeddings_are_tied_and_shared_as_configured() -> None:
     one = network(shared=True)
     assert one.encoder.embed is one.decoder.embed
     assert one.decoder.out.weight is one.decoder.embed.weight
@@ -294,7 +296,7 @@ def test_location_is_built_for_the_longest_source() -> None:
     assert chosen.decoder.attention.mechanism.score.longest == 9
 
 
-def test_without_attention_there_is_no_alignment() -> None:
+def test_without_attention_there_are_no_weights() -> None:
     model = network(attention="none")
     written = model(*batch(), need="weight")
     assert written.seen == {}
@@ -308,7 +310,7 @@ def test_weights_that_were_not_asked_for_say_so() -> None:
         model.alignment(model(*batch()).seen)
 
 
-def test_what_attention_adds_to_the_loss_is_joined() -> None:
+def test_losses_of_the_attention_are_passed_on() -> None:
     model = network(attention="coverage/sample/additive").train()
     seen = model(*batch()).seen["decoder.attention"]
     assert seen.penalty.shape == seen.log_prob.shape == (B, 1, T)
@@ -349,7 +351,7 @@ def test_half_precision_by_autocast(settings: dict[str, Any], cell: str) -> None
         ({"hiden": 3}, "hiden"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RecurrentSettings(**settings)
 
@@ -360,7 +362,7 @@ def test_two_directions_need_an_even_width() -> None:
 
 
 @pytest.mark.parametrize("size", ["tiny", "small", "base", "big"])
-def test_named_sizes_build_with_nothing_allocated(size: Any) -> None:
+def test_named_sizes_build_on_meta(size: Any) -> None:
     with torch.device("meta"):
         model = build(
             RecurrentSettings(size=size), source=8000, target=8000, shared=True, longest=60

@@ -1,4 +1,4 @@
-"""Steps, prompts of different lengths, and the whole pass agree; PyTorch's own LSTM agrees too."""
+"""Steps, prompts of different lengths and the whole pass agree with each other and with PyTorch."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_steps_and_the_whole_pass_agree(cell: str, layers: int) -> None:
             torch.testing.assert_close(step.logits, whole[:, t], rtol=1e-5, atol=1e-6)
 
 
-def test_prompts_stand_at_the_end_of_their_rows() -> None:
+def test_prompts_are_aligned_at_the_end_of_their_rows() -> None:
     model = build(RecurrentLanguageSettings(embedding=5, hidden=7), symbols=V).eval()
     prompts = [[3, 4, 5], [], [6]]
     rows = torch.tensor([[0] * (3 - len(p)) + p for p in prompts])
@@ -37,7 +37,7 @@ def test_prompts_stand_at_the_end_of_their_rows() -> None:
         torch.testing.assert_close(found[row], alone, rtol=1e-5, atol=1e-6)
 
 
-def test_the_numbers_are_those_of_torch() -> None:
+def test_the_numbers_equal_torchs() -> None:
     model = build(RecurrentLanguageSettings(layers=2, embedding=5, hidden=7), symbols=V).eval()
     theirs = nn.LSTM(5, 7, 2, batch_first=True)
     for i, layer in enumerate(model.labeller.encoder.ahead):
@@ -48,7 +48,7 @@ def test_the_numbers_are_those_of_torch() -> None:
     torch.testing.assert_close(model(text).logits, model.labeller.out(states))
 
 
-def test_tied_weights_are_one() -> None:
+def test_tied_weights_are_one_tensor() -> None:
     settings = RecurrentLanguageSettings(embedding=7, hidden=7, tied=True)
     model = build(settings, symbols=V)
     assert model.labeller.out.weight is model.labeller.encoder.embed.weight

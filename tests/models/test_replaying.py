@@ -1,4 +1,4 @@
-"""Replayed steps are the decoder's own steps: out of a graph on a GPU, off a tape on a CPU."""
+"""Replayed steps equal the decoder's own: from a CUDA graph on a GPU, from a recording on a CPU."""
 
 import weakref
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SEARCHES = ((greedy, {}), (sample, {"seeds": [1, 2, 3, 4]}), (beam, {"width": 3}
 
 
 class Tape(TorchDispatchMode):
-    """What a graph knows: operations on the tensors that were there, and nothing of Python."""
+    """Imitates a CUDA graph: operations on the recorded tensors, without Python."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Tape(TorchDispatchMode):
 
 
 class Stand:
-    """In place of a Studio, where there is no GPU."""
+    """Replaces a Studio without a GPU."""
 
     recordings = 0
 
@@ -56,7 +56,7 @@ class Stand:
     def record(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
         Stand.recordings += 1
         with Tape() as tape:
-            output = work()  # runs while it is recorded: the first replay has been
+            output = work()  # runs during recording, which stands for the first replay
         rounds = iter((lambda: None,))
 
         def replay() -> Tensor:
@@ -68,7 +68,7 @@ class Stand:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record after two rounds, and make little room at a time."""
+    """Record after two rounds, and make room in small pieces."""
     monkeypatch.setattr(replaying, "PATIENCE", 2)
     monkeypatch.setattr(replaying, "ROOM", 8)
     monkeypatch.setattr(Stand, "recordings", 0)
@@ -79,7 +79,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def decoder() -> Decoder:
     settings = GPT2Settings(layers=3, width=24, heads=3, symbols=V, longest=20, initial=0.3)
-    network = build(settings).double().eval()  # in float64 no other short road is taken
+    network = build(settings).double().eval()  # float64 excludes every other fast path
     assert isinstance(network, Decoder)
     return network
 
@@ -90,14 +90,14 @@ def recorded() -> bool:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("mixed", [False, True])
-def test_step_by_step_as_the_decoder(decoder: Decoder, mixed: bool) -> None:
-    """Whichever rows go on, and although room for two symbols only was asked for."""
+def test_steps_equal_the_decoders(decoder: Decoder, mixed: bool) -> None:
+    """Whichever rows continue, although room was requested for two symbols only."""
     texts = PROMPTS if mixed else [[5, 6], [7, 8], [9, 4]]
     device = torch.get_default_device()
     inputs, lengths = padded(texts, device)
     model = Replaying(decoder, 2)
     chosen = {5: [2, 0], 9: [1, 1, 0], 10: [0, 1, 2, 1, 0]}
-    for _ in range(2):  # once more with what the first left behind
+    for _ in range(2):  # again with what the first pass left behind
         ours, plain = model.begin(inputs, lengths=lengths), decoder.begin(inputs, lengths=lengths)
         N = len(inputs)
         for t in range(14):
@@ -130,7 +130,7 @@ def test_searches_find_the_same(decoder: Decoder) -> None:
 
 
 @torch.inference_mode()
-def test_beyond_the_places_it_slides(decoder: Decoder) -> None:
+def test_beyond_its_positions_it_slides(decoder: Decoder) -> None:
     device = torch.get_default_device()
     rules = {"begin": torch.tensor([3, 4, 5, 6]), "end": 1, "longest": 40, "device": device}
     for search, how in SEARCHES:
@@ -143,12 +143,12 @@ def test_beyond_the_places_it_slides(decoder: Decoder) -> None:
 
 
 def symbols_of(found: list[Any]) -> list[Any]:
-    """Of hypotheses, one of each sentence or several."""
+    """Of hypotheses, one or several per sentence."""
     return [symbols_of(h) if isinstance(h, list) else h.symbols for h in found]
 
 
 @torch.inference_mode()
-def test_only_the_last_carry_goes_on(decoder: Decoder) -> None:
+def test_only_the_last_carry_can_continue(decoder: Decoder) -> None:
     model, symbols = Replaying(decoder), torch.tensor([3, 3])
     first = model.begin(torch.full((2, 4), 5))
     second = model.step(first, symbols).carry
@@ -166,7 +166,7 @@ def test_only_the_last_carry_goes_on(decoder: Decoder) -> None:
 
 @torch.inference_mode()
 def test_nothing_outlives_its_texts(decoder: Decoder) -> None:
-    """Nor waits for the collector: tables and graphs are large."""
+    """Without waiting for the garbage collector: tables and graphs are large."""
     model = Replaying(decoder)
     carry = model.begin(torch.full((2, 4), 5))
     for _ in range(4):
@@ -175,17 +175,17 @@ def test_nothing_outlives_its_texts(decoder: Decoder) -> None:
     table = weakref.ref(carry.held.caches[0])
     del carry
     assert table() is not None
-    model.begin(torch.full((3, 4), 5))  # more texts: they need other tables
+    model.begin(torch.full((3, 4), 5))  # more texts need other tables
     assert table() is None
 
 
 @torch.inference_mode()
-def test_other_roads_are_taken_as_they_are(decoder: Decoder) -> None:
-    """Where a step is no plain one, the decoder takes it; where few follow, nothing is recorded."""
+def test_other_paths_are_taken_unchanged(decoder: Decoder) -> None:
+    """If a step is not plain, the decoder runs it; if few steps follow, nothing is recorded."""
     assert replayed(decoder, 3) is decoder
     assert isinstance(replayed(decoder, PATIENCE), Replaying)
     model, symbols = Replaying(decoder), torch.tensor([3, 4])
-    decoder.stack.layers[1].register_forward_hook(lambda *_: None)  # somebody watches
+    decoder.stack.layers[1].register_forward_hook(lambda *_: None)  # a hook is waiting
     carry = model.begin(torch.full((2, 3), 5))
     assert not isinstance(carry, Carry)
     found = model.step(model.select(carry, torch.tensor([1, 0])), symbols)
@@ -195,8 +195,8 @@ def test_other_roads_are_taken_as_they_are(decoder: Decoder) -> None:
 
 @pytest.mark.gpu
 @torch.inference_mode()
-def test_half_precision_needs_no_certain_kernel(decoder: Decoder) -> None:
-    """GPUs before Hopper have no other for what is partly hidden, and it takes no wider table."""
+def test_half_precision_needs_no_particular_kernel(decoder: Decoder) -> None:
+    """GPUs before Hopper have no other kernel for partial masks, and it accepts no wider table."""
     model = Replaying(decoder.to("cuda", torch.bfloat16))
     inputs, lengths = padded(PROMPTS, "cuda")
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):

@@ -26,7 +26,7 @@ def symbols(T: int = S) -> Tensor:
 
 
 def packed(ours: Encoder, x: Tensor, cell: str, bidirectional: bool, layers: int) -> nn.RNNBase:
-    """PyTorch's own stack with our weights, over packed rows."""
+    """PyTorch's stack with our weights, over packed rows."""
     own = M // 2 if bidirectional else M
     theirs = (
         CELLS[cell].module(X, own, layers, batch_first=True, bidirectional=bidirectional).double()
@@ -42,7 +42,7 @@ def packed(ours: Encoder, x: Tensor, cell: str, bidirectional: bool, layers: int
 @pytest.mark.parametrize("cell", list(CELLS))
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_padded_rows_are_read_as_packed_ones(cell: str, bidirectional: bool, layers: int) -> None:
+def test_padded_rows_are_read_like_packed_ones(cell: str, bidirectional: bool, layers: int) -> None:
     ours = encoder(cell, bidirectional=bidirectional, layers=layers)
     x = symbols()
     theirs = packed(ours, x, cell, bidirectional, layers)
@@ -65,7 +65,7 @@ def test_without_lengths_rows_are_full() -> None:
     torch.testing.assert_close(read(x).states, read(x, torch.full((B,), S)).states)
 
 
-def test_turning_round_is_its_own_inverse_and_so_is_its_gradient() -> None:
+def test_reversal_is_its_own_inverse_and_so_is_its_gradient() -> None:
     place = turned(LENGTHS, S)
     x = torch.randn(B, S, 2, dtype=torch.double, requires_grad=True)
     once = Turn.apply(x, place)
@@ -77,7 +77,7 @@ def test_turning_round_is_its_own_inverse_and_so_is_its_gradient() -> None:
     assert torch.autograd.gradgradcheck(lambda x: Turn.apply(x, place), x)
 
 
-def test_poison_in_the_padding_of_numbers_reaches_no_gradient() -> None:
+def test_nan_in_padding_reaches_no_gradient() -> None:
     torch.manual_seed(0)
     read = Encoder(nn.Linear(3, X), inputs=X, hidden=M, layers=2)
     x = torch.randn(B, S, 3)
@@ -96,13 +96,13 @@ def test_a_row_of_no_length_is_all_zero() -> None:
     assert not read.summary("mean")[1].any()
 
 
-def test_the_mean_is_of_what_is_there() -> None:
+def test_the_mean_is_over_existing_symbols() -> None:
     read = encoder()(symbols(), LENGTHS)
     for row, n in enumerate(LENGTHS.tolist()):
         torch.testing.assert_close(read.summary("mean")[row], read.states[row, :n].mean(0))
 
 
-def test_a_label_for_every_place() -> None:
+def test_there_is_a_label_for_every_symbol() -> None:
     tagger = Labeller(encoder(), 3).double()
     assert tagger(symbols(), LENGTHS).shape == (B, S, 3)
     with pytest.raises(Refused, match="backwards"):
@@ -110,7 +110,7 @@ def test_a_label_for_every_place() -> None:
 
 
 @pytest.mark.parametrize("cell", list(CELLS))
-def test_a_language_model_steps_as_it_reads(cell: str) -> None:
+def test_steps_of_a_language_model_equal_its_whole_pass(cell: str) -> None:
     model = Labeller(encoder(cell, bidirectional=False, layers=2), V).double().eval()
     text = symbols()
     whole, carry = model(text), model.begin(B)
@@ -124,7 +124,7 @@ def test_a_language_model_steps_as_it_reads(cell: str) -> None:
 
 
 @pytest.mark.parametrize("summary", ["last", "mean"])
-def test_one_answer_for_a_row_whatever_stands_beside_it(summary: str) -> None:
+def test_the_answer_for_a_row_is_independent_of_its_batch(summary: str) -> None:
     model = Classifier(encoder(layers=2), 3, summary=summary).double()  # type: ignore[arg-type]
     whole = model(symbols(), LENGTHS)
     assert whole.shape == (B, 3)
@@ -134,7 +134,7 @@ def test_one_answer_for_a_row_whatever_stands_beside_it(summary: str) -> None:
 
 @pytest.mark.parametrize("every", [False, True])
 @pytest.mark.parametrize("cell", list(CELLS))
-def test_a_vector_becomes_a_sequence(every: bool, cell: str) -> None:
+def test_a_vector_is_decoded_into_a_sequence(every: bool, cell: str) -> None:
     torch.manual_seed(0)
     model = Generator(
         nn.Embedding(V, X), inputs=X, vector=3, hidden=M, out=nn.Linear(M, V), layers=2, cell=cell,
@@ -151,7 +151,7 @@ def test_a_vector_becomes_a_sequence(every: bool, cell: str) -> None:
     torch.testing.assert_close(again, model.step(carry, text[:, 0]).logits[rows])
 
 
-def test_numbers_go_in_and_numbers_come_out() -> None:
+def test_inputs_and_outputs_may_be_numbers() -> None:
     torch.manual_seed(0)
     model = Generator(nn.Linear(1, X), inputs=X, vector=3, hidden=M, out=nn.Linear(M, 1))
     assert model(torch.randn(B, 3), torch.randn(B, S, 1)).logits.shape == (B, S, 1)
@@ -178,7 +178,7 @@ def test_a_language_model_learns_to_count() -> None:
     assert written == [3, 4, 0, 1, 2, 3]
 
 
-def test_variational_dropout_takes_the_same_units_at_every_step() -> None:
+def test_variational_dropout_drops_the_same_units_at_every_step() -> None:
     torch.manual_seed(0)
     ones = torch.ones(3, 7, 50)
     same, plain = Dropout(0.4, variational=True)(ones), Dropout(0.4)(ones)
@@ -191,7 +191,7 @@ def test_variational_dropout_takes_the_same_units_at_every_step() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
-def test_both_directions_can_be_transformed() -> None:
+def test_both_directions_support_torch_func() -> None:
     read, x = encoder(), symbols()
     weights = dict(read.named_parameters())
 
@@ -214,8 +214,8 @@ HOOKS = ("forward_pre", "forward", "full_backward_pre", "full_backward")
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("kind", HOOKS)
-def test_whoever_waits_for_a_layer_hears_of_it(kind: str, cell: str, bidirectional: bool) -> None:
-    """In training too, where steps of our own go through both directions at once."""
+def test_hooks_on_a_layer_are_called(kind: str, cell: str, bidirectional: bool) -> None:
+    """In training too, where both directions run together in steps of our own."""
     ours = encoder(cell, bidirectional=bidirectional, layers=2)
     want, x = ours(symbols(), LENGTHS).states.detach(), symbols()
     for path in ("ahead", "back") if bidirectional else ("ahead",):
@@ -234,7 +234,7 @@ def test_whoever_waits_for_a_layer_hears_of_it(kind: str, cell: str, bidirection
             handle.remove()
 
 
-def test_a_layer_of_ones_own_is_called() -> None:
+def test_a_layer_of_your_own_is_called() -> None:
     class Twice(Layer):
         def forward(self, x: Tensor, hidden: Hidden | None = None) -> Tensor:
             return 2 * super().forward(x, hidden)
@@ -248,7 +248,7 @@ def test_a_layer_of_ones_own_is_called() -> None:
     torch.testing.assert_close(got[..., M // 2 :], 2 * want[..., M // 2 :])
 
 
-def test_turning_round_can_be_mapped() -> None:
+def test_reversal_supports_vmap() -> None:
     place, x = turned(LENGTHS, S), torch.randn(3, B, S, 2)
     got = torch.func.vmap(lambda x: Turn.apply(x, place))(x)
     torch.testing.assert_close(got, torch.stack([Turn.apply(one, place) for one in x]))

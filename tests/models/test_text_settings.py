@@ -1,4 +1,4 @@
-"""BERT and GPT-2 as settings: sizes, first weights, any attention by name, and prompts together."""
+"""BERT and GPT-2 as settings: sizes, initial weights, any attention by name, batched prompts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ PUBLISHED = {
     ],
     ids=["bert", "multiple", "named", "xlnet"],
 )
-def test_settings_are_given_the_size_of_a_vocabulary(settings: Any, rows: int) -> None:
+def test_settings_get_the_size_of_the_vocabulary(settings: Any, rows: int) -> None:
     known = with_symbols(settings, 11)
     assert known.rows == rows
     assert known.model_dump(exclude={"symbols"}) == settings.model_dump(exclude={"symbols"})
@@ -90,7 +90,7 @@ def test_a_vocabulary_must_fit_the_model() -> None:
 
 
 @pytest.mark.parametrize("kind", PUBLISHED)
-def test_named_sizes_have_as_many_weights_as_were_published(kind: str) -> None:
+def test_named_sizes_have_the_published_number_of_weights(kind: str) -> None:
     for size, count in PUBLISHED[kind].items():
         with torch.device("meta"):
             if kind == "bert":
@@ -100,7 +100,7 @@ def test_named_sizes_have_as_many_weights_as_were_published(kind: str) -> None:
         assert sum(p.numel() for p in network.parameters()) == count
 
 
-def test_first_weights_are_small_and_smaller_where_many_are_added_up() -> None:
+def test_initial_weights_are_smaller_where_many_layers_are_added() -> None:
     torch.manual_seed(0)
     made = build_gpt2(GPT2Settings(symbols=500, width=128, layers=8, heads=4))
     layer = made.stack.layers[5]
@@ -116,7 +116,7 @@ def test_first_weights_are_small_and_smaller_where_many_are_added_up() -> None:
         assert found == pytest.approx(0.1, rel=0.2 if name in few else 0.05), name
 
 
-def test_the_table_may_be_rounded_up() -> None:
+def test_the_table_may_be_padded() -> None:
     settings = GPT2Settings(**{**SMALL, "symbols": 50257, "multiple": 64})
     with torch.device("meta"):
         assert build_gpt2(settings).words.table.weight.shape == (50304, 16)
@@ -126,7 +126,7 @@ def test_the_table_may_be_rounded_up() -> None:
 
 @pytest.mark.parametrize("mechanism", ENCODING, ids=str)
 @torch.no_grad()
-def test_any_attention_reads_and_a_padded_row_reads_as_if_alone(mechanism: Any) -> None:
+def test_any_attention_reads_a_padded_row_as_if_alone(mechanism: Any) -> None:
     choices = {"attention": mechanism, "options": options(mechanism), "longest": T}
     net = random_weights(build_bert(BertSettings(**SMALL, **choices, head="classify")))
     net = net.double().eval()
@@ -144,7 +144,7 @@ def test_any_attention_reads_and_a_padded_row_reads_as_if_alone(mechanism: Any) 
 
 @pytest.mark.parametrize("mechanism", CAUSAL, ids=str)
 @torch.no_grad()
-def test_any_attention_writes_step_by_step_as_at_once(mechanism: Any) -> None:
+def test_any_attention_writes_step_by_step_as_in_one_pass(mechanism: Any) -> None:
     net = writer(attention=mechanism, options=options(mechanism))
     x = torch.randint(1, SYMBOLS, (B, T))
     at_once, carry = net(x).logits, net.begin(x[:, :3])
@@ -155,7 +155,7 @@ def test_any_attention_writes_step_by_step_as_at_once(mechanism: Any) -> None:
 
 
 def roads(net: Decoder, x: Tensor, lengths: Tensor, monkeypatch: pytest.MonkeyPatch) -> dict:
-    """The same prompts on the general road, on the short one, and on the one in C."""
+    """The same prompts on the general path, the fast one, and the one in C."""
     with torch.enable_grad():
         found: dict[type, Any] = {Carry: (net, net.begin(x, lengths=lengths))}
     found[PlainCarry] = (net, net.begin(x, lengths=lengths))
@@ -169,8 +169,8 @@ def roads(net: Decoder, x: Tensor, lengths: Tensor, monkeypatch: pytest.MonkeyPa
 
 
 @torch.no_grad()
-def test_prompts_together_are_continued_as_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three lengths, one of them nothing at all; rows that are chosen, doubled and dropped."""
+def test_batched_prompts_continue_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three lengths, one of them zero; rows are selected, repeated and dropped."""
     net = writer()
     x, lengths = torch.randint(1, SYMBOLS, (B, 6)), torch.tensor([6, 0, 3])
     for kind, (model, carry) in roads(net, x, lengths, monkeypatch).items():
@@ -191,7 +191,7 @@ def test_prompts_together_are_continued_as_alone(monkeypatch: pytest.MonkeyPatch
     "mechanism", ["additive", "relative", "fixed-window", "entmax", "2*additive + 2*scaled-dot"]
 )
 @torch.no_grad()
-def test_other_attentions_continue_prompts_together_too(mechanism: str) -> None:
+def test_other_attentions_continue_batched_prompts_too(mechanism: str) -> None:
     net = writer(attention=mechanism, options=options(mechanism))
     x, lengths = torch.randint(1, SYMBOLS, (B, 6)), torch.tensor([6, 2, 3])
     written = torch.randint(1, SYMBOLS, (B, 4))
@@ -205,7 +205,7 @@ def test_other_attentions_continue_prompts_together_too(mechanism: str) -> None:
 
 
 @torch.no_grad()
-def test_what_stands_in_front_changes_no_bit() -> None:
+def test_padding_in_front_changes_no_bit() -> None:
     net = writer()
     x, lengths = torch.randint(1, SYMBOLS, (B, 6)), torch.tensor([6, 2, 3])
     other = x.where(torch.arange(6) >= 6 - lengths[:, None], 7)
@@ -222,7 +222,7 @@ def begun(net: Decoder, x: Tensor, lengths: Tensor | list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("mechanism", ["location", "local-m", "monotonic", "coverage/additive"])
-def test_an_attention_that_counts_from_the_front_takes_no_padding_there(mechanism: str) -> None:
+def test_an_attention_that_counts_from_the_front_refuses_padding_there(mechanism: str) -> None:
     net = writer(attention=mechanism)
     with pytest.raises(Refused, match="texts of one length together"):
         net.begin(torch.ones(2, 5, dtype=torch.long), lengths=torch.tensor([5, 3]))
@@ -254,7 +254,7 @@ def test_lengths_that_do_not_fit_are_refused() -> None:
 )
 @pytest.mark.parametrize("head", ["pretraining", "classify", "label"])
 @torch.no_grad()
-def test_a_padded_text_gives_what_it_gives_alone(head: str, attention: str) -> None:
+def test_a_padded_text_equals_the_text_alone(head: str, attention: str) -> None:
     told = {"longest": T, "labels": 3, "attention": attention, "options": options(attention)}
     net = random_weights(build_bert(BertSettings(**SMALL, head=head, **told))).double().eval()
     x, types = torch.randint(0, SYMBOLS, (B, T)), torch.randint(0, 2, (B, T))
@@ -274,8 +274,8 @@ def test_a_padded_text_gives_what_it_gives_alone(head: str, attention: str) -> N
 
 
 @torch.no_grad()
-def test_a_text_with_padding_in_front_is_pooled_at_its_first_symbol() -> None:
-    """Places count columns, as in Hugging Face's BERT, which pools padding, though."""
+def test_a_text_padded_in_front_is_pooled_at_its_first_symbol() -> None:
+    """Positions count columns as in Hugging Face's BERT; that one, however, pools padding."""
     net = random_weights(build_bert(BertSettings(**SMALL, longest=T, head="classify"))).eval()
     x, first = torch.randint(0, SYMBOLS, (B, T)), torch.tensor([0, 3, T - 1])
     said = net(x, torch.arange(T) >= first[:, None])
@@ -285,7 +285,7 @@ def test_a_text_with_padding_in_front_is_pooled_at_its_first_symbol() -> None:
 
 @pytest.mark.parametrize("given", ["lengths", "keys", "one for all", "nothing there"])
 @torch.no_grad()
-def test_what_says_which_symbols_are_there_may_say_it_in_any_way(given: str) -> None:
+def test_masks_of_any_kind_are_accepted(given: str) -> None:
     net = random_weights(build_bert(BertSettings(**SMALL, longest=T, head="classify"))).eval()
     x, lengths = torch.randint(0, SYMBOLS, (B, T)), torch.tensor([4, 4, 4])
     there = torch.arange(T) < lengths[:, None]
@@ -302,7 +302,7 @@ def test_what_says_which_symbols_are_there_may_say_it_in_any_way(given: str) -> 
 
 
 @torch.no_grad()
-def test_positions_end_where_a_text_does_and_not_its_row() -> None:
+def test_positions_end_with_the_text_and_not_its_row() -> None:
     net, x = writer(longest=6), torch.randint(1, SYMBOLS, (2, 8))
     said = net(x, lengths=torch.tensor([4, 6])).logits
     torch.testing.assert_close(said[:1, 4:], net(x[:1, 4:]).logits)
@@ -311,7 +311,7 @@ def test_positions_end_where_a_text_does_and_not_its_row() -> None:
     for model, bound in ((net, 1e-10), (writer(longest=6).float(), 1e-4)):
         model.load_state_dict(net.state_dict())
         carry = model.begin(x[:, :5], lengths=torch.tensor([1, 2]))
-        for t in range(5, 8):  # the row is longer than positions reach, and no text is
+        for t in range(5, 8):  # the row is longer than positions reach, but no text is
             step = model.step(carry, x[:, t])
             carry = step.carry
         for row, n in ((0, 4), (1, 5)):
@@ -323,8 +323,8 @@ def test_positions_end_where_a_text_does_and_not_its_row() -> None:
 
 
 @torch.no_grad()
-def test_what_grew_is_as_before_for_those_who_hold_it() -> None:
-    """More steps than there was room for at first; then others, from every carry on the way."""
+def test_a_grown_carry_leaves_earlier_ones_unchanged() -> None:
+    """More steps than there was room for at first; then others, from every earlier carry."""
     net, x = writer(), torch.randint(1, SYMBOLS, (B, 2 * GROWTH + 5))
     carries = [net.begin(x[:, :2])]
     for t in range(2, x.shape[1]):
@@ -337,7 +337,7 @@ def test_what_grew_is_as_before_for_those_who_hold_it() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, SYMBOLS])
-def test_symbols_that_the_table_lacks_are_refused(wrong: int) -> None:
+def test_symbols_outside_the_table_are_refused(wrong: int) -> None:
     x = torch.ones(2, 5, dtype=torch.long)
     x[1, 3] = wrong
     for net in (writer(), build(BertSettings(**SMALL))):
@@ -348,8 +348,8 @@ def test_symbols_that_the_table_lacks_are_refused(wrong: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_all_of_it_is_one_graph(kind: str) -> None:
-    """Forward and backward: whatever breaks a graph would cost a training run its speed."""
+def test_training_compiles_as_one_graph(kind: str) -> None:
+    """Forward and backward: a break in the graph would slow training down."""
     torch._dynamo.reset()
     plain = {**SMALL, "layers": 1, "dropout": 0.0, "attention_dropout": 0.0, "longest": T}
     x, wanted = torch.randint(1, SYMBOLS, (B, T)), torch.randint(1, SYMBOLS, (B, T))
@@ -377,7 +377,7 @@ def test_all_of_it_is_one_graph(kind: str) -> None:
 
 
 class NoLookAtNumbers(TorchDispatchMode):
-    """Refuses whatever would bring a number, or a size that depends on one, back to the host."""
+    """Refuses whatever would copy a number, or a size that depends on one, to the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         stops = ("_local_scalar_dense", "is_nonzero", "nonzero", "masked_select", "equal")
@@ -397,7 +397,7 @@ def test_training_never_waits_for_the_device() -> None:
 
 
 class Products(TorchDispatchMode):
-    """Counts the products of matrices."""
+    """Counts matrix products."""
 
     count = 0
 
@@ -410,12 +410,12 @@ def test_a_layer_takes_four_products_and_one_fused_attention() -> None:
     net, x = writer(), torch.randint(1, SYMBOLS, (B, T))
     with Products() as products:
         written = net(x)
-    assert products.count == 2 * 4  # queries, keys and values at once; joined; wide; narrow
+    assert products.count == 2 * 4  # queries, keys and values at once; join; widen; narrow
     assert {look.kernel for look in written.seen.values()} == {"sdpa"}
 
 
 @pytest.mark.parametrize("mechanism", ["scaled-dot", "additive", "key-value", "relative"])
-def test_one_product_gives_what_three_would(mechanism: str) -> None:
+def test_one_product_equals_three(mechanism: str) -> None:
     net = writer(attention=mechanism)
     own, x = net.stack.layers[0].attention, torch.randn(B, T, 16, dtype=torch.double)
     twin = heed.MultiHeadAttention(16, 4, mechanism=mechanism).double().eval()
@@ -479,8 +479,8 @@ def test_it_learns_to_copy() -> None:
     assert loss < 1.0  # chance is log 16 = 2.8
 
 
-def test_the_short_road_is_not_taken_by_what_it_does_not_know() -> None:
-    """Types and a norm around the embeddings are none of its parts."""
+def test_the_fast_path_refuses_parts_it_does_not_know() -> None:
+    """Types and a norm of the embeddings are not among them."""
     net = writer()
     assert stepping._plain(net)
     net.words.norm = nn.LayerNorm(16).eval()
@@ -488,7 +488,7 @@ def test_the_short_road_is_not_taken_by_what_it_does_not_know() -> None:
 
 
 def poisoned(network: nn.Module, table: Tensor, ask: Any) -> list[list[Tensor]]:
-    """Answers and gradients with padding, symbol 0, that is a number, NaN and infinite."""
+    """Outputs and gradients with symbol 0, which is padding, as a number, NaN and infinity."""
     found = []
     for bad in (0.5, torch.nan, torch.inf):
         with torch.no_grad():
@@ -501,7 +501,7 @@ def poisoned(network: nn.Module, table: Tensor, ask: Any) -> list[list[Tensor]]:
 
 @pytest.mark.parametrize("attention", ["scaled-dot", "additive"])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_poison_in_the_padding_reaches_no_gradient_of_bert(side: str, attention: str) -> None:
+def test_nan_in_padding_reaches_no_gradient_of_bert(side: str, attention: str) -> None:
     settings = BertSettings(**SMALL, longest=T, head="label", attention=attention)
     network = random_weights(build_bert(settings)).double()
     network.eval()
@@ -516,8 +516,8 @@ def test_poison_in_the_padding_reaches_no_gradient_of_bert(side: str, attention:
         torch.testing.assert_close(found, clean, rtol=0, atol=0)
 
 
-def test_poison_in_the_padding_reaches_no_gradient_of_gpt2() -> None:
-    network = writer(tied=False)  # or the padding's row would be one of the logits
+def test_nan_in_padding_reaches_no_gradient_of_gpt2() -> None:
+    network = writer(tied=False)  # else the padding's row would be one of the logits
     lengths = torch.tensor([T, 5, 1])
     exists = torch.arange(T) >= T - lengths[:, None]
     symbols = torch.randint(1, SYMBOLS, (B, T)).where(exists, 0)

@@ -1,4 +1,4 @@
-"""The Transformer: torch's numbers, no look ahead, and step by step the same as at once."""
+"""The Transformer: torch's numbers, causality, and single steps that equal the whole pass."""
 
 from typing import Any
 
@@ -66,9 +66,9 @@ def test_lengths_may_be_a_list_and_are_no_mask() -> None:
 
 
 def stepped(net: EncoderDecoder, rows: Tensor, texts: Tensor, carry: Any) -> tuple[Tensor, Tensor]:
-    """Logits and weights of hypotheses written symbol by symbol, every pair swapped in between."""
+    """Logits and weights of hypotheses written symbol by symbol, each pair swapped in between."""
     swap = torch.arange(len(rows)).view(-1, 2).flip(1).flatten()
-    order = torch.arange(len(rows))  # who stands where
+    order = torch.arange(len(rows))  # where each row is
     logits, weights = [], []
     for t in range(texts.shape[1]):
         step = net.step(carry, texts[order, t])
@@ -94,7 +94,7 @@ def agree_step_by_step(net: EncoderDecoder) -> None:
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @torch.no_grad()
-def test_step_by_step_agrees_with_at_once(norm: str, position: str) -> None:
+def test_single_steps_equal_the_whole_pass(norm: str, position: str) -> None:
     agree_step_by_step(network(norm=norm, position=position))
 
 
@@ -108,7 +108,7 @@ def test_any_mechanism_reads_the_source_step_by_step(mechanism: str) -> None:
     "mechanism", [m for m in MECHANISMS if m not in ("local-p/general", "mixed")]
 )
 @torch.no_grad()
-def test_any_mechanism_looks_back_step_by_step_and_not_ahead(mechanism: str) -> None:
+def test_any_mechanism_is_causal_step_by_step(mechanism: str) -> None:
     net = network(decoder_attention=mechanism)
     agree_step_by_step(net)
     blind_to_the_future(net)
@@ -144,7 +144,7 @@ def test_a_later_symbol_changes_nothing_before_it() -> None:
 
 @pytest.mark.parametrize("mechanism", ["scaled-dot", "local-p", "mixed", "additive", "monotonic"])
 @torch.no_grad()
-def test_a_padded_row_reads_as_if_alone(mechanism: str) -> None:
+def test_a_padded_row_equals_the_row_alone(mechanism: str) -> None:
     net = network(encoder_attention=mechanism, cross_attention=mechanism)
     source, lengths, inputs = texts()
     together = net(source, lengths, inputs, need="weight")
@@ -156,7 +156,7 @@ def test_a_padded_row_reads_as_if_alone(mechanism: str) -> None:
 
 
 def torch_twin(net: EncoderDecoder, norm: str, layers: int) -> nn.Transformer:
-    """torch's own module with the same weights; the paper's post-norm has no last norm."""
+    """torch's module with the same weights; the paper's post-norm has no last norm."""
     makers = {
         "encoder": (nn.TransformerEncoderLayer, nn.TransformerEncoder),
         "decoder": (nn.TransformerDecoderLayer, nn.TransformerDecoder),
@@ -168,7 +168,7 @@ def torch_twin(net: EncoderDecoder, norm: str, layers: int) -> nn.Transformer:
         halves[end] = stack(first, layers, nn.LayerNorm(16) if norm == "pre" else None, **more)
     theirs = nn.Transformer(
         16, 4, batch_first=True, custom_encoder=halves["encoder"], custom_decoder=halves["decoder"]
-    ).double()  # before the weights come, which float32 would round
+    ).double()  # before the weights are loaded, which float32 would round
     for end in makers:
         ours, twin = getattr(net, end).stack, getattr(theirs, end)
         for mine, other in zip(ours.layers, twin.layers, strict=True):
@@ -189,9 +189,9 @@ def torch_twin(net: EncoderDecoder, norm: str, layers: int) -> nn.Transformer:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_torch_gives_the_same_numbers_and_gradients(norm: str) -> None:
+def test_numbers_and_gradients_equal_torchs(norm: str) -> None:
     net = network(norm=norm)
-    for parameter in net.parameters():  # biases and norms that begin at 0 and 1 would hide a swap
+    for parameter in net.parameters():  # with biases of 0 and norms of 1 a swap would not show
         nn.init.normal_(parameter, std=0.3)
     theirs = torch_twin(net, norm, layers=2)
     source, lengths, inputs = texts()
@@ -213,7 +213,7 @@ def test_torch_gives_the_same_numbers_and_gradients(norm: str) -> None:
 
 
 class NoLookAtNumbers(TorchDispatchMode):
-    """Refuses whatever would bring a number, or a size that depends on one, back to the host."""
+    """Refuses whatever would copy a number, or a size that depends on one, to the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -259,13 +259,13 @@ def test_hypotheses_of_a_sentence_share_its_memory() -> None:
     source, lengths, inputs = texts()
     carry = net.select(net.begin(source, lengths), torch.arange(B).repeat_interleave(5))
     rows = [kept.source.k.shape[0] for kept in carry.layers]
-    assert rows == [B, 5 * B]  # one that goes on from earlier steps needs a row for each
+    assert rows == [B, 5 * B]  # one that continues from earlier steps needs a row for each
     after = net.select(net.step(carry, inputs[:, 0].repeat(5)).carry, torch.arange(15), same=True)
     for one, two in zip(carry.layers, after.layers, strict=True):
         assert one.source is two.source
 
 
-def test_runs_of_one_length_are_grouped() -> None:
+def test_consecutive_layers_with_one_length_are_grouped() -> None:
     kept, sentence = regroup(torch.tensor([2, 2, 0, 0]))
     assert (kept.tolist(), sentence.tolist()) == ([2, 0], [0, 0, 1, 1])
     kept, sentence = regroup(torch.tensor([2, 2, 0]))
@@ -281,7 +281,7 @@ PLAIN: list[dict[str, Any]] = [
 
 
 def both_roads(net: Any, *begun: Any) -> list[Any]:
-    """A carry of the short road, and one of the general road."""
+    """A carry of the fast path, and one of the general path."""
     with torch.no_grad():
         short = net.begin(*begun)
     with torch.enable_grad():
@@ -292,10 +292,10 @@ def both_roads(net: Any, *begun: Any) -> list[Any]:
 
 
 def agree_on_both_roads(net: Any, carries: list[Any], choices: list[Any]) -> None:
-    """Choose rows and step, again and again; some choices keep every sentence in its place."""
+    """Select rows and step, repeatedly; some selections keep every sentence in its place."""
     N = B
     for rows, same in choices:
-        if rows is not None and not same:  # two choices between steps are one
+        if rows is not None and not same:  # two selections between steps are one
             back = torch.arange(N).flip(0)
             carries = [net.select(carry, back) for carry in carries]
         if rows is not None:
@@ -311,7 +311,7 @@ def agree_on_both_roads(net: Any, carries: list[Any], choices: list[Any]) -> Non
 
 
 def random_choices(count: int) -> list[Any]:
-    """Beams of three that reorder, sentences that leave, rows at random, and steps with none."""
+    """Beams of three that reorder, sentences that finish, random rows, and steps without any."""
     beams = torch.arange(B).repeat_interleave(3)
     choices: list[Any] = [(None, False), (beams.tolist(), False)]
     for _ in range(count):
@@ -326,11 +326,11 @@ def random_choices(count: int) -> list[Any]:
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("choices", PLAIN, ids=str)
 @torch.no_grad()
-def test_the_short_road_agrees_with_the_general_one(
+def test_the_fast_path_agrees_with_the_general_one(
     choices: dict[str, Any], padded: bool, need: Need
 ) -> None:
     net = network(**choices)
-    for parameter in net.parameters():  # biases that begin at zero would hide a swap
+    for parameter in net.parameters():  # with biases of zero, swapped ones would not show
         nn.init.normal_(parameter, std=0.3)
     source, lengths, _ = texts()
     lengths = lengths if padded else torch.full_like(lengths, S)
@@ -340,7 +340,7 @@ def test_the_short_road_agrees_with_the_general_one(
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @torch.no_grad()
-def test_a_source_is_read_to_the_same_numbers_on_the_short_road(norm: str, padded: bool) -> None:
+def test_the_fast_path_encodes_a_source_to_the_same_numbers(norm: str, padded: bool) -> None:
     net = network(norm=norm)
     for parameter in net.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -354,7 +354,7 @@ def test_a_source_is_read_to_the_same_numbers_on_the_short_road(norm: str, padde
 
 
 @torch.no_grad()
-def test_an_encoder_that_is_not_plain_goes_the_general_road() -> None:
+def test_an_encoder_that_is_not_plain_takes_the_general_path() -> None:
     source, lengths, _ = texts()
 
     def taken(net: EncoderDecoder, lengths: Tensor = lengths) -> bool:
@@ -376,7 +376,7 @@ def test_an_encoder_that_is_not_plain_goes_the_general_road() -> None:
 
 
 @torch.no_grad()
-def test_a_language_model_takes_the_short_road_after_its_prompt() -> None:
+def test_a_language_model_takes_the_fast_path_after_its_prompt() -> None:
     settings = TransformerSettings(width=16, feed=32, heads=4, decoder_layers=2)
     model = build_decoder(settings, symbols=SYMBOLS, longest=S).double().eval()
     for length in (0, 3, 8):
@@ -385,12 +385,12 @@ def test_a_language_model_takes_the_short_road_after_its_prompt() -> None:
 
 
 @torch.no_grad()
-def test_a_carry_of_the_short_road_may_be_used_again() -> None:
+def test_a_carry_of_the_fast_path_may_be_used_again() -> None:
     net = network()
     source, lengths, inputs = texts()
     carry = net.step(net.begin(source, lengths), inputs[:, 0]).carry
     first = net.step(carry, inputs[:, 1])
-    other = net.step(carry, inputs[:, 2])  # writes another symbol at the same place
+    other = net.step(carry, inputs[:, 2])  # writes another symbol at the same position
     for step, written in ((first, [0, 1, 3]), (other, [0, 2, 3])):
         at_once = net(source, lengths, inputs[:, written]).logits
         torch.testing.assert_close(step.logits, at_once[:, 1])
@@ -399,14 +399,14 @@ def test_a_carry_of_the_short_road_may_be_used_again() -> None:
 
 
 class Shrunk(nn.Linear):
-    """Not the linear map that the short road knows."""
+    """A linear map that the fast path does not know."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 0.5 * super().forward(x)
 
 
 @torch.no_grad()
-def test_whatever_is_not_plain_goes_the_general_road() -> None:
+def test_parts_that_are_not_plain_take_the_general_path() -> None:
     source, lengths, _ = texts()
     for choices in (
         {"position": "rotary"},
@@ -418,7 +418,7 @@ def test_whatever_is_not_plain_goes_the_general_road() -> None:
         assert not isinstance(network(**choices).begin(source, lengths), PlainCarry)
     net = network()
     assert isinstance(net.begin(source, lengths), PlainCarry)
-    assert not isinstance(net.begin(source, lengths * 0), PlainCarry)  # nothing to look at
+    assert not isinstance(net.begin(source, lengths * 0), PlainCarry)  # an empty source
     with torch.autocast("cpu", torch.bfloat16):
         assert not isinstance(net.float().begin(source, lengths), PlainCarry)
     with heed.watch(net) as seen:
@@ -430,7 +430,7 @@ def test_whatever_is_not_plain_goes_the_general_road() -> None:
 
 
 @torch.no_grad()
-def test_learned_positions_end_on_the_short_road_too() -> None:
+def test_learned_positions_are_bounded_on_the_fast_path_too() -> None:
     net = network(position="learned", longest=S)
     source, lengths, inputs = texts()
     carry = net.begin(source, lengths)
@@ -446,7 +446,7 @@ def test_a_decoder_alone_is_a_language_model() -> None:
     model = build_decoder(settings, symbols=SYMBOLS, longest=S).double().eval()
     _, _, inputs = texts()
     logits = model(inputs).logits
-    carry = model.begin(inputs[:, :3])  # a prompt, read at once
+    carry = model.begin(inputs[:, :3])  # a prompt, read in one pass
     for t in range(3, T):
         step = model.step(carry, inputs[:, t])
         carry = step.carry
@@ -469,7 +469,7 @@ def test_embeddings_are_tied_once() -> None:
         assert len(set(pointers)) == len(pointers)
 
 
-def test_sizes_count_as_the_literature_says() -> None:
+def test_sizes_are_those_of_the_literature() -> None:
     """65 M of base: Vaswani 2017 table 3, with 37,000 shared symbols."""
     assert SIZES["tiny"] == (4, 128, 256, 4)
     with torch.device("meta"):
@@ -483,7 +483,7 @@ def test_sizes_count_as_the_literature_says() -> None:
     assert sum(p.numel() for p in base.parameters()) == pytest.approx(63.1e6, rel=0.01)
 
 
-def test_every_attention_is_seen_and_watched() -> None:
+def test_every_attention_can_be_watched() -> None:
     net = network(cross_attention="coverage/additive")
     written = net(*texts())
     ends = ["encoder.0.self", "encoder.1.self", "decoder.0.self", "decoder.0.cross"]
@@ -495,8 +495,8 @@ def test_every_attention_is_seen_and_watched() -> None:
 
 
 @torch.no_grad()
-def test_each_head_does_as_it_would_among_its_own_kind() -> None:
-    """Heads do not touch each other: beside additive ones, dot heads see what dot heads see."""
+def test_heads_of_different_kinds_do_not_interact() -> None:
+    """Beside additive heads, dot heads give the same as among themselves."""
     x = torch.randn(B, S, 16, dtype=torch.double)
     alike = network(encoder_attention="scaled-dot").encoder.stack.layers[0].attention
     kinds = ["scaled-dot", "scaled-dot", "additive", "local-m"]
@@ -509,7 +509,7 @@ def test_each_head_does_as_it_would_among_its_own_kind() -> None:
     assert not torch.allclose(two.weight[:, 3], one.weight[:, 3])
 
 
-def test_heads_are_counted() -> None:
+def test_heads_must_add_up() -> None:
     assert head_groups("additive", 4) == [("additive", 4)]
     assert head_groups("2*additive + 2*dot", 4) == [("additive", 2), ("dot", 2)]
     assert head_groups(["dot", "dot", "additive"], 3) == [("dot", 2), ("additive", 1)]
@@ -540,7 +540,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("choices", "says"), REFUSALS)
-def test_what_cannot_be_is_refused_in_words(choices: dict[str, Any], says: str) -> None:
+def test_impossible_settings_are_refused(choices: dict[str, Any], says: str) -> None:
     with pytest.raises(HeedError, match=says):
         network(**choices)
 
@@ -556,7 +556,7 @@ def test_settings_are_closed_and_bounded() -> None:
         with pytest.raises(ValidationError):
             TransformerSettings(**wrong)
     with pytest.raises(UnknownName):
-        network(options={"window": 3})  # nothing here has a window
+        network(options={"window": 3})  # no mechanism here has a window
     reach = network(options={"window": 3}, cross_attention="local-m").decoder.stack.layers[0].cross
     assert reach.mechanism.reach.window == 3
 

@@ -1,4 +1,4 @@
-"""Cells in a loop that learns: the same numbers and gradients as the cells they are made of."""
+"""Cells in a training loop: the same numbers and gradients as the cells they are made of."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ IN_PIECES = [name for name, cell in CELLS.items() if cell.pieces is not None]
 
 
 def made(cell: str, fed: int) -> tuple[Layer, list[Tensor], dict[str, Tensor]]:
-    """A layer, what goes in at every step, and all that may have a gradient."""
+    """A layer, the input of every step, and all tensors that may have a gradient."""
     torch.manual_seed(0)
     layer = Layer(cell, X + fed, H).double()
     x = torch.randn(T, B, X).double().requires_grad_()
@@ -28,7 +28,7 @@ def made(cell: str, fed: int) -> tuple[Layer, list[Tensor], dict[str, Tensor]]:
 
 
 def looped(layer: Layer, first: list[Tensor], named: dict[str, Tensor], fed: int) -> Tensor:
-    """The states of a loop, weighed so that no two steps count alike.    T B H"""
+    """The states of a loop, each step with another weight.    T B H"""
     loop, hidden, states = layer.loop(fed), tuple(first), []
     for x, more in zip(layer.project(named["x"]), named["fed"], strict=True):
         hidden = layer.step(x, hidden, loop, more if fed else None)
@@ -50,7 +50,7 @@ def same(got: dict[str, Tensor | None], want: dict[str, Tensor | None], times: f
 
 
 def plainly(monkeypatch: pytest.MonkeyPatch, *given: Any) -> tuple[Tensor, dict[str, Any]]:
-    """The loop as autograd sees it, operation by operation."""
+    """The loop by autograd, operation by operation."""
     with monkeypatch.context() as patch:
         patch.setattr(unrolled, "learning", lambda *_: False)
         states = looped(*given)
@@ -70,26 +70,26 @@ def test_a_loop_has_the_numbers_and_gradients_of_the_plain_one(
 
 
 @pytest.mark.parametrize("cell", IN_PIECES)
-def test_a_pass_that_ended_early_leaves_nothing_behind(
+def test_a_backward_pass_that_ended_early_leaves_nothing_behind(
     cell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = (*made(cell, F), F)
     _, want = plainly(monkeypatch, *given)
     total = looped(*given).sum()
-    torch.autograd.grad(total, given[2]["x"], retain_graph=True)  # no weight was asked for
+    torch.autograd.grad(total, given[2]["x"], retain_graph=True)  # weights not asked for
     same(grads(total, given[2], retain_graph=True), want)
-    same(grads(total, given[2]), want)  # nor does a whole pass
+    same(grads(total, given[2]), want)  # a whole pass leaves nothing behind either
 
 
 @pytest.mark.parametrize("cell", IN_PIECES)
-def test_steps_may_be_left_out_and_loops_may_share_weights(
+def test_steps_may_be_unused_and_loops_may_share_weights(
     cell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer, first, named = made(cell, 0)
 
     def total() -> Tensor:
         loop, found = layer.loop(), []
-        for rows in (B, 1):  # of different sizes, and each last step leads nowhere
+        for rows in (B, 1):  # of different sizes, and each last step is unused
             hidden = tuple(h[:rows] for h in first)
             for x in layer.project(named["x"]):
                 found.append(hidden[0].sin().sum())
@@ -102,7 +102,7 @@ def test_steps_may_be_left_out_and_loops_may_share_weights(
 
 
 @pytest.mark.parametrize("cell", IN_PIECES)
-def test_weights_that_do_not_learn_get_nothing(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_weights_get_no_gradient(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = (*made(cell, F), F)
     _, want = plainly(monkeypatch, *given)
     layer, _, named = given[:3]
@@ -112,7 +112,7 @@ def test_weights_that_do_not_learn_get_nothing(cell: str, monkeypatch: pytest.Mo
     assert layer.rnn.bias_hh_l0.grad is None
 
 
-def test_one_node_of_the_graph_is_one_step() -> None:
+def test_a_step_is_one_node_of_the_graph() -> None:
     layer, first, named = made("gru", F)
     found, nodes = set(), [looped(layer, first, named, F).grad_fn]
     while nodes:
@@ -124,7 +124,7 @@ def test_one_node_of_the_graph_is_one_step() -> None:
     assert sum(node.name() == "_SharedBackward" for node in found) == 1
 
 
-def test_steps_are_taken_apart_where_somebody_must_see_inside() -> None:
+def test_steps_run_operation_by_operation_if_these_must_be_visible() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
     assert unrolled.learning(weight)
     assert not unrolled.learning(weight.detach())
@@ -139,7 +139,7 @@ def test_steps_are_taken_apart_where_somebody_must_see_inside() -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("cell", IN_PIECES)
-def test_whole_rows_are_those_of_pytorch_with_their_gradients(
+def test_whole_rows_equal_pytorchs_with_their_gradients(
     cell: str, given: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer, first, named = made(cell, 0)
@@ -156,7 +156,7 @@ def test_whole_rows_are_those_of_pytorch_with_their_gradients(
 
 
 @pytest.mark.parametrize("cell", IN_PIECES)
-def test_two_directions_go_together_as_they_go_alone(
+def test_two_directions_together_equal_each_alone(
     cell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
@@ -203,7 +203,7 @@ def test_a_penalty_on_gradients_is_refused_and_never_dropped(cell: str, go: Any)
 
 @pytest.mark.parametrize("go", [looped, in_rows])
 @pytest.mark.parametrize("cell", IN_PIECES)
-def test_going_back_under_autocast_changes_nothing(cell: str, go: Any) -> None:
+def test_a_backward_pass_under_autocast_changes_nothing(cell: str, go: Any) -> None:
     layer, first, named = made(cell, 0)
     layer, first = layer.float(), [h.float() for h in first]
     named = {"x": named["x"].detach().float(), "fed": named["fed"].float()}
@@ -216,7 +216,7 @@ def test_going_back_under_autocast_changes_nothing(cell: str, go: Any) -> None:
 
 
 @pytest.mark.parametrize("cell", IN_PIECES)
-def test_a_batch_of_no_rows_goes_there_and_back(cell: str) -> None:
+def test_an_empty_batch_works_forward_and_backward(cell: str) -> None:
     encoder = Encoder(torch.nn.Linear(2, X), inputs=X, hidden=2 * H, cell=cell)
     states = encoder(torch.randn(0, T, 2)).states
     assert states.shape == (0, T, 2 * H)

@@ -1,4 +1,4 @@
-"""Logits that are formed when somebody asks."""
+"""Logits that are formed when they are accessed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heed.training.objective import sequence_loss
 B, S, T, V = 3, 6, 5, 13
 
 
-def test_formed_logits_are_what_was_given() -> None:
+def test_formed_logits_are_returned() -> None:
     logits, seen = torch.randn(B, T, V), {"decoder.attention": Attended()}
     for written in (Written(logits, seen), Written(logits=logits, seen=seen)):
         assert written.logits is written.output is logits
@@ -33,7 +33,7 @@ def test_unformed_logits_are_formed_by_the_output_layer(bias: bool) -> None:
     assert out.weight.grad is not None
 
 
-def test_an_output_layer_that_somebody_waits_for_is_called() -> None:
+def test_an_output_layer_with_a_hook_is_called() -> None:
     out, known, heard = nn.Linear(4, V), torch.randn(B, T, 4), []
     handle = out.register_forward_hook(lambda *_: heard.append(1))
     written = Written(Unformed.of(known, out))
@@ -43,7 +43,7 @@ def test_an_output_layer_that_somebody_waits_for_is_called() -> None:
     assert isinstance(Unformed.of(known, out), Unformed)
 
 
-def test_an_output_layer_of_ones_own_is_called() -> None:
+def test_an_output_layer_of_your_own_is_called() -> None:
     class Twice(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
@@ -53,7 +53,7 @@ def test_an_output_layer_of_ones_own_is_called() -> None:
 
 
 def leaves(x: Tensor) -> set[int]:
-    """The parameters behind a tensor, as DistributedDataParallel looks for them."""
+    """The parameters behind a tensor, found as DistributedDataParallel finds them."""
     met, todo = set(), [x.grad_fn]
     while todo:
         node = todo.pop()
@@ -73,7 +73,7 @@ def test_a_network_leaves_its_logits_unformed(decoder: str, tied: bool) -> None:
     labels[1, 2:] = 0
     written = net(source, torch.tensor([6, 3, 1]), labels)
     assert isinstance(written.output, Unformed)
-    assert dataclasses.fields(written)[0].name == "output"  # where such a search goes on
+    assert dataclasses.fields(written)[0].name == "output"  # where DDP looks first
     behind = set().union(*(leaves(x) for x in written.output if x is not None))
     assert behind == {id(p) for p in net.parameters()}
 

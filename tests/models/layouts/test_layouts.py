@@ -1,4 +1,4 @@
-"""The same numbers as `transformers`, on random configurations, in both directions."""
+"""The same numbers as `transformers`, for random configurations, in both directions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEEDS = range(4)
 
 
 def bert_config(seed: int) -> dict[str, Any]:
-    """Small and odd: three or five heads, widths that are no powers of two."""
+    """Small and odd: three or five heads, widths that are not powers of two."""
     draw = random.Random(seed)
     heads = draw.choice([1, 3, 5])
     return {
@@ -58,7 +58,7 @@ def gpt2_config(seed: int) -> dict[str, Any]:
 
 
 def theirs_of(layout: Layout, architecture: str, config: dict[str, Any]) -> Any:
-    """Their model with weights that are random throughout: zeros and ones would hide a swap."""
+    """Their model with random weights: with zeros and ones, swapped ones would not show."""
     kind = transformers.BertConfig if layout is BERT else transformers.GPT2Config
     if architecture == "BertForQuestionAnswering":
         config = {**config, "num_labels": 2}
@@ -69,7 +69,7 @@ def theirs_of(layout: Layout, architecture: str, config: dict[str, Any]) -> Any:
 
 
 def fetch(state: dict[str, Tensor], rename: Rename) -> Tensor:
-    """A weight of heed out of theirs, as the fields of a Rename say."""
+    """A weight of heed made from theirs, by the fields of a Rename."""
     names = (rename.name,) if isinstance(rename.name, str) else rename.name
     parts = [state[name].mT if rename.transpose else state[name] for name in names]
     return torch.cat(parts).contiguous()
@@ -91,7 +91,7 @@ def near(ours: Tensor, theirs: Tensor) -> None:
 
 
 def same_gradients(layout: Layout, settings: Any, ours: nn.Module, theirs: Any) -> None:
-    """Of every weight, under its name there, within 1e-4 of the largest."""
+    """For every weight, under its name there, within 1e-4 of the largest."""
     grads = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
     found = dict(ours.named_parameters())
     for name, rename in layout.names(settings).items():
@@ -101,7 +101,7 @@ def same_gradients(layout: Layout, settings: Any, ours: nn.Module, theirs: Any) 
 
 
 def texts(symbols: int, types: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Symbols, which are there (all; the last ones; the first ones; some), and their types."""
+    """Symbols, which of them exist (all; the last; the first; some), and their types."""
     x = torch.randint(1, symbols, (4, S))
     there = torch.ones(4, S, dtype=torch.bool)
     there[1, :4] = there[2, 7:] = False
@@ -111,7 +111,7 @@ def texts(symbols: int, types: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("architecture", BERT.architectures)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_bert_gives_their_numbers(architecture: str, seed: int) -> None:
+def test_berts_numbers_equal_theirs(architecture: str, seed: int) -> None:
     model = theirs_of(BERT, architecture, bert_config(seed))
     head = BERT.architectures[architecture]
     _, network = ours_of(BERT, head, model)
@@ -137,7 +137,7 @@ def test_bert_gives_their_numbers(architecture: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_berts_losses_and_gradients_are_theirs(seed: int) -> None:
+def test_berts_losses_and_gradients_equal_theirs(seed: int) -> None:
     model = theirs_of(BERT, "BertForPreTraining", bert_config(seed))
     settings, network = ours_of(BERT, "pretraining", model)
     x, there, types = texts(model.config.vocab_size, model.config.type_vocab_size)
@@ -162,7 +162,7 @@ def test_berts_losses_and_gradients_are_theirs(seed: int) -> None:
 
 @pytest.mark.parametrize("architecture", GPT2.architectures)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_gpt2_gives_their_numbers_at_any_padding(architecture: str, seed: int) -> None:
+def test_gpt2s_numbers_equal_theirs_with_any_padding(architecture: str, seed: int) -> None:
     model = theirs_of(GPT2, architecture, gpt2_config(seed))
     _, network = ours_of(GPT2, GPT2.architectures[architecture], model)
     x = torch.randint(1, model.config.vocab_size, (3, S))
@@ -183,7 +183,7 @@ def test_gpt2_gives_their_numbers_at_any_padding(architecture: str, seed: int) -
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_gpt2s_losses_and_gradients_are_theirs(seed: int) -> None:
+def test_gpt2s_losses_and_gradients_equal_theirs(seed: int) -> None:
     model = theirs_of(GPT2, "GPT2LMHeadModel", gpt2_config(seed))
     settings, network = ours_of(GPT2, "language", model)
     x = torch.randint(1, model.config.vocab_size, (3, S))
@@ -197,7 +197,7 @@ def test_gpt2s_losses_and_gradients_are_theirs(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @torch.no_grad()
-def test_gpt2_continues_prompts_of_any_length_as_they_do(seed: int) -> None:
+def test_gpt2_continues_prompts_of_any_length_as_theirs(seed: int) -> None:
     model = theirs_of(GPT2, "GPT2LMHeadModel", gpt2_config(seed))
     _, network = ours_of(GPT2, "language", model)
     x = torch.randint(1, model.config.vocab_size, (3, S))
@@ -221,8 +221,8 @@ CASES = [(BERT, name) for name in BERT.architectures] + [(GPT2, n) for n in GPT2
 @pytest.mark.parametrize(("layout", "architecture"), CASES)
 @pytest.mark.parametrize("seed", [0, 2])
 @torch.no_grad()
-def test_what_is_written_down_loads_there(layout: Layout, architecture: str, seed: int) -> None:
-    """Settings to a config and back, and every weight has its place on both sides."""
+def test_written_weights_load_in_transformers(layout: Layout, architecture: str, seed: int) -> None:
+    """Settings to a config and back; every weight has a counterpart on both sides."""
     config = (bert_config if layout is BERT else gpt2_config)(seed)
     model = theirs_of(layout, architecture, config)
     head = layout.architectures[architecture]
@@ -243,7 +243,7 @@ def test_what_is_written_down_loads_there(layout: Layout, architecture: str, see
 
 
 @pytest.mark.parametrize(("layout", "architecture"), CASES)
-def test_the_names_are_all_there_are(layout: Layout, architecture: str) -> None:
+def test_the_table_of_names_is_complete(layout: Layout, architecture: str) -> None:
     config = (bert_config if layout is BERT else gpt2_config)(1)
     model = theirs_of(layout, architecture, config)
     settings, network = ours_of(layout, layout.architectures[architecture], model)
@@ -279,7 +279,7 @@ REFUSALS: list[tuple[Layout, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("layout", "config", "says"), REFUSALS)
-def test_what_heed_cannot_reproduce_is_refused_in_their_words(
+def test_features_that_heed_lacks_are_refused_by_their_names(
     layout: Layout, config: dict[str, Any], says: str
 ) -> None:
     head = next(iter(layout.architectures.values()))
@@ -293,7 +293,7 @@ def test_a_span_has_two_ends() -> None:
         BERT.settings({"num_labels": 3}, "span")
 
 
-def test_an_attention_of_another_kind_has_no_place_there() -> None:
+def test_an_attention_of_another_kind_has_no_counterpart() -> None:
     for layout, settings in (
         (BERT, BertSettings(symbols=9, attention="additive")),
         (GPT2, GPT2Settings(symbols=9, attention=[["scaled-dot", "entmax"], "scaled-dot"])),

@@ -1,4 +1,4 @@
-"""XLNet's layout: every weight has its place there, and what is written back is read there."""
+"""XLNet's layout: every weight has a counterpart, and written weights are read by transformers."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def ours(head: str, **choices: Any) -> XLNetSettings:
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "apart"])
 @pytest.mark.parametrize("head", HEADS)
-def test_what_is_written_back_is_read_there(head: str, tied: bool) -> None:
+def test_written_weights_load_in_transformers(head: str, tied: bool) -> None:
     made = ours(head, tied=tied)
     network = build(made).eval()
     assert set(names(made)) == set(network.state_dict())
@@ -57,14 +57,14 @@ def test_what_is_written_back_is_read_there(head: str, tied: bool) -> None:
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_a_config_says_the_same_there_and_back(head: str) -> None:
+def test_a_config_survives_a_round_trip(head: str) -> None:
     theirs = transformers.XLNetConfig(**SMALL).to_dict()
     made = settings(theirs, head)
     assert (made.sizes, made.symbols) == ((2, 12, 20, 3), 30)
     assert (made.memory, made.reuse, made.clamp, made.direction) == (7, 3, 5, "left-to-right")
     assert (made.summary, made.summary_activation, made.head_dropout) == ("mean", "none", 0.3)
     assert (made.blind, made.labels, made.activation) == ("uniform", 3, "relu")
-    labels = 3 if head in ("classify", "label") else 2  # who has none does not say how many
+    labels = 3 if head in ("classify", "label") else 2  # without labels, no number of them
     again = settings(config(made, head), head)
     assert again == made.model_copy(update={"labels": labels})
     back = transformers.XLNetConfig.from_dict(config(made, head)).to_dict()
@@ -73,7 +73,7 @@ def test_a_config_says_the_same_there_and_back(head: str) -> None:
             assert back[key] == theirs[key], key
 
 
-def test_what_a_config_leaves_out_is_theirs() -> None:
+def test_missing_keys_of_a_config_have_their_defaults() -> None:
     assert settings({}, "none") == settings(transformers.XLNetConfig().to_dict(), "none")
     for nothing in (None, 0):
         left = {"mem_len": nothing, "reuse_len": nothing, "clamp_len": -1}
@@ -102,13 +102,13 @@ def test_what_a_config_leaves_out_is_theirs() -> None:
         ({"d_model": None}, "d_model: null"),
     ],
 )
-def test_what_cannot_be_reproduced_is_refused(said: dict[str, Any], words: str) -> None:
+def test_features_that_heed_lacks_are_refused(said: dict[str, Any], words: str) -> None:
     with pytest.raises(HeedError, match=words):
         LAYOUTS["xlnet"].settings({**SMALL, **said}, "language")
 
 
 @pytest.mark.parametrize("choice", [{"attention": "scaled-dot"}, {"options": {"clamp": 3}}])
-def test_an_attention_of_our_own_is_not_written_back(choice: dict[str, Any]) -> None:
+def test_an_attention_of_our_own_is_not_written(choice: dict[str, Any]) -> None:
     with pytest.raises(HeedError, match="no place"):
         config(ours("none", **choice), "none")
 

@@ -1,4 +1,4 @@
-"""A plain walk over a layout's table of names, in both directions, for the tests."""
+"""A plain traversal of a layout's table of names, in both directions, for the tests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +33,7 @@ def given(
     mine: Mapping[str, Tensor],
     stored: Mapping[str, tuple[int, ...]],
 ) -> dict[str, Tensor]:
-    """Our weights (or their gradients) as they are there."""
+    """Our weights (or their gradients) in their layout."""
     theirs = {}
     for name, x in mine.items():
         rename = renames[name]
