@@ -1,4 +1,4 @@
-"""Run the command as a person would, without a new process."""
+"""Run the command as a user would, without a new process."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from heed.cli import main
 
 @dataclass
 class Done:
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int
     out: str

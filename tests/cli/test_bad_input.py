@@ -1,4 +1,4 @@
-"""Whatever is wrong with what a user gives: code 2, one line, and nothing in the way afterwards."""
+"""Bad input of any kind gives code 2 and one line, and does not block a second attempt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refused(done: Any) -> str:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with good pairs and a good recipe."""
+    """A working folder with good pairs and a good recipe."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEED_DATA", raising=False)
     Path("good.tsv").write_text("".join(f"{line}\n" for line in GOOD))
@@ -39,7 +39,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def training(command: Callable[..., Any], place: Path) -> Callable[..., str]:
-    """Train on what is given; it is refused, and the same folder can be used afterwards."""
+    """Train on the given input, which is refused; afterwards the same folder can be used."""
 
     def refusal(*words: str, **data: Any) -> str:
         name = "small.yaml"
@@ -61,17 +61,17 @@ def write(name: str, data: bytes | str) -> str:
     return name
 
 
-def test_a_missing_file(training: Callable[..., str]) -> None:
+def test_a_missing_file_is_refused(training: Callable[..., str]) -> None:
     line = training(tsv="nowhere.tsv")
     assert line.startswith("heed: data.train.tsv: cannot read ")
     assert line.endswith("nowhere.tsv: No such file or directory\n")
 
 
 @pytest.mark.parametrize(("own", "cure"), [("mine", "./mine"), (".", ".")])
-def test_a_file_that_is_here_is_told_where_data_is_looked_up_elsewhere(
+def test_a_file_in_the_working_folder_is_mentioned_if_data_is_elsewhere(
     training: Callable[..., str], monkeypatch: pytest.MonkeyPatch, own: str, cure: str
 ) -> None:
-    """A folder by a plain name is one of $HEED_DATA, where that is set."""
+    """A plain folder name means one in $HEED_DATA, if that is set."""
     monkeypatch.setenv("HEED_DATA", str(Path("elsewhere").absolute()))
     Path("mine").mkdir()
     write(f"{own}/pairs.tsv", "a\tb\n")
@@ -80,10 +80,10 @@ def test_a_file_that_is_here_is_told_where_data_is_looked_up_elsewhere(
     assert line.endswith(f"; it is here: data.folder={cure}\n")
 
 
-def test_a_missing_file_is_missed_before_anything_is_read(
+def test_a_missing_file_is_reported_before_anything_is_read(
     command: Callable[..., Any], place: Path
 ) -> None:
-    """The training file is bad, too, and what was trained before stays."""
+    """The training file is bad too, and an earlier run stays."""
     data = {"train": {"tsv": write("bad.tsv", b"\xff")}, "valid": {"tsv": "nowhere.tsv"}}
     raw = yaml.safe_dump(small() | {"data": data})
     before = RunFolder.create("before")
@@ -94,14 +94,16 @@ def test_a_missing_file_is_missed_before_anything_is_read(
     assert before.config.exists()
 
 
-def test_a_folder_for_a_file(training: Callable[..., str]) -> None:
+def test_a_folder_instead_of_a_file_is_refused(training: Callable[..., str]) -> None:
     Path("folder.tsv").mkdir()
     assert "folder.tsv: Is a directory" in training(tsv="folder.tsv")
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 @pytest.mark.parametrize("more", [-2, -1, 1, 2])
-def test_files_that_are_not_aligned(training: Callable[..., str], side: str, more: int) -> None:
+def test_files_that_are_not_aligned_are_refused(
+    training: Callable[..., str], side: str, more: int
+) -> None:
     lines = [*Path("good.zh").read_text().splitlines(), "一", "二"]
     files = {"source": "good.zh", "target": "good.en"}
     files[side] = write("odd", "".join(f"{line}\n" for line in lines[: 6 + more]))
@@ -129,7 +131,7 @@ def test_files_that_are_not_aligned(training: Callable[..., str], side: str, mor
         (b"\x1f\x8bno gzip", "broken gzip"),
     ],
 )
-def test_bad_lines(training: Callable[..., str], data: bytes | str, says: str) -> None:
+def test_bad_lines_are_refused(training: Callable[..., str], data: bytes | str, says: str) -> None:
     assert says in training(tsv=write("bad", data))
 
 
@@ -143,11 +145,11 @@ def test_bad_lines(training: Callable[..., str], data: bytes | str, says: str) -
         ('{"source": "a", "target": "\\ud800"}\n', "bad:1: holds half a surrogate pair"),
     ],
 )
-def test_bad_json_lines(training: Callable[..., str], data: str, says: str) -> None:
+def test_bad_json_lines_are_refused(training: Callable[..., str], data: str, says: str) -> None:
     assert says in training(jsonl=write("bad", data))
 
 
-def test_pairs_that_are_all_too_long(training: Callable[..., str]) -> None:
+def test_pairs_that_are_all_too_long_are_refused(training: Callable[..., str]) -> None:
     long = " ".join("a" * 200)
     said = training("data.longest=20", tsv=write("bad", f"{long}\t{long}\n"))
     assert "0 kept + 1 dropped (1 too long)" in said
@@ -156,7 +158,7 @@ def test_pairs_that_are_all_too_long(training: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        # Keys that are not there, at every depth; the nearest is told.
+        # Unknown keys, at every depth; the nearest is named.
         (["trainig.epochs=3"], "'trainig'; did you mean 'training'?"),
         (["training.epoch=3"], "'training.epoch'; did you mean 'epochs'?"),
         (["model.hiden=3"], "'model.hiden'; did you mean 'hidden'?"),
@@ -166,7 +168,7 @@ def test_pairs_that_are_all_too_long(training: Callable[..., str]) -> None:
         (["data.valid.tvs=3"], "'data.valid.tvs'; did you mean 'tsv'?"),
         (["decoding.widht=3"], "'decoding.widht'; did you mean 'width'?"),
         (["decoding.zzz=3"], "'decoding.zzz'; known: coverage_penalty, "),
-        # Values that cannot be.
+        # Impossible values.
         (["training.epochs=three"], "training.epochs: input should be a valid integer"),
         (["training.epochs=0"], "training.epochs: "),
         (["training.rate=.nan"], "training.rate: "),
@@ -185,13 +187,13 @@ def test_pairs_that_are_all_too_long(training: Callable[..., str]) -> None:
         (["model.options.window=[1]"], "model.options.window"),
         (["training.betas=[1]"], "training.betas"),
         (["seed=99999999999"], "seed: "),
-        # Mechanisms that are not there.
+        # Unknown mechanisms.
         (["--attention", "aditive"], "did you mean additive"),
         (["model.attention=local-p/genral"], "did you mean general"),
         (["--attention", "os.system"], "'os.system'"),
         (["--attention", "__import__('os')"], "__import__"),
         (["--attention", ""], "model: there is an empty part in ''"),
-        # Overrides that are none.
+        # Invalid overrides.
         (["training.epochs"], "'training.epochs' is not key=value"),
         (["=3"], "'=3' is not key=value"),
         (["training.epochs.more=3"], "'training.epochs.more': 'epochs' holds a value"),
@@ -211,7 +213,9 @@ def test_pairs_that_are_all_too_long(training: Callable[..., str]) -> None:
     ],
     ids=lambda given: str(given)[:50],
 )
-def test_bad_words(training: Callable[..., str], words: list[str], says: str) -> None:
+def test_bad_arguments_are_refused(
+    training: Callable[..., str], words: list[str], says: str
+) -> None:
     assert says in training(*words)
 
 
@@ -239,27 +243,29 @@ def test_bad_words(training: Callable[..., str], words: list[str], says: str) ->
     ],
     ids=lambda given: given[:20],
 )
-def test_bad_recipes(command: Callable[..., Any], place: Path, text: str, says: str) -> None:
+def test_bad_recipes_are_refused(
+    command: Callable[..., Any], place: Path, text: str, says: str
+) -> None:
     said = refused(command("train", write("bad.yaml", text), "--run", "run"))
     assert says in said
     assert said[:-1].isprintable(), "an escape reached the terminal"
     assert not Path("run").exists()
 
 
-def test_a_recipe_that_is_not_text(command: Callable[..., Any], place: Path) -> None:
+def test_a_recipe_that_is_not_text_is_refused(command: Callable[..., Any], place: Path) -> None:
     assert "is not UTF-8" in refused(command("train", write("bad.yaml", b"\xff\xfe")))
     Path("folder.yaml").mkdir()
     assert "folder.yaml" in refused(command("train", "folder.yaml"))
 
 
 @pytest.mark.parametrize("name", ["gramar", "nowhere/", "x" * 5000, "nowhere.yaml"])
-def test_an_unknown_recipe(command: Callable[..., Any], place: Path, name: str) -> None:
+def test_an_unknown_recipe_is_refused(command: Callable[..., Any], place: Path, name: str) -> None:
     said = refused(command("train", name))
     assert name in said
     assert name != "gramar" or "did you mean grammar" in said
 
 
-def test_a_folder_with_other_things_is_left_alone(command: Callable[..., Any], place: Path) -> None:
+def test_a_folder_with_other_files_is_left_alone(command: Callable[..., Any], place: Path) -> None:
     Path("thesis").mkdir()
     write("thesis/chapter.tex", "years of work")
     for flags in ([], ["--overwrite"], ["--resume"]):
@@ -267,7 +273,7 @@ def test_a_folder_with_other_things_is_left_alone(command: Callable[..., Any], p
     assert [path.name for path in Path("thesis").iterdir()] == ["chapter.tex"]
 
 
-def test_a_run_is_there_already(command: Callable[..., Any], place: Path) -> None:
+def test_an_existing_run_is_not_overwritten(command: Callable[..., Any], place: Path) -> None:
     folder = RunFolder.create("run")
     folder.write_json("config.json", {})
     said = refused(command("train", "small.yaml", "--run", "run"))
@@ -276,13 +282,15 @@ def test_a_run_is_there_already(command: Callable[..., Any], place: Path) -> Non
 
 
 @pytest.mark.parametrize("run", ["/proc/run", "small.yaml/run", "small.yaml", "x" * 300])
-def test_a_place_that_cannot_be_written(command: Callable[..., Any], place: Path, run: str) -> None:
+def test_a_path_that_cannot_be_written_is_refused(
+    command: Callable[..., Any], place: Path, run: str
+) -> None:
     said = refused(command("train", "small.yaml", "--run", run, "--json"))
     assert run.removesuffix("yaml/run") in said
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_place_that_must_not_be_written(command: Callable[..., Any], place: Path) -> None:
+def test_a_path_without_permission_is_refused(command: Callable[..., Any], place: Path) -> None:
     place.joinpath("closed").mkdir(mode=0o500)
     assert "closed/run" in refused(command("train", "small.yaml", "--run", "closed/run"))
 
@@ -292,10 +300,10 @@ VERBS = (["evaluate"], ["predict"], ["show"], ["train", "--resume"])
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
 @pytest.mark.parametrize("kind", ["nowhere", "empty", "file", "other task", "half", "no weights"])
-def test_what_is_no_run(
+def test_a_folder_that_is_not_a_run_is_refused(
     command: Callable[..., Any], place: Path, verb: list[str], kind: str
 ) -> None:
-    """A folder that is none, of another task, or whose training was killed at its beginning."""
+    """Not a run, of another task, or killed at the beginning of its training."""
     if kind == "file":
         write("run", "no folder")
     elif kind != "nowhere":
@@ -309,7 +317,7 @@ def test_what_is_no_run(
     if kind == "no weights":
         write("run/config.json", json.dumps({"task": "translate"}))
     before = sorted(Path().rglob("*"))
-    name = "no/such/run" if kind == "nowhere" else "run"  # which no hub is asked for
+    name = "no/such/run" if kind == "nowhere" else "run"  # the hub is not asked for it
     said = refused(command(*verb[:1], name, *verb[1:]))
     assert name in said
     assert kind != "other task" or "caption" in said
@@ -317,14 +325,14 @@ def test_what_is_no_run(
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "predict", "show"])
-def test_an_unknown_device(command: Callable[..., Any], place: Path, verb: str) -> None:
+def test_an_unknown_device_is_refused(command: Callable[..., Any], place: Path, verb: str) -> None:
     assert "use auto, cpu or cuda" in refused(command(verb, "run", "--device", "tpu"))
 
 
 @pytest.mark.parametrize("more", [(), ("--walk",), ("--html", "page.html")])
-def test_a_text_to_show_that_is_not_utf8(
+def test_a_text_to_show_that_is_not_utf8_is_refused(
     command: Callable[..., Any], place: Path, more: tuple[str, ...]
 ) -> None:
-    """As Python has an argument whose bytes are Latin-1."""
+    """As Python represents an argument of Latin-1 bytes."""
     line = refused(command("show", "nowhere", "na\udcefve", *more))
     assert "not UTF-8: na\\udcefve" in line

@@ -1,4 +1,4 @@
-"""The verbs on a run that labels texts, and bad input told in one line."""
+"""The verbs on a classification run, and bad input reported in one line."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_evaluate_prints_a_table(command: Callable[..., Any], run: str) -> None:
     lines = [line.split() for line in done.out.splitlines()]
     assert ["accuracy", "100.00", "%"] in lines
     assert ["disliked", "48", "1.000", "1.000", "1.000"] in lines
-    assert ["liked", "0", "48"] in lines  # of the confusion
+    assert ["liked", "0", "48"] in lines  # of the confusion table
 
 
-def test_evaluate_a_file(command: Callable[..., Any], run: str, tmp_path: Path) -> None:
-    """Labels as the training file had them, or as the recipe calls them."""
+def test_evaluate_accepts_a_file(command: Callable[..., Any], run: str, tmp_path: Path) -> None:
+    """With labels as in the training file, or as the recipe names them."""
     path = tmp_path / "more.tsv"
     path.write_text("1\tit was good\nliked\tit was fine\n\n0\tit was lovely\n")
     done = command("evaluate", run, str(path), "--json", "--out", str(tmp_path / "out"), *CPU)
@@ -53,7 +53,7 @@ def test_a_column_of_many_digits_is_a_name(
 def test_evaluate_names_the_columns_of_a_file(
     command: Callable[..., Any], run: str, tmp_path: Path
 ) -> None:
-    """Which may be others than those of the training: here numbers."""
+    """They may differ from those of the training: here numbers."""
     rows = [("it was good", "1"), ("it was dull", "0")]
     lines = [json.dumps({"review": text, "stars": label}) for text, label in rows]
     path = tmp_path / "more.jsonl"
@@ -99,7 +99,9 @@ def test_predict_answers_every_line(command: Callable[..., Any], run: str, tmp_p
     assert [each["cut"] for each in found] == [False] * 4 + [True]
 
 
-def test_show_weighs_words(command: Callable[..., Any], run: str, tmp_path: Path) -> None:
+def test_show_prints_the_weight_of_each_word(
+    command: Callable[..., Any], run: str, tmp_path: Path
+) -> None:
     done = command("show", run, "it was [/] lovely \x1b[31m", *CPU)
     assert done.code == 0, done.err
     assert "→ liked" in done.out
@@ -114,7 +116,7 @@ def test_show_weighs_words(command: Callable[..., Any], run: str, tmp_path: Path
     assert own.out.count("→") == 5
 
 
-def test_train_from_a_recipe_file(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_train_accepts_a_recipe_file(command: Callable[..., Any], tmp_path: Path) -> None:
     raw = recipe(files(tmp_path / "data"), steps=2, validate_every=2)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(raw))
     words = ("--run", str(tmp_path / "run"), "--attention", "mean", "--json", *CPU)
@@ -135,7 +137,7 @@ def test_train_from_a_recipe_file(command: Callable[..., Any], tmp_path: Path) -
         ),
     ],
 )
-def test_bad_labels_are_told_with_file_and_line(
+def test_bad_labels_are_reported_with_file_and_line(
     command: Callable[..., Any], tmp_path: Path, line: str, says: str
 ) -> None:
     data = files(tmp_path / "data")
@@ -182,7 +184,7 @@ def test_what_looks_like_a_header_is_taken_for_one_or_told(
 def test_names_for_labels_of_other_texts_are_told_with_the_cure(
     command: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """A ready recipe has names for its codes, and own texts have other labels."""
+    """A ready recipe names its codes, and own texts have other labels."""
     data = files(tmp_path / "data")
     for file in data.iterdir():
         lines = file.read_text().replace("0\t", "dull\t").replace("1\t", "fine\t")
@@ -213,7 +215,7 @@ def test_names_for_labels_of_other_texts_are_told_with_the_cure(
         (["train", "sst2", "model.encoder.hiden=3"], "did you mean"),
     ],
 )
-def test_bad_words_are_told(
+def test_bad_arguments_are_refused(
     command: Callable[..., Any],
     run: str,
     tmp_path: Path,
@@ -225,4 +227,4 @@ def test_bad_words_are_told(
     done = command(*(run if word == "RUN" else word for word in words), *CPU)
     assert done.code == 2
     assert says in done.err.splitlines()[-1], done.err
-    assert "labelling 96" not in done.err  # nothing is done in vain
+    assert "labelling 96" not in done.err  # it was refused before it started

@@ -1,4 +1,4 @@
-"""The command's door: help, exit codes, and what goes wrong in one line."""
+"""The command itself: help, exit codes, and errors in one line."""
 
 import os
 import subprocess
@@ -12,12 +12,12 @@ import heed.cli.list
 HEED = [sys.executable, "-m", "heed"]
 
 
-def test_the_version(command) -> None:
+def test_the_version_is_printed(command) -> None:
     done = command("--version")
     assert (done.code, done.out) == (0, f"heed {version('heed-attention')}\n")
 
 
-def test_a_module_that_is_run_is_the_command() -> None:
+def test_the_package_can_be_run_as_a_module() -> None:
     done = subprocess.run([*HEED, "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"heed {version('heed-attention')}\n")
     assert subprocess.run([*HEED, "dmeo"], capture_output=True).returncode == 2
@@ -53,7 +53,7 @@ def test_help_ends_with_two_lines_to_paste(command, verb: str) -> None:
         (["list"], "collection"),
     ],
 )
-def test_bad_usage_is_one_line_and_two(command, words: list[str], says: str) -> None:
+def test_bad_usage_is_one_line_and_code_2(command, words: list[str], says: str) -> None:
     done = command(*words)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("heed: ")
@@ -62,7 +62,7 @@ def test_bad_usage_is_one_line_and_two(command, words: list[str], says: str) -> 
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["dmeo"]])
-def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
+def test_commands_that_do_not_need_torch_do_not_import_it(words: list[str]) -> None:
     told = "import sys; print('loaded' if 'torch' in sys.modules else 'spared', file=sys.stderr)"
     code = (
         f"import atexit; from heed.cli import main; atexit.register(lambda: exec({told!r})); main()"
@@ -71,7 +71,7 @@ def test_what_needs_no_torch_does_not_wait_for_it(words: list[str]) -> None:
     assert done.stderr.splitlines()[-1] == "spared"
 
 
-def test_the_same_check_sees_torch_where_it_is_needed() -> None:
+def test_the_same_check_finds_torch_where_it_is_needed() -> None:
     before, after = "assert 'torch' not in sys.modules", "assert 'torch' in sys.modules"
     code = f"import sys, heed; {before}; heed.Attention; {after}"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -86,7 +86,7 @@ def test_a_bug_is_not_hidden(command, monkeypatch: pytest.MonkeyPatch) -> None:
         command("list", "tasks")
 
 
-def test_a_reader_that_has_enough_is_no_cause_for_complaint() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(

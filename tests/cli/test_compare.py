@@ -1,4 +1,4 @@
-"""heed compare: a table, a page, and one that fails beside those that do not."""
+"""heed compare: a table, a page, and failures beside successes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ QUICK = {"steps": 3, "validate_every": 3, "save_every": 3}
 
 
 @pytest.mark.slow
-def test_one_that_fails_beside_others_and_going_on(
+def test_a_failure_beside_successes_and_resuming(
     command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One after the other in one test: each mechanism takes a process of its own."""
+    """In one test, since each mechanism takes a process of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -78,7 +78,7 @@ def test_one_that_fails_beside_others_and_going_on(
         (["sst2"], "say where it is: HEED_DATA=/your/data, or data.folder=/your/sst2"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_trained(
+def test_invalid_requests_are_refused_before_training(
     command: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""heed convert, through the command line."""
+"""heed convert on the command line."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import transformers
 
 from tests.running.folders import cut, network, page, pointer, reconfigure, save
 
-FIRST = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # what BERT's vocabulary begins with
+FIRST = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # the first symbols of BERT's vocabulary
 
 
 @pytest.fixture
 def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     made = save(network("BertForMaskedLM"), tmp_path / "theirs")
-    capsys.readouterr()  # their bars
+    capsys.readouterr()  # progress bars of transformers
     return made
 
 
 @pytest.fixture
 def converting(command: Callable[..., Any], tmp_path: Path, folder: Path) -> Callable[..., Any]:
-    """Convert the folder, or another, to a new one."""
+    """Convert the folder, or another one, to a new folder."""
 
     def run(*words: str, source: Path = folder, target: str = "ours") -> Any:
         return command("convert", str(source), str(tmp_path / target), *words)
@@ -33,7 +33,7 @@ def converting(command: Callable[..., Any], tmp_path: Path, folder: Path) -> Cal
     return run
 
 
-def test_there_and_back(converting: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
+def test_a_round_trip(converting: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
     done = converting()
     assert done.code == 0
     assert "bert with the head 'masked'" in done.out
@@ -50,7 +50,7 @@ def test_there_and_back(converting: Callable[..., Any], folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("verb", ["show", "predict"])
-def test_verbs_take_what_was_converted(
+def test_verbs_accept_a_converted_folder(
     verb: str,
     converting: Callable[..., Any],
     command: Callable[..., Any],
@@ -67,7 +67,7 @@ def test_verbs_take_what_was_converted(
     assert mine.out == theirs.out != ""
 
 
-def test_a_second_time_is_refused(converting: Callable[..., Any], tmp_path: Path) -> None:
+def test_converting_twice_is_refused(converting: Callable[..., Any], tmp_path: Path) -> None:
     assert converting().code == 0
     before = (tmp_path / "ours" / "config.json").read_bytes()
     done = converting()
@@ -93,7 +93,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("wrong", BROKEN)
-def test_bad_input_is_one_line_and_two(
+def test_bad_input_is_one_line_and_code_2(
     converting: Callable[..., Any], folder: Path, tmp_path: Path, wrong: str
 ) -> None:
     change, says = BROKEN[wrong]
@@ -117,7 +117,7 @@ def test_pickled_weights_need_the_option(
     assert converting("--pickled").code == 0
 
 
-def test_a_name_is_looked_for_at_the_hub(
+def test_a_name_is_looked_up_at_the_hub(
     converting: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def offline(name: str, **options: Any) -> str:

@@ -1,4 +1,4 @@
-"""heed demo, with a training that is cut short."""
+"""heed demo, with a shortened training."""
 
 import json
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def printed(result: Demo, **terminal: Any) -> str:
 
 
 def learnt(result: Demo) -> Demo:
-    """As it would be after a real training."""
+    """The results of a real training."""
     trained = {
         name: replace(each, scores={**each.scores, "test": replace(each.scores["test"], bleu=98.0)})
         for name, each in result.trained.items()
@@ -51,7 +51,7 @@ def _right(shown: Shown) -> Shown:
     return replace(shown, translation=replace(shown.translation, text=shown.reference))
 
 
-def test_a_person_sees_translations_picture_table_curve_and_page_in_this_order(
+def test_translations_map_table_curve_and_page_are_printed_in_this_order(
     result: Demo,
 ) -> None:
     out = printed(result)
@@ -71,14 +71,14 @@ def test_a_person_sees_translations_picture_table_curve_and_page_in_this_order(
     assert max(len(line) for line in out.splitlines()[:-1]) <= 100
 
 
-def test_only_what_is_wrong_is_called_so(result: Demo) -> None:
+def test_only_wrong_translations_are_marked_as_wrong(result: Demo) -> None:
     assert printed(result).count("wrong;") == len(SENTENCES) + 5
     out = printed(learnt(result))
     assert "wrong" not in out
     assert "  → i love china\n" in out
 
 
-def test_text_is_never_markup(result: Demo) -> None:
+def test_text_is_never_read_as_markup(result: Demo) -> None:
     hostile = replace(
         result.shown[0], translation=replace(result.shown[0].translation, text="[red]i[/]")
     )
@@ -89,7 +89,9 @@ def test_a_terminal_gets_colours(result: Demo) -> None:
     assert "\x1b[48;" in printed(result, force_terminal=True, color_system="truecolor")
 
 
-def test_what_learnt_nothing_ends_with_code_1(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_training_without_success_ends_with_code_1(
+    command: Callable[..., Any], tmp_path: Path
+) -> None:
     done = command("demo", "--run", str(tmp_path / "demo"), *SHORT)
     assert done.code == 1
     last = done.err.splitlines()[-1]
@@ -100,7 +102,7 @@ def test_what_learnt_nothing_ends_with_code_1(command: Callable[..., Any], tmp_p
 
 
 @pytest.mark.parametrize(("bleu", "code"), [(LEAST, 0), (LEAST - 0.1, 1)])
-def test_json_is_all_that_is_printed(
+def test_with_json_nothing_else_is_printed(
     bleu: float,
     code: int,
     command: Callable[..., Any],
@@ -133,7 +135,7 @@ def test_bad_input_is_one_line_and_code_2(command: Callable[..., Any], tmp_path:
         assert len(done.err.splitlines()) == 1
 
 
-def test_its_help_shows_how(command: Callable[..., Any]) -> None:
+def test_its_help_has_examples(command: Callable[..., Any]) -> None:
     done = command("demo", "--help")
     assert done.code == 0
     assert all(line in done.out for line in EXAMPLES.split("\n\n"))

@@ -1,4 +1,4 @@
-"""heed evaluate: the same pairs score the same, however they are given."""
+"""heed evaluate: the same pairs get the same scores in every format."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pharaoh(links: list[list[list[int]]]) -> str:
 
 @pytest.fixture(scope="session")
 def files(writer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The test pairs of the run in every form."""
+    """The test pairs of the run in every format."""
     folder, rows = tmp_path_factory.mktemp("files"), kept(writer)
     texts = {
         "a.tsv": [f"{row['source']}\t{row['target']}" for row in rows],
@@ -56,7 +56,7 @@ def files(writer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_the_run_keeps(command: Callable[..., Any], writer: Path) -> None:
+def test_the_runs_own_test_data(command: Callable[..., Any], writer: Path) -> None:
     done = command("evaluate", str(writer), "--json", "--device", "cpu")
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
@@ -86,7 +86,7 @@ def test_the_same_pairs_from_files(
     assert without == {**kept, "aer": None}
 
 
-def test_translations_and_links_are_written_a_line_each(
+def test_translations_and_links_are_written_line_by_line(
     command: Callable[..., Any], writer: Path, files: Path, tmp_path: Path
 ) -> None:
     out, links = tmp_path / "out.txt", tmp_path / "out.links"
@@ -99,7 +99,7 @@ def test_translations_and_links_are_written_a_line_each(
     for line, row in zip(linked, rows, strict=True):
         targets = [int(link.partition("-")[2]) for link in line.split()]
         assert sorted(targets) == list(range(len(row["target"].split())))
-    # Its own links as the gold: nothing is missed.
+    # With its own links as gold, nothing is missed.
     own = command(*words, "--alignments", str(links), "--json")
     assert json.loads(own.out)["aer"] == 0
 
@@ -123,7 +123,7 @@ def test_a_beam_of_one_is_greedy(command: Callable[..., Any], writer: Path) -> N
         for words in ([], ["--width", "1"], ["--width", "3"])
     )
     assert greedy == one
-    assert three["perplexity"] == greedy["perplexity"]  # of the references: no search
+    assert three["perplexity"] == greedy["perplexity"]  # of the references, without a search
 
 
 def test_three_files_are_too_many(command: Callable[..., Any], writer: Path) -> None:

@@ -1,4 +1,4 @@
-"""Long work as it is followed on a terminal, elsewhere, and by nobody."""
+"""Progress of long work: on a terminal, in a file, and with --quiet."""
 
 import re
 from io import StringIO
@@ -33,7 +33,7 @@ def on_a_terminal(events: Work[str], width: int = 80) -> str:
     return file.getvalue()
 
 
-def test_elsewhere_a_stage_tells_its_beginning_and_its_end() -> None:
+def test_without_a_terminal_a_stage_reports_beginning_and_end() -> None:
     assert plainly(work()) == [
         "reading",
         "3 pairs [kept]",
@@ -42,12 +42,14 @@ def test_elsewhere_a_stage_tells_its_beginning_and_its_end() -> None:
     ]
 
 
-def test_and_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_progress_is_reported_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(following, "EVERY", 0.0)
     assert len(plainly(work(7))) == 2 + 7
 
 
-def test_of_a_total_that_is_not_known_the_count_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_known_total_the_count_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def counting() -> Work[str]:
         yield Progress("tokenising", 2000)
         return "done"
@@ -65,10 +67,10 @@ def test_on_a_terminal_there_is_a_bar_with_the_time_left() -> None:
     assert "5/5" in bars[-1]
     assert re.search(r"\d:\d\d:\d\d left", bars[-1])
     assert bars[-1].rstrip().endswith("loss [s4]")
-    assert "3 pairs [kept]" in plain  # a note stays above the bar, and is not taken for markup
+    assert "3 pairs [kept]" in plain  # a note stays above the bar, and is not read as markup
 
 
-def test_a_narrow_terminal_cuts_the_note_and_nothing_else() -> None:
+def test_a_narrow_terminal_cuts_only_the_note() -> None:
     shown = on_a_terminal(work(), width=70)
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r", "\n")
     assert "5/5" in plain
@@ -76,20 +78,20 @@ def test_a_narrow_terminal_cuts_the_note_and_nothing_else() -> None:
     assert max(map(len, plain.splitlines())) <= 70
 
 
-def test_a_new_stage_takes_the_place_of_the_last() -> None:
+def test_a_new_stage_replaces_the_last() -> None:
     shown = on_a_terminal(work())
     end = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).rpartition("reading")[2]
     assert "training" in end
 
 
-def test_quiet_is_quiet() -> None:
+def test_quiet_prints_nothing() -> None:
     file = StringIO()
     assert follow(work(), quiet=True, console=Console(file=file, force_terminal=True)) == "done"
     assert file.getvalue() == ""
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_goes_wrong_goes_through(terminal: bool) -> None:
+def test_exceptions_are_passed_on(terminal: bool) -> None:
     def failing() -> Work[str]:
         yield Progress("reading", 0)
         raise Refused("no such file")

@@ -1,4 +1,4 @@
-"""heed list mechanisms: the whole catalogue, and honest about kernels."""
+"""heed list mechanisms: the whole catalogue, with the kernels that really serve."""
 
 import io
 import json
@@ -35,7 +35,7 @@ def test_json_has_every_name_and_every_field(listed) -> None:
         assert set(each["claims"]) == {"step", "at_once", "heads", "context", "gradient"}
 
 
-def test_what_is_special_is_said(listed) -> None:
+def test_special_properties_are_listed(listed) -> None:
     assert listed["sample"]["claims"]["gradient"] == "score-function"
     assert listed["pointer"]["claims"]["context"] is False
     assert listed["static"]["claims"]["at_once"] is False
@@ -44,7 +44,7 @@ def test_what_is_special_is_said(listed) -> None:
     assert listed["dot"]["options"] == {}
 
 
-def test_kernels_are_those_that_serve(listed) -> None:
+def test_listed_kernels_are_those_that_serve(listed) -> None:
     assert listed["scaled-dot"]["kernels"] == ["sdpa", "reference"]
     assert listed["additive"]["kernels"] == ["additive", "reference"]
     assert listed["local-p"]["kernels"] == ["window", "reference"]
@@ -56,7 +56,7 @@ def test_kernels_are_those_that_serve(listed) -> None:
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_the_kernel_of_a_row_is_the_one_that_serves(name: str, learns: bool) -> None:
     attend = heed.Attention(name, query=4, key=4).train(learns)
-    S = 90 if attend.mechanism.in_line else 2000  # who needs a line may know how long it gets
+    S = 90 if attend.mechanism.in_line else 2000  # some mechanisms need a longest line
     keys = torch.randn(1, S, 4)
     query = None if name == "static" else keys
     with torch.set_grad_enabled(learns):
@@ -64,12 +64,12 @@ def test_the_kernel_of_a_row_is_the_one_that_serves(name: str, learns: bool) -> 
     assert why.partition(";")[0] == f"served by {kernels_of(name)[0]}"
 
 
-def test_kernels_are_asked_and_not_assumed() -> None:
+def test_kernels_are_determined_by_running_them() -> None:
     with heed.kernels.off("sdpa"):
         assert kernels_of("scaled-dot") == ["reference"]
 
 
-def test_the_table_says_it_in_a_line_each(command) -> None:
+def test_the_table_has_a_line_for_each_name(command) -> None:
     done = command("list", "mechanisms")
     assert done.code == 0
     assert "\x1b" not in done.out
@@ -103,7 +103,7 @@ def test_nothing_is_lost_on_a_narrow_terminal() -> None:
         assert word in "".join(text.split())
 
 
-def test_recipes_say_what_they_need_and_what_is_good(command) -> None:
+def test_recipes_say_what_they_need_and_what_result_is_good(command) -> None:
     done = command("list", "recipes", "--json")
     recipes = {each["name"]: each for each in json.loads(done.out)}
     known = {"demo", "grammar", "multi30k-rnn", "multi30k-transformer", "sst2", "trec", "zh-en"}
@@ -125,7 +125,7 @@ def test_kernels_say_where_they_run(command) -> None:
 
 
 def _words(kernel: ModuleType) -> str:
-    """All that is written in the folder of a kernel, or in its file."""
+    """All source text in the folder of a kernel, or in its file."""
     file = Path(kernel.__file__ or "")
     files = file.parent.glob("*.py") if file.name == "__init__.py" else [file]
     return "".join(path.read_text() for path in files).lower()
@@ -142,7 +142,7 @@ ON_A_GPU = [
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kernel", "name"), ON_A_GPU)
-def test_a_kernel_that_says_so_serves_a_gpu(kernel: str, name: str) -> None:
+def test_a_kernel_listed_for_a_gpu_serves_one(kernel: str, name: str) -> None:
     attend = heed.Attention(name, query=16, key=16).cuda()
     keys = torch.randn(1, 2000, 16, device="cuda")
     with heed.kernels.off(*({"window"} if kernel == "banded" else ())):
@@ -150,7 +150,7 @@ def test_a_kernel_that_says_so_serves_a_gpu(kernel: str, name: str) -> None:
     assert kernel not in heed.kernels.CPU_ALONE
 
 
-def test_a_terminal_gets_kernels_in_lines_that_fit() -> None:
+def test_on_a_terminal_kernels_fit_their_lines() -> None:
     console = Console(width=80, force_terminal=True, color_system=None, file=io.StringIO())
     tell_kernels(_kernels(), console)
     text = console.file.getvalue()
@@ -159,7 +159,7 @@ def test_a_terminal_gets_kernels_in_lines_that_fit() -> None:
 
 
 @pytest.mark.parametrize("collection", ["kernels", "models", "tasks", "recipes"])
-def test_every_collection_reads_as_text_and_as_json(command, collection: str) -> None:
+def test_every_collection_can_be_printed_as_text_and_as_json(command, collection: str) -> None:
     told, data = command("list", collection), command("list", collection, "--json")
     assert (told.code, data.code) == (0, 0)
     for each in json.loads(data.out):

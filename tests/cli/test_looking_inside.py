@@ -1,4 +1,4 @@
-"""docs/looking-inside.md: its commands do what they say, and its pictures are there and small."""
+"""docs/looking-inside.md: its commands work as described, and its pictures exist and are small."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gpt2(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder where what the page names is to be found."""
+    """A folder with all files that the page names."""
     folder = tmp_path_factory.mktemp("looking")
     run = written(tmp_path_factory)
     (folder / "runs/demo").mkdir(parents=True)
@@ -51,7 +51,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_its_commands(
+def test_its_commands_work(
     command: Callable[..., Any], here: Path, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(here)
@@ -68,7 +68,7 @@ def test_it_shows_every_kind() -> None:
     assert any(line.startswith("show long.safetensors") for line in LINES)
 
 
-def test_its_pictures_are_there_and_small() -> None:
+def test_its_pictures_exist_and_are_small() -> None:
     named = re.findall(r"^!\[.+\]\((.+)\)$", PAGE, re.MULTILINE)
     assert sorted(named) == sorted(path.name for path in DOCS.glob("looking-inside-*"))
     assert sum((DOCS / name).stat().st_size for name in named) < 400_000

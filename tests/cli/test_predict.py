@@ -1,4 +1,4 @@
-"""heed predict: several answers, drawn ones, and a page to look at."""
+"""heed predict: several answers, samples, and a page to look at."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ def predict(command: Callable[..., Any], writer: Path, tmp_path: Path) -> Callab
     return run
 
 
-def test_a_line_for_each_line(predict: Callable[..., str]) -> None:
+def test_there_is_a_line_for_each_line(predict: Callable[..., str]) -> None:
     answers = predict().split("\n")
     assert [bool(answer) for answer in answers] == [True, False, True, True, False]
 
 
-def test_several_answers_best_first(predict: Callable[..., str]) -> None:
+def test_several_answers_are_ordered_by_score(predict: Callable[..., str]) -> None:
     rows = [json.loads(line) for line in predict("--best", "3", "--json").splitlines()]
     assert [row["source"] for row in rows] == LINES
     for row in rows:
         assert set(row) == {"source", "answers"}
         if row["source"]:
             texts = [answer["text"] for answer in row["answers"]]
-            assert len(set(texts)) == 3  # though the run's own way is greedy, which has only one
+            assert len(set(texts)) == 3  # though the run's own way is greedy, with only one
         else:
             assert row["answers"] == [{"text": "", "log_prob": 0.0}]
     plain = [line.split("\t") for line in predict("--best", "3", "--width", "5").splitlines()]
@@ -56,7 +56,7 @@ def test_several_answers_best_first(predict: Callable[..., str]) -> None:
     assert first == predict("--width", "5").splitlines()
 
 
-def test_several_answers_are_for_a_beam(command: Callable[..., Any], writer: Path) -> None:
+def test_several_answers_need_a_beam(command: Callable[..., Any], writer: Path) -> None:
     for words in (["--method", "greedy"], ["--temperature", "0.5"]):
         done = command("predict", str(writer), *words, "--best", "2")
         assert (done.code, done.out) == (2, "")
@@ -72,7 +72,7 @@ def test_more_answers_than_a_beam_has_are_refused(
 
 
 def test_a_remark_names_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """And is made once for several in a row, which are told where they end."""
+    """And is made once for a range of lines, with both ends."""
     remarks = ["", "cut", "cut", "cut", "", "cut", "long", "long"]
     answers = (SimpleNamespace(line=lambda: "", remark=each) for each in remarks)
     assert list(printed(answers, as_json=False, keep=False)) == []
@@ -87,24 +87,24 @@ def test_a_remark_names_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_what_is_drawn_depends_on_the_seed_alone(predict: Callable[..., str]) -> None:
+def test_samples_depend_only_on_the_seed(predict: Callable[..., str]) -> None:
     drawn = [predict("--temperature", "2", "--seed", seed) for seed in ("1", "1", "2")]
     assert drawn[0] == drawn[1] != drawn[2]
     assert predict("--method", "sample", "--temperature", "2", "--seed", "1") == drawn[0]
-    assert predict("--seed", "1") != predict()  # a seed alone means drawing
+    assert predict("--seed", "1") != predict()  # a seed implies sampling
     assert predict("--top-k", "1") == predict("--method", "greedy") == predict()
     assert predict("--top-p", "0.001") == predict()
 
 
 def outside(html: str) -> list[str]:
-    """What a page would fetch from elsewhere, or link to."""
+    """The external resources and links of a page."""
     found = re.findall(r"https?://[^\s\"'<>)]*", html)
     found += re.findall(r"(?:src|href|action|data)=[\"']?(?!#|data:)[^\s>]*", html)
     found += re.findall(r"<link\b|@import|url\((?!['\"]?(?:#|data:))", html)
     return [each for each in found if not each.startswith("http://www.w3.org/")]
 
 
-def test_the_page_needs_nothing_else(predict: Callable[..., str], tmp_path: Path) -> None:
+def test_the_page_is_self_contained(predict: Callable[..., str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     answers = predict("--html", str(page)).split("\n")
     html = page.read_text("utf-8")

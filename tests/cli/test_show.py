@@ -58,7 +58,7 @@ def test_without_a_sentence_the_run_shows_its_own(
     assert done.out.count(" → ") == 5
 
 
-def test_an_input_that_is_the_name_of_a_file_is_said_to_be_a_text(
+def test_an_input_that_names_a_file_is_reported_as_read_literally(
     command: Callable[..., Any], writer: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "in.txt"
@@ -71,7 +71,7 @@ def test_an_input_that_is_the_name_of_a_file_is_said_to_be_a_text(
     )
     assert done.err == f"{said}\n"
     assert command("show", str(writer), "我 爱 我").err == ""
-    assert command("show", str(writer), "我" * 5000).err == ""  # no name of a file is so long
+    assert command("show", str(writer), "我" * 5000).err == ""  # no file name is that long
 
 
 def test_pictures_and_pages_are_written(
@@ -84,7 +84,7 @@ def test_pictures_and_pages_are_written(
     assert (done.code, done.err) == (0, "")
     first, *others = done.out.splitlines()  # a line for each file
     assert re.fullmatch(r".*a\.html: 2 texts, 1 attention, 1 head; \d\.\d MB", first)
-    assert '<figure class="map"' not in (tmp_path / "a.html").read_text("utf-8")  # once is enough
+    assert '<figure class="map"' not in (tmp_path / "a.html").read_text("utf-8")  # only once
     assert [line.rpartition(": ")[2] for line in others] == ["2 maps", "2 maps"]
     html = page.read_text("utf-8")
     assert all(text in html for text in (*SENTENCES, *translations))
@@ -99,7 +99,7 @@ def test_pictures_and_pages_are_written(
     assert all(word in drawn for text in translations for word in text.split())
 
 
-def test_every_head_is_one_panel_more(
+def test_every_head_is_one_more_panel(
     command: Callable[..., Any], writer: Path, tmp_path: Path
 ) -> None:
     few, many = command("show", str(writer), "我"), command("show", str(writer), "我", "--heads")
@@ -135,9 +135,11 @@ def test_a_long_text_is_pooled(
     assert "█" in done.out or "░" in done.out
 
 
-def test_a_saved_watch(command: Callable[..., Any], writer: Path, tmp_path: Path) -> None:
+def test_a_saved_watch_can_be_shown(
+    command: Callable[..., Any], writer: Path, tmp_path: Path
+) -> None:
     attend = heed.MultiHeadAttention(8, 2)
-    holder = torch.nn.ModuleDict({"[/b]\x1b[1m": attend})  # no markup, and nothing to obey
+    holder = torch.nn.ModuleDict({"[/b]\x1b[1m": attend})  # no markup, and no control characters
     for name, more in {"a": {}, "b": {"statistics": True}}.items():
         words = ["the", "cat", "<sat>"]
         with heed.watch(attend if name == "a" else holder, tokens=words, **more) as seen:
@@ -150,12 +152,12 @@ def test_a_saved_watch(command: Callable[..., Any], writer: Path, tmp_path: Path
     done = command("show", str(file), "--html", str(page), "--beside", str(file))
     assert done.out.startswith(f"{page}: 1 text, 1 attention, 2 heads; ")
     assert "\\u003csat\\u003e" in page.read_text("utf-8")
-    for pair in ((writer, file), (file, writer)):  # the run reads what it is given, and only that
+    for pair in ((writer, file), (file, writer)):  # a run is shown with its own input only
         both = ("show", str(pair[0]), "--beside", str(pair[1]), "--html", str(page))
         assert "give one INPUT, not" in command(*both).err
         assert command(*both, SENTENCES[0]).code == 0
         assert '"against":1,"sides":["' in page.read_text("utf-8")
-    stated = command("show", str(tmp_path / "b.safetensors"))  # no weights, but their statistics
+    stated = command("show", str(tmp_path / "b.safetensors"))  # statistics without weights
     assert "entropy, nats" in stated.out
     assert "[/b]\\x1b[1m" in stated.out
     for words, said in {("x",): "leave out INPUT", ("--walk",): "no queries and keys"}.items():

@@ -42,7 +42,7 @@ def test_a_walk_is_a_section_of_the_page(command: Command, writer: Path, tmp_pat
     assert set(re.findall(r"https?://[^/\"]*", html)) <= {"http://www.w3.org"}
 
 
-def test_the_history_is_told_and_written(command: Command, writer: Path, tmp_path: Path) -> None:
+def test_the_history_is_printed_and_written(command: Command, writer: Path, tmp_path: Path) -> None:
     done = command("show", str(writer), "--history")
     assert done.code == 0
     assert "entropy of decoder.attention" in done.out
@@ -66,7 +66,7 @@ def test_the_history_is_told_and_written(command: Command, writer: Path, tmp_pat
         (["--walk", "--at", "elephant"], "none of the words that ask"),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_incompatible_options_are_refused(
     command: Command, writer: Path, words: list[str], said: str
 ) -> None:
     done = command("show", str(writer), *words)

@@ -1,4 +1,4 @@
-"""heed train: what is printed, and where the run lies."""
+"""heed train: what is printed, and where the run is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_recipe_is_printed_whole_and_nothing_else_is_done(
+def test_a_recipe_is_printed_in_full_and_nothing_else_is_done(
     command: Callable[..., Any], here: Path
 ) -> None:
     done = command("train", "mine.yaml", "seed=7", "--attention", "dot", "--print-config")
@@ -35,7 +35,9 @@ def test_a_recipe_is_printed_whole_and_nothing_else_is_done(
     assert [path.name for path in here.iterdir()] == ["mine.yaml"]
 
 
-def test_the_result_as_json_and_the_run_beside(command: Callable[..., Any], here: Path) -> None:
+def test_the_result_as_json_and_the_folder_of_the_run(
+    command: Callable[..., Any], here: Path
+) -> None:
     done = command("train", "mine.yaml", "--json", "--device", "cpu", "seed=7", "training.steps=1")
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
@@ -56,7 +58,7 @@ def test_the_result_as_json_and_the_run_beside(command: Callable[..., Any], here
     assert again.out == f"runs/mine: {found['parameters']:,} parameters, 1 steps\n"
     assert "going on from step 1\n" in again.err
     assert again.err.endswith("\nnext: heed predict runs/mine FILE\n      heed show runs/mine\n")
-    shown = command("show", "runs/mine", "--device", "cpu")  # as it stands there
+    shown = command("show", "runs/mine", "--device", "cpu")  # as printed
     assert shown.code == 0, shown.err
 
 
@@ -65,7 +67,7 @@ def test_a_path_with_spaces_can_be_pasted(command: Callable[..., Any], here: Pat
     assert "next: heed predict 'my run' FILE\n      heed show 'my run'\n" in done.err
 
 
-def test_lines_tell_what_happens(command: Callable[..., Any], here: Path) -> None:
+def test_lines_report_what_happens(command: Callable[..., Any], here: Path) -> None:
     done = command("train", "mine.yaml", "--run", "out", "--attention", "none", "--device", "cpu")
     assert done.code == 0
     lines = done.err.splitlines()
@@ -78,7 +80,7 @@ def test_lines_tell_what_happens(command: Callable[..., Any], here: Path) -> Non
 
 
 def test_one_file_of_pairs_is_enough(command: Callable[..., Any], here: Path) -> None:
-    """A share of it judges the model, while it trains and afterwards; going on draws no other."""
+    """A share of it is held out for validation and test; resuming holds out the same."""
     drawn = draw(80, shortest=3, longest=5, seed=1, part="train")
     Path("pairs.tsv").write_text("".join("\t".join(each.pair) + "\n" for each in drawn), "utf-8")
     raw = recipe(**QUICK | {"steps": 1})
@@ -104,7 +106,7 @@ def test_one_file_of_pairs_is_enough(command: Callable[..., Any], here: Path) ->
 
 
 @pytest.mark.parametrize("more", [["training.steps=9"], ["--attention", "dot"], ["--overwrite"]])
-def test_a_run_that_goes_on_takes_no_other_recipe(
+def test_resuming_with_another_recipe_is_refused(
     command: Callable[..., Any], tmp_path: Path, more: list[str]
 ) -> None:
     done = command("train", str(tmp_path), "--resume", *more)
@@ -112,10 +114,8 @@ def test_a_run_that_goes_on_takes_no_other_recipe(
     assert "goes on with its own recipe" in done.err
 
 
-def test_going_on_with_a_recipe_takes_the_one_that_the_run_has(
-    command: Callable[..., Any], here: Path
-) -> None:
-    """For schedulers the same command begins and goes on; with another recipe it is refused."""
+def test_resuming_with_the_same_recipe_is_accepted(command: Callable[..., Any], here: Path) -> None:
+    """So schedulers can use one command to start and to resume."""
     words = ("train", "mine.yaml", "--run", "my run", "--resume", "--device", "cpu")
     assert command(*words).code == 0
     assert "going on from step 2\n" in command(*words).err

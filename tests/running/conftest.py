@@ -10,7 +10,7 @@ from tests.running.small import Server, small, write_recipe
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """`server.run("train", ...)`: a command in a process of its own, without the start-up."""
+    """`server.run("train", ...)`: a command in a process of its own, without the start-up time."""
     server = Server(tmp_path_factory.mktemp("server"))
     yield server
     server.close()
@@ -18,7 +18,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def trained(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that went from beginning to end undisturbed. Copy it before you change it."""
+    """A run that was never interrupted. Copy it before you change it."""
     folder = tmp_path_factory.mktemp("trained")
     done = server.run("train", write_recipe(folder, small()), "--run", folder / "run")
     assert done.code == 0, done.err

@@ -1,4 +1,4 @@
-"""Small pretrained folders as Hugging Face writes them, and ways to break them."""
+"""Small pretrained folders in Hugging Face's format, and ways to break them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def network(name: str, **changes: Any) -> Any:
-    """One of theirs, its weights large enough to tell them apart."""
+    """A model of theirs, with weights large enough to tell them apart."""
     torch.manual_seed(3)
     cls = getattr(transformers, name)
     family = next(family for family in CONFIGS if name.startswith(family))
@@ -48,7 +48,7 @@ def network(name: str, **changes: Any) -> Any:
 
 
 def save(their: Any, folder: Path, shards: int = 1, words: bool = True) -> Path:
-    """As `save_pretrained` leaves a folder, in so many shards."""
+    """A folder as `save_pretrained` writes it, in that many shards."""
     size = sum(x.nbytes for x in their.state_dict().values())
     their.save_pretrained(folder, max_shard_size=max(size // shards, 1))
     if words:
@@ -64,30 +64,30 @@ def reconfigure(folder: Path, **changes: Any) -> None:
 
 
 def pointer(path: Path) -> None:
-    """What git leaves where large files were not fetched."""
+    """What git leaves instead of large files that were not fetched."""
     path.write_text(
         f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 438000000\n"
     )
 
 
 def page(path: Path) -> None:
-    """What a browser is given instead of a file."""
+    """What a browser saves instead of a file."""
     path.write_text("<!DOCTYPE html>\n<html><head><title>Log in</title></head></html>\n" * 40)
 
 
 def cut(path: Path) -> None:
-    """A download that broke off."""
+    """An incomplete download."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def headed(path: Path, header: bytes, size: int = 0) -> None:
-    """A safetensors file of this header, and so many bytes of numbers that take no disk."""
+    """A safetensors file with this header and that many bytes of numbers, on no disk space."""
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(path, 8 + len(header) + size)
 
 
 def other_entry(path: Path, ending: str, data: bytes, name: str | None = None) -> None:
-    """Put something else, and under another name, where a file of torch.save has this ending."""
+    """Replace and rename a file of torch.save."""
     with zipfile.ZipFile(path) as inside:
         entries = {entry: inside.read(entry) for entry in inside.namelist()}
     (old,) = [entry for entry in entries if entry.endswith(ending)]
@@ -98,7 +98,7 @@ def other_entry(path: Path, ending: str, data: bytes, name: str | None = None) -
 
 
 def hollow(path: Path, named: Mapping[str, Tensor], metadata: object = None) -> None:
-    """A safetensors file of such tensors, whose numbers take no disk: a byte each."""
+    """A safetensors file of such tensors; their numbers, a byte each, take no disk space."""
     header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
     end = 0
     for name, x in named.items():

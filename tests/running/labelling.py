@@ -1,4 +1,4 @@
-"""A small run that labels texts, for tests that only look: a second or two, once per session."""
+"""A small classification run for tests that only read it: a second or two, once per session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AROUND = ("the film is", "a story , and", "it was", "this one seems really")
 
 
 def lines() -> list[str]:
-    """Every mark among every surrounding: what decides is one word."""
+    """Every mark in every context: one word decides."""
     marked = [("1", word) for word in GOOD] + [("0", word) for word in BAD]
     return [
         f"{label}\t{around} {word} {end}"
@@ -69,7 +69,7 @@ def recipe(folder: Path, **training: Any) -> dict[str, Any]:
 
 
 def labelled(factory: pytest.TempPathFactory) -> Path:
-    """The folder of the run, trained when it is asked for first. Copy it before you change it."""
+    """The folder of the run, trained when it is first needed. Copy it before you change it."""
     folder = factory.getbasetemp() / "labelling"
     if not folder.exists():
         data = files(factory.getbasetemp() / "labelling-data")

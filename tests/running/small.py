@@ -1,8 +1,8 @@
 """A recipe that trains in a second, and `heed` in processes of its own that start at once.
 
-Starting Python with PyTorch takes seconds, and a test that kills a training twenty times cannot
-wait for that. A server loads everything once and forks for each command; what is forked is the
-real command in a real process, which can be killed, limited and watched.
+Starting Python with PyTorch takes seconds, too long for a test that kills a training twenty times.
+A server imports everything once and forks for each command; what runs is the real command in a real
+process, which can be killed, limited and watched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GRAMMAR = {"pairs": 200, "shortest": 3, "longest": 6, "held_out": 4}
 
 
 def small(**training: Any) -> dict[str, Any]:
-    """Two epochs of six steps, each of two batches; saved at every other."""
+    """Two epochs of six steps, each of two batches; saved at every second step."""
     chosen = {
         "epochs": 2,
         "batch_tokens": 120,
@@ -59,15 +59,15 @@ def write_recipe(folder: Path, raw: Mapping[str, Any]) -> Path:
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int  # negative: killed by that signal
     out: str
     err: str
-    memory: int  # MiB at the most
+    memory: int  # at most, in MiB
 
     def refused(self) -> str:
-        """The one line of a command that was given something bad."""
+        """The one line that a refused command prints."""
         assert (self.code, self.out) == (2, ""), self
         assert self.err.startswith("heed: "), self
         assert self.err.count("\n") == 1, self
@@ -76,7 +76,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Job:
-    """A command that runs."""
+    """A running command."""
 
     server: Server
     pid: int
@@ -87,7 +87,7 @@ class Job:
         os.kill(self.pid, number)
 
     def wait(self) -> Done:
-        """Until it has ended."""
+        """Wait for its end."""
         status, memory = self.server.ask({"wait": self.pid})
         code = os.waitstatus_to_exitcode(status)
         return Done(code, self.out.read_text(), self.err.read_text(), memory)
@@ -96,7 +96,7 @@ class Job:
         return not Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].startswith(" Z")
 
     def wait_for(self, seen: Callable[[], bool], pause: float = 0.002) -> bool:
-        """Whether something was seen before the command ended."""
+        """Whether a condition was met before the command ended."""
         while self.running():
             if seen():
                 return True
@@ -127,7 +127,7 @@ class Server:
     def start(
         self, *words: str | Path, cwd: Path | None = None, environment: Mapping[str, str] = {}
     ) -> Job:
-        """`heed` with these words."""
+        """Start `heed` with these arguments."""
         return self.call("command", [str(word) for word in words], cwd, environment)
 
     def call(
@@ -137,17 +137,17 @@ class Server:
         cwd: Path | None = None,
         environment: Mapping[str, str] = {},
     ) -> Job:
-        """One of the functions in CALLS, in a process of its own."""
+        """Start one of the functions in CALLS in a process of its own."""
         self.count += 1
         out, err = (self.folder / f"{self.count}.{end}" for end in ("out", "err"))
         for path in (out, err):
-            path.touch()  # there is something to read even if it is killed at once
+            path.touch()  # so that it can be read even if the process is killed at once
         question = {"call": name, "given": given, "out": str(out), "err": str(err)}
         question |= {"cwd": str(cwd or self.folder), "environment": dict(environment)}
         return Job(self, self.ask(question), out, err)
 
     def run(self, *words: str | Path, **kept: Any) -> Done:
-        """`heed` with these words, to its end."""
+        """Run `heed` with these arguments to its end."""
         return self.start(*words, **kept).wait()
 
     def close(self) -> None:
@@ -202,10 +202,10 @@ def fed(file: str, *words: str) -> None:
 
 
 def opened(good: str, folders: list[str]) -> None:
-    """Evaluate and resume each folder under watch; print as JSON what came of it.
+    """Evaluate and resume each folder while watching the process; print the results as JSON.
 
-    Watched are sockets, imports, other processes, and files elsewhere. A good run is used first, so
-    that all that is loaded late is loaded before.
+    Sockets, imports, other processes, and files elsewhere are watched. A good run is used first, so
+    that lazy imports do not count.
     """
     told: list[str] = []
     here = ""
@@ -226,7 +226,7 @@ def opened(good: str, folders: list[str]) -> None:
 
 
 def _tried(use: Callable[[], object], told: list[str]) -> str:
-    """What a user would be told; "" where nothing was wrong."""
+    """The error message; "" if there was none."""
     from heed.errors import HeedError
 
     def too_long(*_: object) -> None:
@@ -290,7 +290,7 @@ CALLS: dict[str, Callable[..., None]] = {
 
 
 def _serve() -> None:
-    """Answer with the number of the process that each command got, and how it ended."""
+    """Report the process id of each command, and how it ended."""
     _load()
     for line in sys.stdin:
         question = json.loads(line)
@@ -305,7 +305,7 @@ def _serve() -> None:
 
 
 def _load() -> None:
-    """All that a command loads sooner or later, and no thread: what has threads cannot fork."""
+    """Import all that a command needs, and start no thread: a process with threads cannot fork."""
     import sacrebleu.metrics  # noqa: F401
     import torch
     import torch.utils.tensorboard
@@ -313,12 +313,12 @@ def _load() -> None:
     import heed.cli
     import heed.running
 
-    for room in (heed.cli, heed.running):  # whose verbs are loaded when they are asked for
+    for room in (heed.cli, heed.running):  # whose verbs are imported lazily
         for found in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
             importlib.import_module(found.name)
     weight = torch.nn.Parameter(torch.zeros(1))
     weight.grad = torch.zeros(1)
-    torch.optim.AdamW([weight], lr=0.1).step()  # loads a large part of torch the first time
+    torch.optim.AdamW([weight], lr=0.1).step()  # imports a large part of torch the first time
 
 
 def _become(

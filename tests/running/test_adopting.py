@@ -1,4 +1,4 @@
-"""Pretrained folders at every verb: what they answer is what `transformers` answers."""
+"""Pretrained folders with every verb give the same results as `transformers`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tests.running.test_pretrain import batch_of
 from tests.running.test_pretrain import small as hiding
 
 CPU = torch.device("cpu")
-# Specials in places where heed has others, so that a number that is taken for another shows.
+# Special symbols where heed has others, so that exchanged numbers would show.
 BERT = ["the", "[SEP]", "cat", "[PAD]", "##s", "[CLS]", "[MASK]", "爱", "a", ".", "[UNK]", "sat"]
 XLNET = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"]
 TEXTS = ["the cats sat .", "a cat", "爱 the a . sat the cat"]
 
 
 def gpt2(folder: Path, more: int = 0) -> Path:
-    """Byte-level BPE whose number 0 is a character, as GPT-2's own has it."""
+    """Byte-level BPE in which number 0 is a character, as in GPT-2's own."""
     words = Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
@@ -87,7 +87,7 @@ def answered(folder: Path, lines: list[str], tmp_path: Path, **options: Any) -> 
 
 
 @pytest.mark.parametrize("layout", ["theirs", "ours"])
-def test_gpt2_goes_on_as_it_does_there(layout: str, tmp_path: Path) -> None:
+def test_gpt2_continues_texts_as_theirs(layout: str, tmp_path: Path) -> None:
     folder = gpt2(tmp_path / "theirs")
     words, model = their("GPT2LMHeadModel", folder)
     if layout == "ours":
@@ -104,7 +104,7 @@ def test_gpt2_goes_on_as_it_does_there(layout: str, tmp_path: Path) -> None:
     assert any(answer.found[0].text for answer in found)
 
 
-def test_gpt2_reads_as_it_does_there(tmp_path: Path) -> None:
+def test_gpt2_scores_texts_as_theirs(tmp_path: Path) -> None:
     words, model = their("GPT2LMHeadModel", gpt2(tmp_path / "gpt2"))
     text = "the cat! sat!!\n"  # "!" is number 0
     (tmp_path / "text.txt").write_text(text)
@@ -117,7 +117,7 @@ def test_gpt2_reads_as_it_does_there(tmp_path: Path) -> None:
     assert len(shown.panels) == 2 * 2
 
 
-def test_an_xlnet_of_both_directions_fills_masks_as_it_does_there(tmp_path: Path) -> None:
+def test_a_bidirectional_xlnet_fills_masks_as_theirs(tmp_path: Path) -> None:
     folder = xlnet(tmp_path / "xlnet", "XLNetLMHeadModel")
     words, model = their("XLNetLMHeadModel", folder)
     lines = ["the <mask> sat", "<mask> dog [MASK] .", "the cat", ""]
@@ -128,7 +128,7 @@ def test_an_xlnet_of_both_directions_fills_masks_as_it_does_there(tmp_path: Path
         ids = torch.cat([ids, torch.tensor([[4, 3]])], 1)  # <sep> and <cls>
         hidden = ids == words.mask_token_id
         asks = torch.nn.functional.one_hot(hidden[0].nonzero()[:, 0], ids.shape[1])[None].float()
-        hides = hidden[:, None].float().expand(-1, ids.shape[1], -1)  # nobody sees a mask
+        hides = hidden[:, None].float().expand(-1, ids.shape[1], -1)  # no query sees a mask
         with torch.no_grad():
             logits = model(ids, perm_mask=hides, target_mapping=asks).logits[0]
         logits[:, : len(XLNET)], logits[:, len(words) :] = -torch.inf, -torch.inf
@@ -143,28 +143,28 @@ def test_an_xlnet_of_both_directions_fills_masks_as_it_does_there(tmp_path: Path
     assert shown.panels[0].rows[-2:] == ("<sep>", "<cls>")
     (tmp_path / "text.txt").write_text("".join(f"{line}\n" for line in LINES * 9))
     scores = finish(evaluate(folder, [tmp_path / "text.txt"], device="cpu")).scores
-    assert scores.words > 20  # that were hidden, of the same text
+    assert scores.words > 20  # hidden words of the same text
     windows = finish(evaluate(folder, [tmp_path / "text.txt"], device="cpu", overlap=0)).scores
     assert windows.symbols > scores.words
 
 
-def test_an_xlnet_of_one_direction_goes_on_writing(tmp_path: Path) -> None:
+def test_a_unidirectional_xlnet_writes(tmp_path: Path) -> None:
     folder = xlnet(tmp_path / "xlnet", "XLNetLMHeadModel", attn_type="uni")
     assert open_run(folder, CPU).story.name == "language-model"
     found = answered(folder, ["the cat sat"], tmp_path)
     assert len(found[0].found) == 1
 
 
-def test_xlnet_continues_prompts_where_it_is_asked_to(tmp_path: Path) -> None:
+def test_xlnet_continues_prompts_as_theirs_if_asked(tmp_path: Path) -> None:
     folder = xlnet(tmp_path / "xlnet", "XLNetLMHeadModel")
     words, model = their("XLNetLMHeadModel", folder)
     found = answered(folder, ["the cat sat", ""], tmp_path, method="greedy", longest=1)
-    # The next symbol there: a place after the prompt that nobody sees, and that is asked for.
+    # The next symbol in theirs: a target position after the prompt, which no query sees.
     ids = torch.tensor([[*words("the cat sat", add_special_tokens=False).input_ids, 0]])
     T = ids.shape[1]
     hides, asks = torch.zeros(1, T, T), torch.zeros(1, 1, T)
     hides[:, :, -1], asks[0, 0, -1] = 1, 1
-    hides[:, :-1, -2] = 1  # what is read step by step is not seen by the prompt before it
+    hides[:, :-1, -2] = 1  # symbols read one by one are not visible to the prompt before them
     with torch.no_grad():
         logits = model(ids, perm_mask=hides, target_mapping=asks).logits[0, 0, : len(words)]
     logits[[0, 1, 3, 4, 5, 6]] = -torch.inf
@@ -177,7 +177,7 @@ def test_xlnet_continues_prompts_where_it_is_asked_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "BertForPreTraining"])
-def test_bert_fills_masks_as_it_does_there(name: str, tmp_path: Path) -> None:
+def test_bert_fills_masks_as_theirs(name: str, tmp_path: Path) -> None:
     folder = bert(tmp_path / "bert", name)
     words, model = their(name, folder)
     lines = ["the [MASK] sat .", "[MASK] cats a [MASK]", "the cat", ""]
@@ -199,7 +199,7 @@ def test_bert_fills_masks_as_it_does_there(name: str, tmp_path: Path) -> None:
     assert shown.panels[0].rows[0] == "[CLS]"
 
 
-def test_whether_a_text_follows_is_said_as_there(tmp_path: Path) -> None:
+def test_the_next_sentence_head_agrees_with_theirs(tmp_path: Path) -> None:
     folder = bert(tmp_path / "bert", "BertForPreTraining")
     words, model = their("BertForPreTraining", folder)
     (found,) = answered(folder, ["the cat sat\ta cat ."], tmp_path)
@@ -209,7 +209,7 @@ def test_whether_a_text_follows_is_said_as_there(tmp_path: Path) -> None:
     assert found.found.follows == pytest.approx(expected, rel=1e-4)
 
 
-def test_bert_is_judged_by_hidden_words(tmp_path: Path) -> None:
+def test_bert_is_evaluated_by_hidden_words(tmp_path: Path) -> None:
     folder = bert(tmp_path / "bert", "BertForMaskedLM")
     (tmp_path / "text.txt").write_text("".join(f"{text}\n" for text in TEXTS * 20))
     scores = finish(evaluate(folder, [tmp_path / "text.txt"], device="cpu")).scores
@@ -221,7 +221,7 @@ def test_bert_is_judged_by_hidden_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["Bert", "XLNet"])
-def test_texts_are_labelled_as_there(family: str, tmp_path: Path) -> None:
+def test_texts_are_labelled_as_theirs(family: str, tmp_path: Path) -> None:
     name, folder = f"{family}ForSequenceClassification", tmp_path / "folder"
     labels = {"id2label": {0: "bad", 1: "good", 2: "so-so"}}
     labels["label2id"] = {name: i for i, name in labels["id2label"].items()}
@@ -232,9 +232,7 @@ def test_texts_are_labelled_as_there(family: str, tmp_path: Path) -> None:
     for text, answer in zip(texts, found, strict=False):
         coded = words(text, return_tensors="pt")
         types = None
-        if (
-            family == "XLNet"
-        ):  # of a third type is what gathers a text, at its end. Yang 2019's code
+        if family == "XLNet":  # the last symbol, which summarises, has a third type (Yang 2019)
             types = torch.zeros_like(coded.input_ids)
             types[:, -1] = 2
         with torch.no_grad():
@@ -256,7 +254,7 @@ def test_labels_without_names(tmp_path: Path) -> None:
     assert list(open_run(tmp_path / "bert", CPU).config.labels) == ["LABEL_0", "LABEL_1"]
 
 
-def test_what_cannot_be_asked_is_one_line(server: Server, tmp_path: Path) -> None:
+def test_unsupported_requests_are_refused_in_one_line(server: Server, tmp_path: Path) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("the cat\n")
     save(network("BertModel"), tmp_path / "body")
@@ -289,7 +287,7 @@ def test_what_cannot_be_asked_is_one_line(server: Server, tmp_path: Path) -> Non
     assert "shape" in server.run("predict", tmp_path / "gpt2", lines).refused()
 
 
-def test_a_gpt2_is_trained_further_with_its_own_vocabulary(server: Server, tmp_path: Path) -> None:
+def test_a_gpt2_is_fine_tuned_with_its_own_vocabulary(server: Server, tmp_path: Path) -> None:
     folder, run = gpt2(tmp_path / "gpt2", more=2), tmp_path / "run"
     sizes = {"layers": 2, "width": 16, "heads": 2, "feed": 64, "longest": 16, "dropout": 0.0}
     model = {"kind": "gpt2", "size": "nano", "attention_dropout": 0.0, **sizes}
@@ -298,10 +296,10 @@ def test_a_gpt2_is_trained_further_with_its_own_vocabulary(server: Server, tmp_p
     (tmp_path / "input.txt").write_text(text)
     done = server.run("train", recipe, "--from", folder, "--run", run)
     assert done.code == 0, done.err
-    assert "new:" not in done.out + done.err  # every weight was taken
+    assert "new:" not in done.out + done.err  # every weight was loaded
     assert json.loads((run / "config.json").read_text())["symbols"] == 270 + 1
     words, theirs = their("GPT2LMHeadModel", folder)
-    # At such a rate nothing is learnt: the loss that training tells is theirs, "!" counted.
+    # At such a rate nothing is learnt: the reported training loss is theirs, with "!" counted.
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     told = [row["train/loss"] for row in metrics if "train/loss" in row]
     ids = torch.tensor(words(text).input_ids)
@@ -313,7 +311,7 @@ def test_a_gpt2_is_trained_further_with_its_own_vocabulary(server: Server, tmp_p
     assert each.min() - 0.1 < told[-1] < each.max() + 0.1
     done = server.run("predict", run, tmp_path / "input.txt", "--longest", "3")
     assert done.code == 0, done.err
-    # A recipe of another size is refused, and the sizes are named.
+    # A recipe with another size is refused, and the sizes are named.
     other = small(tmp_path, {**model, "width": 32, "feed": 128}, steps=10)
     (tmp_path / "input.txt").write_text(text)
     said = server.run("train", other, "--from", folder, "--run", tmp_path / "other").err
@@ -326,7 +324,7 @@ SIZES = {"layers": 2, "width": 12, "heads": 3, "feed": 14}
 
 
 def further(folder: Path, family: str, **changes: Any) -> Path:
-    """A recipe that goes on with the pretraining of a folder, and learns nothing from it."""
+    """A recipe that continues the pretraining of a folder at a rate too low to change it."""
     objective = {"kind": "masked"} if family == "bert" else {"kind": "permutation"}
     model = {"kind": family, **SIZES, **({"longest": 16} if family == "bert" else {})}
     data = {"longest": 16}
@@ -344,15 +342,15 @@ def further(folder: Path, family: str, **changes: Any) -> Path:
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["bert", "xlnet"])
-def test_hidden_words_are_learnt_further_with_the_folders_own_vocabulary(
+def test_pretraining_continues_with_the_folders_own_vocabulary(
     family: str, server: Server, tmp_path: Path
 ) -> None:
-    """Equal start: before any step the loss is that of the folder's model on the same rows."""
+    """Before any step the loss is that of the folder's model on the same rows."""
     name = {"bert": "BertForPreTraining", "xlnet": "XLNetLMHeadModel"}[family]
     folder = (bert if family == "bert" else xlnet)(tmp_path / "folder", name)
     done = server.run("train", further(tmp_path, family), "--from", folder, "--run", tmp_path / "r")
     assert done.code == 0, done.err
-    assert "new:" not in done.out + done.err  # every weight was taken
+    assert "new:" not in done.out + done.err  # every weight was loaded
     words, theirs = their(name, folder)
     model, batch = batch_of(tmp_path / "r")
     opened = open_run(tmp_path / "r", CPU)
@@ -378,7 +376,7 @@ def test_hidden_words_are_learnt_further_with_the_folders_own_vocabulary(
         hides = {"perm_mask": (~seen).float(), "target_mapping": mapping.float()}
         said = theirs(**told, **hides, labels=labels)
     assert ours == pytest.approx(float(said.loss), rel=1e-5)
-    # The text is cut as there, and what the run leaves behind is the folder's model.
+    # The text is cut as in the folder, and the run keeps the folder's model.
     row = opened.worker._row("the cats sat .").ids
     assert there[row].tolist() == words("the cats sat .").input_ids
     lines = ["the [MASK] sat .", "[MASK] cat"]
@@ -391,7 +389,7 @@ def test_hidden_words_are_learnt_further_with_the_folders_own_vocabulary(
         torch.testing.assert_close(again.state_dict()[key], weight, rtol=0, atol=1e-6)
 
 
-def test_a_run_that_learnt_further_goes_on_and_is_begun_with(
+def test_a_continued_pretraining_resumes_and_can_be_started_from(
     server: Server, tmp_path: Path
 ) -> None:
     folder, run = bert(tmp_path / "folder", "BertForMaskedLM"), tmp_path / "run"
@@ -423,7 +421,9 @@ def heed_weights(run: Path) -> dict[str, torch.Tensor]:
     return tensors.read(run / "model.safetensors")
 
 
-def test_what_cannot_be_learnt_further_is_told_why(server: Server, tmp_path: Path) -> None:
+def test_folders_that_cannot_be_pretrained_further_are_refused_with_the_reason(
+    server: Server, tmp_path: Path
+) -> None:
     folder = bert(tmp_path / "folder", "BertForMaskedLM", vocab_size=len(BERT))
     (folder / "vocab.txt").write_text("".join(f"{w}\n" for w in BERT).replace("[MASK]", "mask"))
     recipe = further(tmp_path, "bert")
@@ -434,7 +434,7 @@ def test_what_cannot_be_learnt_further_is_told_why(server: Server, tmp_path: Pat
     assert "bare has no tokeniser with a mask" in said
 
 
-def test_a_folder_that_is_broken_is_refused_as_by_load(tmp_path: Path) -> None:
+def test_a_broken_folder_is_refused_as_by_load(tmp_path: Path) -> None:
     folder = bert(tmp_path / "bert", "BertForMaskedLM")
     (folder / "model.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(Refused) as by_load:

@@ -1,4 +1,4 @@
-"""Comparing: what cannot be is said at once, and one that fails does not take the others along."""
+"""Comparisons: invalid requests are refused at once, and one failure does not affect the others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def small_transformer() -> dict[str, Any]:
         (load("demo") | {"task": "clasify"}, ["dot"], "no task is called .*classify"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_done(
+def test_invalid_requests_are_refused_before_anything_runs(
     raw: dict[str, Any], names: list[str], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Refused, match=says):
@@ -66,7 +66,7 @@ def trained(folder: Path) -> Trained:
     return Trained(**{**told, "folder": folder}, scores=scores)
 
 
-def test_a_row_holds_what_its_columns_say(writer: Path) -> None:
+def test_a_row_has_the_values_of_its_columns(writer: Path) -> None:
     done = trained(writer)
     row = dict(
         zip(
@@ -88,12 +88,12 @@ def test_a_row_holds_what_its_columns_say(writer: Path) -> None:
         "parameters": done.parameters,
         "seconds": done.seconds,
     }
-    alone = replace(done, scores={"valid": test})  # one that keeps no test
+    alone = replace(done, scores={"valid": test})  # one without test data
     assert Cell("dot", alone).row(STORY)[1:4] == [test.bleu, None, test.aer]
     assert Cell("dot", error="no").row(STORY) == ["dot", *[None] * 9]
 
 
-def test_the_page_has_every_mechanism_and_why_one_failed(writer: Path) -> None:
+def test_the_page_has_every_mechanism_and_the_reason_of_a_failure(writer: Path) -> None:
     cells = [Cell("general", trained(writer), 1.0), Cell("hard", error="it <broke> down")]
     html = page(cells, STORY).html()
     assert "2 mechanisms compared" in html
@@ -103,20 +103,20 @@ def test_the_page_has_every_mechanism_and_why_one_failed(writer: Path) -> None:
     assert json.loads(last)["source"] in html
 
 
-def test_a_process_that_died_is_told_with_its_code() -> None:
+def test_a_process_that_died_is_reported_with_its_code() -> None:
     alive: Any = {"dot": SimpleNamespace(exitcode=-9), "additive": SimpleNamespace(exitcode=None)}
     queue: Any = Queue()
     assert list(_heard(queue, alive)) == [
         ("dot", Cell("dot", error="the process ended with code -9"))
     ]
-    queue.put(("dot", "something"))  # what it said before it died is heard first
+    queue.put(("dot", "something"))  # messages sent before it died come first
     assert list(_heard(queue, alive)) == [("dot", "something")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_who_trains_saves_and_leaves_with_who_asked(tmp_path: Path, number: int) -> None:
-    """Also where nobody can tell them: they would go on learning, and hold their folders."""
+def test_training_processes_save_and_end_with_their_parent(tmp_path: Path, number: int) -> None:
+    """Even if they cannot be told: they would go on training, and lock their folders."""
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(recipe(steps=10**6, save_every=10**6)))
     command = [sys.executable, "-c", "from heed.cli import main; main()", "compare", "mine.yaml"]
     options = ["--attention", "dot", "--run", "out", "--device", "cpu"]
@@ -127,7 +127,7 @@ def test_who_trains_saves_and_leaves_with_who_asked(tmp_path: Path, number: int)
     try:
         within(60, lambda: run.metrics.exists() and run.metrics.stat().st_size > 0)
         process.send_signal(number)
-        says = process.communicate(timeout=60)[1]  # it ends when nobody is left to write
+        says = process.communicate(timeout=60)[1]  # it ends when its pipe is closed
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Converting in both directions, against `transformers` loading what was written."""
+"""Conversion in both directions, with `transformers` loading what was written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def converted(source: Path, target: Path, **options: Any) -> Converted:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_there_and_back_everything_is_equal(name: str, tmp_path: Path) -> None:
+def test_a_round_trip_changes_nothing(name: str, tmp_path: Path) -> None:
     their = network(name)
     save(their, tmp_path / "theirs", shards=2)
     ours = converted(tmp_path / "theirs", tmp_path / "ours")
@@ -63,7 +63,7 @@ def test_there_and_back_everything_is_equal(name: str, tmp_path: Path) -> None:
     assert words.pad_token == "[PAD]"
 
 
-def test_what_heed_keeps_is_loaded_by_heed(tmp_path: Path) -> None:
+def test_a_converted_folder_is_loaded_by_heed(tmp_path: Path) -> None:
     their = network("BertForSequenceClassification", num_labels=3)
     their.config.id2label = {0: "bad", 1: "so-so", 2: "good"}
     save(their, tmp_path / "theirs")
@@ -87,7 +87,7 @@ def assert_equal(one: nn.Module, other: nn.Module) -> None:
     assert all(torch.equal(x, theirs[name]) for name, x in ours.items())
 
 
-def test_a_folder_of_heed_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_heed_with_other_shapes_is_refused(tmp_path: Path) -> None:
     save(network("GPT2Model"), tmp_path / "theirs", words=False)
     converted(tmp_path / "theirs", tmp_path / "ours")
     good = json.loads((tmp_path / "ours" / "config.json").read_text())
@@ -107,7 +107,7 @@ def test_a_folder_of_heed_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         reconfigure(tmp_path / "ours", **dict.fromkeys(change))
 
 
-def test_progress_is_told_and_what_is_left_out(tmp_path: Path) -> None:
+def test_progress_and_omitted_weights_are_reported(tmp_path: Path) -> None:
     save(network("BertForPreTraining"), tmp_path / "theirs")
     events = list(convert(str(tmp_path / "theirs"), tmp_path / "ours", head="masked"))
     notes = [event.text for event in events if isinstance(event, Note)]
@@ -133,7 +133,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     converted(tmp_path / "theirs", tmp_path / "deep" / "er")
 
 
-def test_what_breaks_off_leaves_nothing_behind(
+def test_a_conversion_that_fails_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(network("GPT2Model"), tmp_path / "theirs", words=False)
@@ -149,21 +149,21 @@ def test_what_breaks_off_leaves_nothing_behind(
 
 
 def written(folder: Path, config: Any, tokeniser: Any) -> nn.Module:
-    """A run that was trained, as far as converting is concerned."""
+    """A trained run, as far as converting is concerned."""
     run = RunFolder.create(folder)
     torch.manual_seed(1)
     model: nn.Module = config.build().eval()
     tokeniser.save(run.tokenizer)
     told = config.model_dump(mode="json")
     if told["model"]["kind"] == "classifier" and told["model"]["encoder"]["kind"] != "lstm":
-        for other in ("embedding_dropout", "word_dropout"):  # of other encoders
+        for other in ("embedding_dropout", "word_dropout"):  # settings of other encoders
             told["model"].pop(other, None)
     run.write_json(run.config, told)
     run.save_model(model.state_dict())
     return model
 
 
-def test_a_run_that_writes_goes_to_hugging_face(tmp_path: Path) -> None:
+def test_a_language_model_run_converts_to_hugging_face(tmp_path: Path) -> None:
     tokeniser = Verbatim.train("byte-bpe", ["the cat sat on the mat 爱"], size=270)
     model = GPT2Settings(size="nano", layers=2, width=16, heads=2, longest=12, multiple=8)
     config = LanguageConfig(
@@ -190,7 +190,7 @@ def test_a_run_that_writes_goes_to_hugging_face(tmp_path: Path) -> None:
     assert_equal(heed.load(tmp_path / "theirs").model, mine)
 
 
-def test_an_xlnet_that_writes_goes_to_hugging_face(tmp_path: Path) -> None:
+def test_an_xlnet_language_model_run_converts_to_hugging_face(tmp_path: Path) -> None:
     tokeniser = Verbatim.train("character", ["the cat sat on the mat"], size=50)
     config = LanguageConfig(
         heed="0.1.0",
@@ -206,7 +206,7 @@ def test_an_xlnet_that_writes_goes_to_hugging_face(tmp_path: Path) -> None:
     assert their.config.attn_type == "uni"
     ids = torch.tensor(tokeniser.encode(["the cat sat"]))
     T = ids.shape[1]
-    # Each next symbol there: a query one place further, which sees what stands before it.
+    # Each next symbol in theirs: a query one position further, which sees what comes before it.
     longer, hides = torch.cat([ids, ids[:, :1]], 1), torch.triu(torch.ones(1, T + 1, T + 1))
     with torch.no_grad():
         expected = mine(ids).logits
@@ -214,7 +214,7 @@ def test_an_xlnet_that_writes_goes_to_hugging_face(tmp_path: Path) -> None:
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
 
 
-def test_a_run_that_labels_by_bert_goes_to_hugging_face(tmp_path: Path) -> None:
+def test_a_bert_classifier_run_converts_to_hugging_face(tmp_path: Path) -> None:
     tokeniser = Tokeniser.train("wordpiece", ["the cat sat", "a dog ran"], size=60)
     facts: dict[str, Any] = {"layers": 1, "width": 12, "heads": 3, "feed": 14, "longest": 16}
     encoder = BertSettings(size="tiny", symbols=tokeniser.size, **facts)
@@ -256,7 +256,7 @@ def assert_cut_alike(place: Path, folders: Sequence[str], longest: int) -> None:
     assert words(text, truncation=True).input_ids == first
 
 
-def test_a_run_that_labels_by_xlnet_goes_to_hugging_face(tmp_path: Path) -> None:
+def test_an_xlnet_classifier_run_converts_to_hugging_face(tmp_path: Path) -> None:
     tokeniser = Tokeniser.train("wordpiece", ["the cat sat", "a dog ran"], size=60)
     facts: dict[str, Any] = {"layers": 2, "width": 12, "heads": 3, "feed": 14, "initial": 0.3}
     config = ClassifyConfig(
@@ -274,7 +274,7 @@ def test_a_run_that_labels_by_xlnet_goes_to_hugging_face(tmp_path: Path) -> None
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     texts = ["the cat sat", "a dog", "ran ran the cat a"]
     coded = words(texts, padding=True, return_tensors="pt")
-    assert coded.input_ids[:, -1].tolist() == [BOS] * 3  # what is padding stands in front
+    assert coded.input_ids[:, -1].tolist() == [BOS] * 3  # padding comes first
     with torch.no_grad():
         expected = their(**coded).logits.softmax(-1)
     told: dict[str, Any] = {}
@@ -354,7 +354,7 @@ def test_names_of_labels_from_a_stranger_are_checked(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_pretrained_run_goes_to_hugging_face(
+def test_a_pretraining_run_converts_to_hugging_face(
     model: dict[str, Any], objective: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
     tokeniser = with_mask(Tokeniser.train("bpe", ["the cat sat", "a dog ran 爱"], size=60))
@@ -373,7 +373,7 @@ def test_a_pretrained_run_goes_to_hugging_face(
     assert_equal(heed.load(tmp_path / "theirs").model, mine)
     words = transformers.AutoTokenizer.from_pretrained(tmp_path / "theirs")
     assert words.mask_token_id == tokeniser.size - 1
-    # A text stands before the model as it did while it was trained.
+    # The text is framed as in training.
     ids = tokeniser.encode(["the cat 爱"])[0]
     found = words("the cat 爱")
     if name == "XLNetLMHeadModel":
@@ -387,7 +387,7 @@ def test_a_pretrained_run_goes_to_hugging_face(
     assert (words.cls_token_id, words.sep_token_id) == (BOS, EOS)
 
 
-def test_a_run_without_a_place_there_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_a_counterpart_is_refused(tmp_path: Path) -> None:
     tokeniser = Tokeniser.train("word", ["the cat sat", "a dog ran"], size=60)
     facts: dict[str, Any] = {"symbols": tokeniser.size, "labels": ["a", "b"], "longest": 16}
     config = ClassifyConfig(heed="0.1.0", task="classify", model={}, **facts)

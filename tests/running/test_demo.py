@@ -1,4 +1,4 @@
-"""The demo, with a training that is cut short."""
+"""The demo, with a shortened training."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,13 +39,13 @@ def result(told: tuple[Demo, list[Event]]) -> Demo:
     return told[0]
 
 
-def test_both_models_learn_under_a_name_of_their_own(told: tuple[Demo, list[Event]]) -> None:
+def test_both_models_are_trained_under_names_of_their_own(told: tuple[Demo, list[Event]]) -> None:
     stages = [e.stage for e in told[1] if isinstance(e, Progress) and e.total == 2]
     assert stages == ["additive attention"] * 2 + ["one fixed vector"] * 2
     assert all(isinstance(event, Progress) for event in told[1])
 
 
-def test_they_differ_in_the_attention_alone(result: Demo) -> None:
+def test_they_differ_only_in_the_attention(result: Demo) -> None:
     mine, other = (
         (each.folder / "recipe.yaml").read_text().splitlines() for each in result.trained.values()
     )
@@ -55,7 +55,7 @@ def test_they_differ_in_the_attention_alone(result: Demo) -> None:
     assert examples[0].read_bytes() == examples[1].read_bytes()
 
 
-def test_sentences_come_with_what_is_right(result: Demo) -> None:
+def test_sentences_come_with_their_references(result: Demo) -> None:
     own, kept = result.shown[: len(SENTENCES)], result.shown[len(SENTENCES) :]
     assert {each.translation.source: each.reference for each in own} == SENTENCES
     assert len(kept) == 5
@@ -78,14 +78,14 @@ def test_the_longer_sentences_are_new_to_the_model() -> None:
     assert set(" ".join(SENTENCES.values()).split()) <= english
 
 
-def test_trained_and_longer_sentences_fall_into_different_bins() -> None:
+def test_trained_and_longer_sentences_are_in_different_bins() -> None:
     settings = resolve(load("demo")).data.grammar
     assert settings is not None
     assert settings.longest in EDGES
     assert settings.beyond in EDGES
 
 
-def test_a_row_for_each_model(result: Demo) -> None:
+def test_the_table_has_a_row_for_each_model(result: Demo) -> None:
     table = [dict(zip((c.name for c in COLUMNS), row, strict=True)) for row in rows(result)]
     assert [row["attention"] for row in table] == ["additive", "none"]
     assert table[0]["AER"] == result.trained["additive"].scores["test"].aer
@@ -94,7 +94,7 @@ def test_a_row_for_each_model(result: Demo) -> None:
     assert "6 new sentences of 3 to 8 words; longer: of 9 to 12 words" in legend(result)
 
 
-def test_the_page_stands_alone_and_holds_everything(result: Demo) -> None:
+def test_the_page_is_self_contained_and_complete(result: Demo) -> None:
     html = result.page.read_text("utf-8")
     assert "我 爱 中国" in html
     assert html.count('<figure class="map"') == sum(each.panel is not None for each in result.shown)
@@ -104,7 +104,7 @@ def test_the_page_stands_alone_and_holds_everything(result: Demo) -> None:
     assert "src=" not in html.replace("src=x", "")
 
 
-def test_the_curve_goes_on_beyond_what_was_trained(result: Demo) -> None:
+def test_the_curve_extends_beyond_trained_lengths(result: Demo) -> None:
     assert [name for _, name in result.chart.ticks] == ["1-5", "6-10", "11-15"]
     assert [line.name for line in result.chart.lines] == ["additive attention", "one fixed vector"]
 
@@ -129,7 +129,7 @@ def test_without_longer_sentences_there_is_a_dash(result: Demo) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_written(
+def test_invalid_requests_are_refused_before_anything_is_written(
     attention: str, overrides: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Refused, match=says):

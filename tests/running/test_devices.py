@@ -1,4 +1,4 @@
-"""Devices by name, and who speaks among many processes."""
+"""Devices by name, and which of several processes prints."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from heed.errors import Refused
 from heed.running.devices import chosen, crowded, speaks, version
 
 
-def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, kind in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert chosen("auto").type == kind
@@ -19,12 +19,12 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
     [
         (3.5, 2, "cpu", True),
         (1.2, 2, "cpu", True),
-        (0.3, 2, "cpu", False),  # quiet
-        (3.5, 1, "cpu", False),  # one thread waits for nobody
+        (0.3, 2, "cpu", False),  # idle
+        (3.5, 1, "cpu", False),  # one thread waits for no other
         (3.5, 2, "cuda", False),
     ],
 )
-def test_a_busy_machine_is_told(
+def test_a_busy_machine_is_reported(
     monkeypatch: pytest.MonkeyPatch, load: float, threads: int, device: str, told: bool
 ) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
@@ -47,7 +47,7 @@ def test_a_busy_machine_is_told(
         ("cuda:1", "there is no CUDA device here"),
     ],
 )
-def test_what_is_not_there_is_refused(
+def test_an_unavailable_device_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, says: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -55,7 +55,7 @@ def test_what_is_not_there_is_refused(
         chosen(name)
 
 
-def test_a_gpu_beyond_those_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_number_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert chosen("cuda:1") == torch.device("cuda:1")
@@ -64,7 +64,7 @@ def test_a_gpu_beyond_those_there_are_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("rank", "speaking"), [(None, True), ("0", True), ("1", False)])
-def test_the_first_process_speaks(
+def test_only_the_first_process_prints(
     monkeypatch: pytest.MonkeyPatch, rank: str | None, speaking: bool
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)

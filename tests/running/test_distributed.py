@@ -1,4 +1,4 @@
-"""Two processes as torchrun starts them learn what one learns, and go on like one."""
+"""Two processes started by torchrun learn the same as one, and resume like one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.running.small import Job, Server, small, write_recipe
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Without dropout, which each process draws for itself."""
+    """Without dropout, which each process draws independently."""
     raw = small()
     raw["model"]["dropout"] = 0.0
     return write_recipe(tmp_path_factory.mktemp("recipe"), raw)
@@ -46,7 +46,7 @@ def together(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The real torchrun."""
     run = tmp_path_factory.mktemp("together") / "run"
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
-    # Without the "--" torchrun would take --run for the beginning of an option of its own.
+    # Without the "--" torchrun would take --run for an abbreviation of its own option.
     command = ["--", sys.executable, "-c", "from heed.cli import main; main()"]
     done = subprocess.run(
         [sys.executable, *launch, *command, "train", recipe, "--run", run],
@@ -66,7 +66,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_two_processes_learn_what_one_learns(alone: Path, together: Path) -> None:
+def test_two_processes_learn_the_same_as_one(alone: Path, together: Path) -> None:
     for name, weight in weights(alone).items():
         torch.testing.assert_close(weights(together)[name], weight, rtol=1e-4, atol=1e-5)
     one, two = (
@@ -77,7 +77,7 @@ def test_two_processes_learn_what_one_learns(alone: Path, together: Path) -> Non
 
 
 def pair(server: Server, *words: str | Path) -> list[Job]:
-    """The two processes, told what torchrun tells them."""
+    """Two processes with the environment of torchrun."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -93,13 +93,13 @@ def told(run: Path) -> int:
 
 
 @pytest.mark.slow
-def test_stopped_and_killed_they_end_the_same(
+def test_stopped_and_killed_processes_end_with_the_same_weights(
     server: Server, recipe: Path, together: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     jobs = pair(server, "train", recipe, "--run", run)
     assert jobs[0].wait_for(lambda: told(run) >= 3)
-    jobs[1].kill(signal.SIGTERM)  # whichever hears it, both stop
+    jobs[1].kill(signal.SIGTERM)  # whichever gets the signal, both stop
     done = [job.wait() for job in jobs]
     assert [each.code for each in done] == [143, 143]
     assert "stopped and saved at step" in done[0].err
@@ -118,7 +118,7 @@ def test_stopped_and_killed_they_end_the_same(
 
 
 @pytest.mark.slow
-def test_one_process_cannot_go_on_for_two(server: Server, together: Path) -> None:
+def test_one_process_cannot_resume_for_two(server: Server, together: Path) -> None:
     assert "torchrun --nproc-per-node 2" in server.run("train", together, "--resume").err
 
 
@@ -147,8 +147,8 @@ def language_model(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("made", [classify, pretrain, language_model])
-def test_the_parts_of_a_batch_are_the_whole(made: Any, tmp_path: Path) -> None:
-    """What two processes add up, batch by batch: as many symbols, the same loss and gradients."""
+def test_the_parts_of_a_batch_add_up(made: Any, tmp_path: Path) -> None:
+    """Over two processes: the number of symbols, the loss and the gradients of each batch."""
     recipe = resolve(made(tmp_path))
     told = story(recipe.task)
     prepared = finish(told.prepare(recipe, RunFolder.create(tmp_path / "run")))

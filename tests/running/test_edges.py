@@ -1,4 +1,4 @@
-"""Where runs used to go wrong: other data, epochs of different length, tables of places."""
+"""Former faults of runs: other data, epochs of different lengths, position tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory)
 
 
-def test_weights_of_another_run_bring_their_tokens(run: Path, tmp_path: Path) -> None:
+def test_starting_from_a_run_takes_its_tokens(run: Path, tmp_path: Path) -> None:
     raw = changed({"seed": 7}, steps=1, rate=1e-9, validate_every=1)
     finish(train(resolve(raw), tmp_path / "next", start=run, device="cpu"))
     before, after = (open_run(path, CPU) for path in (run, tmp_path / "next"))
@@ -45,7 +45,7 @@ def test_weights_of_another_run_bring_their_tokens(run: Path, tmp_path: Path) ->
     assert texts[0] == texts[1]
 
 
-def test_the_last_step_is_validated_and_saved_however_long_the_epochs(
+def test_the_last_step_is_validated_and_saved_for_any_length_of_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "POOL", 40)  # so that epochs differ in their number of batches
@@ -56,7 +56,7 @@ def test_the_last_step_is_validated_and_saved_however_long_the_epochs(
     assert steps[-1] == trained.steps
 
 
-def test_validating_does_not_count_as_training(
+def test_validating_does_not_count_as_training_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import time
@@ -88,7 +88,7 @@ def test_samples_differ_from_batch_to_batch(run: Path) -> None:
 
 
 @pytest.mark.parametrize("model", [{"position": "learned"}, {"decoder_attention": "location"}])
-def test_what_outgrows_a_table_of_places_is_cut(model: dict[str, Any], tmp_path: Path) -> None:
+def test_texts_beyond_a_position_table_are_cut(model: dict[str, Any], tmp_path: Path) -> None:
     raw = changed(steps=2, validate_every=1, log_every=1)
     raw["data"]["longest"] = 9
     tiny = {"encoder_layers": 1, "decoder_layers": 1, "width": 16, "feed": 16, "heads": 2}
@@ -100,7 +100,9 @@ def test_what_outgrows_a_table_of_places_is_cut(model: dict[str, Any], tmp_path:
     assert math.isfinite(trained.perplexity)
 
 
-def test_links_outside_their_pair_are_left_out_and_told(run: Path, tmp_path: Path, capsys) -> None:
+def test_links_outside_their_pair_are_dropped_and_reported(
+    run: Path, tmp_path: Path, capsys
+) -> None:
     from heed.data.pairs import Report
     from heed.running.stories.translate import files_from
     from heed.tasks.translate import from_files
@@ -119,6 +121,6 @@ def test_a_longer_test_must_be_longer() -> None:
         resolve(changed({"beyond": 4}))
 
 
-def test_the_scores_of_a_run_say_how_they_were_cut(run: Path) -> None:
+def test_the_scores_of_a_run_tell_how_texts_were_cut(run: Path) -> None:
     scores = json.loads((run / "scores.json").read_text())["scores"]["test"]
     assert "tok:13a" in scores["bleu_signature"]

@@ -1,4 +1,4 @@
-"""Evaluating: what the run keeps, or files; the scores are those of what was written."""
+"""Evaluation on the run's own data, or on files: scores are those of the written translations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory)
 
 
-def test_the_scores_of_a_run_are_found_again(writer: Path) -> None:
+def test_the_scores_of_training_are_reproduced(writer: Path) -> None:
     found = finish(evaluate(writer, device="cpu")).scores
     told = json.loads((writer / "scores.json").read_text())["scores"]["test"]
     assert found.bleu > 0
@@ -29,7 +29,7 @@ def test_the_scores_of_a_run_are_found_again(writer: Path) -> None:
     assert found.aer == pytest.approx(told["aer"])
 
 
-def test_figures_are_those_of_what_was_written(writer: Path) -> None:
+def test_scores_are_those_of_the_written_translations(writer: Path) -> None:
     found = finish(evaluate(writer, "valid", device="cpu"))
     texts = [each.text for each in found.written]
     targets = [pair.target for pair in found.pairs]
@@ -59,7 +59,7 @@ def test_other_files_are_counted_and_scored(writer: Path, tmp_path: Path) -> Non
     assert (found.scores.pairs, found.scores.aer) == (2, None)
 
 
-def test_what_is_not_kept_or_cannot_be_chosen_is_refused(writer: Path) -> None:
+def test_missing_parts_and_wrong_choices_are_refused(writer: Path) -> None:
     with pytest.raises(Refused, match="keeps no train pairs; give a file"):
         finish(evaluate(writer, "train", device="cpu"))
     with pytest.raises(Refused, match=r"^decoding: width: input should be greater"):

@@ -1,4 +1,4 @@
-"""Long work: events on the way, the result at the end."""
+"""Long work: events while it runs, the result at its end."""
 
 from pathlib import Path
 
@@ -14,13 +14,13 @@ def counting(to: int, told: list[int]) -> Work[int]:
     return to * 10
 
 
-def test_finishing_does_all_of_the_work_and_gives_its_result() -> None:
+def test_finish_does_all_of_the_work_and_returns_its_result() -> None:
     told: list[int] = []
     assert finish(counting(3, told)) == 30
     assert told == [0, 1, 2]
 
 
-def test_work_within_work_is_told_in_order() -> None:
+def test_nested_work_is_reported_in_order() -> None:
     def outer() -> Work[str]:
         yield Note("before")
         found = yield from counting(2, [])
@@ -35,12 +35,12 @@ def test_work_within_work_is_told_in_order() -> None:
     ]
 
 
-def test_whoever_stopped_is_told_what_to_paste() -> None:
+def test_a_user_who_stopped_gets_a_command_to_paste() -> None:
     said = str(Stopped(Path("my runs/a"), 7, 130))
     assert said == "stopped and saved at step 7; go on: heed train 'my runs/a' --resume"
 
 
-def test_what_goes_wrong_is_passed_on() -> None:
+def test_exceptions_are_passed_on() -> None:
     def failing() -> Work[None]:
         yield Note("so far")
         raise ZeroDivisionError

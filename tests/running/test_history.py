@@ -1,4 +1,4 @@
-"""The history of a run, from its journal and its samples, whoever wrote them."""
+"""The history of a run, from its journal and its samples, which may be anybody's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.running import labelling, writing
 
 @pytest.fixture
 def run(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Path:
-    """A copy, to be changed."""
+    """A copy that may be changed."""
     shutil.copytree(writing.written(tmp_path_factory), tmp_path / "run")
     return tmp_path / "run"
 
@@ -43,19 +43,19 @@ def test_a_run_has_lines_and_maps(run: Path) -> None:
     assert panel.weight.sum(1) == pytest.approx(1, abs=0.01)
 
 
-def test_a_classifier_has_the_words_that_it_weighed(
+def test_a_classifier_has_the_words_it_weighed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     (moment,) = history(labelling.labelled(tmp_path_factory)).moments
     assert len(moment.panels) == 5
     first = moment.panels[0]
     assert first.columns[:4] == ("the", "film", "is", "good")
-    assert first.rows == ("liked",)  # what was said of it
+    assert first.rows == ("liked",)  # its label
     assert first.title == "the film is good ."
     assert first.weight.sum() == pytest.approx(1, abs=0.01)
 
 
-def test_what_validations_scored_is_beside_their_loss(run: Path) -> None:
+def test_validation_scores_are_listed_beside_the_loss(run: Path) -> None:
     tell(
         run,
         {"step": 1, "valid/loss": 2.0, "valid/accuracy": 50.0, "valid/macro_f1": 40.0},
@@ -71,7 +71,7 @@ def test_what_validations_scored_is_beside_their_loss(run: Path) -> None:
     assert [chart.title for chart in history(run).charts] == ["validation next sentence"]
 
 
-def test_every_shape_of_the_journal(run: Path) -> None:
+def test_every_form_of_the_journal_is_read(run: Path) -> None:
     tell(
         run,
         {"step": 1, "train/loss": 9.0, "valid/attention/0.self": 2.0},
@@ -113,7 +113,7 @@ def test_many_attentions_take_several_charts(run: Path) -> None:
     ]
 
 
-def test_samples_of_anybody_do_no_harm(run: Path, tmp_path: Path) -> None:
+def test_hostile_samples_do_no_harm(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(run / "samples")
     (run / "samples").mkdir()
     drawn = svg(Panel.of("p", [[1.0]], ["<script>"], ["b"]))
@@ -130,7 +130,7 @@ def test_samples_of_anybody_do_no_harm(run: Path, tmp_path: Path) -> None:
     assert "onload" not in html
 
 
-def test_of_many_moments_the_first_and_last_stay(
+def test_of_many_moments_the_first_and_last_are_kept(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "MOST", 3)
@@ -149,7 +149,7 @@ def test_a_run_that_never_validated_is_refused(run: Path) -> None:
 
 
 def test_a_pretrained_folder_has_no_history(tmp_path: Path) -> None:
-    """There is nothing to wait for, as there is in a run that has only begun."""
+    """It will never have one, while a run that has just begun will."""
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(Refused, match=r"is a pretrained model, not a run of heed: .* no training"):
         history(tmp_path)

@@ -1,4 +1,4 @@
-r"""The task language-model through the command line: train, go on, evaluate, predict, show."""
+"""The task language-model on the command line: train, resume, evaluate, predict, show."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def test_a_run_learns_and_keeps_what_it_was_judged_by(runs: dict[str, Path], nam
 
 
 @pytest.mark.parametrize("model", [GPT, LSTM], ids=["gpt", "lstm"])
-def test_it_goes_on_exactly(
+def test_it_resumes_exactly(
     server: Server, runs: dict[str, Path], model: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Its last checkpoints lost, a run comes to the same weights again."""
+    """Without its last checkpoints, a run arrives at the same weights again."""
     name = "gpt" if model is GPT else "lstm"
     shutil.copytree(runs[name], tmp_path / "run")
     for step in (15, 20):
@@ -147,7 +147,7 @@ def test_predict_answers_every_line(
     assert "temperature" in refused.refused()
 
 
-def test_a_page_tells_a_prompt_from_what_was_written(
+def test_a_page_distinguishes_prompt_and_continuation(
     server: Server, runs: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "in.txt").write_text("a dog came!\\nand\n\n")
@@ -161,7 +161,7 @@ def test_a_page_tells_a_prompt_from_what_was_written(
     assert facts[0] == ("Prompt", plain, "a dog came!↵and")
     assert facts[1] == ("Written", answer, first)
     assert facts[2][:2] == facts[4][:2] == (likeliest, plain)
-    assert facts[3] == ("Written", answer, blank)  # to nothing at all
+    assert facts[3] == ("Written", answer, blank)  # a continuation of an empty prompt
     server.run("show", runs["gpt"], "the\\ncat", "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "<dt>Text</dt><dd dir=auto>the↵cat</dd>" in page
@@ -174,7 +174,7 @@ def test_a_validation_says_what_its_sample_is() -> None:
 
 
 def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
-    """As they are called from Python."""
+    """Called from Python."""
     (tmp_path / "in.txt").write_text("the cat\n\n")
     file, how = str(tmp_path / "in.txt"), {"device": "cpu", "longest": 5, "temperature": 2.0}
     found = list(predict(runs["gpt"], file, samples=3, **how))
@@ -186,7 +186,7 @@ def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
         list(predict(runs["gpt"], file, best=2, method="sample", device="cpu"))
     with pytest.raises(Refused, match="give one"):
         list(predict(runs["gpt"], file, best=2, samples=2, device="cpu"))
-    for asked in ({"best": 2}, {"samples": 2}):  # neither sends to the other
+    for asked in ({"best": 2}, {"samples": 2}):  # neither error suggests the other
         with pytest.raises(Refused, match="greedy search has one answer") as refused:
             list(predict(runs["gpt"], file, method="greedy", device="cpu", **asked))
         assert "--samples" not in str(refused.value)
@@ -199,8 +199,8 @@ def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
         finish(evaluate(runs["gpt"], "valid", device="cpu", width=3))
 
 
-def test_a_text_of_one_symbol_is_judged_with_the_others(runs: dict[str, Path]) -> None:
-    """There is nothing to predict in it: it has no loss, and its answer is a blank line."""
+def test_a_text_of_one_symbol_is_scored_with_the_others(runs: dict[str, Path]) -> None:
+    """It has no symbol to predict, hence no loss, and its answer is a blank line."""
     writer = open_run(runs["lstm"], torch.device("cpu")).worker
     found = finish(evaluated(writer, ["t", "the cat sat"]))
     assert found.scores.symbols == 10
@@ -268,7 +268,7 @@ def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
         ({**GPT, "attention": "local-p"}, {}, "does not know"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_bad_input_is_refused_in_one_line(
     server: Server, tmp_path: Path, model: dict[str, Any], data: dict[str, Any], message: str
 ) -> None:
     recipe = small(tmp_path, model, data=data)
@@ -281,7 +281,7 @@ def test_bad_input_is_one_line(
 
 
 def test_documents_and_bytes(server: Server, tmp_path: Path) -> None:
-    """Several files, pieces of bytes, a test of its own: bits per byte, not per symbol."""
+    """Several files, byte-level pieces, separate test data: bits per byte, not per symbol."""
     for name in ("a", "c"):
         (tmp_path / f"{name}.txt").write_text(TEXT.replace("cat", "猫"))
     documents = [TEXT, "", "a 猫\n"]
@@ -296,14 +296,14 @@ def test_documents_and_bytes(server: Server, tmp_path: Path) -> None:
     assert scores["symbols"] < scores["characters"]
     assert scores["bits_per_byte"] < scores["bits_per_character"]
     stream = Corpus.open(tmp_path / "run/cache", "train").tokens["text"]
-    assert (stream == 3).sum() == 2  # ends, between the three that are not blank
+    assert (stream == 3).sum() == 2  # ends between the three documents that are not blank
     assert "b.jsonl: 3 documents read = 2 kept + 1 dropped (1 blank)" in done.err + done.out
     found = Verbatim.load(tmp_path / "run/tokenizer.json")
     parts = np.split(stream, np.flatnonzero(stream == 3) + 1)
     assert [found.decode(part) for part in parts] == [TEXT.replace("cat", "猫"), TEXT, "a 猫\n"]
 
 
-def test_a_symbol_0_is_learnt_and_a_filler_is_not() -> None:
+def test_symbol_0_is_learnt_and_padding_is_not() -> None:
     stream = np.array([0, 3, 0, 0, 2, 0, 1, 0, 0], np.int64)
     objective = NextSymbol(Training(steps=1, batch_tokens=8))
     (batch,) = Packed(stream, length=4, rows=3, seed=1, shuffle=False, fixed=True).epoch(0)
@@ -319,7 +319,7 @@ def test_a_symbol_0_is_learnt_and_a_filler_is_not() -> None:
 
 
 def test_xlnet_reads_from_left_to_right(server: Server, tmp_path: Path) -> None:
-    """With memories that go from batch to batch; its last checkpoints lost, they come again."""
+    """With memories passed on; without its last checkpoints, a run arrives at the same again."""
     model = {"kind": "xlnet", "layers": 2, "width": 16, "heads": 2, "feed": 32, "dropout": 0.0}
     recipe = small(tmp_path, model, data={"memory": 24})
     done = server.run("train", recipe, "--run", tmp_path / "run")
@@ -336,7 +336,7 @@ def test_xlnet_reads_from_left_to_right(server: Server, tmp_path: Path) -> None:
     assert losses[-1] < losses[0]
     run = open_run(tmp_path / "run", torch.device("cpu"))
     assert run.config.build().streams.causal
-    # A text that is read at once is as likely as when it is written step by step.
+    # A text read in one pass is as likely as when it is written step by step.
     choice = Decoding(method="greedy", longest=8)
     ((found,),) = run.worker.write(["the cat"], choice)
     assert not found.ended
@@ -348,8 +348,8 @@ def test_xlnet_reads_from_left_to_right(server: Server, tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_rows_that_go_on_with_memories_are_one_row() -> None:
-    """What is remembered is what would have been read: Dai 2019 §3.2, in a forward pass."""
+def test_consecutive_rows_with_memories_equal_one_long_row() -> None:
+    """Memories replace the symbols that would have been read: Dai 2019 §3.2, in a forward pass."""
     torch.manual_seed(0)
     sizes = {"layers": 2, "width": 16, "heads": 2, "feed": 32, "initial": 0.3, "memory": 16}
     settings = XLNetSettings(**sizes, dropout=0.0, attention_dropout=0.0)
@@ -361,18 +361,18 @@ def test_rows_that_go_on_with_memories_are_one_row() -> None:
     expected = NextSymbol(Training(steps=1))(model, next(whole.epoch(0))).total
     memories = Remembering(lanes=3, layers=2, places=16, width=16).double()
     objective = NextSymbol(Training(steps=1), memories)
-    for _ in range(2):  # what the epoch before left is not remembered
+    for _ in range(2):  # memories of the last epoch are dropped
         total = sum(objective(model, batch).total for batch in short.epoch(0))
         torch.testing.assert_close(total, expected)
 
 
-def test_memories_are_of_xlnet_alone(tmp_path: Path) -> None:
+def test_only_xlnet_has_memories(tmp_path: Path) -> None:
     raw = yaml.safe_load(small(tmp_path, GPT, data={"memory": 8}).read_text())
     with pytest.raises(Refused, match=r"data\.memory is of XLNet; the model is gpt2"):
         resolve(raw)
 
 
-def test_lines_escape_and_come_back() -> None:
+def test_escaped_lines_are_restored() -> None:
     for text in ("a\nb", "\\n", "\\\n\\\\n", "plain", "a\\tb", "a\tb\\\t\r"):
         assert not set("\n\r\t") & set(escaped(text))
         assert unescaped(escaped(text)) == text
@@ -382,6 +382,6 @@ def test_lines_escape_and_come_back() -> None:
 
 
 @pytest.mark.parametrize("name", ["shakespeare-gpt", "shakespeare-lstm"])
-def test_the_ready_recipes_are_sound(name: str) -> None:
+def test_the_ready_recipes_are_valid(name: str) -> None:
     recipe = resolve(load(name))
     assert recipe.data.context * 16 <= recipe.training.batch_tokens

@@ -1,4 +1,4 @@
-"""What there is to train, told from what there is."""
+"""Lists of what can be trained, derived from the code."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ from heed.running.recipe import load
 from heed.running.stories import STORIES, story
 
 
-def test_every_recipe_is_told_in_its_own_words() -> None:
+def test_every_recipe_is_listed_with_its_description() -> None:
     found = {each["name"]: each for each in listing.recipes()}
     files = Path(heed.__file__).parent / "recipes"
     assert set(found) == {path.stem for path in files.glob("*.yaml")}
@@ -30,7 +30,7 @@ def test_every_recipe_is_told_in_its_own_words() -> None:
         }
 
 
-def test_every_model_is_told_with_its_sizes_and_keys() -> None:
+def test_every_model_is_listed_with_its_sizes_and_keys() -> None:
     found = {each["name"]: each for each in listing.models()}
     assert set(found) == set(MODELS)
     recurrent = found["recurrent"]
@@ -64,7 +64,7 @@ def test_the_models_that_are_told_are_those_that_recipes_take() -> None:
     assert taken == {known.settings for known in MODELS.values()}
 
 
-def test_nothing_is_told_and_nothing_breaks_without_docstrings() -> None:
+def test_listing_works_without_docstrings() -> None:
     """`python -OO` leaves them out."""
     code = "from heed.running import listing; print(listing.tasks(), listing.models())"
     done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True)
@@ -72,15 +72,15 @@ def test_nothing_is_told_and_nothing_breaks_without_docstrings() -> None:
     assert "'classify'" in done.stdout
 
 
-def test_every_task_is_told() -> None:
+def test_every_task_is_listed() -> None:
     found = listing.tasks()
     assert [each["name"] for each in found] == list(STORIES)
     assert found[0]["about"].startswith("from pairs of sentences to ")
     assert all(each["about"] and not each["about"].endswith(".") for each in found)
 
 
-def test_a_task_loads_no_other() -> None:
-    """Nor does what comes before it is known which: a command would wait for all of them."""
+def test_a_task_imports_no_other() -> None:
+    """Nor does what comes before the task is known, or every command would wait for all."""
     workers = ("labeller", "pretrainer", "translator", "writer")
     code = (
         "import sys, heed.running.train\n"

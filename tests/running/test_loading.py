@@ -1,4 +1,4 @@
-"""`heed.load`: pretrained folders, and names at the hub, to models that are ready."""
+"""`heed.load`: pretrained folders, and names at the hub, become models ready for use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.running.folders import (
 )
 
 
-def test_a_bert_folder_says_what_it_says_there(tmp_path: Path) -> None:
+def test_a_bert_folder_gives_the_numbers_of_transformers(tmp_path: Path) -> None:
     their = network("BertForSequenceClassification", num_labels=3)
     their.config.id2label = {0: "bad", 1: "so-so", 2: "good"}
     loaded = heed.load(save(their, tmp_path))
@@ -50,7 +50,7 @@ def test_a_bert_folder_says_what_it_says_there(tmp_path: Path) -> None:
         assert_close(loaded.model(symbols, lengths).logits, expected)
 
 
-def test_a_gpt2_folder_in_shards_says_what_it_says_there(tmp_path: Path) -> None:
+def test_a_gpt2_folder_in_shards_gives_the_numbers_of_transformers(tmp_path: Path) -> None:
     their = network("GPT2LMHeadModel")
     folder = save(their, tmp_path, shards=3, words=False)
     assert len(list(folder.glob("model-*.safetensors"))) >= 3
@@ -95,7 +95,7 @@ def test_the_body_alone_and_half_precision(tmp_path: Path) -> None:
 
 
 def untied(name: str, folder: Path, shards: int = 1) -> Any:
-    """One whose output is no copy of its table, though its config says so."""
+    """A model whose output is not tied to its table, although its config says so."""
     their = network(name, tie_word_embeddings=False)
     save(their, folder, shards=shards, words=False)
     reconfigure(folder, tie_word_embeddings=True)
@@ -104,7 +104,7 @@ def untied(name: str, folder: Path, shards: int = 1) -> Any:
 
 @pytest.mark.parametrize("way", ["whole", "shards", "pickled"])
 @pytest.mark.parametrize("name", ["GPT2LMHeadModel", "XLNetLMHeadModel"])
-def test_an_output_of_its_own_is_read_whatever_the_config_says(
+def test_an_untied_output_is_read_whatever_the_config_says(
     name: str, way: str, tmp_path: Path
 ) -> None:
     their = untied(name, tmp_path, shards=3 if way == "shards" else 1)
@@ -135,7 +135,7 @@ def test_a_copy_in_the_file_leaves_the_output_tied(tmp_path: Path) -> None:
     assert loaded.unused == ()
 
 
-def test_random_numbers_go_on_as_if_nothing_was_loaded(tmp_path: Path) -> None:
+def test_loading_draws_no_random_numbers(tmp_path: Path) -> None:
     folder = save(network("GPT2Model"), tmp_path, words=False)
     torch.manual_seed(9)
     expected = torch.rand(3)
@@ -145,7 +145,7 @@ def test_random_numbers_go_on_as_if_nothing_was_loaded(tmp_path: Path) -> None:
 
 
 def untie(folder: Path) -> None:
-    """One number of the output, the last, is another than in the table: all must be compared."""
+    """The last number of the output differs from the table: all must be compared."""
     with torch.device("meta"):
         their = network("BertForMaskedLM", vocab_size=2**21)
     entries, end = {}, 0
@@ -163,7 +163,7 @@ def untie(folder: Path) -> None:
     reconfigure(folder, vocab_size=2**21)
 
 
-# What can be wrong with a folder, and what is said of it.
+# Faults of folders, and their error messages.
 WRONG: dict[str, tuple[Any, str]] = {
     "pointer": (lambda f: pointer(f / "model.safetensors"), "Git LFS pointer"),
     "page": (lambda f: page(f / "model.safetensors"), "web page"),
@@ -242,12 +242,12 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-# Sizes of a network that takes 200 MB.
+# The sizes of a network that takes 200 MB.
 WIDE = {"hidden_size": 768, "intermediate_size": 16384, "num_attention_heads": 12}
 
 
 def outline(**changes: Any) -> dict[str, Tensor]:
-    """The weights of one of theirs, without numbers."""
+    """The names and shapes of a model of theirs, without numbers."""
     with torch.device("meta"):
         their = BertForMaskedLM(BertConfig(**CONFIGS["Bert"] | changes))
     return {name: x for name, x in their.state_dict().items() if "decoder" not in name}
@@ -257,7 +257,7 @@ GIGABYTE = b"cbuiltins\nbytearray\nJ\0\0\0\x40\x85R."
 
 
 def unpickled(folder: Path, steps: bytes, name: str = "data.pkl") -> None:
-    """Weights as a pickle that takes these steps, where torch.save has its own."""
+    """Weights as a pickle with these opcodes instead of torch.save's."""
     (folder / "model.safetensors").unlink()
     torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
     other_entry(folder / "pytorch_model.bin", "data.pkl", b"\x80\x02" + steps, name)
@@ -271,7 +271,7 @@ def one_number(folder: Path) -> None:
 
 
 def tied_layer(folder: Path) -> None:
-    """A layer that is said to have the numbers of another, as heed's own files say it."""
+    """A layer that shares the numbers of another, as heed's own files say it."""
     reconfigure(folder, **WIDE)
     named = outline(**WIDE)
     ties = {x: x.replace("layer.1", "layer.0") for x in named if "layer.1." in x}
@@ -280,7 +280,7 @@ def tied_layer(folder: Path) -> None:
 
 
 def odd_shard(folder: Path) -> None:
-    """The fourth of five shards says in its metadata what only the library does not take."""
+    """The metadata of the fourth of five shards has something that only the library refuses."""
     (folder / "model.safetensors").unlink()
     reconfigure(folder, **WIDE)
     named = outline(**WIDE)
@@ -293,7 +293,7 @@ def odd_shard(folder: Path) -> None:
 
 
 def framed(folder: Path) -> None:
-    """A frame of some million numbers around each text."""
+    """Special symbols, some millions, around each text."""
     piece, text = ({kind: {"id": name, "type_id": 0}} for kind, name in PARTS.items())
     special = {"id": "a", "ids": [1] * 1000, "tokens": ["a"] * 1000}
     frame = {
@@ -332,7 +332,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def broken(good: Path, folder: Path, wrong: str) -> str:
-    """A copy of a good folder with one thing wrong; gives what should be said."""
+    """A copy of a good folder with one fault; returns the expected message."""
     folder.mkdir()
     for path in good.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
@@ -342,7 +342,7 @@ def broken(good: Path, folder: Path, wrong: str) -> str:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_said_in_one_line(good: Path, tmp_path: Path, wrong: str) -> None:
+def test_a_fault_is_reported_in_one_line(good: Path, tmp_path: Path, wrong: str) -> None:
     folder = tmp_path / "folder"
     says = broken(good, folder, wrong)
     with pytest.raises(HeedError) as refused:
@@ -413,10 +413,10 @@ except Refused as error:
     ("limit", "says"),
     [(40, r"takes? 64\.\d GiB of memory"), (8, "model.safetensors cannot be opened")],
 )
-def test_a_model_larger_than_the_memory_is_said_in_one_line(
+def test_a_model_larger_than_the_memory_is_refused_in_one_line(
     good: Path, tmp_path: Path, limit: int, says: str
 ) -> None:
-    """16 GiB of numbers that take no disk, and four times as much once they are read."""
+    """16 GiB of numbers that take no disk space, and four times as much memory."""
     sizes = {"vocab_size": 2**22, "hidden_size": 4096, "num_attention_heads": 64}
     (tmp_path / "config.json").write_bytes((good / "config.json").read_bytes())
     reconfigure(tmp_path, **sizes)
@@ -429,7 +429,7 @@ def test_a_model_larger_than_the_memory_is_said_in_one_line(
 
 
 class Hub:
-    """Stands for huggingface_hub: a cache, and a net that is there or not."""
+    """Replaces huggingface_hub: a cache, and a network connection or none."""
 
     def __init__(self, cached: Path | None = None, online: Path | Exception | None = None) -> None:
         self.cached, self.online, self.asked = cached, online, []
@@ -460,7 +460,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
     return put
 
 
-def test_what_is_cached_is_not_downloaded(good: Path, hub: Any) -> None:
+def test_a_cached_model_is_not_downloaded(good: Path, hub: Any) -> None:
     made = hub(cached=good)
     assert heed.load("someone/bert", revision="abc").kind == "bert"
     ((name, options),) = made.asked
@@ -468,7 +468,7 @@ def test_what_is_cached_is_not_downloaded(good: Path, hub: Any) -> None:
     assert options["local_files_only"]
 
 
-def test_what_is_not_cached_is_downloaded_and_only_data(
+def test_a_model_that_is_not_cached_is_downloaded_without_code(
     good: Path, tmp_path: Path, hub: Any
 ) -> None:
     half = tmp_path / "half"
@@ -483,7 +483,7 @@ def test_what_is_not_cached_is_downloaded_and_only_data(
         assert all(each.endswith((".json", ".safetensors", ".txt", ".model")) for each in patterns)
 
 
-def test_offline_and_unknown_names_are_said(hub: Any) -> None:
+def test_no_connection_and_unknown_names_are_reported(hub: Any) -> None:
     hub(online=ConnectionError("no route"))
     with pytest.raises(Refused, match=r"no folder gpt3.*cannot be reached \(no route\)"):
         heed.load("gpt3")
@@ -492,7 +492,7 @@ def test_offline_and_unknown_names_are_said(hub: Any) -> None:
             heed.load(name)
 
 
-def test_a_path_that_was_mistyped_asks_nobody(
+def test_a_mistyped_path_is_not_looked_up_at_the_hub(
     tmp_path: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs/grammar").mkdir(parents=True)
@@ -504,7 +504,7 @@ def test_a_path_that_was_mistyped_asks_nobody(
     assert all(options["local_files_only"] for _, options in made.asked)
 
 
-def test_verbs_take_a_name_at_the_hub(
+def test_verbs_accept_a_name_at_the_hub(
     good: Path, hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     hub(cached=good)
@@ -514,17 +514,17 @@ def test_verbs_take_a_name_at_the_hub(
     assert (start.path, start.settings.kind) == (Path("someone/bert"), "bert")
     (tmp_path / "someone/bert").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused, match=r"someone/bert is not a run"):  # a folder wins
+    with pytest.raises(Refused, match=r"someone/bert is not a run"):  # a folder is preferred
         open_run(Path("someone/bert"), torch.device("cpu"))
 
 
-def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
+def test_a_file_is_refused_as_a_folder(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(Refused, match="give the folder"):
         heed.load(tmp_path / "model.safetensors")
 
 
-def test_pickled_weights_if_asked_for(tmp_path: Path) -> None:
+def test_pickled_weights_are_read_if_asked_for(tmp_path: Path) -> None:
     their = network("GPT2Model")
     folder = save(their, tmp_path, words=False)
     (folder / "model.safetensors").unlink()

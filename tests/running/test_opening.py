@@ -1,6 +1,6 @@
-"""A run folder may be anybody's: what it holds is data, and what is wrong with it is refused.
+"""A run folder may be anybody's: its contents are treated as data, and faults are refused.
 
-Each case spoils a copy of a good run in one way. All are opened in one process, under watch.
+Each case spoils a copy of a good run in one way. All are opened in one process, which is watched.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def gone(name: str) -> Spoil:
 
 
 def link(name: str) -> Spoil:
-    """A link to what is as good, but lies elsewhere."""
+    """A link to an identical file elsewhere."""
 
     def spoil(run: Path) -> None:
         outside = run.with_name(f"{run.name}-outside")
@@ -89,7 +89,7 @@ def link(name: str) -> Spoil:
 
 
 def pipe(name: str) -> Spoil:
-    """Who opens it waits for ever."""
+    """A pipe, on which a reader would wait for ever."""
     return both(gone(name), lambda run: os.mkfifo(run / name))
 
 
@@ -264,7 +264,7 @@ CASES["a pipe for target_tokenizer.json"] = (pipe("target_tokenizer.json"), BOTH
 def results(
     server: Server, trained: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[Any]]:
-    """What became of each: message, what was done that must not be, memory so far in MiB."""
+    """The result of each case: message, forbidden actions, memory so far in MiB."""
     place = tmp_path_factory.mktemp("spoilt")
     for i, (spoil, _) in enumerate(CASES.values()):
         shutil.copytree(trained, place / str(i))
@@ -284,7 +284,9 @@ def results(
 @pytest.mark.parametrize(
     ("case", "verb"), [(name, verb) for name, (_, verbs) in CASES.items() for verb in verbs]
 )
-def test_it_is_refused_in_one_line(results: dict[str, list[Any]], case: str, verb: str) -> None:
+def test_a_fault_is_refused_in_one_line(
+    results: dict[str, list[Any]], case: str, verb: str
+) -> None:
     message, told, _ = results[f"{case} {verb}"]
     assert not told
     assert message, "accepted"
@@ -293,21 +295,19 @@ def test_it_is_refused_in_one_line(results: dict[str, list[Any]], case: str, ver
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_where_it_does_not_matter_nothing_bad_happens(
-    results: dict[str, list[Any]], case: str
-) -> None:
+def test_a_fault_without_effect_does_no_harm(results: dict[str, list[Any]], case: str) -> None:
     for verb in BOTH:
         assert not results[f"{case} {verb}"][1]
 
 
 def test_nothing_large_is_allocated(results: dict[str, list[Any]]) -> None:
-    """Memory only grows, so the last figure is the most that any case took."""
+    """Memory only grows, so the last value is the maximum over all cases."""
     figures = [memory for _, _, memory in results.values()]
     assert figures[-1] < 1000, figures
     assert figures[-1] < figures[0] + 200, figures
 
 
-def test_a_good_run_opens_and_has_the_weights_of_its_file(trained: Path) -> None:
+def test_a_good_run_opens_with_the_weights_of_its_file(trained: Path) -> None:
     run = open_run(trained, torch.device("cpu"))
     held = tensors.read(trained / "model.safetensors")
     for name, weight in run.worker.model.state_dict().items():
@@ -315,7 +315,7 @@ def test_a_good_run_opens_and_has_the_weights_of_its_file(trained: Path) -> None
     assert translated(run, "我 爱 中国").weight is not None
 
 
-def test_weights_that_are_not_finite_are_told(trained: Path, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_reported(trained: Path, tmp_path: Path) -> None:
     run = shutil.copytree(trained, tmp_path / "run")
     held = tensors.read(run / "model.safetensors")
     held = {name: torch.full_like(weight, float("nan")) for name, weight in held.items()}
@@ -327,7 +327,7 @@ def test_weights_that_are_not_finite_are_told(trained: Path, tmp_path: Path) -> 
 def test_a_checkpoint_with_other_sizes_is_refused(
     server: Server, trained: Path, tmp_path: Path
 ) -> None:
-    """Sealed again, so that only its sizes tell."""
+    """With valid hashes, so that only its sizes are wrong."""
     run = shutil.copytree(trained, tmp_path / "run")
     newest = checkpoint.newest(run / "checkpoints", print)
     assert newest is not None

@@ -1,4 +1,4 @@
-"""As many answers as lines, whatever the lines."""
+"""There are as many answers as lines, whatever the lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def answers(run: Path, file: Path | str, **choices: object) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["\n", "", "\r\n"])
-def test_one_answer_for_each_line(trained: Path, tmp_path: Path, end: str) -> None:
+def test_there_is_one_answer_for_each_line(trained: Path, tmp_path: Path, end: str) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes((("\r\n" if end == "\r\n" else "\n").join(LINES) + end).encode())
     found = answers(trained, path)
@@ -50,7 +50,7 @@ def test_an_empty_file_has_no_answers(trained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("choices", [{"method": "greedy"}, {"method": "beam", "width": 3}])
-def test_alone_and_in_company_alike(
+def test_a_line_alone_equals_the_line_in_a_batch(
     trained: Path, tmp_path: Path, choices: dict[str, object]
 ) -> None:
     together = tmp_path / "in.txt"
@@ -94,7 +94,7 @@ def test_the_standard_input(server: Server, trained: Path, tmp_path: Path) -> No
         (["bad.txt"], "bad.txt:2: not UTF-8"),
     ],
 )
-def test_bad_words_are_told(
+def test_bad_arguments_are_refused(
     server: Server, trained: Path, tmp_path: Path, words: list[str], says: str
 ) -> None:
     (tmp_path / "in.txt").write_text("我\n")
@@ -104,7 +104,7 @@ def test_bad_words_are_told(
     assert says in done.err
 
 
-def test_a_sentence_is_never_taken_for_markup(server: Server, trained: Path) -> None:
+def test_a_sentence_is_never_read_as_markup(server: Server, trained: Path) -> None:
     for sentence in ("[/] 我", "[red]我[/red]", "[link=x]", "\\[b]"):
         done = server.run("show", trained, sentence, environment={"COLUMNS": "100"})
         assert done.code == 0, done.err

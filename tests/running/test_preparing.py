@@ -1,4 +1,4 @@
-"""From pairs to what training reads: written once, counted, and read back as it was."""
+"""From pairs to training data: written once, counted, and read back unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINES = ["a b\tx", "c c c c c c\ty", "\tz", "d\tx y x y x y", "a\ty x", "b d\t "
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
-    """Six pairs; two have a blank side, two have seven symbols, which is two too many."""
+    """Six pairs; two have a blank side, two have seven symbols, two too many."""
     (tmp_path / "data/mine").mkdir(parents=True)
     (tmp_path / "data/mine/train.tsv").write_text("".join(f"{line}\n" for line in LINES))
     (tmp_path / "data/mine/valid.tsv").write_text("a b c d a b c\tx y\n\tz\nd\ty\n")
@@ -57,7 +57,7 @@ def prepared(recipe: Recipe, folder: RunFolder) -> tuple[Prepared, list[str]]:
         notes += [event.text] if isinstance(event, Note) else []
 
 
-def test_pairs_are_tokenised_and_what_is_dropped_is_counted(recipe: Recipe, tmp_path: Path) -> None:
+def test_pairs_are_tokenised_and_dropped_ones_are_counted(recipe: Recipe, tmp_path: Path) -> None:
     found, notes = prepared(recipe, RunFolder.create(tmp_path / "run"))
     assert notes == [
         "training pairs: 6 pairs read = 2 kept + 4 dropped "
@@ -75,17 +75,17 @@ def test_pairs_are_tokenised_and_what_is_dropped_is_counted(recipe: Recipe, tmp_
     assert json.loads((tmp_path / "run/cache/ready.json").read_text()) == {"pairs": 2}
 
 
-def test_examples_come_back_with_their_possible_links(recipe: Recipe, tmp_path: Path) -> None:
+def test_examples_are_read_back_with_their_possible_links(recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run")
     found, _ = prepared(recipe, folder)
     expected = [
         Example("a b c d a b c", "x y", Links(frozenset({(0, 0)}), frozenset({(0, 0), (1, 1)}))),
         Example("d", "y", Links(frozenset({(0, 0)}), frozenset({(0, 0)}))),
     ]
-    assert found.valid == list(kept(folder, "valid")) == expected  # the long one is kept: a test
+    assert found.valid == list(kept(folder, "valid")) == expected  # the long one is test data
 
 
-def test_examples_without_links_come_back_without(recipe: Recipe, tmp_path: Path) -> None:
+def test_examples_without_links_are_read_back(recipe: Recipe, tmp_path: Path) -> None:
     plain = resolve(from_files(valid={"tsv": "valid.tsv"}, test={"tsv": "train.tsv"}))
     folder = RunFolder.create(tmp_path / "run")
     found, _ = prepared(plain, folder)
@@ -110,8 +110,8 @@ def test_the_second_time_nothing_is_read(
     ]
 
 
-def test_what_was_broken_off_is_begun_again(recipe: Recipe, tmp_path: Path) -> None:
-    """The mark that the cache is whole comes last."""
+def test_an_interrupted_preparation_is_started_again(recipe: Recipe, tmp_path: Path) -> None:
+    """The mark of a complete cache is written last."""
     folder = RunFolder.create(tmp_path / "run")
     work = prepare(recipe.data, folder)
     while not isinstance(next(work), Note):
@@ -140,7 +140,7 @@ def test_a_cache_of_other_tokenisers_is_refused(recipe: Recipe, tmp_path: Path) 
         finish(prepare(recipe.data, folder))
 
 
-def test_nothing_to_train_on_is_told_with_the_reasons(recipe: Recipe, tmp_path: Path) -> None:
+def test_nothing_to_train_on_is_reported_with_the_reasons(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"nothing to train on: 6 pairs read = 0 kept .*4 too long"):
         finish(prepare(resolve(from_files(longest=2)).data, RunFolder.create(tmp_path / "run")))
 

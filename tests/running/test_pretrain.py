@@ -1,4 +1,4 @@
-"""The task pretrain through the command line: train, go on, evaluate, predict, show, begin with."""
+"""The task pretrain on the command line: train, resume, evaluate, predict, show, start from it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from tests.running.small import Server, write_recipe
 TOPICS = "abcdefghijkl"
 BERT = {"kind": "bert", "size": "tiny", "layers": 2, "width": 48, "heads": 3, "longest": 24}
 XLNET = {"kind": "xlnet", "size": "tiny", "layers": 1, "width": 16, "heads": 2}
-BLIND = {"blind": "uniform"}  # as published: some rows are so short that a place sees nothing
+BLIND = {"blind": "uniform"}  # as published: some rows are so short that a query sees nothing
 STILL = {"dropout": 0.0, "attention_dropout": 0.0, "initial": 0.1}
 
 
 def topical(documents: int, seed: int) -> str:
-    """Each document has one topic, and its sentences are words of that topic: what follows, and
-    what is hidden, is known from the words around it."""
+    """Each document has one topic, and its sentences use words of that topic: so next sentences and
+    hidden words can be predicted from the words around them."""
     draw = random.Random(seed)
 
     def sentence(topic: str) -> str:
@@ -84,7 +84,7 @@ def small(folder: Path, model: dict[str, Any], objective: dict[str, Any], **chan
 
 @pytest.fixture(scope="module")
 def learnt(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small BERT that has learnt what there is to learn."""
+    """A small trained BERT."""
     folder = tmp_path_factory.mktemp("learnt")
     long = {"steps": 240, "batch_tokens": 768, "validate_every": 120, "save_every": 120}
     recipe = small(folder, BERT, {"kind": "masked"}, **long, warmup=20)
@@ -96,7 +96,7 @@ def learnt(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ordered(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An XLNet of a few steps, with no file to judge by."""
+    """An XLNet after a few steps, without validation data."""
     folder = tmp_path_factory.mktemp("ordered")
     data = {"valid": None, "held_out": {"share": 0.1}, "tokens": {"kind": "unigram", "size": 90}}
     recipe = small(folder, {**XLNET, **BLIND}, {"kind": "permutation"}, data=data, rate=0.01)
@@ -105,7 +105,7 @@ def ordered(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_it_learns_from_context_and_tells_what_follows(learnt: Path) -> None:
+def test_it_learns_from_context_and_predicts_next_sentences(learnt: Path) -> None:
     scores = json.loads((learnt / "scores.json").read_text())["scores"]["valid"]
     assert scores["unigram_loss"] > 3.0
     assert scores["loss"] < 0.5 * scores["unigram_loss"]
@@ -121,7 +121,7 @@ def test_it_learns_from_context_and_tells_what_follows(learnt: Path) -> None:
     assert (learnt / "samples/step-0000240.svg").exists()
 
 
-def test_masks_are_filled_and_pairs_told_apart(server: Server, learnt: Path) -> None:
+def test_masks_are_filled_and_pairs_are_classified(server: Server, learnt: Path) -> None:
     lines = learnt.parent / "lines.txt"
     lines.write_text("a1 a2 [MASK] a4 .\n\nb1 b2 .\tb3 [MASK] .\nb1 b2 b4 .\tc1 c3 c2 .\nno mask\n")
     done = server.run("predict", learnt, lines, "--json")
@@ -144,13 +144,13 @@ def test_masks_are_filled_and_pairs_told_apart(server: Server, learnt: Path) -> 
     assert "--method is not for runs of the task pretrain" in refused.err
 
 
-def test_a_mean_over_heads_is_called_one() -> None:
+def test_a_mean_over_heads_is_labelled_as_one() -> None:
     heads = {f"{n}.self": np.full((count, 2, 2), 0.5) for n, count in enumerate((4, 1))}
     found = layers(Filled("a b", pieces=["a", "b"], heads=heads))
     assert [panel.title for panel in found] == ["layer 0 · mean of 4 heads", "layer 1"]
 
 
-def test_masks_that_were_not_read_are_said(server: Server, learnt: Path) -> None:
+def test_masks_that_were_not_read_are_reported(server: Server, learnt: Path) -> None:
     lines = learnt.parent / "long.txt"
     lines.write_text(f"{'a1 a2 ' * 15}[MASK] .\na1 [MASK] .\n")
     done = server.run("predict", learnt, lines)
@@ -159,13 +159,13 @@ def test_masks_that_were_not_read_are_said(server: Server, learnt: Path) -> None
     assert said == ["heed: line 1: the last 10 symbols were not read: the model has no more places"]
 
 
-def test_a_mask_is_walked_to_as_it_was_typed(learnt: Path) -> None:
+def test_a_mask_can_be_walked_to_as_it_was_typed(learnt: Path) -> None:
     for at in ("[MASK]", "<mask>", "mask"):
         (told,) = walk(learnt, ["a1 [MASK] a2"], at=at, device="cpu")
         assert told.title.startswith("<mask> · place 2 · ")
 
 
-def test_a_run_is_evaluated_on_what_it_keeps_and_on_files(server: Server, learnt: Path) -> None:
+def test_a_run_is_evaluated_on_its_own_data_and_on_files(server: Server, learnt: Path) -> None:
     kept = server.run("evaluate", learnt, "--json")
     assert kept.code == 0, kept.err
     lines = learnt.parent / "lines.jsonl"
@@ -272,7 +272,7 @@ def test_an_xlnet_keeps_its_job_there_and_back(server: Server, ordered: Path) ->
     [(BERT, {"kind": "masked"}, True), (XLNET, {"kind": "permutation"}, False)],
     ids=["bert", "xlnet"],
 )
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
+def test_a_stopped_run_resumes_to_the_same_weights(
     server: Server, tmp_path: Path, model: dict[str, Any], objective: dict[str, Any], several: bool
 ) -> None:
     recipe = small(tmp_path, model, objective, steps=6)
@@ -301,7 +301,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_a_classifier_begins_with_what_was_learnt(server: Server, learnt: Path) -> None:
+def test_a_classifier_can_start_from_a_pretraining(server: Server, learnt: Path) -> None:
     asked = (f"predict {learnt} FILE", f"show {learnt}", f"train RECIPE --from {learnt}")
     assert onward(learnt) == [*asked]
     folder = learnt.parent
@@ -338,9 +338,7 @@ def test_a_classifier_begins_with_what_was_learnt(server: Server, learnt: Path) 
         ("data.valid=null data.held_out.share=0", "data.valid is missing"),
     ],
 )
-def test_bad_recipes_are_refused_in_words(
-    server: Server, tmp_path: Path, change: str, message: str
-) -> None:
+def test_bad_recipes_are_refused(server: Server, tmp_path: Path, change: str, message: str) -> None:
     recipe = small(tmp_path, BERT, {"kind": "masked"})
     done = server.run("train", recipe, *change.split(), "--run", tmp_path / "run")
     assert done.code == 2, done.err
@@ -348,7 +346,7 @@ def test_bad_recipes_are_refused_in_words(
     assert "Traceback" not in done.err
 
 
-def test_a_text_of_one_document_has_nothing_that_follows(server: Server, tmp_path: Path) -> None:
+def test_a_text_of_one_document_has_no_next_sentences(server: Server, tmp_path: Path) -> None:
     recipe = small(tmp_path, BERT, {"kind": "masked"})
     (tmp_path / "train.txt").write_text("a1 a2 .\na3 a4 .\n")
     done = server.run("train", recipe, "--run", tmp_path / "run")
@@ -357,7 +355,7 @@ def test_a_text_of_one_document_has_nothing_that_follows(server: Server, tmp_pat
 
 
 @torch.no_grad()
-def test_the_objective_is_the_mean_over_words_and_the_mean_over_pairs() -> None:
+def test_the_objective_is_the_mean_over_words_plus_the_mean_over_pairs() -> None:
     torch.manual_seed(0)
     model: Any = build(BertSettings(**BERT, **STILL), Hidden(), symbols=30, longest=24)
     text = torch.randint(4, 30, (4, 9))
@@ -383,7 +381,7 @@ def test_the_objective_is_the_mean_over_words_and_the_mean_over_pairs() -> None:
 
 
 def batch_of(run: Path) -> tuple[Any, Batch]:
-    """The model of a run, and some rows that it might learn from."""
+    """The model of a run, and some rows of its training data."""
     opened = open_run(run, torch.device("cpu"))
     documents = list(kept(opened.folder, "valid"))
     made = rows(opened.worker, documents, opened.config.objective, opened.config.longest)
@@ -391,7 +389,7 @@ def batch_of(run: Path) -> tuple[Any, Batch]:
 
 
 @torch.no_grad()
-def test_the_loss_of_bert_is_that_of_transformers(server: Server, learnt: Path) -> None:
+def test_the_loss_of_bert_equals_transformers(server: Server, learnt: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = learnt.parent / "theirs"
     done = server.run("convert", learnt, folder)
@@ -415,7 +413,7 @@ def test_the_loss_of_bert_is_that_of_transformers(server: Server, learnt: Path) 
 
 
 @torch.no_grad()
-def test_the_loss_of_xlnet_is_that_of_transformers(server: Server, ordered: Path) -> None:
+def test_the_loss_of_xlnet_equals_transformers(server: Server, ordered: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = ordered.parent / "theirs"
     done = server.run("convert", ordered, folder)

@@ -1,4 +1,4 @@
-"""Recipes: ready ones hold, every key is checked, and what is wrong is said with the cure."""
+"""Recipes: ready ones are valid, every key is checked, and errors come with a remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRANSFORMER = "multi30k-transformer"
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_ready_recipe_holds_and_can_be_built(name: str) -> None:
+def test_a_ready_recipe_is_valid_and_can_be_built(name: str) -> None:
     recipe = resolve(load(name))
     assert recipe.about
     assert recipe.needs
@@ -44,19 +44,19 @@ def test_the_ready_recipes_are_those_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("name", names())
-def test_written_out_and_read_again_it_says_the_same(name: str) -> None:
+def test_a_written_recipe_is_read_unchanged(name: str) -> None:
     recipe = resolve(load(name))
     raw = parse(as_yaml(recipe))
     assert resolve(raw) == recipe
     assert set(raw["training"]) == set(type(recipe.training).model_fields)  # nothing is left out
 
 
-def test_a_size_by_default_that_holds_no_longer_is_not_told() -> None:
+def test_a_default_size_that_no_longer_applies_is_not_named() -> None:
     model = ["model.embedding=64", "model.hidden=128", "model.layers=1"]
     for changes, told in (
         (model, None),
-        (model[:2], "small"),  # which says the layers
-        ([*model, "model.size=tiny"], "tiny"),  # the user's own word
+        (model[:2], "small"),  # which sets the layers
+        ([*model, "model.size=tiny"], "tiny"),  # given by the user
     ):
         raw = load("demo")
         raw["model"] = {"kind": "recurrent"}
@@ -65,7 +65,7 @@ def test_a_size_by_default_that_holds_no_longer_is_not_told() -> None:
         assert resolve(parse(as_yaml(recipe))) == recipe
 
 
-def test_awkward_words_survive_being_written_out() -> None:
+def test_unusual_strings_survive_being_written() -> None:
     changes = [
         "about='yes: #no [\"爱\"]'",
         "needs='null'",
@@ -101,7 +101,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(name: str, key: str, near: s
         resolve(load(name), [f"{key}=1"])
 
 
-def test_what_is_wrong_in_a_list_is_told_with_its_place() -> None:
+def test_an_error_in_a_list_is_reported_with_its_place() -> None:
     for name in ("bert-reviews", "shakespeare-gpt"):
         for wrong, says in (("txt: b", "txt'; did you mean 'text'"), ("text: b, column: a", "")):
             with pytest.raises(Refused, match=rf"data\.train\.1\.{says or 'column: '}"):
@@ -110,7 +110,7 @@ def test_what_is_wrong_in_a_list_is_told_with_its_place() -> None:
     assert resolve(parse(as_yaml(recipe))) == recipe
 
 
-def test_a_key_of_the_other_model_is_told_among_those_of_this_one() -> None:
+def test_a_key_of_another_model_is_reported_with_those_of_this_one() -> None:
     with pytest.raises(Refused) as told:
         resolve(load(TRANSFORMER), ["model.cell=gru"])
     assert str(told.value).startswith("there is no key 'model.cell'; known: activation, ")
@@ -170,7 +170,7 @@ def test_a_bad_value_is_refused_with_its_key(change: str, says: str) -> None:
         ),
     ],
 )
-def test_files_beside_a_copied_recipes_are_refused_with_a_cure_that_works(
+def test_files_beside_a_copied_recipe_are_refused_with_a_remedy_that_works(
     name: str, changes: list[str], says: str, cures: list[str]
 ) -> None:
     with pytest.raises(Refused) as told:
@@ -205,7 +205,7 @@ def test_an_override_is_read_as_yaml(given: str, value: Any) -> None:
     assert type(found["x"]) is type(value)
 
 
-def test_overrides_make_their_way_and_leave_the_original_alone() -> None:
+def test_overrides_are_applied_and_leave_the_original_unchanged() -> None:
     raw = {"a": {"b": 1, "c": 2}}
     found = overridden(raw, ["a.b=5", "a.d.e.f=6", "g.h=7", "a.b=8"])
     assert found == {"a": {"b": 8, "c": 2, "d": {"e": {"f": 6}}}, "g": {"h": 7}}
@@ -228,7 +228,7 @@ def test_overrides_make_their_way_and_leave_the_original_alone() -> None:
         ("a" + ".a" * 5000 + "=1", "no key of a recipe lies so deep"),
     ],
 )
-def test_an_override_that_cannot_be_is_refused(change: str, says: str) -> None:
+def test_an_invalid_override_is_refused(change: str, says: str) -> None:
     with pytest.raises(Refused) as told:
         overridden({"seed": 1}, [change])
     assert says in str(told.value)
@@ -255,7 +255,7 @@ def test_an_override_that_cannot_be_is_refused(change: str, says: str) -> None:
         ("a: " + "{b: " * 3000, "f.yaml: "),
     ],
 )
-def test_a_text_that_is_no_recipe_is_one_line(text: str, says: str) -> None:
+def test_a_text_that_is_not_a_recipe_is_refused_in_one_line(text: str, says: str) -> None:
     with pytest.raises(Refused) as told:
         parse(text, "f.yaml")
     assert str(told.value).startswith(says)
@@ -276,7 +276,7 @@ def test_a_misspelt_kind_gets_the_nearest() -> None:
         resolve(raw)
 
 
-def test_files_are_read_and_those_that_cannot_be_are_told(tmp_path: Path) -> None:
+def test_files_are_read_and_unreadable_ones_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("task: translate\nabout: 爱\n", "utf-8")
     assert load(str(path)) == {"task": "translate", "about": "爱"}
@@ -301,12 +301,12 @@ def test_another_attention_for_a_recurrent_model(name: str) -> None:
     changed = with_attention(raw, name)
     recipe = resolve(changed)
     assert recipe.model.mechanism == name
-    assert ("options" in changed["model"]) == (name != "none")  # there is nothing for them to say
+    assert ("options" in changed["model"]) == (name != "none")  # with none, there are no options
     assert raw["model"]["options"] == {"window": 3}
     assert {**changed, "model": None} == {**raw, "model": None}
 
 
-def test_another_attention_for_a_transformer_is_that_between_the_texts() -> None:
+def test_another_attention_for_a_transformer_is_the_cross_attention() -> None:
     raw = load(TRANSFORMER)
     changed = resolve(with_attention(raw, "additive")).model
     assert changed.cross_attention == "additive"
@@ -320,13 +320,13 @@ def test_without_a_name_the_attention_stays() -> None:
         resolve(with_attention({**raw, "model": 3}, "dot"))
 
 
-def test_a_run_is_no_recipe(tmp_path: Path) -> None:
+def test_a_run_is_not_a_recipe(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(Refused, match=r"is a run; to go on with it: .* --resume"):
         load(str(tmp_path))
 
 
-def test_the_keys_in_which_recipes_differ() -> None:
+def test_keys_in_which_recipes_differ() -> None:
     one = resolve(load("sst2"))
     words = ["training.steps=7", "data.train={csv: my.csv}", "about=mine", "good=much"]
     two = resolve(load("sst2"), words)
@@ -369,7 +369,7 @@ def test_sizes_that_came_with_weights_are_no_difference() -> None:
     assert set(differing(one, other, BROUGHT)) == {"model.encoder.dropout"}
 
 
-def test_no_options_are_not_any_options() -> None:
+def test_null_options_equal_no_options() -> None:
     one, two = (
         resolve(load("grammar"), ["model.attention=local-p/general", f"model.options={told}"])
         for told in ("{}", "{window: 3}")
@@ -386,10 +386,10 @@ def test_no_options_are_not_any_options() -> None:
         ("shakespeare-gpt", "text", "data.held_out=0.1"),
     ],
 )
-def test_nothing_is_held_out_where_files_are_given_to_judge_by(
+def test_nothing_is_held_out_if_validation_files_are_given(
     name: str, files: str, cure: str
 ) -> None:
-    """null is what empties any other key of a copied recipe, and so it is here."""
+    """null clears any key of a copied recipe, and so it does here."""
     own = [f"data.{part}={{{files}: {part}.txt}}" for part in ("train", "valid", "test")]
     held = resolve(load(name), [*own, "data.held_out=null"]).data.held_out
     assert not getattr(held, "share", held)

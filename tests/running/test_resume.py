@@ -1,4 +1,4 @@
-"""Stopped, killed, damaged: a run that goes on ends as if nothing had happened, to the last bit."""
+"""Stopped, killed, damaged: a resumed run ends as if it was never interrupted, to the last bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KILLS = 20
 
 
 def left(run: Path) -> dict[str, Any]:
-    """All that a run leaves which must not depend on what happened to it on the way."""
+    """All results of a run that must not depend on interruptions."""
     scores = json.loads((run / "scores.json").read_text())["scores"]
     files = [run / "model.safetensors", *sorted((run / "examples").iterdir())]
     files += [*sorted((run / "samples").iterdir())]
@@ -77,7 +77,7 @@ def drafts(run: Path) -> set[Path]:
 
 
 def kill_somewhere(job: Job, run: Path, chance: random.Random, kind: int) -> bool:
-    """Kill inside a save, a little after a step, or at any time; whether it was still running."""
+    """Kill inside a save, a little after a step, or at any time; returns whether it still ran."""
     known, old = len(list(journal.read(run / "metrics.jsonl"))), drafts(run)
     if kind == 0:
         there = job.wait_for(lambda: bool(drafts(run) - old), pause=0.0005)
@@ -87,7 +87,7 @@ def kill_somewhere(job: Job, run: Path, chance: random.Random, kind: int) -> boo
         time.sleep(chance.uniform(0, 0.05))
     else:
         end = time.monotonic() + chance.uniform(0, 0.6)
-        far = known + 2  # so that a fast machine is not through before the twentieth kill
+        far = known + 2  # so that a fast machine does not finish before the twentieth kill
         there = job.wait_for(
             lambda: time.monotonic() > end or len(list(journal.read(run / "metrics.jsonl"))) >= far
         )
@@ -96,7 +96,7 @@ def kill_somewhere(job: Job, run: Path, chance: random.Random, kind: int) -> boo
 
 
 @pytest.mark.slow
-def test_killed_twenty_times_it_ends_the_same(
+def test_a_run_killed_twenty_times_ends_with_the_same_weights(
     server: Server, recipe: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     run, chance = tmp_path / "run", random.Random(7)
@@ -114,7 +114,7 @@ def test_killed_twenty_times_it_ends_the_same(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_asked_to_stop_it_saves_and_says_how_to_go_on(
+def test_a_stopped_run_saves_and_says_how_to_resume(
     server: Server, recipe: Path, undisturbed: Path, tmp_path: Path, number: int, code: int
 ) -> None:
     run = tmp_path / "run"
@@ -134,10 +134,10 @@ def test_asked_to_stop_it_saves_and_says_how_to_go_on(
     assert_same(run, undisturbed)
 
 
-def test_a_stop_does_not_change_what_the_end_averages(
+def test_a_stop_does_not_change_which_checkpoints_are_averaged(
     server: Server, recipe: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    """The checkpoint of a stop lies between those that an undisturbed run has."""
+    """The checkpoint of a stop is between those of an uninterrupted run."""
     run = tmp_path / "run"
     words = ["train", str(recipe), "--run", str(run), "--resume"]
     for step in (27, 29):
@@ -152,7 +152,7 @@ def told(run: Path) -> int:
 
 @pytest.fixture(scope="module")
 def killed(server: Server, recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was killed late, with some checkpoints behind it."""
+    """A run that was killed late, with some checkpoints."""
     run = tmp_path_factory.mktemp("killed") / "run"
     job = server.start("train", recipe, "--run", run)
     assert job.wait_for(lambda: told(run) >= 23)
@@ -162,7 +162,7 @@ def killed(server: Server, recipe: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut off", "missing"])
-def test_a_damaged_checkpoint_is_told_and_passed_over(
+def test_a_damaged_checkpoint_is_reported_and_skipped(
     server: Server, killed: Path, undisturbed: Path, tmp_path: Path, damage: str
 ) -> None:
     run = Path(shutil.copytree(killed, tmp_path / "run"))
@@ -195,7 +195,9 @@ def test_a_finished_run_stays_as_it_is(server: Server, undisturbed: Path, tmp_pa
     assert_same(run, undisturbed)
 
 
-def test_two_at_once_are_told_apart(server: Server, recipe: Path, tmp_path: Path) -> None:
+def test_two_trainings_in_one_folder_are_refused(
+    server: Server, recipe: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     job = server.start("train", recipe, "--run", run)
     assert job.wait_for(lambda: told(run) >= 1)
@@ -206,8 +208,10 @@ def test_two_at_once_are_told_apart(server: Server, recipe: Path, tmp_path: Path
     job.wait()
 
 
-def test_every_sample_comes_once_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it is broken off: here without a save, as a kill would."""
+def test_every_sample_is_visited_once_per_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is interrupted: here without a save, as by a kill."""
     seen: dict[int, tuple[int, list[int]]] = {}
     fit = training.fit
 

@@ -1,4 +1,4 @@
-"""Every key of a recipe's `training`, and the keys of decoding, reach what they are meant for."""
+"""Every key of `training` in a recipe, and of decoding, takes effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Weights = dict[str, Tensor]
 
 
 def recipe(*overrides: str) -> Recipe:
-    """Four steps, and three to an epoch."""
+    """Four steps, three to an epoch."""
     raw = small(epochs=None, steps=4, accumulate=1, batch_tokens=80, deterministic=False)
     raw["data"]["grammar"] |= {"pairs": 24, "held_out": 3}
     raw["training"] |= {"validate_every": None, "save_every": None}
@@ -41,7 +41,7 @@ def recipe(*overrides: str) -> Recipe:
 
 @pytest.fixture(scope="module", autouse=True)
 def alone() -> Iterator[None]:
-    """One thread: so little to do is done sooner by one, and always in the same order."""
+    """One thread: faster for so little work, and always in the same order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -55,7 +55,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 
 class Crew(Distributed):
-    """One of several processes, the others of which are not there: it hears itself."""
+    """One of several processes, without the others: it gathers its own values."""
 
     def share(self, value: Any) -> Any:
         return value
@@ -89,7 +89,7 @@ def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def usual() -> dict[tuple[str, ...], Weights]:
-    """What comes without the key in question; trained once for each surrounding."""
+    """The results without the key in question; trained once for each combination."""
     return {}
 
 
@@ -102,12 +102,12 @@ PLATEAU = (
 )
 COVERED = ("model.attention=coverage/additive",)
 DRAWN = ("model.attention=sample/additive",)
-MOVING: dict[str, tuple[Any, tuple[str, ...]]] = {  # another value, and where it counts
+MOVING: dict[str, tuple[Any, tuple[str, ...]]] = {  # another value, and where it matters
     "epochs": (1, ()),
     "steps": (3, ()),
     "batch_tokens": (50, ()),
     "accumulate": (2, ()),
-    "optimiser": ("adam", ("training.weight_decay=1",)),  # they differ in how weights decay
+    "optimiser": ("adam", ("training.weight_decay=1",)),  # they differ in weight decay
     "rate": (0.01, ()),
     "betas": ("[0.5,0.5]", ()),
     "epsilon": (0.1, ()),
@@ -126,7 +126,7 @@ MOVING: dict[str, tuple[Any, tuple[str, ...]]] = {  # another value, and where i
     "patience": (1, ("training.validate_every=1",)),
 }
 STILL = {
-    "capture": "true",  # there is nothing to capture on a CPU
+    "capture": "true",  # nothing can be captured on a CPU
     "deterministic": "true",
     "validate_every": 1,
     "save_every": 1,
@@ -136,14 +136,14 @@ STILL = {
 }
 
 
-def test_no_key_is_forgotten() -> None:
+def test_no_key_is_missing() -> None:
     told = [*MOVING, *STILL, "compile"]
     assert sorted(told) == sorted(Training.model_fields)
 
 
 @pytest.mark.usefixtures("hopeless")
 @pytest.mark.parametrize("key", [*MOVING, *STILL])
-def test_a_key_moves_the_weights_or_leaves_them(
+def test_a_key_changes_the_weights_or_not_as_expected(
     key: str, prepared: Prepared, usual: dict[tuple[str, ...], Weights], tmp_path: Path
 ) -> None:
     value, around = MOVING.get(key) or (STILL[key], ())
@@ -154,7 +154,9 @@ def test_a_key_moves_the_weights_or_leaves_them(
 
 
 @pytest.mark.usefixtures("hopeless")
-def test_the_rate_drops_while_validations_bring_nothing(prepared: Prepared, tmp_path: Path) -> None:
+def test_the_rate_drops_while_validations_do_not_improve(
+    prepared: Prepared, tmp_path: Path
+) -> None:
     chosen = ("training.plateau_patience=2", "training.steps=6", "training.rate=0.008")
     learnt(prepared, tmp_path / "run", *PLATEAU, *chosen)
     told = journal.read(tmp_path / "run/metrics.jsonl")
@@ -174,7 +176,7 @@ def test_the_rate_drops_while_validations_bring_nothing(prepared: Prepared, tmp_
         ("training.steps=200", None),
     ],
 )
-def test_few_steps_are_told_with_the_keys_that_make_more(
+def test_few_steps_are_reported_with_the_keys_that_make_more(
     chosen: str, says: str | None, prepared: Prepared, tmp_path: Path
 ) -> None:
     one = learner(prepared, tmp_path / "run", chosen)
@@ -183,18 +185,18 @@ def test_few_steps_are_told_with_the_keys_that_make_more(
     assert (says or "") in "".join(told)
 
 
-def test_of_gathered_batches_fewer_make_more_steps(prepared: Prepared, tmp_path: Path) -> None:
+def test_fewer_gathered_batches_make_more_steps(prepared: Prepared, tmp_path: Path) -> None:
     one = learner(prepared, tmp_path / "run", "training.epochs=1", "training.accumulate=2")
     assert "below 80 or training.accumulate below 2 makes more" in one.notes[0].text
 
 
-def test_a_warmup_longer_than_the_training_is_told(prepared: Prepared, tmp_path: Path) -> None:
+def test_a_warmup_longer_than_the_training_is_reported(prepared: Prepared, tmp_path: Path) -> None:
     one = learner(prepared, tmp_path / "run", "training.warmup=5")
     assert "warmup=5 is longer than the 4 steps in all" in one.notes[-1].text
 
 
-def test_short_epochs_are_judged_and_saved_together(prepared: Prepared, tmp_path: Path) -> None:
-    """Three steps to an epoch: seven epochs are the first that make twenty."""
+def test_short_epochs_are_validated_and_saved_together(prepared: Prepared, tmp_path: Path) -> None:
+    """With three steps to an epoch, seven epochs are the first with at least twenty."""
     learnt(prepared, tmp_path / "run", "training.steps=44", "training.log_every=1000")
     told = journal.read(tmp_path / "run/metrics.jsonl")
     assert [entry["step"] for entry in told if "valid/loss" in entry] == [21, 42, 44]
@@ -202,7 +204,7 @@ def test_short_epochs_are_judged_and_saved_together(prepared: Prepared, tmp_path
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_the_network_is_compiled_where_that_is_asked(
+def test_the_network_is_compiled_if_asked(
     asked: bool, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[nn.Module, dict[str, Any]]] = []
@@ -214,9 +216,7 @@ def test_the_network_is_compiled_where_that_is_asked(
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_steps_repeat_themselves_where_that_is_asked(
-    asked: bool, prepared: Prepared, tmp_path: Path
-) -> None:
+def test_steps_are_deterministic_if_asked(asked: bool, prepared: Prepared, tmp_path: Path) -> None:
     one = learner(prepared, tmp_path / "run", f"training.deterministic={asked}")
     flags: set[bool] = set()
     one.model.register_forward_hook(
@@ -229,7 +229,7 @@ def test_steps_repeat_themselves_where_that_is_asked(
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_processes_begin_alike_and_drop_out_each_for_itself(
+def test_processes_start_alike_and_draw_their_own_dropout(
     prepared: Prepared, tmp_path: Path
 ) -> None:
     begun, dropped = [], []
@@ -242,7 +242,7 @@ def test_processes_begin_alike_and_drop_out_each_for_itself(
 
 
 def judging(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
-    """Validations find these losses, one after the other."""
+    """Validations give these losses, one after the other."""
     found = iter(losses)
     monkeypatch.setattr(Validator, "loss", lambda self: next(found))
 
@@ -252,10 +252,10 @@ def trained(path: Path, *overrides: str) -> Trained:
 
 
 @pytest.mark.parametrize(("last", "taken"), [(0.9, True), (1.1, False), (math.nan, False)])
-def test_a_mean_of_checkpoints_is_taken_only_where_it_is_no_worse(
+def test_a_mean_of_checkpoints_is_used_only_if_it_is_no_worse(
     last: float, taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here the best single one is the third of four."""
+    """Here the best single checkpoint is the third of four."""
     judging(monkeypatch, 3.0, 2.0, 1.0, 4.0, last)
     run = tmp_path / "run"
     each = ("training.validate_every=1", "training.save_every=1")
@@ -271,19 +271,17 @@ def test_a_mean_of_checkpoints_is_taken_only_where_it_is_no_worse(
 
 
 @pytest.mark.parametrize(("asked", "case"), [("true", "lc"), ("false", "mixed")])
-def test_a_run_without_capitals_is_scored_without_them(
-    asked: str, case: str, tmp_path: Path
-) -> None:
+def test_a_lowercase_run_is_scored_in_lower_case(asked: str, case: str, tmp_path: Path) -> None:
     done = trained(tmp_path / "run", f"data.tokens.lowercase={asked}", "training.steps=1")
     scores = done.scores["test"]
     assert f"|case:{case}|" in scores.bleu_signature
     assert f"|case:{case}|" in scores.chrf_signature
 
 
-def test_penalties_reach_the_beam(
+def test_penalties_affect_the_beam(
     prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing is learnt yet, every symbol costs much: without a penalty the shortest wins."""
+    """In an untrained model every symbol is expensive: without a penalty the shortest text wins."""
     told: list[dict[str, Any]] = []
 
     def spied(*given: Any, **rules: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Files of a pretrained folder that is anybody's."""
+"""Files of a pretrained folder, which may be anybody's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assert_all_there(folder: Path, trusted: bool = False) -> None:
         assert all(torch.equal(read(name), x) for name, x in TENSORS.items())
 
 
-def test_whole_in_shards_and_pickled(tmp_path: Path) -> None:
+def test_weights_may_be_whole_in_shards_or_pickled(tmp_path: Path) -> None:
     for i, write in enumerate((single, sharded, pickled)):
         folder = tmp_path / str(i)
         folder.mkdir()
@@ -85,7 +85,7 @@ def test_a_copy_is_one_by_its_numbers(
 
 
 def described(folder: Path, **metadata: object) -> None:
-    """As `single`, with this in the metadata."""
+    """Like `single`, with this in the metadata."""
     single(folder)
     path = folder / "model.safetensors"
     whole = path.read_bytes()
@@ -95,16 +95,16 @@ def described(folder: Path, **metadata: object) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + length :])
 
 
-def test_what_the_library_asks_more_of_a_header_is_one_line(tmp_path: Path) -> None:
-    """Said before the first tensor is asked for: by then a network has been made."""
+def test_headers_that_only_the_library_refuses_are_reported_in_one_line(tmp_path: Path) -> None:
+    """Before the first tensor is read: by then a network would have been made."""
     described(tmp_path, format=3)
     with pytest.raises(Refused, match="is no safetensors file"), find(Shelf(tmp_path)).reader():
         raise AssertionError("opened")
 
 
 @pytest.mark.parametrize("tied", [json.dumps({"d": "a"}), "yes", "{}", 3])
-def test_what_heed_says_of_its_own_files_means_nothing_here(tmp_path: Path, tied: object) -> None:
-    """Any reader of safetensors knows the names that have numbers of their own."""
+def test_metadata_of_heeds_own_files_have_no_meaning_here(tmp_path: Path, tied: object) -> None:
+    """Every reader of safetensors knows only names with numbers of their own."""
     described(tmp_path, tied=tied)
     assert find(Shelf(tmp_path)).header.keys() == TENSORS.keys()
 
@@ -126,7 +126,7 @@ def test_pickled_shards(tmp_path: Path) -> None:
 
 
 class Touch:
-    """A pickle that does something."""
+    """A pickle that runs code."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -135,7 +135,7 @@ class Touch:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_pickle_that_acts_does_not_act(tmp_path: Path) -> None:
+def test_a_pickle_with_code_does_not_run_it(tmp_path: Path) -> None:
     torch.save({"a": Touch(tmp_path / "touched")}, tmp_path / "pytorch_model.bin")
     with pytest.raises(Refused, match="more than weights"):
         find(Shelf(tmp_path), pickled=True)
@@ -185,15 +185,17 @@ DESCRIBES_MORE = [one_number, cut_numbers, without_numbers, same_numbers, other_
 
 
 @pytest.mark.parametrize("broken", DESCRIBES_MORE)
-def test_a_pickle_that_describes_more_than_is_there(tmp_path: Path, broken) -> None:
-    """Seen before a network of its sizes is made, and not while it is filled."""
+def test_a_pickle_that_describes_more_than_the_file_holds_is_refused(
+    tmp_path: Path, broken
+) -> None:
+    """Before a network of its sizes is made."""
     broken(tmp_path / "pytorch_model.bin")
     with pytest.raises(Refused, match=r"pytorch_model\.bin"):
         find(Shelf(tmp_path), pickled=True)
 
 
-def test_pickled_weights_that_share_their_numbers(tmp_path: Path) -> None:
-    """A table and the output that is tied to it, as `save_pretrained` left them; and views."""
+def test_pickled_weights_may_share_their_numbers(tmp_path: Path) -> None:
+    """A table and the output tied to it, as `save_pretrained` wrote them; and views."""
     table = torch.randn(50, 4)
     tied = {"table": table, "output": table, "more": torch.randn(9, 9)[2:].T}
     torch.save(tied, tmp_path / "pytorch_model.bin")
@@ -201,7 +203,7 @@ def test_pickled_weights_that_share_their_numbers(tmp_path: Path) -> None:
         assert all(torch.equal(read(name), x) for name, x in tied.items())
 
 
-def test_pickled_weights_in_every_precision(tmp_path: Path) -> None:
+def test_pickled_weights_of_every_precision(tmp_path: Path) -> None:
     kinds = (torch.double, torch.half, torch.bfloat16, torch.float8_e4m3fn, torch.uint8, torch.bool)
     named = OrderedDict({str(kind): torch.ones(3).to(kind) for kind in kinds})
     named["learnt"] = torch.nn.Parameter(torch.randn(2))
@@ -219,7 +221,7 @@ def odd_letters(path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", [plain_pickle, packed, other_things, odd_letters, page, pointer])
-def test_a_pickled_file_that_is_something_else(tmp_path: Path, broken) -> None:
+def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path, broken) -> None:
     broken(tmp_path / "pytorch_model.bin")
     with pytest.raises(Refused, match=r"pytorch_model\.bin"):
         find(Shelf(tmp_path), pickled=True)
@@ -242,14 +244,14 @@ def test_a_pickled_file_that_is_something_else(tmp_path: Path, broken) -> None:
         (lambda path: (path.unlink(), path.mkdir()), "not a plain file"),
     ],
 )
-def test_weights_that_are_something_else(tmp_path: Path, broken, says: str) -> None:
+def test_pickled_values_that_are_not_weights_are_refused(tmp_path: Path, broken, says: str) -> None:
     single(tmp_path)
     broken(tmp_path / "model.safetensors")
     with pytest.raises(HeedError, match=says):
         find(Shelf(tmp_path))
 
 
-def test_a_shard_that_is_missing_or_says_something_else(tmp_path: Path) -> None:
+def test_a_missing_or_wrong_shard_is_refused(tmp_path: Path) -> None:
     places = sharded(tmp_path)
     second = tmp_path / places["b"]
     kept = second.read_bytes()
@@ -270,7 +272,7 @@ def test_a_shard_that_is_missing_or_says_something_else(tmp_path: Path) -> None:
     "file",
     ["../out.safetensors", "/etc/passwd", "sub/a.safetensors", "..", ".", "", ".hidden", "a\0b", 7],
 )
-def test_an_index_names_plain_files_of_its_folder_alone(tmp_path: Path, file: object) -> None:
+def test_an_index_may_only_name_plain_files_of_its_folder(tmp_path: Path, file: object) -> None:
     save_file(TENSORS, tmp_path / "out.safetensors")
     folder = tmp_path / "folder"
     (folder / "sub").mkdir(parents=True)
@@ -284,13 +286,13 @@ def test_an_index_names_plain_files_of_its_folder_alone(tmp_path: Path, file: ob
     "text",
     ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', "[" * 5000, '{"a": 1, "a": 2}'],
 )
-def test_an_index_that_is_none(tmp_path: Path, text: str) -> None:
+def test_an_invalid_index_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text)
     with pytest.raises(HeedError, match="index"):
         find(Shelf(tmp_path))
 
 
-def test_more_shards_than_can_be(tmp_path: Path) -> None:
+def test_too_many_shards_are_refused(tmp_path: Path) -> None:
     names = {f"t{i}": f"f{i}.safetensors" for i in range(MANY + 1)}
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": names}))
     with pytest.raises(Refused, match="1,001 files"):
@@ -310,7 +312,7 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
         find(Shelf(folder))
 
 
-def test_the_links_of_a_hub_cache_lead_to_its_blobs_and_nowhere_else(tmp_path: Path) -> None:
+def test_links_of_a_hub_cache_may_only_lead_to_its_blobs(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--x" / "snapshots" / "abc"
     blobs = tmp_path / "models--x" / "blobs"
     snapshot.mkdir(parents=True)
@@ -325,7 +327,7 @@ def test_the_links_of_a_hub_cache_lead_to_its_blobs_and_nowhere_else(tmp_path: P
         find(Shelf(snapshot))
 
 
-def test_no_weights_and_no_folder(tmp_path: Path) -> None:
+def test_missing_weights_and_folders_are_reported(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"has no model\.safetensors"):
         find(Shelf(tmp_path))
     with pytest.raises(Refused, match="not a folder"):

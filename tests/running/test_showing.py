@@ -1,4 +1,4 @@
-"""Showing: panels whose labels and weights are those of the translation."""
+"""Panels have the labels and weights of their translation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_panel_has_a_row_for_each_piece(writer: Path) -> None:
     assert shown.heads == ()
 
 
-def test_every_head_is_read_again_and_agrees_with_the_search(writer: Path) -> None:
+def test_every_head_is_computed_again_and_agrees_with_the_search(writer: Path) -> None:
     (shown,) = show(writer, [SENTENCE], every=True, device="cpu")
     (head,) = shown.heads
     assert head.title == "decoder.attention"
@@ -61,7 +61,7 @@ def test_every_head_is_read_again_and_agrees_with_the_search(writer: Path) -> No
     assert len(shown.block().panels) == 2
 
 
-def test_looks_of_a_static_attention_are_shown_as_their_mean_or_each() -> None:
+def test_looks_of_a_static_attention_are_shown_as_their_mean_or_one_by_one() -> None:
     looks = np.array([[0.9, 0.1], [0.3, 0.7]], np.float32)
     said = Judgement("a film", "liked", 0.9, {}, ["a", "film"], looks)
     (mean,) = Weighing(said).panels
@@ -84,7 +84,7 @@ def test_looks_of_a_static_attention_are_shown_as_their_mean_or_each() -> None:
     assert only.title == "what it weighed"
 
 
-def test_what_is_blank_or_unseen_has_no_panel(writer: Path) -> None:
+def test_blank_and_unknown_texts_have_no_panel(writer: Path) -> None:
     (blank,) = show(writer, ["  "], every=True, device="cpu")
     assert (blank.panel, list(blank.heads)) == (None, [])
     assert alignment(Translation("a", "b", 0.0, ["a"], ["b"], None)) is None
@@ -102,7 +102,7 @@ def test_a_page_shows_each_translation(writer: Path) -> None:
     html = page("what it looks at", shown).html()
     assert "what it looks at" in html
     assert SENTENCE in html
-    assert "<b> & 我" not in html  # text is text
+    assert "<b> & 我" not in html  # text is escaped
     assert "&lt;b&gt; &amp; 我" in html
 
 
@@ -110,7 +110,7 @@ def scored(*lengths: tuple[str, int, float]) -> Scores:
     return Scores(9, 1.0, "", 1.0, "", 1.0, None, None, list(lengths))
 
 
-def test_bleu_by_length_has_a_line_for_each_model_and_a_place_for_each_range() -> None:
+def test_bleu_by_length_has_a_line_for_each_model_and_a_point_for_each_range() -> None:
     chart = by_length(
         {
             "dot": {"test": scored(("1-5", 3, 90.0), ("6-10", 3, 80.0))},

@@ -1,4 +1,4 @@
-"""Stories: a closed table, and one loop around all of them; here classification goes through it."""
+"""Stories: a closed table, and one loop for all of them; classification is tested here."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def trained(raw: dict[str, Any], path: Path, **how: Any) -> tuple[Trained, list[
 
 
 @pytest.mark.parametrize("task", STORIES)
-def test_every_story_is_of_its_task(task: str) -> None:
+def test_every_story_has_its_task(task: str) -> None:
     told = story(task)
     assert told.name == task
     for settings in (told.recipe, told.config):
@@ -114,7 +114,7 @@ def test_a_text_is_shown_with_the_weight_of_each_word(run: Path) -> None:
         assert sum(each.weighed.weights) == pytest.approx(1)
 
 
-def test_a_run_that_was_broken_off_ends_as_one_that_was_not(tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     data = files(tmp_path / "data")
     raw = recipe(data, steps=14, validate_every=7, save_every=2)
     raw["model"] |= {"dropout": 0.3, "word_dropout": 0.2, "letters": [2, 3]}
@@ -141,7 +141,7 @@ def batch(rows: list[int]) -> Batch:
 
 @pytest.mark.parametrize("adversarial", [0.0, 0.3])
 @pytest.mark.parametrize("pool", ["static/additive", "static/sample/additive"])
-def test_rows_that_only_fill_up_teach_nothing(pool: str, adversarial: float) -> None:
+def test_padding_rows_have_no_gradient(pool: str, adversarial: float) -> None:
     torch.manual_seed(0)
     settings = classifier.ClassifierSettings(pool=pool, embedding_dropout=0, dropout=0)
     model = classifier.build(settings, symbols=9, labels=3)
@@ -150,7 +150,7 @@ def test_rows_that_only_fill_up_teach_nothing(pool: str, adversarial: float) -> 
     for filler in (5, 6):
         told = LabelTraining(steps=1, smoothing=0.1, adversarial=adversarial)
         objective = Labelling(told)
-        objective.baseline.update(torch.tensor(-1.0))  # so that earning nothing is a surprise
+        objective.baseline.update(torch.tensor(-1.0))  # so that a reward of zero has an effect
         assert objective.count(whole) == 3
         whole.tokens["text"][3] = filler
         model.zero_grad()
@@ -165,7 +165,7 @@ def test_rows_that_only_fill_up_teach_nothing(pool: str, adversarial: float) -> 
 
 
 @pytest.mark.parametrize("kind", ["lstm", "cnn", "bert", "xlnet"])
-def test_moved_words_are_learnt_beside_the_plain_ones(kind: str) -> None:
+def test_adversarial_words_are_learnt_beside_the_plain_ones(kind: str) -> None:
     torch.manual_seed(0)
     text = kind in ("bert", "xlnet")
     sizes = {"size": "tiny", "longest": 8} if text else {"embedding": 8}
@@ -177,7 +177,7 @@ def test_moved_words_are_learnt_beside_the_plain_ones(kind: str) -> None:
     both = Labelling(LabelTraining(steps=1, adversarial=0.01))(model, given)
     assert both.parts["moved"] > plain.total
     torch.testing.assert_close(both.total, plain.total + both.parts["moved"])
-    with torch.no_grad():  # nobody learns
+    with torch.no_grad():  # no weight is updated
         judged = Labelling(LabelTraining(steps=1, adversarial=0.01))(model, given)
     torch.testing.assert_close(judged.total, plain.total)
 
@@ -202,9 +202,11 @@ def test_each_member_of_a_committee_learns_as_if_alone(adversarial: float) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # a compiler has warnings of its own
+@pytest.mark.filterwarnings("ignore")  # compilers warn
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_compiled_network_learns_from_moved_words_alike(tmp_path: Path, members: int) -> None:
+def test_a_compiled_network_learns_from_adversarial_words_alike(
+    tmp_path: Path, members: int
+) -> None:
     torch.compiler.reset()
     raw = recipe(files(tmp_path / "data"), steps=3, validate_every=3, adversarial=0.3)
     raw["model"] |= {"pool": "mean", "members": members}
@@ -216,7 +218,7 @@ def test_a_compiled_network_learns_from_moved_words_alike(tmp_path: Path, member
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_what_looks_earned_is_expected_of_all_members_alike() -> None:
+def test_the_baseline_counts_one_member_and_several_alike() -> None:
     settings = classifier.ClassifierSettings(pool="static/sample/additive", members=3)
     model, levels = committee.build(settings, symbols=9, labels=3), []
     for network in (model, model.members[0]):  # type: ignore[index]
@@ -226,8 +228,8 @@ def test_what_looks_earned_is_expected_of_all_members_alike() -> None:
     assert levels[0] == levels[1] > 0
 
 
-def test_letters_are_added_once_to_words_that_are_moved() -> None:
-    """Moved by next to nothing, a text is told as it was; by more, it is told worse."""
+def test_letters_are_added_once_to_adversarial_words() -> None:
+    """After a tiny step, the prediction is as before; after a larger one, it is worse."""
     torch.manual_seed(0)
     settings = classifier.ClassifierSettings.model_validate(
         {"encoder": {"kind": "cnn", "embedding": 8, "layers": 2}, "pool": "max", "letters": [1, 2]}
@@ -243,7 +245,7 @@ def test_letters_are_added_once_to_words_that_are_moved() -> None:
         assert close if size == 1e-7 else moved > plain.total + 1e-3
 
 
-def test_a_look_that_is_drawn_learns_by_what_it_earned() -> None:
+def test_a_sampled_look_learns_from_its_reward() -> None:
     torch.manual_seed(0)
     settings = classifier.ClassifierSettings(pool="static/sample/additive")
     model = classifier.build(settings, symbols=9, labels=3)
@@ -269,14 +271,14 @@ def test_a_look_that_is_drawn_learns_by_what_it_earned() -> None:
         ("additive", "static/additive"),
     ],
 )
-def test_attention_by_name_is_the_pool(name: str, expected: str, tmp_path: Path) -> None:
+def test_an_attention_by_name_is_used_as_the_pool(name: str, expected: str, tmp_path: Path) -> None:
     raw = recipe(tmp_path)
     raw["model"] = {**raw["model"], "heads": 4, "pool": "static/additive"}
     changed = resolve(with_attention(raw, name)).model
     assert (changed.pool, changed.heads) == (expected, 1 if expected == "mean" else 4)
 
 
-def test_attention_by_name_between_the_words_of_a_bert(tmp_path: Path) -> None:
+def test_an_attention_by_name_is_used_between_the_words_of_a_bert(tmp_path: Path) -> None:
     raw = recipe(tmp_path)
     raw["model"] = {"encoder": {"kind": "bert", "size": "tiny"}, "pool": "first"}
     changed = resolve(with_attention(raw, "sparsemax")).model
@@ -296,7 +298,7 @@ def test_a_comparison_shows_each_pool(run: Path) -> None:
     parts = {name: scores(each) for name, each in told.pop("scores").items()}
     done = Trained(**{**told, "folder": run}, scores=parts)
     assert done.perplexity is None, "of labels there is none"
-    # One that keeps no test is judged by what it was validated by.
+    # A run without test data is scored on its validation data.
     other = replace(done, scores={"valid": replace(parts["test"], accuracy=50.0)})
     cells = [Cell("static/additive", done, 1.0), Cell("max", other, 1.0)]
     cells.append(Cell("mean", error="<it> broke"))
@@ -315,7 +317,7 @@ def weights(start: Start) -> dict[str, Tensor]:
     return dict(start.weights)
 
 
-def test_what_fits_is_taken_from_a_run_with_other_labels(run: Path, tmp_path: Path) -> None:
+def test_matching_weights_are_taken_from_a_run_with_other_labels(run: Path, tmp_path: Path) -> None:
     data = files(tmp_path / "data")
     for name in ("train.tsv", "valid.tsv"):
         with (data / name).open("a") as file:
@@ -332,14 +334,14 @@ def test_what_fits_is_taken_from_a_run_with_other_labels(run: Path, tmp_path: Pa
     assert weights(after)["answer.weight"].shape[0] == 3
 
 
-def test_where_nothing_fits_nothing_begins(run: Path, tmp_path: Path) -> None:
+def test_a_start_without_matching_weights_is_refused(run: Path, tmp_path: Path) -> None:
     raw = recipe(files(tmp_path / "data"))
     raw["model"] |= {"encoder": {"kind": "cnn", "embedding": 5, "channels": 6}, "pool": "mean"}
     with pytest.raises(Refused, match="no weight has its name and shape"):
         trained(raw | {"data": raw["data"] | {"names": {}}}, tmp_path / "next", start=run)
 
 
-def test_only_what_is_new_is_named() -> None:
+def test_only_new_weights_are_named() -> None:
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
     there = {"a.weight": torch.ones(2, 2), "a.bias": torch.ones(3)}
     note = begin(model, Start(Path("x"), "pretrain", there), STORY)
@@ -347,8 +349,8 @@ def test_only_what_is_new_is_named() -> None:
     assert model["a"].weight.eq(1).all()  # type: ignore[union-attr]
 
 
-def test_a_bert_begins_with_a_pretrained_folder(tmp_path: Path) -> None:
-    """Its body is that of the folder, number for number, and its vocabulary cuts the texts."""
+def test_a_bert_can_start_from_a_pretrained_folder(tmp_path: Path) -> None:
+    """Its body has the folder's weights, and the folder's vocabulary cuts the texts."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, "film", "it", "was", "."]
@@ -416,7 +418,7 @@ def test_a_training_without_a_finite_validation_says_so(
         trained(raw, tmp_path / "run")
 
 
-def test_settings_of_too_many_keys_are_refused_before_each_is_complained_of(
+def test_too_many_unknown_keys_are_refused_before_they_are_listed(
     run: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(run, tmp_path / "run")
@@ -430,8 +432,8 @@ def test_settings_of_too_many_keys_are_refused_before_each_is_complained_of(
         resolve(raw)
 
 
-def test_numbers_that_a_file_makes_many_of_few_are_refused(run: Path, tmp_path: Path) -> None:
-    """Some names share numbers in the file, and nothing does in the network."""
+def test_files_that_inflate_few_numbers_are_refused(run: Path, tmp_path: Path) -> None:
+    """Some names share numbers in the file, but not in the network."""
     shutil.copytree(run, tmp_path / "run")
     told = json.loads((run / "config.json").read_text())
     told["model"]["members"] = 32
@@ -445,7 +447,7 @@ def test_numbers_that_a_file_makes_many_of_few_are_refused(run: Path, tmp_path: 
         open_run(tmp_path / "run", CPU)
 
 
-def test_labels_and_answers_that_a_terminal_or_json_would_not_take(
+def test_labels_and_answers_are_escaped_for_the_terminal_and_json(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(run, tmp_path / "run")
@@ -456,7 +458,7 @@ def test_labels_and_answers_that_a_terminal_or_json_would_not_take(
     (said,) = predict(tmp_path / "run", str(tmp_path / "in.txt"), device="cpu")
     assert said.line().startswith(r"dis\x1b[2J\n\u202eliked")
     assert said.shown().text.startswith(r"dis\x1b[2J\n\u202eliked")
-    assert said.as_data()["label"] == "dis\x1b[2J\n\u202eliked"  # for programs, as it is
+    assert said.as_data()["label"] == "dis\x1b[2J\n\u202eliked"  # for programs it is unchanged
     weights = tensors.read(run / "model.safetensors")
     weights["answer.bias"][:] = torch.nan
     path = tmp_path / "run/model.safetensors"
@@ -471,7 +473,7 @@ DULL = ("dulled", "dulls", "dullish", "dullest")
 
 
 def speller(folder: Path, **training: Any) -> dict[str, Any]:
-    """Two layers of filters, over words that are also known by their letters, and share some."""
+    """Two layers of filters, over words with letters, some of which are shared."""
     data = files(folder / "data")
     for path in data.iterdir():
         text = path.read_text()
@@ -494,7 +496,7 @@ def spelt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_run_that_reads_letters_keeps_them_in_its_weights(spelt: Path, tmp_path: Path) -> None:
+def test_a_run_with_letters_keeps_them_in_its_weights(spelt: Path, tmp_path: Path) -> None:
     assert finish(evaluate(spelt, device="cpu")).scores.accuracy == 100
     run = open_run(spelt, CPU)
     letters = run.worker.words.letters
@@ -509,8 +511,8 @@ def test_a_run_that_reads_letters_keeps_them_in_its_weights(spelt: Path, tmp_pat
     assert shown.text.startswith("disliked")
 
 
-def test_a_committee_is_a_run_like_any_other(tmp_path: Path) -> None:
-    """Learns, is broken off and goes on, begins anew, is asked and looked into."""
+def test_a_committee_works_with_every_verb(tmp_path: Path) -> None:
+    """It trains, is interrupted and resumes, starts another run, predicts and is shown."""
     raw = recipe(files(tmp_path / "data"), steps=40, validate_every=20, save_every=5)
     raw["model"] |= {"members": 2, "heads": 2, "letters": [2, 4], "dropout": 0.1}
     raw["training"] |= {"adversarial": 0.1}
@@ -551,7 +553,7 @@ def test_a_committee_is_a_run_like_any_other(tmp_path: Path) -> None:
     assert note.endswith("new: members.0.spelled.*, members.1.spelled.*")
 
 
-def test_a_run_from_before_there_were_letters_opens(run: Path, tmp_path: Path) -> None:
+def test_a_run_from_before_letters_can_be_opened(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     told = json.loads((run / "config.json").read_text())
     del told["grams"], told["model"]["letters"]
@@ -580,9 +582,7 @@ def test_letters_are_taken_over_where_they_are_the_same(spelt: Path, tmp_path: P
     assert told.endswith("new: spelled.*")
 
 
-def test_letters_of_a_file_that_are_not_those_of_its_words_are_refused(
-    spelt: Path, tmp_path: Path
-) -> None:
+def test_a_files_letters_must_be_those_of_its_words(spelt: Path, tmp_path: Path) -> None:
     shutil.copytree(spelt, tmp_path / "run")
     path = tmp_path / "run/model.safetensors"
     weights = tensors.read(path)
@@ -598,7 +598,7 @@ def test_letters_of_a_file_that_are_not_those_of_its_words_are_refused(
             open_run(tmp_path / "run", CPU)
 
 
-def test_going_on_reads_letters_from_the_words_and_not_from_a_file(tmp_path: Path) -> None:
+def test_resuming_derives_letters_from_the_words(tmp_path: Path) -> None:
     raw = speller(tmp_path, steps=4, validate_every=4, save_every=2)
     trained(raw, tmp_path / "whole")
     work = train(resolve(raw), tmp_path / "parts", device="cpu")
@@ -629,16 +629,14 @@ def test_going_on_reads_letters_from_the_words_and_not_from_a_file(tmp_path: Pat
         ("model.encoder.layers=0", "model.encoder.layers: input should be greater than or"),
     ],
 )
-def test_letters_that_cannot_be_are_refused_in_one_line(
-    tmp_path: Path, change: str, says: str
-) -> None:
+def test_impossible_letters_are_refused_in_one_line(tmp_path: Path, change: str, says: str) -> None:
     with pytest.raises(Refused) as told:
         resolve(speller(tmp_path), [change])
     assert says in str(told.value)
     assert "\n" not in str(told.value)
 
 
-def test_tokens_of_a_start_that_are_pieces_are_refused(run: Path, tmp_path: Path) -> None:
+def test_letters_need_whole_words_in_the_start(run: Path, tmp_path: Path) -> None:
     raw = recipe(files(tmp_path / "data"), steps=1, validate_every=1)
     raw["data"]["tokens"] = {"kind": "bpe", "size": 60}
     trained(raw, tmp_path / "pieces")

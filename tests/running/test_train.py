@@ -1,4 +1,4 @@
-"""Training from a recipe: what the folder holds afterwards, and that the same gives the same."""
+"""Training from a recipe: the contents of the folder, and reproducibility."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heed.training.progress import Progress as Standing
 from tests.running.small import Server, small, write_recipe
 
 
-def test_a_run_has_everything_it_needs(trained: Path) -> None:
+def test_a_run_has_all_its_files(trained: Path) -> None:
     for name in ("config.json", "recipe.yaml", "tokenizer.json", "model.safetensors"):
         assert (trained / name).is_file()
     for part in ("valid", "test"):
@@ -28,11 +28,11 @@ def test_a_run_has_everything_it_needs(trained: Path) -> None:
     assert len(steps) <= 3
     scores = json.loads((trained / "scores.json").read_text())
     assert scores["steps"] == 12
-    assert "tokens_per_second" not in scores  # of a dozen steps nobody can tell
+    assert "tokens_per_second" not in scores  # a dozen steps are too few to tell
     assert 0 <= scores["scores"]["test"]["bleu"] <= 100
 
 
-def test_every_step_is_told_once_and_the_loss_falls(trained: Path) -> None:
+def test_every_step_is_reported_once_and_the_loss_falls(trained: Path) -> None:
     told = list(journal.read(trained / "metrics.jsonl"))
     losses = {entry["step"]: entry["train/loss"] for entry in told if "train/loss" in entry}
     assert list(losses) == list(range(1, 13))
@@ -50,11 +50,11 @@ def test_the_first_steps_do_not_count_as_speed() -> None:
     assert speed(slow, step=15, tokens=150, seconds=10.0) == 100
     assert speed(slow, step=14, tokens=140, seconds=10.0) is None
     assert speed(None, step=4, tokens=40, seconds=9.0) is None
-    assert speed(None, step=200, tokens=2000, seconds=20.0) == 100  # a run that is over
+    assert speed(None, step=200, tokens=2000, seconds=20.0) == 100  # a finished run
 
 
 def test_the_best_weights_are_kept(trained: Path) -> None:
-    """Here the last: the loss of the validation pairs falls."""
+    """Here the last ones: the validation loss falls."""
     valid = [e["valid/loss"] for e in journal.read(trained / "metrics.jsonl") if "valid/loss" in e]
     assert valid == sorted(valid, reverse=True)
     last = tensors.read(trained / "checkpoints/step-12/model.safetensors")
@@ -62,8 +62,8 @@ def test_the_best_weights_are_kept(trained: Path) -> None:
         assert torch.equal(weight, last[name])
 
 
-def test_the_recipe_in_the_folder_is_whole(trained: Path) -> None:
-    """Every default is written out, and it says the same when it is read again."""
+def test_the_recipe_in_the_folder_is_complete(trained: Path) -> None:
+    """Every default is written, and it is read back unchanged."""
     raw = parse((trained / "recipe.yaml").read_text())
     assert resolve(raw) == resolve(small())
     assert raw["training"]["clip"] == 1.0
@@ -79,7 +79,7 @@ def test_the_same_recipe_gives_the_same_bits(server: Server, trained: Path, tmp_
     assert (other / "model.safetensors").read_bytes() != expected, done.err
 
 
-def test_beginning_anew_and_from_other_weights(
+def test_starting_again_and_from_other_weights(
     server: Server, trained: Path, tmp_path: Path
 ) -> None:
     recipe = write_recipe(tmp_path, small(steps=1, rate=1e-9))
@@ -101,7 +101,7 @@ def test_printing_the_recipe_does_nothing(server: Server, tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stop_is_heard_before_the_first_step_and_after_the_last(
+def test_a_stop_is_handled_before_the_first_step_and_after_the_last(
     server: Server, tmp_path: Path
 ) -> None:
     recipe = write_recipe(tmp_path, small())
@@ -113,7 +113,7 @@ def test_a_stop_is_heard_before_the_first_step_and_after_the_last(
     assert server.run(*words).code == 0
 
 
-def test_one_checkpoint_is_no_mean(server: Server, tmp_path: Path) -> None:
+def test_one_checkpoint_is_not_averaged(server: Server, tmp_path: Path) -> None:
     raw = small(average=3, epochs=1, save_every=100)
     done = server.run("train", write_recipe(tmp_path, raw), "--run", tmp_path / "run")
     assert done.code == 0, done.err

@@ -1,4 +1,4 @@
-"""Validating a translation: the figures are those of the pairs, and samples are left to look at."""
+"""Validation of a translation model: scores are those of the pairs, and samples are kept."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory)
 
 
-def test_a_validation_is_repeated_to_the_digit(writer: Path, tmp_path: Path) -> None:
-    """The kept weights are those of the last validation: what it wrote is found again."""
+def test_a_validation_can_be_reproduced_exactly(writer: Path, tmp_path: Path) -> None:
+    """The kept weights are those of the last validation: they write the same translations."""
     run = open_run(writer, CPU)
     pairs = list(kept(run.folder, "valid"))
     validator = Validator(run.worker, pairs, RunFolder.create(tmp_path / "again"))

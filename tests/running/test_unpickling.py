@@ -1,4 +1,4 @@
-"""Pickles that another reader would read otherwise, or that take for ever."""
+"""Pickles that another reader would read differently, or that take exponential time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def saved(path: Path) -> dict[str, bytes]:
 
 
 def rewritten(path: Path, pickle: bytes) -> None:
-    """As torch.save writes, with another pickle."""
+    """A file like torch.save's, with another pickle."""
     entries = saved(path)
     with zipfile.ZipFile(path, "w") as inside:
         for name, data in entries.items():
             inside.writestr(name, pickle if name.endswith(".pkl") else data)
 
 
-def test_what_is_saved_twice_or_as_a_parameter_is_read(tmp_path: Path) -> None:
+def test_tensors_saved_twice_and_parameters_are_read(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.ones(2, 3))
     torch.save({"a": weight, "b": weight, "c": weight.detach().half()}, tmp_path / "a.bin")
     found = unpickling.header(tmp_path / "a.bin", tmp_path / "a.bin")
@@ -65,7 +65,7 @@ def test_a_file_with_two_directories_is_refused(tmp_path: Path) -> None:
         unpickling.header(path, path)
 
 
-def test_tuples_that_hold_each_other_twice_are_refused_at_once(tmp_path: Path) -> None:
+def test_exponentially_nested_tuples_are_refused_at_once(tmp_path: Path) -> None:
     steps = b"\x80\x02)q\x01"
     for i in range(1, 41):
         steps += b"h%ch%c\x86q%c" % (i, i, i + 1)
@@ -74,7 +74,7 @@ def test_tuples_that_hold_each_other_twice_are_refused_at_once(tmp_path: Path) -
         unpickling.header(tmp_path / "deep.bin", tmp_path / "deep.bin")
 
 
-def test_a_table_whose_methods_were_set_is_not_asked(tmp_path: Path) -> None:
+def test_replaced_methods_of_a_dictionary_are_not_called(tmp_path: Path) -> None:
     pickle = b"\x80\x02ccollections\nOrderedDict\n)R}X\x05\x00\x00\x00itemsK\x01sb."
     rewritten(tmp_path / "set.bin", pickle)
     assert unpickling.header(tmp_path / "set.bin", tmp_path / "set.bin") == {}

@@ -1,4 +1,4 @@
-"""Walking through the models of runs: the words, the choice of query, layer and head."""
+"""Walks through the models of runs: the words, and the choice of query, layer and head."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_step_that_wrote_a_word(writer: Path) -> None:
+def test_the_step_that_wrote_a_word_can_be_walked(writer: Path) -> None:
     (told,) = walk(writer, [SENTENCE], at="1", device="cpu")
     assert [key.word for key in told.keys] == ["我", "爱", "我", "</s>"]
     assert told.title.split(" · ")[1:] == ["place 1", "decoder.attention"]
     assert told.agrees
-    assert told.choice == ""  # there is no other
+    assert told.choice == ""  # the only one
     assert "= what the model computed" in told.check
     assert told.columns == ["e", "a"]
     assert sum(key.weight for key in told.keys) == pytest.approx(1)
@@ -48,12 +48,12 @@ def test_the_step_that_wrote_a_word(writer: Path) -> None:
     assert named.title.startswith(word)
 
 
-def test_without_a_text_the_first_example_of_the_run(writer: Path) -> None:
+def test_without_a_text_the_first_example_of_the_run_is_walked(writer: Path) -> None:
     (told,) = walk(writer, device="cpu")
     assert told.agrees
 
 
-def test_layers_and_heads_of_a_transformer(transformer: Path) -> None:
+def test_layers_and_heads_of_a_transformer_can_be_chosen(transformer: Path) -> None:
     (aligning,) = walk(transformer, [SENTENCE], device="cpu")
     assert aligning.title.endswith("decoder.stack.layers.0.cross · head 0")  # the last but one
     (other,) = walk(transformer, [SENTENCE], layer=1, head=1, device="cpu")
@@ -67,7 +67,7 @@ def test_layers_and_heads_of_a_transformer(transformer: Path) -> None:
     assert take.layers[take.opens].name == "decoder 0 cross"  # a page opens with the same
 
 
-def test_the_one_query_of_a_static_attention(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_static_attention_has_one_query(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = labelling.labelled(tmp_path_factory)
     (told,) = walk(folder, ["the film is good"], at="0", device="cpu")
     assert told.title.startswith("the text")
@@ -78,7 +78,7 @@ def test_the_one_query_of_a_static_attention(tmp_path_factory: pytest.TempPathFa
             walk(folder, ["the film is good"], at=at, device="cpu")
 
 
-def test_the_members_of_a_committee_are_no_layers(tmp_path: Path) -> None:
+def test_the_members_of_a_committee_are_not_layers(tmp_path: Path) -> None:
     raw = labelling.recipe(labelling.files(tmp_path / "data"), steps=1)
     raw["model"] |= {"members": 3}
     finish(train(resolve(raw), tmp_path / "run", device="cpu"))
@@ -104,7 +104,9 @@ def test_the_members_of_a_committee_are_no_layers(tmp_path: Path) -> None:
         ({"head": 1}, "no head 1"),
     ],
 )
-def test_what_is_not_there_is_refused(writer: Path, which: dict[str, str], said: str) -> None:
+def test_a_choice_that_does_not_exist_is_refused(
+    writer: Path, which: dict[str, str], said: str
+) -> None:
     with pytest.raises(Refused, match=said):
         walk(writer, [SENTENCE], device="cpu", **which)  # type: ignore[arg-type]
 
@@ -121,7 +123,7 @@ def test_a_blank_text_is_refused(writer: Path) -> None:
         ("pretrain", {"kind": "bert"}, "the <mask> sat", "<mask>"),
     ],
 )
-def test_words_among_themselves(
+def test_self_attention_can_be_walked(
     tmp_path: Path, task: str, model: dict[str, str], text: str, asking: str
 ) -> None:
     (tmp_path / "text.txt").write_text("the cat sat .\nthe dog ran .\n\n" * 30)
@@ -134,7 +136,7 @@ def test_words_among_themselves(
     raw |= {"objective": {"kind": "masked"}} if task == "pretrain" else {}
     finish(train(resolve(raw), tmp_path / "run", device="cpu"))
     (told,) = walk(tmp_path / "run", [text], device="cpu")
-    assert told.title.split(" · ")[0] == asking  # the last, and the one that is hidden
+    assert told.title.split(" · ")[0] == asking  # the last, and the hidden one
     assert told.agrees
     if task == "language-model":
         (early,) = walk(tmp_path / "run", [text], at="h", layer=0, head=1, device="cpu")

@@ -1,4 +1,4 @@
-"""Texts labelled by an XLNet: from nothing, from a run of heed, from a folder of Hugging Face."""
+"""Texts classified by an XLNet: from scratch, from a run of heed, from a pretrained folder."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def weights(run: Path) -> dict[str, Tensor]:
     return dict(opened(run).weights)
 
 
-def test_an_xlnet_begins_with_a_pretrained_folder(tmp_path: Path) -> None:
-    """Its body is that of the folder, and what gathers a text is of the type that it has there."""
+def test_an_xlnet_can_start_from_a_pretrained_folder(tmp_path: Path) -> None:
+    """Its body has the folder's weights, and its summary symbol has the type that it has there."""
     name = "XLNetLMHeadModel"
     theirs = xlnet(tmp_path / "theirs", name, d_model=12, n_head=3)
     raw = recipe(files(tmp_path / "data"), steps=1, rate=1e-9, validate_every=1)
@@ -51,7 +51,7 @@ def test_an_xlnet_begins_with_a_pretrained_folder(tmp_path: Path) -> None:
     there = model.transformer(torch.tensor([ids]), token_type_ids=torch.tensor(types))
     torch.testing.assert_close(mine, there.last_hidden_state, rtol=0, atol=1e-5)
     (cut,) = run.worker.words.encode(["the cat sat on the mat , and a dog came too"])
-    assert (len(cut), cut[-2:]) == (16, ids[-2:])  # what is cut off is of the text
+    assert (len(cut), cut[-2:]) == (16, ids[-2:])  # the text is cut, not the special symbols
     (shown,) = show(tmp_path / "run", ["the cat sat"], device="cpu", every=True)
     assert len(shown.panels) == 2 * 3
     heard = run.story.hear(run, "the cat sat")
@@ -60,14 +60,14 @@ def test_an_xlnet_begins_with_a_pretrained_folder(tmp_path: Path) -> None:
     assert "relative" in str(heard.walk(path, len(ids) - 1, 2).parts)
 
 
-def test_an_xlnet_learns_from_nothing_and_from_a_run_and_goes_on(tmp_path: Path) -> None:
+def test_an_xlnet_trains_from_scratch_and_from_a_run_and_resumes(tmp_path: Path) -> None:
     raw = recipe(files(tmp_path / "data"), rate=0.01, save_every=30)
     sizes = {"size": "tiny", "layers": 1, "width": 16, "heads": 2, "dropout": 0.0}
     raw["model"] = {"encoder": {"kind": "xlnet", **sizes}, "pool": "last", "dropout": 0}
     done, _ = trained(raw, tmp_path / "run")
     assert done.scores["test"].accuracy == 100
     (ids,) = open_run(tmp_path / "run", CPU).worker.words.encode(["it was good ."])
-    assert ids[-2:] == [EOS, BOS]  # as the rows that XLNet is pretrained on end
+    assert ids[-2:] == [EOS, BOS]  # like the rows that XLNet is pretrained on
     shutil.copytree(tmp_path / "run", tmp_path / "cut")
     shutil.rmtree(tmp_path / "cut/checkpoints/step-60")
     again = finish(train(None, tmp_path / "cut", resume=True, device="cpu"))
@@ -78,7 +78,7 @@ def test_an_xlnet_learns_from_nothing_and_from_a_run_and_goes_on(tmp_path: Path)
     assert (changed.encoder.attention, changed.pool) == ("sparsemax", "last")
 
 
-def test_an_xlnet_begins_with_what_a_pretraining_learnt(tmp_path: Path) -> None:
+def test_an_xlnet_can_start_from_a_pretraining(tmp_path: Path) -> None:
     model = {"kind": "xlnet", "size": "tiny", "layers": 2, "width": 16, "heads": 2}
     finish(
         train(
@@ -98,7 +98,7 @@ def test_an_xlnet_begins_with_what_a_pretraining_learnt(tmp_path: Path) -> None:
     assert len(names) > 20
     for name in names:
         torch.testing.assert_close(after[f"encoder.{name}"], before[name], rtol=0, atol=1e-6)
-    # A recipe of another kind says so, whatever else of it differs.
+    # A recipe of another kind says so, whatever else differs.
     for encoder, wants in (({"kind": "bert"}, "a BERT"), ({"kind": "lstm"}, "another network")):
         raw["model"] = {"encoder": encoder, "pool": "mean"}
         kind = encoder["kind"]

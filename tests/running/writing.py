@@ -1,4 +1,4 @@
-"""A run whose model writes something, for tests that only look: a few seconds, once per session."""
+"""A translation run for tests that only read it: a few seconds, once per session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heed.running.train import train
 
 
 def recipe(**training: Any) -> dict[str, Any]:
-    """Luong's decoder with nothing fed back: the fastest to train."""
+    """Luong's decoder without input feeding: the fastest to train."""
     return {
         "task": "translate",
         "data": {
@@ -44,7 +44,7 @@ def recipe(**training: Any) -> dict[str, Any]:
 
 
 def written(factory: pytest.TempPathFactory) -> Path:
-    """The folder of the run, trained when it is asked for first. Copy it before you change it."""
+    """The folder of the run, trained when it is first needed. Copy it before you change it."""
     folder = factory.getbasetemp() / "writing"
     if not folder.exists():
         threads = torch.get_num_threads()
