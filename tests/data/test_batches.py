@@ -1,4 +1,4 @@
-"""Every row once an epoch, within the budget, the same everywhere, from anywhere in the middle."""
+"""Batches: every row once per epoch, within the budget, the same everywhere and after resuming."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from heed.errors import Refused
 
 
 def corpus(N=3000, seed=0, longest=60):
-    """Lengths as in a corpus of captions: 13 on average, the sides alike."""
+    """Lengths as in a corpus of captions: 13 on average, similar on both sides."""
     draw = np.random.default_rng(seed)
     source = np.clip(np.exp(draw.normal(2.6, 0.33, N)), 2, longest).astype(int)
     target = np.clip(source * np.exp(draw.normal(0.02, 0.18, N)), 2, longest).astype(int)
@@ -48,7 +48,7 @@ lengths = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=1
 
 @settings(max_examples=80, deadline=None)
 @given(lengths, st.integers(1, 200), st.booleans(), st.booleans(), st.integers(1, 5))
-def test_every_row_once_and_within_the_budget(rows, tokens, fixed, shuffle, world):
+def test_every_row_is_visited_once_and_within_the_budget(rows, tokens, fixed, shuffle, world):
     columns = {"a": [[7] * a for a, _ in rows], "b": [[8] * b for _, b in rows]}
     data = Corpus.of(columns)
     kept = {"tokens": tokens, "seed": 3, "shuffle": shuffle, "fixed": fixed}
@@ -72,7 +72,7 @@ def test_every_row_once_and_within_the_budget(rows, tokens, fixed, shuffle, worl
             assert len({part[i].tokens["a"].shape for part in parts}) == 1
 
 
-def test_the_seed_and_the_epoch_decide(fixed):
+def test_the_order_depends_on_seed_and_epoch(fixed):
     data = corpus()
     first = Batches(data, tokens=500, seed=1, fixed=fixed)
     same(list(first.epoch(4)), list(Batches(data, tokens=500, seed=1, fixed=fixed).epoch(4)))
@@ -81,7 +81,7 @@ def test_the_seed_and_the_epoch_decide(fixed):
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
-def test_an_epoch_goes_on_from_the_middle(fixed):
+def test_an_epoch_can_be_resumed_in_the_middle(fixed):
     data = corpus(500)
     batches = Batches(data, tokens=300, seed=1, fixed=fixed)
     whole = list(batches.epoch(7))
@@ -89,7 +89,7 @@ def test_an_epoch_goes_on_from_the_middle(fixed):
         same(list(Batches(data, tokens=300, seed=1, fixed=fixed).epoch(7, start)), whole[start:])
 
 
-def test_batches_come_in_no_order_of_length():
+def test_batches_are_not_ordered_by_length():
     lengths = [
         float(b.lengths["source"].float().mean())
         for b in Batches(corpus(), tokens=400, seed=0).epoch(0)
@@ -97,7 +97,7 @@ def test_batches_come_in_no_order_of_length():
     assert abs(np.corrcoef(lengths, range(len(lengths)))[0, 1]) < 0.3
 
 
-def test_without_shuffling_it_is_always_the_same(fixed):
+def test_without_shuffling_the_order_is_always_the_same(fixed):
     data = corpus()
     kept = {"tokens": 400, "shuffle": False, "fixed": fixed}
     same(list(Batches(data, seed=0, **kept).epoch(0)), list(Batches(data, seed=5, **kept).epoch(9)))
@@ -109,13 +109,13 @@ def test_without_shuffling_it_is_always_the_same(fixed):
                 assert rows == sorted(rows)
 
 
-def test_rows_beyond_the_budget_stand_alone():
+def test_rows_beyond_the_budget_get_batches_of_their_own():
     data = Corpus.of({"x": [[5] * n for n in (3, 50, 4, 60)]})
     sizes = sorted(tuple(b.tokens["x"].shape) for b in Batches(data, tokens=10, seed=0).epoch(0))
     assert sizes == [(1, 50), (1, 60), (2, 4)]
 
 
-def test_pools_are_sorted_each_for_itself(monkeypatch):
+def test_each_pool_is_sorted(monkeypatch):
     monkeypatch.setattr(plan, "POOL", 100)
     data = corpus(950)
     batches = list(Batches(data, tokens=400, seed=0).epoch(0))
@@ -127,7 +127,7 @@ def places(batches):
     return sum(x.numel() for batch in batches for x in batch.tokens.values())
 
 
-def test_little_is_padding_and_shapes_are_few():
+def test_there_is_little_padding_and_few_shapes():
     data = corpus(29_000)
     real = sum(int(n.sum()) for n in data.lengths.values())
     cut = list(Batches(data, tokens=4096, seed=0).epoch(0))
@@ -142,7 +142,7 @@ def test_little_is_padding_and_shapes_are_few():
     assert {tuple(x.shape for x in batch.tokens.values()) for batch in later} == shapes
 
 
-def test_one_column_far_longer_than_the_other_is_no_waste():
+def test_one_column_much_longer_than_the_other_wastes_nothing():
     draw = np.random.default_rng(0)
     data = Corpus.of(
         {"sound": [[5] * n for n in draw.integers(300, 1000, 2000)], "text": [[5] * 9] * 2000}
@@ -154,12 +154,12 @@ def test_one_column_far_longer_than_the_other_is_no_waste():
     assert {text for _, text in shapes} == {12}
 
 
-def test_the_grid():
+def test_lengths_are_rounded_to_a_grid():
     assert plan.grid(1).tolist() == [8]
     assert plan.grid(100).tolist() == [8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112]
 
 
-def test_nothing_to_read_is_no_batch(fixed):
+def test_an_empty_corpus_gives_no_batch(fixed):
     batches = Batches(Corpus.of({"x": []}), tokens=10, seed=0, fixed=fixed)
     assert (batches.count(0), list(batches.epoch(0))) == (0, [])
 
@@ -167,12 +167,12 @@ def test_nothing_to_read_is_no_batch(fixed):
 @pytest.mark.parametrize(
     "wrong", [{"tokens": 0}, {"seed": -1}, {"shard": (2, 2)}, {"shard": (-1, 2)}]
 )
-def test_settings_that_make_no_sense_are_refused(wrong):
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(Refused, match="a batch takes tokens"):
         Batches(corpus(5), **{"tokens": 10, "seed": 0, **wrong})
 
 
-def test_a_batch_moves():
+def test_a_batch_can_be_moved_to_a_device():
     batch = next(Batches(corpus(50), tokens=100, seed=0).epoch(0))
     away = batch.to("meta")
     assert {x.device.type for x in [*away.tokens.values(), *away.lengths.values(), away.rows]} == {
@@ -184,8 +184,8 @@ def test_a_batch_moves():
     same([batch.to("cpu")], [batch])
 
 
-def test_the_order_is_fixed_for_good():
-    """A later numpy must not end an interrupted run elsewhere: only Philox's raw bits are used."""
+def test_the_order_never_changes_between_versions():
+    """Another numpy must not change an interrupted run: only Philox's raw bits are used."""
     draw = np.random.Philox(np.random.SeedSequence([5, 1]))
     assert plan.permutation(draw, 5).tolist() == [2, 0, 1, 4, 3]
     data = Corpus.of({"x": [[5] * (7 * i % 11 + 1) for i in range(12)]})
@@ -203,7 +203,7 @@ for rank in (0, 1):
 """
 
 
-def test_another_process_sees_the_same(tmp_path):
+def test_another_process_gets_the_same(tmp_path):
     data = corpus(400)
     columns = {k: [data[i][k].tolist() for i in range(400)] for k in data.tokens}
     stored = write(tmp_path, "x", columns, vocabulary=99)

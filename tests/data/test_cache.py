@@ -1,4 +1,4 @@
-"""What was written is what is read; what is stale or broken is noticed; nothing is half there."""
+"""The cache: data is read as written, damage is noticed, and nothing is left incomplete."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def expected(columns):
 @pytest.mark.parametrize(
     ("vocabulary", "dtype"), [(1 << 16, "<u2"), ((1 << 16) + 1, "<u4"), (None, "<u4")]
 )
-def test_what_was_written_is_read(tmp_path, vocabulary, dtype):
+def test_data_is_read_as_it_was_written(tmp_path, vocabulary, dtype):
     write(tmp_path / "new", "train", {n: iter(c) for n, c in ROWS.items()}, vocabulary=vocabulary)
     corpus = Corpus.open(tmp_path / "new", "train")
     assert len(corpus) == 3
@@ -52,7 +52,7 @@ def test_what_was_written_is_read(tmp_path, vocabulary, dtype):
     ]
 
 
-def test_many_chunks_are_one_corpus(tmp_path):
+def test_chunks_are_joined(tmp_path):
     draw = np.random.default_rng(0)
     lengths = draw.integers(0, 5, 20_000)
     column = [draw.integers(0, 99, n).tolist() for n in lengths]
@@ -90,8 +90,8 @@ def test_a_failure_leaves_the_old_cache(tmp_path):
 
 
 @pytest.mark.parametrize("moment", range(6))
-def test_a_death_between_two_renames_is_noticed(tmp_path, monkeypatch, moment):
-    """New files beside an old header would pass for a cache: same sizes, other data."""
+def test_a_kill_between_two_renames_is_noticed(tmp_path, monkeypatch, moment):
+    """New files beside an old header could pass for a cache: same sizes, other data."""
     write(tmp_path, "x", {"source": [[1, 2]], "target": [[3]]}, fingerprint="old")
     replace, calls = cache.Path.replace, []
 
@@ -153,14 +153,14 @@ def test_a_hostile_header_is_refused(tmp_path, change):
         Corpus.open(tmp_path, "x")
 
 
-def test_offsets_that_run_backwards_are_refused(tmp_path):
+def test_offsets_that_decrease_are_refused(tmp_path):
     write(tmp_path, "x", ROWS)
     np.array([0, 9, 4, 6], "<i8").tofile(tmp_path / "x.source.offsets")
     with pytest.raises(Refused, match=r"offsets is broken"):
         Corpus.open(tmp_path, "x")
 
 
-def test_only_the_same_data_is_reused(tmp_path):
+def test_a_cache_is_reused_only_for_the_same_data(tmp_path):
     write(tmp_path, "x", ROWS, fingerprint="one")
     assert rows(reuse(tmp_path, "x", "one")) == expected(ROWS)
     assert reuse(tmp_path, "x", "two") is None
@@ -200,10 +200,10 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
 
     peak(10)
     rise = peak(20_000) - peak(2_000)
-    assert rise < 20_000 * 8 * 4 + 200_000  # the lengths, which are held; not 20,000 × 20 numbers
+    assert rise < 20_000 * 8 * 4 + 200_000  # the lengths are kept, not 20,000 × 20 numbers
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+def test_a_path_that_cannot_be_written_is_reported_in_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Refused, match="cannot write the cache"):
         write(tmp_path / "file", "x", ROWS)
@@ -214,7 +214,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
         raise OSError(28, "No space left on device")
 
 
-def test_a_cache_that_cannot_be_begun_leaves_nothing(tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_started_leaves_nothing(tmp_path, monkeypatch):
     def full(self, end):
         raise OSError(28, "No space left on device")
 

@@ -1,19 +1,19 @@
-"""Random numbers by place: fixed for good, even, and each from where it stands alone."""
+"""Random numbers by position: the same in every version, uniform, and independent of each other."""
 
 import numpy as np
 
 from heed.data.chance import below, bits, uniform
 
 
-def test_the_numbers_are_fixed_for_good():
-    # SplitMix64's own first output from state 0 is the finaliser of its step.
+def test_the_numbers_never_change_between_versions():
+    # SplitMix64's first output from state 0 is the finaliser of its increment.
     assert int(bits(0)) == 0xE220A8397B1DCDAF
     assert int(bits(1, 2, 3)) == int(bits(1, 2, 3))
     assert int(bits(1, 2, 3)) != int(bits(1, 3, 2))
     assert int(bits(-1)) != int(bits(1))
 
 
-def test_a_number_belongs_to_its_place_alone():
+def test_a_number_depends_only_on_its_position():
     rows, places = np.arange(5)[:, None], np.arange(7)
     table = uniform(3, 1, rows, places)
     assert table.shape == (5, 7)
@@ -21,7 +21,7 @@ def test_a_number_belongs_to_its_place_alone():
     assert uniform(3, 1, 2, 4) == table[2, 4]
 
 
-def test_they_are_even_and_independent():
+def test_they_are_uniform_and_independent():
     table = uniform(9, 0, np.arange(300)[:, None], np.arange(300))
     assert table.min() >= 0
     assert table.max() < 1

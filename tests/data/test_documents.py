@@ -1,4 +1,4 @@
-"""Documents and sentences: parted by blank lines or by JSON, kept as numbers side by side."""
+"""Documents and sentences, separated by blank lines or from JSON, kept as contiguous numbers."""
 
 import gzip
 
@@ -27,7 +27,7 @@ def file(tmp_path, text, name="a.txt"):
     return path
 
 
-def test_lines_are_sentences_and_blank_lines_part_documents(tmp_path):
+def test_lines_are_sentences_and_blank_lines_separate_documents(tmp_path):
     path = file(tmp_path, "\none \r\ntwo\n \t\n\nthree\n")
     report = SentenceReport()
     found = list(read_sentences(DocumentFiles(text=path), report=report))
@@ -41,7 +41,7 @@ def test_each_file_begins_a_document(tmp_path):
     assert [(s.text, s.opens) for s in found] == [("a", True), ("b", False), ("c", True)]
 
 
-def test_sources_of_several_formats_are_one_corpus_counted_file_by_file(tmp_path):
+def test_sources_of_several_formats_are_one_corpus_counted_by_file(tmp_path):
     plain = DocumentFiles(text=file(tmp_path, "a\nb\n\nc"))
     table = file(tmp_path, "0\td\n1\t \n0\tee. much too long\n1\tf\n", "b.tsv")
     apart = DocumentFiles(text=table, column=1, lines="apart", sentences="marks")
@@ -62,7 +62,7 @@ def test_sources_of_several_formats_are_one_corpus_counted_file_by_file(tmp_path
         DocumentFiles(jsonl="a", lines="apart")
 
 
-def test_a_document_whose_first_sentence_is_dropped_opens_with_its_second(tmp_path):
+def test_a_document_without_its_first_sentence_begins_with_its_second(tmp_path):
     path = file(tmp_path, "a\n\nmuch too long\nb\nc\n")
     report = SentenceReport()
     found = list(read_sentences(DocumentFiles(text=path), longest_characters=5, report=report))
@@ -70,7 +70,7 @@ def test_a_document_whose_first_sentence_is_dropped_opens_with_its_second(tmp_pa
     assert (report.read, report.kept, report.dropped) == (4, 3, {"too long": 1})
 
 
-def test_text_flows_from_line_to_line_to_the_marks(tmp_path):
+def test_text_is_joined_over_lines_and_cut_at_marks(tmp_path):
     path = file(tmp_path, "Dr. No said: \u201cgo\naway!\u201d He did. It\nwas 3.5 p.m.\n\nNo mark")
     files = DocumentFiles(text=path, sentences="marks")
     assert [s.text for s in read_sentences(files)] == [
@@ -115,7 +115,7 @@ def test_json_documents_are_texts_or_lists(tmp_path):
         ('{"text": ["\\ud800"]}', "surrogate"),
     ],
 )
-def test_json_that_is_no_document(tmp_path, line, message):
+def test_invalid_json_documents_are_refused(tmp_path, line, message):
     path = file(tmp_path, '{"text": "a"}\n' + line + "\n", "a.jsonl")
     with pytest.raises(Refused, match=rf"a\.jsonl:2: .*{message}"):
         list(read_sentences(DocumentFiles(jsonl=path)))
@@ -131,7 +131,7 @@ def test_nothing_to_read_is_refused(tmp_path):
             DocumentFiles(**wrong)
 
 
-def test_numbers_of_a_document_stand_side_by_side(tmp_path):
+def test_the_numbers_of_a_document_are_contiguous(tmp_path):
     sentences = [Sentence("a b", True), Sentence("c", False), Sentence("b", True)]
     tokeniser = Tokeniser.train("word", [s.text for s in sentences], 20)
     assert list(encode(tmp_path, "train", sentences, tokeniser, chunk=2)) == [2, 3]
@@ -143,7 +143,7 @@ def test_numbers_of_a_document_stand_side_by_side(tmp_path):
     assert documents.borders.tolist() == [0, 3, 4]
 
 
-def test_a_cache_that_is_none_of_documents_is_refused():
+def test_a_cache_without_documents_is_refused():
     with pytest.raises(Refused, match="holds no documents"):
         Documents(Corpus.of({"text": [[1]]}))
     with pytest.raises(Refused, match="of no document"):
@@ -155,7 +155,7 @@ words = st.text("abc", min_size=1, max_size=3)
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(words, max_size=5), max_size=6))
-def test_read_is_kept_and_dropped_and_documents_come_back(tmp_path_factory, documents):
+def test_read_is_kept_plus_dropped_and_documents_are_restored(tmp_path_factory, documents):
     text = "x\n\n" + "\n\n".join("\n".join(document) for document in documents)
     path = file(tmp_path_factory.mktemp("documents"), text)
     report = SentenceReport()

@@ -1,4 +1,4 @@
-"""Next sentences: half of them real, half from another document, within the length, repeatable."""
+"""Next sentences: half of the pairs are real, half from another document, all short enough."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_the_rows_of_two_documents_by_hand():
     assert seen == real
 
 
-def test_however_many_rows_are_drawn_ahead_they_are_the_same(monkeypatch):
+def test_rows_do_not_depend_on_how_many_are_drawn_ahead(monkeypatch):
     documents = numbered([[2] * 9] * 6)
     few = following(documents, longest=9, seed=1, epoch=0)
     monkeypatch.setattr(_Draws, "AHEAD", 3)
@@ -55,7 +55,7 @@ def test_however_many_rows_are_drawn_ahead_they_are_the_same(monkeypatch):
         assert one.tolist() == other.tolist()
 
 
-def test_what_is_too_long_is_cut_around_the_border():
+def test_pairs_that_are_too_long_are_cut_around_the_border():
     documents = Documents.of([[list(range(10, 20)), list(range(20, 30))], [[40] * 3, [41] * 20]])
     cut = set()
     for epoch in range(20):
@@ -67,7 +67,7 @@ def test_what_is_too_long_is_cut_around_the_border():
     assert all(len(row) == 9 for row in cut)
 
 
-def test_half_of_them_follow_and_every_sentence_is_as_likely_as_another():
+def test_half_are_real_and_random_ones_are_uniform():
     draw = np.random.default_rng(0)
     documents = numbered([draw.integers(1, 9, draw.integers(2, 9)).tolist() for _ in range(400)])
     pairs = following(documents, longest=32, seed=5, epoch=0)
@@ -80,7 +80,7 @@ def test_half_of_them_follow_and_every_sentence_is_as_likely_as_another():
     assert (pairs.lengths < 20).mean() > 0.05  # some rows are short
 
 
-def test_the_same_from_the_same_seed_and_another_in_each_epoch():
+def test_pairs_depend_on_seed_and_epoch():
     documents = numbered([[3, 2, 4, 1]] * 30)
     one, same = (following(documents, longest=16, seed=3, epoch=2) for _ in range(2))
     assert all((a == b).all() for a, b in zip(one, same, strict=True))
@@ -106,17 +106,17 @@ def test_every_sentence_of_a_document_is_used_and_every_row_fits(shape, longest,
     owner = np.searchsorted(documents.borders, [pairs.first, pairs.second], "right")
     assert ((owner[0] == owner[1]) == (pairs.follows == 1)).all()
     last = np.searchsorted(documents.borders, [pairs.first_end - 1, pairs.second_end - 1], "right")
-    assert (owner == last).all()  # no segment reaches over the end of a document
+    assert (owner == last).all()  # no segment crosses the end of a document
     real = pairs.follows == 1
     assert (pairs.first_end[real] == pairs.second[real]).all()
-    # Each document of several sentences begins in some A, and its last sentence is reached.
+    # Each document of several sentences begins in some A, and its last sentence is used.
     for begin, end, sentences in zip(documents.borders, documents.borders[1:], shape, strict=False):
         firsts = (pairs.first_end > begin) & (pairs.first_end <= end)
         assert firsts.any() == (len(sentences) > 1)
-        assert firsts.sum() <= len(sentences)  # what is left at the end is tried once
+        assert firsts.sum() <= len(sentences)  # the rest of a document is tried once
 
 
-def test_what_makes_no_pairs():
+def test_documents_without_pairs_are_refused():
     with pytest.raises(Refused, match="two documents at least"):
         following(numbered([[3, 3]]), longest=10, seed=0, epoch=0)
     with pytest.raises(Refused, match="no room"):

@@ -1,4 +1,4 @@
-"""The built-in corpus: one translation a sentence, true links, honest parts, lengths as asked."""
+"""The built-in corpus: one translation per sentence, correct links, parts, given lengths."""
 
 import re
 from collections import Counter
@@ -18,8 +18,8 @@ VARIED = ("Verb", "Feel", "Change", "Short", "Long")
 
 
 def derivations(words: tuple[str, ...]) -> list[Tree]:
-    """Every derivation of a Chinese sentence: a chart parser, which shares nothing with the
-    generator but the tables."""
+    """Every derivation of a Chinese sentence: a chart parser that shares only the tables with the
+    generator."""
     rules, entries = grammar.grammar()
 
     @cache
@@ -61,7 +61,7 @@ def test_every_sentence_has_one_derivation(count: int, shortest: int, longest: i
 
 
 def trees(given: Grammar, symbol: str, n: int) -> list[Tree]:
-    """Every derivation of n words, by trying all there are."""
+    """Every derivation of n words, by exhaustive search."""
     if symbol in given.entries:
         return [Tree(entry, []) for entry in given.entries[symbol] if n == 1]
     found = []
@@ -85,7 +85,7 @@ def small() -> Grammar:
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_no_two_derivations_write_the_same_chinese_and_the_count_is_exact(n: int) -> None:
+def test_no_two_derivations_give_the_same_chinese_and_the_count_is_exact(n: int) -> None:
     given = small() if n > 3 else grammar.grammar()
     every = [" ".join(grammar.source_of(tree)) for tree in trees(given, "Sentence", n)]
     assert len(set(every)) == len(every) == Chart(given, counting=True).total("Sentence", n)
@@ -96,7 +96,7 @@ def test_there_are_more_than_a_million_short_sentences() -> None:
     assert grammar.count(3, 12) > 10**12
 
 
-def test_sentences_drawn_again_have_the_same_translation() -> None:
+def test_a_sentence_always_has_the_same_translation() -> None:
     said: dict[tuple[str, ...], Sentence] = {}
     for seed in range(6):
         for sentence in draw(1500, shortest=3, longest=5, seed=seed):
@@ -104,7 +104,7 @@ def test_sentences_drawn_again_have_the_same_translation() -> None:
     assert len(said) < 6 * 1500
 
 
-def test_drawn_sentences_differ_and_keep_to_the_lengths_evenly() -> None:
+def test_sentences_differ_and_lengths_are_evenly_distributed() -> None:
     drawn = some(3000, shortest=5, longest=14)
     assert len({sentence.source for sentence in drawn}) == 3000
     lengths = Counter(len(sentence.source) for sentence in drawn)
@@ -112,7 +112,7 @@ def test_drawn_sentences_differ_and_keep_to_the_lengths_evenly() -> None:
     assert max(lengths.values()) < 1.4 * min(lengths.values())
 
 
-def test_long_sentences_are_grown() -> None:
+def test_long_sentences_can_be_grown() -> None:
     drawn = some(50, shortest=55, longest=62)
     assert all(55 <= len(sentence.source) <= 62 for sentence in drawn)
 
@@ -123,7 +123,7 @@ def test_the_same_seed_draws_the_same_sentences() -> None:
     assert some(20, seed=3) == some(50, seed=3)[:20]
 
 
-def test_the_parts_never_overlap() -> None:
+def test_the_parts_are_disjoint() -> None:
     parts = {
         part: {s.source for s in draw(300, shortest=3, longest=4, seed=seed, part=part)}
         for seed, part in enumerate(("train", "valid", "test"))
@@ -134,12 +134,12 @@ def test_the_parts_never_overlap() -> None:
         assert {grammar.part_of(" ".join(source)) for source in sources} == {part}
 
 
-def test_the_part_of_a_sentence_never_changes() -> None:
+def test_a_sentence_is_always_in_the_same_part() -> None:
     assert grammar.part_of("我 爱 中国") == "train"
     assert grammar.part_of("我 昨天 在 北京 看 书") == "train"
 
 
-def test_each_target_word_has_at_most_one_counterpart_and_links_are_in_range() -> None:
+def test_each_target_word_has_at_most_one_link_and_links_are_in_range() -> None:
     for sentence in draw(500, shortest=3, longest=30):
         targets = [j for _, j in sentence.links]
         assert len(targets) == len(set(targets)) > 0
@@ -147,14 +147,14 @@ def test_each_target_word_has_at_most_one_counterpart_and_links_are_in_range() -
         assert set(targets) <= set(range(len(sentence.target)))
 
 
-def test_words_without_a_counterpart_carry_no_link() -> None:
+def test_function_words_have_no_link() -> None:
     for sentence in draw(500, shortest=3, longest=20):
         for i, j in sentence.links:
             assert sentence.source[i] not in {"的", "吗", "了", "把", "本", "位", "那么"}
             assert sentence.target[j] not in {"the", "do", "does", "did", "?"}
 
 
-# What is expected of the translation, and the links as (Chinese word, English word).
+# The expected translation, and the links as (Chinese word, English word).
 EXAMPLES = {
     "我 爱 中国": ("i love china", "我-i 爱-love 中国-china"),
     "她 爱 中国": ("she loves china", "她-she 爱-loves 中国-china"),
@@ -201,8 +201,8 @@ def test_examples(chinese: str) -> None:
     assert " ".join(f"{words[i]}-{target[j]}" for i, j in sorted(links)) == pairs
 
 
-def test_measure_words_are_those_of_the_noun() -> None:
-    """Before a noun that is counted there is its own measure word, adjectives or not."""
+def test_measure_words_fit_their_nouns() -> None:
+    """Before a counted noun there is its measure word, with or without adjectives."""
     own = {entry.word: entry.measure for kind in lexicon.COUNTED for entry in nouns(kind)}
     for sentence in draw(300, shortest=4, longest=8):
         for i, word in enumerate(sentence.source[:-2]):
@@ -215,7 +215,7 @@ def nouns(kind: str) -> list[Entry]:
     return grammar.grammar().entries[f"Noun_{kind}"]
 
 
-def test_english_agrees() -> None:
+def test_english_is_inflected() -> None:
     many = "|".join(e.forms["many"][0][0] for kind in lexicon.COUNTED for e in nouns(kind))
     wrong = re.compile(
         r"^(i|you|we|they) (is|has|does|wants|likes|loves|reads)\b"
@@ -234,12 +234,12 @@ def test_every_symbol_of_a_rule_exists() -> None:
     used = {child for table in rules.values() for rule in table for child in rule.children}
     unknown = used - set(rules) - set(entries)
     kinds = {f"{name}_{kind}" for name in VARIED for kind in lexicon.RANGES["kind"]}
-    assert unknown <= kinds  # no verb of some class goes with some kind
+    assert unknown <= kinds  # no verb of some class takes some kind
     assert set(entries) <= used
     assert set(rules) - used == {"Sentence"}
 
 
-def test_no_sentence_is_promised_that_does_not_exist() -> None:
+def test_impossible_numbers_of_sentences_are_refused() -> None:
     with pytest.raises(Refused, match="no sentence of 0 to 1 words"):
         draw(1, shortest=0, longest=1)
     with pytest.raises(Refused, match="1,000 were asked for"):

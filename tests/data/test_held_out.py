@@ -1,4 +1,4 @@
-"""Who is held out: by the words alone, in the shares that are asked for, and never on two sides."""
+"""Held-out texts: chosen by their words alone, in the given shares, and never in two parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heed.data.pairs import Report
 from heed.errors import Refused
 
 
-def test_texts_are_held_out_by_what_they_say() -> None:
+def test_texts_are_held_out_by_their_words() -> None:
     texts = [f"text number {n} of many" for n in range(3000)]
     held = HeldOut(valid=0.2, test=0.1)
     sides = [side(text, held) for text in texts]
@@ -22,18 +22,18 @@ def test_texts_are_held_out_by_what_they_say() -> None:
     assert side("text number 7 of many", HeldOut()) == "train"
 
 
-def test_the_sides_are_the_same_on_every_machine() -> None:
-    """These very ones: a release that drew others would judge old runs by what they learnt from."""
+def test_the_parts_are_the_same_on_every_machine() -> None:
+    """These exact parts: a release with others would test old runs on their training data."""
     held = HeldOut(valid=0.3, test=0.3)
     sides = [side(text, held) for text in ("我 爱 中国", "i love china", "a", "c", "d")]
     assert sides == ["valid", "valid", "test", "valid", "train"]
 
 
-def test_without_shares_every_text_is_of_every_part() -> None:
+def test_without_shares_every_text_is_in_every_part() -> None:
     assert HeldOut().only("train") is None
 
 
-def test_every_text_is_of_the_part_that_it_falls_to() -> None:
+def test_every_text_is_in_its_part_only() -> None:
     held = HeldOut(valid=0.3, test=0.3)
     for part in ("train", "valid", "test"):
         only = held.only(part)
@@ -50,9 +50,7 @@ def test_every_text_is_of_the_part_that_it_falls_to() -> None:
         ({"valid": 0.1, "test": 0.1}, {"test": "a"}, "^data.test is given, so nothing is held"),
     ],
 )
-def test_a_part_comes_from_one_place(
-    held: dict[str, float], files: dict[str, str], says: str
-) -> None:
+def test_a_part_has_one_source(held: dict[str, float], files: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         check(HeldOut(**held), **{"valid": None, "test": None} | files, what="cats", share=0.05)  # type: ignore[arg-type]
 
@@ -61,11 +59,11 @@ def test_a_part_comes_from_one_place(
     ("held", "files"),
     [({"valid": 0.1}, {}), ({}, {"valid": "a"}), ({"test": 0.1}, {"valid": "a"})],
 )
-def test_something_to_validate_by_is_enough(held: dict[str, float], files: dict[str, str]) -> None:
+def test_validation_data_alone_is_enough(held: dict[str, float], files: dict[str, str]) -> None:
     check(HeldOut(**held), **{"valid": None, "test": None} | files, what="cats", share=0.05)  # type: ignore[arg-type]
 
 
-def test_a_part_without_anything_is_refused_with_the_cure() -> None:
+def test_an_empty_part_is_refused_with_the_remedy() -> None:
     held = HeldOut(valid=0.1)
     with pytest.raises(Refused, match=r"data\.valid: 0 pairs read.*hold more out, or name a file"):
         held.lacks("valid", Report())

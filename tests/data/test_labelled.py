@@ -1,4 +1,4 @@
-"""Labelled texts: columns by number or name, labels never seen refused with their line."""
+"""Labelled texts: columns by number or name; labels not seen in training are refused."""
 
 import csv
 import gzip
@@ -24,17 +24,17 @@ def file(tmp_path, text, name="a.tsv"):
     return path
 
 
-def test_a_table_has_its_label_first_unless_told(tmp_path):
+def test_a_table_has_its_label_first_by_default(tmp_path):
     path = file(tmp_path, "1\tgood film\r\n0\tbad\u2028film\n")
     assert list(read_labelled(LabelledFiles(tsv=path))) == [
         Labelled("good film", "1"),
-        Labelled("bad\u2028film", "0"),  # no end of a line
+        Labelled("bad\u2028film", "0"),  # not the end of a line
     ]
     turned = LabelledFiles(tsv=path, text=0, label=1)
     assert next(read_labelled(turned)) == Labelled("1", "good film")
 
 
-def test_names_are_looked_up_in_the_first_line(tmp_path):
+def test_names_are_found_in_the_first_line(tmp_path):
     path = file(tmp_path, "id\tsentence\tlabel\n7\ta b\tpos\n")
     files = LabelledFiles(tsv=path, text="sentence")
     assert list(read_labelled(files)) == [Labelled("a b", "pos")]
@@ -45,7 +45,7 @@ def test_names_are_looked_up_in_the_first_line(tmp_path):
         list(read_labelled(LabelledFiles(tsv=twice, text="text")))
 
 
-def test_csv_knows_quotes_over_several_lines_and_gzip(tmp_path):
+def test_csv_supports_quotes_over_several_lines_and_gzip(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(gzip.compress(b'label,text\npos,"a, ""b""\nc"\nneg,d\n'))
     files = LabelledFiles(csv=path, text="text")
@@ -98,13 +98,13 @@ def test_json_labels_may_be_numbers(tmp_path):
         ('{"text": "a", "label": "x\\u2028y"}', "control character"),
     ],
 )
-def test_json_that_is_no_labelled_text(tmp_path, line, message):
+def test_invalid_labelled_json_is_refused(tmp_path, line, message):
     path = file(tmp_path, '{"text": "a", "label": 1}\n' + line + "\n", "a.jsonl")
     with pytest.raises(Refused, match=rf"a\.jsonl:2: .*{message}"):
         list(read_labelled(LabelledFiles(jsonl=path)))
 
 
-def test_csv_labels_stand_in_one_line(tmp_path):
+def test_csv_labels_are_in_one_line(tmp_path):
     path = file(tmp_path, 'pos,a\n"ne\ng",b\n', "a.csv")
     with pytest.raises(Refused, match=r"a\.csv:3: the label 'ne\\ng' .*control character"):
         list(read_labelled(LabelledFiles(csv=path)))
@@ -125,7 +125,7 @@ def test_a_long_text_is_dropped_and_counted_in_every_format(tmp_path):
         report = TextReport()
         for row in read_labelled(files, report=report):
             assert row == Labelled("ok", "0")
-            assert csv.field_size_limit() == limit  # the limit is everyone's
+            assert csv.field_size_limit() == limit  # the limit is global
         assert report.dropped == {"too long": 1}
     more = list(read_labelled(LabelledFiles(csv=comma), longest_characters=150_000))
     assert len(more[0].text) == 140_000
@@ -139,7 +139,7 @@ def test_a_quote_that_never_ends_is_not_read_into_memory(tmp_path):
     assert csv.field_size_limit() == limit
 
 
-def test_a_label_never_seen_in_training_is_refused_with_its_line(tmp_path):
+def test_a_label_not_seen_in_training_is_refused_with_its_line(tmp_path):
     path = file(tmp_path, "pos\ta\nposs\tb\n")
     says = r"a\.tsv:2: the label 'poss' never occurs .*, which has neg, pos; did you mean pos\?$"
     with pytest.raises(Refused, match=says):
@@ -154,8 +154,8 @@ def test_a_label_never_seen_in_training_is_refused_with_its_line(tmp_path):
         ("zebra", "0 (negative), 1 (positive)"),
     ],
 )
-def test_each_label_is_told_once_with_its_name(tmp_path, label, has):
-    """Whether files may have names beside labels, as those to be judged may, or labels alone."""
+def test_each_label_is_reported_once_with_its_name(tmp_path, label, has):
+    """Whether files may have names beside labels, as for evaluation, or labels only."""
     path = file(tmp_path, f"\n{label}\ta\n")
     codes = {"0": "negative", "1": "positive"}
     for labels in (codes, {name: name for name in codes.values()} | codes):
@@ -164,7 +164,7 @@ def test_each_label_is_told_once_with_its_name(tmp_path, label, has):
         assert str(told.value).endswith(f"training data, which has {has}")
 
 
-def test_of_many_labels_a_few_are_told(tmp_path):
+def test_of_many_labels_a_few_are_reported(tmp_path):
     labels = {f"label {n}": f"label {n}" for n in range(30)}
     with pytest.raises(Refused, match=r"has label 0, .*, label 9 and more$"):
         list(read_labelled(LabelledFiles(tsv=file(tmp_path, "\n?\ta\n")), labels=labels))
@@ -173,7 +173,7 @@ def test_of_many_labels_a_few_are_told(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
-def test_a_first_line_that_names_text_and_label_is_one_of_names(tmp_path, name):
+def test_a_first_line_with_the_names_of_text_and_label_is_a_header(tmp_path, name):
     part = "\t" if name == "a.tsv" else ","
     lines = f"text{part}id{part}label\ngood{part}7{part}pos\n"
     files = LabelledFiles(**{name[2:]: file(tmp_path, lines, name)})
@@ -229,7 +229,7 @@ def test_other_columns_are_asked_for_as_they_are_said(tmp_path):
         list(read_labelled(keys, options=options))
 
 
-def test_a_first_line_of_other_names_is_asked_about(tmp_path):
+def test_a_first_line_of_other_names_is_refused_with_a_question(tmp_path):
     lines = "category,sentence\npos,good\n"
     files = LabelledFiles(csv=file(tmp_path, lines, "a.csv"))
     says = r"a\.csv:1: the label 'category' never occurs .*; is line 1 a header\? .* --label"
@@ -260,12 +260,12 @@ def test_too_few_columns_and_nothing_at_all(tmp_path):
         {"tsv": "a", "csv": "b"},
         {"jsonl": "a", "text": 0},
         {"tsv": "a", "text": "x", "label": 0},
-        {"tsv": "a", "text": 0},  # the label is there unless told
+        {"tsv": "a", "text": 0},  # a label is expected by default
         {"tsv": "a", "columns": 3},
         {"tsv": "a", "text": -1},
     ],
 )
-def test_settings_that_contradict_themselves(given):
+def test_contradictory_settings_are_refused(given):
     with pytest.raises(ValidationError):
         LabelledFiles(**given)
 
@@ -307,7 +307,7 @@ labels = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), max
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(labels, texts), min_size=1, max_size=8))
-def test_read_is_kept_and_dropped(tmp_path_factory, rows):
+def test_read_is_kept_plus_dropped(tmp_path_factory, rows):
     lines = "".join(f"{label}\t{text}\n" for label, text in rows)
     path = file(tmp_path_factory.mktemp("rows"), "x\tfirst\n" + lines)
     report = TextReport()

@@ -1,4 +1,4 @@
-"""Letters: the runs that words share, by hand; the same each time; words that nobody has seen."""
+"""Letters: the runs that words share, by hand; deterministic, and for unknown words too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def of(letters: Letters, word: str) -> set[int]:
 
 
 def test_runs_by_hand() -> None:
-    """<ab> and <abc> share <a, ab and <ab; bc has no company."""
+    """<ab> and <abc> share <a, ab and <ab; bc is in one word only."""
     letters = Letters(["", "ab", "abc", "x"], 2, 3)
     assert letters.size == 3
     expected = torch.zeros(4, MOST, dtype=torch.int32)
@@ -30,7 +30,7 @@ def test_runs_by_hand() -> None:
     assert torch.equal(letters.rows(["ab", "zabz"])[:, :2], torch.tensor([[1, 2], [3, 0]]))
 
 
-def test_a_word_counts_a_run_once_and_capitals_are_one_with_small_letters() -> None:
+def test_a_word_counts_a_run_once_and_case_is_ignored() -> None:
     assert Letters(["banana"], 2, 3).size == 0  # an and na are twice in it, and it is one word
     letters = Letters(["Ana", "ANA", "▁ana"], 2, 2)
     assert letters.size == 4  # <a an na a>
@@ -46,8 +46,8 @@ def test_a_word_of_one_letter() -> None:
     assert not of(letters, "▁")
 
 
-def test_one_form_for_what_looks_alike() -> None:
-    """The same accent as one character or two; none of it breaks on marks or what is beyond BMP."""
+def test_equal_characters_have_one_form() -> None:
+    """The same accent as one character or two; characters beyond the BMP work too."""
     words = ["café", "cafés", "𝔘𝔫", "𝔘𝔫𝔦", "İstanbul", "İzmir", "日本", "日本語"]
     letters = Letters(words, 1, 3)
     assert of(letters, unicodedata.normalize("NFD", "CAFÉ")) == of(letters, "café")
@@ -56,14 +56,14 @@ def test_one_form_for_what_looks_alike() -> None:
     assert of(letters, "日")
 
 
-def test_of_too_many_runs_some_of_every_frequency_are_taken() -> None:
+def test_of_too_many_runs_some_of_every_frequency_are_kept() -> None:
     word = "abcdefghijklmnopqrstuvwxyz"
     words = [word[:n] for n in range(1, len(word) + 1)]
     letters = Letters([*words, word], 1, 1)
     assert letters.size == 28
     (row,) = letters.rows([word])
     assert len(row) == len(of(letters, word)) == MOST
-    # "z" is in two words, "<", ">" and "a" in all: the rarest and the most frequent are taken.
+    # "z" is in two words, "<", ">" and "a" in all: the rarest and the most frequent are kept.
     numbers = {mark: i for i, mark in enumerate(sorted(f"<{word}>"), 1)}
     assert row[0] == numbers["z"]
     assert row[-1] == numbers["a"]
@@ -71,7 +71,7 @@ def test_of_too_many_runs_some_of_every_frequency_are_taken() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.text(max_size=12), max_size=12), st.integers(1, 4), st.integers(0, 4))
-def test_numbers_are_of_the_table(words: list[str], least: int, more: int) -> None:
+def test_numbers_are_rows_of_the_table(words: list[str], least: int, more: int) -> None:
     letters = Letters(words, least, least + more)
     assert letters.known.shape == (len(words), MOST)
     assert torch.equal(letters.known, letters.rows(words).int())
@@ -85,8 +85,8 @@ def test_numbers_are_of_the_table(words: list[str], least: int, more: int) -> No
         assert row[: len(some)] == some
 
 
-def test_any_process_numbers_them_alike() -> None:
-    """Whatever order its sets have."""
+def test_every_process_numbers_them_alike() -> None:
+    """Whatever the order of its sets."""
     code = (
         "from heed.data.letters import Letters\n"
         "words = 'where there here other mother brother the then them'.split()\n"
@@ -105,7 +105,7 @@ def test_any_process_numbers_them_alike() -> None:
     assert len(said) == 1
 
 
-def test_long_words_and_large_vocabularies_cost_little() -> None:
+def test_long_words_and_large_vocabularies_are_fast() -> None:
     letters = Letters(["x" * 10**6 + "y", "x" * LONGEST, "İ" * 10**6], 1, 8)
     assert of(letters, "x" * 10**7) == of(letters, "x" * LONGEST)
     many = [f"{i:064}" for i in range(LARGEST // 480)]

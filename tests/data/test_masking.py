@@ -1,4 +1,4 @@
-"""Hidden words: as many as told, 80/10/10, whole where wanted, never a special symbol."""
+"""Hidden words: the given share, 80/10/10, whole words if asked, never a special symbol."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ EVERY = Symbols(V - 1, PLAIN, np.ones(V, bool), np.zeros(V, bool))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_is_one_more_piece_that_no_text_becomes(kind, tmp_path):
+def test_a_mask_is_one_more_piece_that_no_text_contains(kind, tmp_path):
     plain = Tokeniser.train(kind, TEXTS, 60)
     tokeniser = with_mask(plain)
     assert tokeniser.size == plain.size + 1
@@ -47,7 +47,7 @@ def test_a_mask_is_one_more_piece_that_no_text_becomes(kind, tmp_path):
     assert again.pieces([known.mask]) == [MASK]
 
 
-def test_how_many_are_hidden_by_hand():
+def test_the_number_of_hidden_symbols_by_hand():
     tokens = np.array([[BOS, *range(4, 24), EOS], [BOS, 5, EOS, *[PAD] * 19], [PAD] * 22])
     how = Masking(masked=1, replaced=0)
     read, labels = masked(tokens, np.arange(3), EVERY, how, seed=1, epoch=0)
@@ -58,7 +58,7 @@ def test_how_many_are_hidden_by_hand():
     assert (read[~hidden] == tokens[~hidden]).all()
 
 
-def test_a_row_is_hidden_alike_in_any_batch_and_otherwise_in_another_epoch():
+def test_a_row_is_hidden_alike_in_any_batch_and_differently_in_another_epoch():
     tokens = np.random.default_rng(0).integers(4, V - 1, (6, 30))
     chance = {"seed": 3, "epoch": 2}
     together = masked(tokens, np.arange(6), EVERY, Masking(), **chance)
@@ -71,7 +71,7 @@ def test_a_row_is_hidden_alike_in_any_batch_and_otherwise_in_another_epoch():
         assert (masked(tokens, np.arange(6), EVERY, Masking(), **other)[1] != together[1]).any()
 
 
-def test_eight_in_ten_are_masked_one_is_replaced_one_stays():
+def test_of_ten_eight_are_masked_one_is_replaced_one_stays():
     tokens = np.random.default_rng(0).integers(4, V - 1, (400, 100))
     read, labels = masked(tokens, np.arange(400), EVERY, Masking(), seed=1, epoch=0)
     chosen = labels != 0
@@ -85,12 +85,12 @@ def test_eight_in_ten_are_masked_one_is_replaced_one_stays():
     assert abs(stayed - right) < 4 * (right * 0.9 / n) ** 0.5
     assert EVERY.plain[others].all()
     assert len(np.unique(read[chosen & (read != tokens) & (read != V - 1)])) == V - 5
-    places = chosen.sum(0)  # no place is preferred
+    places = chosen.sum(0)  # all positions are equally likely
     assert ((places - 60) ** 2 / (60 * 0.85)).sum() < 150
 
 
 def test_whole_words_by_hand():
-    # Two words of three and one of one piece, then a mark that stands alone, and one piece more.
+    # Two words of three and one of one piece, then a mark by itself, and one more piece.
     begins, alone = np.zeros(V, bool), np.zeros(V, bool)
     begins[4:7], alone[20] = True, True
     known = Symbols(V - 1, PLAIN, begins, alone)
@@ -105,15 +105,15 @@ def test_whole_words_by_hand():
         assert 3 <= len(hidden) <= 4
         seen.add(frozenset(hidden))
     expected = {frozenset(word | other) for word in words[:2] for other in words[2:]}
-    assert seen == expected | {frozenset({7, 8, 9})}  # where two short ones come first
-    # A word longer than the share is hidden whole all the same, if it is the first.
+    assert seen == expected | {frozenset({7, 8, 9})}  # if two short ones come first
+    # A word longer than the share is hidden whole nevertheless, if it is the first.
     long, chance = np.array([[4, 10, 11]]), {"seed": 1, "epoch": 0}
-    for most, hidden in ((None, 3), (3, 3), (2, 0)):  # and if there is room to ask for it
+    for most, hidden in ((None, 3), (3, 3), (2, 0)):  # and if there is room for it
         _, labels = masked(long, np.array([0]), known, how, **chance, most=most)
         assert (labels != 0).sum() == hidden
 
 
-def test_a_word_that_cannot_be_asked_for_leaves_its_turn_to_the_next():
+def test_a_word_without_room_is_skipped_for_the_next():
     begins = np.zeros(V, bool)
     begins[[4, 5, 6]] = True
     known = Symbols(V - 1, PLAIN, begins, np.zeros(V, bool))
@@ -135,7 +135,7 @@ rows = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=20), min_si
 
 @settings(max_examples=100, deadline=None)
 @given(rows, st.floats(0.01, 0.9), st.booleans(), st.integers(0, 9))
-def test_counts_for_any_rows(rows, share, whole, seed):
+def test_the_number_of_hidden_symbols_of_any_rows(rows, share, whole, seed):
     width = max(map(len, rows))
     tokens = np.array([row + [0] * (width - len(row)) for row in rows])
     known = EVERY._replace(begins=np.arange(V) % 3 == 0)
@@ -152,7 +152,7 @@ def test_counts_for_any_rows(rows, share, whole, seed):
     assert (labels[labels != 0] == tokens[labels != 0]).all()
 
 
-def test_shares_beyond_all_are_refused():
+def test_shares_above_one_are_refused():
     for wrong in ({"masked": 0.8, "replaced": 0.3}, {"share": 0}, {"share": 1}, {"whole": True}):
         with pytest.raises(ValidationError):
             Masking(**wrong)

@@ -1,4 +1,4 @@
-"""Rows of one length out of a stream: every symbol once, the next ones beside them."""
+"""Rows of one length cut from a stream: every symbol once, with the next symbols as labels."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def rows_of(packed, number=0, start=0):
         yield from zip(batch.tokens["text"].tolist(), batch.tokens["labels"].tolist(), strict=True)
 
 
-def test_rows_over_borders_by_hand():
+def test_rows_across_borders_by_hand():
     packed = Packed(STREAM, length=4, rows=1, seed=0, shuffle=False)
     assert packed.count(0) == 2
     assert list(rows_of(packed)) == [
@@ -28,7 +28,7 @@ def test_rows_over_borders_by_hand():
 
 
 def test_rows_within_documents_by_hand():
-    borders = np.array([0, 5, 6, 6, 9])  # one document of one symbol, one of none
+    borders = np.array([0, 5, 6, 6, 9])  # one document of one symbol, one empty
     packed = Packed(STREAM, length=3, rows=2, seed=0, borders=borders, shuffle=False)
     (first, second) = packed.epoch(0)
     assert first.tokens["text"].tolist() == [[11, 12, 13], [14, 0, 0]]
@@ -39,13 +39,13 @@ def test_rows_within_documents_by_hand():
     assert first.rows.tolist() == [0, 3]
 
 
-def test_rows_that_go_on_by_hand():
+def test_consecutive_rows_by_hand():
     packed = Packed(STREAM, length=2, rows=2, seed=0, shuffle=False, onward=True)
     assert [batch.rows.tolist() for batch in packed.epoch(0)] == [[0, 4], [2, 6]]
     assert [batch.rows.tolist() for batch in packed.epoch(0, 1)] == [[2, 6]]
     few = Packed(STREAM, length=3, rows=5, seed=0, shuffle=False, onward=True)
     assert [batch.rows.tolist() for batch in few.epoch(0)] == [[0, 3]]
-    for epoch in range(3):  # in each another cut, and each process has lanes of its own
+    for epoch in range(3):  # in each epoch another cut, and each process has its own lanes
         far = Packed(np.arange(100), length=7, rows=3, seed=1, onward=True, shard=(1, 2))
         (rows,) = torch.stack([batch.rows for batch in far.epoch(epoch)], 1)
         assert set(rows.diff().tolist()) == {7}
@@ -53,7 +53,7 @@ def test_rows_that_go_on_by_hand():
         Packed(STREAM, length=2, rows=2, seed=0, borders=np.array([0, 9]), onward=True)
 
 
-def test_each_epoch_is_cut_somewhere_else_and_another_seed_otherwise():
+def test_each_epoch_and_seed_is_cut_differently():
     stream = np.arange(1000)
     packed = Packed(stream, length=7, rows=8, seed=5)
     starts = [{int(r) % 7 for b in packed.epoch(e) for r in b.rows} for e in range(30)]
@@ -69,7 +69,7 @@ streams = st.lists(st.integers(0, 30), min_size=1, max_size=8)  # lengths of doc
 
 @settings(max_examples=80, deadline=None)
 @given(streams, st.integers(1, 9), st.integers(1, 5), st.integers(1, 3), st.booleans())
-def test_every_label_once_within_documents(sizes, length, rows, world, fixed):
+def test_every_label_comes_once_within_documents(sizes, length, rows, world, fixed):
     stream = np.arange(1, sum(sizes) + 1)
     borders = np.cumsum([0, *sizes])
     kept = {"length": length, "rows": rows, "seed": 2, "borders": borders, "fixed": fixed}
@@ -86,7 +86,7 @@ def test_every_label_once_within_documents(sizes, length, rows, world, fixed):
     assert sorted(labels[labels > 0].tolist()) == [
         i for i in range(1, len(stream) + 1) if i not in firsts
     ]
-    assert torch.equal(texts + (texts > 0), labels)  # the numbers of the stream go up by one
+    assert torch.equal(texts + (texts > 0), labels)  # the numbers of the stream are consecutive
     if fixed:
         assert {tuple(b.tokens["text"].shape) for b in batches} == {(rows, length)}
     shards = [list(Packed(stream, **kept, shard=(r, world)).epoch(1)) for r in range(world)]
@@ -99,7 +99,7 @@ def test_every_label_once_within_documents(sizes, length, rows, world, fixed):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(2, 300), st.integers(1, 20), st.integers(1, 5), st.integers(0, 9))
-def test_whole_rows_lose_less_than_a_row_and_the_middle_is_the_same(size, length, rows, start):
+def test_whole_rows_lose_less_than_a_row_and_resuming_gives_the_same(size, length, rows, start):
     stream = np.arange(1, size + 1)
     if size <= length:
         with pytest.raises(Refused, match="too few"):
@@ -125,12 +125,12 @@ def test_a_filled_batch_has_rows_of_padding():
 
 
 @pytest.mark.parametrize("wrong", [{"length": 0}, {"rows": 0}, {"seed": -1}, {"shard": (2, 2)}])
-def test_what_makes_no_batches(wrong):
+def test_impossible_batches_are_refused(wrong):
     with pytest.raises(Refused):
         Packed(STREAM, **{"length": 4, "rows": 1, "seed": 0, **wrong})
 
 
-def test_a_mapped_stream_is_not_copied(tmp_path):
+def test_a_memory_mapped_stream_is_not_copied(tmp_path):
     path = tmp_path / "stream"
     STREAM.tofile(path)
     mapped = np.memmap(path, np.uint16, "r")

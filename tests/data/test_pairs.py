@@ -1,4 +1,4 @@
-"""Pairs from each kind of file; every one accounted for; what is wrong is told with its place."""
+"""Pairs from every kind of file: each is accounted for, and errors name their place."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def pack(request):
     return packed
 
 
-def test_three_kinds_of_files_say_the_same(tmp_path, pack):
+def test_three_kinds_of_files_give_the_same(tmp_path, pack):
     tsv = pack(lines(tmp_path / "t", *("\t".join(pair) for pair in PAIRS)))
     source = pack(lines(tmp_path / "a", *(pair.source for pair in PAIRS)))
     target = pack(lines(tmp_path / "b", *(pair.target for pair in PAIRS)))
@@ -53,7 +53,7 @@ def test_three_kinds_of_files_say_the_same(tmp_path, pack):
 
 
 @pytest.mark.parametrize("by", [-2, -1, 1, 2])
-def test_a_difference_in_lines_is_told_with_both_counts(tmp_path, by):
+def test_a_difference_in_lines_is_reported_with_both_counts(tmp_path, by):
     source = lines(tmp_path / "a", *["x"] * 1005)
     target = lines(tmp_path / "b", *["y"] * (1005 + by))
     told = refusal(Files(source=source, target=target))
@@ -71,7 +71,7 @@ def test_columns_are_counted(tmp_path, line, told):
     assert told in refusal(Files(tsv=lines(tmp_path / "x", "a\tb", "", line)))
 
 
-def test_columns_are_chosen(tmp_path):
+def test_columns_can_be_chosen(tmp_path):
     path = lines(tmp_path / "x", "id\ta\tb\tc", "id\ta\tb")
     assert list(read_pairs(Files(tsv=path, columns=(2, 1)))) == [("b", "a")] * 2
     assert "x:2: 3 columns (id, a, b), and `columns` asks for number 3" in refusal(
@@ -95,7 +95,7 @@ def test_bad_json_names_its_line(tmp_path, line, told):
     assert f"{path}:2: {told}" in refusal(Files(jsonl=path))
 
 
-def test_a_corpus_of_nothing_is_refused(tmp_path):
+def test_an_empty_corpus_is_refused(tmp_path):
     assert "0 pairs read = 0 kept" in refusal(Files(tsv=lines(tmp_path / "x")))
     told = refusal(Files(tsv=lines(tmp_path / "x", "\t", "a\t ", "\tb")))
     assert "3 pairs read = 0 kept + 3 dropped (2 blank source, 1 blank target)" in told
@@ -105,7 +105,7 @@ cell = st.text(st.sampled_from(["a", " ", "\u3000", "\r", "\x85"]), max_size=6)
 
 
 @given(st.lists(st.tuples(cell, cell)))
-def test_read_is_kept_and_dropped_at_every_moment(tmp_path_factory, pairs):
+def test_read_is_kept_plus_dropped_at_every_moment(tmp_path_factory, pairs):
     path = lines(tmp_path_factory.mktemp("p") / "x", "a\tb", *("\t".join(p) + "." for p in pairs))
     report, kept = Report(), []
     for pair in read_pairs(Files(tsv=path), longest_characters=4, report=report):
@@ -118,7 +118,7 @@ def test_read_is_kept_and_dropped_at_every_moment(tmp_path_factory, pairs):
     assert report.read == report.kept + sum(report.dropped.values())
 
 
-def test_the_report_reads_well():
+def test_the_report_is_readable():
     report = Report(29000, 28990, {"too long": 2, "blank source": 8})
     assert str(report) == (
         "29,000 pairs read = 28,990 kept + 10 dropped (8 blank source, 2 too long)"
@@ -138,7 +138,7 @@ def test_the_report_reads_well():
         {"tsv": "a", "columns": [0, -1]},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings):
+def test_invalid_settings_are_refused(settings):
     with pytest.raises(ValidationError):
         Files(**settings)
 

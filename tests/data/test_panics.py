@@ -1,4 +1,4 @@
-"""What the library says of its panics, and what everybody else says meanwhile."""
+"""What the tokenisers library prints when it panics, and what others print meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def panic() -> str:
-    """Their regular expressions give up after so many tries."""
+    """Rules whose regular expressions give up after too many attempts."""
     return str(normalizers.Replace(Regex("(a+)+$"), "b").normalize_str("a" * 40 + "!"))
 
 
@@ -37,14 +37,14 @@ def say(text: str) -> None:
     os.write(2, text.encode())
 
 
-def test_a_panic_says_nothing_but_the_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_panic_prints_nothing_but_the_error(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Refused, match=r"^no$"):
         asked(panic, "no")
     say("after")
     assert capfd.readouterr().err == "after"
 
 
-def test_a_panic_within_a_call_that_goes_well_says_nothing(
+def test_a_panic_within_a_successful_call_prints_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     def outer() -> str:
@@ -59,17 +59,17 @@ def test_a_panic_within_a_call_that_goes_well_says_nothing(
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_what_others_say_meanwhile_is_not_lost(
+def test_other_output_meanwhile_is_not_lost(
     memory: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not memory:  # as where a file cannot be without a name: then it is
+    if not memory:  # as where there are no unnamed files: then it is a named one
         monkeypatch.delattr(os, "memfd_create", raising=False)
     assert asked(lambda: say("x" * 100_000), "never") is None
     assert capfd.readouterr().err == ("x" * 100_000 if memory else "")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
-def test_what_stops_a_program_stops_it(
+def test_an_interrupt_still_interrupts(
     error: type[BaseException], capfd: pytest.CaptureFixture[str]
 ) -> None:
     def stop() -> None:
@@ -81,7 +81,7 @@ def test_what_stops_a_program_stops_it(
     assert capfd.readouterr().err == "after"
 
 
-def test_threads_have_one_stderr_which_is_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+def test_threads_share_one_stderr_which_is_restored(capfd: pytest.CaptureFixture[str]) -> None:
     together = Barrier(8)
 
     def work(i: int) -> int:
@@ -109,7 +109,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def test_without_a_stderr_the_library_is_asked_all_the_same() -> None:
+def test_without_a_stderr_the_library_is_called_all_the_same() -> None:
     done = run("os.close(2)\nwith hushed():\n    print(7)")
     assert (done.returncode, done.stdout) == (0, "7\n")
 
@@ -142,7 +142,7 @@ PANIC = {"type": "Precompiled", "precompiled_charsmap": "AAAA////"}
 
 
 @pytest.mark.parametrize("cls", [Tokeniser, Verbatim])
-def test_a_file_in_the_place_of_heed_own_says_nothing(
+def test_a_file_in_place_of_heeds_own_prints_nothing(
     cls: type[Tokeniser | Verbatim], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     numbers = {symbol: i for i, symbol in enumerate(SPECIALS)}

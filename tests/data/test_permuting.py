@@ -1,4 +1,4 @@
-"""Permutation language modelling: spans, orders, and who sees whom, by hand and for any row."""
+"""Permutation language modelling: spans, orders, and visibility, by hand and for random rows."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ V = 50
 PLAIN = np.arange(V) >= len(SPECIALS)
 
 
-def test_who_sees_whom_by_hand():
+def test_visibility_by_hand():
     # Read, predicted second, read, predicted first, a special symbol third.
     order, predicted = np.array([[0, 2, 0, 1, 3]]), np.array([[0, 1, 0, 1, 0]])
     assert sees(order, predicted)[0].astype(int).tolist() == [
@@ -26,8 +26,8 @@ def test_who_sees_whom_by_hand():
 
 
 def published(chosen, special, order, reuse):
-    """The table of who may not be seen, in the form of the authors' own preparation: the reused
-    part and the rest each with their order, the first blind to the second, which sees all of it."""
+    """The table of hidden symbols as in the authors' own preparation: the reused part and the rest
+    have an order each; the first does not see the second, which sees all of the first."""
     L = len(order)
     hidden = np.zeros((L, L), bool)
     for low, high in ((0, reuse), (reuse, L)):
@@ -46,7 +46,7 @@ rows = st.lists(st.lists(symbols, min_size=1, max_size=30), min_size=1, max_size
 
 @settings(max_examples=120, deadline=None)
 @given(rows, st.integers(1, 5), st.integers(2, 7), st.integers(0, 12), st.integers(0, 9))
-def test_every_row_is_as_published(rows, span, context, reuse, seed):
+def test_every_row_equals_the_published_preparation(rows, span, context, reuse, seed):
     L = max(map(len, rows))
     tokens = np.array([row + [0] * (L - len(row)) for row in rows])
     how = Permuting(span=span, context=context, reuse=reuse)
@@ -65,12 +65,12 @@ def test_every_row_is_as_published(rows, span, context, reuse, seed):
         table = ~sees(found.order, found.predicted)[i]
         expected = published(chosen[i], special, order, reused)
         assert (table[:n, :n] == expected[:n, :n]).all()
-        assert table[:n, n:].all()  # padding is seen by nobody
+        assert table[:n, n:].all()  # padding is visible to none
 
 
-def test_no_symbol_is_reached_from_where_it_is_predicted():
-    """Through any number of layers: follow who sees whom in the content stream, where each place
-    sees itself; the query of a predicted place must never come to the symbol there."""
+def test_no_symbol_can_be_reached_from_its_own_prediction():
+    """Through any number of layers: follow visibility in the content stream, where each position
+    sees itself; the query of a predicted position must never reach the symbol there."""
     tokens = np.random.default_rng(0).integers(4, V, (40, 24))
     for reuse in (0, 8):
         how = Permuting(reuse=reuse)
@@ -84,7 +84,7 @@ def test_no_symbol_is_reached_from_where_it_is_predicted():
         assert not np.einsum("bii->bi", reach)[chosen].any()
 
 
-def test_one_in_six_is_predicted_in_spans_of_up_to_five_and_any_order():
+def test_one_in_six_is_predicted_in_spans_of_up_to_five_in_any_order():
     tokens = np.full((600, 120), 7)
     tokens[:, -2:] = (EOS, BOS)
     found = permuted(tokens, np.arange(600), PLAIN, Permuting(), seed=1, epoch=0)
@@ -92,7 +92,7 @@ def test_one_in_six_is_predicted_in_spans_of_up_to_five_and_any_order():
     edges = np.diff(np.pad(found.predicted, ((0, 0), (1, 1))), axis=1)
     lengths = np.where(edges == -1)[1] - np.where(edges == 1)[1]
     alone = np.bincount(lengths, minlength=11)
-    assert alone[1:6].min() > 0.5 * alone[1:6].max()  # as likely, but for those that touch
+    assert alone[1:6].min() > 0.5 * alone[1:6].max()  # equally likely, except spans that touch
     assert alone[6:].sum() < 0.1 * alone.sum()
     first = np.where(found.predicted == 1, found.order, 999).argmin(1)
     quarters = np.histogram(first, 4, (0, 118))[0]
@@ -108,7 +108,7 @@ def test_a_row_is_ordered_alike_in_any_batch():
     assert (other.order != whole.order).any()
 
 
-def test_settings_out_of_bounds():
+def test_settings_out_of_bounds_are_refused():
     for wrong in ({"span": 0}, {"context": 1}, {"reuse": -1}, {"span": 100, "context": 101}):
         with pytest.raises(ValidationError):
             Permuting(**wrong)

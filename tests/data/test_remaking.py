@@ -1,4 +1,4 @@
-"""Batches of rows that are made anew: repeatable, resumable, in parts, of few shapes."""
+"""Batches of rows made anew in each epoch: repeatable, resumable, shared, of few shapes."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["cut", "fixed"])
-def test_the_same_from_the_middle_and_every_row_once(make, fixed):
+def test_resuming_gives_the_same_and_every_row_comes_once(make, fixed):
     batches = Remade(make, tokens=200, seed=3, fixed=fixed)
     whole = list(batches.epoch(2))
     assert len(whole) == batches.count(2)
@@ -69,7 +69,7 @@ def test_the_same_from_the_middle_and_every_row_once(make, fixed):
     assert first.shape != second.shape or not torch.equal(first, second)
 
 
-def test_two_processes_see_what_one_sees(make):
+def test_two_processes_share_what_one_reads(make):
     one = list(Remade(make, tokens=200, seed=3, fixed=True).epoch(0))
     two = [
         list(Remade(make, tokens=200, seed=3, fixed=True, shard=(r, 2)).epoch(0)) for r in (0, 1)
@@ -78,7 +78,7 @@ def test_two_processes_see_what_one_sees(make):
         found = {}
         for part in parts:
             for i, row in enumerate(part.rows.tolist()):
-                assert row == FILLER or row not in found  # each process has its own
+                assert row == FILLER or row not in found  # each process has its own rows
                 found[row] = [part.tokens[k][i] for k in part.tokens]
         for i, row in enumerate(whole.rows.tolist()):
             if row != FILLER:
@@ -86,7 +86,7 @@ def test_two_processes_see_what_one_sees(make):
                     assert torch.equal(mine, whole.tokens[k][i])
 
 
-def test_few_shapes_where_asked(make):
+def test_there_are_few_shapes_if_asked(make):
     shapes = {b.shape for b in Remade(make, tokens=256, seed=3, fixed=True).epoch(0)}
     assert len(shapes) <= 6
     filled = [
@@ -97,12 +97,12 @@ def test_few_shapes_where_asked(make):
         assert all(not x[none].any() for x in batch.tokens.values())
 
 
-def test_without_shuffling_the_rows_of_the_first_epoch_come_each_time(make):
+def test_without_shuffling_the_rows_of_the_first_epoch_are_repeated(make):
     batches = Remade(make, tokens=200, seed=3, shuffle=False)
     same(list(batches.epoch(0)), list(batches.epoch(5)))
 
 
-def test_what_was_hidden_comes_back(make):
+def test_labels_restore_what_was_hidden(make):
     for batch in Remade(make, tokens=200, seed=3).epoch(0):
         text, places, labels = (batch.tokens[k] for k in ("text", "places", "labels"))
         there = labels != 0
@@ -117,8 +117,8 @@ def test_what_was_hidden_comes_back(make):
 
 
 @pytest.mark.parametrize("kind", ["pairs", "stretches"])
-def test_nothing_is_hidden_that_is_not_asked_for(kind):
-    """Though a word may be longer than what a fixed width has room to ask for."""
+def test_everything_hidden_is_asked_for(kind):
+    """Although a word may be longer than the fixed width has room for."""
     words = KNOWN._replace(begins=np.arange(V) % 4 == 1)
     maker = {"pairs": MaskedPairs, "stretches": MaskedStretches}[kind]
     rows, plain = (
@@ -140,7 +140,7 @@ def test_nothing_is_hidden_that_is_not_asked_for(kind):
     assert (plain.columns(chosen, 0)["text"] == plain.columns(chosen, 24)["text"]).all()
 
 
-def test_the_frames_of_the_three_kinds():
+def test_the_special_symbols_of_the_three_kinds():
     made = makers()
     for batch in Remade(made["pairs"], tokens=200, seed=3).epoch(0):
         text, lengths = batch.tokens["text"], batch.lengths["text"]
@@ -176,7 +176,7 @@ def test_stretches_have_every_symbol_once(sizes, room, epoch):
     assert (inside[0] == inside[1]).all()
 
 
-def test_what_makes_no_batches(make):
+def test_impossible_batches_are_refused(make):
     with pytest.raises(Refused):
         Remade(make, tokens=0, seed=1)
     with pytest.raises(Refused, match="no room"):

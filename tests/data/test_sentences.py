@@ -1,4 +1,4 @@
-"""Sentences end at marks, in many scripts, and nothing is held without bound."""
+"""Sentences end at marks, in many scripts, and memory is bounded."""
 
 import pytest
 from hypothesis import given
@@ -22,13 +22,13 @@ def test_sentences_end_at_marks(text, sentences):
     assert split_sentences(text) == sentences
 
 
-def test_what_has_no_mark_is_not_held_without_bound():
+def test_text_without_marks_is_cut_at_a_bound():
     found = list(flowing(["word word"] * 100, longest=30))
     assert max(map(len, found)) <= 30 + 10
     assert " ".join(found) == " ".join(["word word"] * 100)
 
 
-def test_a_sentence_goes_on_over_lines_and_ends_with_its_document():
+def test_a_sentence_continues_over_lines_and_ends_with_its_document():
     lines = ["One. Two", "goes on. Three", None, "Four", None]
     assert list(flowing(lines, 100)) == ["One.", "Two goes on.", "Three", None, "Four", None]
 

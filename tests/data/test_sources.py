@@ -1,4 +1,4 @@
-"""Files of several formats as one corpus: what a recipe says of them, and what is refused."""
+"""Files of several formats as one corpus: settings in a recipe, and what is refused."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from heed.errors import Refused
 check = told(TextFiles)
 
 
-def test_paths_have_their_format_by_their_endings() -> None:
+def test_the_format_follows_from_the_ending() -> None:
     assert check(["a.txt", "b.txt"]) == TextFiles(text=("a.txt", "b.txt"))
     assert check("a.ndjson.gz") == check([{"jsonl": "a.ndjson.gz"}])
     mixed = ["a.txt", "b.jsonl", {"text": "c.tsv", "column": 1}]
@@ -38,7 +38,7 @@ def test_a_line_with_too_few_columns_is_refused_with_its_number(tmp_path: Path) 
         next(lines)
 
 
-def test_of_very_many_files_only_some_are_told_of() -> None:
+def test_of_very_many_files_only_some_are_reported() -> None:
     report = FilesReport()
     for number in range(MOST + 2):
         report.add(f"{number}.txt", FilesReport(3, 2, {"blank": 1}))

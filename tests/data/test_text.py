@@ -1,4 +1,4 @@
-"""Lines end at a newline and nowhere else; whatever is wrong with a file is one line."""
+"""Lines end at a newline only; errors in files are reported in one line."""
 
 import gzip
 import os
@@ -20,16 +20,16 @@ def test_only_a_newline_ends_a_line(tmp_path):
 @pytest.mark.parametrize(
     "raw", [b"", b"\n", b"a", b"a\n", b"a\n\n", b"\xef\xbb\xbfa\n\xef\xbb\xbfb"]
 )
-def test_as_many_lines_as_wc_counts(tmp_path, raw):
+def test_there_are_as_many_lines_as_wc_counts(tmp_path, raw):
     path = tmp_path / "x"
     path.write_bytes(raw)
     lines = [line for _, line in read_lines(path)]
     assert len(lines) == raw.count(b"\n") + (not raw.endswith(b"\n") and bool(raw))
-    joined = raw.decode("utf-8-sig")  # drops the mark of the file, not that of the second line
+    joined = raw.decode("utf-8-sig")  # drops the BOM of the file, not of the second line
     assert "\n".join(lines) == joined.removesuffix("\n")
 
 
-def test_gzip_is_known_by_its_bytes(tmp_path):
+def test_gzip_is_recognised_by_its_bytes(tmp_path):
     path, plain = tmp_path / "named.txt", tmp_path / "plain.gz"
     path.write_bytes(gzip.compress("\ufeff爱\n".encode(), mtime=0) + gzip.compress(b"b\n"))
     plain.write_text("not packed\n")
@@ -50,7 +50,7 @@ def test_gzip_is_known_by_its_bytes(tmp_path):
         (b"\x1f\x8b\x08\0\0\0\0\0\0\0nonsense", ": a broken gzip file"),
     ],
 )
-def test_a_bad_file_is_one_line(tmp_path, raw, told):
+def test_a_bad_file_is_reported_in_one_line(tmp_path, raw, told):
     path = tmp_path / "x"
     path.write_bytes(raw)
     with pytest.raises(Refused) as error:
@@ -59,7 +59,7 @@ def test_a_bad_file_is_one_line(tmp_path, raw, told):
     assert "\n" not in str(error.value)
 
 
-def test_what_cannot_be_opened_is_one_line(tmp_path):
+def test_a_file_that_cannot_be_opened_is_reported_in_one_line(tmp_path):
     with pytest.raises(Refused, match=r"cannot read .*nowhere: No such file"):
         list(read_lines(tmp_path / "nowhere"))
     with pytest.raises(Refused, match=r"cannot read .*: Is a directory"):
@@ -67,7 +67,7 @@ def test_what_cannot_be_opened_is_one_line(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_no_permission_is_one_line(tmp_path):
+def test_no_permission_is_reported_in_one_line(tmp_path):
     (tmp_path / "x").touch(mode=0)
     with pytest.raises(Refused, match=r"cannot read .*: Permission denied"):
         list(read_lines(tmp_path / "x"))
@@ -80,7 +80,7 @@ def test_a_line_without_end_is_not_read_into_memory(tmp_path, monkeypatch):
         list(read_lines(tmp_path / "x"))
 
 
-def test_it_streams(tmp_path):
+def test_lines_are_streamed(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"first\n" + b"\xff\n" * 500_000)
-    assert next(read_lines(path)) == (1, "first")  # what is wrong later was not read yet
+    assert next(read_lines(path)) == (1, "first")  # the error in a later line has not been reached

@@ -1,4 +1,4 @@
-"""Numbers and back: nothing lost, nothing smuggled in, the same file from the same texts."""
+"""Text to numbers and back: nothing is lost or injected, and training is repeatable."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_special_symbols_have_their_numbers(tokeniser):
     assert tokeniser.size <= 400
 
 
-def test_what_was_seen_comes_back_as_it_was(tokeniser):
+def test_known_text_is_restored(tokeniser):
     for text, ids in zip(TEXTS, tokeniser.encode(TEXTS), strict=True):
         assert ids[-1] == EOS
         assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])  # "</s>" in a text is only a text
@@ -44,26 +44,26 @@ def test_what_was_seen_comes_back_as_it_was(tokeniser):
         assert len(tokeniser.pieces(ids)) == len(ids)
 
 
-def test_white_space_of_every_kind_is_a_space(tokeniser):
+def test_all_white_space_becomes_a_space(tokeniser):
     ids = tokeniser.encode([" \t我\u3000爱\xa0中\x85国\u2028 ", "我 爱 中 国", "", " \u3000"])
     assert ids[0] == ids[1]
     assert ids[2] == ids[3] == [EOS]
     assert tokeniser.decode([EOS]) == ""
 
 
-def test_decoding_stops_at_the_end_and_leaves_padding_out(tokeniser):
+def test_decoding_stops_at_the_end_and_skips_padding(tokeniser):
     ids = tokeniser.encode(["two men"])[0]
     assert tokeniser.decode([BOS, *ids, *ids, PAD, PAD]) == "two men"
     assert tokeniser.decode([PAD, *ids[:-1]]) == "two men"
 
 
-def test_what_is_unknown_is_shown(tokeniser):
+def test_unknown_pieces_are_shown_as_unknown(tokeniser):
     ids = tokeniser.encode(["two ☃ men"])[0]
     assert ids.count(UNK) == 1
     assert tokeniser.decode(ids) == "two <unk> men"
 
 
-def test_composed_and_decomposed_letters_are_one(tokeniser):
+def test_composed_and_decomposed_letters_are_equal(tokeniser):
     text = TEXTS[3]
     assert tokeniser.encode([unicodedata.normalize("NFD", text)]) == tokeniser.encode([text])
 
@@ -83,7 +83,7 @@ def test_an_unknown_word_is_one_word(tokeniser):
     assert set(tokeniser.words("two ☃☃ men")) == {0, 1, 2, -1}
 
 
-def test_what_cannot_be_saved_leaves_what_was_there(tmp_path, monkeypatch):
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     def full(file):
         raise OSError(28, "No space left on device")
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_saved_leaves_what_was_there(tmp_path, monkeypatch):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_saved_and_loaded_it_is_the_same(tokeniser, tmp_path):
+def test_a_saved_tokeniser_is_loaded_unchanged(tokeniser, tmp_path):
     path = tmp_path / "tokenizer.json"
     tokeniser.save(path)
     again = Tokeniser.load(path)
@@ -104,7 +104,7 @@ def test_saved_and_loaded_it_is_the_same(tokeniser, tmp_path):
     assert os.listdir(tmp_path) == ["tokenizer.json"]
 
 
-def test_the_file_alone_serves_the_library_that_reads_such_files(tokeniser, tmp_path):
+def test_the_file_can_be_read_by_the_tokenisers_library(tokeniser, tmp_path):
     tokeniser.save(tmp_path / "t.json")
     other = Tokenizer.from_file(str(tmp_path / "t.json"))
     text = "A man (in blue) plays  music."
@@ -115,8 +115,8 @@ def test_the_file_alone_serves_the_library_that_reads_such_files(tokeniser, tmp_
 
 @settings(max_examples=200)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.booleans())
-def test_no_text_makes_a_special_symbol(text, lowercase):
-    cached = test_no_text_makes_a_special_symbol.__dict__.setdefault("cached", {})
+def test_no_text_gives_a_special_symbol(text, lowercase):
+    cached = test_no_text_gives_a_special_symbol.__dict__.setdefault("cached", {})
     if lowercase not in cached:
         cached[lowercase] = [Tokeniser.train(k, TEXTS, 300, lowercase) for k in KINDS]
     for tokeniser in cached[lowercase]:
@@ -148,13 +148,13 @@ def test_lower_case():
     assert tokeniser.decode(tokeniser.encode(["A MAN"])[0]) == "a man"
 
 
-def test_marks_stand_apart_from_words():
+def test_marks_are_split_from_words():
     tokeniser = Tokeniser.train("word", ["a word. (a word)"])
     ids = tokeniser.encode(["a word. (a word)"])[0]
     assert tokeniser.pieces(ids) == ["a", "word", ".", "(", "a", "word", ")", "</s>"]
 
 
-def test_words_that_spaces_tell_apart_stay_whole(tmp_path):
+def test_words_of_languages_with_spaces_stay_whole(tmp_path):
     apart = ["我 爱 中国", "我们 喜欢 北京 。", "好"]
     english = ["i love china ."] * 50
     tokeniser = Tokeniser.train("word", iter([*english, *apart]))
@@ -169,14 +169,14 @@ def test_words_that_spaces_tell_apart_stay_whole(tmp_path):
     assert told.pieces(told.encode(["我 爱 中国"])[0]) == ["我", "爱", "中", "国", "</s>"]
 
 
-def test_counting_in_parts_is_counting(monkeypatch):
+def test_counting_in_parts_equals_counting_at_once(monkeypatch):
     whole = Tokeniser.train("word", TEXTS).fingerprint
     monkeypatch.setattr(vocabulary, "MANY", 3)
     monkeypatch.setattr(vocabulary, "ENOUGH", 2)
     assert Tokeniser.train("word", iter(TEXTS)).fingerprint == whole
 
 
-def test_size_and_rarity_leave_words_out():
+def test_size_and_minimum_frequency_limit_the_vocabulary():
     texts = ["a a a b b c"]
     assert Tokeniser.train("word", texts, 7).pieces(range(4, 7)) == ["▁", "a", "b"]
     assert Tokeniser.train("word", texts, least=3).pieces(range(4, 6)) == ["▁", "a"]
@@ -185,7 +185,7 @@ def test_size_and_rarity_leave_words_out():
 
 
 @pytest.mark.parametrize(("kind", "size"), [("unigram", 9), ("bpe", 4), ("word", 5)])
-def test_a_vocabulary_that_cannot_be_is_refused(kind, size):
+def test_an_impossible_vocabulary_is_refused(kind, size):
     with pytest.raises(Refused) as error:
         Tokeniser.train(kind, TEXTS, size)
     assert "\n" not in str(error.value)
@@ -196,7 +196,7 @@ def test_an_unknown_kind_is_refused():
         Tokeniser.train("wordpeice", TEXTS)
 
 
-def test_what_the_texts_refuse_is_passed_on():
+def test_errors_of_the_text_source_are_passed_on():
     def broken():
         yield "a"
         raise Refused("x.txt:2: not UTF-8")
@@ -259,7 +259,7 @@ def hostile():
 @pytest.mark.parametrize(
     "text", [t for ts in hostile() for t in ([ts] if isinstance(ts, str) else ts)]
 )
-def test_a_hostile_file_is_one_line(tmp_path, text, capfd):
+def test_a_hostile_file_is_refused_in_one_line(tmp_path, text, capfd):
     (tmp_path / "t").write_text(text)
     with pytest.raises(Refused) as error:
         Tokeniser.load(tmp_path / "t")
@@ -267,7 +267,7 @@ def test_a_hostile_file_is_one_line(tmp_path, text, capfd):
     assert "\n" not in str(error.value)
 
 
-def test_files_that_cannot_be_read_are_one_line(tmp_path, monkeypatch):
+def test_files_that_cannot_be_read_are_reported_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(HeedError, match="cannot read"):
         Tokeniser.load(tmp_path / "nowhere")
     with pytest.raises(HeedError, match="cannot read"):
@@ -277,7 +277,7 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path, monkeypatch):
         Tokeniser.load(tmp_path / "t")
 
 
-def test_what_is_unknown_is_called_as_the_text_has_it():
+def test_unknown_pieces_can_be_shown_as_in_the_text():
     tokeniser = Tokeniser.train("word", ["who wrote it ?"], size=50)
     text = 'who wrote "Hamlet" ?'
     (ids,) = tokeniser.encode([text])

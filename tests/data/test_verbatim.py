@@ -1,4 +1,4 @@
-"""Text that comes back as it was, to the last space; and rules that are not heed's."""
+"""Text that is restored to the last space; other rules are refused."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def byte_bpe() -> Verbatim:
     return Verbatim.train("byte-bpe", [TEXT], 270)
 
 
-def test_characters_are_numbered_by_how_often_they_come() -> None:
+def test_characters_are_numbered_by_frequency() -> None:
     vocabulary = Verbatim.train("character", ["abb", "\nbc"], 100)
     assert vocabulary.size == len(SPECIALS) + 4
     assert vocabulary.encode(["b\na"]) == [[4, 5, 6]]  # b thrice; \n, a, c once, by code point
@@ -30,13 +30,13 @@ def test_characters_are_numbered_by_how_often_they_come() -> None:
     assert vocabulary.pieces([4, 5, EOS]) == ["b", "↵", "</s>"]
 
 
-def test_rare_characters_have_no_room_in_a_small_vocabulary() -> None:
+def test_rare_characters_are_left_out_of_a_small_vocabulary() -> None:
     vocabulary = Verbatim.train("character", ["abb"], 5)
     assert vocabulary.encode(["ab"]) == [[UNK, 4]]
 
 
 @given(text=st.text(st.sampled_from("ab \n\tAB你好☃\r"), max_size=30))
-def test_characters_come_back(text: str) -> None:
+def test_characters_are_restored(text: str) -> None:
     vocabulary = Verbatim.train("character", [TEXT], 100)
     (ids,) = vocabulary.encode([text])
     assert len(ids) == len(text)
@@ -58,7 +58,7 @@ def test_a_special_symbol_in_a_text_is_text(byte_bpe: Verbatim) -> None:
 
 
 @pytest.mark.parametrize("kind", verbatim.KINDS)
-def test_kept_and_found_again(tmp_path: Path, kind: verbatim.Kind) -> None:
+def test_a_vocabulary_can_be_saved_and_loaded(tmp_path: Path, kind: verbatim.Kind) -> None:
     vocabulary = Verbatim.train(kind, [TEXT], 270)
     vocabulary.save(tmp_path / "tokenizer.json")
     again = Verbatim.load(tmp_path / "tokenizer.json")
@@ -90,7 +90,7 @@ def test_a_vocabulary_too_small_is_refused() -> None:
         Verbatim.train("byte-bpe", [TEXT], 100)
 
 
-def test_a_file_comes_in_parts_that_are_cut_like_the_whole(
+def test_a_file_read_in_parts_is_cut_like_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byte_bpe: Verbatim
 ) -> None:
     text = "one line\n\n\n  and two\nabc\n\ndef\n"

@@ -1,4 +1,4 @@
-"""Vocabularies in every file format, against `transformers` reading the same files."""
+"""Vocabularies in every file format, compared with `transformers` reading the same files."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def write_sentencepiece(folder: Path, **config: Any) -> None:
 
 
 def charsmap(character: str, becomes: str) -> bytes:
-    """The compiled table of a normaliser with one rule: a double array, and the texts it names.
+    """The compiled table of a normaliser with one rule: a double array, and its texts.
 
-    A unit holds its label, an offset to its children, and whether one of them is a leaf.
+    A unit has its label, an offset to its children, and whether one of them is a leaf.
     """
     units = [0] * 1024
     node = 0
@@ -139,7 +139,7 @@ def ours(folder: Path, symbols: int = 400) -> vocabularies.Vocabulary:
 
 
 def theirs(kind: type, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    # Their reader of sentencepiece asks for that library, and then only uses protobuf.
+    # Their sentencepiece reader requires that library, but only uses protobuf.
     module = import_module("transformers.convert_slow_tokenizer")  # by path it may be a function
     monkeypatch.setattr(module, "requires_backends", lambda *_: None)
     return kind.from_pretrained(folder)  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ def assert_same(mine: vocabularies.Vocabulary, other: Any, *, roles: bool = True
     plain = [other(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
     assert mine.encode(TEXTS, plain=True) == plain
     assert mine.encode(TEXTS) == [other(text)["input_ids"] for text in TEXTS]
-    others = [text or "none" for text in TEXTS[::-1]]  # to them an empty pair is no pair
+    others = [text or "none" for text in TEXTS[::-1]]  # for them an empty pair is no pair
     pairs = [other(a, b)["input_ids"] for a, b in zip(TEXTS, others, strict=True)]
     assert mine.encode(TEXTS, others) == pairs
     assert mine.size == len(other)
@@ -190,7 +190,7 @@ def test_the_old_files_give_the_same_numbers(
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_tokenizer_json_gives_the_same_numbers_and_goes_back(
+def test_a_tokenizer_json_gives_the_same_numbers_and_survives_a_round_trip(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, kind, config = CASES[case]
@@ -263,7 +263,7 @@ def test_a_class_cuts_by_its_own_rules_whatever_a_tokenizer_json_says(
     assert_same(ours(whole), transformers.AutoTokenizer.from_pretrained(whole), roles=False)
 
 
-def test_pieces_that_were_added_keep_their_numbers(tmp_path: Path) -> None:
+def test_added_pieces_keep_their_numbers(tmp_path: Path) -> None:
     write_bytes(tmp_path)
     size = ours(tmp_path).size
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<user>": size + 1, "<bot>": size}))
@@ -293,7 +293,7 @@ KINDS: dict[str, tuple[Callable[..., None], type]] = {
 
 
 def flagged(name: str, **flags: bool) -> dict[str, Any]:
-    """A piece as tokenizer_config.json has it."""
+    """A piece in the form of tokenizer_config.json."""
     return {"__type": "AddedToken", "content": name, **flags}
 
 
@@ -305,7 +305,7 @@ def told_as_mask(size: int) -> dict[str, Any]:
 
 
 def told_in_the_map(size: int) -> dict[str, Any]:
-    """Which was written beside the config, by those that had no place for flags in it."""
+    """The file beside the config, from versions without flags in it."""
     mask = {"content": "<mask>", "lstrip": True, "normalized": False}
     return {
         "tokenizer_config.json": {"mask_token": "<mask>"},
@@ -314,7 +314,7 @@ def told_in_the_map(size: int) -> dict[str, Any]:
 
 
 def told_by_number(size: int) -> dict[str, Any]:
-    """Flags of every kind, which those of the roles give way to."""
+    """Flags of every kind, which those of the roles override."""
     pieces = [
         flagged("<mask>", rstrip=True, normalized=False),
         flagged("<user>", lstrip=True, rstrip=True, single_word=True, special=True),
@@ -340,7 +340,7 @@ def told_as_more(size: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "told", [told_as_mask, told_in_the_map, told_by_number, told_by_name, told_as_more]
 )
-def test_a_piece_keeps_what_is_said_of_the_spaces_around_it(
+def test_a_piece_keeps_its_flags_for_surrounding_spaces(
     kind: str, told: Callable[[int], dict[str, Any]], tmp_path: Path, monkeypatch: Any
 ) -> None:
     write, cls = KINDS[kind]
@@ -355,7 +355,7 @@ def test_a_piece_keeps_what_is_said_of_the_spaces_around_it(
         assert mine.encode(texts) == [other(text)["input_ids"] for text in texts]
 
 
-def test_numbers_come_back_as_text(tmp_path: Path) -> None:
+def test_numbers_are_decoded_to_text(tmp_path: Path) -> None:
     write_bytes(tmp_path)
     mine = ours(tmp_path)
     for text in TEXTS:
@@ -429,7 +429,7 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_file_is_said_in_one_line(case: str) -> None:
+def test_a_broken_file_is_reported_in_one_line(case: str) -> None:
     files, says = BROKEN[case]
     with pytest.raises(Refused, match=says) as refused:
         vocabularies.read(files, 400, "folder")
@@ -437,7 +437,7 @@ def test_a_broken_file_is_said_in_one_line(case: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_any_cut_of_a_sentencepiece_model_is_read_or_refused(tmp_path: Path) -> None:
+def test_any_truncated_sentencepiece_model_is_read_or_refused(tmp_path: Path) -> None:
     write_sentencepiece(tmp_path)
     data = (tmp_path / "spiece.model").read_bytes()
     whole = sentencepiece.parse(data, "model", 400)
@@ -454,7 +454,7 @@ WORDS = b"[PAD]\na\nb\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
 
 def rules(**more: Any) -> dict[str, bytes]:
-    """A small tokenizer.json, with what is said of it put in the place of what it has."""
+    """A small tokenizer.json with some keys replaced."""
     model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a": 1, "b": 2}, "unk_token": "<unk>"}
     return {"tokenizer.json": json.dumps({"model": model, **more}).encode()}
 
@@ -465,7 +465,7 @@ def special(name: str, number: int) -> dict[str, Any]:
 
 
 def template(single: list[str], *numbers: int) -> dict[str, Any]:
-    """What stands around a text: <x>, of any numbers, and nothing around a pair."""
+    """A template with <x>, of any numbers, around a text, and nothing around a pair."""
     parts = {"<x>": {"SpecialToken": {"id": "<x>", "type_id": 0}}}
     parts |= {name: {"Sequence": {"id": name, "type_id": 0}} for name in "AB"}
     return {
@@ -487,7 +487,7 @@ def steps(*each: dict[str, Any], of: str = "normalizers") -> dict[str, Any]:
 
 
 def precompiled(becomes: str) -> dict[str, Any]:
-    """A normaliser's table that turns one letter into so many."""
+    """A normaliser's table that turns one letter into that many."""
     table = base64.b64encode(charsmap("b", becomes)).decode()
     return {"type": "Precompiled", "precompiled_charsmap": table}
 
@@ -499,7 +499,7 @@ def long_template() -> dict[str, Any]:
 
 
 def sentencepiece_model(table: bytes) -> bytes:
-    """A model of the piece a, with this normaliser's table."""
+    """A model with the piece a, and this normaliser's table."""
     length = bytes([len(table) & 127 | 128, len(table) >> 7 & 127 | 128, len(table) >> 14])
     spec = b"\x12" + length + table
     length = bytes([len(spec) & 127 | 128, len(spec) >> 7 & 127 | 128, len(spec) >> 14])
@@ -507,7 +507,7 @@ def sentencepiece_model(table: bytes) -> bytes:
 
 
 def astray() -> str:
-    """A table whose text for a snowman is not there, and whatever else is sound."""
+    """A valid table, except that its text for a snowman is missing."""
     table = charsmap("\u2603", "")
     leaf = next(i for i in range(4, len(table), 4) if table[i : i + 4] == b"\0\0\0\x80")
     return base64.b64encode(table[:leaf] + b"\x63\0\0\x80" + table[leaf + 4 :]).decode()
@@ -629,14 +629,14 @@ def test_a_vocabulary_that_would_fail_later_is_refused_at_once(
     assert capfd.readouterr().err == ""
 
 
-def test_a_line_twice_is_no_matter_while_nothing_is_added() -> None:
+def test_a_repeated_line_is_allowed_if_nothing_is_added() -> None:
     found = vocabularies.read({"vocab.txt": b"b\n" + WORDS}, 30, "folder")
     assert found is not None
     assert (found.roles["mask"], found.encode(["a b"], plain=True)) == (7, [[2, 3]])
 
 
-def test_a_role_that_settings_leave_empty_is_the_usual_one() -> None:
-    """For what cuts the text as for whoever asks for the roles."""
+def test_a_role_without_a_setting_has_its_default() -> None:
+    """For cutting texts and for reading the roles alike."""
     for said in ("", {"content": ""}, None, 3):
         given = json.dumps({"unk_token": said}).encode()
         found = vocabularies.read({"vocab.txt": WORDS, "tokenizer_config.json": given}, 30, "w")
@@ -669,7 +669,7 @@ def test_how_long_a_text_may_be_is_read_and_written(said: Any, longest: int | No
 
 
 def test_added_pieces_without_a_row_are_left_out() -> None:
-    """Published folders have them where the model was never made larger."""
+    """Published folders have them if the model was never enlarged."""
     found = vocabularies.read(rules(added_tokens=[special("<x>", 3), special("<y>", 4)]), 4, "w")
     assert found is not None
     assert found.tokenizer.token_to_id("<x>") == 3
@@ -687,7 +687,7 @@ def test_added_pieces_without_a_row_are_left_out() -> None:
     assert (found.size, found.roles, found.encode(["abba"])) == (3, {}, [[2, 1, 0]])
 
 
-def test_steps_that_publishers_take_are_not_too_many() -> None:
+def test_the_steps_of_published_vocabularies_are_within_the_limit() -> None:
     usual = steps(
         {"type": "Prepend", "prepend": "▁"},
         replace({"String": " "}, "▁"),
@@ -705,7 +705,7 @@ def test_steps_that_publishers_take_are_not_too_many() -> None:
     around = steps(BYTES, template(["<x>", "A", "<x>"], 1), of="processors")
     told = rules(normalizer=usual, decoder=back, post_processor=around)
     assert vocabularies.read(told, 30, "w") is not None
-    # As XLNet's own rules are written: a letter may become eighteen there.
+    # Like XLNet's own rules, in which a letter may become eighteen.
     xlnet = steps(
         replace({"String": "``"}, '"'),
         {"type": "NFKD"},
@@ -721,8 +721,8 @@ def test_steps_that_publishers_take_are_not_too_many() -> None:
 
 
 @pytest.mark.parametrize("step", ["normalizer", "pre_tokenizer"])
-def test_a_text_that_the_rules_fail_at_is_refused(step: str) -> None:
-    """Their regular expressions give up after so many tries, and that is no Exception."""
+def test_a_text_on_which_the_rules_fail_is_refused(step: str) -> None:
+    """Their regular expressions give up after too many attempts, which is not an Exception."""
     regex = {"pattern": {"Regex": "(a+)+$"}}
     each: dict[str, dict[str, Any]] = {
         "normalizer": {"type": "Replace", **regex, "content": "b"},
@@ -735,7 +735,7 @@ def test_a_text_that_the_rules_fail_at_is_refused(step: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_numbers_that_the_rules_fail_at_are_refused() -> None:
+def test_numbers_on_which_the_rules_fail_are_refused() -> None:
     decoder = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": "b"}
     model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a" * 40 + "!": 1}, "unk_token": "<unk>"}
     found = vocabularies.read(rules(model=model, decoder=decoder), 30, "w")

@@ -1,4 +1,4 @@
-"""A browser for the tests of this room: Chromium, spoken to through a pipe, no package needed."""
+"""A browser for the tests of this folder: Chromium, controlled through a pipe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPTIONS = (
     *("--disable-extensions", "--hide-scrollbars", "--force-device-scale-factor=1"),
     "--remote-debugging-pipe",
 )
-# The browser listens on 3 and answers on 4.
+# The browser reads from 3 and writes to 4.
 WIRE = (
     "import os, sys; into, out, *command = sys.argv[1:]; "
     "os.dup2(int(into), 3); os.dup2(int(out), 4); os.execv(command[0], command)"
@@ -33,7 +33,7 @@ WIRE = (
 
 
 class Browser:
-    """Chromium and its protocol: JSON messages that each end in a zero, on two pipes."""
+    """Chromium's protocol: JSON messages that each end in a zero byte, on two pipes."""
 
     def __init__(self, folder: Path) -> None:
         ends = [*os.pipe(), *os.pipe()]
@@ -54,7 +54,7 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """Ask, and wait for the answer; whatever else is told meanwhile is kept."""
+        """Send a command and wait for its answer; other messages are kept."""
         self.count += 1
         message: dict[str, Any] = {"id": self.count, "method": method, "params": params}
         if session:
@@ -80,7 +80,7 @@ class Browser:
         return json.loads(told)
 
     def open(self, path: Path, **look: Any) -> Tab:
-        """A page in a tab of its own, once its script is done."""
+        """A page in a tab of its own, after its script has run."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         tab = Tab(self, target, session)
@@ -103,7 +103,7 @@ class Browser:
 
 
 class Tab:
-    """One page: what it says, and what a hand does to it."""
+    """One page: its state, and the actions of a user."""
 
     url = ""
     seconds = 0.0
@@ -121,14 +121,14 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def get(self, expression: str) -> Any:
-        """The value of an expression, waited for where it is a promise."""
+        """The value of an expression; a promise is awaited."""
         how = {"returnByValue": True, "awaitPromise": True}
         told = self.call("Runtime.evaluate", expression=expression, **how)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
     def until(self, expression: str, seconds: float = 20) -> None:
-        """Wait until it is true."""
+        """Wait until an expression is true."""
         end = time.monotonic() + seconds
         while not self.get(expression):
             if time.monotonic() > end:
@@ -145,7 +145,7 @@ class Tab:
         self.get(f"document.querySelector({json.dumps(selector)}).focus()")
 
     def point(self, selector: str, x: float, y: float) -> None:
-        """Move the mouse to a place of an element, both from 0 to 1."""
+        """Move the mouse to a point of an element, both coordinates from 0 to 1."""
         where = f"document.querySelector({json.dumps(selector)})"
         self.get(f"{where}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
         box = self.get(f"{where}.getBoundingClientRect().toJSON()")
@@ -164,7 +164,7 @@ class Tab:
         self.drawn()
 
     def drawn(self) -> None:
-        """Wait for the frame that shows what was done, which a slow machine draws later."""
+        """Wait for the frame that shows the last action, which a slow machine draws late."""
         frame = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
         self.get(f"{frame}.then(() => true)")
 
@@ -174,7 +174,7 @@ class Tab:
         return next(each["value"] for each in told if each["name"] == "ThreadTime")
 
     def told(self, method: str) -> list[dict[str, Any]]:
-        """What the page let us know of one kind since it was opened."""
+        """The events of one kind since the page was opened."""
         self.get("1")
         return [
             event["params"]
@@ -183,12 +183,12 @@ class Tab:
         ]
 
     def requests(self) -> list[str]:
-        """Every address that was asked for, the page's own aside."""
+        """Every address that was requested, except the page itself."""
         asked = [event["request"]["url"] for event in self.told("Network.requestWillBeSent")]
         return [url for url in asked if url != self.url]
 
     def complaints(self) -> list[str]:
-        """Errors that no one caught, and what the policy had to forbid."""
+        """Uncaught errors, and violations of the content security policy."""
         thrown = [str(each["exceptionDetails"]) for each in self.told("Runtime.exceptionThrown")]
         logged = [each["entry"] for each in self.told("Log.entryAdded")]
         return thrown + [each["text"] for each in logged if each["level"] == "error"]
@@ -203,8 +203,8 @@ class Tab:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One Chromium for all tests of a process; they are left out where none runs, unless the
-    variable HEED_BROWSER says that it is required."""
+    """One Chromium for all tests of a process. Without one they are skipped, unless the variable
+    HEED_BROWSER says that it is required."""
     missing = pytest.fail if os.environ.get("HEED_BROWSER") == "required" else pytest.skip
     if not BROWSER:
         missing("no browser: chromium or google-chrome")

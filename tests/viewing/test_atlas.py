@@ -1,4 +1,4 @@
-"""Atlases: plain arrays in, one block out, whatever is wrong said with its name."""
+"""Atlases: plain arrays in, one block out; errors name the wrong part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def index(atlas: Atlas) -> dict:
     return json.loads(text)
 
 
-def test_what_is_empty_is_refused() -> None:
+def test_an_empty_atlas_is_refused() -> None:
     with pytest.raises(Refused, match="'beam 1' has no layers to show"):
         Take("beam 1", [])
     with pytest.raises(Refused, match="'t' has nothing to show"):
@@ -39,7 +39,7 @@ def test_what_is_empty_is_refused() -> None:
         Atlas("t", [Take("", [Layer.of("x", weights(), WORDS)])], language="fr")  # type: ignore[arg-type]
 
 
-def test_sides_takes_and_words_each_once() -> None:
+def test_sides_records_and_words_appear_once_each() -> None:
     layer = Layer.of("x", weights(), WORDS)
     other = Layer.of("y", weights(S=2), WORDS, ["我", "爱"])
     takes = [
@@ -59,7 +59,7 @@ def test_sides_takes_and_words_each_once() -> None:
     )
 
 
-def test_the_short_way() -> None:
+def test_an_atlas_from_arrays_alone() -> None:
     atlas = Atlas.of("t", {"layer 0": weights(), "layer 1": weights()}, WORDS)
     assert [layer["name"] for layer in index(atlas)["takes"][0]["layers"]] == ["layer 0", "layer 1"]
 
@@ -70,12 +70,12 @@ def test_no_word_can_end_its_block() -> None:
     html = Atlas("t", [Take("</script>", [layer], "</script>")]).html()
     assert html.count("</script>") == html.count("<script") == 2
     assert "\u2028" not in html
-    html.encode()  # no half of a surrogate is left
+    html.encode()  # no lone surrogate is left
     words = index(Atlas("t", [Take("", [layer])]))["words"][0]
     assert words == [hostile[0], "\\u2028<!--", "\\u202eevil\\x00", "\\ud800", "␣␣"]
 
 
-def test_a_page_of_its_own_or_among_others(tmp_path: Path) -> None:
+def test_an_atlas_can_be_a_page_or_a_part_of_one(tmp_path: Path) -> None:
     atlas = Atlas.of("What it saw", {"layer 0": weights()}, WORDS)
     atlas.write(tmp_path / "a.html")
     html = (tmp_path / "a.html").read_text("utf-8")
@@ -89,7 +89,7 @@ def test_a_page_of_its_own_or_among_others(tmp_path: Path) -> None:
     assert "base-uri 'none'; form-action 'none'" in policy
 
 
-def test_every_language_says_everything() -> None:
+def test_every_language_has_every_message() -> None:
     folder = Path(measure.__file__).parent / "assets"
     text = (folder / "strings.js").read_text("utf-8")
     keys = [re.findall(r"^    (\w+):", part, re.M) for part in text.split("  zh: {")]

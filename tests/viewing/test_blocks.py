@@ -1,4 +1,4 @@
-"""The parts of a page: numbers packed without loss that shows, the best marked, text inert."""
+"""The parts of a page: packed numbers are accurate enough, the best are marked, text is inert."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ HOSTILE = "</script></title><!-- <script><img src=x onerror=alert(1)>\"'&amp;\u2
 
 
 class Seen(HTMLParser):
-    """What a reader of HTML makes of a page: elements, their facts, and the text of each."""
+    """How an HTML parser reads a page: elements, their attributes, and the text of each."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def every_block(text: str) -> list:
 
 
 @pytest.mark.parametrize("block", every_block(HOSTILE), ids=lambda block: type(block).__name__)
-def test_hostile_text_is_text(block) -> None:
+def test_hostile_text_is_escaped(block) -> None:
     hostile, tame = Seen(block.html()), Seen(type(block).html(_like(block)))
     assert [tag for tag, _ in hostile.elements if tag != "title"] == [
         tag for tag, _ in tame.elements if tag != "title"
@@ -98,7 +98,7 @@ def test_packing_keeps_what_a_page_shows() -> None:
     for panel, pack in zip(panels, whole["panels"], strict=False):
         share = np.frombuffer(base64.b64decode(pack["weight"]), "<u2").reshape(5, 7) / 65535
         weight = pack["low"] + (pack["high"] - pack["low"]) * share
-        assert abs(weight - panel.weight).max() <= 1e-5  # no digit of two turns
+        assert abs(weight - panel.weight).max() <= 1e-5  # no two digits are exchanged
         assert (pack["rows"], pack["columns"]) == (0, 1)
     assert (whole["panels"][3]["low"], whole["panels"][3]["high"]) == (-2, 3)
 
@@ -109,13 +109,13 @@ def test_the_best_of_each_column_is_marked() -> None:
     html = Table([*columns, Column("plain")], [(*row, 7) for row in rows]).html()
     best = html.split('class="number best"')[1:]
     marked = [cell.split("</td>")[0] for cell in best]
-    assert ["20.0" in cell for cell in marked] == [True, True, False]  # a tie as it is written
+    assert ["20.0" in cell for cell in marked] == [True, True, False]  # a tie, as it is printed
     assert "0.25" in marked[2]
     assert len(marked) == 3
     assert html.count("–") == 2
 
 
-def test_cells_sort_by_their_value() -> None:
+def test_cells_are_sorted_by_value() -> None:
     html = Table([Column("n", ",.0f"), Column("text")], [(12000.0, "x"), (None, "y")]).html()
     values = [cell.get("data-value") for cell in Seen(html).all("td")]
     assert values == ["12000.0", None, "", None]
@@ -141,7 +141,7 @@ def test_long_sentences_take_the_whole_width() -> None:
     assert 'class="example wide"' in Example("a", "b", panels=[long]).html()
 
 
-def test_paragraphs_part_at_a_blank_line() -> None:
+def test_paragraphs_are_separated_by_blank_lines() -> None:
     assert Paragraph("one\ntwo\n\nthree").html() == "<p>one two</p><p>three</p>"
 
 
@@ -149,6 +149,8 @@ def test_paragraphs_part_at_a_blank_line() -> None:
     ("words", "wanted", "across"),
     [(9, 4, 4), (9, 8, 4), (9, 5, 4), (14, 4, 2), (14, 6, 3), (20, 3, 2), (20, 1, 1), (60, 4, 1)],
 )
-def test_maps_stand_side_by_side_as_their_words_allow(words: int, wanted: int, across: int) -> None:
+def test_maps_are_placed_side_by_side_if_their_words_allow(
+    words: int, wanted: int, across: int
+) -> None:
     panel = Panel.of("t", np.eye(words), ["a"] * words, ["b"] * words)
     assert side_by_side([panel], wanted) == f"maps by-{across}"

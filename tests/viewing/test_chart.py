@@ -1,4 +1,4 @@
-"""Charts: points where their numbers say, bars as long as their values, gaps where none is."""
+"""Charts: points at their values, bars as long as their values, gaps for missing values."""
 
 import math
 import re
@@ -27,7 +27,7 @@ def parsed(chart: LineChart | BarChart) -> ElementTree.Element:
 
 
 def strokes(chart: LineChart) -> list[list[tuple[float, float]]]:
-    """The corners of each line."""
+    """The points of each line."""
     paths = [
         node.attrib["d"]
         for node in parsed(chart).iter(f"{SVG}path")
@@ -41,21 +41,21 @@ def texts(chart: LineChart | BarChart) -> dict[str, dict[str, str]]:
     return {node.text or "": node.attrib for node in parsed(chart).iter(f"{SVG}text")}
 
 
-def test_points_lie_where_their_numbers_say() -> None:
+def test_points_are_at_their_values() -> None:
     attention, none = strokes(BLEU)
     for (x, y), (x0, y0) in zip(attention, none, strict=True):
         assert x == x0
         assert y < y0
     assert np.diff([x for x, _ in attention]) == pytest.approx(np.diff(X) * 14, rel=0.1)
     words = texts(BLEU)
-    # 20 and 50 lie between the rules of 0 and 100 in proportion.
+    # 20 and 50 are between the grid lines of 0 and 100, in proportion.
     zero, hundred = float(words["0"]["y"]), float(words["100"]["y"])
     scale = (zero - hundred) / 100
     assert none[2][1] - none[3][1] == pytest.approx(-30 * scale, abs=0.1)
     assert none[3][1] == pytest.approx(zero - 4 - 20 * scale, abs=0.1)
 
 
-def test_everything_is_named() -> None:
+def test_everything_is_labelled() -> None:
     words = texts(BLEU)
     assert {"BLEU by length", "attention", "none", "words", "BLEU", "5", "10", "20", "40"} <= set(
         words
@@ -65,7 +65,7 @@ def test_everything_is_named() -> None:
     assert "line chart" in parsed(BLEU).attrib["aria-label"]
 
 
-def test_places_can_have_names() -> None:
+def test_positions_can_have_names() -> None:
     chart = LineChart("t", [Line("a", [0, 1], [1, 2])], ticks=[(0, "1–5"), (1, "6–10")])
     assert {"1–5", "6–10"} <= set(texts(chart))
 
@@ -81,7 +81,7 @@ def test_one_point_and_a_level_line() -> None:
     one = LineChart("t", [Line("a", [1], [2.5])])
     assert len(strokes(one)) == 1
     words = texts(one)
-    assert {"0", "1", "2", "3", "2.5"} <= set(words)  # compared with zero, and said
+    assert {"0", "1", "2", "3", "2.5"} <= set(words)  # compared with zero, which is labelled
     assert [node.text for node in parsed(one).iter(f"{SVG}text")].count("1") == 2  # x once, y once
     (level,) = strokes(LineChart("t", [Line("a", [1, 2], [3, 3])]))
     assert level[0][1] == level[1][1]
@@ -112,7 +112,7 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert {"dot", "none", "BLEU", "AER", "80", "20", "40", "–"} <= set(texts(chart))
 
 
-def test_bars_are_no_wider_than_what_is_drawn_and_have_their_value_beside_their_middle() -> None:
+def test_bars_fit_their_axis_and_have_their_values_beside_their_middle() -> None:
     bars = [Bars("weight", [0.2, 0.05])]
     tree = ElementTree.fromstring(BarChart("t", ["who", "is"], bars, full=1.0).svg())
     (bar, _) = (node for node in tree.iter(f"{SVG}rect") if "heed-mark" in node.attrib["class"])
@@ -122,7 +122,7 @@ def test_bars_are_no_wider_than_what_is_drawn_and_have_their_value_beside_their_
     middle = float(bar.attrib["y"]) + float(bar.attrib["height"]) / 2
     assert float(value.attrib["y"]) - 0.35 * 12 == pytest.approx(middle, abs=0.5)
     (title,) = (node for node in tree.iter(f"{SVG}text") if node.text == "t")
-    assert float(bar.attrib["y"]) - float(title.attrib["y"]) < 24  # no room for a legend it has not
+    assert float(bar.attrib["y"]) - float(title.attrib["y"]) < 24  # no room for a missing legend
     noted = BarChart("t", ["a"], bars[:0], full=1.0, note="all alike would be 0.0345 each").svg()
     assert float(ElementTree.fromstring(noted).attrib["width"]) > 200
 
@@ -131,14 +131,14 @@ def test_a_single_line_needs_no_legend() -> None:
     assert "alone" not in texts(LineChart("t", [Line("alone", [1, 2], [1, 2])]))
 
 
-def test_lengths_must_agree() -> None:
+def test_different_lengths_are_refused() -> None:
     with pytest.raises(ShapeError, match="line 'a' has 2 x and 3 y"):
         Line("a", [1, 2], [1, 2, 3])
     with pytest.raises(ShapeError, match="'a' has 1 values for 2 labels"):
         BarChart("t", ["x", "y"], [Bars("a", [1])])
 
 
-def test_hostile_names_are_text() -> None:
+def test_hostile_names_are_escaped() -> None:
     lines = LineChart(HOSTILE, [Line(HOSTILE, [1, 2], [1, 2])] * 2, x=HOSTILE, y=HOSTILE)
     bars = BarChart(HOSTILE, [HOSTILE], [Bars(HOSTILE, [1])] * 2, unit=HOSTILE)
     for chart in (lines, bars):

@@ -1,4 +1,4 @@
-"""Charts for the terminal: they fit, they fall where the numbers fall, they need no colour."""
+"""Charts for the terminal: they fit, points are at their values, and no colour is needed."""
 
 import io
 import math
@@ -27,7 +27,7 @@ def drawn(chart: LineChart | BarChart, width: int = 80, encoding: str = "utf-8",
     return file.buffer.getvalue().decode(encoding)
 
 
-def test_lines_are_named_where_they_end() -> None:
+def test_lines_are_named_at_their_ends() -> None:
     lines = drawn(BLEU).splitlines()
     assert lines[0] == "BLEU by length"
     names = ("attention", "fixed vector")
@@ -59,14 +59,14 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert none.strip() == "none -"
 
 
-def test_no_two_places_of_an_axis_have_one_name() -> None:
+def test_no_two_marks_of_an_axis_have_one_label() -> None:
     chart = LineChart("t", [Line("a", [10, 20], [2.411, 2.4212])])
     names = [line.partition("│")[0].strip() for line in drawn(chart).splitlines()[1:11]]
     found = [name for name in names if name]
     assert found == ["2.425", "2.420", "2.415", "2.410"]
 
 
-def test_the_only_point_stands_in_the_middle_with_its_value() -> None:
+def test_a_single_point_is_in_the_middle_with_its_value() -> None:
     *lines, _, x = drawn(LineChart("t", [Line("a", [60], [0.874])]), 40).splitlines()[1:]
     (row,) = [line for line in lines if "⣿" in line]
     assert row.endswith("a 0.874")
@@ -99,7 +99,7 @@ def test_lines_have_colours_on_a_terminal() -> None:
     assert "\x1b" not in drawn(BLEU)
 
 
-def test_names_cannot_steer_the_terminal() -> None:
+def test_names_cannot_control_the_terminal() -> None:
     evil = "\x1b[31m\n"
     chart = LineChart(evil, [Line(evil, [1, 2], [1, 2])], x=evil, y=evil)
     assert "\x1b" not in drawn(chart)
@@ -107,7 +107,7 @@ def test_names_cannot_steer_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("y", [[], [3.0], [3.0, 3.0], [math.nan, math.nan]])
-def test_next_to_nothing(y: list[float]) -> None:
+def test_empty_charts(y: list[float]) -> None:
     for chart in (
         LineChart("t", [Line("a", range(len(y)), y)]),
         BarChart("t", [str(v) for v in y], [Bars("a", y)]),

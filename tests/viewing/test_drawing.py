@@ -1,4 +1,4 @@
-"""What drawings share: text that cannot act, round numbers, files written whole."""
+"""What drawings share: escaped text, round numbers, files written completely."""
 
 import math
 from pathlib import Path
@@ -23,19 +23,19 @@ from heed.viewing.panels import Panel
         ("می\u200cخواهم 我 👩\u200d🔬", "می\u200cخواهم 我 👩\u200d🔬"),
     ],
 )
-def test_text_is_made_safe(text: str, safe: str) -> None:
+def test_text_is_escaped(text: str, safe: str) -> None:
     assert drawing.written(text) == safe
     ElementTree.fromstring(f"<a>{drawing.written(text)}</a>".encode())
 
 
-def test_colours_run_through_the_scale() -> None:
+def test_colours_follow_the_scale() -> None:
     stops = drawing.colours(np.linspace(0, 1, len(drawing.INK)))
     assert [tuple(stop) for stop in stops.tolist()] == list(drawing.INK)
     middle = drawing.colours(np.array(0.1)).tolist()
     assert middle == pytest.approx(np.add(drawing.INK[0], drawing.INK[1]) / 2, abs=0.51)
 
 
-def test_shares_lie_between_the_lowest_and_the_highest() -> None:
+def test_shares_are_between_the_lowest_and_the_highest() -> None:
     shares = drawing.shares(Panel.of("t", [[-1.0, 0.0, 3.0]], "a", "bcd"))
     assert shares.tolist() == [[0, 0.25, 1]]
     assert drawing.shares(Panel.of("t", [[0.0, 0.0]], "a", "bc")).tolist() == [[0, 0]]
@@ -80,11 +80,11 @@ def test_numbers_are_short() -> None:
         ([], []),
     ],
 )
-def test_places_of_an_axis_are_told_apart(values: list[float], names: list[str]) -> None:
+def test_marks_of_an_axis_have_different_labels(values: list[float], names: list[str]) -> None:
     assert drawing.ticks(values) == names
 
 
-def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_complete_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "a.html"
     drawing.write(path, b"first")
     assert path.read_bytes() == b"first"
@@ -100,7 +100,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [file.name for file in path.parent.iterdir()] == ["a.html"]
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(Refused, match="cannot write"):
         drawing.write(tmp_path / "file" / "a.svg", b"")

@@ -1,4 +1,4 @@
-"""The page of an atlas in a real browser: hover, zoom, keys, languages, themes; text stays text."""
+"""The page of an atlas in a real browser: hover, zoom, keys, languages, themes, escaped text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def atlas(title: str = "What it looked at") -> Atlas:
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page, and at the end sees that it asked for nothing and went wrong nowhere."""
+    """Opens a page, and checks at the end that it requested nothing and had no error."""
     tabs = []
 
     def open(what: Atlas, **look: Any) -> Any:
@@ -67,7 +67,7 @@ def colour(tab: Any, row: int, column: int, pane: int = 0, count: int = 4) -> li
 
 
 def soon(get: Callable[[], Any], want: Any) -> None:
-    """Drawing waits for the next frame, and bytes for being unpacked."""
+    """Drawing waits for the next frame, and tiles for being decompressed."""
     end = time.monotonic() + 10
     while get() != want and time.monotonic() < end:
         time.sleep(0.03)
@@ -96,7 +96,7 @@ def test_the_map_has_the_words_and_the_weights(show: Open) -> None:
     assert tab.get(f"{chosen}.getAttribute('aria-label')") == "decoder.cross, head 0"
 
 
-def test_a_page_opens_with_the_mean_of_the_layer_that_is_told(show: Open) -> None:
+def test_a_page_opens_with_the_mean_of_the_given_layer(show: Open) -> None:
     takes = [replace(take, opens=2) for take in atlas().takes]
     tab = show(Atlas("t", takes))
     soon(lambda: tab.text(".large h2"), "decoder.cross, mean of all heads")
@@ -104,7 +104,7 @@ def test_a_page_opens_with_the_mean_of_the_layer_that_is_told(show: Open) -> Non
     assert show(Atlas("t", [one])).text(".large h2") == "b, head 0"
 
 
-def test_hover_reads_out_row_column_and_weight(show: Open) -> None:
+def test_hovering_shows_row_column_and_weight(show: Open) -> None:
     tab = show(atlas())
     tab.get(CROSS)
     tab.point(".pane .box", 0.37, 0.62)
@@ -143,7 +143,7 @@ def test_keys_move_between_rows_and_heads(show: Open) -> None:
     assert tab.get(outline) != "none"
 
 
-def test_everything_has_a_name_for_who_cannot_see_it(show: Open) -> None:
+def test_every_control_has_an_accessible_name(show: Open) -> None:
     tab = show(atlas())
     bare = """[...document.querySelectorAll('button, select, input, [tabindex]')].filter((x) =>
       !(x.getAttribute('aria-label') || x.textContent.trim() || x.closest('label')))
@@ -171,7 +171,7 @@ def test_zoom_by_keys_wheel_and_buttons(show: Open) -> None:
     tab.press("+", "+", "+", "+")
     tab.until(f"{first} !== {json.dumps(whole)}")
     frame = "document.querySelector('.thumbs .part')"
-    tab.until(f"{frame}?.style.getPropertyValue('--high') === '6.25%'")  # a sixteenth is in view
+    tab.until(f"{frame}?.style.getPropertyValue('--high') === '6.25%'")  # a sixteenth is visible
     tab.press("0")
     tab.until(f"{first} === {json.dumps(whole)} && !{frame}")
     tab.point(".pane .box", 0.9, 0.9)
@@ -200,13 +200,13 @@ def test_two_sides_and_their_difference(show: Open) -> None:
     soon(lambda: tab.get(numbers), ["0.800", "0.250", "0.550"])
     soon(lambda: colour(tab, 1, 1, pane=2), [18, 42, 102])
     soon(lambda: colour(tab, 1, 1), [18, 42, 102])
-    soon(lambda: colour(tab, 1, 1, pane=1), [194, 212, 238])  # .25, measured by the same .8
+    soon(lambda: colour(tab, 1, 1, pane=1), [194, 212, 238])  # .25, on the same scale up to .8
     red, _, blue = colour(tab, 3, 0, pane=2)  # 0 and .25
     assert red > blue
     tab.until("document.querySelector('.key').textContent === '−0.55+0.55'")
 
 
-def test_sides_of_other_words_have_their_own_and_no_difference(show: Open) -> None:
+def test_sides_with_other_words_have_their_own_and_no_difference(show: Open) -> None:
     one = Take("", [Layer.of("x", np.eye(3)[None], "abc")], "a")
     two = Take("", [Layer.of("x", np.eye(2)[None], "de")], "b")
     tab = show(Atlas("t", [one, two]))
@@ -237,7 +237,7 @@ def test_a_longer_side_is_shown_whole(show: Open) -> None:
 
 def test_steps_and_hypotheses(show: Open) -> None:
     tab = show(atlas())
-    assert tab.get("document.querySelector('.steps').hidden")  # the encoder writes nothing
+    assert tab.get("document.querySelector('.steps').hidden")  # the encoder has no steps
     tab.get(CROSS)
     assert not tab.get("document.querySelector('.steps').hidden")
     assert tab.text(".steps .count") == "Step 4 of 4"
@@ -252,7 +252,7 @@ def test_steps_and_hypotheses(show: Open) -> None:
     high = tab.get("document.querySelector('.over').height")
     tab.until(f"{veil % (high - 9)} > 200")
     assert tab.get(veil % 9) == 0
-    soon(lambda: colour(tab, 3, 3), drawn)  # the map itself is as it was
+    soon(lambda: colour(tab, 3, 3), drawn)  # the map itself is unchanged
     assert tab.get("document.querySelectorAll('.picker select')[2].options.length") == 2
     assert tab.get("document.querySelectorAll('.picker option')[4].textContent") == (
         "beam 1 · score -1.50"
@@ -262,7 +262,7 @@ def test_steps_and_hypotheses(show: Open) -> None:
     tab.until("document.querySelector('.readout .number b')?.textContent === '1.000'")
 
 
-def test_layers_are_told_apart_by_what_differs(show: Open) -> None:
+def test_layers_are_labelled_by_what_differs(show: Open) -> None:
     names = ["model.layers.0.attention", "model.layers.1.attention", "model.layers.1.cross"]
     tab = show(Atlas.of("t", {name: np.eye(2)[None] for name in names}, "ab"))
     labels = "[...document.querySelectorAll('.layer-name')].map((x) => [x.textContent, x.title])"
@@ -284,11 +284,11 @@ def test_kinds_can_be_chosen(show: Open) -> None:
     assert tab.get("document.querySelectorAll('.thumbs [role=gridcell]').length") == 3
 
 
-def test_lines_between_the_words(show: Open) -> None:
+def test_lines_between_the_words_can_be_shown(show: Open) -> None:
     tab = show(atlas())
     tab.get(CROSS)
     tab.click("[data-value=lines]")
-    tab.until("document.querySelectorAll('.thread').length === 11")  # weights that are not nothing
+    tab.until("document.querySelectorAll('.thread').length === 11")  # weights that are not zero
     words = "[...document.querySelectorAll('.word')].map((x) => x.textContent)"
     assert tab.get(words) == [*EN, *ZH]
     assert tab.text(".threads .pane-name") == ""
@@ -324,7 +324,7 @@ def test_english_and_chinese(show: Open) -> None:
     tab.focus(".language [data-value=zh]")
     tab.press(" ")
     tab.click(".language [data-value=zh]")
-    assert tab.text(".large h2") == "decoder.cross，头 0"  # what was chosen stays chosen
+    assert tab.text(".large h2") == "decoder.cross，头 0"  # the choice stays
     assert tab.text(".plates h3") == "全部注意力头"
     assert tab.get("document.querySelector('.whole-atlas').lang") == "zh-CN"
     assert tab.get("document.activeElement.textContent") == "中文"
@@ -336,8 +336,8 @@ def test_english_and_chinese(show: Open) -> None:
     assert chinese.get("document.documentElement.lang") == "zh"
 
 
-def test_all_of_a_page_is_chinese(show: Open) -> None:
-    """What stands around the maps too, but no word, formula or answer."""
+def test_the_whole_page_can_be_chinese(show: Open) -> None:
+    """Also around the maps, except words, formulas and answers."""
     keys = [Key("Source", [0.5, 1.0], [0.1]), Key("key", [9.0, 0.0], [0.0], "lies ahead")]
     stages = [Stage("score", "e = q·k", ["q  4 wide: 1 2"]), Stage("align", "a = softmax")]
     check = "= what the model computed, to 1e-08"
@@ -391,10 +391,10 @@ def test_light_and_dark(show: Open) -> None:
     soon(lambda: tab.get(thumb), [23, 23, 29, 255])
 
 
-def test_a_narrow_screen_needs_no_scrolling_sideways(show: Open) -> None:
+def test_a_narrow_screen_needs_no_horizontal_scrolling(show: Open) -> None:
     tab = show(atlas(), width=420, height=800)
     assert tab.get("document.documentElement.scrollWidth <= innerWidth")
-    # Both choices are in one line: what follows them wraps by itself.
+    # Both choices are on one line: what follows wraps by itself.
     top = "(x) => document.querySelector(x).getBoundingClientRect().top"
     view, curve = (
         f".atlas .switch:has([data-value={value}]) button" for value in ("map", "linear")
@@ -403,7 +403,7 @@ def test_a_narrow_screen_needs_no_scrolling_sideways(show: Open) -> None:
 
 
 def hostile() -> list[str]:
-    """200 tokens that would all like to be something else."""
+    """200 tokens with markup, control characters and the like."""
     act = "window.owned = true"
     tags = ["script", "svg", "img", "iframe", "body", "input", "video", "math", "style", "base"]
     tags += ["meta", "form", "a", "object"]
@@ -459,7 +459,7 @@ def hostile() -> list[str]:
     return [*tokens, *(f"<img src=x onerror={act}>{n}" for n in range(200 - len(tokens)))]
 
 
-def test_200_hostile_tokens_are_text(show: Open) -> None:
+def test_200_hostile_tokens_are_escaped(show: Open) -> None:
     words = hostile()
     assert len(words) == len(set(words)) == 200
     weight = np.eye(200)[None] * 0.9 + 0.1 / 200
@@ -492,7 +492,7 @@ def test_200_hostile_tokens_are_text(show: Open) -> None:
     assert not set(shown) & set("\u202a\u202b\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-def test_a_token_of_100_kb_is_cut_and_can_be_read_whole(show: Open) -> None:
+def test_a_token_of_100_kb_is_cut_and_can_be_read_in_full(show: Open) -> None:
     words = ["x", "a" * 100_000]
     tab = show(Atlas.of("t", {"layer": np.eye(2)[None]}, words))
     label = "[...document.querySelectorAll('.labels.row span')].at(-1)"
@@ -532,7 +532,7 @@ def test_no_request_can_leave_the_page(browser: Any, tmp_path: Path) -> None:
 
 
 def heads(T: int, seed: int) -> np.ndarray:
-    """12 heads that look at what is near, at the first, at the last, or everywhere, causally."""
+    """12 causal heads that look nearby, at the first, at the last, or everywhere."""
     rng = np.random.default_rng(seed)
     away = np.arange(T)[:, None] - np.arange(T)
     energy = rng.normal(size=(12, T, T)).astype(np.float32) * 1.5
@@ -554,15 +554,15 @@ def test_12_layers_of_12_heads_of_512_tokens(browser: Any, tmp_path: Path) -> No
     for _ in range(3):
         tab = browser.open(path)
         tab.until("document.querySelectorAll('.thumbs [data-drawn]').length === 156")
-        waited.append(tab.get("performance.now()") / 1000)  # since it was asked for
+        waited.append(tab.get("performance.now()") / 1000)  # since it was requested
         spent.append(tab.spent())
         assert tab.complaints() == []
         if waited[-1] < 2:
             break
     assert min(spent) < 1.5
-    busy = os.getloadavg()[0] > (os.cpu_count() or 1)  # then waiting says nothing of the page
+    busy = os.getloadavg()[0] > (os.cpu_count() or 1)  # then waiting times do not measure the page
     assert busy or min(waited) < 2
-    # The heaviest weights are there to the digit that is shown.
+    # The largest weights are exact to the shown digits.
     tab.focus(".panes")
     tab.press("ArrowDown", "ArrowDown", "ArrowDown")
     tab.until("document.querySelector('.places')?.textContent.includes('query 3, key 1')")
@@ -576,7 +576,7 @@ def test_a_head_of_32768_tokens(browser: Any, tmp_path: Path) -> None:
     T = 32_768
 
     def rows(h: int, start: int, stop: int) -> np.ndarray:
-        """Half on the first key, half on the eighth before."""
+        """Half on the first key, half on the key eight positions back."""
         weight = np.zeros((stop - start, T), np.float32)
         place = np.arange(start, stop)
         weight[:, 0] = 0.5
@@ -599,15 +599,15 @@ def test_a_head_of_32768_tokens(browser: Any, tmp_path: Path) -> None:
     labels = "[...document.querySelectorAll('.labels.row span:not([hidden]) bdi')]"
     tab.until(f"{labels}.length > 5 && {labels}.length < 30")
     first = tab.get(f"Number({labels}[0].textContent.slice(1))")
-    assert abs(first - T / 2) < 40  # what was chosen is still in sight
+    assert abs(first - T / 2) < 40  # the chosen head is still visible
     assert "mean" not in tab.text(".key")
     tab.point(".pane .box", 0.02, 0.7)
     tab.until("!document.querySelector('.readout').textContent.includes('mean over')")
-    # Wherever it points now: the query eight further looks here with a half.
+    # Whatever it points at now: the query eight further has half its weight here.
     key = int(tab.text(".readout .places").rsplit(" ", 1)[1])
     query = int(tab.text(".readout .places").split("query ")[1].split(",")[0])
     tab.focus(".panes")
-    assert abs(key + 8 - query) < 60  # both are in view
+    assert abs(key + 8 - query) < 60  # both are visible
     keys = ["ArrowDown" if query < key + 8 else "ArrowUp"] * abs(key + 8 - query)
     tab.press(*keys)
     tab.until(f"document.querySelector('.places')?.textContent.includes('query {key + 8}, ')")
@@ -616,7 +616,7 @@ def test_a_head_of_32768_tokens(browser: Any, tmp_path: Path) -> None:
     tab.close()
 
 
-def test_rows_that_were_kept_are_exact(show: Open) -> None:
+def test_kept_rows_are_exact(show: Open) -> None:
     words = [f"w{n}" for n in range(256)]
     weight = np.random.default_rng(0).dirichlet(np.ones(256) * 0.02, 256)[None]
     map = weight.reshape(1, 32, 8, 32, 8).sum(-1).mean(2)

@@ -1,4 +1,4 @@
-"""A training's time line: pictures are read back as numbers and words, and nothing else."""
+"""A training's time line: pictures are read back as numbers and words, and as nothing else."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_picture_is_read_back() -> None:
         "<a>" * 100_000,
     ],
 )
-def test_what_is_not_such_a_picture_gives_nothing(text: str) -> None:
+def test_other_pictures_give_nothing(text: str) -> None:
     assert panels(text) == []
 
 
@@ -62,7 +62,7 @@ def test_the_terminal_has_the_lines() -> None:
     assert "a note" in out
 
 
-def test_the_only_validation_is_told_in_numbers() -> None:
+def test_a_single_validation_is_printed_as_numbers() -> None:
     charts = [
         LineChart("loss", [Line("loss", [60], [0.25])], "step", "nats"),
         LineChart("entropy", [Line(f"<{n}>", [60], [n / 8]) for n in (1, 2)], "step", "nats"),
@@ -83,7 +83,7 @@ def test_the_only_validation_is_told_in_numbers() -> None:
     assert "<svg" in History("t", [*charts, CHART]).page().html()
 
 
-def test_a_page_has_a_map_of_every_step_and_no_markup_of_the_files() -> None:
+def test_a_page_has_a_map_of_every_step_and_escapes_the_files() -> None:
     evil = "<script>alert(1)</script>"
     moments = [Moment(10, [panel()], evil), Moment(20, [panel(0.5), panel()], "said\nmore")]
     html = Scrub(moments).html()
@@ -100,7 +100,7 @@ def test_a_page_has_a_map_of_every_step_and_no_markup_of_the_files() -> None:
     assert titles == ["step 10 · head 0", "step 20 · head 0"]
 
 
-def test_lines_with_names_are_set_as_names_and_values() -> None:
+def test_lines_with_names_are_shown_as_names_and_values() -> None:
     text = "text   a <b>\nright  bad\nsaid   good 0.6\n\ntext   c\nright  good\nsaid   good 0.9\n"
     html = Scrub([Moment(10, [], text)]).html()
     assert html.count('<dl class="sentences">') == 2
@@ -164,7 +164,7 @@ def test_the_slider_moves_maps_and_texts(browser: Any, tmp_path: Path) -> None:
     tab.close()
 
 
-def test_a_single_moment_is_chinese_too_and_has_its_step_at_the_left(
+def test_a_single_moment_can_be_chinese_and_has_its_step_at_the_left(
     browser: Any, tmp_path: Path
 ) -> None:
     moment = Moment(250, [panel()], "given   a [MASK]\nfilled  a b\n")
@@ -180,9 +180,9 @@ def test_a_single_moment_is_chinese_too_and_has_its_step_at_the_left(
     tab.close()
 
 
-def test_scores_are_chinese_too(browser: Any, tmp_path: Path) -> None:
+def test_scores_can_be_chinese(browser: Any, tmp_path: Path) -> None:
     lines = [Line("accuracy", [10, 20], [50, 75]), Line("macro-F1", [10, 20], [40, 60])]
-    path = Line("key", [10, 20], [1, 1])  # of an attention of that name
+    path = Line("key", [10, 20], [1, 1])  # of an attention with that name
     charts = [LineChart("validation scores", lines, x="step", y="%")]
     charts += [LineChart("entropy of attention", [path, path], x="step", y="nats")]
     note = "This model has no attention, so only its loss and scores are shown."

@@ -1,4 +1,4 @@
-"""Pictures of panels: every cell in its colour, every label readable, hostile ones inert."""
+"""Pictures of panels: every cell has its colour, labels are readable and escaped."""
 
 import io
 import re
@@ -46,7 +46,7 @@ def test_every_cell_has_its_colour() -> None:
     assert len(fills) == 9
 
 
-def test_cells_stand_under_their_column_and_beside_their_row() -> None:
+def test_cells_are_under_their_column_and_beside_their_row() -> None:
     tree = parsed(image.svg(LOVE))
     places = {node.text: node.attrib for node in tree.iter(f"{SVG}text")}
     corners = [
@@ -59,7 +59,7 @@ def test_cells_stand_under_their_column_and_beside_their_row() -> None:
     assert float(places["中国"]["y"]) < corners[0][1]
 
 
-def test_small_maps_carry_numbers_and_all_carry_tooltips() -> None:
+def test_small_maps_show_numbers_and_all_have_tooltips() -> None:
     tree = parsed(image.svg(LOVE))
     assert {".90", ".10", "1.0", ".50"} <= set(texts(tree))
     titles = [node.text for node in tree.iter(f"{SVG}title")]
@@ -69,7 +69,7 @@ def test_small_maps_carry_numbers_and_all_carry_tooltips() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 10, 30, 80])
 @pytest.mark.parametrize("word", ["a", "我", "transformation", "图书馆"])
-def test_all_sizes_lie_within_the_picture(size: int, word: str) -> None:
+def test_everything_is_inside_the_picture(size: int, word: str) -> None:
     panel = Panel.of("t", np.eye(size), [word] * size, [word] * size)
     text = image.svg(panel)
     tree = parsed(text)
@@ -82,7 +82,7 @@ def test_all_sizes_lie_within_the_picture(size: int, word: str) -> None:
     assert len(text) < 500_000
 
 
-def test_long_labels_are_cut_and_told() -> None:
+def test_long_labels_are_cut_and_have_a_tooltip() -> None:
     word = "Donaudampfschifffahrtsgesellschaft"
     tree = parsed(image.svg(Panel.of("t", [[1.0]], [word], ["b"])))
     assert "Donaudampfschifffahrt…" in texts(tree)
@@ -90,7 +90,7 @@ def test_long_labels_are_cut_and_told() -> None:
     assert word in [node.text for node in tree.iter(f"{SVG}title")]
 
 
-def test_words_turn_and_chinese_stands() -> None:
+def test_words_are_rotated_and_chinese_is_upright() -> None:
     panel = Panel.of("t", np.eye(30), ["a"] * 30, ["standards", "委员会"] * 15)
     tree = parsed(image.svg(panel))
     words = [node for node in tree.iter(f"{SVG}text") if node.text == "standards"]
@@ -101,7 +101,7 @@ def test_words_turn_and_chinese_stands() -> None:
     assert texts(tree).count("委") == 15
 
 
-def test_hostile_labels_are_text() -> None:
+def test_hostile_labels_are_escaped() -> None:
     tree = parsed(image.svg(Panel.of(HOSTILE, [[1.0]], [HOSTILE], [HOSTILE])))
     assert not list(tree.iter(f"{SVG}script"))
     assert HOSTILE[:-1] + "\\x1b" in "".join(texts(tree)) + "".join(tree.itertext())
@@ -120,7 +120,7 @@ def test_panels_in_a_grid() -> None:
     assert high[1] > 2 * wide[1]
 
 
-def test_the_heads_of_a_layer_stand_side_by_side() -> None:
+def test_the_heads_of_a_layer_are_side_by_side() -> None:
     heads = [
         Panel.of(f"layer {n} · head {h}", LOVE.weight, LOVE.rows, LOVE.columns)
         for n in range(2)
@@ -135,18 +135,18 @@ def test_the_heads_of_a_layer_stand_side_by_side() -> None:
 
 
 def size_of(png: bytes) -> tuple[int, int]:
-    """Width and height, as the header of a PNG has them."""
+    """Width and height from the header of a PNG."""
     wide, high = struct.unpack(">II", png[16:24])
     return wide, high
 
 
 @pytest.mark.parametrize("weight", [[[0.0, 0.0]], [[-1.0, 2.0]], [[3.0, 30.0]]])
-def test_weights_that_are_no_distribution(weight: list[list[float]]) -> None:
+def test_weights_may_be_no_distribution(weight: list[list[float]]) -> None:
     tree = parsed(image.svg(Panel.of("t", weight, "a", "bc")))
     assert f"{max(weight[0]):.2f}" in texts(tree)
 
 
-def test_an_empty_panel_and_none_at_all() -> None:
+def test_an_empty_panel_and_no_panel() -> None:
     empty = Panel.of("t", np.zeros((0, 0)), [], [])
     assert "t" in texts(parsed(image.svg(empty)))
     with pytest.raises(Refused, match="nothing to draw"):
@@ -169,7 +169,7 @@ def test_png_shows_the_same_colours() -> None:
         assert 0.5 * 2 * cells * side**2 < found < 1.6 * 2 * cells * side**2 + 900
 
 
-def test_png_takes_any_label_and_none(recwarn: pytest.WarningsRecorder) -> None:
+def test_png_accepts_any_label(recwarn: pytest.WarningsRecorder) -> None:
     pytest.importorskip("matplotlib")
     labels = ["我爱", "$x^{2$", "\U00012000", HOSTILE]
     image.png(Panel.of("$\\frac{$", np.eye(4), labels, labels))
@@ -183,7 +183,7 @@ def test_png_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
         image.png(LOVE)
 
 
-def test_the_ending_names_the_kind(tmp_path: Path) -> None:
+def test_the_ending_determines_the_kind(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     image.save(LOVE, tmp_path / "a.SVG")
     image.save([LOVE, LOVE], str(tmp_path / "a.png"), columns=1)

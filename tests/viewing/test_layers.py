@@ -1,4 +1,4 @@
-"""Layers: weights, rows and pooled maps say the same, and what is wrong is said with its name."""
+"""Layers: weights, rows and pooled maps agree, and errors name the wrong part."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_a_layer_of_weights_is_measured() -> None:
     assert {"distance", "sharpness", "diagonality", "sink", "coverage"} <= set(found)
 
 
-def test_kinds() -> None:
+def test_kinds_of_attention_are_recognised() -> None:
     assert Layer.of("x", weights(S=2), WORDS, "ab").kind == "cross"
     assert Layer.of("x", weights(T=1), [""], WORDS, "static").kind == "static"
     with pytest.raises(UnknownName, match="no kind of attention is called 'crss'"):
         Layer.of("x", weights(), WORDS, kind="crss")  # type: ignore[arg-type]
 
 
-def test_a_layer_of_rows_says_the_same() -> None:
+def test_a_layer_of_rows_agrees() -> None:
     weight = weights(T=200, S=150)
     words = [[f"{n}" for n in range(count)] for count in (200, 150)]
     whole = Layer.of("x", weight, *words)
@@ -49,7 +49,7 @@ def test_a_layer_of_rows_says_the_same() -> None:
             assert (one.scale == other.scale).all()
 
 
-def test_a_layer_of_what_the_fast_path_says() -> None:
+def test_a_layer_of_statistics_from_the_fast_path() -> None:
     weight = weights(T=8, S=8)
     words = list("abcdefgh")
     map = weight.reshape(2, 4, 2, 4, 2).sum(-1).mean(2)
@@ -72,14 +72,14 @@ def test_a_layer_of_what_the_fast_path_says() -> None:
     assert list(layer.heads[0].rows) == [3]
 
 
-def test_further_numbers() -> None:
+def test_further_numbers_can_be_added() -> None:
     layer = Layer.of("x", weights(), WORDS).knowing(probe=[1.0, math.nan])
     assert layer.measured()["probe"] == [1.0, None]
     with pytest.raises(ShapeError, match="'probe' of 'x' has 3 numbers for 2 heads"):
         layer.knowing(probe=[1, 2, 3])
 
 
-def test_what_is_wrong_is_said_with_its_name() -> None:
+def test_errors_name_the_wrong_part() -> None:
     with pytest.raises(
         ShapeError, match=r"'layer 0' takes one batch row, H T S; got 1 × 2 × 3 × 3"
     ):

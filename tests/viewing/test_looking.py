@@ -1,4 +1,4 @@
-"""A text and all that was looked at: what stands on the page of one model, and of two."""
+"""A text and all attention to it: the page of one model, and of two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MINE = Look("我 爱", "i love", TAKES, readings=["i love"])
 THEIRS = Look("我 爱", "you love", TAKES, readings=["you love"])
 
 
-def test_it_is_said_whose_words_both_models_read() -> None:
+def test_the_page_says_which_model_wrote_the_words() -> None:
     both = beside(MINE, THEIRS, ("one", "two"))
     assert both.remark.split(" · ") == [
         "two itself wrote: you love",

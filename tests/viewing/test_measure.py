@@ -1,4 +1,4 @@
-"""Measures: cases computed by hand, and rollout against a walk over all paths."""
+"""Measures: results by hand, and rollout compared with a sum over all paths."""
 
 from itertools import pairwise, product
 from math import exp, log, sqrt
@@ -30,7 +30,7 @@ def test_distance() -> None:
     assert measure.distance(SELF).tolist() == [0] * 4
     assert measure.distance(FIRST).tolist() == [0, 1, 2, 3]
     assert measure.distance(EVEN) == pytest.approx([6 / 4, 4 / 4, 4 / 4, 6 / 4])
-    # One query, four keys: it stands at the last.
+    # One query, four keys: it is at the last.
     assert measure.distance([[1.0, 0, 0, 0]]).tolist() == [3]
 
 
@@ -54,7 +54,7 @@ def test_diagonality() -> None:
 
 def test_coverage() -> None:
     assert measure.coverage(SELF) == 1
-    assert measure.coverage(FIRST) == 0.25  # four times the same key is one key
+    assert measure.coverage(FIRST) == 0.25  # four times the same key covers one key
     assert measure.coverage([[0.5, 0.0], [0.2, 0.0]]) == pytest.approx(0.35)
 
 
@@ -70,8 +70,8 @@ def test_agreement() -> None:
 
 
 def paths(weights: np.ndarray, residual: float) -> np.ndarray:
-    """The same by definition: over every way from an output through the layers to an input, the
-    product of what each layer passes on along it."""
+    """By definition: over every path from an output through the layers to an input, the product of
+    what each layer passes on along it."""
     L, _, T, _ = weights.shape
     out = np.zeros((T, T))
     for way in product(range(T), repeat=L + 1):
@@ -85,7 +85,7 @@ def paths(weights: np.ndarray, residual: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("residual", [0.5, 0.0, 0.8])
-def test_rollout_adds_up_all_paths(residual: float) -> None:
+def test_rollout_sums_all_paths(residual: float) -> None:
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(4), (3, 2, 4))
     got = measure.rollout(weights, residual)
@@ -118,7 +118,7 @@ def test_value_weighted_heads_may_cancel() -> None:
 
 def test_alignment_error() -> None:
     weight = np.array([[0.9, 0.1, 0], [0.1, 0.2, 0.7], [0.5, 0.3, 0.2]])
-    assert measure.alignment_error(weight, [(0, 0), (1, 2)]) == 0  # row 2 has no counterpart
+    assert measure.alignment_error(weight, [(0, 0), (1, 2)]) == 0  # row 2 has no link
     assert measure.alignment_error(weight, [(0, 0), (1, 1)]) == pytest.approx(0.5)
     # A = {(0,0), (1,2)}, S = {(0,0)}, P adds (1,2): 1 − (1 + 2) / (2 + 1)
     assert measure.alignment_error(weight, [(0, 0)], [(1, 2)]) == 0
@@ -139,7 +139,7 @@ def test_effective_rank() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 3, 7])
-def test_a_tally_says_what_the_functions_say(block: int) -> None:
+def test_a_tally_agrees_with_the_functions(block: int) -> None:
     rng = np.random.default_rng(1)
     weight = rng.dirichlet(np.ones(9) * 0.3, 7) * rng.uniform(0.3, 1, (7, 1))
     weight[:3, 0] = 0  # a block may see nothing of the first key
@@ -158,7 +158,7 @@ def test_a_tally_says_what_the_functions_say(block: int) -> None:
     )
 
 
-def test_rows_that_look_nowhere_count_for_nothing() -> None:
+def test_rows_that_look_nowhere_are_not_counted() -> None:
     tally = measure.Tally(4, 4)
     tally.add(0, np.vstack([EVEN[:2], NOTHING[:2]]))
     assert tally.result()["entropy"] == pytest.approx(log(4))

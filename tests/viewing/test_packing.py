@@ -1,4 +1,4 @@
-"""Packing: what is in the store can be found, coarse comes before fine, the budget is kept."""
+"""Packing: stored tiles can be found, coarse ones come before fine ones, the budget is kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tiles(data: list[dict[str, Any]], n: int) -> int:
     return sum(len(head["levels"][n]["tiles"]) for head in data)
 
 
-def test_what_is_packed_can_be_found() -> None:
+def test_packed_tiles_can_be_found() -> None:
     heads = [pyramid.of_weights(weights(300, 200, seed)) for seed in range(2)]
     store = Store(10**9)
     for head, data in zip(heads, packed(heads, store), strict=True):
@@ -54,7 +54,7 @@ def test_the_budget_is_kept_and_coarse_comes_first(budget: int) -> None:
         assert tiles(data, 1) == 4
 
 
-def test_of_fine_tiles_the_heavy_ones_come_first() -> None:
+def test_of_fine_tiles_the_heaviest_come_first() -> None:
     weight = np.full((256, 256), 1.0) + weights(256, 256)
     weight[128:, 128:] *= 50
     head = pyramid.of_weights(weight / weight.sum(-1, keepdims=True))

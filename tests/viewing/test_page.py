@@ -1,4 +1,4 @@
-"""The page: one file that needs nothing else, lets no text act, and draws in a browser."""
+"""The page: one self-contained file, in which text cannot act, and which draws in a browser."""
 
 import base64
 import hashlib
@@ -50,7 +50,7 @@ def test_it_needs_no_other_file() -> None:
     assert '<meta charset="utf-8">' in html
 
 
-def test_only_its_own_script_and_style_may_act() -> None:
+def test_only_its_own_script_and_style_may_run() -> None:
     html = PAGE.html()
     policy = unescape(re.search(r'Security-Policy" content="(.*?)"', html)[1])
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.S)
@@ -60,10 +60,10 @@ def test_only_its_own_script_and_style_may_act() -> None:
         assert f"{source} 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
-    assert 'style="' not in html  # which this policy would not let through
+    assert 'style="' not in html  # which the policy would block
 
 
-def test_many_heads_make_no_heavy_page() -> None:
+def test_many_heads_make_a_small_page() -> None:
     rng = np.random.default_rng(0)
     words = [f"word-{i}" for i in range(30)]
     panels = [Panel.of(f"head {h}", rng.random((30, 30)), words, words) for h in range(8)]
@@ -84,7 +84,7 @@ def test_a_notebook_frames_it() -> None:
 
 
 def rendered(html: str, folder: Path) -> str:
-    """What a browser makes of a page, after its script ran."""
+    """The page in a browser, after its script ran."""
     if not BROWSER:
         pytest.skip("no browser")
     (folder / "page.html").write_text(html, "utf-8")
@@ -121,8 +121,8 @@ def test_hostile_text_does_nothing_in_a_browser(shown: str) -> None:
     assert shown.count("&lt;img src=x onerror") == 5
 
 
-def test_a_chosen_word_lights_up_what_it_looks_at(tmp_path: Path) -> None:
-    """Keys in the map, then the pointer in the lines; the page's policy makes way for the test."""
+def test_choosing_a_word_highlights_what_it_looks_at(tmp_path: Path) -> None:
+    """Keys in the map, then the pointer in the lines; the page's policy is relaxed for the test."""
     open_page = re.sub('<meta http-equiv="Content-Security-Policy".*?>', "", PAGE.html())
     drive = """<script>{
     const [first, second] = document.querySelectorAll("figure.map");
@@ -144,12 +144,14 @@ def test_a_chosen_word_lights_up_what_it_looks_at(tmp_path: Path) -> None:
 
 
 def lit(drawn: str) -> list[float]:
-    """How bright each word is: i, love, ..., then 我 爱 中国."""
+    """The brightness of each word: i, love, ..., then 我 爱 中国."""
     patches = re.findall(r'<rect class="lit".*?>', drawn)
     return [float(re.search(r'opacity="(.*?)"', patch)[1]) for patch in patches]
 
 
-def test_heads_of_a_layer_line_up_and_no_map_needs_scrolling(browser: Any, tmp_path: Path) -> None:
+def test_heads_of_a_layer_are_aligned_and_no_map_needs_scrolling(
+    browser: Any, tmp_path: Path
+) -> None:
     words = ["<s>", "the", "<mask>", "is", "bl", "ue", "▁", ".", "</s>"]
     soft = np.full((9, 9), 1 / 9)
     heads = [Panel.of(f"layer {n} · head {h}", soft, words, words) for n in "01" for h in range(4)]
@@ -171,5 +173,5 @@ def test_heads_of_a_layer_line_up_and_no_map_needs_scrolling(browser: Any, tmp_p
             assert some[4][1] > some[3][1]  # a layer begins a line
         if width == 1360:
             assert len({y for _, y in places[:4]}) == 1
-            assert len({y for _, y in places[8:12]}) == 2  # of long texts two are beside each other
+            assert len({y for _, y in places[8:12]}) == 2  # of long texts there are two per line
         tab.close()

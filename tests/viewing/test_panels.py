@@ -9,7 +9,7 @@ from heed.viewing.panels import Panel, abreast, of_heads
 
 
 @pytest.mark.parametrize("make", [list, np.array, torch.tensor])
-def test_weights_of_any_kind_become_one(make) -> None:
+def test_weights_of_any_type_are_converted(make) -> None:
     panel = Panel.of("a", make([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]]), "xyz", ["我", "爱"])
     assert panel.weight.dtype == np.float64
     assert panel.weight.shape == (3, 2)
@@ -21,7 +21,7 @@ def test_labels_must_fit() -> None:
         Panel.of("a", [[1, 0], [0, 1]], "ab", "abc")
 
 
-def test_a_broken_weight_is_found() -> None:
+def test_an_invalid_weight_is_refused() -> None:
     with pytest.raises(Refused, match=r"'a' has a weight that is nan: row 1 \('b'\), column 0"):
         Panel.of("a", [[1, 0], [float("nan"), 1]], "ab", "xy")
 
@@ -35,7 +35,7 @@ def test_every_head_of_a_text_is_a_panel_of_its_own() -> None:
     assert found[2].rows == found[2].columns == ("x", "y")
 
 
-def test_panels_are_laid_out_by_attention_and_others_by_threes() -> None:
+def test_panels_are_arranged_by_attention_and_others_by_threes() -> None:
     def laid(*titles: str) -> list[str]:
         rows = abreast([Panel.of(title, [[1.0]], "a", "b") for title in titles])
         return [" ".join(panel.title[-1] for panel in row) for row in rows]

@@ -1,4 +1,4 @@
-"""Pyramids: every level says what the weights say, and bytes are near enough."""
+"""Pyramids: every level agrees with the weights, and bytes are accurate enough."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def weights(T: int, S: int, seed: int = 0) -> np.ndarray:
 
 
 def unpacked(level: Level) -> np.ndarray:
-    """What whoever reads the bytes sees; where there is no tile, NaN."""
+    """The numbers read from the bytes; NaN where there is no tile."""
     scale = level.scale.astype(np.float64)
     out = np.full(level.shape, np.nan)
     for tile in level.tiles:
@@ -66,7 +66,7 @@ def test_a_side_that_is_short_is_not_pooled() -> None:
     assert pyramid.levels(64, 64) == [(1, 1)]
 
 
-def test_rows_block_by_block_are_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_blocks_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyramid, "WHOLE", 128)
     weight = weights(500, 300)
     asked: list[tuple[int, int]] = []
@@ -84,7 +84,7 @@ def test_rows_block_by_block_are_all_of_it(monkeypatch: pytest.MonkeyPatch) -> N
     assert head.measured == pytest.approx({k: whole.measured[k] for k in head.measured}, rel=1e-5)
 
 
-def test_of_too_many_tiles_the_heaviest_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_tiles_the_heaviest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyramid, "WHOLE", 128)
     monkeypatch.setattr(pyramid, "KEPT", 3)
     weight = np.full((512, 512), 1e-4)
@@ -115,17 +115,17 @@ def test_rows_of_zeros_and_tiny_rows() -> None:
     close(pyramid.of_weights(np.zeros((2, 2))).levels[0], np.zeros((2, 2)))
 
 
-def test_the_largest_of_a_row_is_the_same_number_wherever_it_stands() -> None:
+def test_the_largest_of_a_row_is_the_same_number_in_every_map() -> None:
     """Two maps of one page that share a weight must not round it to 0.95 and 0.96."""
     top = np.random.default_rng(0).uniform(1e-6, 1, 500).astype(np.float32)
     first, second = (np.stack([top, top / 3, 0 * top], 1) for _ in range(2))
-    second[0, 2] = 7.0  # another largest of all
+    second[0, 2] = 7.0  # another global maximum
     shown = [pyramid.of_weights(weight).levels[-1].values() for weight in (first, second)]
     assert (shown[0][1:, 0] == shown[1][1:, 0]).all()
     assert (shown[0][:, 0].astype(np.float32) == top).all()
 
 
-def test_a_small_map_has_the_digits_that_are_read() -> None:
+def test_a_small_map_has_the_shown_digits() -> None:
     weight = weights(40, 64)
     shown = pyramid.of_weights(weight).levels[-1].values()
     assert np.abs(shown - weight).max() < 1e-5
@@ -138,7 +138,7 @@ def test_a_small_map_has_the_digits_that_are_read() -> None:
         ([[0.1, 0.2], [-0.5, 0.2]], "the weight of row 1, column 0 is below zero"),
     ],
 )
-def test_what_is_no_weight_is_refused(weight: list[list[float]], message: str) -> None:
+def test_invalid_weights_are_refused(weight: list[list[float]], message: str) -> None:
     with pytest.raises(Refused, match=message):
         pyramid.of_weights(np.array(weight))
 

@@ -1,4 +1,4 @@
-"""From records to layers: maps that are exact for longer texts the fewer attentions there are."""
+"""From records to layers: the fewer attentions, the longer the texts whose maps are exact."""
 
 import numpy as np
 import pytest
@@ -28,17 +28,17 @@ NAMES: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("names", NAMES)
-def test_names_are_short_and_never_alike(names: dict[str, str]) -> None:
+def test_names_are_short_and_distinct(names: dict[str, str]) -> None:
     assert short(names) == names
 
 
 @pytest.mark.parametrize(("attentions", "cells"), [(0, 1024), (12, 1024), (24, 836), (99, 512)])
-def test_the_fewer_attentions_the_finer(attentions: int, cells: int) -> None:
+def test_fewer_attentions_have_finer_maps(attentions: int, cells: int) -> None:
     assert summary(attentions).map == (cells, cells)
     assert cells == 512 or 4 * HEADS * attentions * cells**2 <= ROOM
 
 
-def test_a_query_that_looks_at_nothing_counts_for_nothing_in_a_map_either() -> None:
+def test_a_query_that_looks_at_nothing_is_not_counted_in_a_map_either() -> None:
     weight = torch.rand(1, 2, 6, 6).softmax(-1)
     weight[0, 0, 4:] = 0
     said = statistics(weight, Summary(map=(3, 3)))
@@ -50,7 +50,7 @@ def test_a_query_that_looks_at_nothing_counts_for_nothing_in_a_map_either() -> N
 
 
 @torch.no_grad()
-def test_a_text_of_more_symbols_than_the_least_has_exact_tiles(
+def test_a_text_longer_than_the_minimum_has_exact_tiles(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("heed.viewing.taking.CELLS", (16, 64))

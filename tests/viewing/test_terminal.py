@@ -1,4 +1,4 @@
-"""Heat maps: in colour on a terminal, in numbers or blocks elsewhere, never wider than the page."""
+"""Heat maps in colour on a terminal, otherwise as numbers or blocks, never wider than the page."""
 
 import io
 import re
@@ -32,11 +32,11 @@ def plain(coloured: str) -> list[str]:
 
 
 def patches(line: str) -> list[str]:
-    """The ground of each cell of a line."""
+    """The background of each cell of a line."""
     return re.findall(r"\x1b\[48;2;([\d;]+)m", line)
 
 
-def test_numbers_where_there_is_no_colour() -> None:
+def test_numbers_are_shown_without_colour() -> None:
     assert drawn(REVERSED).splitlines() == [
         "dot · abc",
         "   a   b   c",
@@ -62,7 +62,7 @@ def test_colours_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("system", ["standard", None])
-def test_few_colours_are_none(system: str | None) -> None:
+def test_few_colours_count_as_none(system: str | None) -> None:
     text = drawn(REVERSED, force_terminal=True, color_system=system)
     assert "100" in text
     assert "48;" not in text
@@ -83,7 +83,7 @@ def test_nothing_is_wider_than_the_page(width: int, columns: int, word: str) -> 
         assert max(map(cell_len, picture)) <= width
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_what_does_not_fit_is_reported() -> None:
     panel = Panel.of("t", np.full((2, 100), 0.01), "ab", [f"{i}" for i in range(100)])
     text = drawn(panel, 60)
     assert "columns 59 to 100 of 100 do not fit this width" in text
@@ -99,7 +99,7 @@ def test_many_columns_become_blocks() -> None:
     assert "|" in lines[-2]
 
 
-def test_wide_characters_stand_over_their_cells() -> None:
+def test_wide_characters_are_over_their_cells() -> None:
     panel = Panel.of("t", np.eye(3), ["i", "love", "china"], ["我", "爱", "中国"])
     _, header, *rows = drawn(panel).splitlines()[:5]
     for row, label in zip(rows, ("我", "爱", "中国"), strict=True):
@@ -109,7 +109,7 @@ def test_wide_characters_stand_over_their_cells() -> None:
         assert where <= start + cell_len(label)
 
 
-def test_long_labels_stand_upright_and_are_cut() -> None:
+def test_long_labels_are_vertical_and_cut() -> None:
     labels = ["extraordinary-words", "is"]
     panel = Panel.of("t", np.eye(2), ["extraordinarily-long-row-label", "b"], labels)
     lines = drawn(panel, 60).splitlines()
@@ -119,7 +119,7 @@ def test_long_labels_stand_upright_and_are_cut() -> None:
     assert "long labels are cut" in lines[-1]
 
 
-def test_labels_cannot_steer_the_terminal() -> None:
+def test_labels_cannot_control_the_terminal() -> None:
     assert shown("\x1b[31mred\n") == "\\x1b[31mred\\n"
     assert shown("  ") == "␣␣"
     assert shown("é 我") == "é 我"
@@ -135,7 +135,7 @@ def test_an_old_terminal_gets_ascii() -> None:
 
 
 @pytest.mark.parametrize("weight", [[[0.0, 0.0]], [[-1.0, 2.0]], [[3.0, 30.0]]])
-def test_weights_that_are_no_distribution(weight: list[list[float]]) -> None:
+def test_weights_may_be_no_distribution(weight: list[list[float]]) -> None:
     panel = Panel.of("t", weight, "a", "bc")
     assert f"{max(*weight[0]):.2f}" in plain(in_colour(panel))[4]
     assert drawn(panel).splitlines()[2].startswith("a ")

@@ -1,4 +1,4 @@
-"""A walk, told: on a screen, on a page, whatever the words are."""
+"""A walk, printed on a terminal and as a page, for any words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS = [
 ]
 
 
-def test_the_terminal_has_the_heaviest_first_and_says_what_was_hidden() -> None:
+def test_the_terminal_lists_the_heaviest_first_and_says_what_was_hidden() -> None:
     lines = screen(told(KEYS))
     assert lines[0] == "love · place 1"
     assert lines[1].split() == ["1", "score", "e", "=", "q·k"]
@@ -46,7 +46,7 @@ def test_the_terminal_has_the_heaviest_first_and_says_what_was_hidden() -> None:
     assert lines[-1].endswith("= what")
 
 
-def test_the_last_line_is_not_torn() -> None:
+def test_the_last_line_is_not_broken() -> None:
     check, context = "= what the model computed, to 2e-07", [-0.25] * 8
     *_, last = screen(told(KEYS, context=context, check=check))
     assert last.endswith(f"-0.250 …  {check}")
@@ -55,19 +55,19 @@ def test_the_last_line_is_not_torn() -> None:
     assert (sum_.split()[0], last) == ("Σ", f"        {wrong}")
 
 
-def test_a_screen_is_enough_however_many_keys_there_are() -> None:
+def test_it_fits_a_screen_for_any_number_of_keys() -> None:
     many = [Key(f"w{n}", [0.0, 0.001], [0.0]) for n in range(1000)]
     lines = screen(told(many))
     assert len(lines) <= 24
     assert f"  {1000 - FEW} more with {number(0.994)} in all" in lines
 
 
-def test_a_pointer_gathers_nothing() -> None:
+def test_a_pointer_sums_no_values() -> None:
     lines = screen(told(KEYS, context=(), check="the weights are the answer", agrees=None))
     assert not any("Σ" in line or "a·v" in line for line in lines)
 
 
-def test_a_page_has_every_key_and_why_it_was_hidden() -> None:
+def test_a_page_lists_every_key_and_why_it_was_hidden() -> None:
     html = Page("x", [Section("Step by step", [told(KEYS)])]).html()
     assert "<h2>Step by step</h2>" in html
     for text in ("我", "爱", "他", "lies ahead", "0.7500", "e = q·k", "= what"):
@@ -82,7 +82,7 @@ def test_a_page_leaves_out_what_is_too_much_and_says_so() -> None:
     assert html.count("<tr>") == MOST + 1
 
 
-def test_words_are_never_markup() -> None:
+def test_words_are_never_read_as_markup() -> None:
     evil = "<img src=x onerror=alert(1)>[bold]\x1b[31m"
     what = told([Key(evil, [0.0, 1.0], [0.0], evil)], check=evil)
     what = replace(what, stages=[Stage(evil, evil, [evil])])
@@ -98,7 +98,7 @@ def test_numbers_fit_the_columns() -> None:
         told([Key("a", [0.0], [])])
 
 
-def test_how_numbers_are_written() -> None:
+def test_the_format_of_numbers() -> None:
     written = [number(x) for x in (0.0, 0.1234, 0.00001, -12.5, float("inf"))]
     assert written == ["0.000", "0.123", "1e-05", "-12.500", "–"]
     assert vector([1.0, -2.0, 3.0], 2) == " 1.000 -2.000 …"

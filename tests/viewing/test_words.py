@@ -1,4 +1,4 @@
-"""Weighed words: the heaviest stands out, and no text is taken for markup."""
+"""Words with weights: the heaviest is highlighted, and no text is read as markup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def printed(thing: object, **how: object) -> str:
     return out.getvalue()
 
 
-def test_every_word_is_printed_and_the_heaviest_first_among_the_bars() -> None:
+def test_every_word_is_printed_and_bars_are_ordered_by_weight() -> None:
     text = printed(WEIGHED)
     first, title, *bars, note = text.splitlines()
     assert first.split() == ["a", "<fine>", "film", "\\x1b[31m"]
@@ -36,7 +36,7 @@ def test_every_word_is_printed_and_the_heaviest_first_among_the_bars() -> None:
     assert note == "all alike would be 0.25 each"
 
 
-def test_words_without_a_bar_are_counted_and_no_bar_is_long_where_all_are_alike() -> None:
+def test_words_without_a_bar_are_counted_and_equal_weights_have_short_bars() -> None:
     even = Weighed("it", [f"w{n}" for n in range(10)], [0.103] + [0.1] * 8 + [0.097])
     _, _, *bars, note = printed(even).splitlines()
     assert len(bars) == MOST
@@ -47,14 +47,14 @@ def test_words_without_a_bar_are_counted_and_no_bar_is_long_where_all_are_alike(
     assert only.startswith("w ████")
 
 
-def test_no_word_stands_out_by_its_colour_where_all_are_alike() -> None:
+def test_no_word_is_highlighted_if_all_weights_are_equal() -> None:
     even = Weighed("it", ["a", "b", "c", "d"], [0.26, 0.25, 0.25, 0.24]).svg()
     assert "#122a66" not in even
     assert "#122a66" in Weighed("it", ["a", "b", "c", "d"], [0.5, 0.25, 0.25, 0.0]).svg()
 
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-def test_a_weight_that_is_no_number_is_refused(broken: float) -> None:
+def test_a_weight_of_nan_is_refused(broken: float) -> None:
     with pytest.raises(Refused, match=f"'seen' has a weight that is {broken}: 'b'"):
         Weighed("seen", ["a", "b"], [0.5, broken])
 
@@ -65,7 +65,7 @@ def test_colours_follow_the_weights() -> None:
     assert "\x1b[31m" not in text.replace("\\x1b[31m", "")
 
 
-def test_a_picture_is_whole_and_safe() -> None:
+def test_a_picture_is_complete_and_escaped() -> None:
     root = ElementTree.fromstring(WEIGHED.svg())
     names = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert names == ["a", "<fine>", "film", "\\x1b[31m"]
@@ -91,23 +91,23 @@ def test_a_panel_of_one_row() -> None:
         Weighed("x", ["a", "b"], [1.0])
 
 
-def test_an_item_of_a_page() -> None:
+def test_words_can_be_an_item_of_a_page() -> None:
     panel = Panel.of("layer 0", [[1.0]], ["<i>"], ["<i>"])
     html = Said([("Text", "<b>"), ("Label", "good")], WEIGHED, [panel], "cut & dried").html()
     assert "<b>" not in html
     assert '<dd class="answer" dir=auto>good</dd>' in html
     assert "cut &amp; dried" in html
-    assert html.count("<svg") == 4 + 1  # each word by itself, so that lines break where they must
+    assert html.count("<svg") == 4 + 1  # each word is a picture of its own, so that lines can break
     assert 'class="map"' in html
     assert '<li class="example wide">' in html
     weighed = Said([("Text", "a"), ("Label", "good")], WEIGHED).html()
-    assert '<li class="example">' in weighed  # two of them stand side by side
+    assert '<li class="example">' in weighed  # two of them fit side by side
     bare = Said([("Text", "a"), ("Label", "")]).html()
     assert "<svg" not in bare
 
 
 @pytest.mark.parametrize("width", [1360, 420])
-def test_on_a_page_all_begins_where_the_text_begins(
+def test_on_a_page_everything_is_aligned_with_the_text(
     browser: Any, tmp_path: Path, width: int
 ) -> None:
     words = Weighed("what it weighed", [f"word{n}" for n in range(24)], [1 / 24] * 24)
@@ -124,6 +124,6 @@ def test_on_a_page_all_begins_where_the_text_begins(
     )
     assert max(edges) - min(edges) <= 1
     size = tab.get("document.querySelector('.weighed text').getBoundingClientRect().height")
-    assert size >= 15  # a narrow screen breaks lines and makes no letter smaller
+    assert size >= 15  # on a narrow screen lines break, and letters keep their size
     assert tab.get("document.documentElement.scrollWidth") <= width
     tab.close()
