@@ -171,7 +171,9 @@ class Summary:
         if not isinstance(self.received, bool):
             raise Refused(f"received takes True or False; got {self.received!r}")
         if not self.received and (self.top or self.map is not None):
-            raise Refused("top and map need a second look, which gives what keys received as well")
+            raise Refused(
+                "top and map need a second pass, which computes what keys received as well"
+            )
         if self.map is not None:
             if not isinstance(self.map, Sequence) or len(self.map) != 2:
                 raise Refused(f"map takes how many rows and columns of cells; got {self.map!r}")
@@ -297,8 +299,8 @@ class Attended:
     def __getitem__(self, key: object) -> NoReturn:
         """Refuse to be unpacked like the tuple of torch's modules, and say what to use instead."""
         raise Refused(
-            "what attention returns is one record and no tuple: seen.context is what was read, and "
-            "seen.weight where it looked, if asked for by need='weight'"
+            "attention returns a record, not a tuple: seen.context is the context, and "
+            "seen.weight the weights, if asked for by need='weight'"
         )
 
     @property
@@ -306,8 +308,8 @@ class Attended:
         """The context that was read."""
         if self._context is None:
             raise NotFormed(
-                "there is no context in this record: a pointer gathers none (its distribution is "
-                ".weight), and what a whole model or a watch returns keeps only who was looked at"
+                "there is no context in this record: a pointer has none (its distribution is "
+                ".weight), and records of a whole model or a watch keep only the weights"
             )
         return self._context
 
@@ -335,7 +337,7 @@ class Attended:
         """The statistics of the weights, taken without forming them."""
         if self._statistics is None:
             raise NotFormed(
-                "the statistics were not taken; ask for them: attend(query, memory, "
+                "the statistics were not computed; ask for them: attend(query, memory, "
                 "statistics=True) or statistics=heed.Summary(top=4, map=(256, 256))"
             )
         return self._statistics

@@ -97,7 +97,7 @@ class Visible:
         return Not(self)
 
     def __bool__(self) -> bool:
-        raise Refused("predicates join with &, | and ~; and, or, not would drop one of them")
+        raise Refused("combine masks with &, | and ~; `and`, `or` and `not` would drop one of them")
 
     __rand__ = __and__
     __ror__ = __or__
@@ -283,7 +283,7 @@ class Pair(Visible):
                 " ".join(f"{a}={n}" for a, n in zip("BHTS", x.shape, strict=True))
                 for x in (first, second)
             )
-            raise ShapeError("two visibles do not fit together\n  {}\n  {}".format(*axes))
+            raise ShapeError("two masks do not fit together\n  {}\n  {}".format(*axes))
         return first, second
 
 
@@ -404,7 +404,7 @@ def _each_row(table: Tensor, rows: Callable[[Tensor], Tensor]) -> Tensor:
 
 def _boolean(mask: Tensor, axes: tuple[int, ...]) -> Tensor:
     if not isinstance(mask, Tensor):
-        raise Refused(f"a mask is a boolean tensor, True = may look; got {type(mask).__name__}")
+        raise Refused(f"a mask is a boolean tensor, True = visible; got {type(mask).__name__}")
     if mask.dtype != torch.bool:
         cures = {
             1: "lengths, one per row, are heed.lengths(n)",

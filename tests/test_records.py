@@ -35,7 +35,7 @@ def test_the_fix_in_the_message_works() -> None:
 
 def test_a_record_is_not_a_tuple_and_lists_its_fields() -> None:
     seen = heed.attend(*(torch.randn(1, 2, 3, 4) for _ in range(3)))
-    with pytest.raises(Refused, match=r"no tuple: seen\.context"):
+    with pytest.raises(Refused, match=r"not a tuple: seen\.context"):
         seen[0]
     with pytest.raises(Refused, match=r"need='weight'"):
         _context, _weight = seen  # type: ignore[misc]
@@ -43,7 +43,7 @@ def test_a_record_is_not_a_tuple_and_lists_its_fields() -> None:
 
 def test_a_pointer_has_no_context_and_says_where_its_answer_is() -> None:
     seen = heed.Attention("pointer", query=4)(torch.randn(2, 3, 4))
-    with pytest.raises(NotFormed, match=r"gathers none.*\.weight"):
+    with pytest.raises(NotFormed, match=r"a pointer has none.*\.weight"):
         _ = seen.context
     assert seen.weight.shape == (2, 1, 3, 3)  # formed without being asked for
 

@@ -207,7 +207,7 @@ def test_padding_is_split_off_a_composition() -> None:
 
 def test_predicates_have_no_truth_value() -> None:
     for wrong in (lambda: heed.causal() and heed.window(1), lambda: not heed.causal()):
-        with pytest.raises(Refused, match="join with &"):
+        with pytest.raises(Refused, match="combine masks with &"):
             wrong()
 
 
@@ -275,7 +275,7 @@ def test_a_mask_is_boolean(dtype: torch.dtype) -> None:
         lambda x: heed.causal() & x,
         lambda x: heed.causal() | x,
     ):
-        with pytest.raises(Refused, match=f"True = may look; got {dtype}"):
+        with pytest.raises(Refused, match=f"True = visible; got {dtype}"):
             use(torch.ones(T, S, dtype=dtype))
 
 

@@ -118,9 +118,7 @@ class Attending(Watchable):
             raise Refused("there is neither a query nor a memory")
         if isinstance(memory, Memory) and memory.owner is not None:
             if memory.owner is not self.token:
-                raise Refused(
-                    "this memory was made by another attention: each remembers in its own way"
-                )
+                raise Refused("this memory was made by another attention; use the one that made it")
             memory = replace(memory, owner=self.mechanism.token)
         seen: Attended = self.mechanism(
             None if query is None else self.shape_query(query),
@@ -194,7 +192,7 @@ class Attention(Attending):
         self.position = None
         if isinstance(mechanism, Mechanism):
             if options or dropout or (query, key, value) != (None, None, None):
-                raise Refused("a Mechanism is complete: it takes no widths, dropout or options")
+                raise Refused("a Mechanism already has its widths, dropout and options")
             self.mechanism = mechanism
             return
         if "heads" in options or "groups" in options:

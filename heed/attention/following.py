@@ -50,14 +50,14 @@ class Text:
         """The rows in which a text of n symbols stood when each of them was chosen: n steps."""
         n = len(symbols)
         if not 0 < n <= len(self.symbols):
-            raise Refused(f"{len(self.symbols)} steps were watched, and the text has {n} symbols")
+            raise Refused(f"{len(self.symbols)} steps were watched, but the text has {n} symbols")
         before = list(symbols[: n - 1])
         for row in range(len(self.symbols[n - 1])):
             rows = self._back(n - 1, row)
             read = [self.symbols[t][rows[t]] for t in range(1, n)]
             if self.parents[0][rows[0]] == sentence and read == before:
                 return rows
-        raise Refused(f"no hypothesis of sentence {sentence} was ever continued by these symbols")
+        raise Refused(f"no hypothesis of sentence {sentence} was continued by these symbols")
 
     def _back(self, t: int, row: int) -> list[int]:
         rows = [row]
@@ -175,7 +175,7 @@ class Following:
             return self.last[1]
         if type(carry) not in self.kinds:
             raise Refused(
-                "this text was begun before it was watched, perhaps on a road that forms no "
+                "this text was begun before it was watched, perhaps on a fast path that forms no "
                 "records; begin it inside: with heed.watch(model): carry = model.begin(...)"
             )
         self.texts.append(Text())
@@ -219,7 +219,7 @@ def of_row(record: Attended, row: int, rows: int) -> Attended:
     """
     B, T = sizes(record)
     if not 0 <= row < rows:
-        raise Refused(f"there is no row {row}: {rows} texts were written side by side")
+        raise Refused(f"there is no row {row}: {rows} texts were written together")
     if rows == B:
         return _cut(record, row, None)
     if rows != B * T:
@@ -251,7 +251,7 @@ def _stated(seen: Statistics, b: int, t: int | None) -> Statistics:
         return Statistics(*(None if x is None else x[b : b + 1] for x in seen))  # type: ignore[arg-type]
     if seen.rows is None or seen.rows.shape[2] != seen.mass.shape[2]:
         raise Refused(
-            "what each hypothesis gave to each key was not kept; begin the text inside the watch"
+            "the weights of each hypothesis were not kept; begin the text inside the watch"
         )
     whole = {"received", "map", "rows"}
     fields: dict[str, Tensor | None] = {

@@ -93,7 +93,7 @@ def _shelved(name: str, query: int, key: int, value: int) -> str:
     if mechanism.align.draws:
         raise Refused(
             f"'{name}' draws in training and takes the best in evaluation, and a function "
-            "knows neither: build heed.Attention or a Mechanism"
+            "has no such modes: build heed.Attention or a Mechanism"
         )
     setattr(_built, place, mechanism)
     return place

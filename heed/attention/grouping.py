@@ -36,7 +36,7 @@ class HeadGroups(Mechanism):
         widths = [lane.kept_width for lane, _ in lanes]
         self.widths = [width for width in widths if width is not None]
         if len(self.widths) < len(lanes):
-            raise Refused("groups of heads share a memory: each score must say its kept_width")
+            raise Refused("groups of heads share a memory: each score must define its kept_width")
         self.claims = reduce(and_, (lane.claims for lane, _ in lanes))
 
     @property
@@ -144,7 +144,7 @@ def head_groups(layer: str | Sequence[str], heads: int) -> list[tuple[str, int]]
         groups = [(groups[0][0], heads)]
     if sum(count for _, count in groups) != heads:
         raise Refused(
-            f"there are {heads} heads, and '{layer}' speaks of {sum(n for _, n in groups)}; "
+            f"there are {heads} heads, and '{layer}' names {sum(n for _, n in groups)}; "
             f"a layer takes one name, or as many as heads: '{heads - 1}*scaled-dot + 1*additive'"
         )
     merged = groupby(groups, key=lambda group: group[0])

@@ -206,9 +206,9 @@ class MultiHeadAttention(Attending):
             )
         name = f"'{mechanism}'" if isinstance(mechanism, str) else "this mechanism"
         if not built.claims.heads:
-            raise Refused(f"{name} does not go inside heads; use heed.Attention")
+            raise Refused(f"{name} does not work inside heads; use heed.Attention")
         if built.in_line and (self.add_zero_attn or self.bias_k is not None):
             raise Refused(
-                f"{name} needs its keys in a line; add_bias_kv and add_zero_attn stand in none"
+                f"{name} needs keys in order; those of add_bias_kv and add_zero_attn have none"
             )
         return built

@@ -129,12 +129,13 @@ class Mechanism(Watchable):
             raise Refused(f"queries are a tensor of real numbers; got {_kind(query)}")
         if not isinstance(memory, Memory):
             raise Refused(
-                f"a memory is asked, not {type(memory).__name__}: remember(keys, values) makes it"
+                f"the second argument is a memory, not {type(memory).__name__}; make it by "
+                "remember(keys, values)"
             )
         if query.ndim != 4 or query.shape[0] != memory.k.shape[0]:
             check(query=(query, "B H T M"), keys=(memory.k, "B G S D"))
         if memory.owner is not None and memory.owner is not self.token:
-            raise Refused("this memory was made by another attention: each remembers its own way")
+            raise Refused("this memory was made by another attention; use the one that made it")
         check_dtypes(queries=query, memory=memory.v)
         check_devices(queries=query, keys=memory.k, values=memory.v)
         width, kept = memory.k.shape[3], self.kept_width
@@ -153,12 +154,12 @@ class Mechanism(Watchable):
 
     def _check_state(self, query: Tensor, state: State) -> None:
         if not isinstance(state, State):
-            raise Refused(f"a state is what a record carries, .state; got {type(state).__name__}")
+            raise Refused(f"a state is the .state of an earlier record; got {type(state).__name__}")
         if not self.claims.step:
-            raise Refused("this mechanism is computed once: it has no steps and takes no state")
+            raise Refused("this mechanism has no steps and takes no state")
         if not self.slots.issuperset(state.slots):
             strange = ", ".join(sorted(set(state.slots) - self.slots))
-            raise Refused(f"this state remembers {strange}: it was made by another mechanism")
+            raise Refused(f"this state holds {strange}: it was made by another mechanism")
         rows = state.rows
         if rows is not None and rows != query.shape[0]:
             raise ShapeError(
@@ -202,11 +203,8 @@ def _check_parts(mechanism: Mechanism) -> None:
     if reach.regroups and mechanism.in_line:
         others = [part.name for part in mechanism.parts if part.in_line]
         raise Refused(
-            f"{reach.name} puts keys together; with {' and '.join(others)} they must stay in a "
-            "line, one by one"
+            f"{reach.name} merges keys; with {' and '.join(others)} they must stay single"
         )
     if not reach.claims.step and (past is not None or align.in_line):
         later = past.name if past is not None else align.name
-        raise Refused(
-            f"{reach.name} attends once; {later} goes on from earlier steps, and there are none"
-        )
+        raise Refused(f"{reach.name} has no steps; {later} continues from earlier steps")

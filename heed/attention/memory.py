@@ -100,9 +100,9 @@ class Memory:
     ) -> Memory:
         """A longer memory: the new keys and values (default: the keys) come after the old ones."""
         if self.keep is None:
-            raise Refused("this memory does not know how its keys were made; use remember(...)")
+            raise Refused("this memory was not made by remember(...), and cannot be extended")
         if (segments is None) != (self.segments is None):
-            raise Refused("either all of a memory carries segments, or none of it")
+            raise Refused("either all keys of a memory have segments, or none")
         values = keys if values is None else values
         more = Memory.of(keys, values, lambda k, v, _: self.keep_from_here(k, v), visible, segments)
         check(k=(self.k, "B G S D"), new_k=(more.k, "B G N D"))
@@ -183,8 +183,8 @@ def as_keys(visible: Visible | Tensor | None) -> Visible | None:
     seen = Visible.keys(visible) if isinstance(visible, Tensor) else as_visible(visible)
     if not seen.about_keys_alone:
         raise Refused(
-            "a memory holds what is hidden from every query (lengths, padding); what depends on "
-            "the query, such as causal, goes with the call: attend(query, memory, visible=...)"
+            "a memory holds masks for all queries (lengths, padding); those that depend on the "
+            "query, such as causal, are given with the call: attend(query, memory, visible=...)"
         )
     return seen
 

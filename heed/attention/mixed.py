@@ -24,7 +24,7 @@ class FixedGate(nn.Module):
     def __init__(self, share: float = 0.5) -> None:
         super().__init__()
         if not 0 <= share <= 1:
-            raise Refused(f"a gate is a share between 0 and 1; got {share}")
+            raise Refused(f"a gate is a number between 0 and 1; got {share}")
         self.share = share
 
     def forward(self, query: Tensor) -> Tensor:
@@ -66,9 +66,9 @@ class Mixed(Mechanism):
         nn.Module.__init__(self)
         self.token = object()
         if not (first.claims.context and second.claims.context):
-            raise Refused("mixed blends two contexts; a pointer gathers none")
+            raise Refused("mixed blends two contexts; a pointer has none")
         if first.kept_width is None or second.kept_width is None:
-            raise Refused("mixed lays keys side by side: each score must say its kept_width")
+            raise Refused("mixed concatenates keys: each score must define its kept_width")
         self.first, self.second, self.gate = first, second, gate
         self.widths = [first.kept_width, second.kept_width]
         self.claims = first.claims & second.claims

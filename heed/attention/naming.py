@@ -34,7 +34,7 @@ def parse(name: str) -> dict[Slot, str]:
         parts[slot] = word
     blind = [word for word in parts.values() if CATALOGUE[word].blind]
     if blind and "score" in parts:
-        raise Refused(f"{blind[0]} looks at no key, so '{parts['score']}' would not be used")
+        raise Refused(f"{blind[0]} does not compare keys, so '{parts['score']}' would not be used")
     return parts
 
 

@@ -79,9 +79,7 @@ class LocationAware(Past):
         super().__init__(heads=heads, hint_width=hint_width)
         whole("channels", channels, 1)
         if whole("kernel", kernel, 1) % 2 == 0:
-            raise Refused(
-                f"location-aware looks equally far both ways: kernel must be odd, not {kernel}"
-            )
+            raise Refused(f"location-aware is symmetric: kernel must be odd, not {kernel}")
         self.filters = parameter(heads * channels, 1, kernel)
         self.weight = parameter(heads, hint_width, channels)
 

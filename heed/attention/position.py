@@ -16,7 +16,7 @@ from heed.visible import Places
 def waves(places: Tensor, width: int, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
     """Sine and cosine at width/2 frequencies, base^(-2i/width).    N -> N width/2, N width/2"""
     if width % 2:
-        raise Refused(f"sines and cosines come in pairs: the width must be even; got {width}")
+        raise Refused(f"sinusoidal positions need an even width; got {width}")
     halves = torch.arange(0, width, 2, device=places.device, dtype=places.dtype)
     angle = places[:, None] * base ** (-halves / width)
     return angle.sin(), angle.cos()
@@ -72,7 +72,9 @@ class Rotary(Position):
 
     def check(self, heads: int, width: int) -> None:
         if width % 2:
-            raise Refused(f"Rotary turns pairs of features: heads {width} wide cannot be paired")
+            raise Refused(
+                f"Rotary rotates pairs of features: the width of heads must be even; got {width}"
+            )
 
     def turn(self, x: Tensor, places: Tensor) -> Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)  # angles lose digits in half precision

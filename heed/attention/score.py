@@ -76,7 +76,7 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
         return functional.linear(x, weight[0])
     B, H, T, M = x.shape
     if len(weight) != H:
-        raise ShapeError(f"this part was built for {len(weight)} heads; what it is given has H={H}")
+        raise ShapeError(f"this part was built for {len(weight)} heads; the input has H={H}")
     rows = x.transpose(0, 1).reshape(H, B * T, M)  # one product per head, not one per batch row
     return (rows @ weight.mT).view(H, B, T, weight.shape[1]).transpose(0, 1)
 
@@ -258,7 +258,7 @@ class KeyValue(Score):
         self.kept_width = key
         if value != key:
             raise Refused(
-                f"key-value compares the query with values too: their width must be that of the "
+                f"key-value compares the query with values too, so they must be as wide as the "
                 f"keys; key={key}, value={value}"
             )
         self.scale = query**-0.5
@@ -322,7 +322,7 @@ class Relative(Score):
         self.segments, self.clamp = segments, whole("clamp", clamp, 0)
         self.width = whole("width", query + query % 2 if width is None else width, 2)
         if self.width % 2:
-            raise Refused(f"width={self.width} must be even: it holds sines and cosines")
+            raise Refused(f"width={self.width} must be even: its sinusoids come in pairs")
         self.content_bias = nn.Parameter(torch.zeros(heads, 1, query))  # u
         self.distance_bias = nn.Parameter(torch.zeros(heads, 1, query))  # w
         self.distance_weight = parameter(heads, query, self.width)

@@ -47,7 +47,7 @@ def summarise(
     """
     B, H, T, S = shape
     if S == 0:
-        raise Refused("there are no keys, S=0, and so nothing to say of the weights on them")
+        raise Refused("there are no keys (S=0), so there are no statistics")
     check_rows(asked, T)
     rows = max(1, min(T, BLOCK // max(1, B * H * S * width))) if apart else max(T, 1)
     cuts = [(start, min(start + rows, T)) for start in range(0, max(T, 1), rows)]

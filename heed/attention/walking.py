@@ -111,7 +111,7 @@ def _given(
         return module, {**dict(zip(("query", "memory", "state"), args, strict=False)), **kwargs}
     call = args[1]
     if not isinstance(call, Standing):
-        raise Refused(f"a {type(module).__name__} does not tell of its calls: no walk through it")
+        raise Refused(f"a {type(module).__name__} does not support walks")
     told = {"query": call.query, "memory": call.memory}
     return call.mechanism, {**told, "visible": call.visible, "position": call.position}
 
@@ -122,13 +122,13 @@ def follow(calls: Sequence[Asked], *, row: int = 0, position: int = -1, head: in
     counts = [call.query.shape[2] for call in calls]
     T = sum(counts)
     if not -T <= position < T:
-        raise Refused(f"there are {T} queries, and no position {position}")
+        raise Refused(f"there are {T} queries; there is no position {position}")
     t = position % T
     for call, count in zip(calls, counts, strict=True):
         if t < count:
             return _alone(call, row, t, head)
         t -= count
-    raise Refused("nothing was asked")  # never: T counts them
+    raise Refused("there are no queries")  # never: T counts them
 
 
 def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
@@ -143,7 +143,7 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
         of_keys, visible = visible.split()
         memory = memory if of_keys is None else memory.hide(of_keys)
     if memory.k.shape[2] == 0:
-        raise Refused("there is nothing to look at: the memory has no keys")
+        raise Refused("there is nothing to walk through: the memory has no keys")
     places = Places(T, memory.S, call.state.step, call.state.origin, call.query.device)
     one = torch.tensor([row], device=call.query.device)
 
@@ -190,7 +190,7 @@ def _check_rest(mechanism: Mechanism) -> None:
     for part in mechanism.modules():
         noisy = getattr(part, "draws", False) or getattr(part, "noise", 0)
         if part.training and (noisy or getattr(part, "dropout", 0)):
-            raise Refused("this attention is left to chance while it trains; walk after .eval()")
+            raise Refused("this attention is random in training mode; call .eval() first")
 
 
 def _why(visible: Visible) -> str:

@@ -125,7 +125,7 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def _in_memory(entry: Any) -> Kept:
     if not isinstance(entry, Attended):
-        raise Refused("a record that lies elsewhere than in a watch's own file cannot be saved")
+        raise Refused("a record that was moved to disk in a file of another watch cannot be saved")
     return Kept.of(Path(), "", entry)
 
 
@@ -208,7 +208,7 @@ def load_watch(path: str | os.PathLike[str]) -> Watched:
         except HeedError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise Refused(f"{file} describes a watch in a way that makes no sense") from error
+            raise Refused(f"{file} describes an invalid watch") from error
     if names:
         raise Refused(f"{file} holds tensors that belong to no record, such as {min(names)!r}")
     return seen
@@ -220,19 +220,19 @@ def _opened(file: Path) -> Any:
 
     try:
         if not stat.S_ISREG(file.stat().st_mode):
-            raise Refused(f"{file} is no plain file")
+            raise Refused(f"{file} is not a plain file")
         return safe_open(file, "pt")
     except FileNotFoundError as error:
         raise Refused(f"there is no file {file}") from error
     except (SafetensorError, OSError) as error:
-        raise Refused(f"{file} is no safetensors file, or was cut off: {error}") from error
+        raise Refused(f"{file} is not a safetensors file, or is incomplete: {error}") from error
 
 
 def _json(text: Any, file: Path) -> dict[str, Any]:
     if not isinstance(text, str):
-        raise Refused(f"{file} is no saved watch: its metadata has no {FORMAT}")
+        raise Refused(f"{file} is not a saved watch: its metadata has no {FORMAT}")
     if len(text) > LARGEST_TEXT:
-        raise Refused(f"{file} says too much: {len(text):,} bytes of metadata")
+        raise Refused(f"{file} has too much metadata: {len(text):,} bytes")
     try:
         told = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -350,4 +350,4 @@ def _string(entry: Any, file: Path) -> str:
 
 def _check(right: bool, file: Path) -> None:
     if not right:
-        raise Refused(f"{file} describes a watch in a way that makes no sense")
+        raise Refused(f"{file} describes an invalid watch")

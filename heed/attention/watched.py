@@ -228,7 +228,7 @@ class Watched(Mapping[str, Records]):
                 found[path] = join([of_row(look, row, sizes(look)[0]) for look, row in looks])
         if not found:
             most = max(len(records) for records in self.records.values())
-            raise Refused(f"{n} rows were given, and there were {most} calls")
+            raise Refused(f"{n} rows were given, but there were {most} calls")
         return found
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -312,8 +312,8 @@ class Keeper:
         if self.spill is None:
             raise Refused(
                 f"the records of this watch take more than limit={self.limit:,} bytes; choose "
-                "modules=, heads= or rows=, take statistics= instead of weights, or let them go "
-                "to disk: spill=folder"
+                "modules=, heads= or rows=, use statistics= instead of weights, or move them to "
+                "disk: spill=folder"
             )
         self._empty(self.spill)
 

@@ -201,7 +201,7 @@ def present(model: nn.Module, purpose: str) -> dict[str, nn.Module]:
     if not found:
         raise Refused(
             f"there is no heed attention inside this model {purpose}; those of other libraries "
-            "are exchanged by heed.integrations.huggingface.enable(model) or "
+            "are replaced by heed.integrations.huggingface.enable(model) or "
             "heed.integrations.torch.replace(model)"
         )
     return found

@@ -39,7 +39,7 @@ app.command("list", epilog=listing.EXAMPLES)(listing.run)
 @app.callback(invoke_without_command=True)
 def about(
     context: typer.Context,
-    show: Annotated[bool, typer.Option("--version", help="Say which heed this is.")] = False,
+    show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Without a verb: the version, or the help."""
     if show:

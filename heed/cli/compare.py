@@ -41,11 +41,13 @@ def run(
         str, typer.Option(help="Mechanisms by name, separated by commas; none is one of them.")
     ] = "additive,none",
     folder: Annotated[
-        Path | None, typer.Option("--run", help="Where to write; runs/compare-RECIPE unless told.")
+        Path | None, typer.Option("--run", help="Where to write; by default runs/compare-RECIPE.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, max=64, help="How many train at a time.")] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is there.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew there.")] = False,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=64, help="How many to train at the same time.")
+    ] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the comparison there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again there.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
@@ -72,7 +74,7 @@ def run(
         cells = follow(work, quiet=as_json)
     except KeyboardInterrupt:
         work.close()  # each that trains saves
-        print("heed: stopped; go on: the same command with --resume", file=sys.stderr)
+        print("heed: stopped; to continue, run the same command with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
         print((place / "comparison.json").read_text("utf-8"))

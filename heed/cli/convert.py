@@ -18,20 +18,20 @@ def run(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A folder of Hugging Face, its name at the hub, or a folder of heed.",
+            help="A Hugging Face folder, a name at its hub, or a folder of heed.",
         ),
     ],
     target: Annotated[
         Path, typer.Argument(metavar="TARGET", help="A new folder, in the other layout.")
     ],
     head: Annotated[
-        str | None, typer.Option(help="Another head than SOURCE names; none is the body alone.")
+        str | None, typer.Option(help="Another head than SOURCE has; none is the body alone.")
     ] = None,
     revision: Annotated[
         str | None, typer.Option(help="A branch, tag or commit at the hub.")
     ] = None,
     pickled: Annotated[
-        bool, typer.Option("--pickled", help="Read pytorch_model.bin where there is nothing else.")
+        bool, typer.Option("--pickled", help="Read pytorch_model.bin if there is nothing else.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

@@ -24,23 +24,25 @@ def run(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="The folder of a run, or of a pretrained model, or its name at the hub.",
+            help="The folder of a run or of a pretrained model, or its name at the hub.",
         ),
     ],
     data: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="[DATA]...",
-            help="A file of examples: .tsv, .jsonl or text, as the task has them; of translations "
+            help="A file of examples: .tsv, .jsonl or text, depending on the task; for translation "
             "also two aligned files, source first.",
         ),
     ] = None,
-    part: Annotated[str, typer.Option(help="Of what the run keeps: valid, test, long.")] = "test",
+    part: Annotated[
+        str, typer.Option(help="A part of the run's own data: valid, test, long.")
+    ] = "test",
     text: Annotated[
-        str | None, typer.Option(help="Of labelled texts: DATA's column or key of the text.")
+        str | None, typer.Option(help="For labelled texts: DATA's column or key of the text.")
     ] = None,
     label: Annotated[
-        str | None, typer.Option(help="Of labelled texts: DATA's column or key of the label.")
+        str | None, typer.Option(help="For labelled texts: DATA's column or key of the label.")
     ] = None,
     alignments: Annotated[
         Path | None, typer.Option(help="Gold word alignments of DATA, in Pharaoh format.")
@@ -48,7 +50,7 @@ def run(
     width: Annotated[int | None, typer.Option(min=1, help="Beam width; 1 is greedy.")] = None,
     overlap: Annotated[
         int | None,
-        typer.Option(min=0, help="Symbols that a language model's windows read again."),
+        typer.Option(min=0, help="Symbols that each window of a language model repeats."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Write the answers here.")] = None,

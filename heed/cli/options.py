@@ -14,7 +14,7 @@ def decoding_options(**given: Any) -> dict[str, Any]:
     sampling = [name for name in ("temperature", "top_k", "top_p", "seed") if name in found]
     if sampling and found.setdefault("method", "sample") != "sample":
         option = sampling[0].replace("_", "-")
-        raise Refused(f"--{option} is for --method sample, not {found['method']}")
+        raise Refused(f"--{option} needs --method sample, not {found['method']}")
     if "width" in found:
         found.setdefault("method", "beam")
     return found

@@ -24,32 +24,35 @@ def run(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="The folder of a run, or of a pretrained model, or its name at the hub.",
+            help="The folder of a run or of a pretrained model, or its name at the hub.",
         ),
     ],
     file: Annotated[
-        str, typer.Argument(metavar="[FILE]", help="A line each; - is the standard input.")
+        str, typer.Argument(metavar="[FILE]", help="One text per line; - is the standard input.")
     ] = "-",
     method: Annotated[str | None, typer.Option(help="beam, greedy or sample.")] = None,
     width: Annotated[int | None, typer.Option(help="Beam width.")] = None,
     best: Annotated[
-        int | None, typer.Option(min=1, help="Answers per line, best first; 1 unless told.")
+        int | None, typer.Option(min=1, help="Answers per line, best first; by default 1.")
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(min=1, help="Continuations per line, of a language model.")
+        int | None, typer.Option(min=1, help="Continuations per line, for a language model.")
     ] = None,
-    longest: Annotated[int | None, typer.Option(min=1, help="Symbols to write at most.")] = None,
+    longest: Annotated[int | None, typer.Option(min=1, help="The most symbols to write.")] = None,
     temperature: Annotated[float | None, typer.Option(help="For sampling.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample among the k likeliest.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sample among the k most likely symbols.")
+    ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Sample among the likeliest of mass p.")
+        float | None,
+        typer.Option(help="Sample among the most likely symbols with total probability p."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="For sampling.")] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with what it looked at for each line.")
+        Path | None, typer.Option(help="Write a page with the attention for each line.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object per line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
     """Answer line by line, as many answers as lines.
 
@@ -108,4 +111,4 @@ def _json(data: dict[str, Any]) -> str:
     try:
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        raise Refused("the model's answers are no numbers: its weights hold NaN") from None
+        raise Refused("the model's answers are NaN: its weights hold NaN") from None

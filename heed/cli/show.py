@@ -41,20 +41,20 @@ def run(
     ],
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[INPUT]...", help="Texts; some of the run's own if none."),
+        typer.Argument(metavar="[INPUT]...", help="Texts; by default some of the run's own."),
     ] = None,
     every: Annotated[bool, typer.Option("--heads", help="Every head of every attention.")] = False,
     walk: Annotated[
         bool, typer.Option("--walk", help="One word's way through attention, in numbers.")
     ] = False,
-    at: Annotated[str | None, typer.Option(help="With --walk: the word, or its place.")] = None,
+    at: Annotated[str | None, typer.Option(help="With --walk: the word, or its position.")] = None,
     layer: Annotated[
         int | None,
         typer.Option(help="With --walk: which attention, or member of a committee, from 0."),
     ] = None,
     head: Annotated[int | None, typer.Option(help="With --walk: which head, from 0.")] = None,
     history: Annotated[
-        bool, typer.Option("--history", help="The time line of the training.")
+        bool, typer.Option("--history", help="Loss, scores and statistics over the training.")
     ] = False,
     html: Annotated[
         Path | None, typer.Option(help="Write a page to explore: every layer and head, and a walk.")
@@ -115,11 +115,13 @@ def _check(
     if history and (walk or text or every or beside):
         other = {"--walk": walk, "--heads": every, "--beside": beside, "an INPUT": text}
         named = next(name for name, given in other.items() if given)
-        raise Refused(f"--history is of the whole training; leave out {named}")
+        raise Refused(f"--history shows the whole training; leave out {named}")
     if (walk or history) and picture is not None:
-        raise Refused(f"{'--walk' if walk else '--history'} is no picture; write a page: --html")
+        raise Refused(
+            f"{'--walk' if walk else '--history'} cannot be a picture; write a page: --html"
+        )
     if beside is not None and html is None:
-        raise Refused("--beside lays two models side by side on a page; name it: --html look.html")
+        raise Refused("--beside shows two models side by side on a page; name it: --html look.html")
 
 
 def _opened(source: Path, device: str) -> Subject:

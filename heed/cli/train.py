@@ -26,10 +26,10 @@ def run(
     ] = None,
     attention: Annotated[str | None, typer.Option(help="A mechanism by name, or none.")] = None,
     folder: Annotated[
-        Path | None, typer.Option("--run", help="Where to write; runs/RECIPE unless told.")
+        Path | None, typer.Option("--run", help="Where to write; by default runs/RECIPE.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run there.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin anew there.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again there.")] = False,
     start: Annotated[
         Path | None,
         typer.Option(
@@ -40,7 +40,7 @@ def run(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the whole recipe, and do nothing.")
+        bool, typer.Option("--print-config", help="Print the whole recipe and exit.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -54,11 +54,11 @@ def run(
     resolved = None
     if going and (overrides or attention or start or overwrite or folder):
         raise Refused(
-            "a run goes on with its own recipe: leave out keys, --attention, --run, --from and "
-            f"--overwrite; another one begins with its weights: heed train RECIPE --from {recipe}"
+            "a run is resumed with its own recipe: leave out keys, --attention, --run, --from and "
+            f"--overwrite; a new run can start from its weights: heed train RECIPE --from {recipe}"
         )
     if resume and overwrite:
-        raise Refused("--resume goes on with a run, and --overwrite begins it anew: give one")
+        raise Refused("--resume continues a run, and --overwrite starts it again: give one")
     if going and print_config:
         print((Path(recipe) / "recipe.yaml").read_text("utf-8"), end="")
         return

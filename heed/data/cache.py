@@ -60,7 +60,7 @@ class Corpus:
         header = _header(Path(folder), name)
         if fingerprint is not None and header["fingerprint"] != fingerprint:
             raise Refused(
-                f"the cache {Path(folder, name)} was made from other data or tokens; begin anew"
+                f"the cache {Path(folder, name)} was made from other data or tokens; start again"
             )
         tokens, offsets = {}, {}
         for column, count in header["columns"].items():

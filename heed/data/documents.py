@@ -153,12 +153,12 @@ class Documents:
 
     def __init__(self, corpus: cache.Corpus) -> None:
         if set(corpus.tokens) != {"text", "opens"}:
-            raise Refused("the cache holds no documents; begin anew")
+            raise Refused("the cache holds no documents; start again")
         self.stream, self.offsets = corpus.tokens["text"], corpus.offsets["text"]
         flags = corpus.tokens["opens"]
         opens = np.flatnonzero(flags)
         if len(flags) != len(corpus) or not len(opens) or opens[0] != 0:
-            raise Refused("the cache holds sentences of no document; begin anew")
+            raise Refused("the cache holds sentences without a document; start again")
         self.documents: Ints = np.append(opens, len(corpus)).astype(np.int64)
 
     @classmethod

@@ -73,6 +73,6 @@ def check(held: HeldOut, *, valid: object, test: object, what: str, share: float
             )
     if valid is None and not held.valid:
         raise ValueError(
-            f"data.valid is missing: {what} to judge the model on while it trains; or hold some "
+            f"data.valid is missing: {what} to validate the model while it trains; or hold some "
             f"out: data.held_out.valid={share}"
         )

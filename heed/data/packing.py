@@ -51,7 +51,7 @@ class Packed:
         fixed: bool = False,
     ) -> None:
         if onward and borders is not None:
-            raise Refused("rows that go on from batch to batch go over the borders of documents")
+            raise Refused("rows that continue from batch to batch cross the borders of documents")
         if length < 1 or rows < 1 or seed < 0 or not 0 <= shard[0] < shard[1]:
             raise Refused(
                 "a batch takes rows >= 1, a length >= 1, a seed >= 0 and a shard (rank, of how "

@@ -61,7 +61,7 @@ class Files(Settings):
         if (self.source is None) != (self.target is None):
             raise ValueError("source and target belong together: two files, aligned line by line")
         if self.columns and not self.tsv:
-            raise ValueError("columns are those of a tsv file, and none is given")
+            raise ValueError("columns need a tsv file, and none is given")
         return self
 
     @property
@@ -175,7 +175,7 @@ def read_alignments(path: Path) -> Iterator[Links]:
             mark = "?" if "?" in link else "-"
             i, _, j = link.partition(mark)
             if not (i.isdecimal() and j.isdecimal() and len(link) < 20):
-                raise Refused(f"{path}:{number}: '{link[:20]}' is no link such as 0-0 or 0?0")
+                raise Refused(f"{path}:{number}: '{link[:20]}' is not a link such as 0-0 or 0?0")
             (sure if mark == "-" else possible).add((int(i), int(j)))
         yield Links(frozenset(sure), frozenset(sure | possible))
 
@@ -244,7 +244,7 @@ def _json(path: Path, keys: tuple[str, str]) -> Iterator[Pair]:
             raise Refused(f"{where}: not a JSON object with the keys {' and '.join(keys)}")
         for key in keys:
             if not isinstance(row.get(key), str):
-                what = "is no text" if key in row else "is missing"
+                what = "is not a text" if key in row else "is missing"
                 raise Refused(f"{where}: the key '{key}' {what}")
         yield Pair(*(encodable(row[key], where) for key in keys))
 

@@ -59,13 +59,13 @@ def parse(data: bytes, where: str, limit: int) -> SentencePieces:
     except Refused:
         raise
     except (ValueError, IndexError, struct.error):
-        raise Refused(f"{where} is no sentencepiece model, or was cut off") from None
+        raise Refused(f"{where} is not a sentencepiece model, or is incomplete") from None
     if not pieces:
-        raise Refused(f"{where} is no sentencepiece model: it has no pieces")
+        raise Refused(f"{where} is not a sentencepiece model: it has no pieces")
     texts = {piece.text: i for i, piece in enumerate(pieces)}
     twice = next((piece.text for i, piece in enumerate(pieces) if texts[piece.text] != i), None)
     if twice is not None:
-        raise Refused(f"{where}: the piece {twice!r} stands twice")
+        raise Refused(f"{where}: the piece {twice!r} occurs twice")
     if model != UNIGRAM:
         raise Refused(f"{where}: only sentencepiece models of the kind unigram can be read")
     try:
@@ -73,7 +73,7 @@ def parse(data: bytes, where: str, limit: int) -> SentencePieces:
     except ValueError:
         raise Refused(f"{where}: the table of its normaliser is broken") from None
     if not 0 <= unknown < len(pieces):
-        raise Refused(f"{where}: the piece for what is unknown is not among its {len(pieces):,}")
+        raise Refused(f"{where}: the unknown piece is not among its {len(pieces):,}")
     return SentencePieces(pieces, unknown, charsmap)
 
 

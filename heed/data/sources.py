@@ -53,9 +53,9 @@ class TextFiles(Settings):
         if bool(self.text) == bool(self.jsonl):
             raise ValueError("give text files as `text`, or JSON lines as `jsonl`")
         if self.column is not None and not self.text:
-            raise ValueError("a column is that of text files, and none is given")
+            raise ValueError("a column needs text files, and none is given")
         if self.lines == "apart" and not self.text:
-            raise ValueError("lines of JSON are documents as they are: leave `lines` out")
+            raise ValueError("lines of JSON are documents: leave `lines` out")
         return self
 
     @property

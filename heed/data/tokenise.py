@@ -85,7 +85,9 @@ class Tokeniser(Ruled):
         if kind not in KINDS:
             raise UnknownName("tokeniser", kind, KINDS)
         if size <= len(SPECIALS) + 1:
-            raise Refused(f"a vocabulary of {size} has no room beside the {len(SPECIALS)} symbols")
+            raise Refused(
+                f"a vocabulary of {size} has no room beside the {len(SPECIALS)} special symbols"
+            )
         tokenizer = vocabulary.train(kind, iter(texts), size, lowercase, split_unspaced, least)
         return cls(tokenizer, kind)
 

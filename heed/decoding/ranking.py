@@ -36,13 +36,15 @@ class Plan(NamedTuple):
     @staticmethod
     def of(width: int, best: int, length: float, coverage: float, patience: float | None) -> Plan:
         if not 1 <= best <= width:
-            raise Refused(f"best lies between 1 and the width of the beam, {width}; got {best}")
+            raise Refused(f"best must be between 1 and the width of the beam, {width}; got {best}")
         if not 0 <= length < math.inf:
-            raise Refused(f"length_penalty is 0 or more; got {length}")
+            raise Refused(f"length_penalty must be 0 or more; got {length}")
         if not 0 <= coverage < math.inf:
-            raise Refused(f"coverage_penalty is 0 or more; got {coverage}")
+            raise Refused(f"coverage_penalty must be 0 or more; got {coverage}")
         if patience is not None and not patience > 0:
-            raise Refused(f"patience is above 0, or None to wait for the proof; got {patience}")
+            raise Refused(
+                f"patience must be above 0, or None to search until proved best; got {patience}"
+            )
         enough = math.inf if patience is None else max(best, patience * width)
         return Plan(width, best, length, coverage, enough)
 

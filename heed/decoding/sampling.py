@@ -132,8 +132,10 @@ def signed(number: int) -> int:
 
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
     if not temperature > 0:
-        raise Refused(f"temperature is above 0; got {temperature} (the limit at 0 is greedy)")
+        raise Refused(
+            f"temperature must be above 0; got {temperature} (near 0, sampling is greedy)"
+        )
     if top_k is not None and top_k < 1:
-        raise Refused(f"top_k keeps at least one symbol; got {top_k}")
+        raise Refused(f"top_k must be 1 or more; got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
-        raise Refused(f"top_p is a share, 0 < top_p <= 1; got {top_p}")
+        raise Refused(f"top_p must satisfy 0 < top_p <= 1; got {top_p}")

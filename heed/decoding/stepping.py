@@ -257,7 +257,7 @@ def _each(name: str, given: int | Tensor, count: int) -> list[int]:
     if len(numbers) != count:
         raise ShapeError(f"{name} has {len(numbers)} numbers for {count} sentences")
     if min(numbers, default=0) < 0:
-        raise Refused(f"{name} counts symbols, from 0; got {min(numbers)}")
+        raise Refused(f"{name} must be 0 or more symbols; got {min(numbers)}")
     return [int(n) for n in numbers]
 
 

@@ -104,7 +104,7 @@ class Foreign:
     def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
         """What every attention saw of texts; an answer in `given` is read, rather than written."""
         if not texts:
-            raise Refused(f"{self.path} is no run and has no text of its own; give one")
+            raise Refused(f"{self.path} is not a run and has no text of its own; give one")
         others = [list(look.readings) for look in given] or [[]] * len(texts)
         return [self._look(*both) for both in zip(texts, others, strict=True)]
 
@@ -160,7 +160,7 @@ class Foreign:
         ids: Tensor = coded["input_ids"]
         size = self.model.get_input_embeddings().weight.shape[0]
         if not ids.numel():
-            raise Refused("there is nothing to look at: the text is blank")
+            raise Refused("there is nothing to show: the text is blank")
         if int(ids.max()) >= size:
             raise Refused(f"{self.path}: its vocabulary has more symbols than the model's {size:,}")
         places, n = self._places(), ids.shape[1]

@@ -81,7 +81,7 @@ def enable(model: PreTrainedModel) -> PreTrainedModel:
     if alone or not attending:
         raise Refused(
             f"{type(alone[0] if alone else model).__name__} computes some attention by itself and "
-            "not as transformers' AttentionInterface has it, so that heed cannot stand in"
+            "not as transformers' AttentionInterface has it, so heed cannot replace it"
         )
     before = [each.config._attn_implementation for each in submodels]
     model.set_attn_implementation(NAME)
@@ -168,14 +168,13 @@ def attention(
     for name, argument in others.items():
         if name not in IGNORED and argument is not None and argument is not False:
             raise Refused(
-                f"{type(module).__name__} hands '{name}' to its attention, which heed does not "
-                "know and would not drop; use another attn_implementation for this model"
+                f"{type(module).__name__} passes '{name}' to its attention, which heed does not "
+                "support; use another attn_implementation for this model"
             )
     deputy = module._modules.get(CHILD)
     if deputy is None:
         raise Refused(
-            f"{type(module).__name__} has no stand-in yet: "
-            "heed.integrations.huggingface.enable(model)"
+            f"{type(module).__name__} is not enabled: heed.integrations.huggingface.enable(model)"
         )
     look = causal() if is_causal is None and getattr(module, "is_causal", True) else None
     look = causal() if is_causal else look

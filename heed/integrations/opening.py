@@ -74,11 +74,11 @@ def _plain(path: Path, raw: Mapping[str, Any]) -> None:
         roots.append(path.resolve().parent.parent / "blobs")
     for file in path.iterdir():
         if file.is_symlink() and not any(file.resolve().is_relative_to(root) for root in roots):
-            raise Refused(f"{file} leads out of its folder")
+            raise Refused(f"{file} leads outside its folder")
     if (path / "adapter_config.json").exists():
         raise Refused(f"{path} has an adapter_config.json: merge the adapter into its model first")
     if raw.get("quantization_config"):
-        raise Refused(f"{path} holds quantised weights, which are not opened")
+        raise Refused(f"{path} holds quantised weights, which heed cannot open")
     for key, number in _numbers(raw):
         most = DEEPEST if "layer" in key else WIDEST
         if not -WIDEST <= number <= most:
@@ -100,7 +100,7 @@ def _json(path: Path, name: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise Refused(f"{path / name} cannot be read as JSON") from error
     if not isinstance(raw, dict):
-        raise Refused(f"{path / name} is no table")
+        raise Refused(f"{path / name} is not a table")
     return raw
 
 
@@ -160,7 +160,7 @@ def _held(path: Path) -> Iterator[int]:
                 for name in opened.keys():  # noqa: SIM118 (it is no mapping)
                     yield math.prod(opened.get_slice(name).get_shape())
         except (SafetensorError, OSError) as error:
-            raise Refused(f"{file} is no safetensors file, or was cut off: {error}") from error
+            raise Refused(f"{file} is not a safetensors file, or is incomplete: {error}") from error
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def _check(path: str, module: nn.Module) -> None:
     """Refuse a module that would lose something."""
     if type(module) is not nn.MultiheadAttention:
         raise Refused(
-            f"{path} is a {type(module).__name__}, with a way of its own that would be lost; "
+            f"{path} is a {type(module).__name__}, whose own behaviour would be lost; "
             "leave it out: modules=..."
         )
     if any(getattr(module, kept) for kept in HOOKS):
@@ -143,14 +143,14 @@ class TorchAttention(MultiHeadAttention):
         T B M -> T B M, or B T M -> B T M where batch_first, or T M -> T M
         """
         if any(x.is_nested for x in (query, key, value)):
-            raise Refused("nested tensors are not served; pad them, and say key_padding_mask")
+            raise Refused("nested tensors are not supported; pad them, and give key_padding_mask")
         if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
             shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
             raise ShapeError(f"queries, keys and values have 3 axes, or 2 without batch: {shapes}")
         batched = query.ndim == 3
         q, k, v = (self._first(x, batched) for x in (query, key, value))
         if is_causal and attn_mask is None:
-            raise Refused("is_causal says what attn_mask is, and there is none: give it too")
+            raise Refused("is_causal describes attn_mask, which is missing: give it too")
         T, S = q.shape[1], k.shape[1]
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask[None]

@@ -40,12 +40,12 @@ def first_alone(backward: Backward) -> Backward:
     def guarded(ctx: Any, *by: Tensor | None) -> tuple[Any, ...]:
         if torch.is_grad_enabled():
             raise Refused(
-                "steps in one piece know first derivatives alone; for second ones go forward with "
+                "these steps have first derivatives only; for second ones go forward with "
                 'them switched off: with heed.kernels.off("single", "sdpa", "additive"): ...'
             )
         if any(x is not None and many_in_one(x) for x in by):
             raise Refused(
-                "steps in one piece go back with one gradient at a time; for many at once go "
+                "these steps take one gradient at a time; for many at once go "
                 'forward with them switched off: with heed.kernels.off("single"): ...'
             )
         if not torch.is_autocast_enabled("cpu"):  # the context manager costs more than the check

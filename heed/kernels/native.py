@@ -54,7 +54,7 @@ def must_read(*tensors: torch.Tensor) -> None:
     """Refuse tensors that the library would misread."""
     if not reads(*tensors):
         kinds = ", ".join(f"{x.dtype} on {x.device}".removeprefix("torch.") for x in tensors)
-        raise Refused(f"this loop began with weights that are float32 on cpu; it was given {kinds}")
+        raise Refused(f"this loop was begun with float32 weights on cpu, and was given {kinds}")
 
 
 def level() -> str:
@@ -77,7 +77,7 @@ class Function:
 
     def __call__(self, *values: float) -> None:
         if self._run(self._pack(*values), threads()):
-            raise MemoryError(f"no memory is left for {self._name}")
+            raise MemoryError(f"out of memory in {self._name}")
 
     def __getattr__(self, name: str) -> ctypes._NamedFuncPointer:
         if name != "_run":  # looked up when it is called for the first time

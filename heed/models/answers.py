@@ -57,7 +57,7 @@ class Pooler(nn.Module):
     def forward(self, states: Tensor, behind: Tensor | None = None) -> Tensor:
         """B S M -> B M; `behind` how many places of padding, B"""
         if not states.shape[1]:
-            raise ShapeError("the first symbol stands for the text: it has at least one symbol")
+            raise ShapeError("a text needs at least one symbol, which represents it")
         first = states[:, 0] if behind is None else at(states, behind[:, None])[:, 0]
         return torch.tanh(self.dense(first))
 
@@ -102,9 +102,9 @@ class Answerer(nn.Module):
     ) -> None:
         super().__init__()
         if encoder.words is None:
-            raise Refused("an Answerer reads by itself: its encoder needs words of its own")
+            raise Refused("an Answerer needs an encoder with words of its own")
         if follows is not None and pool is None:
-            raise Refused("whether a text follows another is asked of the pooled text")
+            raise Refused("the head for next sentences needs pooling")
         self.encoder, self.pool, self.words = encoder, pool, words
         self.follows, self.answer = follows, answer
         self.dropout = nn.Dropout(dropout)
@@ -152,7 +152,7 @@ def at(states: Tensor, places: Tensor | None) -> Tensor:
         return states
     if places.ndim != 2 or len(places) != len(states):
         raise ShapeError(
-            f"asked are places of each row, B K with B={len(states)}; got {tuple(places.shape)}"
+            f"asked has positions of each row, B K with B={len(states)}; got {tuple(places.shape)}"
         )
     within("asked", places, 0, states.shape[1])
     return states.gather(1, places[..., None].expand(-1, -1, states.shape[-1]))

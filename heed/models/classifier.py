@@ -126,26 +126,28 @@ class ClassifierSettings(Settings):
                 f"it to {least} or more"
             )
         if self.heads > 1 and self.pool in POOLS:
-            raise ValueError(f"heads are an attention's, and '{self.pool}' is none; set heads=1")
+            raise ValueError(f"heads need an attention, which '{self.pool}' is not; set heads=1")
         if self.letters is not None and self.letters[0] > self.letters[1]:
-            raise ValueError("letters are from so many to as many or more: letters=[3, 5]")
+            raise ValueError("letters are a shortest and a longest run: letters=[3, 5]")
         name = PRETRAINED.get(self.encoder.kind)
         if name is None or not isinstance(self.encoder, TextSettings):
             return self
         if self.letters is not None:
             raise ValueError(
-                f"letters are of whole words, which {name} does not read; leave them out"
+                f"letters need whole words, which {name} does not read; leave them out"
             )
         if self.members > 1:
-            raise ValueError(f"members are drawn apart, and {name} begins with one; set members=1")
+            raise ValueError(
+                f"members need different initial weights, and {name} has one set; set members=1"
+            )
         if self.encoder.head != "none":
             raise ValueError("encoder.head belongs to the classifier; leave it out")
         if self.word_dropout or self.embedding_dropout is not None:
             key = "word_dropout" if self.word_dropout else "embedding_dropout"
-            raise ValueError(f"{key} is not {name}'s; say encoder.dropout")
+            raise ValueError(f"{name} has no {key}; use encoder.dropout")
         if name == "XLNet" and self.pool == "first":
             raise ValueError(
-                "pool=first is BERT's; XLNet gathers a text in its last symbol: model.pool=last"
+                "pool=first is for BERT; XLNet summarises in the last symbol: model.pool=last"
             )
         return self
 
@@ -162,7 +164,7 @@ def check_pool(pool: str, options: dict[str, Any]) -> None:
     """Refuse a pool that does not make one vector of a text, and options that it does not take."""
     if pool in POOLS:
         if options:
-            raise Refused(f"options are an attention's, and '{pool}' is none")
+            raise Refused(f"options need an attention, which '{pool}' is not")
         return
     parts = parse(pool)
     if parts.get("reach") != "static":

@@ -118,7 +118,7 @@ def _settled(kind: str, config: dict[str, Any], head: str) -> Described:
     except HeedError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError):
-        raise Refused("config.json describes the model in a way that makes no sense") from None
+        raise Refused("config.json does not describe a valid model") from None
 
 
 def fitted(described: Described, header: Header) -> Plan:

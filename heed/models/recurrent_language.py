@@ -94,7 +94,7 @@ def build(settings: RecurrentLanguageSettings, *, symbols: int) -> RecurrentLang
     """The network of the settings, for a vocabulary of `symbols`."""
     if settings.tied and settings.embedding != settings.hidden:
         raise Refused(
-            f"tied=true makes the output of the embedding: embedding={settings.embedding} and "
+            f"tied=true shares the embedding with the output: embedding={settings.embedding} and "
             f"hidden={settings.hidden} must agree"
         )
     embed = nn.Embedding(symbols, settings.embedding)

@@ -97,9 +97,9 @@ class RecurrentSettings(Settings):
         if self.decoder == "fixed" and name != "none":
             raise ValueError(f"a fixed decoder has no attention: '{name}' needs search or luong")
         if self.decoder == "luong" and self.readout != "tanh":
-            raise ValueError(f"luong reads out by tanh; readout '{self.readout}' is for search")
+            raise ValueError(f"luong has a tanh readout; readout '{self.readout}' is for search")
         if name == "none" and self.options:
-            raise ValueError("options are the attention's, and there is none")
+            raise ValueError("options need an attention, and there is none")
         if name != "none":
             try:
                 check_mechanism(name, self.options)
@@ -113,12 +113,14 @@ def check_mechanism(name: str, options: Mapping[str, Any]) -> None:
     for word in parse(name).values():
         claims = CATALOGUE[word].claims
         if not (claims.step and claims.at_once):
-            raise Refused(f"'{word}' asks once of a whole text; a decoder asks at every step")
+            raise Refused(
+                f"'{word}' has one query for a whole text; a decoder has one at every step"
+            )
         if not claims.context:
-            raise Refused(f"'{word}' gathers nothing a decoder could read; leave it out")
+            raise Refused(f"'{word}' returns no context that a decoder could read; leave it out")
     check_options(name, options)
     if options.get("segments"):
-        raise Refused("segments are for texts in parts; a translator's source has none")
+        raise Refused("segments are for texts in parts; a source sentence has none")
 
 
 def build(

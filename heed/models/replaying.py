@@ -172,7 +172,7 @@ class Held:
         """One more symbol for the first rows, as many as are given.    n -> n V"""
         n = len(symbols)
         if self.steps == self.most:
-            raise Refused(f"there are {self.most} places, and all are full")
+            raise Refused(f"there are {self.most} positions, and all are used")
         if self.steps == self.places:
             self._widen(self._room(self.steps))
         self.symbols[:n].copy_(symbols)
@@ -283,7 +283,7 @@ def studio_of(device: torch.device) -> Studio | None:
 
 def _newest(carry: Carry) -> Held:
     if carry.moves != carry.held.moves:
-        raise HeedError("keys and values were written over since: only the last carry goes on")
+        raise HeedError("keys and values were overwritten: only the last carry can continue")
     return carry.held
 
 

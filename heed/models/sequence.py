@@ -73,7 +73,9 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         if bidirectional and hidden % 2:
-            raise Refused(f"two directions share the width of a state: {hidden} is odd")
+            raise Refused(
+                f"two directions share the width of a state, so it must be even; got {hidden}"
+            )
         own = hidden // 2 if bidirectional else hidden
         widths = [inputs, *[hidden] * (layers - 1)]
         self.embed, self.width = embed, hidden
@@ -123,7 +125,7 @@ class Encoder(nn.Module):
     def begin(self, rows: int) -> tuple[Hidden, ...]:
         """The state before the first place, for reading step by step."""
         if len(self.back):
-            raise Refused("a network that also reads backwards cannot go on step by step")
+            raise Refused("a bidirectional network cannot run step by step")
         return tuple(layer.zero(rows) for layer in self._ahead)
 
     def step(self, x: Tensor, hidden: tuple[Hidden, ...]) -> tuple[Hidden, ...]:

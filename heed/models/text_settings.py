@@ -85,7 +85,7 @@ class TextSettings(Settings):
     def rows(self) -> int:
         """How many rows the table of symbols has."""
         if self.symbols is None:
-            raise Refused("how many symbols there are is not said: symbols=...")
+            raise Refused("give the number of symbols: symbols=...")
         return -(-self.symbols // self.multiple) * self.multiple
 
     def _sized(self, named: Size) -> Size:

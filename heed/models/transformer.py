@@ -63,7 +63,7 @@ class Encoder(nn.Module):
         """The vectors of the symbols, and which of them are not padding.    B S -> B S M"""
         words = self.words if words is None else words
         if words is None:
-            raise Refused("this encoder shares the embeddings of its decoder: give it words=...")
+            raise Refused("this encoder shares the embeddings of a decoder: give words=...")
         exists = sight(lengths, source)
         return words(source, types=types, exists=exists), exists
 

@@ -85,13 +85,13 @@ def _refuse_misfit(name: str, options: dict[str, Any], self_attends: bool, causa
     reach = parts.get("reach")
     if reach == "expanded-window" and "block" not in options:
         raise Refused(
-            f"'{name}' sizes its blocks by the text's padded length unless told: "
-            "options: {block: 16}"
+            f"'{name}' sizes its blocks by the padded length of the text by default; "
+            "set options: {block: 16}"
         )
     if causal and reach in ("local-p", "mixed"):
         raise Refused(
-            f"'{name}' places its window by the text's length, which a decoder that looks at what "
-            "it has written does not know; it suits the encoder and the cross-attention"
+            f"'{name}' places its window by the text's length, which a decoder's self-attention "
+            "does not know; it suits the encoder and the cross-attention"
         )
     if not self_attends and reach in ("fixed-window", "expanded-window"):
         raise Refused(
@@ -123,7 +123,7 @@ def multi_head(
         given = {option: x for option, x in (options or {}).items() if option in known}
         lane = naming.build(name, **sizes, heads=count, dropout=dropout, **given)
         if not lane.claims.heads:
-            raise Refused(f"'{name}' does not go inside the heads of a Transformer")
+            raise Refused(f"'{name}' does not work inside the heads of a Transformer")
         lanes.append((lane, count))
     mechanism = lanes[0][0] if len(lanes) == 1 else HeadGroups(lanes)
     return kind(width, heads, mechanism=mechanism, position=position)

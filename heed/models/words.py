@@ -93,7 +93,7 @@ def _standing(position: nn.Module, x: Tensor, start: int, behind: Tensor | None)
         learned: Tensor = position.table(places)
         return x + learned.to(x.dtype)
     if not isinstance(position, Sinusoidal):
-        raise Refused(f"{type(position).__name__} cannot count each row's places by itself")
+        raise Refused(f"{type(position).__name__} cannot count positions row by row")
     wide = torch.promote_types(x.dtype, torch.float32)
     return x + sinusoid(places.flatten().to(wide), M).view_as(x).to(x.dtype)
 

@@ -45,7 +45,7 @@ class Borrowed:
     def __init__(self, vocabulary: Vocabulary, where: str) -> None:
         roles = vocabulary.roles
         if "eos" not in roles:
-            raise Refused(f"{where}: its vocabulary does not say what a text ends with (eos)")
+            raise Refused(f"{where}: its vocabulary does not name its end symbol (eos)")
         self.vocabulary, end = vocabulary, roles["eos"]
         unknown = roles.get("unk")
         self.marks = Marks(
@@ -197,7 +197,7 @@ def _role(vocabulary: Vocabulary, names: Sequence[str], where: str) -> int:
     found = next((vocabulary.roles[name] for name in names if name in vocabulary.roles), None)
     if found is None:
         name = names[0].upper()
-        raise Refused(f"{where}: its vocabulary does not say which of its pieces is [{name}]")
+        raise Refused(f"{where}: its vocabulary does not name its piece for [{name}]")
     return found
 
 

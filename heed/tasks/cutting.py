@@ -54,7 +54,7 @@ class Cutting:
         """The runs of letters in its words; refused where its symbols are pieces of words."""
         kind = getattr(self.tokeniser, "kind", "of a pretrained model")
         if kind != "word":
-            raise Refused(f"letters are of whole words, and the tokens are {kind}; leave them out")
+            raise Refused(f"letters need whole words, but the tokens are {kind}; leave them out")
         words = self.pieces(range(self.size))
         return Letters(["" for _ in SPECIALS] + words[len(SPECIALS) :], shortest, longest)
 

@@ -100,7 +100,7 @@ class Data(Settings):
     def _judged_by_something(self) -> Data:
         if self.valid is None and self.held_out is None:
             raise ValueError(
-                "data.valid is missing: text to judge the model on while it trains; or hold some "
+                "data.valid is missing: text to validate the model while it trains; or hold some "
                 "out: data.held_out=0.1"
             )
         return self
@@ -128,7 +128,7 @@ def fitted(
         raise Refused(f"a language model has the head 'language', not '{settings.head}'")
     if settings.symbols is not None and settings.symbols < symbols:
         raise Refused(
-            f"model.symbols={settings.symbols}, and the vocabulary has {symbols}; leave it out"
+            f"model.symbols={settings.symbols}, but the vocabulary has {symbols}; leave it out"
         )
     rows = max(symbols, settings.symbols or 0)
     if xlnet:
@@ -138,7 +138,7 @@ def fitted(
         return settings.model_copy(update=ahead)
     if context > settings.longest:
         raise Refused(
-            f"data.context={context} symbols do not fit the model's places: "
+            f"data.context={context} symbols exceed the model's positions: "
             f"set model.longest={context}"
         )
     return settings.model_copy(update={"symbols": rows})

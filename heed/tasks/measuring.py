@@ -86,7 +86,7 @@ def _measured(metric: Any, hypotheses: Sequence[str], references: Sequence[str])
             f"{len(references):,} references: there must be one for each"
         )
     if not hypotheses:
-        raise Refused("there are no translations to judge")
+        raise Refused("there are no translations to score")
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Measured(float(score.score), str(metric.get_signature()))
 
@@ -199,7 +199,7 @@ def _error(
         right += sure + possible
         all_links += size + len(links.sure)
     if not all_links:
-        raise Refused("no word is aligned in the gold, so there is no alignment error")
+        raise Refused("the gold alignment is empty, so there is no alignment error")
     return 1 - right / all_links
 
 

@@ -74,7 +74,7 @@ class Data(Settings):
             check(self.held_out, valid=self.valid, test=self.test, what="pairs", share=0.05)
         elif self.held_out:
             raise ValueError(
-                "data.held_out is of files; of the grammar, data.grammar.held_out pairs are"
+                "data.held_out is for files; for the grammar, set data.grammar.held_out"
             )
         return self
 

@@ -108,7 +108,7 @@ class Writer:
     ) -> Iterator[dict[int, list[Continuation]]]:
         """The continuations batch by batch, prompts of like length together, the longest first."""
         if samples > 1 and decoding.method == "greedy":
-            raise Refused(f"greedy search has one answer, not {samples}: sample, or take a beam")
+            raise Refused(f"greedy search has one answer, not {samples}: use sampling or a beam")
         self.model.eval()
         ids = [self.symbols(prompt) for prompt in prompts]
         model = replayed(self.model, decoding.longest) if decoding.replay else self.model
@@ -228,7 +228,7 @@ class Writer:
         what is remembered, or an `overlap`, which is read again and not counted again.
         """
         if not 0 <= overlap < self.context:
-            raise Refused(f"an overlap lies between 0 and the context of {self.context} symbols")
+            raise Refused(f"an overlap must be between 0 and the context of {self.context} symbols")
         if len(ids) < 2:
             raise Refused("a text of fewer than two symbols: there is nothing to predict")
         nats, memories = 0.0, None

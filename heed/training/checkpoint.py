@@ -53,7 +53,7 @@ def save(
     """
     for group in tensors:
         if not GROUP.fullmatch(group):
-            raise Refused(f"a group of tensors cannot be called {group!r}; use small letters")
+            raise Refused(f"a group of tensors cannot be named {group!r}; use lowercase letters")
     durable.make_folder(folder.parent)
     draft, former = atomic.aside(folder), atomic.aside(folder, "was")
     try:
@@ -144,7 +144,7 @@ def load(folder: Path, groups: Collection[str] | None = None) -> Saved:
     tensors = {group: read(folder / f"{group}.safetensors") for group in wanted}
     facts = durable.read_json(folder / FACTS)
     if not isinstance(facts, dict):
-        raise Damaged(f"{folder / FACTS} is no table")
+        raise Damaged(f"{folder / FACTS} is not a table")
     return Saved(tensors, facts)
 
 
@@ -189,7 +189,7 @@ def rewind(checkpoints: Path, step: int) -> None:
 def prune(checkpoints: Path, keep: int) -> None:
     """Keep the newest few; remove the others, oldest first."""
     if keep < 1:
-        raise Refused(f"keep at least one checkpoint, not {keep}")
+        raise Refused(f"keep must be at least 1, not {keep}")
     for folder in reversed(list(steps(checkpoints).values())[keep:]):
         _discard(folder)
 

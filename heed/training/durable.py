@@ -116,7 +116,9 @@ def read_bytes(path: Path, limit: int = LIMIT) -> bytes:
         except OSError as error:
             raise Damaged(f"{path} cannot be read: {error.strerror}") from error
     if len(data) > limit:
-        raise Damaged(f"{path} is larger than {limit:,} bytes: that is not what heed writes there")
+        raise Damaged(
+            f"{path} is larger than {limit:,} bytes: heed does not write such files there"
+        )
     return data
 
 
@@ -131,9 +133,9 @@ def parse_json(data: bytes, where: Path) -> Any:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else error
-        raise Damaged(f"{where} is not sound JSON: {reason}") from error
+        raise Damaged(f"{where} is not valid JSON: {reason}") from error
     if not _within(value, DEPTH):
-        raise Damaged(f"{where} is not sound JSON: it is nested deeper than {DEPTH}")
+        raise Damaged(f"{where} is not valid JSON: it is nested deeper than {DEPTH}")
     return value
 
 
@@ -168,7 +170,7 @@ def dump_json(value: Any, where: Path) -> bytes:
 def _check_names(value: Any) -> None:
     for name in value if isinstance(value, dict) else ():
         if not isinstance(name, str):  # 1 would come back as "1"
-            raise TypeError(f"the name {name!r} is no text")
+            raise TypeError(f"the name {name!r} is not a text")
     for part in _inner(value):
         _check_names(part)
 

@@ -157,7 +157,9 @@ def _shares(
     while not _over(settings, progress):
         epoch, count = progress.epoch, batches.count(progress.epoch)
         if crew.greatest(count) != -crew.greatest(-count) or count < 1:
-            raise Refused(f"epoch {epoch + 1} has no batches, or not as many at every process")
+            raise Refused(
+                f"epoch {epoch + 1} has no batches, or not the same number in every process"
+            )
         ahead = batches.epoch(epoch, progress.place)
         while progress.epoch == epoch and not _over(settings, progress):
             place = min(progress.place + settings.accumulate, count)

@@ -82,8 +82,7 @@ class RunFolder:
         """Refuse a folder that holds a run already."""
         if any(path.exists() for path in (self.config, self.model, self.checkpoints)):
             raise Refused(
-                f"{self.path} already holds a run; go on with it: --resume, or begin anew: "
-                "--overwrite"
+                f"{self.path} already holds a run; resume it: --resume, or start again: --overwrite"
             )
 
     @classmethod
@@ -165,9 +164,9 @@ class RunFolder:
         try:
             resolved = path.resolve()
         except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
-            raise Refused(f"{path} is no usable name: {error}") from error
+            raise Refused(f"{path} is not a usable name: {error}") from error
         if not resolved.is_relative_to(self.path.resolve()):
-            raise Refused(f"{path} leads out of the run's folder {self.path}")
+            raise Refused(f"{path} leads outside the run's folder {self.path}")
         return path
 
     def plain(self, name: str | Path) -> Path:

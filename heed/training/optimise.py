@@ -34,7 +34,7 @@ def build(model: nn.Module, settings: Training) -> Optimizer:
     ]
     groups = [group for group in groups if group["params"]]
     if not groups:
-        raise Refused("the model has no parameters that learn")
+        raise Refused("the model has no trainable parameters")
     capturable = settings.capture and (decayed or free)[0].is_cuda
     rate = torch.tensor(settings.rate, device=(decayed or free)[0].device)
     return KINDS[settings.optimiser](
@@ -99,7 +99,7 @@ class Schedule:
         self.settings = settings
         total = settings.steps if total is None else total
         if settings.schedule == "cosine" and total is None:
-            raise Refused("cosine needs to know where it ends: say steps=")
+            raise Refused("cosine needs its last step: give steps=")
         self.total = total or 0
 
     def __call__(self, n: int) -> float:

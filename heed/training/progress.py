@@ -125,8 +125,8 @@ def restore(
     world = _get(facts, "world")
     if world != crew.world:
         raise HeedError(
-            f"the checkpoint was saved by {world} processes and there are {crew.world}; "
-            f"go on with torchrun --nproc-per-node {world}"
+            f"the checkpoint was saved by {world} processes, but there are {crew.world}; "
+            f"resume with torchrun --nproc-per-node {world}"
         )
     load_weights(model, _get(tensors, "model"))
     _load_moments(model, optimiser, _get(tensors, "optimiser"), _get(facts, "optimiser"))
@@ -160,7 +160,7 @@ def _load_moments(
         raise HeedError(f"the checkpoint holds the state of {kind}, not {type(optimiser).__name__}")
     named = dict(model.named_parameters())
     if not isinstance(moved, list) or not all(name in named for name in moved):
-        raise HeedError(f"the checkpoint says that other parameters moved than there are: {moved}")
+        raise HeedError(f"the checkpoint has the state of other parameters: {moved}")
     expected: dict[str, Tensor] = {}
     for name, p in named.items():
         if name in moved:
@@ -210,7 +210,7 @@ def _load_progress(progress: Progress, facts: Mapping[str, Any]) -> None:
         total, row = (int(n) for n in _get(facts, "skips"))
     except (ValidationError, TypeError, ValueError) as wrong:
         first = str(wrong).splitlines()[0]
-        raise HeedError(f"the checkpoint does not say how far the run had come: {first}") from wrong
+        raise HeedError(f"the checkpoint does not hold valid progress: {first}") from wrong
     for name in Progress.model_fields:
         setattr(progress, name, getattr(saved, name))
     progress._skips = torch.tensor([total, row])
@@ -229,7 +229,7 @@ def _of_rank(crew: Distributed, saved: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def _get(saved: Mapping[str, Any], name: str) -> Any:
     if not isinstance(saved, Mapping) or name not in saved:
-        raise HeedError(f"the checkpoint lacks '{name}'; it cannot be gone on from")
+        raise HeedError(f"the checkpoint lacks '{name}'; it cannot be resumed")
     return saved[name]
 
 

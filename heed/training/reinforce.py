@@ -29,9 +29,7 @@ class MovingAverage(nn.Module):
     def __init__(self, decay: float = 0.9) -> None:
         super().__init__()
         if not 0 <= decay < 1:
-            raise Refused(
-                f"decay is the share of the past that is kept, 0 <= decay < 1; got {decay}"
-            )
+            raise Refused(f"decay must satisfy 0 <= decay < 1; got {decay}")
         self.decay = decay
         self.register_buffer("total", torch.zeros(()))
         self.register_buffer("count", torch.zeros(()))

@@ -62,12 +62,12 @@ class Training(Settings):
     @model_validator(mode="after")
     def _coherent(self) -> Training:
         if self.epochs is None and self.steps is None:
-            raise ValueError("say how long to train: epochs or steps")
+            raise ValueError("give the length of the training: epochs or steps")
         if self.average > self.keep:
             raise ValueError(
-                f"average={self.average} needs as many checkpoints, and keep={self.keep}; "
+                f"average={self.average} needs as many checkpoints, but keep={self.keep}; "
                 f"set keep={self.average}"
             )
         if self.floor > self.rate:
-            raise ValueError(f"floor={self.floor} lies above rate={self.rate}")
+            raise ValueError(f"floor={self.floor} is above rate={self.rate}")
         return self

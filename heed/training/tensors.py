@@ -92,7 +92,7 @@ def _check_writable(name: str, tensor: Tensor) -> None:
     if name == METADATA:
         raise Refused(f"no tensor can be saved under the name {METADATA}")
     if not isinstance(tensor, Tensor):
-        raise Refused(f"{name!r} is no tensor and cannot be saved: {type(tensor).__name__}")
+        raise Refused(f"{name!r} is not a tensor and cannot be saved: {type(tensor).__name__}")
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype not in NAMES:
         kind = f"{tensor.layout}, {tensor.dtype}, on {tensor.device}"
         raise Refused(f"{name!r} cannot be saved, only plain tensors can: {kind}")
@@ -169,10 +169,10 @@ def _layout(file: FileIO, path: Path) -> tuple[dict[str, Place], Any]:
     size = os.fstat(file.fileno()).st_size
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or not 2 <= length <= min(size - 8, HEADER_LIMIT):
-        raise Damaged(f"{path} is no safetensors file, or was cut off")
+        raise Damaged(f"{path} is not a safetensors file, or is incomplete")
     table = parse_json(file.read(length), path)
     if not isinstance(table, dict):
-        raise Damaged(f"{path} has a header that is no table")
+        raise Damaged(f"{path} has a header that is not a table")
     metadata = table.pop(METADATA, {})
     found = {name: _place(name, entry, path) for name, entry in table.items()}
     places = dict(sorted(found.items(), key=lambda item: (item[1].start, item[1].end)))
@@ -193,7 +193,7 @@ def _place(name: str, entry: Any, path: Path) -> Place:
             return Place(dtype, shape, start, end)
     except (TypeError, KeyError, ValueError):
         pass  # refused below
-    raise Damaged(f"{path} describes the tensor {name!r} in a way that makes no sense")
+    raise Damaged(f"{path} has an invalid description of the tensor {name!r}")
 
 
 def _follow(places: Iterable[Place], path: Path) -> int:
@@ -213,5 +213,5 @@ def _tied(places: Mapping[str, Place], metadata: Any, path: Path) -> dict[str, s
         isinstance(kept, str) and kept in places and name not in places
         for name, kept in tied.items()
     ):
-        raise Damaged(f"{path} ties tensors that it does not hold")
+        raise Damaged(f"{path} ties tensors that it does not have")
     return tied

@@ -45,7 +45,9 @@ def save(panels: Panel | Sequence[Panel], path: str | Path, columns: int | None 
     kinds = {".svg": lambda: svg(panels, columns).encode(), ".png": lambda: png(panels, columns)}
     ending = Path(path).suffix.lower()
     if ending not in kinds:
-        raise Refused(f"'{path}' is no picture heed can write; end its name in .svg or .png")
+        raise Refused(
+            f"'{path}' is not a picture that heed can write; end its name in .svg or .png"
+        )
     draw.write(path, kinds[ending]())
 
 

@@ -171,7 +171,7 @@ def alignment_error(
     allowed = certain | set(possible)
     T, S = weight.shape
     if any(not (0 <= t < T and 0 <= s < S) for t, s in allowed):
-        raise Refused(f"a gold link lies outside the weights, T={T} S={S}")
+        raise Refused(f"a gold link is outside the weights, T={T} S={S}")
     rows = {t for t, _ in allowed if weight[t].any()}
     found = {(t, int(weight[t].argmax())) for t in rows}
     if not found and not certain:

@@ -79,7 +79,7 @@ def test_a_state_belongs_to_the_mechanism_that_made_it() -> None:
     )
     state = forward(x[:, :1], forward.remember(x)).state
     for other in (coverage, mixture):
-        with pytest.raises(Refused, match="remembers forward: it was made by another mechanism"):
+        with pytest.raises(Refused, match="holds forward: it was made by another mechanism"):
             other(x[:, :1], other.remember(x), state)
     with pytest.raises(ShapeError, match=r"B=2 rows, the query B=4; .*state\.repeat"):
         forward(x[:, :1].repeat(2, 1, 1), forward.remember(x.repeat(2, 1, 1)), state)

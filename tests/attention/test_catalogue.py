@@ -156,7 +156,7 @@ def test_a_combination_claims_what_all_its_parts_claim(case: Case) -> None:
 
 @every([c for c in ALONE if not c.claims.heads])
 def test_outside_heads(case: Case) -> None:
-    with pytest.raises(Refused, match=f"'{case.name}' does not go inside heads; use heed.Att"):
+    with pytest.raises(Refused, match=f"'{case.name}' does not work inside heads; use heed.Att"):
         heed.MultiHeadAttention(8, 2, mechanism=case.name)
 
 
@@ -177,7 +177,7 @@ def test_inside_heads_that_share_keys(case: Case, groups: int) -> None:
 def test_a_mechanism_without_steps_takes_no_state(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs()
-    with pytest.raises(Refused, match="computed once: it has no steps and takes no state"):
+    with pytest.raises(Refused, match="this mechanism has no steps and takes no state"):
         attend(q, attend.remember(k, v), FIRST)
 
 
@@ -206,7 +206,7 @@ def test_a_mechanism_without_a_context_says_where_the_answer_is(case: Case) -> N
     q, k, v = case.inputs()
     seen = attend(q, attend.remember(k, v))
     close(seen.mass, torch.ones_like(seen.mass))
-    with pytest.raises(NotFormed, match=r"a pointer gathers none .*\.weight"):
+    with pytest.raises(NotFormed, match=r"a pointer has none .*\.weight"):
         _ = seen.context
 
 
@@ -266,7 +266,7 @@ def test_two_parts_for_one_slot_are_refused(first: str, second: str) -> None:
 
 @pytest.mark.parametrize("score", [n for n, e in EXPECTED.items() if e.slot == "score"])
 def test_a_score_that_would_not_be_used_is_refused(score: str) -> None:
-    with pytest.raises(Refused, match=f"looks at no key, so '{score}' would not be used"):
+    with pytest.raises(Refused, match=f"does not compare keys, so '{score}' would not be used"):
         plain(f"{score}/mixture-window")
 
 
@@ -312,10 +312,10 @@ def test_an_unknown_option_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("mixed/pointer", "mixed blends two contexts; a pointer gathers none"),
-        ("static/forward", "static attends once; "),
-        ("static/coverage", "static attends once; "),
-        ("expanded-window/relative", "expanded-window puts keys together; with relative they"),
+        ("mixed/pointer", "mixed blends two contexts; a pointer has none"),
+        ("static/forward", "static has no steps; "),
+        ("static/coverage", "static has no steps; "),
+        ("expanded-window/relative", "expanded-window merges keys; with relative they"),
         (
             "expanded-window/monotonic/coverage",
             "with coverage and monotonic they",

@@ -204,7 +204,7 @@ def test_impossible_heads_are_refused() -> None:
         heed.MultiHeadAttention(12, 5)
     with pytest.raises(Refused, match=r"num_heads=4 is not a multiple of groups=3"):
         heed.MultiHeadAttention(12, 4, groups=3)
-    with pytest.raises(Refused, match="does not go inside heads"):
+    with pytest.raises(Refused, match="does not work inside heads"):
         heed.MultiHeadAttention(M, H, mechanism="static")
     with pytest.raises(Refused, match="add_bias_kv and add_zero_attn"):
         heed.MultiHeadAttention(M, H, mechanism="forward", add_zero_attn=True)
@@ -232,7 +232,7 @@ def test_a_mechanism_can_be_passed_in() -> None:
         heed.MultiHeadAttention(M, H, mechanism=mechanism, window=3)
     with pytest.raises(Refused, match="brings its own dropout"):
         heed.MultiHeadAttention(M, H, mechanism=mechanism, dropout=0.1)
-    with pytest.raises(Refused, match="takes no widths"):
+    with pytest.raises(Refused, match="already has its widths"):
         heed.Attention(mechanism, query=4)
 
 

@@ -209,7 +209,7 @@ def test_segments_follow_their_keys() -> None:
 def test_segments_on_one_piece_only_are_refused(first: bool) -> None:
     attend, keys, marks = alone("dot")(), torch.randn(B, 2, M), torch.zeros(B, 2)
     memory = attend.remember(keys, segments=marks if first else None)
-    with pytest.raises(Refused, match="all of a memory carries segments, or none"):
+    with pytest.raises(Refused, match="all keys of a memory have segments, or none"):
         memory.extend(keys, segments=None if first else marks)
 
 
@@ -291,7 +291,7 @@ def test_sinks_come_last_and_are_not_counted() -> None:
 def test_masks_that_depend_on_the_query_are_refused_with_the_remedy(visible: Visible) -> None:
     attend, keys = alone("dot")(), torch.randn(1, S, M)
     for make in (attend.remember, attend.remember(keys).extend):
-        with pytest.raises(Refused, match=r"goes with the call: attend\(query, memory, visible="):
+        with pytest.raises(Refused, match=r"given with the call: attend\(query, memory, visible="):
             make(keys, visible=visible)
     attend(keys, attend.remember(keys), visible=visible)  # the remedy
 
@@ -307,7 +307,7 @@ def test_a_bare_table_is_read_as_keys() -> None:
 def test_a_memory_made_by_hand_cannot_grow() -> None:
     k = torch.randn(B, 1, S, M)
     memory = Memory(k, k)
-    with pytest.raises(Refused, match=r"use remember\(\.\.\.\)"):
+    with pytest.raises(Refused, match=r"not made by remember\(\.\.\.\)"):
         memory.extend(k)
     seen = heed.Attention("dot", query=M)(torch.randn(B, 2, M), memory)
     assert seen.context.shape == (B, 2, M)

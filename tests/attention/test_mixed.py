@@ -125,5 +125,5 @@ def test_invalid_gates_are_refused() -> None:
     with pytest.raises(UnknownName, match="did you mean query"):
         heed.Attention("mixed", query=M, gate="querry")
     pointer = heed.Attention("pointer", query=M).mechanism
-    with pytest.raises(Refused, match="a pointer gathers none"):
+    with pytest.raises(Refused, match="a pointer has none"):
         Mixed(pointer, pointer, HeadGate())

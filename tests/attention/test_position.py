@@ -35,9 +35,9 @@ def test_waves_accept_another_base_and_any_position() -> None:
 
 @pytest.mark.parametrize("width", [1, 3, 7])
 def test_an_odd_width_is_refused(width: int) -> None:
-    with pytest.raises(Refused, match=f"must be even; got {width}"):
+    with pytest.raises(Refused, match=f"need an even width; got {width}"):
         sinusoid(torch.arange(3.0), width)
-    with pytest.raises(Refused, match=f"must be even; got {width}"):
+    with pytest.raises(Refused, match=f"need an even width; got {width}"):
         Sinusoidal()(torch.zeros(1, 2, width))
 
 

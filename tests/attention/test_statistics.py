@@ -292,8 +292,8 @@ def test_no_query_and_no_key_have_empty_statistics() -> None:
         ({"map": (0, 3)}, "1 or more"),
         ({"rows": (-1,)}, "a row is a whole number"),
         ({"received": 0}, "True or False"),
-        ({"received": False, "top": 1}, "second look"),
-        ({"received": False, "map": (2, 2)}, "second look"),
+        ({"received": False, "top": 1}, "second pass"),
+        ({"received": False, "map": (2, 2)}, "second pass"),
     ],
 )
 def test_an_invalid_summary_is_refused(wrong: dict[str, Any], words: str) -> None:

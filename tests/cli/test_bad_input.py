@@ -140,7 +140,7 @@ def test_bad_lines_are_refused(training: Callable[..., str], data: bytes | str, 
     [
         ('{"source": "a", "target": "b"}\nnot json\n', "bad:2: not JSON"),
         ('{"source": "a"}\n', "bad:1: the key 'target' is missing"),
-        ('{"source": "a", "target": 3}\n', "bad:1: the key 'target' is no text"),
+        ('{"source": "a", "target": 3}\n', "bad:1: the key 'target' is not a text"),
         ("[]\n", "bad:1: not a JSON object"),
         ('{"source": "a", "target": "\\ud800"}\n', "bad:1: holds half a surrogate pair"),
     ],

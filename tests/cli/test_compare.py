@@ -49,7 +49,7 @@ def test_a_failure_beside_successes_and_resuming(
     told = (out / "comparison.json").read_bytes()
     taken = command(*words)
     assert (taken.code, taken.out, taken.err.count("\n")) == (2, "", 1)
-    assert f"{out}/none already holds a run; go on with it: --resume" in taken.err
+    assert f"{out}/none already holds a run; resume it: --resume" in taken.err
     assert (out / "comparison.json").read_bytes() == told
 
     obstacle.unlink()

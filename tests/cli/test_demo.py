@@ -89,7 +89,7 @@ def test_a_terminal_gets_colours(result: Demo) -> None:
     assert "\x1b[48;" in printed(result, force_terminal=True, color_system="truecolor")
 
 
-def test_a_training_without_success_ends_with_code_1(
+def test_a_model_without_success_ends_with_code_1(
     command: Callable[..., Any], tmp_path: Path
 ) -> None:
     done = command("demo", "--run", str(tmp_path / "demo"), *SHORT)

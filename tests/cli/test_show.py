@@ -167,7 +167,7 @@ def test_a_saved_watch_can_be_shown(
     (tmp_path / "d.safetensors").symlink_to(tmp_path / "d.safetensors")
     assert "leads round in a circle" in command("show", str(tmp_path / "d.safetensors")).err
     page.rename(tmp_path / "c.safetensors")
-    assert "is no safetensors file" in command("show", str(tmp_path / "c.safetensors")).err
+    assert "is not a safetensors file" in command("show", str(tmp_path / "c.safetensors")).err
 
 
 def test_nothing_to_draw_is_refused(

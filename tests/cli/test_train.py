@@ -111,7 +111,7 @@ def test_resuming_with_another_recipe_is_refused(
 ) -> None:
     done = command("train", str(tmp_path), "--resume", *more)
     assert done.code == 2
-    assert "goes on with its own recipe" in done.err
+    assert "is resumed with its own recipe" in done.err
 
 
 def test_resuming_with_the_same_recipe_is_accepted(command: Callable[..., Any], here: Path) -> None:

@@ -44,7 +44,7 @@ def test_every_text_is_in_its_part_only() -> None:
 @pytest.mark.parametrize(
     ("held", "files", "says"),
     [
-        ({}, {}, r"^data\.valid is missing: cats to judge .* data\.held_out\.valid=0\.05$"),
+        ({}, {}, r"^data\.valid is missing: cats to validate .* data\.held_out\.valid=0\.05$"),
         ({"test": 0.1}, {}, "data.valid is missing"),
         ({"valid": 0.1}, {"valid": "a"}, "data.valid=null or data.held_out.valid=0"),
         ({"valid": 0.1, "test": 0.1}, {"test": "a"}, "^data.test is given, so nothing is held"),

@@ -49,7 +49,7 @@ def test_consecutive_rows_by_hand():
         far = Packed(np.arange(100), length=7, rows=3, seed=1, onward=True, shard=(1, 2))
         (rows,) = torch.stack([batch.rows for batch in far.epoch(epoch)], 1)
         assert set(rows.diff().tolist()) == {7}
-    with pytest.raises(Refused, match="over the borders"):
+    with pytest.raises(Refused, match="cross the borders"):
         Packed(STREAM, length=2, rows=2, seed=0, borders=np.array([0, 9]), onward=True)
 
 

@@ -86,7 +86,7 @@ def test_columns_can_be_chosen(tmp_path):
         ("[" * 100_000, "not JSON"),
         ("[1]", "not a JSON object with the keys source and target"),
         ('{"source": "a"}', "the key 'target' is missing"),
-        ('{"source": "a", "target": 3}', "the key 'target' is no text"),
+        ('{"source": "a", "target": 3}', "the key 'target' is not a text"),
         ('{"source": "a", "target": "\\ud800"}', "holds half a surrogate"),
     ],
 )
@@ -157,7 +157,7 @@ def test_alignments_in_pharaoh_format(tmp_path):
 )
 def test_a_bad_link_names_its_line(tmp_path, bad):
     path = lines(tmp_path / "x", "0-0", f"1-1 {bad}")
-    with pytest.raises(Refused, match=rf"{path}:2: '.*' is no link"):
+    with pytest.raises(Refused, match=rf"{path}:2: '.*' is not a link"):
         list(read_alignments(path))
 
 

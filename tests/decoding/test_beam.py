@@ -294,15 +294,15 @@ def test_memory_and_work_grow_linearly_in_the_steps() -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"best": 3, "width": 2}, "best lies between 1 and the width of the beam, 2; got 3"),
-        ({"width": 0}, "best lies between"),
-        ({"length_penalty": -1.0}, "length_penalty is 0 or more; got -1.0"),
+        ({"best": 3, "width": 2}, "best must be between 1 and the width of the beam, 2; got 3"),
+        ({"width": 0}, "best must be between"),
+        ({"length_penalty": -1.0}, "length_penalty must be 0 or more; got -1.0"),
         ({"length_penalty": math.nan}, "length_penalty"),
-        ({"coverage_penalty": -1.0}, "coverage_penalty is 0 or more"),
+        ({"coverage_penalty": -1.0}, "coverage_penalty must be 0 or more"),
         ({"coverage_penalty": 1.0}, "needs weights"),
         ({"patience": 0.0}, "patience"),
         ({"forbid": (END,)}, "cannot be forbidden"),
-        ({"longest": -1}, "longest counts symbols, from 0; got -1"),
+        ({"longest": -1}, "longest must be 0 or more symbols; got -1"),
     ],
 )
 def test_invalid_arguments_are_refused(how: dict, message: str) -> None:

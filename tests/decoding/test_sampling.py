@@ -116,11 +116,11 @@ def test_logits_without_a_finite_number_are_an_error(how: dict) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"temperature": 0.0}, "the limit at 0 is greedy"),
+        ({"temperature": 0.0}, "near 0, sampling is greedy"),
         ({"temperature": math.nan}, "temperature"),
-        ({"top_k": 0}, "at least one"),
-        ({"top_p": 0.0}, "a share"),
-        ({"top_p": 1.5}, "a share"),
+        ({"top_k": 0}, "top_k must be 1 or more"),
+        ({"top_p": 0.0}, "top_p must satisfy 0 < top_p <= 1"),
+        ({"top_p": 1.5}, "top_p must satisfy 0 < top_p <= 1"),
     ],
 )
 def test_invalid_arguments_are_refused(how: dict, message: str) -> None:

@@ -122,7 +122,7 @@ def test_no_path_leads_outside_and_no_pickle_is_read(
 ) -> None:
     shutil.copytree(folders["llama"], tmp_path / "m")
     (tmp_path / "m/extra.json").symlink_to("/etc/hostname")
-    with pytest.raises(Refused, match="leads out of its folder"):
+    with pytest.raises(Refused, match="leads outside its folder"):
         Foreign(tmp_path / "m", CPU)
     (tmp_path / "m/extra.json").unlink()
     (tmp_path / "m/more.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")

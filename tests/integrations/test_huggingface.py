@@ -442,10 +442,10 @@ def test_what_is_not_a_model_of_transformers_is_refused() -> None:
 def test_unknown_features_are_refused() -> None:
     small = {**LLAMA, "head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
     sinks = huggingface.enable(made("GptOssForCausalLM", small))
-    with pytest.raises(Refused, match="GptOssAttention hands 's_aux' to its attention"):
+    with pytest.raises(Refused, match="GptOssAttention passes 's_aux' to its attention"):
         sinks(ids())
     model = huggingface.enable(made(*CAUSAL["llama"]))
-    with pytest.raises(Refused, match="hands 'cu_seq_lens_q'"):
+    with pytest.raises(Refused, match="passes 'cu_seq_lens_q'"):
         model(ids(), cu_seq_lens_q=torch.tensor([0, T]))
 
 

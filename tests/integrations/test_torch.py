@@ -111,7 +111,7 @@ def test_causal_hints() -> None:
         got = ours(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
     torch.testing.assert_close(got, want)
     assert seen[""][0].kernel == "sdpa"
-    with pytest.raises(Refused, match="is_causal says what attn_mask is"):
+    with pytest.raises(Refused, match="is_causal describes attn_mask"):
         ours(x, x, x, is_causal=True)
 
 
@@ -319,7 +319,7 @@ def test_modules_that_cannot_be_replaced_are_refused() -> None:
             replace(hooked)
     with pytest.raises(HeedError):
         replace(nn.MultiheadAttention(M, H), "pointer")
-    with pytest.raises(Refused, match="stand in none"):
+    with pytest.raises(Refused, match="add_zero_attn have none"):
         replace(nn.MultiheadAttention(M, H, add_zero_attn=True), "monotonic")
 
 

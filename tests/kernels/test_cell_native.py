@@ -122,7 +122,7 @@ def test_a_row_alone_equals_the_row_in_a_batch() -> None:
 
 def test_other_dtypes_than_the_weights_are_refused() -> None:
     layers, (x, fed, first) = drawn(3, 7, 5)
-    with pytest.raises(Refused, match=r"float32 on cpu; .* float64"):
+    with pytest.raises(Refused, match=r"float32 weights on cpu, .* float64"):
         stepped(layers, x, fed, first.double())
 
 

@@ -88,9 +88,9 @@ def test_impossible_heads_are_refused() -> None:
     net = network("classify")
     with pytest.raises(Refused, match="words of its own"):
         Answerer(Encoder(None, net.encoder.stack))
-    with pytest.raises(Refused, match="pooled text"):
+    with pytest.raises(Refused, match="needs pooling"):
         Answerer(net.encoder, follows=nn.Linear(M, 2))
-    with pytest.raises(ShapeError, match="is said for each"):
+    with pytest.raises(ShapeError, match="a mask of existing symbols"):
         net(torch.zeros(B, S, dtype=torch.long), torch.ones(B, S + 1, dtype=torch.bool))
     with pytest.raises(Refused, match="positions end at 5"):
         net(torch.zeros(B, S + 1, dtype=torch.long))
@@ -108,8 +108,8 @@ def test_impossible_heads_are_refused() -> None:
         ({"types": torch.full((B, S), -1)}, "types are 0 to 1; got -1"),
         ({"asked": torch.full((B, 2), S)}, "asked are 0 to 4; got 5"),
         ({"asked": torch.full((B, 2), -1)}, "asked are 0 to 4; got -1"),
-        ({"asked": torch.zeros(1, 2, dtype=torch.long)}, "places of each row"),
-        ({"asked": torch.zeros(B, dtype=torch.long)}, "places of each row"),
+        ({"asked": torch.zeros(1, 2, dtype=torch.long)}, "positions of each row"),
+        ({"asked": torch.zeros(B, dtype=torch.long)}, "positions of each row"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(told: dict[str, Any], words: str) -> None:

@@ -373,5 +373,5 @@ def test_a_layout_that_fails_on_a_config_refuses_it(
     stumbling = toy.layout._replace(settings=lambda config, head: config["absent"] + 1)
     monkeypatch.setitem(LAYOUTS, "toy", stumbling)
     for config in ({"absent": "text"}, {}):
-        with pytest.raises(Refused, match="makes no sense"):
+        with pytest.raises(Refused, match="does not describe a valid model"):
             pretrained.describe({"model_type": "toy", **config})

@@ -338,13 +338,13 @@ def test_half_precision_by_autocast(settings: dict[str, Any], cell: str) -> None
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"attention": "static"}, "asks once"),
-        ({"attention": "pointer/dot"}, "gathers nothing"),
+        ({"attention": "static"}, "has one query for a whole text"),
+        ({"attention": "pointer/dot"}, "returns no context"),
         ({"attention": "aditive"}, "additive"),
         ({"attention": "local-p", "options": {"windw": 3}}, "window"),
         ({"attention": "none", "options": {"window": 3}}, "there is none"),
         ({"decoder": "fixed", "attention": "dot"}, "search or luong"),
-        ({"decoder": "luong", "readout": "maxout"}, "luong reads out by tanh"),
+        ({"decoder": "luong", "readout": "maxout"}, "luong has a tanh readout"),
         ({"attention": "relative", "options": {"segments": True}}, "segments"),
         ({"hidden": 10**9}, "8192"),
         ({"attention": "local-p", "options": {"window": 10**9}}, "65536"),
@@ -357,7 +357,7 @@ def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) ->
 
 
 def test_two_directions_need_an_even_width() -> None:
-    with pytest.raises(Refused, match="9 is odd"):
+    with pytest.raises(Refused, match="must be even; got 9"):
         network(hidden=9)
 
 

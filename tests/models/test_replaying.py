@@ -160,7 +160,7 @@ def test_only_the_last_carry_can_continue(decoder: Decoder) -> None:
     with pytest.raises(HeedError, match="only the last carry"):
         model.select(third, symbols)
     full = model.begin(torch.full((1, 20), 5))
-    with pytest.raises(Refused, match="there are 20 places, and all are full"):
+    with pytest.raises(Refused, match="there are 20 positions, and all are used"):
         model.step(full, torch.tensor([3]))
 
 

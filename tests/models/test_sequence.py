@@ -105,7 +105,7 @@ def test_the_mean_is_over_existing_symbols() -> None:
 def test_there_is_a_label_for_every_symbol() -> None:
     tagger = Labeller(encoder(), 3).double()
     assert tagger(symbols(), LENGTHS).shape == (B, S, 3)
-    with pytest.raises(Refused, match="backwards"):
+    with pytest.raises(Refused, match="bidirectional"):
         tagger.begin(B)
 
 

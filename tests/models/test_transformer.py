@@ -526,8 +526,8 @@ def test_heads_must_add_up() -> None:
 
 
 REFUSALS = [
-    ({"encoder_attention": "pointer"}, "'pointer' does not go inside the heads"),
-    ({"cross_attention": "static"}, "'static' does not go inside the heads"),
+    ({"encoder_attention": "pointer"}, "'pointer' does not work inside the heads"),
+    ({"cross_attention": "static"}, "'static' does not work inside the heads"),
     ({"decoder_attention": "local-p"}, "the text's length"),
     ({"cross_attention": "fixed-window"}, "within one text"),
     ({"encoder_attention": "expanded-window"}, "block"),

@@ -616,7 +616,7 @@ def test_impossible_settings_are_refused(choices: dict[str, Any], kind: type[Exc
         ({"lengths": torch.tensor([T + 1, 3, 2])}, "0 to 9 of the 9 symbols"),
         ({"lengths": torch.tensor([T, -1, 2])}, "0 to 9 of the 9 symbols"),
         ({"lengths": torch.tensor([T])}, "each of 3 texts"),
-        ({"lengths": torch.ones(B, T + 1, dtype=torch.bool)}, "said for each"),
+        ({"lengths": torch.ones(B, T + 1, dtype=torch.bool)}, "a mask of existing symbols"),
         ({"lengths": heed.causal()}, "visible="),
         ({"memories": Memories((torch.zeros(B, 2, 16),))}, "each of 2 layers"),
         ({"memories": Memories((torch.zeros(B, 2, 8),) * 2)}, "M=16"),

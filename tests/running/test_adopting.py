@@ -428,7 +428,7 @@ def test_folders_that_cannot_be_pretrained_further_are_refused_with_the_reason(
     (folder / "vocab.txt").write_text("".join(f"{w}\n" for w in BERT).replace("[MASK]", "mask"))
     recipe = further(tmp_path, "bert")
     said = server.run("train", recipe, "--from", folder, "--run", tmp_path / "r").err
-    assert "its vocabulary does not say which of its pieces is [MASK]" in said
+    assert "its vocabulary does not name its piece for [MASK]" in said
     bare = save(network("BertForMaskedLM"), tmp_path / "bare", words=False)
     said = server.run("train", recipe, "--from", bare, "--run", tmp_path / "r").err
     assert "bare has no tokeniser with a mask" in said

@@ -132,7 +132,7 @@ def test_training_processes_save_and_end_with_their_parent(tmp_path: Path, numbe
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == (130 if number == signal.SIGINT else -number)
-    assert says.endswith("go on: the same command with --resume\n") == (number == signal.SIGINT)
+    assert says.endswith("run the same command with --resume\n") == (number == signal.SIGINT)
     assert "Traceback" not in says
     with run.lock():
         assert checkpoint.newest(run.checkpoints, print) is not None

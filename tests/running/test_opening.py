@@ -239,7 +239,7 @@ CASES |= {
     "a cache of many rows": (cached(lambda head: head.update(rows=10**15)), RESUME),
     "an example that is no object": (written("examples/test.jsonl", "3\n"), BOTH),
     "an example without end": (written("examples/test.jsonl", "[" * 100_000 + "\n"), BOTH),
-    "an example that is no text": (example(source=["我"]), BOTH),
+    "an example that is not a text": (example(source=["我"]), BOTH),
     "a blank example": (example(source=" "), BOTH),
     "half a surrogate": (example(target="\ud800"), BOTH),
     "an endless example": (example(target="a " * 500_000), BOTH),

@@ -136,7 +136,7 @@ def test_a_cache_of_other_tokenisers_is_refused(recipe: Recipe, tmp_path: Path) 
     (tmp_path / "data/mine/train.tsv").write_text("a\tx\n")
     finish(prepare(recipe.data, other))
     folder.tokenizer.write_bytes(other.tokenizer.read_bytes())
-    with pytest.raises(Refused, match="other data or tokens; begin anew"):
+    with pytest.raises(Refused, match="other data or tokens; start again"):
         finish(prepare(recipe.data, folder))
 
 

@@ -127,7 +127,7 @@ def test_a_key_of_another_model_is_reported_with_those_of_this_one() -> None:
         ("model.attention=additiv", "did you mean additive"),
         ("model=null", "model: "),
         ("data.grammar=null", "data: give the training pairs as data.train, or draw them"),
-        ("training.steps=null", "training: say how long to train: epochs or steps"),
+        ("training.steps=null", "training: give the length of the training: epochs or steps"),
         ("task=clasify", "task: no task is called 'clasify'; did you mean classify?"),
         ("data.train.tsv=a.tsv", "data: give the training pairs as data.train, or draw"),
     ],

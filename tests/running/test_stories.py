@@ -622,10 +622,10 @@ def test_resuming_derives_letters_from_the_words(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ("data.tokens.kind=bpe", "data.tokens.kind=bpe has pieces; set it to word"),
-        ("model.letters=[5, 3]", "model: letters are from so many to as many or more"),
+        ("model.letters=[5, 3]", "model: letters are a shortest and a longest run"),
         ("model.letters=[0, 3]", "model.letters.0: input should be greater than or equal to 1"),
         ("model.letters=3", "model.letters: input should be a valid tuple"),
-        ("model.encoder={kind: bert}", "model: letters are of whole words, which BERT does not"),
+        ("model.encoder={kind: bert}", "model: letters need whole words, which BERT does not"),
         ("model.encoder.layers=0", "model.encoder.layers: input should be greater than or"),
     ],
 )
@@ -642,7 +642,7 @@ def test_letters_need_whole_words_in_the_start(run: Path, tmp_path: Path) -> Non
     trained(raw, tmp_path / "pieces")
     raw["data"]["tokens"] = {"kind": "word"}
     raw["model"]["letters"] = [3, 5]
-    with pytest.raises(Refused, match="letters are of whole words, and the tokens are bpe"):
+    with pytest.raises(Refused, match="letters need whole words, but the tokens are bpe"):
         trained(raw, tmp_path / "next", start=tmp_path / "pieces")
 
 

@@ -168,7 +168,7 @@ def test_unknown_words_alone_and_in_a_batch(kind: str) -> None:
 
 def test_subwords_are_not_spelled() -> None:
     pieces = Cutting(Tokeniser.train("bpe", SPELT * 3, 50))
-    with pytest.raises(Refused, match="letters are of whole words, and the tokens are bpe"):
+    with pytest.raises(Refused, match="letters need whole words, but the tokens are bpe"):
         pieces.letters(3, 5)
 
 

@@ -145,7 +145,7 @@ def test_a_dropped_pair_takes_its_alignment_with_it(tmp_path: Path) -> None:
             {"train": {"tsv": "a"}, "valid": {"tsv": "b"}, "held_out": {"valid": 0.1}},
             "data.valid is given, so nothing is held out for it",
         ),
-        ({"grammar": {}, "held_out": {"test": 0.1}}, "of the grammar, data.grammar.held_out"),
+        ({"grammar": {}, "held_out": {"test": 0.1}}, "for the grammar, set data.grammar.held_out"),
     ],
 )
 def test_pairs_come_from_one_source(given: dict[str, object], says: str) -> None:

@@ -80,7 +80,7 @@ def test_the_manifest_lists_the_contents(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("group", ["../model", "Model", "", "a/b", "model.x", "a" * 65, "ä"])
 def test_group_names_are_plain(tmp_path: Path, group: str) -> None:
-    with pytest.raises(Refused, match="cannot be called"):
+    with pytest.raises(Refused, match="cannot be named"):
         save(tmp_path / "step-1", {group: {}}, {})
     assert os.listdir(tmp_path) == []
 
@@ -245,7 +245,7 @@ def test_pruning_keeps_the_newest(tmp_path: Path) -> None:
         write(tmp_path, step)
     prune(tmp_path, keep=2)
     assert set(os.listdir(tmp_path)) == {"step-20", "step-30"}
-    with pytest.raises(Refused, match="at least one"):
+    with pytest.raises(Refused, match="keep must be at least 1"):
         prune(tmp_path, keep=0)
     checkpoint.rewind(tmp_path, 20)
     assert set(os.listdir(tmp_path)) == {"step-20"}

@@ -154,7 +154,7 @@ def test_leaving_ends_the_threads_that_carried_numbers(two: Path) -> None:
 
 @pytest.mark.slow
 def test_another_number_of_processes_is_refused(two: Path) -> None:
-    with pytest.raises(HeedError, match=r"saved by 2 processes .* --nproc-per-node 2"):
+    with pytest.raises(HeedError, match=r"saved by 2 processes, .* --nproc-per-node 2"):
         Run(Training(steps=9)).load(*checkpoint.load(two / "first"))
 
 

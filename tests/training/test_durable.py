@@ -44,7 +44,7 @@ def test_folders_are_made_unless_a_file_is_in_the_way(tmp_path: Path) -> None:
     durable.make_folder(deep)
     os.removedirs(deep)  # it is there, and nothing is in it
     (tmp_path / "file").write_text("x")
-    with pytest.raises(Refused, match="in the way"):
+    with pytest.raises(Refused, match="a folder is needed there"):
         durable.make_folder(tmp_path / "file")
     with pytest.raises(Refused, match="in the way"):
         durable.make_folder(tmp_path / "file" / "below")
@@ -75,7 +75,7 @@ def test_only_plain_files_are_opened(tmp_path: Path, kind: str) -> None:
         (b"[" * 100_000, "too deep"),
         (b"[" * 70 + b"]" * 70, "deeper than 64"),
         (b'{"a": ' * 70 + b"1" + b"}" * 70, "deeper than 64"),
-        (b"9" * 5000, "not sound JSON"),
+        (b"9" * 5000, "not valid JSON"),
     ],
 )
 def test_unsound_json_is_refused_in_one_line(tmp_path: Path, data: bytes, reason: str) -> None:

@@ -57,7 +57,7 @@ def test_an_empty_folder_is_taken_and_another_is_refused(tmp_path: Path) -> None
         with pytest.raises(Refused, match="home holds other files and is not a run"):
             RunFolder.create(tmp_path / "home", overwrite=overwrite)
     assert os.listdir(tmp_path / "home") == ["thesis.tex"]
-    with pytest.raises(Refused, match="in the way"):
+    with pytest.raises(Refused, match="a folder is needed there"):
         RunFolder.create(tmp_path / "home" / "thesis.tex")
 
 
@@ -78,7 +78,7 @@ def test_a_run_is_overwritten_only_on_request(tmp_path: Path) -> None:
     run.write_text("notes.txt", "mine")
     run.write_text("samples/a.txt", "x")
     checkpoint.save(run.checkpoints / "step-1", {}, {})
-    with pytest.raises(Refused, match="already holds a run; go on with it: --resume"):
+    with pytest.raises(Refused, match="already holds a run; resume it: --resume"):
         RunFolder.create(run.path)
     assert run.read_json("config.json") == {"task": "translate"}
     RunFolder.create(run.path, overwrite=True)
@@ -130,7 +130,7 @@ def test_no_path_leads_outside(tmp_path: Path, way: str) -> None:
     (run.path / "samples").symlink_to(secret.parent)
     (run.path / "circle").symlink_to(run.path / "circle")
     for name in ["../outside/secret.json", str(secret), "link.json", "samples/secret.json"]:
-        with pytest.raises(Refused, match="leads out of the run's folder"):
+        with pytest.raises(Refused, match="leads outside the run's folder"):
             READERS[way](run, name)
     for name in ["circle", "a\0b"]:
         with pytest.raises(HeedError):
@@ -164,7 +164,7 @@ def test_broken_files_are_reported_in_one_line(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one")
     run.write_bytes("bad.json", b'{"a": 1, "a": 2}')
     run.write_bytes("bad.txt", b"\xff\xfe")
-    with pytest.raises(Damaged, match=r"bad\.json is not sound JSON: the name 'a' is given twice"):
+    with pytest.raises(Damaged, match=r"bad\.json is not valid JSON: the name 'a' is given twice"):
         run.read_json("bad.json")
     with pytest.raises(Damaged, match=r"bad\.txt is not UTF-8"):
         run.read_text("bad.txt")

@@ -171,7 +171,7 @@ def test_a_hostile_header_is_refused(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 10**6, 2**63, 2**64 - 1])
 def test_a_header_of_a_wrong_length_is_refused(tmp_path: Path, length: int) -> None:
-    with pytest.raises(Damaged, match="cut off"):
+    with pytest.raises(Damaged, match="is incomplete"):
         tensors.header(raw(tmp_path / "a.safetensors", {"a": entry()}, bytes(8), length))
 
 

@@ -221,7 +221,7 @@ class _Attend(torch.autograd.Function):
 
 def _once_only(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     raise Refused(
-        "fused additive attention knows first derivatives alone; for second ones switch it off: "
+        "fused additive attention has first derivatives only; for second ones switch it off: "
         'with heed.kernels.off("additive"): ...'
     )
 

@@ -103,7 +103,7 @@ def _fit(x: Tensor, shape: tuple[int, ...], name: str) -> None:
     if tuple(x.shape) != shape[-x.dim() :] or x.numel() != math.prod(shape):
         told = " ".join(map(str, x.shape))
         want = " ".join(map(str, shape[-max(2, x.dim()) :]))
-        raise ShapeError(f"a step of a GRU wants {name} as large as its state: {want}; got {told}")
+        raise ShapeError(f"a step of a GRU needs {name} as large as its state: {want}; got {told}")
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ def refusal(*tensors: Tensor | None) -> str | None:
         if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
             return f"{type(tensor).__name__} is not a plain tensor"
         if tensor.stride(-1) != 1:
-            return "numbers of a row must stand side by side"
+            return "the numbers of a row must be contiguous"
     return native.missing()
 
 

@@ -74,7 +74,9 @@ def _check(weight: Tensor, parts: tuple[Tensor, ...]) -> None:
     rows, K = {len(x) for x in parts}, sum(x.shape[-1] for x in parts)
     if any(x.dim() != 2 for x in parts) or len(rows) != 1 or weight.shape[1] != K:
         told = ", ".join(" ".join(map(str, x.shape)) for x in parts)
-        raise ShapeError(f"a map of {weight.shape[1]} columns wants as many, of equal rows; {told}")
+        raise ShapeError(
+            f"a map of {weight.shape[1]} columns needs inputs of that width with equal rows; {told}"
+        )
 
 
 class Rows:

@@ -38,7 +38,7 @@ def judge(
     n, V = logits.shape
     low, high = right.aminmax()
     if low < 0 or high >= V:  # the library checks no bounds
-        raise IndexError(f"a symbol is to be one of {V}; labels go from {low} to {high}")
+        raise IndexError(f"labels must be from 0 to {V - 1}; got {low} to {high}")
     right, bias = right.contiguous(), None if bias is None else bias.contiguous()
     found = logits.new_empty(2, n)
     tasks = -(-n // ROWS) if learning else 0

@@ -101,11 +101,11 @@ def translated(
     given = {field: config.get(key, default) for field, (key, default) in names.items()}
     for field, (key, default) in names.items():
         if field in SIZES and default is not None and given[field] is None:
-            raise Refused(f"config.json has {key}: null, which is no size")
+            raise Refused(f"config.json has {key}: null, which is not a size")
     for field, value in (given | known).items():
         if isinstance(value, bool) and kind.model_fields[field].annotation is not bool:
             key = names[field][0] if field in names else field
-            raise Refused(f"config.json has {key}: {value}, which is no number")
+            raise Refused(f"config.json has {key}: {value}, which is not a number")
     try:
         return kind(**given, **known)
     except ValidationError as error:
@@ -153,16 +153,14 @@ def only(config: Mapping[str, Any], **expected: Any) -> None:
     for key, value in expected.items():
         found = config.get(key, value)
         if found != value and found is not None:
-            raise Refused(f"config.json has {key}: {found!r}; heed reproduces {value!r} alone")
+            raise Refused(f"config.json has {key}: {found!r}; heed supports only {value!r}")
 
 
 def chosen(config: Mapping[str, Any], key: str, default: str, known: Mapping[str, str]) -> str:
     """heed's name for the value of a key, which must be one of the known ones."""
     found = config.get(key, default)
     if not isinstance(found, str) or found not in known:
-        raise Refused(
-            f"config.json has {key}: {found!r}; heed reproduces {', '.join(sorted(known))}"
-        )
+        raise Refused(f"config.json has {key}: {found!r}; heed supports {', '.join(sorted(known))}")
     return known[found]
 
 
@@ -183,4 +181,4 @@ def plain_attention(attention: Any) -> None:
     flat = [name for look in looks for name in (look if isinstance(look, list) else [look])]
     other = next((name for name in flat if name != "scaled-dot"), None)
     if other is not None:
-        raise Refused(f"Hugging Face's layout has no place for '{other}': 'scaled-dot' alone")
+        raise Refused(f"Hugging Face's layout has no place for '{other}', only for 'scaled-dot'")

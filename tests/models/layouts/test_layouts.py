@@ -259,7 +259,7 @@ def test_the_table_of_names_is_complete(layout: Layout, architecture: str) -> No
 
 
 REFUSALS: list[tuple[Layout, dict[str, Any], str]] = [
-    (BERT, {"hidden_act": "swish"}, "hidden_act: 'swish'; heed reproduces gelu"),
+    (BERT, {"hidden_act": "swish"}, "hidden_act: 'swish'; heed supports gelu"),
     (BERT, {"hidden_act": ["gelu"]}, "hidden_act"),
     (BERT, {"position_embedding_type": "relative_key"}, "position_embedding_type: 'relative_key'"),
     (BERT, {"is_decoder": True}, "is_decoder: True"),
