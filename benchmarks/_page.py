@@ -1,4 +1,4 @@
-"""Tables of figures in a page of docs/ that is otherwise written by hand."""
+"""Tables of results in a page of docs/ that is otherwise written by hand."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def put(page: Path, place: str, command: str, body: str) -> None:
-    """Replace what stands between the two lines that mark a place; the rest is kept."""
+    """Replace what is between the two marker lines of a place; the rest is kept."""
     begin, end = f"<!-- begin {place}: written by {command} -->", f"<!-- end {place} -->"
     text = page.read_text(encoding="utf-8")
     if begin not in text or end not in text:
@@ -19,6 +19,6 @@ def put(page: Path, place: str, command: str, body: str) -> None:
 
 
 def markdown_table(lines: Sequence[Sequence[str]], words: int = 1) -> str:
-    """Markdown of lines of cells, the first the headings; numbers begin after so many columns."""
+    """Markdown of rows of cells, headings first; numbers begin after that many columns."""
     rule = ["---"] * words + ["---:"] * (len(lines[0]) - words)
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))

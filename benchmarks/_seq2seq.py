@@ -1,7 +1,7 @@
-"""What heed's recurrent networks are compared with: seq2seq as tutorials write it, and JoeyNMT's.
+"""The rivals of heed's recurrent networks: seq2seq as in tutorials, and JoeyNMT's.
 
-The straightforward networks are fair: keys are projected once, and each step has its cell, its
-attention and its output layer. They take over heed's own weights, so that results can be compared.
+The plain networks are fair: keys are projected once, and each step has its cell, its attention and
+its output layer. They take heed's own weights, so that results can be compared.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ else:
 
 
 class Batch(NamedTuple):
-    """Sentence pairs, sorted by the length of the source as packed sequences want them."""
+    """Sentence pairs, sorted by source length as packed sequences require."""
 
     source: Tensor  # B S
     lengths: Tensor  # B
@@ -37,14 +37,14 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, source: Tensor, lengths: Tensor, target: Tensor, device: str) -> Self:
-        """A batch in which each symbol is to be predicted from those before it."""
+        """A batch for predicting each symbol from those before it."""
         first = target.new_full((len(target), 1), 2)
         inputs = torch.cat([first, target[:, :-1]], 1)
         return cls(*(x.to(device, non_blocking=True) for x in (source, lengths, inputs, target)))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shapes, equal for batches that can take each other's place."""
+        """Its shapes; batches with equal shapes can replace each other."""
         return (*self.source.shape, *self.target.shape)
 
     def clone(self) -> "Batch":
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
 
 
 class Plain(nn.Module):
-    """What the straightforward networks share: a packed bidirectional encoder, then a loop."""
+    """What the plain networks share: a packed bidirectional encoder, then a loop."""
 
     def __init__(self, V: int, E: int, H: int, fed: int) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class PlainLuong(Plain):
         copy(self, ours, self.pairs(ours.decoder))
 
     def pairs(self, decoder: Any) -> list[tuple[Tensor, Tensor]]:
-        """Each weight of the attention beside heed's."""
+        """Pairs of heed's attention weights and those of the plain network."""
         score, pairs = decoder.attention.mechanism.score, []
         if self.additive:
             pairs += [(self.query.weight, score.query_weight[0])]
@@ -206,7 +206,7 @@ class PlainLuong(Plain):
 
 
 class PlainLocal(PlainLuong):
-    """Luong's decoder that predicts where to look: a window around p_t, under a Gaussian."""
+    """Luong's decoder with predicted windows: a window around p_t, under a Gaussian."""
 
     def __init__(self, V: int, E: int, H: int, *, window: int) -> None:
         super().__init__(V, E, H, feeding=True)
@@ -278,6 +278,6 @@ class Joey(nn.Module):
 def token_batches(
     pairs: list[tuple[int, list[int], list[int]]], tokens: int
 ) -> Iterator[list[int]]:
-    """Rows as JoeyNMT's sampler puts them together; each pair without its end symbol."""
+    """Rows batched as by JoeyNMT's sampler; each pair without its end symbol."""
     order = RandomSampler(pairs, generator=torch.Generator().manual_seed(0))
     return iter(TokenBatchSampler(order, batch_size=tokens, drop_last=False, seed=0))

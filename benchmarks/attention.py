@@ -2,11 +2,11 @@
 
     python benchmarks/attention.py [--device cuda] [--only SECTION] [--write] [--save FILE]
 
-Every case is checked against float64 first, by contract 5 of heed: a wrong result has no speed, and
-the command says so and fails. Then come the time of one call, forward and forward with backward,
-the ratio to each rival, the most memory held, and the share of what the machine can do at most.
-Rivals are at their best: compiled for the very shape and warmed up, a block mask made once where
-it may be (and its making shown where it may not), every back end of SDPA tried.
+Every case is first checked against float64, by contract 5 of heed: a wrong result is not timed, and
+the command reports it and fails. Then it measures the time of a call, forward and forward with
+backward, the ratio to each rival, the peak memory, and the share of the machine's limit. Rivals are
+used at their best: compiled for the exact shape and warmed up, with a block mask made once if
+possible (otherwise its time is shown), and with every back end of SDPA.
 
 --write puts tables and pictures into docs/performance.md. To measure on one machine and write on
 another: --save FILE there, --load FILE --write here.
@@ -32,7 +32,7 @@ from _attention.table import HEADINGS, Report, printed, write
 
 SECTIONS = {"additive": additive, "local": local, "dot": dot, "inside": inside, "walks": walks}
 COMPILING = ("additive", "local", "dot")  # sections with rivals that must be compiled
-AHEAD = 60.0  # seconds that they may take before anything is measured
+AHEAD = 60.0  # seconds for compiling them before anything is measured
 WORKERS = min(16, os.cpu_count() or 1)  # processes that compile rivals before anything is timed
 
 
@@ -54,7 +54,7 @@ def rows(section: str, args: argparse.Namespace) -> Iterator[Row]:
 
 
 def told(section: str, case: str, found: Iterator[Row]) -> Iterator[Row]:
-    """The figures of a case; where heed is wrong or fails, a row that says so, without figures."""
+    """The figures of a case; if heed is wrong or fails, a row that says so."""
     try:
         yield from found
     except (Exception, SystemExit) as error:
@@ -83,7 +83,7 @@ def report(args: argparse.Namespace) -> Report:
 
 
 def compile_ahead(args: argparse.Namespace) -> None:
-    """Have the rivals compiled by several processes at once; the disk keeps what they made."""
+    """Compile the rivals in several processes at once; the results are cached on disk."""
     command = [sys.executable, __file__, "--device", args.device]
     command += [x for section in args.only or [] for x in ("--only", section)]
     alone = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
@@ -92,7 +92,7 @@ def compile_ahead(args: argparse.Namespace) -> None:
         subprocess.Popen([*command, "--worker", str(n)], env=alone, stderr=subprocess.DEVNULL)
         for n in range(WORKERS)
     ]
-    for each in started:  # what is not ready by then is compiled when its turn comes
+    for each in started:  # the rest is compiled when its turn comes
         try:
             each.wait(max(0.0, begin + AHEAD - time.perf_counter()))
         except subprocess.TimeoutExpired:
@@ -101,7 +101,7 @@ def compile_ahead(args: argparse.Namespace) -> None:
 
 
 def work(args: argparse.Namespace) -> None:
-    """Compile this worker's share of the rivals of all cases."""
+    """Compile this worker's share of all rivals."""
     sections = [SECTIONS[name] for name in COMPILING if name in (args.only or SECTIONS)]
     cases = [case for each in sections for case in each.cases(args.device, args.tiny)]
     jobs = [job for case in cases for job in compiling(case)]
@@ -111,7 +111,7 @@ def work(args: argparse.Namespace) -> None:
 
 
 def machine(device: str) -> str:
-    """The machine that was measured on, in words."""
+    """A description of this machine."""
     name = platform.processor() or platform.machine()
     if device == "cuda":
         name = torch.cuda.get_device_name()

@@ -6,15 +6,15 @@
 A Transformer of heed is copied into a MarianMTModel, parameter by parameter. Both are timed in
 float32, in turns, and each figure is the best of its rounds. The target is twice the speed.
 
-Without a run the weights are random and neither ever ends by itself, so that both write the same
-number of symbols. In float64 both must find the same five translations of every sentence, and each
-score must be that of the translation read again; what heed finds in float32, by whatever kernels,
-must be as good as that.
+Without a run the weights are random and texts never end, so that both sides write the same number
+of symbols. In float64 both must find the same five translations of every sentence, and each score
+must equal that of rereading the translation; what heed finds in float32, by any kernel, must be as
+good.
 
-With a run, the sentences that it keeps are translated, so many at a time and of similar length: by
+With a run, its own sentences are translated, in batches of similar length: by
 `Translator.translate` on one side, by `generate` on the other. Here sentences end by themselves. In
 the row for all of them, heed chooses its batches, and `generate` has batches of 32. Any post-norm
-Transformer with sinusoidal positions will do; where RUN does not exist, a tiny one is trained there
+Transformer with sinusoidal positions will do; if RUN does not exist, a tiny one is trained there
 first, in a few minutes.
 """
 
@@ -79,7 +79,7 @@ def make(size: str) -> EncoderDecoder:
 def marian(
     network: EncoderDecoder, begin: int = PAD, activation: str = "relu", places: int = 256
 ) -> MarianMTModel:
-    """The same network, as Hugging Face has it."""
+    """The same network in Hugging Face."""
     (V, M) = network.decoder.words.table.weight.shape
     sizes = {}
     for end in ("encoder", "decoder"):
@@ -216,7 +216,7 @@ def compare(size: str, batches: list[int], rounds: int) -> list[dict[str, object
 
 
 def opened(path: Path) -> Run:
-    """The run, if `generate` can do what it does; trained first where there is none."""
+    """The run, if `generate` can reproduce it; trained first if there is none."""
     if not path.exists():
         print(f"training a tiny Transformer in {path}, a few minutes", file=sys.stderr)
         finish(train(resolve(RECIPE), path, device="cpu"))
@@ -244,7 +244,7 @@ def generated(run: Run, model: MarianMTModel, sentences: list[str], longest: int
 
 
 def spread(sentences: list[str], most: int | None) -> list[str]:
-    """So many of the sentences, spread from the first to the last, the longest first."""
+    """A number of the sentences, evenly spaced, the longest first."""
     step = 1 if most is None else max(1, len(sentences) // most)
     return sorted(sentences[::step][:most], key=lambda sentence: -len(sentence.split()))
 
@@ -252,7 +252,7 @@ def spread(sentences: list[str], most: int | None) -> list[str]:
 def compare_run(
     path: Path, part: str, most: int | None, batches: list[int | None], rounds: int
 ) -> Iterator[dict[str, object]]:
-    """Sentences per second of both on what a run keeps, and how many they translate alike."""
+    """Sentences per second of both on a run's data, and how many translations agree."""
     run = opened(path)
     network: Any = run.worker.model.eval()
     decoding = run.config.chosen({"method": "beam", "width": WIDTH, "length_penalty": 1.0})
@@ -286,7 +286,7 @@ def compare_run(
 
 
 def batched(sentences: list[str], size: int) -> Iterator[list[str]]:
-    """The sentences, so many at a time."""
+    """The sentences in batches."""
     return (sentences[i : i + size] for i in range(0, len(sentences), size))
 
 

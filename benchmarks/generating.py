@@ -5,12 +5,14 @@
     python benchmarks/generating.py --living                              # what a GPU would hold
     python benchmarks/generating.py --size tiny --new 8                   # a rehearsal
 
-A GPT-2 with random weights is written out in Hugging Face's layout and read there. Both continue
-the same prompts by the same number of symbols, in turns; each figure is the best of its rounds.
-With --mixed the prompts have different lengths, and stand at the end of their rows on both sides.
-A beam is 4 wide; samples are drawn from the 50 likeliest symbols, each side with its own generator.
-float32 on a CPU, bfloat16 weights on a GPU. Memory is the peak above the weights: what a GPU had
-allocated, or on a CPU how much a process of its own grew; with --living the bytes of all tensors
+A GPT-2 with random weights is written in Hugging Face's layout and read there. Both continue the
+same prompts by the same number of symbols, in turns; each figure is the best of its rounds. With
+--mixed the prompts have different lengths, and are aligned at the end of their rows on both sides.
+A beam is 4 wide; samples are drawn from the 50 most likely symbols, each side with its own
+generator. float32 on a CPU, bfloat16 weights on a GPU. Memory is the peak above the weights: as
+allocated on a GPU, or on a CPU the growth of a process of its own; with --living the bytes of all
+tensors that are alive at once, in bfloat16, which shows without a GPU what one would hold. Nothing
+is reported unless both write the same symbols in float64 by greedy search.
 that are alive at once, in bfloat16, which needs no GPU to tell what one would hold. Nothing is
 reported unless both write the same symbols in float64 by greedy search.
 """
@@ -48,7 +50,7 @@ SIZES = {
 }
 END = 3
 ROUNDS = 3
-PAGE = 512  # bytes, to a multiple of which PyTorch's allocator rounds up
+PAGE = 512  # PyTorch's allocator rounds up to a multiple of this many bytes
 WIDTH, LIKELIEST = 4, 50
 THEIR_SEARCH: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
@@ -63,18 +65,18 @@ def pair(size: str) -> tuple[Decoder, GPT2LMHeadModel]:
     ours = build(settings).eval()
     assert isinstance(ours, Decoder)
     with torch.no_grad():
-        ours.words.table.weight[END] = 0  # never the likeliest, so that no text ends
+        ours.words.table.weight[END] = 0  # never the most likely, so that no text ends
     theirs = GPT2LMHeadModel(their_config(settings)).eval()
     described = pretrained.describe(LAYOUTS["gpt2"].config(settings, "language"))
     missing = theirs.load_state_dict(
         pretrained.theirs(described, ours.state_dict()), strict=False
     ).missing_keys
-    assert set(missing) <= {"lm_head.weight"}, missing  # which is the table of words
+    assert set(missing) <= {"lm_head.weight"}, missing  # tied to the table of words
     return ours, theirs
 
 
 def their_config(settings: GPT2Settings) -> GPT2Config:
-    """Hugging Face's config of the settings; no text ends by itself."""
+    """Hugging Face's config for the settings; no text ends by itself."""
     config = LAYOUTS["gpt2"].config(settings, "language")
     config |= {"eos_token_id": None, "bos_token_id": None}
     return GPT2Config(**config, attn_implementation="sdpa")
@@ -96,7 +98,7 @@ def heed_writes(
     replay: bool = False,
     search: str = "greedy",
 ) -> list[list[int]]:
-    """The continuations by heed; replay: its steps from a CUDA graph."""
+    """The continuations by heed; replay: with its steps from a CUDA graph."""
     device = model.words.table.weight.device
     with torch.inference_mode():
         inputs, lengths = padded([prompt[:-1] for prompt in prompts], device)
@@ -170,7 +172,7 @@ def peak(run: Callable[[], object]) -> float:
 
 
 def grown(options: argparse.Namespace, side: str, count: int) -> float:
-    """MiB by which a process of its own grew on a CPU."""
+    """The growth, in MiB, of a process of its own on a CPU."""
     command = [sys.executable, __file__, "--side", side, "--prompts", str(count)]
     for name in ("size", "length", "new", "threads", "search"):
         command += [f"--{name}", str(getattr(options, name))]
@@ -180,7 +182,7 @@ def grown(options: argparse.Namespace, side: str, count: int) -> float:
 
 
 def one_side(options: argparse.Namespace) -> float:
-    """What generating adds to the peak of this process, in MiB; only one network is in it."""
+    """How much generating adds to the peak of this process, in MiB; it has one network only."""
     settings = SIZES[options.size]
     prompts = prompts_of(int(options.prompts), options.length, options.mixed, settings.rows)
     run: Callable[[], object]
@@ -191,21 +193,21 @@ def one_side(options: argparse.Namespace) -> float:
     else:
         theirs = GPT2LMHeadModel(their_config(settings)).eval()
         run = partial(theirs_write, theirs, prompts, options.new, search=options.search)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident("VmRSS")
     run()
     return resident("VmHWM") - before
 
 
 def resident(field: str) -> float:
-    """MiB of this process, as Linux counts them."""
+    """The memory of this process in MiB, as Linux counts it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (found,) = (line for line in lines if line.startswith(f"{field}:"))
     return int(found.split()[1]) / 1024
 
 
 class Living(TorchDispatchMode):
-    """Counts the memory of the tensors that operations make, as long as they are alive."""
+    """Counts the memory of tensors while they are alive."""
 
     def __init__(self, *networks: torch.nn.Module) -> None:
         super().__init__()
@@ -234,7 +236,7 @@ class Living(TorchDispatchMode):
 
 
 def counted(options: argparse.Namespace, count: int) -> dict[str, object]:
-    """Count the living tensors of both sides, above the weights."""
+    """Count the memory of living tensors on both sides, above the weights."""
     torch.manual_seed(0)
     ours, theirs = (model.to(options.device, torch.bfloat16) for model in pair(options.size))
     prompts = prompts_of(count, options.length, options.mixed, len(ours.words.table.weight))

@@ -3,13 +3,13 @@
     python benchmarks/gpt2.py --nanogpt PATH [--device cuda] [--batch 16] [--length 1024]
     python benchmarks/gpt2.py --nanogpt PATH --tiny                        # a rehearsal on a CPU
 
-PATH is a checkout of github.com/karpathy/nanoGPT, whose model.py is loaded from there. A step is
-forward, backward, clipping at norm 1 and fused AdamW; bf16 autocast, both sides compiled, no
-dropout, vocabulary 50,304. heed's way is that of `heed train` with compile=true; beside it stands
-the loss of logits that are never formed as a whole (`training/surprise.py`), which takes less
-memory. The sides run in turns and each figure is the best of its rounds. Memory is the peak of a
-step above what stays on the device: the weights, and the optimiser's state, are as large on both
-sides. Nothing is reported while losses or gradients disagree.
+PATH is a checkout of github.com/karpathy/nanoGPT, from which model.py is loaded. A step is forward,
+backward, clipping at norm 1 and fused AdamW; bf16 autocast, both sides compiled, no dropout,
+vocabulary 50,304. heed trains as `heed train` does with compile=true; also measured is the loss
+that never forms all logits (`training/surprise.py`), which takes less memory. The sides run in
+turns, and each figure is the best of its rounds. Memory is the peak of a step above the weights and
+the optimiser's state, which are as large on both sides. Nothing is reported while losses or
+gradients disagree.
 """
 
 import argparse
@@ -68,14 +68,14 @@ def nanogpt(path: Path, sizes: dict[str, int], length: int) -> nn.Module:
     if spec is None or spec.loader is None or not (path / "model.py").is_file():
         sys.exit(f"{path} has no model.py: give a checkout of nanoGPT with --nanogpt")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     found: nn.Module = module.GPT(module.GPTConfig(block_size=length, dropout=0.0, **sizes))
     return found
 
 
 def ours(sizes: dict[str, int], length: int) -> Decoder:
-    """The same network in heed, with the exact gelu, as theirs."""
+    """The same network in heed, with the exact GELU, like theirs."""
     settings = GPT2Settings(
         layers=sizes["n_layer"],
         heads=sizes["n_head"],
@@ -103,7 +103,7 @@ def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def losses(model: Decoder, theirs: nn.Module) -> dict[str, tuple[nn.Module, Loss]]:
-    """What each side computes, before anything is compiled."""
+    """The results of each side, before compilation."""
 
     def unformed(inputs: Tensor, labels: Tensor) -> Tensor:
         return sequence_loss(model(inputs).output, labels, {}).total / labels.numel()
@@ -143,7 +143,7 @@ def agree(model: Decoder, theirs: nn.Module, inputs: Tensor, labels: Tensor) -> 
 
 
 def sides(model: Decoder, theirs: nn.Module, options: argparse.Namespace) -> list[Side]:
-    """The sides, each compiled in its own way, with an optimiser of its own."""
+    """The sides, compiled in their own ways, each with an optimiser."""
     how: dict[str, Any] = {"backend": options.backend}
     made = losses(model, theirs)
     found = []
@@ -174,7 +174,7 @@ def step(side: Side, inputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
-    """The time of one step, the mean over some."""
+    """The time of one step, averaged over several."""
     begun = time.perf_counter()
     for _ in range(repeats):
         run()
@@ -184,7 +184,7 @@ def seconds(run: Callable[[], object], repeats: int, device: str) -> float:
 
 
 def peak(run: Callable[[], object], device: str) -> float | None:
-    """The peak of a step in MiB, above what stays on the device."""
+    """The peak of a step in MiB, above weights and optimiser state."""
     if device == "cpu":
         return None
     run()
@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="small sizes, to rehearse")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if options.nanogpt is None:  # as `make bench` runs it
+    if options.nanogpt is None:  # `make bench` runs it so
         print("nothing was measured: --nanogpt PATH names the rival, a checkout of nanoGPT")
         return
     if options.tiny:

@@ -3,8 +3,8 @@
     python benchmarks/overhead.py [--json]
 
 Both sides run in turns in one process, so that a busy machine slows them alike; each figure is the
-best of many short rounds, since other work on the machine can only add to a time. Nothing is
-reported while the two disagree on a result.
+best of many short rounds, since other load can only add to a time. Nothing is reported while the
+two disagree on a result.
 """
 
 import argparse

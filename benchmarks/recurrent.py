@@ -3,24 +3,23 @@
     python benchmarks/recurrent.py [--device cuda] [--bf16] [--hidden 512] [--rows 256]
         [--kernels both] [--compile step] [--json] [--write]
 
-Against a straightforward PyTorch seq2seq and, where it can be imported, JoeyNMT (see _seq2seq.py).
-The plain networks are given heed's own weights, and nothing is reported unless both find the same
-loss and the same gradients. JoeyNMT has no attention before the update, so beside RNNsearch it has
-additive attention after it, with input feeding; and no windows, so beside local-p it looks at all.
+Compared with a plain PyTorch seq2seq and, if it can be imported, JoeyNMT (see _seq2seq.py). The
+plain networks get heed's own weights, and nothing is reported unless both compute the same loss and
+gradients. JoeyNMT has no attention before the update, so beside RNNsearch it has additive attention
+after it, with input feeding; and it has no windows, so beside local-p it attends to all keys.
 
---kernels off switches off what heed has beyond PyTorch's own fused attention, to train as before
-heed had kernels; --kernels both measures with and without in one run. --compile compiles the plain
-loop's step, or the whole of it unrolled (which can take minutes).
+--kernels off switches off all kernels but PyTorch's own fused attention and banded windows, to
+train as before heed had more; --kernels both measures with and without in one run. --compile
+compiles the step of the plain loop, or all of it unrolled (which can take minutes).
 
-same batches   every network takes the same batches: what the code itself is worth
-whole epoch    sentences of natural lengths, each system batching them as it does: heed by length,
-               the straightforward code 64 at random, JoeyNMT by count of tokens at random, all
-               with as many batches in the epoch; time includes making them, padding is not counted
+same batches   every network takes the same batches, which measures the code itself
+whole epoch    sentences of natural lengths, each system making its own batches: heed by length,
+               the plain code 64 at random, JoeyNMT by number of tokens at random, with as
+               many batches in the epoch; times include making them, padding is not counted
 
 All run in turns in one process with the same optimiser; each figure is the best of the rounds. On
-one CPU thread it is the processor's time, which a busy machine disturbs least. Memory is the most
-that a training step holds at a time, beyond weights and what the optimiser keeps; of a captured
-step, what its graph keeps for itself.
+one CPU thread it is processor time, which a busy machine disturbs least. Memory is the peak of a
+training step above weights and optimiser state; of a captured step, the memory of its graph.
 """
 
 import argparse
@@ -51,7 +50,7 @@ from heed.models.recurrent_settings import RecurrentSettings, build
 from heed.training.capture import Captured
 from heed.training.objective import sequence_loss
 
-BEFORE = ("banded", "sdpa")  # what there was before kernels of heed's own
+BEFORE = ("banded", "sdpa")  # the kernels of earlier versions
 WINDOW = 10
 GROUPS: dict[str, dict[str, Any]] = {
     "additive": {"decoder": "search", "attention": "additive"},
@@ -104,7 +103,7 @@ class Runner:
         self.optimiser.step()
 
     def works(self, batch: Batch) -> bool:
-        """Whether a step can be taken at all: others' code may not know autocast."""
+        """Whether a step works at all: other code may not support autocast."""
         try:
             self.step(batch)
         except RuntimeError as error:
@@ -125,7 +124,7 @@ class Runner:
         self.best = min(self.best, clock() - begin)
 
     def memory(self, batch: Batch) -> float:
-        """The most that a step holds at a time beyond what it began with, in MB."""
+        """The peak of a step above its beginning, in MB."""
         if self.captured:
             return self._kept(batch)
         return peak(partial(self.step, batch), batch.source.device.type) / 1e6
@@ -177,7 +176,7 @@ def our_network(args: argparse.Namespace, chosen: dict[str, Any]) -> RecurrentTr
 
 
 def plain_network(args: argparse.Namespace, chosen: dict[str, Any]) -> Any:
-    """The straightforward network of a group."""
+    """The plain network of a group."""
     sizes = (args.vocabulary, args.embedding, args.hidden)
     if chosen["attention"].startswith("local-p"):
         return PlainLocal(*sizes, window=WINDOW).to(args.device)
@@ -189,7 +188,7 @@ def plain_network(args: argparse.Namespace, chosen: dict[str, Any]) -> Any:
 
 
 def runners(args: argparse.Namespace, group: str, batch: Batch) -> list[Runner]:
-    """heed's network of a group and those it is compared with."""
+    """heed's network of a group and its rivals."""
     chosen = GROUPS[group]
     ours, theirs = our_network(args, chosen), plain_network(args, chosen)
     theirs.copy(ours)
@@ -235,7 +234,7 @@ def our_runners(
     agree(eager, plain, batch)
     if not args.capture:
         return [eager]
-    # A copy: gradients that were ever added up outside of a graph cannot be captured.
+    # A copy: gradients that were ever accumulated outside of a graph cannot be captured.
     twin = copy.deepcopy(network)
     twin.zero_grad()
     captured = Runner(f"{name}, captured", twin, partial(loss, twin), args, captured=True)
@@ -292,7 +291,7 @@ class Sentences:
 
     @property
     def batches(self) -> int:
-        """How many batches the straightforward code makes of an epoch, and so every system."""
+        """How many batches the plain code makes of an epoch, and so every system."""
         return -(-len(self.pairs) // self.args.rows)
 
     def of(self, system: str) -> Iterator[Batch]:
@@ -313,7 +312,7 @@ class Sentences:
         )
 
     def at_random(self) -> Iterator[list[int]]:
-        """Rows as tutorials batch them: shuffled, so many at a time."""
+        """Rows batched as in tutorials: shuffled, a fixed number at a time."""
         order = torch.randperm(len(self.pairs), generator=torch.Generator().manual_seed(0))
         return (rows.tolist() for rows in order.split(self.args.rows))
 
@@ -333,7 +332,7 @@ class Sentences:
 
 
 def budget(count: Callable[[int], int], wanted: int) -> int:
-    """The fewest tokens in a batch with which an epoch has no more batches than wanted."""
+    """The fewest tokens per batch with which an epoch has at most the wanted number of batches."""
     low, high = 45, 2**20
     while low < high:
         middle = (low + high) // 2
@@ -412,7 +411,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def cells(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Both tables in one, for a page."""
+    """Both tables in one, for docs/performance.md."""
     head = ["batches", "attention", "network", "tokens/s", "heed is", "MB", "padding"]
     lines = [head]
     for row in rows:

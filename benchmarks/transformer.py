@@ -2,11 +2,11 @@
 
     python benchmarks/transformer.py [--device cuda] [--size base] [--norm post] [--json]
 
-Forward and backward with dropout, teacher-forced and padded; bf16 autocast on a GPU. Both sides
-run in turns in one process, so that a busy machine slows them alike; each figure is the best of
-many rounds. On a GPU heed is also timed as its recipes train there, from CUDA graphs. Memory is
-the peak on a GPU, and on a CPU what is held for the backward pass. Nothing is reported while the
-two disagree on a result.
+Forward and backward with dropout, teacher-forced and padded; bf16 autocast on a GPU. Both sides run
+in turns in one process, so that a busy machine slows them alike; each figure is the best of many
+rounds. On a GPU heed is also timed with CUDA graphs, as its recipes train there. Memory is the peak
+on a GPU, and on a CPU the tensors kept for the backward pass. Nothing is reported while the two
+disagree on a result.
 """
 
 import argparse
@@ -48,7 +48,7 @@ NAMES = (  # ours, theirs
 
 
 class Theirs(nn.Module):
-    """`torch.nn.Transformer` with what it needs around it to translate."""
+    """`torch.nn.Transformer` with embeddings and an output layer, to translate."""
 
     def __init__(self, size: str, norm: str, dropout: float) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def held(run: Callable[[], Tensor]) -> float:
-    """MiB kept for the backward pass, each storage once."""
+    """MiB kept for the backward pass, each storage counted once."""
     storages: dict[int, int] = {}
 
     def keep(x: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def held(run: Callable[[], Tensor]) -> float:
 
 
 def peak(step: Callable[[], None], run: Callable[[], Tensor], device: str) -> float:
-    """MiB: the peak of a whole step on a GPU, what is held on a CPU."""
+    """MiB: the peak of a whole step on a GPU, tensors kept for backward on a CPU."""
     if device == "cpu":
         return held(run)
     step()
@@ -159,7 +159,7 @@ def compare(size: str, norm: str, device: str) -> dict[str, object]:
         theirs.zero_grad()
         their_loss().backward()
 
-    # A copy: gradients that were ever added up outside of a graph cannot be captured.
+    # A copy: gradients that were ever accumulated outside of a graph cannot be captured.
     captured_step = replayed(copy.deepcopy(ours), our_loss) if device != "cpu" else None
     memory = [peak(our_step, our_loss, device), peak(their_step, their_loss, device)]
     repeats = max(1, int(0.5 / seconds(their_step, 2, device)))

@@ -4,23 +4,22 @@
     python benchmarks/watching.py --tiny                                  # a rehearsal
 
 One text through a GPT-2 of 124M parameters with random weights, without its last projection to
-words, which is the same for all:
+words, which is the same for all sides:
 
-sdpa         unwatched, with PyTorch's fused attention
+sdpa         not watched, with PyTorch's fused attention
 statistics   through heed, watched: entropy, largest share and its place, mean place and spread of
              every query, and what every key received, of all heads and layers
-everything   and the 8 largest shares, a map of 256 by 256 cells, and three rows in full
-eager        with output_attentions=True, which hands out all weights and says nothing of them
+everything   also the 8 largest weights, a map of 256 by 256 cells, and three rows in full
+eager        with output_attentions=True, which returns all weights and computes no statistics
 
-Memory is the most that a call holds above weights and input, what it returns included. All take
-turns in one process, bfloat16 on a GPU, float32 on a CPU.
+Memory is the peak of a call above weights and input, including what it returns. All take turns in
+one process, bfloat16 on a GPU, float32 on a CPU.
 
-Results are checked first, and no time is reported of wrong ones: heed's statistics are compared
-with those, by definition, of the eager weights of the same network in float64 (for a short text in
-float32) and in float32 (for every text in bfloat16). They may be off by twice what the eager
-weights in their own precision are, or by a small multiple of that precision. An error is
-|x - y| / |y| over all queries or keys of a layer, in the worst layer; for places, the share that
-differs.
+Results are checked first, and wrong ones are not timed: heed's statistics are compared with those,
+by definition, of the eager weights of the same network in float64 (for a short text in float32) and
+in float32 (for every text in bfloat16). Their error may be twice that of the eager weights in their
+own precision, or a small multiple of that precision. An error is |x - y| / |y| over all queries or
+keys of a layer, in the worst layer; for places, the share that differs.
 
 --write puts the tables into docs/performance.md; to measure on one machine and write on another:
 --json there, --load FILE --write here.
@@ -59,8 +58,8 @@ SHORT = 512  # symbols of the text that is checked in float32
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 TRUTH = {torch.bfloat16: torch.float32, torch.float16: torch.float32, torch.float32: torch.float64}
 FEW = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 2e-5}
-EQUALS = 2e-3  # share of queries that look at two places alike, to the last digits
-SAID = {  # what is compared, and what it is called in a table
+EQUALS = 2e-3  # share of queries with two equal largest weights, up to rounding
+SAID = {  # what is compared, and its name in a table
     "entropy": "entropy",
     "peak": "largest share",
     "place": "its place",
@@ -75,7 +74,7 @@ Row = dict[str, Any]
 
 
 def network(sizes: dict[str, int], longest: int, dtype: torch.dtype, device: str) -> GPT2Model:
-    """A network with weights so large that heads look at some places more than at others."""
+    """A network with weights large enough that attention is not uniform."""
     config = GPT2Config(
         **sizes,
         n_positions=longest,
@@ -126,7 +125,7 @@ def eagerly(model: GPT2Model, ids: Tensor, what: Summary) -> list[Statistics]:
 
 
 def error(name: str, found: list[Statistics], truth: list[Statistics]) -> float:
-    """How far one statistic is off, in the worst layer."""
+    """The error of one statistic, in the worst layer."""
     worst = 0.0
     for ours, theirs in zip(found, truth, strict=True):
         x, y = getattr(ours, name), getattr(theirs, name)
@@ -185,7 +184,7 @@ def attempt(run: Callable[[], Any]) -> Any:
 
 
 def most(run: Callable[[], object], device: str) -> float:
-    """The most bytes that a call holds, after one that made what is made only once."""
+    """The peak of a call in bytes, after a first call that caches."""
     run()
     return peak(run, device)
 
@@ -301,12 +300,12 @@ def figures(found: Row) -> list[list[str]]:
 
 
 def _figure(x: float) -> str:
-    """Three digits, or all digits before the point."""
+    """Three digits, or all digits before the decimal point."""
     return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"
 
 
 def errors(found: Row) -> list[list[str]]:
-    """How far heed and eager weights are from the truth."""
+    """The errors of heed and of eager weights."""
     lines = [["symbols", "precision", *SAID.values()]]
     for row in found["agreement"]:
         cells = [f"{row['heed'][name]:.1e} / {row['eager'][name]:.1e}" for name in SAID]
