@@ -411,7 +411,7 @@ def _boolean(mask: Tensor, axes: tuple[int, ...]) -> Tensor:
             2: "a tokeniser's attention_mask, B S, is heed.Visible.keys(attention_mask.bool())",
         }
         cure = cures.get(mask.ndim, "of 1 and 0, it is mask.bool()")
-        raise Refused(f"a mask is boolean, True = may look; got {mask.dtype}: {cure}")
+        raise Refused(f"a mask is boolean, True = visible; got {mask.dtype}: {cure}")
     if mask.ndim not in axes:
         raise ShapeError(f"this mask needs {' or '.join(map(str, axes))} axes; got {mask.ndim}")
     return mask

@@ -112,7 +112,7 @@ def sight(given: Real | None, symbols: Tensor) -> Visible | None:
         return heed.lengths(lengths_of(given, symbols))
     if given.shape != symbols.shape or given.is_floating_point() or given.is_complex():
         raise ShapeError(
-            "which symbols are there is said for each of them by booleans, or by 0 and 1, B S "
+            "a mask of existing symbols has booleans, or 0 and 1, B S "
             f"{tuple(symbols.shape)}; got {given.dtype} of shape {tuple(given.shape)}"
         )
     if given.dtype != torch.bool:

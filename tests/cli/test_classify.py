@@ -159,7 +159,7 @@ def test_bad_labels_are_reported_with_file_and_line(
         ("Label\t Text", None),
     ],
 )
-def test_what_looks_like_a_header_is_taken_for_one_or_told(
+def test_a_header_is_recognised_or_reported(
     command: Callable[..., Any], tmp_path: Path, header: str, says: str | None
 ) -> None:
     data = files(tmp_path / "data")
@@ -181,7 +181,7 @@ def test_what_looks_like_a_header_is_taken_for_one_or_told(
         assert labels == ["disliked", "liked", "stars"]
 
 
-def test_names_for_labels_of_other_texts_are_told_with_the_cure(
+def test_label_names_that_do_not_fit_are_reported_with_the_remedy(
     command: Callable[..., Any], tmp_path: Path
 ) -> None:
     """A ready recipe names its codes, and own texts have other labels."""

@@ -180,7 +180,7 @@ def test_a_first_line_with_the_names_of_text_and_label_is_a_header(tmp_path, nam
     assert list(read_labelled(files)) == [Labelled("good", "pos")]
     numbered = files.model_copy(update={"text": 0, "label": 2})
     assert list(read_labelled(numbered)) == [Labelled("good", "pos")]
-    others = files.model_copy(update={"text": 1, "label": 2})  # whoever says numbers has them
+    others = files.model_copy(update={"text": 1, "label": 2})  # by numbers, it is data
     assert next(read_labelled(others)) == Labelled("id", "label")
 
 
@@ -193,7 +193,7 @@ def test_a_header_may_be_in_capitals_and_spaced(tmp_path, header, said):
     assert list(read_labelled(LabelledFiles(csv=path, **said))) == [Labelled("good", "pos")]
 
 
-def test_a_name_as_it_is_written_comes_before_its_likes(tmp_path):
+def test_an_exact_column_name_is_preferred(tmp_path):
     path = file(tmp_path, "Text,text,label\nno,yes,pos\n", "a.csv")
     files = LabelledFiles(csv=path, text="text", label="label")
     assert list(read_labelled(files)) == [Labelled("yes", "pos")]
@@ -201,7 +201,7 @@ def test_a_name_as_it_is_written_comes_before_its_likes(tmp_path):
         list(read_labelled(files.model_copy(update={"text": "TEXT"})))
 
 
-def test_it_is_known_where_the_label_of_a_first_line_stands_alone(tmp_path):
+def test_a_first_line_with_a_unique_label_is_noticed(tmp_path):
     def alone(lines, **said):
         report = TextReport()
         list(read_labelled(LabelledFiles(tsv=file(tmp_path, lines), **said), report=report))
@@ -214,7 +214,7 @@ def test_it_is_known_where_the_label_of_a_first_line_stands_alone(tmp_path):
     assert alone("sentence\tcategory\nc\tpos\n", text="sentence", label="category") == ""
 
 
-def test_other_columns_are_asked_for_as_they_are_said(tmp_path):
+def test_missing_columns_are_reported_with_their_keys(tmp_path):
     options = ("data.valid.text", "data.valid.label")
     cure = r"say which to take: data\.valid\.text=COLUMN data\.valid\.label=COLUMN$"
     named = LabelledFiles(csv=file(tmp_path, "id,review,stars\n", "a.csv"), text="text")
@@ -242,7 +242,7 @@ def test_a_first_line_of_other_names_is_refused_with_a_question(tmp_path):
         list(read_labelled(odd, labels={"pos": "pos"}))
 
 
-def test_too_few_columns_and_nothing_at_all(tmp_path):
+def test_too_few_columns_and_empty_files_are_refused(tmp_path):
     with pytest.raises(Refused, match=r"a\.tsv:1: 1 column parted by tabs .* text in column 1"):
         list(read_labelled(LabelledFiles(tsv=file(tmp_path, "alone\n"))))
     with pytest.raises(Refused, match=r"no text in .* 2 texts read = 0 kept \+ 2 dropped"):
@@ -282,7 +282,7 @@ def test_labels_are_in_the_order_of_numbers_or_letters():
         label_set(rows(*map(str, range(10_001))))
 
 
-def test_texts_are_no_labels():
+def test_texts_as_labels_are_refused():
     """As where the text comes first, and nobody said so."""
     turned = [Labelled("pos", f"a film of {n} hours") for n in range(30)]
     says = "30 texts have 30 different labels, such as 'a film of 29 hours'; is data.train.label"
@@ -292,7 +292,7 @@ def test_texts_are_no_labels():
     assert len(label_set(turned + turned[:10])) == 30
 
 
-def test_paths_are_looked_for_in_a_folder(tmp_path):
+def test_paths_are_relative_to_a_folder(tmp_path):
     files = LabelledFiles(csv="a.csv", text="t")
     moved = files.under(tmp_path)
     assert moved.path == tmp_path / "a.csv"

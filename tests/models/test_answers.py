@@ -134,7 +134,7 @@ def test_the_mask_of_a_tokeniser_is_accepted(head: str) -> None:
     ("told", "words"),
     [
         (torch.full((B, S), 2), "numbers of an attention mask are 0 to 1; got 2"),
-        (torch.ones(B, S), r"by booleans, or by 0 and 1, B S \(2, 5\); got torch.float32"),
+        (torch.ones(B, S), r"has booleans, or 0 and 1, B S \(2, 5\); got torch.float32"),
         ([S, "2"], r"one whole number for each text, B, .*; got list \[5, '2'\]"),
         ([[1, 1], [1]], "one whole number for each text, B, or which"),
         ([2.0, 1.0], "one whole number for each of 2 texts"),

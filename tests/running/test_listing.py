@@ -41,7 +41,7 @@ def test_every_model_is_listed_with_its_sizes_and_keys() -> None:
     assert all(each["about"] and not each["about"].endswith(".") for each in found.values())
 
 
-def test_a_classifiers_encoders_are_told_as_its_settings_take_them() -> None:
+def test_the_listed_encoders_of_a_classifier_are_those_of_its_settings() -> None:
     found = {each["name"]: each["kinds"] for each in listing.models()}
     assert list(found["classifier"]) == ["encoder"]
     encoders = found["classifier"]["encoder"]
@@ -56,7 +56,7 @@ def test_a_classifiers_encoders_are_told_as_its_settings_take_them() -> None:
     assert not any(kinds for name, kinds in found.items() if name != "classifier")
 
 
-def test_the_models_that_are_told_are_those_that_recipes_take() -> None:
+def test_the_listed_models_are_those_that_recipes_accept() -> None:
     taken: set[Any] = set()
     for task in STORIES:
         said = story(task).recipe.model_fields["model"].annotation

@@ -201,7 +201,7 @@ def test_hidden_words_are_compared_with_frequencies_in_the_training_text(
     assert re.search(r"unigram loss .*by frequencies in the training text", told.out)
 
 
-def test_without_frequencies_of_the_training_text_the_comparison_has_another_name(
+def test_without_frequencies_of_the_training_text_the_entropy_is_reported(
     server: Server, learnt: Path, tmp_path: Path
 ) -> None:
     older = shutil.copytree(learnt, tmp_path / "older")
@@ -217,8 +217,8 @@ def test_without_frequencies_of_the_training_text_the_comparison_has_another_nam
         assert re.fullmatch("heed: .*frequencies.json .*", refused.err.splitlines()[-1])
 
 
-def test_there_are_no_answers_to_write(server: Server, learnt: Path, tmp_path: Path) -> None:
-    """Which is said before anything is read."""
+def test_writing_answers_is_refused(server: Server, learnt: Path, tmp_path: Path) -> None:
+    """Before anything is read."""
     done = server.run("evaluate", learnt, "--out", tmp_path / "out")
     assert "--out is not for runs of the task pretrain" in done.refused()
 
@@ -236,7 +236,7 @@ def test_an_xlnet_holds_documents_out_and_fills_masks(server: Server, ordered: P
     assert len(json.loads(done.out)["words"]) == 1
 
 
-def test_two_texts_are_no_pair_for_an_xlnet_and_that_is_said(server: Server, ordered: Path) -> None:
+def test_an_xlnet_reads_two_texts_as_one_with_a_remark(server: Server, ordered: Path) -> None:
     """Nor is a line an answer that has nothing to be filled in."""
     theirs = ordered.parent / "of pairs"
     assert server.run("convert", ordered, theirs).code == 0
@@ -255,7 +255,7 @@ def test_two_texts_are_no_pair_for_an_xlnet_and_that_is_said(server: Server, ord
         ]
 
 
-def test_an_xlnet_keeps_its_job_there_and_back(server: Server, ordered: Path) -> None:
+def test_an_xlnet_keeps_its_task_through_a_conversion(server: Server, ordered: Path) -> None:
     theirs, back = ordered.parent / "there", ordered.parent / "back"
     assert server.run("convert", ordered, theirs).code == 0
     assert server.run("convert", theirs, back).code == 0
