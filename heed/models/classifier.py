@@ -168,9 +168,11 @@ def check_pool(pool: str, options: dict[str, Any]) -> None:
         return
     parts = parse(pool)
     if parts.get("reach") != "static":
-        raise Refused(f"'{pool}' is asked by every word; a text is asked once: static/{pool}")
+        raise Refused(
+            f"'{pool}' has a query for each word; a text needs a single one: static/{pool}"
+        )
     if "pointer" in parts.values():
-        raise Refused(f"'{pool}' gathers nothing to tell a label from; leave pointer out")
+        raise Refused(f"'{pool}' returns no context to classify; leave pointer out")
     check_options(pool, options)
     if options.get("segments"):
         raise Refused("segments are for texts in parts, and a pool looks at a whole one")

@@ -68,7 +68,7 @@ def make_folder(path: Path) -> None:
             os.mkdir(folder)
         except FileExistsError as error:
             if not folder.is_dir():
-                raise Refused(f"{folder} is in the way: a folder is needed there") from error
+                raise Refused(f"{folder} is not a folder, and a folder is needed there") from error
         atomic.sync(folder.parent)
 
 

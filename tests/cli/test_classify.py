@@ -50,7 +50,7 @@ def test_a_column_of_many_digits_is_a_name(
     assert done.err.startswith("heed: ")
 
 
-def test_evaluate_names_the_columns_of_a_file(
+def test_evaluate_accepts_other_columns_for_a_file(
     command: Callable[..., Any], run: str, tmp_path: Path
 ) -> None:
     """They may differ from those of the training: here numbers."""

@@ -63,7 +63,7 @@ def xlnet(options: Raw) -> Raw:
         (pool("location", {"longest": 2.5}), "a whole number, 1 or more; got 2.5"),
         (bert("scaled-dot", {}, longest=2), "longest=2 leaves no word .* to 3 or more"),
         (pool("additive", {"width": 0}), "width is a whole number, 1 or more; got 0"),
-        (pool("pointer", {}), "'static/pointer' gathers nothing"),
+        (pool("pointer", {}), "'static/pointer' returns no context"),
         (pool("static", {"learned": False}), "nothing asks a pool"),
         (pool("relative", {"segments": True}), "a pool looks at a whole one"),
         (bert("relative", {"segments": True}), "segments are for XLNet"),

@@ -336,7 +336,7 @@ def test_keys_in_which_recipes_differ() -> None:
     assert {key.rpartition(".")[0] for key in found} == {"training", "data.train"}
 
 
-def test_the_same_files_named_otherwise_are_no_difference(
+def test_other_paths_to_the_same_files_are_no_difference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -359,8 +359,8 @@ def test_the_same_files_named_otherwise_are_no_difference(
     assert "data.train.tsv" in differing(one, resolve(raw, ['data.train.tsv="a\\0b"']))
 
 
-def test_sizes_that_came_with_weights_are_no_difference() -> None:
-    """A recipe that names none goes on with the run that it began from a pretrained folder."""
+def test_sizes_taken_from_weights_are_no_difference() -> None:
+    """A recipe without sizes resumes a run that was started from a pretrained folder."""
     one = resolve(load("sst2-bert"))
     own = resolve(load("sst2-bert"), ["model.encoder.symbols=77", "model.encoder.feed=9"])
     assert differing(one, own, BROUGHT) == {}

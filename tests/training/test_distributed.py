@@ -90,7 +90,7 @@ said["left"] = group() is None
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left behind."""
+    """What two processes left in their folder."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

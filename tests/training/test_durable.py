@@ -46,7 +46,7 @@ def test_folders_are_made_unless_a_file_is_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(Refused, match="a folder is needed there"):
         durable.make_folder(tmp_path / "file")
-    with pytest.raises(Refused, match="in the way"):
+    with pytest.raises(Refused, match="a folder is needed there"):
         durable.make_folder(tmp_path / "file" / "below")
 
 

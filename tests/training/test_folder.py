@@ -41,14 +41,14 @@ def test_a_relative_path_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert run.read_text("samples/a.txt") == run.read_text(run.samples / "a.txt") == "我"
 
 
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     """TensorBoard and JSON could not write it down."""
     with pytest.raises(Refused, match="is not UTF-8; name a new folder"):
         RunFolder.create(tmp_path / os.fsdecode(b"run\xff"))
     assert not os.listdir(tmp_path)
 
 
-def test_an_empty_folder_is_taken_and_another_is_refused(tmp_path: Path) -> None:
+def test_an_empty_folder_is_accepted_and_another_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     make_run(tmp_path / "empty")
     (tmp_path / "home").mkdir()
