@@ -71,11 +71,25 @@ def _status() -> int:
         _complain(f"{error.filename or 'the system'}: {error.strerror or error}")
         return 1 if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) else 2
     except Exception as error:
+        full = _no_memory(error)
+        if full:
+            _complain(full)
+            return 1
         # A misspelt option and the like: typer's own errors, whichever click they come from.
         if not hasattr(error, "format_message"):
             raise
         return _complain(error.format_message())
     return code if isinstance(code, int) else 0
+
+
+def _no_memory(error: Exception) -> str:
+    """The message for memory that ran out; "" for any other error."""
+    if "torch" not in sys.modules:
+        return ""
+    from heed.running.devices import no_memory
+
+    full = no_memory(error)
+    return full and f"{full}; take smaller batches, shorter texts or a smaller model"
 
 
 def _complain(message: str) -> int:

@@ -1,6 +1,7 @@
 """Where to compute, and which heed this is."""
 
 import os
+import re
 from importlib import metadata
 
 import torch
@@ -42,6 +43,24 @@ def crowded(device: torch.device) -> str:
         f"this machine is busy (load {load:.1f} on {cores} cores), and {threads} threads wait for "
         "each other: with OMP_NUM_THREADS=1 small networks may learn many times as fast"
     )
+
+
+def no_memory(error: BaseException) -> str:
+    """What an error says of memory that ran out; "" if it is about something else.
+
+    On a CPU PyTorch raises a plain RuntimeError.
+    """
+    said = str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        wanted = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", said)
+        more = f": {wanted[1]} more were needed" if wanted else ""
+        return f"the GPU's memory is full{more}"
+    if isinstance(error, MemoryError):
+        return "memory is full"
+    wanted = re.search(r"DefaultCPUAllocator.*?tried to allocate (\d+) bytes", said, re.DOTALL)
+    if isinstance(error, RuntimeError) and wanted:
+        return f"memory is full: {int(wanted[1]) / 2**30:,.1f} GiB more were needed"
+    return ""
 
 
 def speaks() -> bool:

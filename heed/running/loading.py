@@ -29,6 +29,7 @@ from heed.models.pretrained import Described
 from heed.models.text_settings import BertSettings, GPT2Settings
 from heed.models.xlnet_settings import XLNetSettings
 from heed.running.complaining import check_keys, complaint
+from heed.running.devices import no_memory
 from heed.running.events import Progress, Work, finish
 from heed.running.hub import folder_of
 from heed.running.opening import fits
@@ -132,8 +133,8 @@ def _blank(described: Described, folder: Path) -> nn.Module:
     """The network, its weights still to be written, if there is memory for them."""
     try:
         return described.blank()
-    except RuntimeError as error:  # the only kind that PyTorch has for it
-        if "DefaultCPUAllocator" not in str(error):
+    except RuntimeError as error:
+        if not no_memory(error):
             raise
         size = sum(x.nbytes for x in set(described.outline().values())) / 2**30
         raise Refused(

@@ -6,7 +6,9 @@ import sys
 from importlib.metadata import version
 
 import pytest
+import torch
 
+import heed.cli
 import heed.cli.list
 
 HEED = [sys.executable, "-m", "heed"]
@@ -94,3 +96,21 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     )
     os.close(writing)
     assert done.stderr == ""
+
+
+def test_memory_that_runs_out_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(heed.cli, "app", lambda **_: torch.empty(2**60, dtype=torch.uint8))
+    assert heed.cli._status() == 1
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "heed: memory is full: 1,073,741,824.0 GiB more were needed; take smaller"
+    )
+    assert said.count("\n") == 1
+
+
+def test_other_errors_of_pytorch_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heed.cli, "app", lambda **_: torch.ones(2) @ torch.ones(3))
+    with pytest.raises(RuntimeError, match="size"):
+        heed.cli._status()

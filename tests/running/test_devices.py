@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heed.errors import Refused
-from heed.running.devices import chosen, crowded, speaks, version
+from heed.running.devices import chosen, crowded, no_memory, speaks, version
 
 
 def test_auto_takes_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,3 +82,12 @@ def test_a_source_tree_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     assert version()[0].isdigit()
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert version() == "unknown"
+
+
+def test_a_full_gpu_is_told_from_other_errors() -> None:
+    said = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 1 GiB."
+    full = torch.OutOfMemoryError(said)
+    assert no_memory(full) == "the GPU's memory is full: 20.00 MiB more were needed"
+    assert no_memory(torch.OutOfMemoryError("?")) == "the GPU's memory is full"
+    assert no_memory(MemoryError()) == "memory is full"
+    assert no_memory(RuntimeError(said)) == ""
