@@ -127,6 +127,7 @@ class Mixed(Mechanism):
         one: Attended = self.first(query, memories[0], states[0], **asked)
         two: Attended = self.second(query, memories[1], states[1], **asked)
         share = self.gate(query)
+        share = share.to(torch.promote_types(share.dtype, torch.float32))  # or 1 - share is rounded
         context = share * one.context + (1 - share) * two.context
         weight = None
         if asked["need"] != "context":

@@ -127,3 +127,18 @@ def test_invalid_gates_are_refused() -> None:
     pointer = heed.Attention("pointer", query=M).mechanism
     with pytest.raises(Refused, match="a pointer has none"):
         Mixed(pointer, pointer, HeadGate())
+
+
+@pytest.mark.parametrize("gate", [0.3, "head", "query"])
+def test_shares_of_half_precision_add_up_to_one(gate: float | str) -> None:
+    """In bfloat16 g and 1 - g would each be rounded, and weights sum to 1.002."""
+    lanes = (heed.Mechanism(score=Dot(query=M, key=M)) for _ in range(2))
+    made = {0.3: FixedGate(0.3), "head": HeadGate(), "query": QueryGate(query=M)}[gate]
+    if gate == "head":
+        with torch.no_grad():
+            made.logit.fill_(0.7)
+    attend = heed.Attention(Mixed(*lanes, made)).bfloat16()
+    q, k, v = (torch.randn(1, 50, M).bfloat16() for _ in range(3))
+    seen = attend(q, attend.remember(k, v), need="weight")
+    assert (seen.weight.sum(-1) - 1).abs().max() < 1e-6
+    assert seen.context.dtype == torch.bfloat16

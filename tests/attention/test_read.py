@@ -42,7 +42,7 @@ def test_a_pointer_returns_its_distribution() -> None:
 
 
 def test_a_pointer_is_refused_inside_heads() -> None:
-    with pytest.raises(Refused, match=r"'pointer' does not go inside heads"):
+    with pytest.raises(Refused, match=r"'pointer' does not work inside heads"):
         heed.MultiHeadAttention(8, 2, mechanism="pointer")
 
 
