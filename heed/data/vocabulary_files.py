@@ -202,7 +202,7 @@ def _merges(given: Given, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
 def unigram(given: Given) -> Tokenizer:
     """A sentencepiece model, with what XLNet does to a text before it is cut. Kudo 2018."""
     if given.rules:
-        name, found = given.path("tokenizer.json"), _sentencepieces(given.rules)
+        name, found = given.path("tokenizer.json"), _sentencepieces(given)
     else:
         name = given.path("spiece.model")
         found = sentencepiece.parse(given.files["spiece.model"], name, given.symbols)
@@ -232,13 +232,14 @@ def unigram(given: Given) -> Tokenizer:
     return tokenizer
 
 
-def _sentencepieces(rules: Mapping[str, Any]) -> sentencepiece.SentencePieces:
+def _sentencepieces(given: Given) -> sentencepiece.SentencePieces:
     """What a tokenizer.json says of a unigram model.
 
-    XLNet's class takes the first piece for what is unknown, and looks for the normaliser's table
-    among the first steps alone.
+    XLNet's class takes the first piece for what is unknown unless the settings say another, and
+    looks for the normaliser's table among the first steps alone.
     """
-    normal = sentencepiece.NORMAL
+    rules, normal = given.rules, sentencepiece.NORMAL
+    unknown = given.told.get("unk_id")
     pieces = [sentencepiece.Piece(text, score, normal) for text, score in rules["model"]["vocab"]]
     step = rules["normalizer"] or {}
     tables = (
@@ -246,7 +247,9 @@ def _sentencepieces(rules: Mapping[str, Any]) -> sentencepiece.SentencePieces:
         for each in step.get("normalizers", [step])
         if each.get("type") == "Precompiled"
     )
-    return sentencepiece.SentencePieces(pieces, 0, next(tables, b""))
+    return sentencepiece.SentencePieces(
+        pieces, unknown if type(unknown) is int else 0, next(tables, b"")
+    )
 
 
 def contents(tokens: Any) -> Iterator[str]:

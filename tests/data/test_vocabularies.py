@@ -263,6 +263,37 @@ def test_a_class_cuts_by_its_own_rules_whatever_a_tokenizer_json_says(
     assert_same(ours(whole), transformers.AutoTokenizer.from_pretrained(whole), roles=False)
 
 
+def with_unknown(path: Path, unknown: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """XLNet's tokenizer.json, and settings that say which of its pieces is for what is unknown."""
+    old, whole = path / "old", path / "whole"
+    old.mkdir()
+    write_sentencepiece(old)
+    theirs(transformers.XLNetTokenizer, old, monkeypatch).save_pretrained(whole)
+    config = whole / "tokenizer_config.json"
+    told = json.loads(config.read_text("utf-8"))
+    config.write_text(json.dumps({**told, "unk_id": unknown}), "utf-8")
+    return whole
+
+
+@pytest.mark.parametrize("unknown", [0, 4])
+def test_an_xlnet_tokenizer_json_has_the_unknown_piece_of_its_settings(
+    unknown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The class writes its number into tokenizer_config.json, and looks for it there alone."""
+    whole = with_unknown(tmp_path, unknown, monkeypatch)
+    assert unknown in ours(whole).encode(["☃"], plain=True)[0]
+    assert_same(ours(whole), transformers.AutoTokenizer.from_pretrained(whole), roles=False)
+
+
+@pytest.mark.parametrize("unknown", [-1, 10**6, 10**30])
+def test_an_unknown_piece_that_is_none_is_refused(
+    unknown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = with_unknown(tmp_path, unknown, monkeypatch)
+    with pytest.raises(Refused, match=r"tokenizer\.json: not a tokeniser, or a broken one"):
+        ours(whole)
+
+
 def test_added_pieces_keep_their_numbers(tmp_path: Path) -> None:
     write_bytes(tmp_path)
     size = ours(tmp_path).size
