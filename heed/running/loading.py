@@ -117,7 +117,7 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
         plan = pretrained.fitted(described, weights.header)
         owner = raw.get("tokenizer_class") or OWNERS[described.kind]
         tokeniser = _vocabulary(shelf, described, owner)
-        labels = _labels(raw)
+        labels = _labels(raw, described.settings)
         names = _names(raw, labels)
         described, plan = pretrained.apart(described, plan, weights.header, weights.alike)
     except HeedError as error:
@@ -194,12 +194,14 @@ def _vocabulary(shelf: Shelf, described: Described, owner: str = "") -> Vocabula
     return vocabularies.read(files, symbols, str(shelf.path), owner)
 
 
-def _labels(config: dict[str, Any]) -> tuple[str, ...]:
-    """The labels' names in the order of their numbers; none where they only repeat the numbers."""
+def _labels(config: dict[str, Any], settings: Any) -> tuple[str, ...]:
+    """The labels' names in the order of their numbers; none where they only repeat the numbers,
+    unless a run called them so."""
     named = config.get("id2label")
     names = [named.get(str(i)) for i in range(len(named))] if isinstance(named, dict) else []
-    plain = all(isinstance(name, str) for name in names)
-    return tuple(map(str, names)) if plain and names != _unnamed(len(names)) else ()
+    if all(isinstance(name, str) for name in names) and names != _unnamed(len(names)):
+        return tuple(map(str, names))
+    return tuple(_unnamed(getattr(settings, "labels", 0))) if config.get(NAMES) else ()
 
 
 def _names(config: dict[str, Any], labels: tuple[str, ...]) -> dict[str, str]:

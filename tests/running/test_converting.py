@@ -295,7 +295,8 @@ def test_an_xlnet_classifier_run_converts_to_hugging_face(tmp_path: Path) -> Non
         converted(tmp_path / "mean", tmp_path / "no")
 
 
-def test_labels_of_files_mean_the_same_there_and_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("called", [["negative", "positive"], ["LABEL_0", "LABEL_1"]])
+def test_labels_of_files_mean_the_same_there_and_back(called: list[str], tmp_path: Path) -> None:
     """The names stand in another order than the codes: "1" is the first label, not the second."""
     tokeniser = Tokeniser.train("wordpiece", ["the cat sat", "a dog ran"], size=60)
     config = ClassifyConfig(
@@ -303,8 +304,8 @@ def test_labels_of_files_mean_the_same_there_and_back(tmp_path: Path) -> None:
         task="classify",
         model={"encoder": {"kind": "bert", "size": "tiny", "layers": 1}, "pool": "first"},
         symbols=tokeniser.size,
-        labels=["negative", "positive"],
-        names={"0": "positive", "1": "negative"},
+        labels=called,
+        names={"0": called[1], "1": called[0]},
         longest=16,
     )
     written(tmp_path / "run", config, tokeniser)
@@ -318,13 +319,13 @@ def test_labels_of_files_mean_the_same_there_and_back(tmp_path: Path) -> None:
     converted(tmp_path / "back", tmp_path / "again")
     texts = ["the cat sat", "a dog", "a dog ran", "cat"]
     (tmp_path / "codes.tsv").write_text("".join(f"1\t{text}\n" for text in texts))
-    (tmp_path / "names.tsv").write_text("".join(f"negative\t{text}\n" for text in texts))
+    (tmp_path / "names.tsv").write_text("".join(f"{called[0]}\t{text}\n" for text in texts))
     found = [
         finish(evaluate(tmp_path / folder, [tmp_path / file], device="cpu")).scores
         for folder in ("run", "theirs", "trained", "back", "again")
         for file in ("codes.tsv", "names.tsv")
     ]
-    assert found[0].labels == ["negative", "positive"]
+    assert found[0].labels == called
     assert [sum(row) for row in found[0].confusion] == [4, 0]
     assert all(each.confusion == found[0].confusion for each in found)
 
