@@ -134,23 +134,23 @@ class Weights(NamedTuple):
         finally:
             files.clear()
 
-    def alike(self, one: str, other: str) -> bool:
-        """Whether two tensors hold the same numbers, as far as the coarser of their types tells.
+    def alike(self, copy: str, original: str) -> bool:
+        """Whether a tensor holds the numbers of another, rounded where its own type is coarser: then
+        the other can take its place, and no digit is lost.
 
         Part by part, the files opened anew for each: what was mapped of them stays in memory for
         as long as they are open, and the folder may yet be refused.
         """
-        (kind, shape), (another, size) = self.header[one], self.header[other]
-        if shape != size or not (kind.is_floating_point and another.is_floating_point):
+        (kind, shape), (other, size) = self.header[copy], self.header[original]
+        if shape != size or not (kind.is_floating_point and other.is_floating_point):
             return False
-        coarse = max(kind, another, key=lambda each: torch.finfo(each).eps)
-        wide = torch.promote_types(coarse, torch.float32)  # in which any can be compared
+        wide = torch.promote_types(kind, torch.float32)  # in which any can be compared
         count, *rest = shape
         rows = max(1, PART // math.prod(rest))
         for start in range(0, count, rows):
-            with self.reader(one, other) as read:
-                parts = (read(name)[start : start + rows] for name in (one, other))
-                ours, theirs = (part.to(coarse).to(wide) for part in parts)
+            with self.reader(copy, original) as read:
+                parts = (read(name)[start : start + rows] for name in (copy, original))
+                ours, theirs = (part.to(kind).to(wide) for part in parts)
                 nothing = ours.isnan() & theirs.isnan()
                 if not (nothing | (ours == theirs)).all():
                     return False

@@ -210,7 +210,9 @@ def test_without_frequencies_of_the_training_text_the_entropy_is_reported(
     assert done.code == 0, done.err
     assert "unigram" not in done.out
     assert re.search(r"entropy of these words .*are not kept here", done.out)
-    for spoilt in ("[1, 2]", "{}", "[" * 1000, "[-1" + ", 1" * 200 + "]"):
+    first, *others = json.loads((learnt / "frequencies.json").read_text())
+    endless = json.dumps([first + 10**30, *others])
+    for spoilt in ("[1, 2]", "{}", "[" * 1000, "[-1" + ", 1" * 200 + "]", endless):
         (older / "frequencies.json").write_text(spoilt)
         refused = server.run("evaluate", older)
         assert (refused.code, refused.out) == (2, "")

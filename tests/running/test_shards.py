@@ -57,31 +57,47 @@ TABLE = torch.randn(700, 3)
 TABLE[3] = 0.0
 
 
+LAST = (torch.tensor(699), torch.tensor(2))
+
+
 @pytest.mark.parametrize(
-    ("copy", "alike"),
+    ("output", "copy", "original"),
     [
-        (TABLE.clone(), True),
-        (TABLE.where(TABLE != 0, -0.0), True),
-        (TABLE.bfloat16(), True),
-        (TABLE.half(), True),
-        (TABLE.double(), True),
-        (TABLE.index_put((torch.tensor(699), torch.tensor(2)), torch.tensor(9.0)), False),
-        (TABLE.index_put((torch.tensor(699), torch.tensor(2)), torch.tensor(torch.nan)), False),
-        (TABLE.bfloat16() * 1.01, False),
-        (TABLE[:699].clone(), False),
-        (torch.zeros(700, 3, dtype=torch.int64), False),
+        (TABLE.clone(), True, True),
+        (TABLE.where(TABLE != 0, -0.0), True, True),
+        (TABLE.bfloat16(), True, False),
+        (TABLE.half(), True, False),
+        (TABLE.double(), True, True),
+        (TABLE.double() * (1 + 1e-12), False, True),
+        (TABLE.index_put(LAST, torch.tensor(9.0)), False, False),
+        (TABLE.index_put(LAST, torch.tensor(torch.nan)), False, False),
+        (TABLE.bfloat16() * 1.01, False, False),
+        (TABLE[:699].clone(), False, False),
+        (torch.zeros(700, 3, dtype=torch.int64), False, False),
     ],
-    ids=["same", "-0.0", "bf16", "half", "double", "one number", "nan", "other", "less", "whole"],
+    ids="same -0.0 bf16 half double finer one-number nan other less whole".split(),
 )
 def test_a_copy_is_one_by_its_numbers(
-    copy: torch.Tensor, alike: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    output: torch.Tensor,
+    copy: bool,
+    original: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a coarser type, or with zeros of the other sign, it is still one."""
+    """In a coarser type, or with zeros of the other sign, it is still one; with digits that the
+    other lacks it is none."""
     monkeypatch.setattr(shards, "PART", 999)  # several parts
-    save_file({"table": TABLE, "output": copy}, tmp_path / "model.safetensors")
+    save_file({"table": TABLE, "output": output}, tmp_path / "model.safetensors")
     weights = find(Shelf(tmp_path))
-    assert weights.alike("output", "table") is alike
-    assert weights.alike("table", "output") is alike
+    assert weights.alike("output", "table") is copy
+    assert weights.alike("table", "output") is original
+
+
+def test_nothing_is_a_copy_of_nothing(tmp_path: Path) -> None:
+    """A table that diverged is still the same one."""
+    spoilt = TABLE.where(TABLE != 0, torch.nan)
+    save_file({"table": spoilt, "output": spoilt.bfloat16()}, tmp_path / "model.safetensors")
+    assert find(Shelf(tmp_path)).alike("output", "table")
 
 
 def described(folder: Path, **metadata: object) -> None:
