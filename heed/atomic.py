@@ -15,12 +15,15 @@ from pathlib import Path
 TEMPORARY = re.compile(r".+\.tmp-[0-9a-f]{8}")
 """The names that a process leaves behind which is killed as it writes."""
 
+SOME = 60
+"""Characters of a name that a temporary one begins with: file systems take 255 bytes of a name."""
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # follows no link
 
 
 def aside(path: Path, mark: str = "tmp") -> Path:
     """A fresh name beside a path, not drawn by `random`, whose state belongs to the training."""
-    return path.parent / f"{path.name}.{mark}-{secrets.token_hex(4)}"
+    return path.parent / f"{path.name[:SOME]}.{mark}-{secrets.token_hex(4)}"
 
 
 def replace(path: Path, parts: Iterable[bytes | memoryview]) -> None:

@@ -38,6 +38,14 @@ def test_replacing_leaves_the_old_or_the_new(
     assert path.read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "爱" * 85, "🙂" * 63], ids=["1", "3", "4"])
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path: Path, name: str) -> None:
+    """Of letters of one, three and four bytes."""
+    atomic.replace(tmp_path / name, [b"new"])
+    assert os.listdir(tmp_path) == [name]
+    assert atomic.TEMPORARY.fullmatch(atomic.aside(tmp_path / name).name)
+
+
 def test_what_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
     def parts() -> Iterator[bytes]:
         yield b"half"
