@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -261,6 +262,34 @@ def test_a_class_cuts_by_its_own_rules_whatever_a_tokenizer_json_says(
     told["tokenizer_class"] = "PreTrainedTokenizerFast"  # takes a tokenizer.json as it is
     (whole / "tokenizer_config.json").write_text(json.dumps(told), "utf-8")
     assert_same(ours(whole), transformers.AutoTokenizer.from_pretrained(whole), roles=False)
+    files = {path.name: path.read_bytes() for path in whole.iterdir()}
+    generic = vocabularies.read(files, 400, str(whole), kind.__name__)  # the settings come first
+    assert generic is not None
+    assert generic.encode(TEXTS) == ours(whole).encode(TEXTS)
+
+
+@pytest.mark.parametrize("where", ["tokenizer.json", "tokenizer_config.json"])
+def test_many_pieces_may_be_added(where: str, tmp_path: Path) -> None:
+    """In seconds: one by one they would take minutes."""
+    write_wordpiece(tmp_path)
+    other = transformers.BertTokenizer.from_pretrained(tmp_path)
+    other.add_tokens([f"<{i}>" for i in range(15_000)])
+    whole = tmp_path / "whole"
+    other.save_pretrained(whole)
+    config = whole / "tokenizer_config.json"
+    told = json.loads(config.read_text("utf-8"))
+    added = json.loads((whole / "tokenizer.json").read_text("utf-8"))["added_tokens"]
+    told["added_tokens_decoder"] = {str(piece.pop("id")): piece for piece in added}
+    if where == "tokenizer.json":
+        del told["added_tokens_decoder"]
+    config.write_text(json.dumps(told), "utf-8")
+    files = {path.name: path.read_bytes() for path in whole.iterdir()}
+    start = time.perf_counter()
+    mine = vocabularies.read(files, 20_000, str(whole))
+    assert time.perf_counter() - start < 10
+    assert mine is not None
+    text = "the <14999> cat <7><8>"
+    assert mine.encode([text])[0] == other(text)["input_ids"]
 
 
 def with_unknown(path: Path, unknown: int, monkeypatch: pytest.MonkeyPatch) -> Path:
