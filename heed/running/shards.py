@@ -135,8 +135,8 @@ class Weights(NamedTuple):
             files.clear()
 
     def alike(self, copy: str, original: str) -> bool:
-        """Whether a tensor holds the numbers of another, rounded where its own type is coarser: then
-        the other can take its place, and no digit is lost.
+        """Whether a tensor holds the numbers of another, rounded where its own type is coarser: the
+        other can take its place, and no digit is lost.
 
         Part by part, the files opened anew for each: what was mapped of them stays in memory for
         as long as they are open, and the folder may yet be refused.

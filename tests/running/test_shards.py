@@ -75,7 +75,19 @@ LAST = (torch.tensor(699), torch.tensor(2))
         (TABLE[:699].clone(), False, False),
         (torch.zeros(700, 3, dtype=torch.int64), False, False),
     ],
-    ids="same -0.0 bf16 half double finer one-number nan other less whole".split(),
+    ids=[
+        "same",
+        "-0.0",
+        "bf16",
+        "half",
+        "double",
+        "finer",
+        "one-number",
+        "nan",
+        "other",
+        "less",
+        "whole",
+    ],
 )
 def test_a_copy_is_one_by_its_numbers(
     output: torch.Tensor,

@@ -97,8 +97,11 @@ def test_two_texts_with_a_tab_between_them_are_a_pair(tokeniser: Tokeniser) -> N
     assert 0 < pair.follows < 1
     assert abs(pair.follows - turned.follows) > 1e-4
     assert single.follows is None
+    assert not any(found.joined for found in (pair, turned, single))
     plain = worker(tokeniser, OBJECTIVES["masked"])
-    assert plain.fill(["the cat\ta [MASK]"])[0].follows is None
+    (one,) = plain.fill(["the cat\ta [MASK]"])
+    assert one.follows is None
+    assert one.joined
     half = given.fill(["\ta dog"])[0]  # one of the two is blank: no pair
     assert half.follows is None
 
