@@ -144,7 +144,7 @@ def overridden(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
     for override in overrides:
         path, equals, value = override.partition("=")
         if not equals or not path:
-            raise Refused(f"'{override}' is not key=value, such as training.epochs=3")
+            raise Refused(f"'{override[:LONG]}' is not key=value, such as training.epochs=3")
         *above, last = path.split(".")
         if len(above) > DEEP:
             raise Refused(f"'{override[:LONG]}': no key of a recipe lies so deep")

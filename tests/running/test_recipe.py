@@ -217,6 +217,7 @@ def test_overrides_are_applied_and_leave_the_original_unchanged() -> None:
     [
         ("epochs", "'epochs' is not key=value"),
         ("=3", "'=3' is not key=value"),
+        ("a" * 5000, f"'{'a' * 80}' is not key=value"),
         ("seed.x=3", "'seed' holds a value, not further keys"),
         ("a=[1", "the value is not YAML; quote it"),
         ("a={b: 1, b: 2}", "the value is not YAML"),
