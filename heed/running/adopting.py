@@ -1,16 +1,16 @@
-"""Pretrained folders at work: models that others trained, opened like runs of heed's own tasks.
+"""Pretrained folders, opened like runs of heed's own tasks.
 
     GPT-2 with a language head          continues prompts       as language-model
     BERT with a masked head             fills [MASK]            as pretrain
     XLNet with a language head          does either             see below
-    BERT, XLNet with a text's label     say what a text is      as classify
+    BERT, XLNet with a label head       labels texts            as classify
 
-An XLNet that was trained in both directions (attn_type "bi", as the published ones) fills masks, as
-the run that it may come from does; with options that only a writer takes it continues prompts. One
-that reads from left to right always continues them.
+A bidirectional XLNet (attn_type "bi", as the published ones) fills masks, like the run that it may
+come from; with options of text generation it continues prompts. A left-to-right XLNet always
+continues prompts.
 
-The folder is checked as `heed.load` does (running/loading.py). A vocabulary that lacks something,
-and a head that no verb uses, are refused with a message.
+The folder is checked as by `heed.load` (running/loading.py). An incomplete vocabulary, or a head
+that no command uses, is refused with a message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from heed.tasks.pretrainer import Pretrainer
 from heed.tasks.writer import Decoding, Writer
 from heed.training.folder import RunFolder
 
-READ = 512  # symbols that a model without a limit of places is given at once
+READ = 512  # symbols per input of a model without a limit of positions
 
 Opened = tuple[Config, Any]
 """What the verbs of a task need of a run: its config, and its worker."""
@@ -53,41 +53,43 @@ class LabelConfig(Config):
     task: Literal["classify"] = "classify"
     labels: list[Label] = Field(min_length=2, max_length=65536)
     names: dict[str, str] = Field(default_factory=dict)
-    text: None = None  # a pretrained folder knows no files
+    text: None = None  # a pretrained folder has no data files
     label: None = None
 
 
 def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> AnyRun:
-    """The model of a pretrained folder, ready to work.
+    """The model of a pretrained folder, ready to use.
 
-    asked  the options of whoever asks, where a model can do more than one thing
+    asked  the options that were given: they choose the task of a model that has several
     """
     found = load(path, device=device)
     task = _task(found, asked)
     if task is None:
         known = ", ".join(f"{kind} '{head}'" for kind, head in HEADS)
         raise Refused(
-            f"{path} is {found.kind} with the head '{found.head}', which no verb can ask; there "
-            f"is {known}; or train --from it"
+            f"{path} is {found.kind} with the head '{found.head}', which no command supports; "
+            f"supported: {known}; or train --from it"
         )
     words = found.tokeniser
     if words is None:
-        raise Refused(f"{path} has no tokeniser: there are no files of a vocabulary in it")
+        raise Refused(f"{path} has no tokeniser: it has no vocabulary files")
     if words.size > found.settings.rows:
         raise Refused(
-            f"{path}: its vocabulary has {words.size:,} symbols, and the model "
+            f"{path}: its vocabulary has {words.size:,} symbols, but the model "
             f"{found.settings.rows:,}"
         )
     try:
         config, worker = MAKERS[task](found, words, path, device)
     except ValidationError as error:
         said = complaint(story(task).config, error)
-        raise Refused(f"{path}: config.json describes what no verb can ask: {said}") from None
+        raise Refused(
+            f"{path}: config.json describes a model that no command supports: {said}"
+        ) from None
     return Run(RunFolder(path), config, worker, story(task))
 
 
 def _task(found: Loaded, asked: Collection[str]) -> str | None:
-    """The task whose verbs ask a model; None: there is none."""
+    """The task that a model is opened for; None if no command supports it."""
     task = HEADS.get((found.kind, found.head))
     both = found.kind == "xlnet" and found.settings.direction == "both"
     if task == "language-model" and both and not WRITERS.intersection(asked):
@@ -129,7 +131,7 @@ def _filler(found: Loaded, words: Vocabulary, path: Path, device: torch.device) 
 def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
     settings = found.settings
     if settings.labels < 2:
-        raise Refused(f"{path} has a head of one label: it measures a text, and names nothing")
+        raise Refused(f"{path} has a head with one label: it is a regression, not a classifier")
     labels = found.labels or tuple(f"LABEL_{i}" for i in range(settings.labels))
     if len(labels) != settings.labels or len(set(labels)) < len(labels) or "" in labels:
         raise Refused(f"{path}: config.json does not name {settings.labels} different labels")
@@ -160,7 +162,7 @@ HEADS = {
     ("bert", "classify"): "classify",
     ("xlnet", "classify"): "classify",
 }
-"""For each family and head, the task whose verbs use it."""
+"""For each family and head, the task that it is opened for."""
 
 WRITERS = {*Decoding.model_fields, "samples", "overlap"}
-"""Options that ask a model to continue prompts, or to be scored on continuing them."""
+"""Options of text generation and of its evaluation."""

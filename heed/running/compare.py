@@ -1,7 +1,7 @@
 """Compare: one recipe under several mechanisms, with the same seed and data; a table and a page.
 
-Each is trained in a process of its own, so that its memory can be told apart, and several at a time
-where there is room.
+Each model is trained in its own process, so that its memory can be measured. Several can train at
+the same time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Cell:
 
     mechanism: str
     trained: Trained | None = None
-    memory: float | None = None  # the peak beyond what was held before, MiB, if it trained now
+    memory: float | None = None  # peak MiB, on a CPU less those at the start; None: not trained now
     error: str = ""
 
     def row(self, told: AnyStory) -> list[Value]:
@@ -54,7 +54,7 @@ class Cell:
 
 
 class Job(NamedTuple):
-    """One training, as the process that does it is told of it."""
+    """One training, as it is sent to its process."""
 
     raw: dict[str, Any]
     mechanism: str
@@ -74,7 +74,7 @@ def compare(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Work[list[Cell]]:
-    """Train and judge the recipe under each mechanism; write comparison.json and page.html."""
+    """Train and score the recipe with each mechanism; write comparison.json and page.html."""
     if len(set(mechanisms)) != len(mechanisms) or not mechanisms:
         raise Refused("name each mechanism once: --attention additive,dot,none")
     recipes = [resolve(with_attention(raw, name)) for name in mechanisms]
@@ -101,7 +101,7 @@ def compare(
 
 
 def _together(asked: list[Job], most: int) -> Work[list[Cell]]:
-    """Train at most so many at a time, each in a process of its own."""
+    """Train at most `most` at the same time, each in its own process."""
     context = multiprocessing.get_context("spawn")
     heard: Queue[Any] = context.Queue()
     waiting = list(asked)
@@ -139,7 +139,7 @@ def _heard(heard: Queue[Any], alive: dict[str, BaseProcess]) -> Iterator[tuple[s
 
 
 def _train(job: Job, threads: int, heard: Queue[Any]) -> None:
-    """In a process of its own: train, report progress, and send the cell."""
+    """Train, report progress, and send the cell; this runs in its own process."""
     raw, name, folder, device, resume, overwrite = job
     Thread(target=_leave_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
@@ -157,35 +157,35 @@ def _train(job: Job, threads: int, heard: Queue[Any]) -> None:
 
 
 def _leave_with(parent: BaseProcess | None) -> None:
-    """Ask this process to save and stop once its parent is gone: a killed parent cannot ask."""
+    """Signal this process to save and stop once its parent is dead."""
     if parent is not None:
         parent.join()
         signal.raise_signal(signal.SIGTERM)
 
 
 def _told(event: Event, name: str, heard: Queue[Any]) -> None:
-    """Pass on how far the training is, and no other event."""
+    """Forward the progress of the training, and no other event."""
     if isinstance(event, Progress) and event.stage == "training" and event.done % 10 == 0:
         heard.put((name, replace(event, stage=name)))
 
 
 def _resident() -> float:
-    """The most memory that this process ever held, in MiB.
+    """The peak memory of this process, in MiB.
 
-    Linux counts what the parent held at the spawn in ru_maxrss, but not in VmHWM.
+    On Linux ru_maxrss includes the parent's memory at the spawn; VmHWM does not.
     """
     status = Path("/proc/self/status")
     told = status.read_text() if status.exists() else ""
     if found := re.search(r"VmHWM:\s+(\d+) kB", told):
         return int(found[1]) / 1024
-    import resource  # not on Windows, where the rest works
+    import resource  # missing on Windows, where the rest works
 
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def _peak(device: str) -> float:
-    """The most memory that was held on a GPU, in MiB; 0 on a CPU."""
+    """The peak memory on a GPU, in MiB; 0 on a CPU."""
     return torch.cuda.max_memory_allocated() / 2**20 if chosen(device).type == "cuda" else 0.0
 
 
@@ -209,11 +209,11 @@ def _written(cells: list[Cell], folder: Path, told: AnyStory, device: str) -> Wo
     (folder / "comparison.json").write_text(told_as_json, "utf-8")
     if good:
         page(cells, told, device).write(folder / "page.html")
-        yield Note(f"{folder / 'page.html'} shows the table, the curves and where each one looks")
+        yield Note(f"{folder / 'page.html'} shows the table, the curves and the attention of each")
 
 
 def page(cells: Sequence[Cell], told: AnyStory, device: str = "cpu") -> Page:
-    """The table, what the task has to say of it, and one example as each mechanism sees it."""
+    """The table, the task's own blocks, and one example with the attention of each mechanism."""
     good = {cell.mechanism: cell.trained for cell in cells if cell.trained is not None}
     blocks: list[Block] = [Table(told.columns, [cell.row(told) for cell in cells])]
     blocks += [Paragraph(f"{cell.mechanism}: {cell.error}") for cell in cells if cell.error]

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with settings, in one line a user can act on."""
+"""Errors of pydantic in settings, as one line that a user can act on."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pydantic import BaseModel, ValidationError
 from heed.errors import Refused, UnknownName
 
 BARE = re.compile(r"(?<![\w.])(\w+=null)")
-"""A key that a message says to set to null, without the keys above it."""
+"""A key that a message proposes to set to null, without its parent keys."""
 
 
 KEYS = 20_000
-"""How many keys untrusted settings may have: an error about each costs a kilobyte."""
+"""The most keys of untrusted settings: an error about each takes a kilobyte."""
 
 
 def check_keys(raw: Any, where: object) -> None:
-    """Refuse settings of more keys than can be meant, before they are compared with a model."""
+    """Refuse settings with too many keys, before they are validated."""
     count, left = 0, [raw]
     while left:
         here = left.pop()
         count += len(here) if isinstance(here, dict) else 0
         if count > KEYS:
-            raise Refused(f"{where} has more than {KEYS:,} keys: those are no settings")
+            raise Refused(f"{where} has more than {KEYS:,} keys, too many for settings")
         each = here.values() if isinstance(here, dict) else here if isinstance(here, list) else ()
         left += (x for x in each if isinstance(x, (dict, list)))
 
 
 def complaint(model: type[BaseModel], error: ValidationError) -> str:
-    """The first thing that is wrong, with its key and the cure; misspelt keys before missing."""
+    """The first error, with its key and a remedy; unknown keys come before missing ones."""
     errors = error.errors()
     first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     keys, settings = _followed(model, first["loc"])
@@ -43,13 +43,13 @@ def complaint(model: type[BaseModel], error: ValidationError) -> str:
         near = get_close_matches(str(keys[-1]), known, n=1, cutoff=0.5)
         cure = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
         return f"there is no key '{path}'; {cure}"
-    if first["type"] == "union_tag_invalid":  # which of several settings are meant
+    if first["type"] == "union_tag_invalid":  # an unknown kind of settings
         told = first["ctx"]
         kinds = re.findall("'([^']*)'", told["expected_tags"])
         return f"{path}: {UnknownName(told['discriminator'].strip(chr(39)), told['tag'], kinds)}"
     given = "" if isinstance(first["input"], dict) else f"; got {first['input']!r}"[:80]
     message = first["msg"].removeprefix("Value error, ")
-    if path:  # settings know their own keys alone; a command line takes them in full
+    if path:  # settings know only their own keys; a command line needs the full path
         message = BARE.sub(rf"{path}.\1", message)
     return f"{path or 'the recipe'}: {message[:1].lower()}{message[1:]}{given}"
 
@@ -88,7 +88,7 @@ def _tag(annotation: Any) -> object:
 
 
 def _members(annotation: Any) -> Iterable[Any]:
-    """What a type may be: the members of a union, or itself."""
+    """The members of a union, or the type itself."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _members(get_args(annotation)[0])

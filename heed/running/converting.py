@@ -1,8 +1,8 @@
 """Converting: a pretrained folder of Hugging Face to one of heed, and one of heed to Hugging Face.
 
-The config.json of a folder tells which of them it is: heed's own names the version that wrote it. A
-run of a task whose model has a place at Hugging Face (BERT, GPT-2, XLNet) can be converted, too.
-The target is written beside its place and renamed at the end, so it is there whole or not at all.
+The folder's config.json decides the direction: heed's own has the key `heed`, the version that
+wrote it. A run whose model exists at Hugging Face (BERT, GPT-2, XLNet) can be converted, too. The
+target is written under a temporary name and renamed at the end, so it is never incomplete.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from heed.tasks import language_model, pretrain
 from heed.training import durable, tensors
 from heed.training.folder import RunFolder
 
-ROLES = ("pad", "bos", "eos", "sep", "cls")  # those whose numbers a config.json holds
+ROLES = ("pad", "bos", "eos", "sep", "cls")  # special symbols whose numbers a config.json holds
 
 
 class Frame(NamedTuple):
@@ -52,16 +52,16 @@ FRAMES = {
     ("classify", "xlnet"): Frame("$A:0 {eos}:0 {bos}:2", "$A:0 {eos}:0 $B:1 {eos}:1 {bos}:2"),
     ("pretrain", "xlnet"): Frame("$A:0 {eos}:0 {bos}:0", "$A:0 {eos}:0 $B:0 {eos}:0 {bos}:0"),
 }
-"""The templates in which the runs of a task give texts to a model."""
+"""The templates in which the runs of a task pass texts to a model."""
 
 UNTYPED = ("input_ids", "attention_mask")
 TYPED = ("input_ids", "token_type_ids", "attention_mask")
-"""What a tokeniser gives to a model. Hugging Face's GPT-2 would look up a type like a symbol."""
+"""The inputs that a tokeniser makes. Hugging Face's GPT-2 would embed token types like symbols."""
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What was written, and in whose layout: "heed" or "huggingface"."""
+    """What was written, and in which layout: "heed" or "huggingface"."""
 
     folder: Path
     layout: str
@@ -101,14 +101,13 @@ def convert(
     raw = Shelf(folder).json("config.json")
     if isinstance(raw, dict) and "task" in raw:
         if head is not None:
-            raise Refused(f"{folder} is a run, whose head is that of its task; leave out --head")
+            raise Refused(f"{folder} is a run, and its task decides the head; leave out --head")
         found = _run(folder)
     else:
         found = yield from loading(folder, head=head, pickled=pickled)
     if found.unused:
         yield Note(
-            f"left out, since the head '{found.head}' has no use for them: "
-            f"{', '.join(found.unused)}"
+            f"left out, since the head '{found.head}' does not use them: {', '.join(found.unused)}"
         )
     leaves = isinstance(raw, dict) and "heed" in raw
     named = _theirs(found) if leaves else found.model.state_dict()
@@ -123,25 +122,25 @@ def convert(
 
 def _check_free(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise Refused(f"{target} is in the way: name a new folder")
+        raise Refused(f"{target} exists, and is not a plain folder; name a new folder")
     if target.is_dir() and os.listdir(target):
         raise Refused(f"{target} holds other files; name a new folder")
 
 
 def _run(folder: Path) -> Loaded:
-    """The model of a run, if its kind has a place at Hugging Face."""
+    """The model of a run, if Hugging Face has an equivalent."""
     run = RunFolder.open(folder)
     config = read_config(run)
     settings = _settings(config)
     if settings is None:
         raise Refused(
-            f"{folder}: Hugging Face has no place for the model of this run of {config.task}; it "
-            f"has for {', '.join(LAYOUTS)}, and for labels by BERT with the pool 'first' or XLNet "
+            f"{folder}: Hugging Face has no equivalent of the model of this run of {config.task}; "
+            f"it has {', '.join(LAYOUTS)}, and classifiers by BERT with the pool 'first' or XLNet "
             "with the pool 'last'"
         )
     check_weights(run, config)
     described = Described(settings.kind, settings.head, settings)
-    LAYOUTS[settings.kind].config(settings, settings.head)  # refuses what it cannot say
+    LAYOUTS[settings.kind].config(settings, settings.head)  # refuses what it cannot express
     model = described.blank()
     model.load_state_dict(
         {
@@ -162,9 +161,9 @@ def _run(folder: Path) -> Loaded:
 
 def _framed(tokeniser: Vocabulary, frame: Frame) -> Vocabulary:
     """A tokeniser with the template that the model was trained with; one that did not come from
-    heed has its own already.
+    heed already has its own.
 
-    heed's runs put <s> and </s> where others have [CLS] and [SEP], and do so without the tokeniser.
+    heed's runs use <s> and </s> as [CLS] and [SEP], and add them outside the tokeniser.
     """
     roles = tokeniser.roles
     if "cls" in roles or not {"bos", "eos"} <= roles.keys():
@@ -179,10 +178,10 @@ def _framed(tokeniser: Vocabulary, frame: Frame) -> Vocabulary:
 
 
 def _settings(config: Any) -> Any:
-    """The settings of a run's network as a text model of its own; None: it is none.
+    """The settings of a run's network as a text model; None if it is not one.
 
-    A classifier that reads by BERT and looks at the first symbol is BERT with a head, and its
-    weights have the same names; so is one that reads by XLNet and looks at its summary, the last.
+    A classifier with a BERT encoder that pools the first symbol is BERT with a head, and its
+    weights have the same names; likewise one with an XLNet encoder that pools the last symbol.
     """
     told = config.model
     if config.task == "pretrain":
@@ -207,14 +206,14 @@ def _theirs(found: Loaded) -> dict[str, Tensor]:
 def _files(found: Loaded, leaves: bool, own: bool) -> dict[str, bytes]:
     """Everything but the weights.
 
-    own  whether it comes from a run, whose XLNet has token types only where it labels
+    own  whether it comes from a run: there XLNet has token types only in classification
     """
     words = {} if found.tokeniser is None else found.tokeniser.files()
     if words:
         xlnet = found.kind == "xlnet"
         typed = found.kind == "bert" or (xlnet and (not own or found.head == "classify"))
         inputs: dict[str, Any] = {"model_input_names": TYPED if typed else UNTYPED}
-        inputs |= {"padding_side": "left"} if xlnet else {}  # its summary is the last of a row
+        inputs |= {"padding_side": "left"} if xlnet else {}  # its summary is the last symbol
         beside = json.loads(words["tokenizer_config.json"]) | inputs
         words["tokenizer_config.json"] = json.dumps(beside, ensure_ascii=False, indent=2).encode()
     config = _their_config(found) if leaves else _own_config(found)
@@ -245,7 +244,7 @@ def _their_config(found: Loaded) -> dict[str, Any]:
 
 
 def _write(target: Path, files: Mapping[str, bytes], named: Mapping[str, Tensor]) -> None:
-    """Write the whole folder, or nothing of it."""
+    """Write the whole folder, or nothing."""
     durable.make_folder(target.parent)
     draft = atomic.aside(target)
     try:
@@ -254,7 +253,7 @@ def _write(target: Path, files: Mapping[str, bytes], named: Mapping[str, Tensor]
             durable.write(draft / name, [data])
         durable.write(draft / "model.safetensors", tensors.parts(named))
         atomic.sync(draft)
-        os.rename(draft, target)  # an empty folder gives way
+        os.rename(draft, target)  # replaces an empty folder
     except BaseException:
         durable.remove(draft)
         raise

@@ -1,7 +1,7 @@
-"""The demo: the main job from end to end, on the built-in corpus, in a minute or two.
+"""The demo: training and translation from end to end, on the built-in corpus, in a minute or two.
 
 Two models learn to translate Chinese to English from the same sentences: one with attention, and
-one that has to press every sentence into a single vector. What that costs shows on long sentences.
+one that encodes every sentence in a single vector. The difference shows on long sentences.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SENTENCES = {
         "the film that we watched in the library yesterday is very interesting"
     ),
 }
-"""What the demo translates, and what the grammar makes of it; no model trains on the longer two."""
+"""The demo's sentences, with the grammar's translations; no model trains on the longer two."""
 
-PICTURED = len(SENTENCES) - 1  # the sentence whose words move farthest
+PICTURED = len(SENTENCES) - 1  # the sentence with the longest reordering
 
-LEAST = 90.0  # BLEU on new sentences below which nothing was learnt that is worth showing
+LEAST = 90.0  # BLEU on new sentences; below it the training has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Demo:
 
     @property
     def chart(self) -> LineChart:
-        """BLEU over the length of the sentence, with and without attention."""
+        """BLEU by sentence length, with and without attention."""
         longest = _drawn(self.recipe).longest
         return by_length(
             {label(name): each.scores for name, each in self.trained.items()},
@@ -77,12 +77,12 @@ class Demo:
 
 def _drawn(recipe: TranslateRecipe) -> Grammar:
     if recipe.data.grammar is None:
-        raise Refused("the demo draws its sentences; to learn from files: heed train")
+        raise Refused("the demo generates its sentences; to train on files: heed train")
     return recipe.data.grammar
 
 
 def label(name: str) -> str:
-    """A name of the model for readers."""
+    """The name of a model on the page."""
     return "one fixed vector" if name == "none" else f"{name} attention"
 
 
@@ -115,7 +115,7 @@ def demo(
 
 
 def _named(event: Event, name: str) -> Event | None:
-    """The long stage under the model's name, which tells the two apart; notes are left out."""
+    """The same event, with the training stage named by the model; notes are left out."""
     if not isinstance(event, Progress):
         return None
     return replace(event, stage=name) if event.stage == "training" else event

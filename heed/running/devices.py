@@ -1,4 +1,4 @@
-"""Where to compute, and which heed this is."""
+"""The device to compute on, and heed's version."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from heed.errors import Refused
 
 
 def chosen(name: str) -> torch.device:
-    """A device by name; "auto" is a GPU where there is one."""
+    """A device by name; "auto" is a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -29,9 +29,9 @@ def chosen(name: str) -> torch.device:
 
 
 def crowded(device: torch.device) -> str:
-    """A warning before long work on a CPU that others use as well; "" where it is idle enough.
+    """A warning before long work on a busy CPU; "" if it is idle enough.
 
-    Threads wait for each other at every product, and so for the one that gets the least of a core.
+    Threads wait for each other after every product, and so for the one with the least CPU time.
     """
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1
     if device.type != "cpu" or threads == 1 or not hasattr(os, "getloadavg"):
@@ -41,7 +41,7 @@ def crowded(device: torch.device) -> str:
         return ""
     return (
         f"this machine is busy (load {load:.1f} on {cores} cores), and {threads} threads wait for "
-        "each other: with OMP_NUM_THREADS=1 small networks may learn many times as fast"
+        "each other: with OMP_NUM_THREADS=1 small networks may train many times faster"
     )
 
 
@@ -69,7 +69,7 @@ def speaks() -> bool:
 
 
 def version() -> str:
-    """The installed version; "unknown" where heed runs from a source tree."""
+    """The installed version; "unknown" if heed runs from a source tree."""
     try:
         return metadata.version("heed-attention")
     except metadata.PackageNotFoundError:

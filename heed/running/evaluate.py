@@ -1,4 +1,4 @@
-"""Evaluate: the task's metrics, on what a run keeps or on other files."""
+"""Evaluate: the task's metrics, on the run's own data or on other files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def evaluate(
 ) -> Work[Any]:
     """Score a run on files, or on a part that it keeps (valid, test ...): a story's `Evaluated`.
 
-    options  what the run's task takes, such as width=1 for a translation's beam; `out` and `links`,
-             where the result will be asked for its answers or the links of its words
+    options  those of the run's task, such as width=1 for a translation's beam; `out` and `links`
+             if the result's answers or word links will be used
     """
     run = open_run(path, chosen(device), options)
     return (yield from run.story.evaluate(run, data, options))

@@ -22,14 +22,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line worth keeping."""
+    """A message, in one line."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stage has come; a total that is not known is 0."""
+    """The progress of a stage; an unknown total is 0."""
 
     stage: str
     done: float
@@ -43,13 +43,13 @@ Work = Generator[Event, None, Result]
 
 
 class Stopped(HeedError):
-    """A signal asked to stop, and everything is saved."""
+    """A signal stopped the work, and everything is saved."""
 
     def __init__(self, folder: Path | None, step: int, code: int) -> None:
-        """folder: None before the first step, when there is nothing to go on with."""
+        """folder: None before the first step, when there is nothing to resume."""
         place = shlex.quote(str(folder))
-        saved = f"stopped and saved at step {step}; go on: heed train {place} --resume"
-        begun = "stopped before the first step; give the command again"
+        saved = f"stopped and saved at step {step}; to continue: heed train {place} --resume"
+        begun = "stopped before the first step; run the command again"
         super().__init__(begun if folder is None else saved)
         self.code = code
 
@@ -64,7 +64,7 @@ def finish(work: Work[Result], tell: Callable[[Event], object] = lambda event: N
 
 
 def relayed(work: Work[Result], change: Callable[[Event], Event | None]) -> Work[Result]:
-    """The same work with its events changed, or left out where `change` gives None."""
+    """The same work with its events changed, or left out if `change` returns None."""
     while True:
         try:
             event = change(next(work))

@@ -1,4 +1,4 @@
-"""The history of a run: what its validations said of each attention, and what they saved."""
+"""The history of a run: the losses, scores and attention statistics of its validations."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SCORES = {
     "valid/macro_f1": "macro-F1",
     "valid/follows_accuracy": "next sentence",
 }
-"""What validations log in percent, and what it is called."""
+"""The scores that validations log in percent, and their names."""
 LARGEST = 4_000_000  # bytes of a saved picture that are read
-HUGE = 1e300  # what is no number, or more than that, is left out
+HUGE = 1e300  # larger values and NaN are left out
 MOST = 200  # moments; of more, some in between are left out
 _STEP = re.compile(r"step-(\d{1,12})\.(svg|txt)")
 
 Points = dict[int, float]
-"""A number by the step at which it was taken."""
+"""Values by step."""
 
 
 def history(path: Path) -> History:
@@ -49,7 +49,7 @@ def history(path: Path) -> History:
         charts.append(_chart(f"validation {which}", "%", scores))
     for name, unit in UNITS.items():
         curves = lines.get(name, {})
-        called = short(curves)  # as pages of attention call them
+        called = short(curves)  # the names on pages of attention
         for n, some in enumerate(_groups(list(curves)), 1):
             which = "attention" if len(curves) > 1 else called[some[0]]
             title = f"{name} of {which}" + (f" ({n})" if len(curves) > len(INKS) else "")
@@ -97,7 +97,7 @@ def _chart(title: str, unit: str, curves: dict[str, Points]) -> LineChart:
 
 
 def _moments(folder: RunFolder) -> Iterator[Moment]:
-    """What samples/ has, in the order of the steps; a file that cannot be read is left out."""
+    """The samples of each step, in order; a file that cannot be read is left out."""
     where = folder.inside(folder.samples)
     names = sorted(each.name for each in where.iterdir()) if where.is_dir() else []
     found: dict[int, dict[str, str]] = defaultdict(dict)

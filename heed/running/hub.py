@@ -1,10 +1,10 @@
 """A folder by its path, or by its name at the Hugging Face hub.
 
-    folder_of("models/bert")            # a folder that is there always wins
-    folder_of("bert-base-uncased")      # else what was downloaded before, else a download
+    folder_of("models/bert")            # an existing folder always comes first
+    folder_of("bert-base-uncased")      # otherwise the cache of the hub, otherwise a download
 
-Offline first: what is in huggingface_hub's cache is taken without a request. A name that can only
-be a path is refused at once; for any other, the hub has a few seconds to say whether it has it.
+Offline first: what is in huggingface_hub's cache is used without a request. A name that can only
+be a path is refused at once; for any other, the hub must answer within a few seconds.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ WANTED = (
 HUB_NAME = re.compile(r"[\w-][\w.-]{0,95}(/[\w-][\w.-]{0,95})?", re.ASCII)
 
 PATIENCE = 10
-"""Seconds in which the hub must say whether it has a model."""
+"""Seconds in which the hub must answer whether it has a model."""
 
 
 def folder_of(source: str | os.PathLike[str], revision: str | None = None) -> Path:
-    """A folder that exists; else what the hub's cache has of that name; else a download."""
+    """An existing folder; otherwise the hub's cached model of that name; otherwise a download."""
     path, name = Path(source), os.fspath(source)
     if path.is_dir():
         return path
@@ -43,7 +43,7 @@ def folder_of(source: str | os.PathLike[str], revision: str | None = None) -> Pa
         raise Refused(f"{name} is a file; give the folder that it is in")
     missing = f"there is no folder {name}{_near(path)}"
     if HUB_NAME.fullmatch(name) is None or ".." in name or name.startswith((".", "/", "~")):
-        raise Refused(f"{missing}, and it is no name at the Hugging Face hub")
+        raise Refused(f"{missing}, and it cannot be a name at the Hugging Face hub")
     found = _cached(name, revision)
     if found is None and path.parent.name and path.parent.is_dir():
         raise Refused(f"{missing}; the hub was not asked, since {path.parent} is a folder here")
@@ -51,7 +51,7 @@ def folder_of(source: str | os.PathLike[str], revision: str | None = None) -> Pa
 
 
 def _near(path: Path) -> str:
-    """A hint at the folder that may have been meant."""
+    """A hint at a folder with a similar name."""
     try:
         there = [each.name for each in path.parent.iterdir() if each.is_dir()]
     except OSError:
@@ -68,7 +68,7 @@ def _cached(name: str, revision: str | None) -> Path | None:
 
         path = Path(snapshot_download(name, local_files_only=True, **wanted))
         find(Shelf(path))
-    except Exception:  # not there, or not all of it: then the hub is asked
+    except Exception:  # missing or incomplete: the hub is asked next
         return None
     return path if (path / "config.json").exists() else None
 
@@ -82,12 +82,12 @@ def _downloaded(name: str, revision: str | None, missing: str) -> Path:
         model_info(name, revision=revision, timeout=PATIENCE)
         return Path(snapshot_download(name, revision=revision, allow_patterns=list(WANTED)))
     except errors.GatedRepoError:
-        reason = "and the hub gives it only to those who were granted access"
+        reason = "and the hub requires granted access for it"
     except errors.RepositoryNotFoundError:
-        reason = "nor does the hub have a model of this name"
+        reason = "and the hub has no model of this name"
     except errors.RevisionNotFoundError:
         reason = f"and at the hub it has no revision {revision}"
-    except Exception as error:  # the net has many ways to fail
+    except Exception as error:  # a network fails in many ways
         first = str(error).strip().splitlines() or [type(error).__name__]
         reason = f"and the hub cannot be reached ({first[0][:200]})"
     raise Refused(f"{missing}, {reason}")

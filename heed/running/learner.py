@@ -1,4 +1,4 @@
-"""One run while it learns: it logs, validates, saves, stops, resumes, and is judged at the end."""
+"""One run in training: logging, validation, checkpoints, stopping, resuming, the final scores."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from heed.training.progress import Progress as Standing
 from heed.training.progress import gather, load_weights, restore
 
 SETTLED = 5
-"""How many steps at the start are not timed: they load, allocate and compile."""
+"""Steps at the start that are not timed: they load, allocate and compile."""
 
 TIMED = 10
-"""How many steps a speed must be measured over."""
+"""The fewest steps over which a speed is measured."""
 
 LITTLE = 200
-"""With fewer steps in all, a network drawn at random has hardly begun to learn."""
+"""With fewer steps in all, a randomly initialised network has hardly begun to learn."""
 
 MANY = 100
-"""Among so many steps, those at the start do not matter to the speed."""
+"""Over so many steps, those at the start hardly change the speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Trained:
     parameters: int
     steps: int
     seconds: float
-    tokens_per_second: float | None  # of what the objective counts; None: too few steps to tell
+    tokens_per_second: float | None  # of what the objective counts; None after too few steps
     scores: dict[str, Any]  # of the parts that the run keeps: test, long
-    perplexity: float | None = None  # of the validation examples, where symbols are counted
+    perplexity: float | None = None  # of the validation examples, if symbols are counted
 
     def as_data(self) -> dict[str, Any]:
         """As plain data, for JSON."""
@@ -61,7 +61,7 @@ class Trained:
 
 
 class Learner:
-    """One run: its model, optimiser and data, and how far it has come."""
+    """One run: its model, optimiser, data and progress."""
 
     def __init__(
         self,
@@ -99,16 +99,16 @@ class Learner:
         self._warn()
         self.schedule = optimise.schedule(self.settings, self.total)
         self.standing = Standing()
-        self.settled: Standing | None = None  # where it stood after the first few steps
+        self.settled: Standing | None = None  # the progress after the first few steps
         self.worker = self.story.worker(self.model, self.tokens, self.config, crew.device)
         self.validator = self.story.validator(self.worker, prepared, folder)
         self.journal = Journal(folder.metrics, say=self._say)
         torch.manual_seed(recipe.seed + crew.rank)  # each process has its own dropout
 
     def _warn(self) -> None:
-        """Say beforehand what will disappoint: too few steps, too long a warm-up, a busy device."""
+        """Warn of too few steps, too long a warm-up, or a busy device."""
         if self.total < LITTLE:
-            self._say(f"few steps to learn from, {self.total} in all: {self._more()}")
+            self._say(f"only {self.total} training steps: {self._more()}")
         if self.settings.warmup > self.total:
             self._say(
                 f"warmup={self.settings.warmup} is longer than the {self.total} steps in all: "
@@ -145,14 +145,14 @@ class Learner:
             return
         saved = checkpoint.load(self.folder.checkpoints / self.found)
         restore(saved.tensors, saved.facts, *self._state(), self.crew)
-        self.story.ready(self.model, self.tokens)  # whatever the file says of them
+        self.story.ready(self.model, self.tokens)  # replaces what the file has
         if self.crew.main:
             checkpoint.rewind(self.folder.checkpoints, self.standing.step)
             if not saved.facts.get("passing"):
                 self._tidy()
             self.journal.rewind(self.standing.step)
         yield from self._told()
-        yield Note(f"going on from step {self.standing.step}")
+        yield Note(f"resuming from step {self.standing.step}")
 
     def _newest(self) -> str | None:
         found = self.folder.newest(self._say) if self.crew.main else None
@@ -163,9 +163,7 @@ class Learner:
         if self.folder.config.exists():
             told = read_config(self.folder).model_copy(update={"heed": self.config.heed})
             if told != self.config:
-                raise Refused(
-                    f"{self.folder.recipe} and {self.folder.config} do not belong together"
-                )
+                raise Refused(f"{self.folder.recipe} and {self.folder.config} do not match")
         if self.found is not None:
             path = self.folder.checkpoints / self.found / "model.safetensors"
             fits(self.config.outline(), path)
@@ -214,9 +212,9 @@ class Learner:
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """Do not count the time that is spent within it as training."""
+        """Exclude the time inside from the training time."""
         if self.crew.device.type == "cuda":
-            torch.cuda.synchronize()  # kernels that still run are training
+            torch.cuda.synchronize()  # kernels that still run count as training
         begun = time.perf_counter()
         yield
         self.standing.paused += time.perf_counter() - begun
@@ -234,7 +232,7 @@ class Learner:
         return f"loss {loss:.3f}{pace}"
 
     def _speed(self) -> float | None:
-        """Tokens per second since the first few steps; None where those since are too few."""
+        """Tokens per second since the first few steps; None if too few have followed."""
         now, since = self.standing, self.settled
         if since is None or now.step < since.step + TIMED:
             since = Standing() if now.step >= MANY else None
@@ -243,8 +241,8 @@ class Learner:
         return (now.tokens - since.tokens) / max(now.seconds - since.seconds, 1e-9)
 
     def _validate(self) -> Work[None]:
-        """Validate; keep the weights if they are the best so far. The main process's score counts
-        for all."""
+        """Validate; keep the weights if they are the best so far. All processes use the main one's
+        score."""
         found = None
         if self.crew.main:
             found = self.validator.judge(self.standing.step)
@@ -258,7 +256,7 @@ class Learner:
             yield Note(f"step {self.standing.step}: {found.line()}")
 
     def _save(self, *, passing: bool) -> None:
-        """Save a checkpoint. passing: only because of a stop; an undisturbed run would not save."""
+        """Save a checkpoint. passing: only because of a stop; an uninterrupted run would not."""
         tensors, facts = gather(*self._state(), self.crew)
         if self.crew.main:
             place = checkpoint.at(self.folder.checkpoints, self.standing.step)
@@ -267,7 +265,7 @@ class Learner:
                 self._tidy()
 
     def _tidy(self) -> None:
-        """Keep the last few checkpoints that an undisturbed run has: they may be averaged."""
+        """Keep the last few checkpoints of an uninterrupted run: they may be averaged."""
         checkpoint.forget(self.folder.checkpoints, lambda facts: facts.get("passing") is True)
         checkpoint.prune(self.folder.checkpoints, self.settings.keep)
 
@@ -277,8 +275,8 @@ class Learner:
         if self.crew.main:
             if not self.folder.model.exists():
                 raise Refused(
-                    f"{self.folder.path}: no validation had a finite loss, so that there are no "
-                    "weights to keep; lower training.rate, or raise training.warmup"
+                    f"{self.folder.path}: no validation had a finite loss, so there are no weights "
+                    "to keep; lower training.rate, or raise training.warmup"
                 )
             load_weights(self.model, self.folder.load_model())
             if self.settings.average > 1:
@@ -293,7 +291,7 @@ class Learner:
         return trained
 
     def _average(self) -> Work[None]:
-        """Take the mean of the last few checkpoints where that is better. Vaswani 2017 §6.1"""
+        """Keep the mean of the last few checkpoints if it is better. Vaswani 2017 §6.1"""
         last = list(checkpoint.good(self.folder.checkpoints, self._say))[: self.settings.average]
         yield from self._told()
         best = self.standing.best
@@ -305,7 +303,7 @@ class Learner:
             self.folder.save_model(self.model.state_dict())
         else:
             load_weights(self.model, self.folder.load_model())
-        verdict = "taken" if better else f"the best single one has {best:.4f} and is taken"
+        verdict = "kept" if better else f"the best single one has {best:.4f} and is kept"
         what = (
             f"mean of the last {len(last)} checkpoints" if len(last) > 1 else "the last checkpoint"
         )
@@ -326,5 +324,5 @@ class Learner:
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers are learnt, shared ones counted once."""
+    """The number of trainable parameters; shared ones count once."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -1,4 +1,4 @@
-"""What there is to train: recipes, models, tasks, each as plain data."""
+"""Lists of the recipes, models and tasks, as plain data."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def models() -> list[dict[str, Any]]:
 
 
 def kinds(settings: type[BaseModel]) -> dict[str, dict[str, list[str]]]:
-    """For each key that is a model in its turn, as a classifier's encoder is: the kinds that it may
-    have, each with its keys."""
+    """For each key that holds a model, such as a classifier's encoder: its possible kinds, each
+    with its keys."""
     found: dict[str, dict[str, list[str]]] = {}
     for key, field in settings.model_fields.items():
         for each in get_args(field.annotation) or (field.annotation,):

@@ -1,4 +1,4 @@
-"""Pretrained models: a folder, or a name at the Hugging Face hub, to a model that is ready.
+"""Load pretrained models from a folder, or by their name at the Hugging Face hub.
 
     bert = heed.load("bert-base-uncased")
     bert.tokeniser.encode(["我爱中国"])
@@ -41,7 +41,7 @@ LINE = 500  # characters of an error; an untrusted file may have names of a mega
 
 
 NAMES = "heed_label_names"
-"""The key of a Hugging Face config.json that keeps what labels of files are called."""
+"""The key of a Hugging Face config.json that maps labels in data files to their names."""
 
 Names = dict[Annotated[str, Field(max_length=1000)], str]
 
@@ -58,9 +58,9 @@ class Stored(Settings):
     @model_validator(mode="after")
     def _of_one_mind(self) -> Stored:
         if self.model_type != self.model.kind:
-            raise ValueError(f"model_type is '{self.model_type}', and model is {self.model.kind}")
+            raise ValueError(f"model_type is '{self.model_type}', but model is {self.model.kind}")
         if not set(self.names.values()) <= set(self.labels):
-            raise ValueError("names has what is none of the labels")
+            raise ValueError("names has a name that is not among the labels")
         return self
 
 
@@ -69,10 +69,10 @@ class Loaded:
     """A pretrained model, in evaluation mode.
 
     settings   what `heed.models` builds it from
-    tokeniser  None where the folder has none
-    labels     the names of what a head chooses from, where the folder names them
-    unused     weights of other heads, which were left where they are
-    names      what labels of files are called, where the run that it was gave them names
+    tokeniser  None if the folder has none
+    labels     the names of a head's labels, if the folder has them
+    unused     weights of other heads, which were not loaded
+    names      from labels in data files to their names, if it was a run that had them
     """
 
     model: nn.Module
@@ -97,7 +97,7 @@ def load(
 
     head      another head than the folder names, if it has the weights: "none" is the body alone
     revision  a branch, tag or commit at the hub
-    pickled   read pytorch_model.bin where there is no model.safetensors
+    pickled   read pytorch_model.bin if there is no model.safetensors
     """
     found = finish(loading(folder_of(source, revision), head=head, pickled=pickled))
     found.model.to(device)
@@ -130,7 +130,7 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
 
 
 def _blank(described: Described, folder: Path) -> nn.Module:
-    """The network, its weights still to be written, if there is memory for them."""
+    """The network with uninitialised weights; refused if there is too little memory."""
     try:
         return described.blank()
     except RuntimeError as error:
@@ -139,7 +139,7 @@ def _blank(described: Described, folder: Path) -> nn.Module:
         size = sum(x.nbytes for x in set(described.outline().values())) / 2**30
         raise Refused(
             f"{folder}: its weights take {size:,.1f} GiB of memory, more than is free; load it "
-            "on a machine that has them"
+            "on a machine with more memory"
         ) from None
 
 
@@ -155,7 +155,7 @@ def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
     described, config = stored(shelf, raw)
     if head not in (None, described.head):
         raise Refused(f"{shelf.path} has the head '{described.head}', not '{head}'")
-    find(shelf)  # refuses a folder without model.safetensors, and says what is there instead
+    find(shelf)  # refuses a folder without model.safetensors, and names what it has instead
     path, outline = shelf.place("model.safetensors"), described.outline()
     fits(outline, path)
     tokeniser = _vocabulary(shelf, described)
@@ -168,10 +168,10 @@ def _own(shelf: Shelf, raw: dict[str, Any], head: str | None) -> Work[Loaded]:
 
 
 def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, Stored]:
-    """What heed's own config.json describes, and all that it says."""
+    """The model that heed's own config.json describes, and the whole config."""
     if "task" in raw:
         raise Refused(
-            f"{shelf.path} is a run of heed, which heed.running.opening.open_run opens; "
+            f"{shelf.path} is a run of heed; open it by heed.running.opening.open_run: "
             "heed.load is for pretrained models"
         )
     check_keys(raw, shelf.path / "config.json")
@@ -184,7 +184,7 @@ def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, Stored]:
 
 
 OWNERS = {"bert": "BertTokenizer", "gpt2": "GPT2Tokenizer", "xlnet": "XLNetTokenizer"}
-"""For each family, the class that cuts its texts at Hugging Face, where a folder names no other."""
+"""For each family, the tokeniser class at Hugging Face, if a folder names no other."""
 
 
 def _vocabulary(shelf: Shelf, described: Described, owner: str = "") -> Vocabulary | None:
@@ -205,13 +205,13 @@ def _labels(config: dict[str, Any], settings: Any) -> tuple[str, ...]:
 
 
 def _names(config: dict[str, Any], labels: tuple[str, ...]) -> dict[str, str]:
-    """What labels of files are called, as a run's config.json kept it."""
+    """From labels in data files to their names, as a run's config.json kept them."""
     try:
         names = TypeAdapter(Names).validate_python(config.get(NAMES, {}))
     except ValidationError:
-        raise Refused(f"config.json: {NAMES} is no map from a file's labels to names") from None
+        raise Refused(f"config.json: {NAMES} is not a map from labels to names") from None
     if not set(names.values()) <= set(labels):
-        raise Refused(f"config.json: {NAMES} has a name that is none of the labels in id2label")
+        raise Refused(f"config.json: {NAMES} has a name that is not among the labels of id2label")
     return names
 
 

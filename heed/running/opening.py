@@ -1,7 +1,7 @@
-"""Opening a run or a pretrained folder, from any source, as a model that is ready to work.
+"""Opening a run or a pretrained folder, trusted or not, as a model that is ready to use.
 
-Nothing is imported that the folder names, nothing outside of it is read, and no weight is allocated
-before the file of weights is checked to hold what the configuration describes.
+No code that the folder names is imported, no file outside it is read, and no weight is allocated
+before the file of weights is known to hold what the configuration describes.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ __all__ = ["Run", "check_weights", "checked", "fits", "open_run", "read_config"]
 
 
 def open_run(path: Path, device: torch.device, asked: Collection[str] = ()) -> AnyRun:
-    """The model of a run, or of a pretrained folder, ready to work.
+    """The model of a run, or of a pretrained folder, ready to use.
 
     path   a folder, or a pretrained model's name at the Hugging Face hub
-    asked  the options of whoever asks, where a pretrained model can do more than one thing
+    asked  the options that were given: they choose the task of a pretrained model that has several
     """
     path = folder_of(path)
     if is_pretrained(path):
@@ -44,7 +44,7 @@ def open_run(path: Path, device: torch.device, asked: Collection[str] = ()) -> A
 
 
 def checked(path: Path) -> tuple[RunFolder, Any, AnyStory, Any]:
-    """A run whose weights are there and fit: its folder, config, story and tokenisers."""
+    """A run whose weights exist and fit: its folder, config, story and tokenisers."""
     folder = RunFolder.open(path)
     config = read_config(folder)
     told = story(config.task)
@@ -54,7 +54,7 @@ def checked(path: Path) -> tuple[RunFolder, Any, AnyStory, Any]:
 
 
 def check_weights(folder: RunFolder, config: Config) -> None:
-    """Refuse a run that has no weights yet, or others than its config.json describes."""
+    """Refuse a run that has no weights yet, or whose weights do not fit its config.json."""
     if not folder.model.is_file():
         raise Refused(
             f"{folder.path} has no model.safetensors yet: its training has not validated once"
@@ -67,7 +67,7 @@ def read_config(folder: RunFolder) -> Any:
     raw = folder.read_json(folder.config)
     check_keys(raw, folder.config)
     task = raw.get("task") if isinstance(raw, dict) else None
-    settings = Config  # complains of a task that is no name
+    settings = Config  # refuses a task that is not a name
     if isinstance(task, str):
         try:
             settings = story(task).config
@@ -84,7 +84,7 @@ def read_config(folder: RunFolder) -> Any:
 def fits(outline: Mapping[str, Tensor], path: Path) -> None:
     """Refuse a file that does not hold a network's weights, before anything is allocated.
 
-    outline  the network's state without numbers; weights that it shares are one tensor
+    outline  the network's state without values; shared weights are one tensor
     """
     expected = {name: tuple(x.shape) for name, x in outline.items()}
     there = {name: shape for name, (kind, shape) in header(path).items() if not kind.is_complex}
@@ -94,9 +94,9 @@ def fits(outline: Mapping[str, Tensor], path: Path) -> None:
             f"{path} does not fit config.json: '{odd}' is "
             f"{there.get(odd, 'missing')}, expected {expected.get(odd, 'nothing')}"
         )
-    for name, kept in tied(path).items():  # or a small file could claim many weights
+    for name, kept in tied(path).items():  # otherwise a small file could claim many weights
         if outline[name] is not outline[kept]:
             raise Refused(
-                f"{path} does not fit config.json: it has the same numbers for '{name}' and "
-                f"'{kept}', which are not shared"
+                f"{path} does not fit config.json: it stores '{name}' and '{kept}' as one tensor, "
+                "but the model does not share them"
             )

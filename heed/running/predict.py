@@ -1,4 +1,4 @@
-"""Predict: one answer for every line that came in, whatever the line."""
+"""Predict: one answer for every input line, even for a blank one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heed.running.devices import chosen
 from heed.running.opening import open_run
 from heed.running.stories.story import Answer
 
-CHUNK = 2000  # lines that are held at a time: answers flow while a long file is still being read
+CHUNK = 2000  # lines held at a time: answers come while a long file is still being read
 
 
 def predict(
@@ -26,7 +26,7 @@ def predict(
     """For each line of a file ("-" is the standard input) its answer.
 
     at_once  lines to wait for before answering; 1 answers each line as it comes
-    options  what the run's task takes, such as best=3 for translations
+    options  those of the run's task, such as best=3 for translations
     """
     run = open_run(path, chosen(device), options)
     lines = (text for _, text in read_lines(file))

@@ -1,6 +1,6 @@
-"""What stories share while they prepare: where data is, and examples that a run folder keeps.
+"""What stories share in preparing data: finding files, and the examples that a run folder keeps.
 
-All of it lies in the run folder, so that resuming, evaluating and looking need nothing else.
+Everything is kept in the run folder, so resuming, evaluating and showing need no other files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ Kept = TypeVar("Kept")
 
 
 def data_root(folder: str) -> Path:
-    """Where a data folder is looked up: in $HEED_DATA, or here; "." and "./..." are always here."""
+    """Where a data folder is looked up: in $HEED_DATA, or in the working directory; "." and "./..."
+    are always in the working directory."""
     if Path(folder).parts[:1] in ((), ("..",)) or folder.startswith("./"):
         return Path.cwd()
     return Path(os.environ.get("HEED_DATA", ".")).absolute()
 
 
 def there(data: Any) -> None:
-    """Refuse files that a recipe's data names and that are not there, before anything is read."""
+    """Refuse missing files of a recipe's data, before anything is read."""
     folder = getattr(data, "folder", ".")
     for key, path in _files(data, "data"):
         place = data_root(folder) / folder / path
@@ -47,7 +48,7 @@ def there(data: Any) -> None:
 
 
 def whereabouts(data: Any) -> Any:
-    """What a recipe says of its data, each file by where it really is: however that is written."""
+    """A recipe's data settings, with the real path of each file."""
     folder = getattr(data, "folder", None)
     return _placed(data, None if folder is None else data_root(folder) / folder)
 
@@ -65,14 +66,14 @@ def _placed(told: Any, root: Path | None) -> Any:
 
 
 def _where(folder: str, path: Path) -> str:
-    """A hint at how to say where data is, if nothing says so yet, or if it is in this folder."""
+    """A hint at how to set the data folder, if it is not set, or if the file is near."""
     if not Path(folder).is_absolute():
         for own in (f"./{folder.removeprefix('./')}", "."):
             if (Path.cwd() / own / path).is_file():
                 return f"; it is here: data.folder={own}"
     if "HEED_DATA" in os.environ or Path(folder).is_absolute() or folder.startswith("."):
         return ""
-    return f"; say where it is: HEED_DATA=/your/data, or data.folder=/your/{folder}"
+    return f"; set its folder: HEED_DATA=/your/data, or data.folder=/your/{folder}"
 
 
 def _files(told: Any, key: str) -> Iterator[tuple[str, Path]]:
@@ -90,18 +91,18 @@ def _files(told: Any, key: str) -> Iterator[tuple[str, Path]]:
 
 
 def ready(folder: RunFolder) -> bool:
-    """Whether everything was prepared before; a run that has lost it is refused."""
+    """Whether the data is already prepared; a run that has lost its cache is refused."""
     if (folder.cache / "ready.json").exists():
         return True
-    if folder.config.exists():  # which is written later: the cache was there once
-        raise Refused(f"{folder.path} has lost its cache; begin anew: --overwrite")
+    if folder.config.exists():  # it is written after the cache
+        raise Refused(f"{folder.path} has lost its cache; start again: --overwrite")
     return False
 
 
 def cached(folder: RunFolder, fingerprint: str, sizes: Mapping[str, int]) -> cache.Corpus:
     """The training examples as numbers, refused unless every number is below its column's size.
 
-    sizes  how many numbers each column has
+    sizes  how many different numbers each column may have
     """
     for path in folder.inside(folder.cache).iterdir():
         folder.plain(path)
@@ -111,12 +112,12 @@ def cached(folder: RunFolder, fingerprint: str, sizes: Mapping[str, int]) -> cac
         for column, size in sizes.items()
     )
     if not sound:
-        raise Refused(f"{folder.cache} does not fit the tokenisers; begin anew: --overwrite")
+        raise Refused(f"{folder.cache} does not fit the tokenisers; start again: --overwrite")
     return train
 
 
 def keep(folder: RunFolder, part: str, records: Iterable[Any], what: str = "examples") -> None:
-    """Write examples/PART.jsonl, a line for each record of plain data; none at all is refused."""
+    """Write examples/PART.jsonl, a line for each record of plain data; an empty part is refused."""
     lines = [json.dumps(record, ensure_ascii=False) for record in records]
     if not lines:
         raise Refused(f"there are no {part} {what}")
@@ -128,8 +129,8 @@ def kept(
 ) -> Iterator[Kept]:
     """The examples of a part, as the run folder keeps them.
 
-    parse  from plain data to an example; an error that it raises means that the line is none, since
-           the folder is not trusted
+    parse  makes an example of plain data; an error means that the line is not an example, since the
+           folder is not trusted
     """
     path = folder.inside(folder.examples / f"{part}.jsonl")
     if not path.is_file() or not path.stat().st_size:

@@ -4,7 +4,7 @@ A recipe is a ready one by name, or a file. Keys are overridden with a dotted pa
 
     resolve(load("multi30k-rnn"), ["training.epochs=3", "model.attention=local-p/general"])
 
-The result is checked to the last key: an unknown one is refused with the nearest that exists.
+Every key of the result is checked: an unknown one is refused with the nearest known key.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = [
 ]
 
 TOLD = ("about", "needs", "good")
-"""What a recipe says for people to read: nothing that is learnt depends on it."""
+"""Keys of a recipe for human readers, without effect on the training."""
 LARGEST = 1 << 20  # bytes; a recipe is a page of text
 DEEP = 20  # keys above a key
 BITS = 64  # of a whole number
-LONG = 80  # characters of what cannot be read
+LONG = 80  # characters of a wrong value that a message shows
 SIZED = (
     *("embedding", "hidden", "layers"),
     *("encoder_layers", "decoder_layers", "width", "feed", "heads"),
@@ -66,7 +66,7 @@ def load(recipe: str) -> dict[str, Any]:
     path = Path(recipe)
     if (path / "config.json").is_file():
         onward = f"heed train {shlex.quote(recipe)} --resume"
-        raise Refused(f"{recipe} is a run; to go on with it: {onward}")
+        raise Refused(f"{recipe} is a run; to resume it: {onward}")
     if not recipe.endswith((".yaml", ".yml")) and not path.is_file():
         if len(path.parts) > 1:
             raise Refused(f"there is no run and no recipe {recipe}")
@@ -93,7 +93,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
             raise yaml.MarkedYAMLError(
-                problem="aliases are not taken in a recipe",
+                problem="aliases are not allowed in a recipe",
                 problem_mark=self.peek_event().start_mark,  # type: ignore[no-untyped-call]
             )
         return super().compose_node(parent, index)
@@ -101,7 +101,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             found = super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError):  # 2020-13-45, !!bool neither
+        except (ValueError, LookupError, AttributeError):  # such as 2020-13-45, !!bool neither
             problem = f"a value cannot be read: {str(node.value)[:LONG]}"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
         if isinstance(found, int) and found.bit_length() > BITS:
@@ -118,7 +118,7 @@ class _Loader(yaml.SafeLoader):
                 )
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"'{key.value}' is said twice", problem_mark=key.start_mark
+                    problem=f"'{key.value}' occurs twice", problem_mark=key.start_mark
                 )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -147,12 +147,12 @@ def overridden(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
             raise Refused(f"'{override[:LONG]}' is not key=value, such as training.epochs=3")
         *above, last = path.split(".")
         if len(above) > DEEP:
-            raise Refused(f"'{override[:LONG]}': no key of a recipe lies so deep")
+            raise Refused(f"'{override[:LONG]}': keys of a recipe are not nested so deeply")
         place = result
         for key in above:
             place = place.setdefault(key, {})
             if not isinstance(place, dict):
-                raise Refused(f"'{path}': '{key}' holds a value, not further keys")
+                raise Refused(f"'{path}': '{key}' has a value, not further keys")
         place[last] = _value(value, override)
     return result
 
@@ -174,7 +174,7 @@ def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = (), where: str = 
     check_keys(raw, where or "the recipe")
     place = f"{where}: " if where else ""
     task = raw.get("task")
-    settings = Recipe  # complains of a task that is no name
+    settings = Recipe  # refuses a task that is not a name
     if isinstance(task, str):
         try:
             settings = story(task).recipe
@@ -196,10 +196,10 @@ def as_yaml(recipe: Recipe) -> str:
 def differing(
     one: Recipe, other: Recipe, brought: frozenset[str] = frozenset()
 ) -> dict[str, tuple[Any, Any]]:
-    """The keys in which two recipes differ, with what each has there; None where it has none.
-    How the same files are named is no difference.
+    """The keys in which two recipes differ, with both values; None if a recipe lacks the key.
+    Different paths to the same files are no difference.
 
-    brought  keys of the model that count only if `one` names them: weights may have brought them
+    brought  keys of the model that count only if `one` names them: a start may have set them
     """
     aside = {*TOLD}
     if type(one) is type(other) and whereabouts(one.data) == whereabouts(other.data):
@@ -218,7 +218,7 @@ def differing(
 
 
 def _flat(told: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value by its whole key."""
+    """Every value by its full key."""
     for key, value in told.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{above}{key}.")
@@ -227,13 +227,13 @@ def _flat(told: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _leave_sizes_out(settings: Any, told: dict[str, Any]) -> None:
-    """Leave out a default size of which every number is overridden: it would only mislead."""
+    """Leave out a default size if all of its numbers are overridden: it would mislead."""
     if not isinstance(settings, BaseModel):
         return
     fields = type(settings).model_fields
     sizes = [getattr(settings, name) for name in SIZED if name in fields]
     whole = bool(sizes) and None not in sizes and "size" in fields
-    if whole and told["size"] == fields["size"].default:  # another would not be found again
+    if whole and told["size"] == fields["size"].default:  # any other would be lost
         del told["size"]
     for name in fields:
         _leave_sizes_out(getattr(settings, name), told.get(name, {}))
@@ -248,5 +248,5 @@ def with_attention(raw: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     """The raw recipe with another mechanism where its task has one; "none" leaves it out."""
     task = raw.get("task")
     if name is None or not isinstance(task, str) or task not in STORIES:
-        return dict(raw)  # refused as such later
+        return dict(raw)  # refused later
     return story(task).with_attention(raw, name)

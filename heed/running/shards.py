@@ -1,4 +1,4 @@
-"""The files of a pretrained folder from any source: opened with care, read when wanted.
+"""The files of a pretrained folder, trusted or not: checked first, read on demand.
 
     shelf = Shelf(folder)
     weights = find(shelf)               # model.safetensors, or the shards that an index lists
@@ -6,8 +6,8 @@
     with weights.reader() as read:
         read("bert.pooler.dense.bias")
 
-Nothing outside of the folder is read, and nothing in it is executed: pickled weights are taken only
-if asked for, and then by the reader of PyTorch that makes tensors and nothing else.
+No file outside the folder is read, and nothing in it is executed: pickled weights are read only on
+request, and then by PyTorch's reader that makes nothing but tensors.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 SMALL = 2**20
-"""How many bytes a config, an index or a header may have: enough for some thousand tensors. Parsed,
-they take twenty times as much memory."""
+"""The most bytes of a config, an index or a header: enough for some thousand tensors. Parsed, they
+take twenty times as much memory."""
 
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 MANY = 1000  # shards
 PART = 2**21  # numbers that are compared at a time
 
 Shards = dict[str, set[str] | None]
-"""Files, and the tensors that an index says each of them has; None: there is no index."""
+"""Files, each with its tensors by the index; None if there is no index."""
 
 
 class Shelf:
     """A folder, of which only plain files are read.
 
-    In a cache of huggingface_hub the files are links to the blobs beside; no other link is
-    followed out of the folder.
+    In the cache of huggingface_hub the files are links to a folder of blobs beside them; no other
+    link is followed out of the folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,18 +62,18 @@ class Shelf:
         return (self.path / name).exists() or (self.path / name).is_symlink()
 
     def place(self, name: str) -> Path:
-        """Where a file really is; what lies or leads outside of the folder is refused."""
+        """The real path of a file; one outside the folder is refused."""
         if PLAIN.fullmatch(name) is None:
-            raise Refused(f"{self.path}: {name[:200]!r} is no name of a file in this folder")
+            raise Refused(f"{self.path}: {name[:200]!r} is not a valid file name")
         path = self.path / name
         if not self.has(name):
             raise Refused(f"{self.path} has no {name}")
         try:
             found = path.resolve(strict=True)
         except (OSError, RuntimeError) as error:
-            raise Refused(f"{path} leads nowhere") from error
+            raise Refused(f"{path} is a broken link") from error
         if not any(found.is_relative_to(root) for root in self._roots):
-            raise Refused(f"{path} leads out of its folder")
+            raise Refused(f"{path} is a link out of its folder")
         return found
 
     def bytes(self, name: str, limit: int) -> bytes:
@@ -83,13 +83,13 @@ class Shelf:
         return durable.read_bytes(path, limit)
 
     def json(self, name: str) -> Any:
-        """What a small JSON file says."""
+        """The parsed content of a small JSON file."""
         return durable.parse_json(self.bytes(name, SMALL), self.path / name)
 
 
 def is_pretrained(folder: Path) -> bool:
-    """Whether this is a pretrained model and not a run, by what its config.json says. A folder that
-    cannot be read counts as none; opening it says what is wrong."""
+    """Whether this is a pretrained model and not a run, by its config.json. A folder that cannot be
+    read is not; opening it reports the error."""
     try:
         raw = Shelf(folder).json("config.json")
     except HeedError:
@@ -98,18 +98,18 @@ def is_pretrained(folder: Path) -> bool:
 
 
 def _sniff(path: Path, shown: Path) -> bytes:
-    """The beginning of a file; refuses by name what is often found in place of weights."""
+    """The beginning of a file; a Git LFS pointer or a web page in its place is refused."""
     with durable.open_plain(path) as file:
         start = file.read(512)
     if start.startswith(b"version https://git-lfs"):
         raise Refused(f"{shown} is a Git LFS pointer, not the file: fetch it by git lfs pull")
     if re.match(rb"\s*<(!doctype|html|\?xml)", start, re.IGNORECASE):
-        raise Refused(f"{shown} is a web page, not what its name says: download it again")
+        raise Refused(f"{shown} is a web page, not the file: download it again")
     return start
 
 
 class Weights(NamedTuple):
-    """The tensors of a folder: what they are, and the file that has each."""
+    """The tensors of a folder: their types and shapes, and the file of each."""
 
     header: Header
     places: dict[str, Path]
@@ -117,8 +117,8 @@ class Weights(NamedTuple):
 
     @contextmanager
     def reader(self, *names: str) -> Iterator[Callable[[str], Tensor]]:
-        """A function from a name, one of these or any, to its tensor. Their files are opened first,
-        so that no network is made for tensors that cannot be read."""
+        """A function from a name to its tensor, for these names or for all. The files are opened
+        first, so that no network is allocated for tensors that cannot be read."""
         look = unpickling.read if self.pickled else _opened
         wanted = dict.fromkeys(self.places[name] for name in names or self.places)
         files: dict[Path, Any] = {path: look(path) for path in wanted}
@@ -138,8 +138,8 @@ class Weights(NamedTuple):
         """Whether a tensor holds the numbers of another, rounded where its own type is coarser: the
         other can take its place, and no digit is lost.
 
-        Part by part, the files opened anew for each: what was mapped of them stays in memory for
-        as long as they are open, and the folder may yet be refused.
+        They are compared in parts, and the files are opened again for each part: mapped memory is
+        held for as long as a file is open, and the folder may still be refused.
         """
         (kind, shape), (other, size) = self.header[copy], self.header[original]
         if shape != size or not (kind.is_floating_point and other.is_floating_point):
@@ -160,7 +160,7 @@ class Weights(NamedTuple):
 def find(shelf: Shelf, pickled: bool = False) -> Weights:
     """The weights of a folder, whole or in shards.
 
-    pickled  take pytorch_model.bin, where there is nothing else
+    pickled  read pytorch_model.bin if there is nothing else
     """
     if shelf.has(SINGLE):
         return _gathered(shelf, {SINGLE: None}, _header)
@@ -170,26 +170,28 @@ def find(shelf: Shelf, pickled: bool = False) -> Weights:
         raise Refused(f"{shelf.path} has no {SINGLE}")
     if not pickled:
         raise Refused(
-            f"{shelf.path} has its weights as {PICKLED} alone, a pickled file; if you trust where "
-            "it comes from, allow it: --pickled, or pickled=True"
+            f"{shelf.path} has its weights only as {PICKLED}, a pickled file; if you trust its "
+            "source, allow it: --pickled, or pickled=True"
         )
     files: Shards = {PICKLED: None} if shelf.has(PICKLED) else _listed(shelf, PICKLED_INDEX)
     return _gathered(shelf, files, _pickled_header)._replace(pickled=True)
 
 
 def _listed(shelf: Shelf, index: str) -> Shards:
-    """The shards of an index, and what it says is in each."""
+    """The shards of an index, each with its tensors."""
     table = shelf.json(index)
     names = table.get("weight_map") if isinstance(table, dict) else None
     if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
-        raise Refused(f"{shelf.path / index} does not say which file has which tensor")
+        raise Refused(f"{shelf.path / index} does not list the file of each tensor")
     shards: Shards = {}
     for name, file in names.items():
         held = shards.setdefault(file, set())
         assert held is not None
         held.add(name)
     if not 0 < len(shards) <= MANY:
-        raise Refused(f"{shelf.path / index} lists {len(shards):,} files; 1 to {MANY:,} can be")
+        raise Refused(
+            f"{shelf.path / index} lists {len(shards):,} files; 1 to {MANY:,} are allowed"
+        )
     for file in shards:
         if PLAIN.fullmatch(file) is not None and not shelf.has(file):
             raise Refused(f"{shelf.path} has no {file}, which {index} lists")
@@ -205,7 +207,7 @@ def _gathered(shelf: Shelf, files: Shards, look: Callable[..., Any]) -> Weights:
         odd = set() if listed is None else listed ^ header.keys()
         if odd or found.header.keys() & header.keys():
             name = next(iter(sorted(odd or found.header.keys() & header.keys())))
-            raise Refused(f"{shelf.path / file}: it and the index disagree on '{name}'")
+            raise Refused(f"{shelf.path / file} and the index disagree on '{name}'")
         found.header.update(header)
         found.places.update(dict.fromkeys(header, path))
     return found
@@ -217,7 +219,7 @@ def _header(path: Path, shown: Path) -> Header:
         raise Refused(f"{shown} is a zip file, perhaps of pickled weights, not safetensors")
     length = int.from_bytes(start[:8], "little")
     if SMALL < length < path.stat().st_size:
-        raise Refused(f"{shown} has a header of {length:,} bytes; {SMALL:,} may be")
+        raise Refused(f"{shown} has a header of {length:,} bytes; {SMALL:,} are allowed")
     return plain_header(path)
 
 
@@ -226,9 +228,9 @@ def _opened(path: Path) -> Any:
 
     try:
         return safe_open(path, framework="pt", device="cpu")
-    except SafetensorError as error:  # which asks more of a header than we do
-        raise Refused(f"{path} is no safetensors file: {str(error)[:200]}") from None
-    except (OSError, RuntimeError, MemoryError) as error:  # it maps the file, twice
+    except SafetensorError as error:  # it is stricter about headers than heed
+        raise Refused(f"{path} is not a safetensors file: {str(error)[:200]}") from None
+    except (OSError, RuntimeError, MemoryError) as error:  # it maps the file twice
         raise Refused(f"{path} cannot be opened: {error}") from None
 
 
@@ -238,7 +240,7 @@ def _taken(file: Any, name: str, path: Path) -> Tensor:
     try:
         tensor: Tensor = file.get_tensor(name)
     except SafetensorError as error:
-        raise Refused(f"{path} does not give '{name}': {error}") from None
+        raise Refused(f"{path}: cannot read '{name}': {error}") from None
     return tensor
 
 

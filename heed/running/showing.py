@@ -1,7 +1,7 @@
 """Showing: what a model looked at, in the terminal and as a page to explore.
 
 subject = opened(Path("runs/mine"))        a run, a checkpoint, a pretrained folder, a watch
-looks = explored(subject, ["a text"])      all that every attention saw
+looks = explored(subject, ["a text"])      the weights of every attention
 heed.viewing.looking.page("mine", looks).write("look.html")
 """
 
@@ -30,8 +30,8 @@ from heed.viewing.looking import Look, beside
 from heed.viewing.page import Page
 from heed.viewing.taking import layers, short
 
-LONG = 1500  # bytes of a text from which it is shown pooled
-MOST = 8  # passes of a watch that a page takes
+LONG = 1500  # bytes; the maps of longer texts are pooled
+MOST = 8  # passes of a watch on a page
 
 
 class Subject(Protocol):
@@ -40,13 +40,13 @@ class Subject(Protocol):
     name: str
 
     def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
-        """What every attention saw of texts, or of some that the subject has itself.
+        """The attention over texts, or over some of the subject's own.
 
-        given  what another subject made of the same texts
+        given  another subject's looks at the same texts
         """
 
     def hear(self, text: str) -> Listened:
-        """Every attention while the model works on a text, to be walked through."""
+        """The calls of every attention while the model reads a text, for walks."""
 
 
 class OfRun:
@@ -63,7 +63,7 @@ class OfRun:
 
 
 class OfWatch:
-    """What `heed.watch` saved: pictures of it, since there is no model to ask."""
+    """A watch that `heed.watch` saved: it can be drawn, but there is no model to run."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name, self.seen = path, path.name, heed.load_watch(path)
@@ -84,7 +84,7 @@ class OfWatch:
         return [Take(one.name, every, written=one.written)] if every else []
 
     def _words(self, path: str, one: Pass) -> tuple[Sequence[str], Sequence[str] | None]:
-        """The words that the watch was given; of queries, only those that were kept."""
+        """The words that the watch was given; those of queries only as far as they were kept."""
         told = self.seen.words.get(path)
         if told is None or one.sentence >= min(map(len, told)):
             return (), None
@@ -96,7 +96,7 @@ class OfWatch:
         return queries, None if queries == keys else keys
 
     def hear(self, text: str) -> Listened:
-        raise Refused(f"{self.path} holds weights, and no queries and keys to walk through")
+        raise Refused(f"{self.path} holds weights, but no queries and keys to walk through")
 
 
 def _figures(one: Pass) -> list[Table]:
@@ -119,15 +119,15 @@ def opened(path: Path, device: str = "auto") -> Subject:
         return OfWatch(path)
     try:
         name = path.resolve().name
-    except RuntimeError as error:  # a circle of links
-        raise Refused(f"{path} leads round in a circle") from error
+    except RuntimeError as error:  # links in a circle
+        raise Refused(f"{path} is a circular link") from error
     if path.parent.name == "checkpoints" and (path / checkpoint.MANIFEST).exists():
         return OfRun(_at_step(path, where), f"{path.resolve().parent.parent.name} {name}")
     return OfRun(open_run(path, where), name)
 
 
 def _at_step(path: Path, device: torch.device) -> AnyRun:
-    """A run with the weights that one of its checkpoints holds."""
+    """A run with the weights of one of its checkpoints."""
     run = open_run(path.parent.parent, device)
     weights = run.folder.inside(path / "model.safetensors")
     checkpoint.verify(path)
@@ -137,14 +137,14 @@ def _at_step(path: Path, device: torch.device) -> AnyRun:
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether this is a pretrained folder whose architecture, or head, heed has no verb for: one
-    that transformers may have."""
+    """Whether this is a pretrained folder whose architecture or head no command of heed supports;
+    transformers may."""
     if not is_pretrained(path):
         return False
     from heed.running.adopting import HEADS  # rarely needed
 
     raw = Shelf(path).json("config.json")
-    if "heed" in raw:  # which wrote it, and keeps its settings otherwise than transformers
+    if "heed" in raw:  # heed wrote it, in another format than that of transformers
         return False
     try:
         found = describe(raw)
@@ -154,17 +154,17 @@ def is_foreign(path: Path) -> bool:
 
 
 def explored(subject: Subject, texts: Sequence[str], other: Subject | None = None) -> list[Look]:
-    """What every attention saw of each text; of two subjects, side by side."""
+    """The attention over each text; that of two subjects side by side."""
     if other is None:
         return subject.looks(texts)
     saved = [isinstance(each, OfWatch) for each in (subject, other)]
     if saved in ([True, False], [False, True]) and len(texts) != 1:
-        raise Refused(f"a saved watch lies beside one text; give one INPUT, not {len(texts)}")
+        raise Refused(f"a saved watch is shown beside one text; give one INPUT, not {len(texts)}")
     mine = subject.looks([] if saved == [True, False] else texts)
     if isinstance(subject, OfRun) and isinstance(other, OfRun):
         tasks = [each.run.config.task for each in (subject, other)]
         if len(set(tasks)) > 1:
-            raise Refused(f"--beside takes a run of the same task: {tasks[0]}, not {tasks[1]}")
+            raise Refused(f"--beside needs a run of the same task: {tasks[0]}, not {tasks[1]}")
     given = [] if saved[1] else texts or [look.source for look in mine]
     theirs = other.looks(given, () if saved[0] else mine)
     names = sides(subject, other)
@@ -179,10 +179,10 @@ def sides(subject: Subject, other: Subject) -> tuple[str, str]:
 def show(
     path: Path, texts: Sequence[str] = (), *, every: bool = False, device: str = "auto"
 ) -> list[Any]:
-    """What a model makes of texts, or of a few examples that the run keeps: a story's `Shown`; of
-    long texts and of a watch, a `Look`.
+    """The answers to texts, or to a few examples of the run, with their attention: a story's
+    `Shown`; for long texts and watches, a `Look`.
 
-    every  each head of each attention too
+    every  every head of every attention too
     """
     subject = opened(path, device)
     if isinstance(subject, OfRun) and all(len(text.encode()) <= LONG for text in texts):
@@ -191,7 +191,7 @@ def show(
 
 
 def page(title: str, shown: Sequence[Shown]) -> Page:
-    """A page with all that is shown; nothing stands for a blank line, which has no answer."""
+    """A page with all that is shown, except blank lines, which have no answers."""
     told = (each for each in shown if each.source.strip() or each.text)
     blocks: list[Any] = [each.block() for each in told]
     return Page(title, [Examples(blocks)])

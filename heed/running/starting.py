@@ -1,7 +1,8 @@
 """Starting from existing weights: those of a run, of this task or another, or a pretrained folder.
 
-Sizes that the recipe does not name are the start's, and those that it names must agree. Weights
-that fit by name and shape are taken, and a note says which; if none fits, the start is refused.
+Sizes that the recipe does not name are those of the start, and those that it names must match.
+Weights that fit by name and shape are copied, and a note lists the new ones; if none fits, the
+start is refused.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ SHAPED = (
     "channels",
     "widths",
 )
-"""Keys without which a text model's weights mean nothing, beside layers, width, feed, heads."""
+"""Keys that the weights of a text model depend on, beside layers, width, feed, heads."""
 
 ALIKE = ("attention", "options", "clamp", "blind")
-"""Keys that are the start's unless the recipe exchanges them: an attention has its options."""
+"""Keys taken from the start, if the recipe names neither an attention nor its options."""
 
 BROUGHT = frozenset((*Size._fields, *SHAPED, *ALIKE, "symbols"))
-"""Keys of a model that a start brings along where the recipe does not name them."""
+"""Keys of a model that are taken from the start if the recipe does not name them."""
 
 
 def opened(path: Path) -> Start:
@@ -65,15 +66,15 @@ def _pretrained(folder: Path, path: Path) -> Start:
 
 
 def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
-    """The recipe with the start's sizes where it names none, and what that changed, in words.
+    """The recipe with the start's sizes where it names none, and a note of the changes.
 
-    A size that it names and that differs is refused: the start's weights would not fit.
+    A size that the recipe names and that differs is refused: the start's weights would not fit.
     """
     where, mine = _reader("model", recipe.model)
     _, there = _reader("model", start.settings)
     if type(there) is not type(mine) or there.kind != mine.kind:
         _check_kinds(f"{where}.kind", mine, there, start)
-        return recipe, None  # what fits is found out by name and shape
+        return recipe, None  # names and shapes decide what fits
     named = mine.model_fields_set
     taken: dict[str, Any] = {}
     odd: list[tuple[str, Any, Any]] = []
@@ -85,11 +86,9 @@ def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
             taken[key] = other
     taken |= _rows(mine, there, start)
     if odd:
-        both = ", ".join(
-            f"{key}={_told(here)} and there {_told(other)}" for key, here, other in odd
-        )
+        both = ", ".join(f"{key}={_told(here)} (there {_told(other)})" for key, here, other in odd)
         cure = " ".join(f"{key}={_told(other)}" for key, _, other in odd)
-        raise Refused(f"the recipe is not of the size of {start.path}: {both}; to agree: {cure}")
+        raise Refused(f"the recipe's sizes differ from {start.path}: {both}; to match: {cure}")
     if not {"attention", "options"} & named:
         same = ((key, getattr(there, key)) for key in ALIKE if hasattr(there, key))
         taken |= {k: x for k, x in same if k not in named and x != getattr(mine, k)}
@@ -98,19 +97,19 @@ def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
     known = type(mine).model_validate({**mine.model_dump(exclude_unset=True), **taken})
     whole = known if mine is recipe.model else recipe.model.model_copy(update={"encoder": known})
     told = ", ".join(f"{where}.{key}={_told(x)}" for key, x in taken.items())
-    return recipe.model_copy(update={"model": whole}), Note(f"as {start.path} has it: {told}")
+    return recipe.model_copy(update={"model": whole}), Note(f"set as in {start.path}: {told}")
 
 
 KINDS = {"bert": "a BERT", "gpt2": "a GPT-2", "xlnet": "an XLNet"}
 
 
 def _check_kinds(key: str, mine: Any, there: Any, start: Start) -> None:
-    """Refuse a pretrained model where the recipe wants one of another kind, by their names: nothing
-    but a head would fit. A Transformer that translates may begin with the stack of another."""
+    """Refuse a pretrained model of another kind than the recipe's: nothing but a head would fit. A
+    Transformer that translates may start from the layers of another model."""
     kind = KINDS.get(getattr(there, "kind", ""))
     if kind is not None and not isinstance(mine, TransformerSettings):
         wants = KINDS.get(mine.kind, "another network")
-        raise Refused(f"{start.path} is {kind}, and the recipe's {key}={mine.kind} is {wants}")
+        raise Refused(f"{start.path} is {kind}, but the recipe's {key}={mine.kind} is {wants}")
 
 
 def _reader(where: str, model: Any) -> tuple[str, Any]:
@@ -126,13 +125,13 @@ def _sizes(mine: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:
     elif "layers" in type(mine).model_fields:
         yield "layers", mine.layers, there.layers
     for key in SHAPED:
-        beyond = key == "longest" and mine.kind == "xlnet"  # which has no table of places
+        beyond = key == "longest" and mine.kind == "xlnet"  # it has no table of positions
         if key in type(mine).model_fields and not beyond:
             yield key, getattr(mine, key), getattr(there, key)
 
 
 def _rows(mine: Any, there: Any, start: Start) -> dict[str, int]:
-    """The start's table of symbols, where it is larger than its vocabulary, as others' may be."""
+    """The rows of the start's embedding table, if there are more than symbols in its vocabulary."""
     rows, words = getattr(there, "symbols", None), getattr(start.tokeniser, "size", None)
     if rows is None or words is None or rows <= words or mine.symbols is not None:
         return {}
@@ -140,19 +139,19 @@ def _rows(mine: Any, there: Any, start: Start) -> dict[str, int]:
 
 
 def _told(value: Any) -> str:
-    """A value as an override of a recipe's key spells it."""
+    """A value as it is written in an override of a recipe's key."""
     return json.dumps(value)
 
 
 def begin(model: nn.Module, start: Start, told: AnyStory) -> Note | None:
-    """Copy a start's weights into a model; if not all are taken, the note says which are new."""
+    """Copy a start's weights into a model; if some are missing, the note lists the new ones."""
     if told.whole and start.task == told.name:
         load_weights(model, start.weights)
         return None
     there = told.adopted(model, start)
     mine = model.state_dict()
     taken = [name for name, weight in mine.items() if _fit(weight, there.get(name))]
-    if not any(mine[name].ndim > 1 for name in taken):  # a bias alone is worth nothing
+    if not any(mine[name].ndim > 1 for name in taken):  # biases alone are of no use
         raise Refused(f"nothing of {start.path} fits the recipe's model: {_odd(mine, there)}")
     with torch.no_grad():
         for name in taken:
@@ -165,7 +164,7 @@ def begin(model: nn.Module, start: Start, told: AnyStory) -> Note | None:
 
 
 def _odd(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> str:
-    """Why nothing fits: other names, or, where some are the same, another size."""
+    """Why nothing fits: other names, or, if some are the same, another size."""
     both = (name for name, weight in mine.items() if name in there and weight.ndim > 1)
     name = next(both, None)
     said = "no weight has its name and shape"
@@ -180,7 +179,7 @@ def _fit(mine: Tensor, there: Tensor | None) -> bool:
 
 
 def _listed(new: list[str], taken: list[str]) -> str:
-    """The names that are new; a part of which nothing was taken has one name: answer.*"""
+    """The names of new weights; a module that is new as a whole has one: answer.*"""
     known = {".".join(name.split(".")[:n]) for name in taken for n in range(1, name.count(".") + 2)}
     found: dict[str, None] = {}
     for name in new:

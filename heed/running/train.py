@@ -32,9 +32,9 @@ from heed.training.folder import RunFolder
 
 __all__ = ["Learner", "Trained", "onward", "train"]
 
-LONG = 60  # characters of a value that are told
+LONG = 60  # characters of a value that a message shows
 NAMED = 3
-"""Keys of another recipe that are named: of another task, all are others."""
+"""The most keys that a message names if two recipes differ."""
 
 
 def train(
@@ -46,18 +46,18 @@ def train(
     start: Path | None = None,
     device: str = "auto",
 ) -> Work[Trained]:
-    """Train as the recipe says, into a folder; or go on with the run that the folder holds.
+    """Train a recipe into a folder, or resume the run there.
 
-    resume  go on where the folder holds a run, whose recipe must be the same one
-    start   a run or a pretrained folder, or its name at the hub: its weights, as far as they fit,
-            take the place of random ones, and its tokens and sizes are used
+    resume  continue if the folder holds a run; the recipe must be the same
+    start   a run or a pretrained folder, or its name at the hub: its weights, where they fit,
+            replace random ones, and its tokens and sizes are used
     """
     with ExitStack() as stack:
         crew = stack.enter_context(distributed.join(chosen(device)))
         stop = stack.enter_context(signals.listening())
         going = resume and (path / "config.json").exists()
         if going and start is not None:
-            yield Note(f"{path} goes on with weights of its own: {start} is not read again")
+            yield Note(f"{path} is resumed with its own weights: {start} is not read again")
         begun = None if going or start is None else opened(start)
         if begun is not None and recipe is not None:
             recipe, note = sized(recipe, begun)
@@ -75,13 +75,13 @@ def train(
 
 
 def onward(path: Path) -> list[str]:
-    """What to do with a run that is trained: commands of its task, without `heed`."""
+    """Commands for a trained run, as its task has them, without `heed`."""
     told = story(read_config(RunFolder.open(path)).task)
     return [command.format(run=shlex.quote(str(path))) for command in told.onward]
 
 
 def _until(stop: signals.Stop, work: Work[Result], learner: Learner | None = None) -> Work[Result]:
-    """Work before or after the loop, abandoned if a signal asks to stop: it is done again later."""
+    """Work before or after the loop, abandoned on a stop signal: a later call repeats it."""
 
     def heard(event: Event) -> Event:
         if stop.asked:
@@ -95,7 +95,7 @@ def _until(stop: signals.Stop, work: Work[Result], learner: Learner | None = Non
 def _opened(
     recipe: Any | None, path: Path, resume: bool, overwrite: bool, crew: Distributed
 ) -> tuple[RunFolder, Any]:
-    """The folder and the recipe that counts. Only the main process makes folders."""
+    """The folder and the recipe to train. Only the main process makes folders."""
     if crew.share(resume and (path / "config.json").exists()):
         folder = RunFolder.open(path)
         read_config(folder)  # refuses an unknown task
@@ -105,7 +105,7 @@ def _opened(
             raise Refused(_another(path, odd))
         return folder, own
     if recipe is None:
-        raise Refused(f"{path} holds no run to go on with")
+        raise Refused(f"{path} holds no run to resume")
     check(recipe)
     if crew.main:
         there(recipe.data)
@@ -115,22 +115,22 @@ def _opened(
 
 
 def _another(path: Path, odd: Mapping[str, tuple[Any, Any]]) -> str:
-    """That a run was begun with another recipe: some of its keys, and what can be meant."""
+    """The message that a run has another recipe: some of the keys, and what to do."""
     some = [
-        f"{key}={_told(here)} and there {_told(there)}"
+        f"{key}={_told(here)} (there {_told(there)})"
         for key, (here, there) in islice(odd.items(), NAMED)
     ]
     left = counted(len(odd) - len(some), "more key")
     more = f" and {left}" if len(odd) > len(some) else ""
     run = shlex.quote(str(path))
     return (
-        f"{path} has another recipe: {', '.join(some)}{more}; go on with its own: heed train {run} "
-        f"--resume; begin another with its weights: heed train RECIPE --from {run} --run NEW"
+        f"{path} has another recipe: {', '.join(some)}{more}; to resume with its own: heed train "
+        f"{run} --resume; to start from its weights: heed train RECIPE --from {run} --run NEW"
     )
 
 
 def _told(value: Any) -> str:
-    """As a recipe's key is overridden, and no longer than one can read."""
+    """A value as it is written in an override, shortened to `LONG` characters."""
     told = json.dumps(value, ensure_ascii=False)
     return told if len(told) <= LONG else f"{told[:LONG]}…"
 

@@ -1,4 +1,4 @@
-"""Walking: one query's way through the attention of a run's model, told with the words it met."""
+"""Walking: the attention of one query in a run's model, step by step, with the text's words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heed.tasks.walking import WHOLE, Walk
 from heed.viewing.taking import MEMBER, short
 from heed.viewing.walk import Key, Stage, Told, vector
 
-SHOWN = 40  # words of a complaint at most
+SHOWN = 40  # words in a message at most
 
 
 def walk(
@@ -30,8 +30,8 @@ def walk(
 ) -> list[Told]:
     """The walk of one word of each text, or of the first example that the run keeps.
 
-    at     the word that asks, or its place, counted from 0
-    layer  of the attentions that can be walked through, counted from 0
+    at     the word of the query, or its position, counted from 0
+    layer  which of the attentions that support walks, counted from 0
     """
     run = open_run(path, chosen(device))
     texts = texts or [run.story.show(run, [], every=False)[0].source]
@@ -62,7 +62,7 @@ def told(heard: Listened, at: str | None = None, layer: int | None = None, head:
 
 
 def _choice(paths: Sequence[str], heads: int) -> str:
-    """How many can be walked through, and what chooses among them; nothing where there is one."""
+    """How many attentions and heads support walks, with the options that choose; "" if one does."""
     what = "members" if paths[0].startswith(MEMBER) else "attentions"
     counts = ((len(paths), what, "--layer"), (heads, "heads", "--head"))
     found = [f"{n} {name} ({option} 0 to {n - 1})" for n, name, option in counts if n > 1]
@@ -70,7 +70,7 @@ def _choice(paths: Sequence[str], heads: int) -> str:
 
 
 def _place(words: Sequence[str], at: str | None, first: int, named: str) -> int:
-    """The first place of a word, or the place that a number gives."""
+    """The first position of a word, or the position that a number names."""
     if at is None:
         return first % len(words)
     for alike in (at.__eq__, lambda word: _bare(word) == _bare(at)):
@@ -80,14 +80,14 @@ def _place(words: Sequence[str], at: str | None, first: int, named: str) -> int:
     if at.removeprefix("-").isdecimal() and len(at) < 10 and -len(words) <= int(at) < len(words):
         return int(at) % len(words)
     if list(words) == [WHOLE]:
-        raise Refused(f"--at '{at}': {named} is asked once, for the whole text; leave --at out")
+        raise Refused(f"--at '{at}': {named} has one query, for the whole text; leave --at out")
     there = ", ".join(words[:SHOWN]) + (", …" if len(words) > SHOWN else "")
-    raise Refused(f"--at '{at}' is none of the words that ask, nor one of their places: {there}")
+    raise Refused(f"--at '{at}' is neither a word of the queries nor a position: {there}")
 
 
 def _bare(word: str) -> str:
-    """A word in small letters, without marks of where it begins or goes on, or of a sign such as
-    [MASK] or <mask>."""
+    """A word in lower case, without subword marks, or the brackets of a symbol such as [MASK] or
+    <mask>."""
     return re.sub(r"^[\[<](.+)[\]>]$", r"\1", word.strip("▁Ġ@# ").casefold())
 
 
@@ -99,7 +99,7 @@ def _formula(walked: Walk, slot: str) -> str:
     name = walked.parts[slot]
     if name == "blind":
         return "0: no key is compared"
-    return f"{name}: {walked.formulas.get(slot, 'a part of your own')}"
+    return f"{name}: {walked.formulas.get(slot, 'a custom part')}"
 
 
 def _facts(walked: Walk, *names: str) -> list[str]:
@@ -134,7 +134,7 @@ def _read(walked: Walk) -> Stage:
 
 
 def _numbers(walked: Walk, words: Sequence[str]) -> tuple[list[str], list[Key]]:
-    """The columns, and every key's numbers."""
+    """The names of the columns, and the numbers of every key."""
     tables: dict[str, Tensor | None] = {"e": walked.energy}
     if walked.lanes:
         tables = {f"e, {lane.parts['reach']}": lane.energy for lane in walked.lanes}
@@ -167,7 +167,7 @@ def _named(span: tuple[int, int], words: Sequence[str]) -> str:
 
 def _check(walked: Walk) -> str:
     if walked.difference is None:
-        return "nothing is gathered: the weights are the answer"
+        return "there is no context: the weights are the result"
     if walked.agrees:
         close = f"to {walked.difference:.0e}" if walked.difference else "exactly"
         return f"= what the model computed, {close}"

@@ -196,7 +196,7 @@ def test_pairs_that_are_all_too_long_are_refused(training: Callable[..., str]) -
         # Invalid overrides.
         (["training.epochs"], "'training.epochs' is not key=value"),
         (["=3"], "'=3' is not key=value"),
-        (["training.epochs.more=3"], "'training.epochs.more': 'epochs' holds a value"),
+        (["training.epochs.more=3"], "'training.epochs.more': 'epochs' has a value"),
         (["training.epochs=[1"], "the value is not YAML"),
         (["training.epochs=2001-99-99"], "training.epochs=2001-99-99"),
         (["training.epochs=!!python/object/apply:os.system [id]"], "training.epochs="),
@@ -223,9 +223,9 @@ def test_bad_arguments_are_refused(
     ("text", "says"),
     [
         ("task: translate\n  model: x\n", "bad.yaml, line 2: "),
-        ("task: translate\ntask: caption\n", "bad.yaml, line 2: 'task' is said twice"),
-        ("model: {a: 1, a: 2}\n", "line 1: 'a' is said twice"),
-        ("a: &x [1]\nb: *x\n", "bad.yaml, line 2: aliases are not taken"),
+        ("task: translate\ntask: caption\n", "bad.yaml, line 2: 'task' occurs twice"),
+        ("model: {a: 1, a: 2}\n", "line 1: 'a' occurs twice"),
+        ("a: &x [1]\nb: *x\n", "bad.yaml, line 2: aliases are not allowed"),
         ("a: !!python/object/apply:os.system [id]\n", "bad.yaml, line 1: "),
         ("a: !!python/name:os.system\n", "bad.yaml, line 1: "),
         ("? [a, b]\n: c\n", "bad.yaml"),

@@ -71,10 +71,10 @@ def test_evaluate_accepts_other_columns_for_a_file(
     assert json.loads(command("evaluate", run, str(table), *numbered).out)["texts"] == 2
     mixed = command("evaluate", run, str(table), "--text", "review", "--label", "2", *CPU)
     assert mixed.code == 2
-    assert "say both columns by number, or both by the names of the first line" in mixed.err
+    assert "give both columns by number, or both by the names of the first line" in mixed.err
     kept = command("evaluate", run, "--text", "review", *CPU)
     assert kept.code == 2
-    assert "--text is of a file; name one" in kept.err
+    assert "--text needs a file; name one" in kept.err
 
 
 def test_predict_answers_every_line(command: Callable[..., Any], run: str, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_train_accepts_a_recipe_file(command: Callable[..., Any], tmp_path: Path
         ("2\tnever seen", "valid.tsv:97: the label '2' never occurs in the training data"),
         (
             "no tab",
-            "say which to take: data.valid.text=COLUMN data.valid.label=COLUMN",
+            "choose them: data.valid.text=COLUMN data.valid.label=COLUMN",
         ),
     ],
 )
@@ -154,7 +154,7 @@ def test_bad_labels_are_reported_with_file_and_line(
     [
         (
             "stars\tsentence",
-            "train.tsv:1: the first line is learnt as a text with the label 'stars'",
+            "train.tsv:1: the first line is read as a text with the label 'stars'",
         ),
         ("Label\t Text", None),
     ],

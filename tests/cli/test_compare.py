@@ -75,7 +75,7 @@ def test_a_failure_beside_successes_and_resuming(
         (["demo", "--attention", " , "], "name each mechanism once"),
         (["multi30k-rnn", "data.folder=/nowhere"], "data.train.source: cannot read /nowhere"),
         (["sst2", "data.folder=/nowhere", "--resume"], "cannot read /nowhere"),
-        (["sst2"], "say where it is: HEED_DATA=/your/data, or data.folder=/your/sst2"),
+        (["sst2"], "set its folder: HEED_DATA=/your/data, or data.folder=/your/sst2"),
     ],
 )
 def test_invalid_requests_are_refused_before_training(

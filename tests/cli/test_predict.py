@@ -60,7 +60,7 @@ def test_several_answers_need_a_beam(command: Callable[..., Any], writer: Path) 
     for words in (["--method", "greedy"], ["--temperature", "0.5"]):
         done = command("predict", str(writer), *words, "--best", "2")
         assert (done.code, done.out) == (2, "")
-        assert "--best 2 is for a beam; " in done.err
+        assert "--best 2 needs a beam; " in done.err
 
 
 def test_more_answers_than_a_beam_has_are_refused(
@@ -68,7 +68,7 @@ def test_more_answers_than_a_beam_has_are_refused(
 ) -> None:
     done = command("predict", str(writer), str(writer / "recipe.yaml"), "--best", "1001")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "--best is 1000 at most, as a beam's width is; got 1001" in done.err
+    assert "--best is 1000 at most, like the width of a beam; got 1001" in done.err
 
 
 def test_a_remark_names_its_line(capsys: pytest.CaptureFixture[str]) -> None:

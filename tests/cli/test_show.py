@@ -165,7 +165,7 @@ def test_a_saved_watch_can_be_shown(
         assert (refused.code, refused.err.count("\n")) == (2, 1)
         assert said in refused.err
     (tmp_path / "d.safetensors").symlink_to(tmp_path / "d.safetensors")
-    assert "leads round in a circle" in command("show", str(tmp_path / "d.safetensors")).err
+    assert "is a circular link" in command("show", str(tmp_path / "d.safetensors")).err
     page.rename(tmp_path / "c.safetensors")
     assert "is not a safetensors file" in command("show", str(tmp_path / "c.safetensors")).err
 

@@ -63,7 +63,7 @@ def test_the_history_is_printed_and_written(command: Command, writer: Path, tmp_
         (["--history", "--walk"], "leave out --walk"),
         (["--history", "--heads"], "leave out --heads"),
         (["--walk", "--png", "a.png"], "write a page: --html"),
-        (["--walk", "--at", "elephant"], "none of the words that ask"),
+        (["--walk", "--at", "elephant"], "neither a word of the queries"),
     ],
 )
 def test_incompatible_options_are_refused(

@@ -56,7 +56,7 @@ def test_the_result_as_json_and_the_folder_of_the_run(
     again = command("train", "runs/mine", "--resume", "--device", "cpu")
     assert again.code == 0
     assert again.out == f"runs/mine: {found['parameters']:,} parameters, 1 steps\n"
-    assert "going on from step 1\n" in again.err
+    assert "resuming from step 1\n" in again.err
     assert again.err.endswith("\nnext: heed predict runs/mine FILE\n      heed show runs/mine\n")
     shown = command("show", "runs/mine", "--device", "cpu")  # as printed
     assert shown.code == 0, shown.err
@@ -118,12 +118,12 @@ def test_resuming_with_the_same_recipe_is_accepted(command: Callable[..., Any], 
     """So schedulers can use one command to start and to resume."""
     words = ("train", "mine.yaml", "--run", "my run", "--resume", "--device", "cpu")
     assert command(*words).code == 0
-    assert "going on from step 2\n" in command(*words).err
-    assert "going on" in command(*words, "good=told otherwise by a later version").err
+    assert "resuming from step 2\n" in command(*words).err
+    assert "resuming" in command(*words, "good=told otherwise by a later version").err
     model = (here / "my run/model.safetensors").read_bytes()
     more = command(*words, "training.steps=4")
     assert (more.code, more.out, more.err.count("\n")) == (2, "", 1)
-    assert "my run has another recipe: training.steps=4 and there 2; go on with" in more.err
+    assert "my run has another recipe: training.steps=4 (there 2); to resume with" in more.err
     assert "give one" in command(*words, "--overwrite").err
     assert "heed train 'my run' --resume" in more.err
     assert "heed train RECIPE --from 'my run' --run" in more.err
@@ -133,5 +133,5 @@ def test_resuming_with_the_same_recipe_is_accepted(command: Callable[..., Any], 
     other = command("train", "other.yaml", *words[2:], "seed=3", "training.rate=0.5")
     assert other.code == 2
     assert "model.kind=" in other.err
-    assert " more keys; go on with" in other.err
+    assert " more keys; to resume with" in other.err
     assert (here / "my run/model.safetensors").read_bytes() == model

@@ -258,7 +258,8 @@ def test_unsupported_requests_are_refused_in_one_line(server: Server, tmp_path: 
     lines = tmp_path / "lines.txt"
     lines.write_text("the cat\n")
     save(network("BertModel"), tmp_path / "body")
-    assert "head 'none', which no verb" in server.run("predict", tmp_path / "body", lines).refused()
+    said = server.run("predict", tmp_path / "body", lines).refused()
+    assert "head 'none', which no command" in said
     save(network("BertForMaskedLM"), tmp_path / "bare", words=False)
     assert "no tokeniser" in server.run("predict", tmp_path / "bare", lines).refused()
     bert(tmp_path / "one", "BertForSequenceClassification", num_labels=1)
@@ -271,10 +272,10 @@ def test_unsupported_requests_are_refused_in_one_line(server: Server, tmp_path: 
     long = bert(tmp_path / "long", "BertForSequenceClassification")
     reconfigure(long, id2label={"0": "a" * 1001, "1": "b"}, label2id=None)
     said = server.run("predict", long, lines).refused()
-    assert "config.json describes what no verb can ask: labels.0" in said
+    assert "that no command supports: labels.0" in said
     assert len(said) < 400
     short = bert(tmp_path / "short", "BertForMaskedLM", max_position_embeddings=4)
-    assert "no verb can ask: longest" in server.run("predict", short, lines).refused()
+    assert "no command supports: longest" in server.run("predict", short, lines).refused()
     gpt2(tmp_path / "gpt2")
     said = server.run("evaluate", tmp_path / "gpt2")
     assert "gpt2 keeps no test text; give a file" in said.refused()
@@ -315,7 +316,7 @@ def test_a_gpt2_is_fine_tuned_with_its_own_vocabulary(server: Server, tmp_path: 
     other = small(tmp_path, {**model, "width": 32, "feed": 128}, steps=10)
     (tmp_path / "input.txt").write_text(text)
     said = server.run("train", other, "--from", folder, "--run", tmp_path / "other").err
-    assert "width=32 and there 16, model.feed=128 and there 64; to agree: model.width=16" in said
+    assert "width=32 (there 16), model.feed=128 (there 64); to match: model.width=16" in said
     shutil.rmtree(run)
     assert heed.load(folder).tokeniser is not None
 
@@ -401,7 +402,7 @@ def test_a_continued_pretraining_resumes_and_can_be_started_from(
     assert done.code == 0, done.err
     done = server.run("train", recipe, "--from", folder, "--run", run, "--resume")
     assert done.code == 0, done.err
-    assert f"{run} goes on with weights of its own: {folder} is not read again" in done.err
+    assert f"{run} is resumed with its own weights: {folder} is not read again" in done.err
     done = server.run("train", recipe, "--from", run, "--run", tmp_path / "next")
     assert done.code == 0, done.err
     assert "new:" not in done.out + done.err

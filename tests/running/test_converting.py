@@ -333,7 +333,11 @@ def test_labels_of_files_mean_the_same_there_and_back(called: list[str], tmp_pat
 def test_names_of_labels_from_a_stranger_are_checked(tmp_path: Path) -> None:
     save(network("BertForSequenceClassification"), tmp_path / "theirs")
     path = tmp_path / "theirs/config.json"
-    for odd, said in ((["a"], "is no map"), ({"0": 1}, "is no map"), ({"0": "x"}, "none of")):
+    for odd, said in (
+        (["a"], "is not a map"),
+        ({"0": 1}, "is not a map"),
+        ({"0": "x"}, "not among"),
+    ):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"heed_label_names": odd}))
         with pytest.raises(Refused, match=said):
             converted(tmp_path / "theirs", tmp_path / "no")
@@ -393,7 +397,7 @@ def test_a_run_without_a_counterpart_is_refused(tmp_path: Path) -> None:
     facts: dict[str, Any] = {"symbols": tokeniser.size, "labels": ["a", "b"], "longest": 16}
     config = ClassifyConfig(heed="0.1.0", task="classify", model={}, **facts)
     written(tmp_path / "lstm", config, tokeniser)
-    with pytest.raises(Refused, match="no place for the model"):
+    with pytest.raises(Refused, match="no equivalent of the model"):
         converted(tmp_path / "lstm", tmp_path / "theirs")
     sharp = BertSettings(size="tiny", attention="entmax", symbols=tokeniser.size, longest=16)
     model = {"encoder": sharp, "pool": "first"}

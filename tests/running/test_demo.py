@@ -125,7 +125,7 @@ def test_without_longer_sentences_there_is_a_dash(result: Demo) -> None:
         (
             "additive",
             ("data.grammar=null", "data.train.tsv=a.tsv", "data.valid.tsv=b.tsv"),
-            "draws its sentences",
+            "generates its sentences",
         ),
     ],
 )

@@ -64,5 +64,5 @@ def test_missing_parts_and_wrong_choices_are_refused(writer: Path) -> None:
         finish(evaluate(writer, "train", device="cpu"))
     with pytest.raises(Refused, match=r"^decoding: width: input should be greater"):
         finish(evaluate(writer, device="cpu", width=0))
-    with pytest.raises(Refused, match="there is no folder nowhere/at/all, and it is no name"):
+    with pytest.raises(Refused, match="there is no folder nowhere/at/all, and it cannot be a name"):
         finish(evaluate(Path("nowhere/at/all"), device="cpu"))

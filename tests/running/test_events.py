@@ -37,7 +37,7 @@ def test_nested_work_is_reported_in_order() -> None:
 
 def test_a_user_who_stopped_gets_a_command_to_paste() -> None:
     said = str(Stopped(Path("my runs/a"), 7, 130))
-    assert said == "stopped and saved at step 7; go on: heed train 'my runs/a' --resume"
+    assert said == "stopped and saved at step 7; to continue: heed train 'my runs/a' --resume"
 
 
 def test_exceptions_are_passed_on() -> None:

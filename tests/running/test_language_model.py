@@ -104,7 +104,7 @@ def test_it_resumes_exactly(
         shutil.rmtree(tmp_path / f"run/checkpoints/step-{step}")
     done = server.run("train", tmp_path / "run", "--resume")
     assert done.code == 0, done.err
-    assert "going on from step 10" in done.err + done.out
+    assert "resuming from step 10" in done.err + done.out
     again = tensors.read(tmp_path / "run/checkpoints/step-20/model.safetensors")
     for key, weight in tensors.read(runs[name] / "checkpoints/step-20/model.safetensors").items():
         assert weight.equal(again[key]), key
@@ -138,7 +138,7 @@ def test_predict_answers_every_line(
     assert all(line for line in found[:-1])
     (tmp_path / "one.txt").write_text(f"{lines[2]}\n")
     assert server.run("predict", runs[name], tmp_path / "one.txt").out == f"{found[2]}\n"
-    assert ("outgrew the model's places" in done.err) == (name == "gpt")
+    assert ("outgrew the model's positions" in done.err) == (name == "gpt")
     told = server.run("predict", runs[name], tmp_path / "in.txt", "--json", "--method", "greedy")
     answers = [json.loads(line) for line in told.out.splitlines()]
     assert answers[2]["prompt"] == "a dog came, too!\nand the"
@@ -243,7 +243,7 @@ def test_another_attention_by_name(server: Server, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "run/config.json").read_text())
     assert config["model"]["attention"] == "additive"
     refused = server.run("train", small(tmp_path, LSTM), "--attention", "dot").refused()
-    assert "no attention to exchange" in refused
+    assert "no attention to replace" in refused
 
 
 def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
@@ -328,7 +328,7 @@ def test_xlnet_reads_from_left_to_right(server: Server, tmp_path: Path) -> None:
     saved = tensors.read(last / "model.safetensors")
     for step in (15, 20):
         shutil.rmtree(last.with_name(f"step-{step}"))
-    assert "going on from step 10" in server.run("train", tmp_path / "run", "--resume").err
+    assert "resuming from step 10" in server.run("train", tmp_path / "run", "--resume").err
     again = tensors.read(last / "model.safetensors")
     assert all(weight.equal(again[key]) for key, weight in saved.items())
     rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -368,7 +368,7 @@ def test_consecutive_rows_with_memories_equal_one_long_row() -> None:
 
 def test_only_xlnet_has_memories(tmp_path: Path) -> None:
     raw = yaml.safe_load(small(tmp_path, GPT, data={"memory": 8}).read_text())
-    with pytest.raises(Refused, match=r"data\.memory is of XLNet; the model is gpt2"):
+    with pytest.raises(Refused, match=r"data\.memory needs an xlnet; the model is gpt2"):
         resolve(raw)
 
 

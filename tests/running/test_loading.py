@@ -216,7 +216,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a link out": (
         lambda f: ((f / "vocab.txt").unlink(), (f / "vocab.txt").symlink_to("/etc/passwd")),
-        "leads out",
+        "is a link out",
     ),
     "too many words": (
         lambda f: (f / "vocab.txt").write_text("\n".join("abcdefghijklmnopqrstuvw")),
@@ -309,14 +309,14 @@ def framed(folder: Path) -> None:
 
 PARTS = {"SpecialToken": "a", "Sequence": "A"}
 WRONG |= {
-    "a frame of millions": (framed, "many times as long"),
+    "a frame of millions": (framed, "many times longer"),
     "a layer tied to another": (tied_layer, "the weights lack 'bert.encoder.layer.1."),
     "a long remark": (
         lambda f: hollow(f / "model.safetensors", outline(), "b" * 900_000),
-        "is no safetensors file",
+        "is not a safetensors file",
     ),
-    "odd shard": (odd_shard, "is no safetensors file"),
-    "one number for all": (one_number, "and fewer numbers"),
+    "odd shard": (odd_shard, "is not a safetensors file"),
+    "one number for all": (one_number, "but fewer numbers"),
     "a pickle of a gigabyte": (lambda f: unpickled(f, GIGABYTE), "more than weights"),
     "in large letters": (lambda f: unpickled(f, GIGABYTE, "DATA.PKL"), "more than weights"),
     "a pickle of tables": (

@@ -126,7 +126,7 @@ def test_a_run_that_lost_its_cache_says_so(recipe: Recipe, tmp_path: Path) -> No
     finish(prepare(recipe.data, folder))
     folder.write_json(folder.config, {})
     (folder.cache / "ready.json").unlink()
-    with pytest.raises(Refused, match="has lost its cache; begin anew: --overwrite"):
+    with pytest.raises(Refused, match="has lost its cache; start again: --overwrite"):
         finish(prepare(recipe.data, folder))
 
 

@@ -156,7 +156,7 @@ def test_masks_that_were_not_read_are_reported(server: Server, learnt: Path) -> 
     done = server.run("predict", learnt, lines)
     assert done.code == 0, done.err
     said = [line for line in done.err.splitlines() if "not read" in line]
-    assert said == ["heed: line 1: the last 10 symbols were not read: the model has no more places"]
+    assert said == ["heed: line 1: the last 10 symbols were not read: the model's limit is reached"]
 
 
 def test_a_mask_can_be_walked_to_as_it_was_typed(learnt: Path) -> None:
@@ -244,7 +244,7 @@ def test_an_xlnet_reads_two_texts_as_one_with_a_remark(server: Server, ordered: 
     assert server.run("convert", ordered, theirs).code == 0
     lines = ordered.parent / "pairs.txt"
     lines.write_text("a1 a2 .\tb1 [MASK] .\na1 .\tb1 .\na1 .\na1 [MASK] .\n\n")
-    joined = "two texts are read as one: this model was not taught what follows what"
+    joined = "two texts are read as one: this model was not trained on pairs of texts"
     nothing = "there is no [MASK] in it, so nothing is filled in"
     for path in (ordered, theirs):
         done = server.run("predict", path, lines)
@@ -294,7 +294,7 @@ def test_a_stopped_run_resumes_to_the_same_weights(
     shutil.rmtree(tmp_path / "cut/checkpoints/step-6")
     on = server.run("train", tmp_path / "cut", "--resume")
     assert on.code == 0, on.err
-    assert "going on from step 3" in on.err + on.out
+    assert "resuming from step 3" in on.err + on.out
     one, two = (
         tensors.read(tmp_path / name / "checkpoints/step-6/model.safetensors")
         for name in ("whole", "cut")
@@ -332,7 +332,7 @@ def test_a_classifier_can_start_from_a_pretraining(server: Server, learnt: Path)
     ("change", "message"),
     [
         ("data.longest=600", "set model.longest=600"),
-        ("objective.kind=permutation", "is that of xlnet"),
+        ("objective.kind=permutation", "is for xlnet"),
         ("model.attention=additiv", "additive"),
         ("data.train=[train.txt,missing.jsonl]", "missing.jsonl: No such file"),
         ("objective.masked=0.95", "add up to more than 1"),

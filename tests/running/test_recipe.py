@@ -218,7 +218,7 @@ def test_overrides_are_applied_and_leave_the_original_unchanged() -> None:
         ("epochs", "'epochs' is not key=value"),
         ("=3", "'=3' is not key=value"),
         ("a" * 5000, f"'{'a' * 80}' is not key=value"),
-        ("seed.x=3", "'seed' holds a value, not further keys"),
+        ("seed.x=3", "'seed' has a value, not further keys"),
         ("a=[1", "the value is not YAML; quote it"),
         ("a={b: 1, b: 2}", "the value is not YAML"),
         ("a=!!python/object/apply:os.getcwd []", "the value is not YAML"),
@@ -226,7 +226,7 @@ def test_overrides_are_applied_and_leave_the_original_unchanged() -> None:
         ("a=!!bool maybe", "the value is not YAML"),
         ("a=!!timestamp soon", "the value is not YAML"),
         ("a=0x" + "f" * 5000, "the value is not YAML"),
-        ("a" + ".a" * 5000 + "=1", "no key of a recipe lies so deep"),
+        ("a" + ".a" * 5000 + "=1", "keys of a recipe are not nested so deeply"),
     ],
 )
 def test_an_invalid_override_is_refused(change: str, says: str) -> None:
@@ -239,9 +239,9 @@ def test_an_invalid_override_is_refused(change: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a: 1\nb: 2\na: 3\n", "f.yaml, line 3: 'a' is said twice"),
-        ("a:\n  b: 1\n  b: 2\n", "f.yaml, line 3: 'b' is said twice"),
-        ("a: &x [1]\nb: *x\n", "f.yaml, line 2: aliases are not taken"),
+        ("a: 1\nb: 2\na: 3\n", "f.yaml, line 3: 'a' occurs twice"),
+        ("a:\n  b: 1\n  b: 2\n", "f.yaml, line 3: 'b' occurs twice"),
+        ("a: &x [1]\nb: *x\n", "f.yaml, line 2: aliases are not allowed"),
         ("a: !!python/object/apply:os.getcwd []\n", "f.yaml, line 1: could not determine"),
         ("? [1, 2]\n: 3\n", "f.yaml, line 1: a key must be a word"),
         ("a: 1\n b: 2\n", "f.yaml, line 2: "),
@@ -323,7 +323,7 @@ def test_without_a_name_the_attention_stays() -> None:
 
 def test_a_run_is_not_a_recipe(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(Refused, match=r"is a run; to go on with it: .* --resume"):
+    with pytest.raises(Refused, match=r"is a run; to resume it: .* --resume"):
         load(str(tmp_path))
 
 

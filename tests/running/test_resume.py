@@ -172,7 +172,7 @@ def test_a_damaged_checkpoint_is_reported_and_skipped(
     assert done.code == 0, done.err
     assert f"passing over the checkpoint {newest.name}: " in done.err
     assert "optimiser.safetensors" in done.err
-    assert f"going on from step {before.name.removeprefix('step-')}\n" in done.err
+    assert f"resuming from step {before.name.removeprefix('step-')}\n" in done.err
     assert_same(run, undisturbed)
 
 

@@ -167,12 +167,12 @@ def test_the_rate_drops_while_validations_do_not_improve(
 @pytest.mark.parametrize(
     ("chosen", "says"),
     [
-        ("training.steps=199", "199 in all: training.steps above 199 makes more"),
+        ("training.steps=199", "199 training steps: training.steps above 199 makes more"),
         (
             "training.epochs=1",
-            "3 in all: training.epochs above 1 or training.batch_tokens below 80",
+            "3 training steps: training.epochs above 1 or training.batch_tokens below 80",
         ),
-        ("training.accumulate=3", "4 in all: training.steps above 4 makes more"),
+        ("training.accumulate=3", "4 training steps: training.steps above 4 makes more"),
         ("training.steps=200", None),
     ],
 )
@@ -180,7 +180,7 @@ def test_few_steps_are_reported_with_the_keys_that_make_more(
     chosen: str, says: str | None, prepared: Prepared, tmp_path: Path
 ) -> None:
     one = learner(prepared, tmp_path / "run", chosen)
-    told = [note.text for note in one.notes if note.text.startswith("few steps to learn from, ")]
+    told = [note.text for note in one.notes if " training steps: " in note.text]
     assert len(told) == (says is not None)
     assert (says or "") in "".join(told)
 

@@ -126,7 +126,7 @@ def described(folder: Path, **metadata: object) -> None:
 def test_headers_that_only_the_library_refuses_are_reported_in_one_line(tmp_path: Path) -> None:
     """Before the first tensor is read: by then a network would have been made."""
     described(tmp_path, format=3)
-    with pytest.raises(Refused, match="is no safetensors file"), find(Shelf(tmp_path)).reader():
+    with pytest.raises(Refused, match="is not a safetensors file"), find(Shelf(tmp_path)).reader():
         raise AssertionError("opened")
 
 
@@ -306,7 +306,7 @@ def test_an_index_may_only_name_plain_files_of_its_folder(tmp_path: Path, file: 
     (folder / "sub").mkdir(parents=True)
     save_file(TENSORS, folder / "sub" / "a.safetensors")
     (folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(TENSORS, file)}))
-    with pytest.raises(HeedError, match=r"no name of a file|which file"):
+    with pytest.raises(HeedError, match=r"not a valid file name|file of each tensor"):
         find(Shelf(folder))
 
 
@@ -332,11 +332,11 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     folder.mkdir()
     single(tmp_path)
     (folder / "model.safetensors").symlink_to(tmp_path / "model.safetensors")
-    with pytest.raises(Refused, match="leads out"):
+    with pytest.raises(Refused, match="is a link out"):
         find(Shelf(folder))
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to("model.safetensors")
-    with pytest.raises(Refused, match="leads nowhere"):
+    with pytest.raises(Refused, match="is a broken link"):
         find(Shelf(folder))
 
 
@@ -351,7 +351,7 @@ def test_links_of_a_hub_cache_may_only_lead_to_its_blobs(tmp_path: Path) -> None
     single(tmp_path)
     (snapshot / "model.safetensors").unlink()
     (snapshot / "model.safetensors").symlink_to(tmp_path / "model.safetensors")
-    with pytest.raises(Refused, match="leads out"):
+    with pytest.raises(Refused, match="is a link out"):
         find(Shelf(snapshot))
 
 

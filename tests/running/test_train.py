@@ -107,9 +107,9 @@ def test_a_stop_is_handled_before_the_first_step_and_after_the_last(
     recipe = write_recipe(tmp_path, small())
     words = ["train", str(recipe), "--run", str(tmp_path / "run"), "--resume"]
     done = server.call("interrupted", ["tokenising", *words]).wait()
-    assert (done.code, "give the command again" in done.err) == (143, True), done.err
+    assert (done.code, "run the command again" in done.err) == (143, True), done.err
     done = server.call("interrupted", ["scoring test", *words]).wait()
-    assert (done.code, "go on: heed train" in done.err) == (143, True), done.err
+    assert (done.code, "to continue: heed train" in done.err) == (143, True), done.err
     assert server.run(*words).code == 0
 
 

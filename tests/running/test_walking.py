@@ -74,7 +74,7 @@ def test_a_static_attention_has_one_query(tmp_path_factory: pytest.TempPathFacto
     assert [key.word for key in told.keys][:4] == ["the", "film", "is", "good"]
     assert told.agrees
     for at in ("good", "1"):
-        with pytest.raises(Refused, match="is asked once, for the whole text; leave"):
+        with pytest.raises(Refused, match="has one query, for the whole text; leave"):
             walk(folder, ["the film is good"], at=at, device="cpu")
 
 
@@ -96,9 +96,9 @@ def test_the_members_of_a_committee_are_not_layers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("which", "said"),
     [
-        ({"at": "elephant"}, "none of the words that ask"),
-        ({"at": "99"}, "nor one of their places"),
-        ({"at": "²"}, "nor one of their places"),
+        ({"at": "elephant"}, "neither a word of the queries"),
+        ({"at": "99"}, "nor a position"),
+        ({"at": "²"}, "nor a position"),
         ({"layer": 3}, "there are 1"),
         ({"layer": -1}, "there are 1"),
         ({"head": 1}, "no head 1"),

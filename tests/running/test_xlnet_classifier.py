@@ -102,6 +102,6 @@ def test_an_xlnet_can_start_from_a_pretraining(tmp_path: Path) -> None:
     for encoder, wants in (({"kind": "bert"}, "a BERT"), ({"kind": "lstm"}, "another network")):
         raw["model"] = {"encoder": encoder, "pool": "mean"}
         kind = encoder["kind"]
-        said = f"learnt is an XLNet, and the recipe's model.encoder.kind={kind} is {wants}"
+        said = f"learnt is an XLNet, but the recipe's model.encoder.kind={kind} is {wants}"
         with pytest.raises(Refused, match=said):
             trained(raw, tmp_path / "other", start=tmp_path / "learnt")

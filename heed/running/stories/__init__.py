@@ -1,7 +1,7 @@
-"""Stories: what running must know of each task, and nothing of the loop.
+"""Stories: what running needs to know of each task, without the training loop.
 
-The table is closed: a recipe or a folder names a task of it, or is refused. A story's module has a
-`STORY` in it, and is imported when its task is first asked for.
+The table is closed: a recipe or a folder that names another task is refused. A story's module
+defines `STORY`, and is imported when its task is first used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STORIES = {
     "language-model": "language_model",
     "pretrain": "pretrain",
 }
-"""Tasks, and the module of this folder that tells the story of each."""
+"""Tasks, and the module of this folder with the story of each."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What a translation looked at: alignments, every head, and quality over length, as pictures."""
+"""Pictures of translations: alignments, every head, and quality by sentence length."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Shown:
 
     @property
     def source(self) -> str:
-        """What was translated."""
+        """The source."""
         return self.translation.source
 
     @property
@@ -64,7 +64,7 @@ class Shown:
 class Answer:
     """The translations of a line, best first.
 
-    best  how many were asked for; missing ones are left blank
+    best  the number of translations requested; missing ones are left blank
     """
 
     found: list[Translation]
@@ -81,12 +81,12 @@ class Answer:
         return {"source": self.found[0].source, "answers": answers}
 
     def shown(self) -> Shown:
-        """The best translation, with what was looked at."""
+        """The best translation, with its alignment."""
         return Shown(self.found[0])
 
 
 def alignment(translation: Translation, title: str = "alignment") -> Panel | None:
-    """Source across, target down; None without attention, or where nothing was written."""
+    """Source across, target down; None without attention or without output."""
     if translation.weight is None or not translation.rows:
         return None
     return Panel.of(title, translation.weight, translation.rows, translation.columns)
@@ -108,10 +108,10 @@ def heads(translator: Translator, translation: Translation) -> list[Panel]:
 def words_of(
     translator: Translator, translation: Translation
 ) -> Callable[[str], tuple[list[str], list[str]]]:
-    """The words that ask each attention, and those that are asked, by its path.
+    """The words of an attention's queries, and those of its keys, by its path.
 
-    A row of the decoder is the step that chooses a word: it cannot look at that word, only at those
-    before it.
+    A row of the decoder is the step that chooses a word: it cannot attend to that word, only to
+    those before it.
     """
     across, target = translation.columns, translator.vocabulary.target
     ids = target.encode([translation.text])[0][: translator.writes]
@@ -132,7 +132,7 @@ def _kind(path: str) -> Kind:
 
 
 def take(translator: Translator, translation: Translation, name: str = "") -> list[Take]:
-    """What every attention saw while a translation is read again; none without attention."""
+    """The maps of every attention while a translation is read again; none without attention."""
     if not translation.source.strip():
         return []
     pair = [Example(translation.source, translation.text)]
@@ -150,9 +150,9 @@ def take(translator: Translator, translation: Translation, name: str = "") -> li
 def look(
     translator: Translator, found: Sequence[Translation], reference: str, given: Sequence[str] = ()
 ) -> Look:
-    """Translations of one sentence, best first, and what was looked at for each.
+    """Translations of one sentence, best first, with the attention for each.
 
-    given  other translations of it, which are looked at instead: those that another model wrote
+    given  translations by another model: the attention is shown for these instead
     """
     best = found[0]
     read = [replace(best, text=text, log_prob=math.nan) for text in given] or found
@@ -161,16 +161,16 @@ def look(
         for n, each in enumerate(read, 1)
         for one in take(translator, each, f"{n} · {each.text}" if len(read) > 1 else "")
     ]
-    # The alignment is what the explorer opens with: a second map above it would only be smaller.
+    # The explorer opens with the alignment: a second, smaller map above it would be redundant.
     shown = Shown(replace(best, weight=None), reference)
     return Look(best.source, best.text, takes, shown.block, readings=[each.text for each in found])
 
 
 def by_length(scores: Mapping[str, Mapping[str, Scores]], title: str = "") -> LineChart:
-    """BLEU over the length of the source, a line for each model.
+    """BLEU by the length of the source, a line for each model.
 
-    scores  by model and part; a longer part follows the test. Of a range that two parts share,
-            the one with more pairs counts
+    scores  by model and part; a longer part follows the test. If two parts share a range, the one
+            with more pairs counts
     """
     curves: dict[str, dict[str, float]] = {}
     for name, parts in scores.items():
@@ -207,7 +207,7 @@ def lengths(curve: LineChart) -> Table:
 
 
 def few(curve: LineChart) -> LineChart:
-    """The lines that can be told apart: the best on the longest sentences, and "none"."""
+    """As many lines as can be told apart: the best on the longest sentences, and "none"."""
     if len(curve.lines) <= CURVES or not curve.ticks:
         return curve
     plain = [line for line in curve.lines if line.name == "none"]

@@ -1,4 +1,4 @@
-"""The story of classification: from labelled texts to a model that says what a text is."""
+"""The story of classification: from labelled texts to a model that labels texts."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ from heed.viewing.panels import of_heads
 if TYPE_CHECKING:
     from heed.running.learner import Trained
 
-FEW = 5  # texts that are shown when none is given
-KNOWN = "spelled.known"  # the buffer of a network that reads letters
+FEW = 5  # texts that are shown if none is given
+KNOWN = "spelled.known"  # the buffer of a network that reads letter n-grams
 
 Label = Annotated[str, Field(min_length=1, max_length=1000)]
 
@@ -74,8 +74,8 @@ class ClassifyRecipe(Recipe):
     def _spelled(self) -> ClassifyRecipe:
         if self.model.letters is not None and self.data.tokens.kind != "word":
             raise ValueError(
-                f"model.letters are of whole words, and data.tokens.kind={self.data.tokens.kind} "
-                "has pieces; set it to word, or leave letters out"
+                f"model.letters needs whole words, but data.tokens.kind={self.data.tokens.kind} "
+                "makes pieces; set it to word, or leave letters out"
             )
         return self
 
@@ -88,12 +88,12 @@ class ClassifyConfig(Config):
     symbols: int = Field(ge=4, le=2_000_000)
     labels: list[Label] = Field(min_length=2, max_length=10_000)
     names: dict[Label, Label] = Field(
-        default_factory=dict, max_length=10_000, description="What labels of files are called."
+        default_factory=dict, max_length=10_000, description="Names of the labels in data files."
     )
     longest: int = Field(ge=2, le=1_000_000, description="Symbols of a text that are read.")
-    grams: int = Field(0, ge=0, le=GRAMS, description="Runs of letters that the words share.")
-    text: Column | None = Field(None, description="Where its files have the text.")
-    label: Column | None = Field(None, description="Where they have the label.")
+    grams: int = Field(0, ge=0, le=GRAMS, description="Letter n-grams that the words share.")
+    text: Column | None = Field(None, description="The column of the text in data files.")
+    label: Column | None = Field(None, description="The column of the label.")
 
     def build(self) -> nn.Module:
         """The network, its weights drawn at random."""
@@ -109,7 +109,7 @@ ClassifyRun = Run[ClassifyConfig, Labeller]
 
 
 class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labeller]):
-    """What running must know of classification."""
+    """What running needs to know of classification."""
 
     name = "classify"
     about = headline(classify)
@@ -136,13 +136,13 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
         if not plain and isinstance(encoder, Mapping) and encoder.get("kind") in PRETRAINED:
             return {**model, "encoder": {**encoder, "attention": name}}
         pool = "mean" if name == "none" else name if plain else f"static/{name}"
-        looks = {"heads": 1} if pool in POOLS else {}  # which only an attention has several of
+        looks = {"heads": 1} if pool in POOLS else {}  # only an attention has several
         return {**model, "pool": pool, **looks}
 
     def prepare(
         self, recipe: ClassifyRecipe, folder: RunFolder, start: Start | None = None
     ) -> Work[Prepared]:
-        """A tokeniser, a cache, and the texts to judge by."""
+        """A tokeniser, a cache, and the texts to validate on."""
         model = recipe.model
         return prepare(recipe.data, folder, start, gathers=gathers(model), reads=model.reads)
 
@@ -169,22 +169,22 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
     def batches(
         self, recipe: ClassifyRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
     ) -> Batches:
-        """Texts of like length together."""
+        """Texts of similar length together."""
         tokens = recipe.training.batch_tokens
         return Batches(prepared.train, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
 
     def tokens(self, folder: RunFolder, config: ClassifyConfig) -> Words:
-        """The tokeniser, the labels, and the runs of letters in words."""
+        """The tokeniser, the labels, and the letter n-grams of words."""
         place, symbols = gathers(config.model), config.symbols
         words = words_of(folder, config.labels, place, config.longest, symbols)
         check_vocabulary(folder, words.tokeniser.size, symbols)
         if len(set(config.labels)) != len(config.labels):
-            raise Refused(f"{folder.config}: one of its labels is there twice")
+            raise Refused(f"{folder.config}: one of its labels occurs twice")
         if not set(config.names.values()) <= set(config.labels):
-            raise Refused(f"{folder.config}: names are given for labels that there are not")
+            raise Refused(f"{folder.config}: names has a name that is not among the labels")
         words = spelled(words, config.model)
         if config.grams != (0 if words.letters is None else words.letters.size):
-            raise Refused(f"{folder.config}: its grams are not those of tokenizer.json's words")
+            raise Refused(f"{folder.config}: its grams do not fit the words of tokenizer.json")
         return words
 
     def tokeniser(self, tokens: Words) -> Any:
@@ -197,22 +197,22 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
         """A labeller."""
         letters = tokens.letters
         if letters and not all(_same(x, letters.known) for x in words_known(model).values()):
-            raise Refused("the letters in the weights are not those of tokenizer.json's words")
+            raise Refused("the letters in the weights do not fit the words of tokenizer.json")
         return Labeller(model, tokens, device)
 
     def ready(self, model: nn.Module, tokens: Words) -> None:
-        """Copy in the runs of letters of the model's words."""
+        """Copy the letter n-grams of the words into the model."""
         if tokens.letters is not None:
             for own in words_known(model).values():
                 own.copy_(tokens.letters.known)
 
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
         """All weights of the start, XLNet's streams under the encoder's name; those of letters only
-        if the runs have the same numbers."""
+        if the n-grams have the same numbers."""
         mine, theirs = committee.count(model.state_dict()), committee.count(start.weights)
         if start.task == self.name and mine != theirs:
             raise Refused(
-                f"{start.path} has {theirs} members, and the recipe's model {mine}: "
+                f"{start.path} has {theirs} members, but the recipe's model has {mine}: "
                 f"model.members={theirs}"
             )
         own = words_known(model)
@@ -225,13 +225,13 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
         return {name: x for name, x in there.items() if not name.startswith(letters)}
 
     def validator(self, worker: Labeller, prepared: Prepared, folder: RunFolder) -> Validator:
-        """Validates on texts that are not learnt from."""
+        """Validates on texts that are not in the training set."""
         return Validator(worker, prepared.valid, folder)
 
     def score(
         self, recipe: ClassifyRecipe, worker: Labeller, folder: RunFolder, part: str
     ) -> Work[classify.Scores]:
-        """Accuracy, macro-F1, by label."""
+        """Accuracy, macro-F1, scores by label."""
         rows = list(kept(folder, part, worker.words.labels))
         return (yield from evaluated(worker, rows, stage=f"scoring {part}")).scores
 
@@ -244,7 +244,7 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
         labels, names = run.config.labels, run.config.names
         if isinstance(data, str):
             if named:
-                raise Refused(f"--{next(iter(named))} is of a file; name one")
+                raise Refused(f"--{next(iter(named))} needs a file; name one")
             data = yield from scored_part(run.folder, data)
             rows = list(kept(run.folder, data, labels))
         else:
@@ -269,7 +269,7 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
             yield from map(Answer, run.worker.label(chunk, look=look))
 
     def show(self, run: ClassifyRun, texts: Sequence[str], *, every: bool) -> list[Shown]:
-        """What was weighed in texts, or in a few that the run keeps."""
+        """The labels and weights of texts, or of a few that the run keeps."""
         rows = [Labelled(text, "") for text in texts] or examples_of(run.folder, run.config.labels)
         said = run.worker.label([row.text for row in rows], look=True)
         found = []
@@ -305,20 +305,20 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
 
 
 def gathers(model: ClassifierSettings) -> Gathers | None:
-    """Where the symbol stands whose state is the text's: BERT and XLNet have one."""
+    """The place of the symbol whose state represents the text: BERT and XLNet have one."""
     places: dict[str, Gathers] = {"bert": "first", "xlnet": "last"}
     return places.get(model.encoder.kind)
 
 
 def spelled(words: Words, model: ClassifierSettings) -> Words:
-    """The words with their runs of letters, if the model reads them."""
+    """The words with their letter n-grams, if the model reads them."""
     if model.letters is None:
         return words
     return replace(words, letters=words.tokeniser.letters(*model.letters))
 
 
 def words_known(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers with the runs of letters of a model's words, one for each member."""
+    """The buffers with the letter n-grams of a model's words, one for each member."""
     return {name: x for name, x in model.named_buffers() if name.endswith(KNOWN)}
 
 
@@ -327,16 +327,16 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _column(named: str) -> int | str:
-    """A column by its number, which has a few digits, or by its name."""
+    """A column by its number, of a few digits, or by its name."""
     return int(named) if named.isdecimal() and len(named) < 10 else named
 
 
 def files_from(
     paths: Sequence[Path], config: ClassifyConfig, named: Mapping[str, str] = {}
 ) -> LabelledFiles:
-    """Labelled texts as they are named on the command line: one file, with the run's columns.
+    """Labelled texts as the command line names them: one file, with the run's columns.
 
-    named  the columns of this file, by number or name, where they are others
+    named  the columns of this file that differ, by number or name
     """
     if len(paths) != 1:
         raise Refused(f"give one file of labelled texts; got {len(paths)} files")
@@ -356,7 +356,7 @@ def files_from(
 
 
 def examples_of(folder: RunFolder, labels: Sequence[str]) -> list[Labelled]:
-    """The first few texts that the run keeps for tests, or else for validation."""
+    """The first few texts that the run keeps for tests, or otherwise for validation."""
     return list(islice(kept(folder, shown_part(folder), labels), FEW))
 
 

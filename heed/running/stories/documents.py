@@ -1,4 +1,4 @@
-"""From a recipe's documents to what pre-training reads: a tokeniser, a cache, what to judge by."""
+"""Prepare the documents of a recipe for pre-training: a tokeniser, a cache, kept documents."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def prepare(
     start: Start | None = None,
     rows: int | None = None,
 ) -> Work[Prepared]:
-    """Read the text, learn the tokens, write the cache; what is done already is kept.
+    """Read the text, learn the tokens, write the cache; finished steps are not repeated.
 
-    start  whose tokeniser to take, since its weights mean nothing with another
-    rows   of the model's table of symbols, where a recipe says so
+    start  its tokeniser is used, since its weights fit no other
+    rows   of the model's embedding table, if a recipe sets them
     """
     if not preparing.ready(folder):
         yield from _write(data, folder, start, rows)
@@ -82,7 +82,7 @@ def _write(data: Data, folder: RunFolder, start: Start | None, rows: int | None)
     else:
         tokeniser = _taken(start, rows)
     tokeniser.save(folder.tokenizer)
-    tokeniser = tokeniser_of(folder, rows)  # as whoever opens the run has it
+    tokeniser = tokeniser_of(folder, rows)  # as it is when the run is opened
     report = SentenceReport()
     for read in encode(folder.cache, "train", _part(data, "train", report), tokeniser):
         yield Progress("tokenising", read)
@@ -99,7 +99,7 @@ def _write(data: Data, folder: RunFolder, start: Start | None, rows: int | None)
 
 
 def _count(folder: RunFolder, tokeniser: Hiding) -> None:
-    """Keep how often each symbol is in the training text, which any model must do better than."""
+    """Keep the frequency of each symbol in the training text, a baseline for any model."""
     stream = Corpus.open(folder.cache, "train", tokeniser.fingerprint).tokens["text"]
     counts = np.zeros(tokeniser.size, np.int64)
     for start in range(0, len(stream), COUNTED):
@@ -108,15 +108,15 @@ def _count(folder: RunFolder, tokeniser: Hiding) -> None:
 
 
 def likely(folder: RunFolder, symbols: Symbols) -> NDArray[np.float64] | None:
-    """How likely each symbol is by its frequency in the training text; None: nothing was kept, as
-    in a pretrained folder.    V"""
+    """The probability of each symbol by its frequency in the training text; None if it was not
+    kept, as in a pretrained folder.    V"""
     if not lexists(folder.frequencies):
         return None
     size = len(symbols.plain)
     counts = folder.read_json(folder.frequencies, limit=DIGITS * size)
     sound = isinstance(counts, list) and len(counts) == size
     if not sound or not all(type(n) is int and 0 <= n < 2**40 for n in counts):
-        raise Refused(f"{folder.frequencies} is no list of {size} frequencies; remove it")
+        raise Refused(f"{folder.frequencies} is not a list of {size} frequencies; remove it")
     return unigram(np.array(counts, np.int64), symbols.plain)
 
 
@@ -125,14 +125,14 @@ def _part(data: Data, part: Part, report: SentenceReport) -> Iterator[Sentence]:
 
 
 def _learnt(data: Data) -> Tokeniser:
-    """A tokeniser of as many symbols as asked for, the mask among them."""
+    """A tokeniser of the size that is set, the mask included."""
     tokens = data.tokens
     texts = (sentence.text for sentence in _part(data, "train", SentenceReport()))
     return with_mask(Tokeniser.train(tokens.kind, texts, tokens.size - 1, tokens.lowercase))
 
 
 def _taken(start: Start, rows: int | None) -> Hiding:
-    """The tokeniser that the start's weights were learnt with."""
+    """The tokeniser that the start's weights were trained with."""
     found = start.tokeniser
     if isinstance(found, Vocabulary):
         return Renumbered(found, rows or found.size, str(start.path))

@@ -1,4 +1,4 @@
-"""Lines with their hidden words filled in, as `heed predict` and `heed show` have them."""
+"""Lines with their masked words filled in, as `heed predict` and `heed show` print them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from heed.viewing.words import Said
 class Answer:
     """A line with its masks replaced.
 
-    best  how many words are named for each mask; 1: none beside the text
+    best  how many words are listed for each mask; 1: only the text
     """
 
     found: Filled
@@ -49,20 +49,20 @@ class Answer:
 
     @property
     def remark(self) -> str:
-        """A warning if the answer is the line itself, or the line was not read as it was meant."""
+        """A warning if the answer is the line itself, or the line was not read as intended."""
         line, read = self.found.source, _read(self.found)
         if self.found.follows is not None or not line.strip() or MASKED.search(line):
             return read
         return "; ".join(filter(None, (read, "there is no [MASK] in it, so nothing is filled in")))
 
     def shown(self) -> Shown:
-        """The line with what was looked at."""
+        """The line with its attention."""
         return Shown(self.found, of_heads(self.found.heads, self.found.pieces))
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A line, what was found in it, and what was looked at."""
+    """A line, the words found for its masks, and the attention."""
 
     found: Filled
     panels: Sequence[Panel]
@@ -88,17 +88,17 @@ class Shown:
 
 
 def _read(found: Filled) -> str:
-    """A warning if two texts are no pair for the model, or it had no places for the whole line."""
+    """A warning if the model cannot read pairs of texts, or the line is too long for it."""
     said = []
     if found.joined:
-        said.append("two texts are read as one: this model was not taught what follows what")
+        said.append("two texts are read as one: this model was not trained on pairs of texts")
     if found.unread:
-        said.append(f"the last {found.unread} symbols were not read: the model has no more places")
+        said.append(f"the last {found.unread} symbols were not read: the model's limit is reached")
     return "; ".join(said)
 
 
 def layers(found: Filled) -> list[Panel]:
-    """Every layer, the mean of its heads."""
+    """Every layer, as the mean of its heads."""
     return [
         Panel.of(_mean(path, len(weight)), weight.mean(0), found.pieces, found.pieces)
         for path, weight in found.heads.items()
@@ -111,7 +111,7 @@ def _mean(path: str, heads: int) -> str:
 
 
 def look(worker: Pretrainer, line: str) -> Look:
-    """A line, what was found in it, and what every attention saw: of two streams, the content's."""
+    """A line, the words found, and the maps of every attention: of two streams, the content's."""
     (found,), seen = looked(worker.model, lambda: worker.fill([line]))
     every = maps(seen, lambda path: (found.pieces, None)) if found.pieces else []
     shown = Shown(found, ())

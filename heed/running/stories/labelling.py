@@ -1,4 +1,4 @@
-"""Classification while it is learnt and judged: the objective, the validations, the scores."""
+"""Training and scoring classification: the objective, the validations, the scores."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class LabelTraining(Training):
     """How a classifier learns."""
 
     adversarial: Weight = Field(
-        0.0, description="how far words are also moved for the worse; training/adversarial.py"
+        0.0, description="size of adversarial changes to word vectors; training/adversarial.py"
     )
 
 
 class Labelling(nn.Module):
-    """The objective: the label of each text, and what an attention that draws has earned."""
+    """The objective: the label of each text, and the reward of an attention that samples."""
 
     def __init__(self, settings: LabelTraining) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Labelling(nn.Module):
         return cross_entropy(logits, labels, label_smoothing=smoothing, **rules), nll
 
     def _chance(self, said: Classified, batch: Batch, nll: Tensor) -> Tensor | float:
-        """REINFORCE as a sum: a look earns the log-probability of the text's label."""
+        """REINFORCE as a sum: the reward of a sample is the log-probability of the text's label."""
         drew = _drew(said)
         if not drew or not torch.is_grad_enabled():
             return 0.0
@@ -95,7 +95,7 @@ class Labelling(nn.Module):
         for record in drew:
             T = record.log_prob.shape[2]
             asked = 1 if T == 1 else batch.lengths["text"][:, None]
-            real = torch.arange(T, device=reward.device) < asked  # a filler has one place to see
+            real = torch.arange(T, device=reward.device) < asked  # a filler has one visible key
             real = real[:, None]
             entropy = None if record.entropy is None else record.entropy * real
             total = total + rows * reinforce(
@@ -104,7 +104,7 @@ class Labelling(nn.Module):
         return self.settings.reinforce * total
 
     def _expect(self, batch: Batch, reward: Tensor) -> None:
-        """Take the mean reward into the baseline that later looks are measured against.    B"""
+        """Update the baseline of later rewards by the mean reward.    B"""
         if not torch.is_grad_enabled() or not self.baseline.training:
             return
         real, level = batch.rows >= 0, self.baseline.value
@@ -113,12 +113,12 @@ class Labelling(nn.Module):
 
 
 def _drew(said: Classified) -> list[Any]:
-    """The looks that were drawn."""
+    """The records of attentions that were sampled."""
     return [record for record in said.seen.values() if record.log_prob is not None]
 
 
 class Validated(NamedTuple):
-    """What a validation found."""
+    """The result of a validation."""
 
     loss: float  # nats per text
     figures: dict[str, Any]
@@ -129,7 +129,7 @@ class Validated(NamedTuple):
 
 
 class Validator:
-    """Judges a model by the same texts each time."""
+    """Validates a model on the same texts each time."""
 
     def __init__(self, labeller: Labeller, rows: list[Labelled], folder: RunFolder) -> None:
         self.labeller, self.rows, self.folder = labeller, rows, folder
@@ -139,7 +139,7 @@ class Validator:
         return self.labeller.surprise(self.rows)
 
     def judge(self, step: int) -> Validated:
-        """Loss, accuracy, a few texts with what was said of them, the attentions' statistics."""
+        """Loss, accuracy, a few texts with their predicted labels, the attentions' statistics."""
         texts = [row.text for row in self.rows]
         found = judged(
             self.rows, self.labeller.label(texts), self.labeller.words.labels, self.loss()
@@ -160,7 +160,7 @@ class Validator:
             f"text   {row.text}\nright  {row.label}\nsaid   {each.label} {each.probability:.3f}\n\n"
             for row, each in zip(rows, said, strict=True)
         )
-        # A row each, under the label: what a static attention weighed in the text.
+        # A row each, named by the label: the weights of a static attention over the text.
         weighed = [
             Panel.of(each.text, each.weight[None], [each.label], each.pieces)
             for each in said
@@ -170,14 +170,14 @@ class Validator:
 
 
 class Evaluated(NamedTuple):
-    """The scores, and what they are scores of."""
+    """The scores, with the texts and their predicted labels."""
 
     scores: Scores
     rows: list[Labelled]
     said: list[Judgement]
 
     def answers(self) -> list[str]:
-        """The labels that were given."""
+        """The predicted labels."""
         return [each.label for each in self.said]
 
     def facts(self) -> list[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""From a recipe's labelled texts to what training reads: a tokeniser, a cache, examples kept."""
+"""Prepare the labelled texts of a recipe for training: a tokeniser, a cache, examples to keep."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def prepare(
     gathers: Gathers | None,
     reads: int | None,
 ) -> Work[Prepared]:
-    """Read the texts, train the tokeniser, write the cache; what is done already is kept.
+    """Read the texts, train the tokeniser, write the cache; finished steps are not repeated.
 
-    gathers  where the symbol goes that stands for the whole text, if there is one
+    gathers  the place of the symbol that represents the whole text, if there is one
     reads    symbols that the model can read, if there is a limit
     """
     longest = data.longest if reads is None else min(data.longest, reads)
@@ -69,7 +69,7 @@ def labels_of(folder: RunFolder) -> list[str]:
     labels = folder.read_json(path)
     texts = isinstance(labels, list) and all(isinstance(each, str) for each in labels)
     if not texts or not 1 < len(set(labels)) == len(labels):
-        raise Refused(f"{path} is not a list of labels; begin anew: --overwrite")
+        raise Refused(f"{path} is not a list of labels; start again: --overwrite")
     return list(labels)
 
 
@@ -82,14 +82,14 @@ def _write(
     check_names(data.names, labels)
     if first.alone:
         yield Note(
-            f"{data.train}:1: the first line is learnt as a text with the label '{first.alone}', "
+            f"{data.train}:1: the first line is read as a text with the label '{first.alone}', "
             "which no other text has; if it is a header, name its columns: data.train.text=COLUMN "
             "data.train.label=COLUMN"
         )
     tokeniser: Cutting
     if start is not None:
         if not isinstance(start.tokeniser, Tokeniser | Vocabulary):
-            raise Refused(f"{start.path} has no tokeniser of sentences for the texts to be cut by")
+            raise Refused(f"{start.path} has no tokeniser of sentences, which these texts need")
         tokeniser = Cutting(start.tokeniser)
     else:
         yield Progress(f"learning {data.tokens.kind} tokens", 0)

@@ -1,4 +1,4 @@
-"""The story of language modelling: text in, a model that goes on writing it."""
+"""The story of language modelling: from plain text to a model that continues it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from heed.viewing.looking import Look
 if TYPE_CHECKING:
     from heed.running.learner import Trained
 
-FEW = 2  # openings that are shown when no text is given
+FEW = 2  # openings that are shown if no text is given
 OPENING = 32  # symbols of each
 
 
@@ -68,14 +68,14 @@ class LanguageRecipe(Recipe):
     @model_validator(mode="after")
     def _remembers(self) -> LanguageRecipe:
         if self.data.memory and self.model.kind != "xlnet":
-            raise ValueError(f"data.memory is of XLNet; the model is {self.model.kind}")
+            raise ValueError(f"data.memory needs an xlnet; the model is {self.model.kind}")
         if self.data.memory and self.training.capture:
-            raise ValueError("what is remembered changes with each batch: training.capture=false")
+            raise ValueError("data.memory changes with each batch: set training.capture=false")
         return self
 
 
 class LanguageConfig(Config):
-    """config.json of a run that writes."""
+    """config.json of a run that generates text."""
 
     task: Literal["language-model"]
     model: language_model.Model
@@ -102,7 +102,7 @@ LanguageRun = Run[LanguageConfig, Writer]
 
 
 class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
-    """What running must know of language modelling."""
+    """What running needs to know of language modelling."""
 
     name = "language-model"
     about = headline(language_model)
@@ -122,13 +122,13 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """The model with another mechanism in every layer."""
         if model.get("kind") == "recurrent-language":
-            raise Refused("a recurrent language model has no attention to exchange")
+            raise Refused("a recurrent language model has no attention to replace")
         return {**model, "attention": name}
 
     def prepare(
         self, recipe: LanguageRecipe, folder: RunFolder, start: Start | None = None
     ) -> Work[Prepared]:
-        """A tokeniser, a cache, and the texts to judge by."""
+        """A tokeniser, a cache, and the texts to validate on."""
         return prepare(recipe.data, folder, start)
 
     def describe(self, recipe: LanguageRecipe, prepared: Prepared) -> LanguageConfig:
@@ -157,7 +157,7 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
     def batches(
         self, recipe: LanguageRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
     ) -> Packed:
-        """Rows of `context` symbols, cut somewhere else in every epoch."""
+        """Rows of `context` symbols, cut at other places in every epoch."""
         return Packed(
             prepared.train.tokens["text"],
             length=recipe.data.context,
@@ -169,7 +169,7 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
         )
 
     def tokens(self, folder: RunFolder, config: LanguageConfig) -> Text:
-        """The one tokeniser."""
+        """The tokeniser."""
         vocabulary = vocabulary_of(folder, config.symbols)
         check_vocabulary(folder, vocabulary.size, config.symbols)
         return vocabulary
@@ -182,7 +182,7 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
         return Writer(model, tokens, device, places=places, context=context, remembers=remembers)
 
     def validator(self, worker: Writer, prepared: Prepared, folder: RunFolder) -> Validator:
-        """Validates by the loss on text that is not learnt from."""
+        """Validates by the loss on text that is not in the training set."""
         return Validator(worker, prepared.valid, folder)
 
     def score(
@@ -195,7 +195,7 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
     def evaluate(
         self, run: LanguageRun, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
-        """Score a run on a kept part or on files; options: overlap, symbols that are read again."""
+        """Score a run on a kept part or on files; options: overlap, symbols that windows repeat."""
         self.only(options, "out", "overlap")
         if not isinstance(data, str):
             files = language_model.Texts(each_file(told(TextFiles)(list(data))))
@@ -215,18 +215,18 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
     ) -> Iterator[Answer]:
         r"""Continuations of each line, in which \n stands for a line break.
 
-        options  samples (how many of each; best is the same for a beam), and those of decoding
+        options  samples (how many of each; for a beam, best), and those of decoding
         """
         self.only(options, "samples", "best", *Decoding.model_fields)
         changes = dict(options)
         best, samples = changes.pop("best", 1), changes.pop("samples", 1)
         if best > 1 and changes.setdefault("method", "beam") != "beam":
             drawn = changes["method"] == "sample"
-            cure = f"to draw: --samples {best}" if drawn else "greedy search has one answer"
-            raise Refused(f"--best {best} is for a beam: --method beam; {cure}")
+            cure = f"to sample: --samples {best}" if drawn else "greedy search has one answer"
+            raise Refused(f"--best {best} needs --method beam; {cure}")
         if best > 1 and samples > 1:
             raise Refused(
-                f"--best {best} is for a beam, and --samples {samples} are drawn: give one"
+                f"--best {best} is for beam search, --samples {samples} for sampling: give one"
             )
         choice, writer = run.config.chosen(changes), run.worker
         while chunk := list(islice(lines, at_once)):
@@ -235,14 +235,14 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
                 yield Answer(found, writer if look else None)
 
     def show(self, run: LanguageRun, texts: Sequence[str], *, every: bool) -> list[Shown]:
-        """What it looks at while it reads texts, or the openings of the text it was judged on."""
+        """The attention while texts are read, or the openings of the test or validation text."""
         texts = [unescaped(text) for text in texts] or self._openings(run)
         return [shown(run.worker, text, every=every) for text in texts]
 
     def look(
         self, run: LanguageRun, texts: Sequence[str], given: Sequence[Look] = ()
     ) -> list[Look]:
-        """What it looks at while it reads texts, of any length that it has places for."""
+        """The attention while texts are read, of any length within the model's positions."""
         texts = [unescaped(text) for text in texts] or self._openings(run)
         return [look(run.worker, text) for text in texts]
 
@@ -253,7 +253,7 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
         return [run.worker.vocabulary.decode(cut) for cut in cuts if cut][:FEW]
 
     def hear(self, run: LanguageRun, text: str) -> Heard:
-        """The words' attention to each other while a text is read."""
+        """The self-attention while a text is read."""
         return continued(run.worker, unescaped(text))
 
     def figured(self, trained: Trained) -> list[Value]:

@@ -1,4 +1,4 @@
-"""From a recipe's pairs to what training reads: tokenisers, a cache of tokens, examples kept."""
+"""Prepare the pairs of a recipe for training: tokenisers, a cache of tokens, examples to keep."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Prepared:
 
 
 def prepare(data: Data, folder: RunFolder, start: Start | None = None) -> Work[Prepared]:
-    """Read the pairs, train the tokenisers, write the cache; what is done already is kept.
+    """Read the pairs, train the tokenisers, write the cache; finished steps are not repeated.
 
-    start  a run whose tokenisers to take, since its weights mean nothing with others
+    start  a run; its tokenisers are used, since its weights fit no others
     """
     if not preparing.ready(folder):
         yield from _write(data, folder, start)

@@ -1,4 +1,4 @@
-"""The story of pre-training: plain text in, a model that other tasks begin with."""
+"""The story of pre-training: from plain text to a model that other tasks start from."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from heed.viewing.panels import of_heads
 if TYPE_CHECKING:
     from heed.running.learner import Trained
 
-FEW = 3  # examples that are shown when no text is given
+FEW = 3  # examples that are shown if no text is given
 
 
 class PretrainRecipe(Recipe):
@@ -88,7 +88,7 @@ PretrainRun = Run[PretrainConfig, Pretrainer]
 
 
 class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretrainer]):
-    """What running must know of pre-training."""
+    """What running needs to know of pre-training."""
 
     name = "pretrain"
     about = headline(pretrain)
@@ -117,7 +117,7 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
     def prepare(
         self, recipe: PretrainRecipe, folder: RunFolder, start: Start | None = None
     ) -> Work[Prepared]:
-        """A tokeniser, a cache, and the documents to judge by."""
+        """A tokeniser, a cache, and the documents to validate on."""
         return prepare(recipe.data, recipe.objective, folder, start, recipe.model.symbols)
 
     def describe(self, recipe: PretrainRecipe, prepared: Prepared) -> PretrainConfig:
@@ -132,26 +132,26 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
         )
 
     def objective(self, recipe: PretrainRecipe, prepared: Prepared) -> HiddenWords:
-        """Hidden words are predicted, and whether one text follows another."""
+        """Predict hidden words, and whether one text follows another."""
         return HiddenWords(recipe.training, numbers_of(prepared.tokeniser))
 
     def batches(
         self, recipe: PretrainRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
     ) -> Remade:
-        """Rows that are made anew in every epoch."""
+        """Rows that are built again in every epoch."""
         longest = recipe.data.longest
         make = pretrain.maker(prepared.train, prepared.symbols, recipe.objective, longest)
         tokens = recipe.training.batch_tokens
         return Remade(make, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
 
     def tokens(self, folder: RunFolder, config: PretrainConfig) -> Hiding:
-        """The one tokeniser."""
+        """The tokeniser."""
         tokeniser = tokeniser_of(folder, config.symbols)
         check_vocabulary(folder, tokeniser.size, config.symbols)
         return tokeniser
 
     def tokeniser(self, tokens: Hiding) -> Any:
-        """The one there is; a pretrained model's as that model's other tasks take it."""
+        """The tokeniser; that of a pretrained model in the form that other tasks use."""
         return tokens.vocabulary if isinstance(tokens, Renumbered) else tokens
 
     def worker(
@@ -169,7 +169,7 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
         )
 
     def validator(self, worker: Pretrainer, prepared: Prepared, folder: RunFolder) -> Validator:
-        """Validates by words hidden in documents that are not learnt from."""
+        """Validates on words hidden in documents that are not in the training set."""
         batches = rows(worker, prepared.valid, prepared.objective, prepared.longest)
         shares = likely(folder, worker.symbols)
         return Validator(worker, batches, hidden(prepared.valid), folder, shares)
@@ -207,7 +207,7 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
         look: bool,
         at_once: int,
     ) -> Iterator[Answer]:
-        """Each line with words in place of [MASK]; options: best, words named for each mask."""
+        """Each line with words in place of [MASK]; options: best, words listed for each mask."""
         self.only(options, "best")
         best = options.get("best", 1)
         while chunk := list(islice(lines, at_once)):
@@ -215,7 +215,7 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
                 yield Answer(found, best)
 
     def show(self, run: PretrainRun, texts: Sequence[str], *, every: bool) -> list[Shown]:
-        """What is looked at while texts are read, or a few sentences that the run keeps."""
+        """The attention while texts are read, or a few sentences that the run keeps."""
         texts = list(texts) or hidden(list(islice(kept(run.folder, shown_part(run.folder)), FEW)))
         found = run.worker.fill(texts, look=True)
         return [
@@ -226,12 +226,12 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
     def look(
         self, run: PretrainRun, texts: Sequence[str], given: Sequence[Look] = ()
     ) -> list[Look]:
-        """What is looked at while texts are read, or a few sentences that the run keeps."""
+        """The attention while texts are read, or a few sentences that the run keeps."""
         texts = list(texts) or hidden(list(islice(kept(run.folder, shown_part(run.folder)), FEW)))
         return [look(run.worker, text) for text in texts]
 
     def hear(self, run: PretrainRun, text: str) -> Heard:
-        """The words' attention to each other while hidden ones are predicted."""
+        """The self-attention while hidden words are predicted."""
         return filled(run.worker, text)
 
     def figured(self, trained: Trained) -> list[Value]:

@@ -1,6 +1,7 @@
-"""Pre-training while it goes on and is judged: the objective, the validations, the scores.
+"""Training and scoring pre-training: the objective, the validations, the scores.
 
-At each validation `samples/` gets a few sentences with words hidden and found, and a picture.
+Each validation writes a few sentences with hidden and predicted words, and a picture, to
+`samples/`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from heed.viewing.blocks import Table
 from heed.viewing.image import svg
 
 SAMPLES = 3
-TOKENS = 8000  # places in a batch that is judged
-NONE = -1  # the label where nothing is asked
-SEED = 0  # of what is hidden while the model is judged: the same each time
+TOKENS = 8000  # positions in a batch that is scored
+NONE = -1  # the label where nothing is predicted
+SEED = 0  # of the words that are hidden in validation: the same each time
 Shares = NDArray[np.float64] | None
 
 
@@ -42,11 +43,11 @@ class HiddenWords(SequenceObjective):
 
     The loss is the mean over words plus the mean over pairs (Devlin 2019 A.2); the loop divides by
     the number of words, so the pairs' mean is multiplied by it. Both means are over a whole step,
-    on all processes; a batch by itself counts as a whole step.
+    on all processes; a single batch counts as a whole step.
     """
 
-    per_pair: Tensor  # words for each pair in a whole step; NaN: count those of the batch
-    numbers: Tensor | None  # the model's number for each of a batch, where they differ    V
+    per_pair: Tensor  # words per pair in a whole step; NaN: count those of the batch
+    numbers: Tensor | None  # from a batch's symbol numbers to the model's, if they differ    V
 
     def __init__(self, settings: Training, numbers: Tensor | None = None) -> None:
         super().__init__(settings)
@@ -54,7 +55,7 @@ class HiddenWords(SequenceObjective):
         self.register_buffer("numbers", numbers, persistent=False)
 
     def balance(self, batches: Sequence[Batch], add: Callable[..., list[int]]) -> None:
-        """Take in how many words a step has for each pair."""
+        """Set how many words a step has for each pair."""
         follows = [batch.tokens["follows"] for batch in batches if "follows" in batch.tokens]
         pairs = sum(int((each > 0).sum()) for each in follows)
         words, pairs = add(sum(map(self.count, batches)), pairs)
@@ -88,14 +89,14 @@ class HiddenWords(SequenceObjective):
         return Loss(loss.total + follows, {**loss.parts, "follows": follows.detach()})
 
     def _labels(self, labels: Tensor) -> Tensor:
-        """As the model numbers them, `NONE` where nothing is asked: 0 may be a symbol.    B K"""
+        """The model's numbers, `NONE` where nothing is predicted: 0 may be a symbol.    B K"""
         known = labels if self.numbers is None else self.numbers[labels]
         return known.masked_fill(labels == PAD, NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """What a validation found."""
+    """The result of a validation."""
 
     loss: float
     figures: dict[str, Any]
@@ -108,7 +109,7 @@ class Validated:
 
 
 class Validator:
-    """Judges a model by the same documents each time, and the same words hidden in them."""
+    """Validates a model on the same documents each time, with the same words hidden."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class Validator:
 def rows(
     worker: Pretrainer, documents: Sequence[Document], objective: Objective, longest: int
 ) -> Remade:
-    """Documents to judge by as rows, the same each time."""
+    """Validation documents as rows, the same each time."""
     held = worker.documents(documents)
     make = maker(held, worker.symbols, objective, longest)
     return Remade(make, tokens=max(TOKENS, longest), seed=SEED, shuffle=False)
@@ -172,7 +173,7 @@ def hidden(documents: Sequence[Document], count: int = SAMPLES) -> list[str]:
 
 
 class Evaluated(NamedTuple):
-    """The scores; there is nothing to write for each document."""
+    """The scores; there are no answers for single documents."""
 
     scores: Scores
 
@@ -192,7 +193,7 @@ class Evaluated(NamedTuple):
         return found
 
     def _alone(self) -> tuple[str, str, str]:
-        """What the same words cost without their context."""
+        """The loss of the same words without their context."""
         if self.scores.unigram_loss is None:
             remark = "nats per word; the frequencies of the training text are not kept here"
             return "entropy of these words", f"{self.scores.words_entropy:.4f}", remark
@@ -204,8 +205,8 @@ class Evaluated(NamedTuple):
         return []
 
     def answers(self) -> list[str]:
-        """Refused: words are hidden in rows, which are no examples."""
-        raise Refused("a run of pretrain has no answer for each example; leave --out away")
+        """Refused: words are hidden in rows, which are not examples."""
+        raise Refused("a run of pretrain has no answer for each example; leave out --out")
 
 
 def evaluated(
@@ -216,9 +217,9 @@ def evaluated(
     shares: Shares = None,
     stage: str = "reading",
 ) -> Work[Evaluated]:
-    """Hide words in documents, and judge how well they are found.
+    """Hide words in documents, and score their predictions.
 
-    shares  how likely each symbol is without any context; None: nobody knows    V
+    shares  the probability of each symbol without context; None if unknown    V
     """
     batches = rows(worker, documents, objective, longest)
     total, readings = batches.count(0), []

@@ -1,4 +1,4 @@
-"""What stories hand to the loop and to the verbs, as protocols: each task has its own records."""
+"""Protocols of what stories pass to the loop and to the commands; each task has its own records."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class Movable(Objective, Protocol):
 
 
 class Validated(Protocol):
-    """What a validation found."""
+    """The result of a validation."""
 
     @property
     def loss(self) -> float:
-        """The lower, the better: the best weights so far are kept by it."""
+        """Lower is better: it decides which weights are kept as the best."""
 
     @property
     def figures(self) -> dict[str, Any]:
-        """What goes into metrics.jsonl."""
+        """The values for metrics.jsonl."""
 
     def line(self) -> str:
         """A summary in one line."""
 
 
 class Validator(Protocol):
-    """Judges a model by the same examples each time."""
+    """Validates a model on the same examples each time."""
 
     def loss(self) -> float:
         """The loss of `Validated`, and nothing else."""
 
     def judge(self, step: int) -> Validated:
-        """Loss, figures, and what goes into samples/ under the step's name."""
+        """Loss and figures; a sample is written to samples/ under the step's name."""
 
 
 class Scores(Protocol):
@@ -72,10 +72,10 @@ class Evaluated(Protocol):
 
 
 class Shown(Protocol):
-    """An input, what the model made of it, and what it looked at.
+    """An input, the model's answer to it, and its attention.
 
-    Where there is something to know about it, such as that it was cut, it also has a `remark`; and
-    where the text is no answer to the input, `named` says what it is.
+    A `remark` is a warning, such as that the input was cut. If the text is not an answer to the
+    input, `named` is its name.
     """
 
     @property
@@ -89,14 +89,14 @@ class Shown(Protocol):
         """The panels of pictures, the most telling first; none without attention."""
 
     def drawn(self) -> Sequence[Any]:
-        """What a terminal shows, each of them something that rich prints."""
+        """What a terminal shows, as renderables of rich."""
 
     def block(self, note: str = "") -> Block:
         """What a page shows, an item of a list."""
 
 
 class Answer(Protocol):
-    """What `heed predict` has for a line. A `remark`, where it has one, goes to stderr."""
+    """The answer of `heed predict` to a line. Its `remark`, if it has one, goes to stderr."""
 
     def line(self) -> str:
         """The line to print; blank for a blank line."""
@@ -105,11 +105,11 @@ class Answer(Protocol):
         """The answer as plain data, for --json."""
 
     def shown(self) -> Shown:
-        """The answer with what was looked at, for --html."""
+        """The answer with its attention, for --html."""
 
 
 class Listened(Protocol):
-    """A text, and every attention that can be walked through (heed.tasks.walking.Heard)."""
+    """A text, and every attention that supports walks (heed.tasks.walking.Heard)."""
 
     @property
     def calls(self) -> Mapping[str, Sequence[Any]]:
@@ -117,17 +117,17 @@ class Listened(Protocol):
 
     @property
     def chosen(self) -> int:
-        """The most telling attention, as a place in that order."""
+        """The most telling attention, as an index in that order."""
 
     @property
     def first(self) -> int:
         """The query that is walked with by default."""
 
     def words(self, path: str) -> Sequence[str]:
-        """The words that ask an attention."""
+        """The words of an attention's queries."""
 
     def asked(self, path: str) -> Sequence[str]:
-        """The words that are asked."""
+        """The words of its keys."""
 
     def walk(self, path: str, position: int, head: int) -> Walk:
         """The walk of one query of one head."""

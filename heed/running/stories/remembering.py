@@ -1,11 +1,11 @@
-"""Memories that go from batch to batch while a language model learns. Dai 2019 §3.2.
+"""Memories carried from batch to batch in the training of a language model. Dai 2019 §3.2.
 
     remembering = Remembering(lanes=8, layers=12, places=256, width=768)
     said = model(text, memories=remembering.recall(batch))
     remembering.keep(batch, said.memories)
 
-The rows of a batch go on where those of the batch before ended (`data/packing.py`, onward). The
-memories are buffers, so they are saved with a run, and it resumes exactly.
+The rows of a batch continue those of the batch before (`data/packing.py`, onward). The memories are
+buffers, so they are saved with a run, and it resumes exactly.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from heed.models.xlnet_sights import Memories
 
 
 class Remembering(nn.Module):
-    """What each lane of rows has left behind; a row that goes on from nothing remembers nothing."""
+    """The memories of each lane of rows; a row that continues nothing has none."""
 
     kept: Tensor  # of each layer, N R L M
     exists: Tensor  # R L
-    goes_on: Tensor  # where in the text; below 0: nowhere  R
+    goes_on: Tensor  # the position in the text where a lane continues; below 0: nowhere  R
 
     def __init__(self, *, lanes: int, layers: int, places: int, width: int) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class Remembering(nn.Module):
         self.register_buffer("goes_on", torch.full((lanes,), -1))
 
     def recall(self, batch: Batch) -> Memories:
-        """What the rows of a batch remember."""
+        """The memories of a batch's rows."""
         B = len(batch.rows)
         exists = self.exists[:B] & (self.goes_on[:B] == batch.rows)[:, None]
         return Memories(tuple(self.kept[:, :B].clone()), exists)
 
     @torch.no_grad()
     def keep(self, batch: Batch, left: Memories) -> None:
-        """Keep what the rows of a batch leave behind; nothing of a row that is not finite."""
+        """Keep the memories that a batch's rows leave; none of a row that is not finite."""
         assert left.exists is not None
         (B, T), layers = batch.tokens["text"].shape, torch.stack(left.layers)
         sound = layers.isfinite().all(-1).all(-1).all(0)  # B

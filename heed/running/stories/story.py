@@ -1,11 +1,11 @@
-"""A story: all that running must know of a task. The loop around it is the same for every task.
+"""A story: all that running needs to know of a task. The loop is the same for every task.
 
     class Sorting(Story[SortingRecipe, SortingConfig, Prepared, Tokeniser, Sorter]):
         name, recipe, config = "sort", SortingRecipe, SortingConfig
         ...
     STORY = Sorting()
 
-A verb or an option that a task does not have is refused with a message.
+A command or an option that a task does not have is refused with a message.
 """
 
 from __future__ import annotations
@@ -97,17 +97,17 @@ class Config(Settings):
         raise NotImplementedError
 
     def outline(self) -> dict[str, Tensor]:
-        """Its weights without their numbers: nothing is allocated. What is shared is one tensor."""
+        """Its weights without values: nothing is allocated. Shared weights are one tensor."""
         with torch.device("meta"):
             return self.build().state_dict(keep_vars=True)
 
 
 class Start(NamedTuple):
-    """What a training begins with instead of random weights (running/starting.py).
+    """What a training starts from instead of random weights (running/starting.py).
 
-    task       of the run that it was; None for a pretrained folder that is no run of heed
-    tokeniser  the one that its weights were learnt with (data/tokenise.py); None: there is none
-    settings   of its model, as a recipe has them
+    task       of the run; None for a pretrained folder that is not a run of heed
+    tokeniser  the one that its weights were trained with (data/tokenise.py), or None
+    settings   of its model, as in a recipe
     """
 
     path: Path
@@ -126,7 +126,7 @@ W = TypeVar("W")
 
 @dataclass(frozen=True, slots=True)
 class Run(Generic[C, W]):
-    """A run folder, opened: its worker is the trained model at work."""
+    """A run folder, opened: its worker applies the trained model."""
 
     folder: RunFolder
     config: C
@@ -135,13 +135,13 @@ class Run(Generic[C, W]):
 
 
 class Story(ABC, Generic[R, C, P, T, W]):
-    """What running must know of a task.
+    """What running needs to know of a task.
 
     R  its recipe
     C  its config.json
-    P  what it prepares of the data: the examples to learn from, and those to judge by
-    T  its tokenisers, with whatever else is made of them
-    W  its worker: the trained model at work
+    P  its prepared data: the examples for training and for validation
+    T  its tokenisers, with everything that is made of them
+    W  its worker, which applies the trained model
     """
 
     name: ClassVar[str]
@@ -149,13 +149,13 @@ class Story(ABC, Generic[R, C, P, T, W]):
     unit: ClassVar[str] = "symbols"  # what the objective counts; its first word is a rate's
     recipe: ClassVar[type[Recipe]]
     config: ClassVar[type[Config]]
-    whole: ClassVar[bool] = False  # a start must fit to the last weight
+    whole: ClassVar[bool] = False  # every weight of a start must fit
     figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
     onward: ClassVar[Sequence[str]] = ("predict {run} FILE", "show {run}")  # once it is trained
     looks: ClassVar[str] = ""  # heading of a comparison's pictures; none without
 
     def check(self, recipe: R) -> None:
-        """Refuse what cannot be built, before anything is read."""
+        """Refuse a recipe that cannot be built, before anything is read."""
         try:
             with torch.device("meta"):
                 self.draft(recipe)
@@ -170,18 +170,18 @@ class Story(ABC, Generic[R, C, P, T, W]):
         """The raw recipe with another mechanism: --attention."""
         model = raw.get("model") or {}
         if not isinstance(model, Mapping):
-            return dict(raw)  # refused as such later
+            return dict(raw)  # refused later
         return {**raw, "model": self.exchanged(model, name)}
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """What a raw recipe says of its model, with another mechanism."""
-        raise Refused(f"the recipes of {self.name} have no attention to exchange")
+        """The model of a raw recipe, with another mechanism."""
+        raise Refused(f"the recipes of {self.name} have no attention to replace")
 
     @abstractmethod
     def prepare(self, recipe: R, folder: RunFolder, start: Start | None = None) -> Work[P]:
-        """Write tokenisers, a cache and examples to the run folder; what is done already is kept.
+        """Write tokenisers, a cache and examples to the run folder; a finished one is kept.
 
-        A start brings its tokeniser, since its weights mean nothing with another.
+        With a start its tokeniser is used, since its weights fit no other.
         """
 
     @abstractmethod
@@ -194,26 +194,26 @@ class Story(ABC, Generic[R, C, P, T, W]):
 
     @abstractmethod
     def batches(self, recipe: R, prepared: P, *, shard: tuple[int, int], fixed: bool) -> Source:
-        """Batches by the epoch, of which each process gets its part (data/batches.py)."""
+        """Batches of each epoch; every process gets its part (data/batches.py)."""
 
     @abstractmethod
     def tokens(self, folder: RunFolder, config: C) -> T:
-        """The tokenisers of a run; refused where the config does not match. This must be quick."""
+        """The tokenisers of a run; refused if the config does not match. This must be quick."""
 
     def tokeniser(self, tokens: T) -> Any:
-        """The tokeniser, out of what `tokens` gave, that a training from this run begins with."""
+        """The tokeniser, out of those of `tokens`, for a training that starts from this run."""
         return tokens
 
     @abstractmethod
     def worker(self, model: nn.Module, tokens: T, config: C, device: torch.device) -> W:
-        """The trained model at work, with what `tokens` gave."""
+        """What applies the trained model, with the tokenisers of `tokens`."""
 
     @abstractmethod
     def validator(self, worker: W, prepared: P, folder: RunFolder) -> Validator:
-        """What judges the model while it trains."""
+        """What validates the model during training."""
 
     def parts(self, folder: RunFolder) -> list[str]:
-        """What is scored when training ends: the test, or else what it was validated by."""
+        """The parts to score when training ends: the test, or otherwise the validation."""
         return [judged_part(folder)]
 
     @abstractmethod
@@ -221,10 +221,10 @@ class Story(ABC, Generic[R, C, P, T, W]):
         """How good the model is on a part that the folder keeps."""
 
     def ready(self, model: nn.Module, tokens: T) -> None:
-        """Copy into a model, before it learns, what it takes from its tokenisers."""
+        """Copy what a model takes from its tokenisers into it, before training."""
 
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
-        """A start's weights under the names that this model has for them."""
+        """A start's weights under the names of this model."""
         return start.weights
 
     def evaluate(
@@ -242,7 +242,7 @@ class Story(ABC, Generic[R, C, P, T, W]):
         look: bool,
         at_once: int,
     ) -> Iterator[Answer]:
-        """An answer for each line, whatever the line; `at_once` lines are waited for."""
+        """An answer for each line, even a blank one, once `at_once` lines have been read."""
         self._lacks("predict")
 
     def show(self, run: Run[C, W], texts: Sequence[str], *, every: bool) -> Sequence[Shown]:
@@ -250,15 +250,15 @@ class Story(ABC, Generic[R, C, P, T, W]):
         self._lacks("show")
 
     def look(self, run: Run[C, W], texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
-        """All that every attention saw of texts of any length, for a page to explore.
+        """The maps of every attention over texts of any length, for a page to explore.
 
-        given  what another model made of the same texts: where an answer is read word by word, it
-               is that one's, so that both are about the same words
+        given  another model's looks at the same texts: if an answer is read word by word, the
+               other's answer is read, so that both have the same words
         """
         self._lacks("show")
 
     def hear(self, run: Run[C, W], text: str) -> Listened:
-        """Every attention while the model works on a text, to be walked through."""
+        """The calls of every attention while the model reads a text, for walks."""
         self._lacks("walk")
 
     @property
@@ -285,7 +285,7 @@ class Story(ABC, Generic[R, C, P, T, W]):
         self._lacks("compare")
 
     def compared(self, trained: Mapping[str, Trained]) -> list[Block]:
-        """What a comparison's page has below its table; `trained` is by mechanism."""
+        """The blocks below the table of a comparison's page; `trained` is by mechanism."""
         return []
 
     def only(self, options: Mapping[str, Any], *known: str) -> None:
@@ -296,7 +296,7 @@ class Story(ABC, Generic[R, C, P, T, W]):
                 raise Refused(f"--{option} is not for runs of the task {self.name}")
 
     def _lacks(self, verb: str) -> NoReturn:
-        raise Refused(f"runs of the task {self.name} cannot be asked to {verb}")
+        raise Refused(f"runs of the task {self.name} do not support {verb}")
 
 
 AnyRun = Run[Any, Any]
@@ -304,34 +304,34 @@ AnyStory = Story[Any, Any, Any, Any, Any]
 
 
 def headline(task: ModuleType) -> str:
-    """What the module of a task says in its first line; nothing under `python -OO`."""
+    """The first line of a task module's docstring; empty under `python -OO`."""
     return (task.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 def kept_part(folder: RunFolder) -> str | None:
-    """The test that a run keeps, or else what it was validated by.
+    """The test that a run keeps, or otherwise its validation; None if it keeps neither.
 
-    Anything in the test's place counts, even what is no file: that is refused when it is read.
+    Anything of the test's name counts, even if it is not a file: that is refused when it is read.
     """
     parts = ("test", "valid")
     return next((part for part in parts if lexists(folder.examples / f"{part}.jsonl")), None)
 
 
 def judged_part(folder: RunFolder) -> str:
-    """What a run is judged by in the end: its test unless it keeps another part alone."""
+    """The part for the final scores: the test, unless a run keeps only the validation."""
     return kept_part(folder) or "test"
 
 
 def scored_part(folder: RunFolder, part: str) -> Work[str]:
-    """The part that is asked for; where there is no test, what the run was validated by."""
+    """The part that is requested; if there is no test, the validation."""
     if part == "test" and (other := judged_part(folder)) != "test":
-        yield Note("this run keeps no test text: scored on the validation text")
+        yield Note("this run keeps no test text: scoring the validation text")
         return other
     return part
 
 
 def shown_part(folder: RunFolder, what: str = "text") -> str:
-    """Where examples to show are; where none are kept, one is asked for."""
+    """The part with examples to show; refused if none is kept."""
     part = kept_part(folder)
     if part is None:
         raise Refused(f"{folder.path} keeps no examples; give a {what}")
@@ -339,9 +339,9 @@ def shown_part(folder: RunFolder, what: str = "text") -> str:
 
 
 def check_vocabulary(folder: RunFolder, found: object, told: object) -> None:
-    """Refuse a config.json whose vocabulary has other sizes than the tokenisers."""
+    """Refuse a config.json whose vocabulary sizes are not those of the tokenisers."""
     if found != told:
-        raise Refused(f"{folder.config}: its vocabulary has another size than the tokeniser's")
+        raise Refused(f"{folder.config}: its vocabulary size is not that of the tokeniser")
 
 
 def changed(decoding: Choice, changes: Mapping[str, Any]) -> Choice:

@@ -1,4 +1,4 @@
-"""From a recipe's text files to what training reads: a tokeniser, a cache, texts to judge by."""
+"""Prepare the text files of a recipe for training: a tokeniser, a cache, validation texts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Prepared:
 
 
 def prepare(data: Data, folder: RunFolder, start: Start | None = None) -> Work[Prepared]:
-    """Read the text, learn the tokens, write the cache; what is done already is kept.
+    """Read the text, learn the tokens, write the cache; finished steps are not repeated.
 
-    start  a run whose tokeniser to take, since its weights mean nothing with another
+    start  its tokeniser is used, since its weights fit no other
     """
     if not preparing.ready(folder):
         yield from _write(data, folder, start)
@@ -76,16 +76,16 @@ def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
 
 
 def _taken(start: Start) -> Text:
-    """The tokeniser that the start's weights were learnt with."""
+    """The tokeniser that the start's weights were trained with."""
     if isinstance(start.tokeniser, Vocabulary):
         return Borrowed(start.tokeniser, str(start.path))
     if not isinstance(start.tokeniser, Verbatim | Borrowed):
-        raise Refused(f"{start.path} has no tokeniser that keeps text as it stands")
+        raise Refused(f"{start.path} has no tokeniser that keeps text unchanged")
     return start.tokeniser
 
 
 def _tokenise(pieces: Iterable[Piece], found: Text, folder: RunFolder) -> Work[int]:
-    """Write the training text as one stream, with the end of a text between documents."""
+    """Write the training text as one stream, with the end symbol between documents."""
     end = marks_of(found).end
     with cache.Writer(
         folder.cache, "train", ["text"], vocabulary=found.size, fingerprint=found.fingerprint

@@ -1,4 +1,4 @@
-"""The story of translation: from pairs of sentences to a model that turns one into the other."""
+"""The story of translation: from pairs of sentences to a model that translates."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from heed.running.learner import Trained
 
 JUDGED = ("test", "long")  # parts that are scored when training ends
-FEW = 5  # examples that are shown when no input is given
+FEW = 5  # examples that are shown if no input is given
 BEST = 5  # hypotheses of a beam that can be explored
 
 TranslateRun = Run[TranslateConfig, Translator]
 
 
 class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, Translator]):
-    """What running must know of translation."""
+    """What running needs to know of translation."""
 
     name = "translate"
     about = headline(translate)
@@ -80,8 +80,8 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         places = min((n for n in limits if n is not None), default=longest)
         if places < longest:
             raise Refused(
-                f"the model has {places} places, and pairs have up to data.longest={longest} "
-                f"symbols: set data.longest={max(places, 2)}, or give the model more places"
+                f"the model has {places} positions, but pairs have up to data.longest={longest} "
+                f"symbols: set data.longest={max(places, 2)}, or give the model more positions"
             )
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
     def prepare(
         self, recipe: TranslateRecipe, folder: RunFolder, start: Start | None = None
     ) -> Work[Prepared]:
-        """Tokenisers, a cache, and the pairs to judge by."""
+        """Tokenisers, a cache, and the pairs to validate on."""
         return prepare(recipe.data, folder, start)
 
     def describe(self, recipe: TranslateRecipe, prepared: Prepared) -> TranslateConfig:
@@ -119,7 +119,7 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
     def batches(
         self, recipe: TranslateRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
     ) -> Batches:
-        """Pairs of like length together."""
+        """Pairs of similar length together."""
         tokens = recipe.training.batch_tokens
         return Batches(prepared.train, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
 
@@ -141,11 +141,11 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         return Translator(model, tokens, device, longest=config.reads, writes=config.writes)
 
     def validator(self, worker: Translator, prepared: Prepared, folder: RunFolder) -> Validator:
-        """Validates by the loss on pairs that are not learnt from."""
+        """Validates by the loss on pairs that are not in the training set."""
         return Validator(worker, prepared.valid, folder)
 
     def parts(self, folder: RunFolder) -> list[str]:
-        """The tests, or else what it was validated by."""
+        """The tests, or otherwise the validation."""
         found = [part for part in JUDGED if (folder.examples / f"{part}.jsonl").exists()]
         return found or [judged_part(folder)]
 
@@ -172,7 +172,7 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         alignments = options.get("alignments")
         if isinstance(data, str):
             if alignments is not None:
-                raise Refused("--alignments are those of DATA, and none is given")
+                raise Refused("--alignments needs DATA, and none is given")
             pairs = list(kept(run.folder, (yield from scored_part(run.folder, data))))
         else:
             report = Report()
@@ -195,9 +195,9 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         changes = dict(options)
         best = changes.pop("best", 1)
         if best > WIDEST:
-            raise Refused(f"--best is {WIDEST} at most, as a beam's width is; got {best}")
+            raise Refused(f"--best is {WIDEST} at most, like the width of a beam; got {best}")
         if best > 1 and changes.setdefault("method", "beam") != "beam":
-            raise Refused(f"--best {best} is for a beam; {changes['method']} gives one answer")
+            raise Refused(f"--best {best} needs a beam; {changes['method']} gives one answer")
         choice, translator = run.config.chosen(changes), run.worker
         chance = translator.chance(choice)
         while chunk := list(islice(lines, at_once)):
@@ -217,7 +217,7 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
     def look(
         self, run: TranslateRun, texts: Sequence[str], given: Sequence[Look] = ()
     ) -> list[Look]:
-        """The best translations of each sentence, or those that are given."""
+        """The best translations of each sentence, or the given ones, with their attention."""
         pairs = [Example(sentence, "") for sentence in texts] or examples_of(run.folder)
         decoding = run.config.decoding
         best = min(decoding.width, BEST) if decoding.method == "beam" else 1
@@ -246,13 +246,13 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         ]
 
     def compared(self, trained: Mapping[str, Trained]) -> list[Block]:
-        """BLEU over the length of the sentence."""
+        """BLEU by sentence length."""
         curve = by_length({name: each.scores for name, each in trained.items()})
         return [Heading(curve.title), lengths(curve), Charts([few(curve)])]
 
 
 def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
-    """Pairs as they are named on the command line: one file, or source and target."""
+    """Pairs as the command line names them: one file, or source and target."""
     if len(paths) == 2:
         return Files(source=paths[0], target=paths[1], alignments=alignments)
     if len(paths) != 1:
@@ -263,7 +263,7 @@ def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
 
 
 def examples_of(folder: RunFolder) -> list[Example]:
-    """The first few pairs that the run keeps for tests, or else for validation."""
+    """The first few pairs that the run keeps for tests, or otherwise for validation."""
     return list(islice(kept(folder, shown_part(folder, "sentence")), FEW))
 
 

@@ -1,4 +1,4 @@
-"""What a recipe and a run folder say of a translation."""
+"""The settings of translation: the recipe, and config.json of a run."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class TranslateConfig(Config):
 
     @property
     def reads(self) -> int | None:
-        """How long a source it can read, if there is a limit."""
+        """The longest source that it can read, if there is a limit."""
         return building.reads(self.model, self.longest)
 
     @property
     def writes(self) -> int | None:
-        """How much it can write, if there is a limit."""
+        """The longest target that it can write, if there is a limit."""
         return building.writes(self.model, self.longest)
 
     def chosen(self, changes: Mapping[str, Any]) -> Decoding:

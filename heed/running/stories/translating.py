@@ -1,6 +1,6 @@
-"""Translation while it is learnt and judged: the objective, the validations, the scores.
+"""Training and scoring translation: the objective, the validations, the scores.
 
-At each validation `samples/` gets the translations and the picture of one alignment.
+Each validation writes a few translations, and the picture of one alignment, to `samples/`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TeacherForcing(SequenceObjective):
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """What a validation found."""
+    """The result of a validation."""
 
     loss: float  # nats per symbol
     perplexity: float
@@ -73,7 +73,7 @@ class Validated:
 
 
 class Validator:
-    """Judges a model by the same pairs each time."""
+    """Validates a model on the same pairs each time."""
 
     def __init__(self, translator: Translator, pairs: list[Example], folder: RunFolder) -> None:
         self.translator, self.pairs, self.folder = translator, pairs, folder
@@ -109,7 +109,7 @@ class Validator:
 
 
 class Evaluated(NamedTuple):
-    """The scores, and what they are scores of."""
+    """The scores, with the pairs, translations and readings."""
 
     scores: Scores
     pairs: list[Example]
@@ -117,7 +117,7 @@ class Evaluated(NamedTuple):
     readings: list[Reading]
 
     def pharaoh(self) -> list[str]:
-        """The words that the model links while it reads each pair, "0-0 1-2"; blank without."""
+        """The word links of the model while it reads each pair, "0-0 1-2"; blank without any."""
         return [to_pharaoh(each.links or []) for each in self.readings]
 
     def answers(self) -> list[str]:
@@ -136,7 +136,7 @@ class Evaluated(NamedTuple):
         if scores.entropy is not None:
             found.append(("entropy", f"{scores.entropy:.3f}", "of the attention, in nats"))
         if scores.aer is not None:
-            found.append(("AER", f"{scores.aer:.4f}", "of the words that the gold aligns"))
+            found.append(("AER", f"{scores.aer:.4f}", "of the words that the references align"))
         return found
 
     def tables(self) -> list[Table]:

@@ -1,4 +1,4 @@
-"""How a classified text is printed and shown: its label, and the words that were weighed."""
+"""How a classified text is printed and shown: its label, and the weights of its words."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from heed.viewing.words import Said, Weighed
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A text, its label, and what was looked at; `right` where it is known.
+    """A text, its label, and the attention; `right` is the true label, if it is known.
 
-    every  each look of a static attention by itself, instead of their mean
+    every  each head of a static attention by itself, instead of their mean
     """
 
     judgement: Judgement
@@ -37,7 +37,7 @@ class Shown:
 
     @property
     def text(self) -> str:
-        """The label, and how sure the model is; the right one where that is another."""
+        """The label with its probability; the right label if that is another."""
         if not self.judgement.label:
             return ""
         wrong = (
@@ -54,11 +54,11 @@ class Shown:
 
     @property
     def _label(self) -> str:
-        return shown(self.judgement.label)  # an untrusted word: it must not control the terminal
+        return shown(self.judgement.label)  # untrusted: it must not control the terminal
 
     @property
     def weighed(self) -> Weighed | None:
-        """The words that a static attention weighed, by the mean of its looks."""
+        """The words with their weights by a static attention, the mean of its heads."""
         said = self.judgement
         if said.looks is None or said.weight is None:
             return None
@@ -72,7 +72,7 @@ class Shown:
 
     @property
     def _looks(self) -> list[Weighed]:
-        """The words that were weighed, by the mean of the looks or by each look."""
+        """The words with their weights, by the mean of the heads or by each head."""
         said = self.judgement
         if not self.every or said.looks is None or len(said.looks) == 1:
             return [] if self.weighed is None else [self.weighed]
@@ -82,7 +82,7 @@ class Shown:
         ]
 
     def _whose(self, n: int) -> str:
-        """The name of a look: its head, and in a committee its member."""
+        """The name of a head, in a committee with its member."""
         said = self.judgement
         assert said.looks is not None
         member, head = divmod(n, len(said.looks) // said.members)
@@ -92,7 +92,7 @@ class Shown:
 
     @property
     def panels(self) -> list[Panel]:
-        """The weighed words, and every head of every other attention."""
+        """The words with their weights, and every head of every other attention."""
         return [*(each.panel for each in self._looks), *self.heads]
 
     def drawn(self) -> list[Any]:
@@ -102,7 +102,7 @@ class Shown:
     def block(self, note: str = "") -> Said:
         """What a page shows."""
         shares = " · ".join(f"{name} {p:.3f}" for name, p in self.judgement.shares.items())
-        facts = [("Text", self.source), ("Label", self._label), ("Of all", shares)]
+        facts = [("Text", self.source), ("Label", self._label), ("All labels", shares)]
         facts += [("Right", self.right)] if self.right else []
         return Said(facts, self.weighed, self.heads, note or self.remark)
 
@@ -131,17 +131,17 @@ class Answer:
         return found
 
     def shown(self) -> Shown:
-        """The line with what was looked at."""
+        """The line with its attention."""
         return Shown(self.judgement, heads=of_heads(self.judgement.heads, self.judgement.pieces))
 
 
 def look(labeller: Labeller, text: str, right: str = "") -> Look:
-    """A text, its label, and what every attention saw."""
+    """A text, its label, and the maps of every attention."""
     (said,), seen = looked(labeller.model, lambda: labeller.label([text]))
     found = layers(seen, lambda path: (said.pieces, None)) if said.pieces else []
     maps = [record.statistics.map for path, record in seen.items() if "pool" in path.split(".")]
     whole = [x[0, :, 0] for x in maps if x is not None and x.shape[-1] == len(said.pieces)]
-    if whole:  # in a committee, the looks of one member after those of another
+    if whole:  # in a committee, the heads of one member after those of another
         said = replace(said, looks=torch.cat(whole).float().cpu().numpy())
     shown = Shown(said, right)
     takes = [Take("", found)] if found else []

@@ -1,6 +1,6 @@
-"""Language models while they learn and are judged: objective, validations, scores, what is shown.
+"""Training, scoring and showing language models: objective, validations, scores, answers.
 
-At each validation `samples/` gets what the model writes, and a picture of where it looks.
+Each validation writes a text of the model, and a picture of its attention, to `samples/`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from heed.viewing.words import Said
 SAMPLED = Decoding(method="sample", longest=200, temperature=0.8, top_k=200, seed=1)
 NONE = -1  # the label where nothing follows
 WATCHED = 24  # symbols of the validation text whose attention is drawn
-PICTURED = 12  # heads of it that go into samples/
+PICTURED = 12  # heads of it in the picture
 UNREAD = Reading(nats=0.0, symbols=0, characters=0, bytes=0, unknown=0)
-MARKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}  # what would part lines and columns
+MARKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}  # what would separate lines and columns
 
 
 class NextSymbol(SequenceObjective):
@@ -75,7 +75,7 @@ class NextSymbol(SequenceObjective):
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """What a validation found."""
+    """The result of a validation."""
 
     loss: float  # nats per symbol
     figures: dict[str, Any]
@@ -87,7 +87,7 @@ class Validated:
 
 
 class Validator:
-    """Judges a model by the same texts each time, whole."""
+    """Validates a model on the same whole texts each time."""
 
     def __init__(
         self, writer: Writer, documents: Sequence[NDArray[np.int64]], folder: RunFolder
@@ -96,8 +96,8 @@ class Validator:
         self.documents = [document for document in documents if len(document) > 1]
         if not self.documents:
             raise Refused(
-                "the text to validate by has fewer than two symbols, so there is nothing to "
-                "predict: hold more out, by data.held_out, or name a longer data.valid"
+                "the validation text has fewer than two symbols, so there is nothing to predict: "
+                "hold more out, by data.held_out, or name a longer data.valid"
             )
 
     def loss(self) -> float:
@@ -106,7 +106,7 @@ class Validator:
         return sum(each.nats for each in readings) / sum(each.symbols for each in readings)
 
     def judge(self, step: int) -> Validated:
-        """Loss, a text of its own, and the attentions' statistics."""
+        """Loss, a generated text, and the attentions' statistics."""
         scores = judged([self.writer.read_symbols(each) for each in self.documents], context=0)
         opening = self.writer.vocabulary.decode(self.documents[0][:WATCHED].tolist())
         pieces, _, seen = self.writer.look(opening)
@@ -123,7 +123,7 @@ class Validator:
 
 
 class Evaluated(NamedTuple):
-    """The scores, and what they are scores of."""
+    """The scores, with the readings."""
 
     scores: Scores
     readings: list[Reading]
@@ -157,7 +157,7 @@ def evaluated(
     """Read texts and score how well they are predicted; a single symbol is not predicted."""
     coded = [np.array(ids, np.int64) for ids in writer.vocabulary.encode(texts)]
     if all(len(ids) < 2 for ids in coded):
-        raise Refused("no text has two symbols or more: there is nothing to predict")
+        raise Refused("no text has two or more symbols: there is nothing to predict")
     readings = []
     for number, (ids, text) in enumerate(zip(coded, texts, strict=True), 1):
         long = len(ids) > 1
@@ -183,13 +183,13 @@ def unescaped(line: str) -> str:
 
 
 def _signed(line: str) -> str:
-    """An escaped text as its symbols are drawn: what parts lines and columns is a sign."""
+    """An escaped text with signs for line breaks and tabs, as its symbols are drawn."""
     return unescaped(line).replace("\n", "↵").replace("\t", "⇥")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The continuations of a line. With a writer, what it looked at can be shown."""
+    """The continuations of a line. With a writer, the attention can be shown."""
 
     found: list[Continuation]
     writer: Writer | None = None
@@ -213,12 +213,14 @@ class Answer:
 
     @property
     def remark(self) -> str:
-        """A warning if the model lost sight of the beginning of the text."""
+        """A warning if the model no longer read the beginning of the text."""
         slid = any(each.slid for each in self.found)
-        return "the text outgrew the model's places: it went on with its last half" if slid else ""
+        return (
+            "the text outgrew the model's positions: its last half was read again" if slid else ""
+        )
 
     def shown(self) -> Shown:
-        """The first continuation, with what was looked at while it is read after the prompt."""
+        """The first continuation, with the attention while it is read after the prompt."""
         assert self.writer is not None
         first = self.found[0]
         read = shown(self.writer, first.prompt + first.text)
@@ -227,9 +229,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A text, the likeliest symbol after each of its own, and what was looked at.
+    """A text, the most likely symbol after each of its own, and the attention.
 
-    written  what the model went on with, where the text is a prompt; both were read
+    written  the continuation, if the text is a prompt; both were read
     every    whether a terminal draws every head by itself, or all of them small
     """
 
@@ -254,7 +256,7 @@ class Shown:
             told = [("Prompt", self.source)] if self.source else []
             told += [("Written", self.written)]
         facts = [(name, _signed(value)) for name, value in told]
-        # What was written is an answer; the guesses beside a text that was there are none.
+        # A continuation is an answer; the predictions for a given text are not.
         answer = None if self.written is None else len(facts) - 1
         facts += [(self.named.capitalize(), self.text)]
         return Said(facts, None, self.panels, note or self.remark, answer)
@@ -269,14 +271,14 @@ def shown(writer: Writer, text: str, *, every: bool = False) -> Shown:
 
 
 def heads(pieces: Sequence[str], seen: Mapping[str, Attended]) -> list[Panel]:
-    """Every head of every layer: the symbol that looks down, those that it looks at across."""
+    """Every head of every layer: queries down, keys across."""
     weights = {path: record.weight[0].float().cpu().numpy() for path, record in seen.items()}
     return of_heads(weights, pieces)
 
 
 def look(writer: Writer, text: str) -> Look:
-    """A text, the likeliest next symbols, and what every attention saw: of two streams, the one
-    that predicts."""
+    """A text, the most likely next symbols, and the maps of every attention: of two streams, the
+    one that predicts."""
     (pieces, likeliest, _), seen = looked(writer.model, lambda: writer.look(text, "context"), 1)
     found = layers(seen, lambda path: (pieces, None))
     read = Shown(escaped(text), "".join(likeliest), (), _remark(writer, text, bool(found)))
@@ -287,5 +289,5 @@ def look(writer: Writer, text: str) -> Look:
 def _remark(writer: Writer, text: str, attends: bool) -> str:
     places = writer.places
     if places is not None and len(writer.symbols(text)) > places:
-        return f"only the last {places} symbols are read: the model has no more places"
-    return "" if attends else "a recurrent network keeps what it read in its state: no attention"
+        return f"only the last {places} symbols are read: the model has no more positions"
+    return "" if attends else "a recurrent network keeps its past in a state: there is no attention"
