@@ -1,1 +1,1 @@
-"""From weights to something a person sees. Views take plain panels and know no model."""
+"""Pictures, pages and terminal output of weights. Views take plain panels, and import no model."""

@@ -1,4 +1,4 @@
-"""All that was watched, as one page to explore: layers, heads, words, steps, hypotheses, sides.
+"""Watched attention as one page to explore: layers, heads, words, steps, hypotheses, sides.
 
     words = ["the", "cat", "sat"]
     layers = [Layer.of(f"layer {n}", weight[n], words) for n in range(12)]  # each H T S
@@ -31,12 +31,12 @@ Language = Literal["en", "zh"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Take:
-    """One pass over one input: what every attention saw, or what one hypothesis saw in its steps.
+    """One pass over one input: the maps of every attention, or those of one hypothesis' steps.
 
-    side     whose pass it is: a mechanism's, a checkpoint's; two can be laid side by side
+    side     the name of its model, such as a mechanism or a checkpoint; two are shown side by side
     score    a hypothesis' log-probability
     written  the queries are words that were generated one after another
-    opens    the layer whose mean a page opens with; by default it opens with the first head
+    opens    the layer whose mean a page shows first; by default it shows the first head
     """
 
     name: str
@@ -57,8 +57,8 @@ class Take:
 class Atlas:
     """Takes of one or several sides, as a page or as a block of one.
 
-    budget   bytes that the maps may take; what is fine and light is left out first
-    against  whether it opens with the second side laid beside the first
+    budget   bytes that the maps may take; fine tiles of small weights are left out first
+    against  whether it first shows the second side beside the first
     """
 
     title: str
@@ -126,7 +126,7 @@ class Atlas:
         return Page(self.title, [self, *more], self.language)
 
     def write(self, path: str | Path) -> None:
-        """Write the page, all of it or nothing."""
+        """Write the page, whole or not at all."""
         self.page().write(path)
 
     def _repr_html_(self) -> str:

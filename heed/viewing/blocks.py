@@ -1,6 +1,6 @@
 """The blocks of a page: plain records, each with its HTML.
 
-Any text that a block holds is shown as it is: no markup in it ever takes effect.
+The text of a block is shown as it is: markup in it never takes effect.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from heed.viewing.drawing import number, shares, written
 from heed.viewing.panels import Panel, abreast
 from heed.viewing.terminal import Range, shown
 
-FEW = 64 * 64  # weights of a figure up to which each takes two bytes
-BROAD = 11  # source or target words from which an example takes the whole width
-TITLE = 24  # letters of a title for which a third of the width is too narrow
-ABREAST = ((10, 4), (16, 3), (34, 2))  # words up to which so many maps fit a line
+FEW = 64 * 64  # weights of a figure; up to so many take two bytes each
+BROAD = 11  # source or target words; an example with so many takes the whole width
+TITLE = 24  # letters of a title; a longer one does not fit a third of the width
+ABREAST = ((10, 4), (16, 3), (34, 2))  # up to so many words, so many maps fit a line
 
 Value = str | float | int | None
 
@@ -58,7 +58,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and values, large: what a reader wants to know first."""
+    """Names and values in large print: the most important results."""
 
     facts: Sequence[tuple[str, Value]]
 
@@ -72,7 +72,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: how its numbers are written, and which of them is the best."""
+    """A column of a table: the format of its numbers, and whether the best is high or low."""
 
     name: str
     form: str = ""  # as for format(): ".1f"
@@ -111,7 +111,7 @@ class Table:
         return all(isinstance(row[place], int | float | None) for row in self.rows)
 
     def _best(self, place: int) -> str | None:
-        """How the best value is written; all that are written so are marked."""
+        """The best value as it is written; all values written like it are marked."""
         column = self.columns[place]
         values = [row[place] for row in self.rows]
         numbers = [v for v in values if isinstance(v, int | float) and math.isfinite(v)]
@@ -139,7 +139,7 @@ def _cell(value: Value, column: Column, numeric: bool, best: str | None) -> str:
 
 
 def said(value: Value, form: str = "") -> str:
-    """A value as a reader expects it; None and NaN are a dash."""
+    """A value as text; None and NaN are a dash."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
     if isinstance(value, str):
@@ -149,7 +149,7 @@ def said(value: Value, form: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts side by side where there is room."""
+    """Charts side by side if there is room."""
 
     charts: Sequence[chart.Chart]
 
@@ -160,7 +160,7 @@ class Charts:
 
 @dataclass(frozen=True, slots=True)
 class Maps:
-    """Heat maps that answer the pointer: every panel one of its own."""
+    """Interactive heat maps, one for every panel."""
 
     panels: Sequence[Panel]
 
@@ -170,7 +170,7 @@ class Maps:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A sentence, what was made of it, and what was looked at: one panel, or several to choose."""
+    """A sentence, its translation, and the attention: one panel, or several to choose from."""
 
     source: str
     translation: str
@@ -187,7 +187,7 @@ class Example:
 
 
 def answered(facts: Sequence[tuple[str, str]], note: str, answer: int | None = 1) -> str:
-    """Names and values, of which one may be the answer, and a note below them."""
+    """Names and values, one of which may be the answer, and a note below them."""
     looks = ("", ' class="answer"')
     each = "".join(
         f"<dt>{written(name)}</dt><dd{looks[n == answer]} dir=auto>{written(value)}</dd>"
@@ -215,7 +215,7 @@ def broad(panel: Panel) -> bool:
 def laid_out(panels: Sequence[Panel], every: Sequence[Panel], drawn: Callable[[int], str]) -> str:
     """Maps in a grid, the heads of one attention beside each other.
 
-    every  all that may stand there, which says how many fit a line
+    every  all panels that may be shown there: their size decides how many fit a line
     drawn  the map in each place
     """
     wanted = max(map(len, abreast(panels)), default=1)
@@ -227,7 +227,7 @@ def laid_out(panels: Sequence[Panel], every: Sequence[Panel], drawn: Callable[[i
 
 
 def side_by_side(panels: Sequence[Panel], wanted: int) -> str:
-    """How maps are laid out: so many in a line at most, and fewer where they have many words."""
+    """The layout of maps: at most `wanted` in a line, and fewer if they have many words."""
     longest = max((len(names) for p in panels for names in (p.rows, p.columns)), default=0)
     room = next((n for words, n in ABREAST if longest <= words), 1)
     if any(len(panel.title) > TITLE for panel in panels):
@@ -237,7 +237,7 @@ def side_by_side(panels: Sequence[Panel], wanted: int) -> str:
 
 
 def heat_map(panels: Sequence[Panel], more: str = "") -> str:
-    """A heat map to be drawn: the page's script finds the numbers inside; `more` attributes."""
+    """A heat map that the page's script draws from the numbers inside; `more` attributes."""
     rows = max(len(panel.rows) for panel in panels)
     return (
         f'<figure class="map" data-rows="{rows}"{more}>'
@@ -247,7 +247,7 @@ def heat_map(panels: Sequence[Panel], more: str = "") -> str:
 
 def packed(panels: Sequence[Panel]) -> dict[str, Any]:
     """Panels as compact data: each list of labels once, each weight in a byte, or in two if there
-    are few, since one byte rounds by up to 1 in 500 and would show other digits than another view.
+    are few: one byte rounds by up to 1 in 500, and other views would show other digits.
     """
     few = sum(panel.weight.size for panel in panels) <= FEW
     steps, kind = (65535, "<u2") if few else (255, "u1")
@@ -270,7 +270,7 @@ def packed(panels: Sequence[Panel]) -> dict[str, Any]:
 
 
 def embedded(data: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element."""
+    """JSON for the inside of a script element: nothing in it can end the element."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")

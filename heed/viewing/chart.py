@@ -18,7 +18,7 @@ from heed.viewing import dots
 from heed.viewing import drawing as draw
 from heed.viewing.drawing import number, steps
 
-# Told apart by the colour-blind too, and each line has a mark of its own shape besides.
+# The colour-blind can distinguish them too, and each line also has marks of its own shape.
 INKS = ("#3567c8", "#d9702b", "#1b8f7a", "#8c56c2", "#c43d6d", "#7a7a86")
 BRIGHT = ("#7ea6f4", "#f0a064", "#4fc4ab", "#bd94ea", "#f082a8", "#a6a6b2")
 _BRIGHT = "".join(
@@ -27,7 +27,7 @@ _BRIGHT = "".join(
 )
 STYLE = f"@media screen and (prefers-color-scheme: dark) {{\n{_BRIGHT}}}\n"
 WIDTH, HEIGHT, MARGIN = 560, 310, 16
-MARKED = 40  # points up to which a line shows each of them
+MARKED = 40  # points; a line with more does not mark them
 DRAWN = 400  # points of a line at most
 
 
@@ -63,7 +63,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Lines over one pair of axes. `ticks` names places of the x axis; `low` is shown at least."""
+    """Lines over one pair of axes. `ticks` names places of the x axis; `low` is always in view."""
 
     title: str
     lines: Sequence[Line]
@@ -73,19 +73,19 @@ class LineChart:
     low: float | None = None
 
     def bounds(self) -> tuple[float, float, float, float]:
-        """The least and the greatest x, then y; never an empty stretch."""
+        """The least and the greatest x, then y; they always differ."""
         points = [point for line in self.lines for point in line.points()] or [(0.0, 0.0)]
         xs, ys = zip(*points, strict=True)
         low = min(ys) if self.low is None else min(self.low, *ys)
         left, right, high = min(xs), max(xs), max(ys)
-        if left == right:  # the only place stands in the middle
+        if left == right:  # a single x is in the middle
             left, right = left - 1, right + 1
-        if low == high:  # the only value is compared with zero
+        if low == high:  # a single value is compared with zero
             low, high = min(low, 0.0), max(high, 0.0) if high else 1.0
         return left, right, low, high
 
     def marks(self) -> Sequence[tuple[float, str]]:
-        """Places on the x axis and their names: each point's where they are few."""
+        """Places on the x axis and their names: those of all points if they are few."""
         left, right, *_ = self.bounds()
         places = sorted({x for line in self.lines for x, _ in line.points()})
         if len(places) > 10 or not places:
@@ -93,7 +93,7 @@ class LineChart:
         return self.ticks or list(zip(places, draw.ticks(places), strict=True))
 
     def svg(self, style: bool = True) -> str:
-        """The chart as the text of an SVG file; without style where a page has it already."""
+        """The chart as the text of an SVG file; without style if the page already has it."""
         left, right, low, high = self.bounds()
         ticks = steps(low, high, 5)
         names = draw.ticks(ticks)
@@ -144,8 +144,8 @@ class Bars:
 class BarChart:
     """Bars from left to right, one of each name under every label.
 
-    full  the value of a bar of full length, where it is more than the highest value
-    note  what a reader should know of the bars, written below
+    full  the value of a bar of full length, if it is more than the highest value
+    note  a remark on the bars, written below
     """
 
     title: str
@@ -168,7 +168,7 @@ class BarChart:
         return max([*values, self.full]) or 1.0
 
     def svg(self, style: bool = True) -> str:
-        """The chart as the text of an SVG file; without style where a page has it already."""
+        """The chart as the text of an SVG file; without style if the page already has it."""
         several = len(self.bars) > 1
         left = (
             MARGIN + 8 + max((draw.extent(draw.shortened(x), 13) for x in self.labels), default=0)
@@ -195,7 +195,7 @@ class BarChart:
         return _framed(body, f"{self.title}: bar chart", (width, y + 14), style)
 
     def _heading(self, names: Sequence[str]) -> float:
-        """Where the title and the legend end."""
+        """The right end of title and legend."""
         title = 1.08 * draw.extent(draw.shortened(self.title, 70), 15)  # it is bold
         marked = [34 + draw.extent(draw.shortened(name), 12.5) for name in names]
         return MARGIN + max(title, sum(marked) if len(names) > 1 else 0)
@@ -228,7 +228,7 @@ Chart = LineChart | BarChart
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """From numbers to places in the drawing."""
+    """From numbers to coordinates of the drawing."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -242,7 +242,7 @@ class Frame:
 
 
 def thinned(points: list[tuple[float, float]], most: int = DRAWN) -> list[tuple[float, float]]:
-    """At most so many points, with the peaks and the valleys of each stretch kept."""
+    """At most `most` points, which keep the peaks and valleys of each stretch."""
     if len(points) <= most:
         return points
     stretch = math.ceil(2 * len(points) / (most - 2))
@@ -263,7 +263,7 @@ def _stroke(frame: Frame, n: int, name: str, piece: list[tuple[float, float]]) -
 
 
 def _mark(n: int, at: tuple[float, float], tip: str, seen: bool) -> str:
-    """A point; one that is not drawn still answers the pointer."""
+    """A point; one that is not drawn still has a tooltip."""
     look = f'class="heed-mark-{n % len(INKS)}" fill="{INKS[n % len(INKS)]}"'
     shape = _shape(n, at, look) if seen else ""
     return (
@@ -290,7 +290,7 @@ def _legend(names: Sequence[str]) -> str:
     body, x = "", 16.0
     for n, name in enumerate(names if len(names) > 1 else ()):
         look = f'class="heed-mark-{n % len(INKS)}" fill="{INKS[n % len(INKS)]}"'
-        said = f' data-name="{draw.written(name)}"'  # by which a page may say it otherwise
+        said = f' data-name="{draw.written(name)}"'  # the page's script translates by it
         body += _shape(n, (x + 5, 43), look) + draw.lettered((x + 15, 47), name, 12.5, more=said)
         x += 34 + draw.extent(draw.shortened(name), 12.5)
     return body

@@ -1,4 +1,4 @@
-"""Charts for the terminal: lines as dots of braille, bars as blocks; letters for ASCII alone."""
+"""Charts for the terminal: lines as dots of braille, bars as blocks; letters in plain ASCII."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 COLOURS = ("bright_blue", "yellow", "bright_green", "bright_magenta", "bright_red", "white")
 TALL = 10  # lines of a chart
 WIDEST = 72
-# The dots of a braille cell, two across and four down, as bits of its place in Unicode.
+# The dots of a braille cell, two across and four down, as bits of its Unicode number.
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 LETTERS = "*o+x#@"
 
 
 class Canvas:
-    """Cells of 2 × 4 dots, each in the colour of the line that came last, or one letter each."""
+    """Cells of 2 × 4 dots, each in the colour of the last line drawn there, or one letter each."""
 
     def __init__(self, width: int, height: int, letters: bool) -> None:
         self.width, self.height, self.letters = width, height, letters
@@ -41,7 +41,7 @@ class Canvas:
         self.owner[row][column] = n
 
     def spot(self, x: float, y: float, n: int) -> None:
-        """All dots of a cell: a point that no line leads to, and that has to be seen."""
+        """All dots of a cell, so that a point without a line can be seen."""
         row, column = round((1 - y) * (self.height - 1)), round(x * (self.width - 1))
         self.dots[row][column], self.owner[row][column] = 0xFF, n
 
@@ -62,7 +62,7 @@ class Canvas:
 
 
 def lines(chart: LineChart, width: int, ascii_only: bool) -> Iterator[Text]:
-    """A line chart; each line is named where it ends, so that no colour is needed."""
+    """A line chart; each line is named at its end, so that no colour is needed."""
     left, right, low, high = chart.bounds()
     places = steps(low, high, 4)
     bottom, top = places[0], places[-1]
@@ -102,7 +102,7 @@ def _draw(canvas: Canvas, line: Line, n: int, bounds: tuple[float, float, float,
 
 
 def _ends(chart: LineChart, bottom: float, top: float) -> dict[int, tuple[int, str]]:
-    """The row beside which each line is named: where it ends, or the nearest free one."""
+    """The row beside which each line is named: that of its end, or the nearest free one."""
     rows: dict[int, tuple[int, str]] = {}
     for n, line in enumerate(chart.lines[:TALL]):
         points = line.points()
@@ -116,7 +116,7 @@ def _ends(chart: LineChart, bottom: float, top: float) -> dict[int, tuple[int, s
 def _foot(
     chart: LineChart, margin: int, width: int, bounds: tuple[float, float], ascii_only: bool
 ) -> Iterator[Text]:
-    """The x axis: its line, the names that have room, what it counts."""
+    """The x axis: its line, the names that fit, its title."""
     corner, rule = ("+", "-") if ascii_only else ("└", "─")
     yield Text(" " * margin + corner + rule * width, style="dim")
     labels = Text()

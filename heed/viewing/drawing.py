@@ -1,4 +1,4 @@
-"""What all drawings share: colours, safe text, an SVG around a body, a file written whole."""
+"""Shared by all drawings: colours, safe text, an SVG around a body, a file written whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heed.errors import Refused
 from heed.viewing.panels import Panel
 from heed.viewing.terminal import Range, cut, shown
 
-LONGEST = 22  # letters of a label in a picture; all of it is in its tooltip
+LONGEST = 22  # letters of a label in a picture; its tooltip has the whole label
 FONTS = (
     "'Helvetica Neue','Segoe UI',Roboto,'Noto Sans',Arial,'PingFang SC','Microsoft YaHei',"
     "'Noto Sans CJK SC','WenQuanYi Micro Hei',sans-serif"
@@ -28,8 +28,8 @@ INK = (
 )
 """Weights as ink on paper, from nothing to the highest."""
 FILLS = {"ground": "#ffffff", "ink": "#1d1d24", "soft": "#666672"}
-# Rules without variables, which not every reader of SVG knows; a printed page is a light one. On
-# a dark page a map is turned round: its white becomes the ground, its dark blue a pale one.
+# Rules without variables, which some viewers of SVG do not support; a printed page is light. On a
+# dark page a map is inverted: its white becomes the ground, its dark blue a pale one.
 STYLE = f"""
 .heed-drawing text {{ font-family: {FONTS}; font-variant-numeric: tabular-nums; }}
 @media screen and (prefers-color-scheme: dark) {{
@@ -46,7 +46,7 @@ JOINERS = "\u200c\u200d"  # Persian, the scripts of India and emoji are written 
 
 
 def written(text: str) -> str:
-    """Any text, safe inside HTML and XML: no markup, and no character that steers."""
+    """Any text, safe inside HTML and XML: without markup and control characters."""
     safe = (
         c if c.isprintable() or c in JOINERS else " " if c.isspace() else shown(c) for c in text
     )
@@ -54,8 +54,8 @@ def written(text: str) -> str:
 
 
 def token(text: str) -> str:
-    """A piece of text, not yet safe inside HTML, of which every letter can be seen: one that turns
-    the direction of writing, ends a line or is invisible is spelt out."""
+    """A piece of text, not yet safe inside HTML, with every character visible: those that change
+    the direction of writing, end a line or are invisible are escaped."""
     if not text.strip(" "):
         return "␣" * len(text)
     return "".join(c if c.isprintable() or c in JOINERS else shown(c) for c in text)
@@ -67,12 +67,12 @@ def shortened(label: str, longest: int = LONGEST) -> str:
 
 
 def extent(text: str, size: float) -> float:
-    """About how wide a text is, without a font to ask."""
+    """The approximate width of a text, for any font."""
     return 0.56 * size * cell_len(text)
 
 
 def shares(panel: Panel) -> NDArray[np.float64]:
-    """Where each weight lies between the lowest and the highest, 0 to 1."""
+    """Each weight as a share of the range from the lowest to the highest, 0 to 1."""
     range = Range.of(panel)
     return (panel.weight - range.low) / ((range.high - range.low) or 1.0)
 
@@ -87,14 +87,14 @@ def colours(
 
 
 def figure(weight: float) -> str:
-    """A weight in few letters, such as .93, for a small cell."""
+    """A weight in few characters, such as .93, for a small cell."""
     if abs(weight) < 0.995:
         return f"{weight:.2f}".replace("0.", ".", 1)
     return f"{weight:.1f}" if abs(weight) < 9.5 else f"{weight:.0f}"
 
 
 def steps(low: float, high: float, about: int) -> list[float]:
-    """Round numbers, about so many, from at most `low` to at least `high`."""
+    """About `about` round numbers, from at most `low` to at least `high`."""
     rough = (high - low) / max(1, about - 1)
     power = 10.0 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
@@ -112,13 +112,13 @@ def number(value: float) -> str:
 
 
 def ticks(values: Sequence[float]) -> list[str]:
-    """The names of places on an axis: all with as many decimals as say them exactly, or nearly;
-    where even six are too few, in powers of ten."""
+    """The labels of an axis: all with the decimals that give them exactly, or nearly; in powers of
+    ten if even six are too few."""
     apart = min((b - a for a, b in pairwise(sorted(set(values)))), default=1.0)
     if max(map(abs, values), default=0) < 1e9:
         for decimals in range(7):
             if all(abs(round(x, decimals) - x) < apart / 200 for x in values):
-                # + 0.0, since what is rounded to zero may keep its sign
+                # + 0.0, since a number rounded to zero may keep its sign
                 return [f"{round(x, decimals) + 0.0:,.{decimals}f}" for x in values]
     digits = range(3, 17)
     found = ([f"{x:.{n}g}" for x in values] for n in digits)
@@ -136,7 +136,7 @@ def lettered(
     longest: int = LONGEST,
     more: str = "",
 ) -> str:
-    """A line of text, with the whole of it as tooltip where it is cut."""
+    """A line of text; if it is cut, its tooltip has the whole text."""
     cut = shortened(text, longest)
     tip = f"<title>{written(text)}</title>" if cut != shown(text) else ""
     return (
@@ -146,7 +146,7 @@ def lettered(
 
 
 def drawing(width: float, height: float, about: str, body: str, style: str = STYLE) -> str:
-    """An SVG of some size around a body; `about` is for those who cannot see it."""
+    """An SVG of some size around a body; `about` is its description for screen readers."""
     width, height = math.ceil(width), math.ceil(height)
     rules = f"<style>{style}</style>" if style else ""
     return (
@@ -159,7 +159,7 @@ def drawing(width: float, height: float, about: str, body: str, style: str = STY
 
 
 def write(path: str | Path, content: bytes) -> None:
-    """Write all of a file or nothing: a reader never sees half of it."""
+    """Write a file whole or not at all: a reader never sees half of it."""
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

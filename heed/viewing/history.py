@@ -1,10 +1,10 @@
-"""A training's time line: statistics as lines over its steps, and maps to scrub along them.
+"""The history of a training: statistics as lines over its steps, and maps with a slider.
 
 rich.print(history)                       lines, in the terminal
 history.page().write("history.html")      the same, and the maps under a slider
 
-The maps are those of pictures that were saved on the way. Only their numbers and words are taken
-from the files, which may come from anybody; nothing of their markup reaches a page.
+The maps come from pictures that were saved during training. Only numbers and words are read from
+these files, which are not trusted; none of their markup reaches a page.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CELL = re.compile(r"(.*) ← (.*)  (-?\d+\.\d{3})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was saved at a step: the maps, and what the model said."""
+    """The sample of a step: the maps, and the model's text."""
 
     step: int
     panels: Sequence[Panel] = ()
@@ -85,7 +85,7 @@ class Scrub:
 
 @dataclass(frozen=True, slots=True)
 class Languages:
-    """A choice of the page's language; it is empty without the page's script."""
+    """A choice of the page's language; empty without the page's script."""
 
     kind: ClassVar[str] = "history"
 
@@ -95,11 +95,11 @@ class Languages:
 
 
 def _said(moment: Moment) -> str:
-    """A sample's text; where it is of lines with names, as names and values."""
+    """The text of a sample; lines with names become names and values."""
     lines = [line[:LONGEST] for line in moment.text.splitlines()[:LINES]]
     step = f"<span>step {moment.step}</span>"
     texts = [list(some) for filled, some in groupby(lines, bool) if filled]
-    # A line by itself may be anything that a model wrote.
+    # A single line may be any text of a model.
     if not all(len(text) > 1 and all(map(_NAMED.fullmatch, text)) for text in texts):
         said = "<br>".join(map(written, lines))
         return f'<p class="note" data-step="{moment.step}" dir="auto">{step}<br>{said}</p>'
@@ -117,7 +117,7 @@ def _parted(line: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """The numbers of the only step: a chart of one step would be an empty field with a dot."""
+    """The numbers of the only step, since a chart of one step would be a single dot."""
 
     step: float
     charts: Sequence[LineChart]
@@ -142,7 +142,7 @@ class Once:
 
     @property
     def title(self) -> str:
-        """Which step it is."""
+        """The number of the step."""
         return f"step {number(self.step)}, the only validation"
 
     def html(self) -> str:
@@ -152,7 +152,7 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Charts over the steps of a training, and what was saved at some of them."""
+    """Charts over the steps of a training, and the samples of some steps."""
 
     title: str
     charts: Sequence[LineChart]
@@ -180,7 +180,7 @@ class History:
         return blocks
 
     def _once(self) -> Once | None:
-        """The numbers of the only step; None where there are several."""
+        """The numbers of the only step; None if there are several."""
         steps = {x for chart in self.charts for line in chart.lines for x, _ in line.points()}
         return Once(steps.pop(), self.charts) if len(steps) == 1 else None
 
@@ -193,8 +193,8 @@ class History:
 
 
 def panels(svg: str) -> list[Panel]:
-    """The panels that `heed.viewing.image.svg` drew; none where the picture is not of that kind,
-    or has so many cells that it does not tell their weights."""
+    """The panels of a picture by `heed.viewing.image.svg`; none for any other picture, or one with
+    too many cells for tooltips."""
     if "<!" in svg:  # no document type, no entity: heed writes none
         return []
     try:

@@ -3,7 +3,7 @@
     image.save(panel, "love.svg")
     image.save([head_0, head_1, head_2], "heads.png", columns=3)
 
-An SVG carries its own light and dark colours and needs nothing to be shown.
+An SVG has its own light and dark colours, and needs no other file.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TOLD = 1600  # cells up to which each has a tooltip; beyond, the file would be mostly tooltips
+TOLD = 1600  # cells; with more, there are no tooltips, which would be most of the file
 GAP = 28.0  # around and between panels
-# Fonts that have Chinese, Japanese and Korean, as matplotlib calls them.
+# Fonts with Chinese, Japanese and Korean, by matplotlib's names.
 CJK = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "PingFang SC"),
     *("PingFang HK", "Hiragino Sans GB", "Heiti SC", "Heiti TC", "STHeiti", "Microsoft YaHei"),
@@ -41,7 +41,7 @@ CJK = (
 
 
 def save(panels: Panel | Sequence[Panel], path: str | Path, columns: int | None = None) -> None:
-    """Write panels as the kind of picture that the file's ending names."""
+    """Write panels as the kind of picture that the file's ending tells: .svg or .png."""
     kinds = {".svg": lambda: svg(panels, columns).encode(), ".png": lambda: png(panels, columns)}
     ending = Path(path).suffix.lower()
     if ending not in kinds:
@@ -67,7 +67,7 @@ def svg(panels: Panel | Sequence[Panel], columns: int | None = None) -> str:
 
 
 def _rows(panels: Panel | Sequence[Panel], columns: int | None) -> list[list[Plot]]:
-    """So many side by side; unless told, the heads of one attention."""
+    """`columns` side by side; by default the heads of one attention."""
     panels = [panels] if isinstance(panels, Panel) else list(panels)
     if not panels:
         raise Refused("there is nothing to draw: no panel was given")
@@ -87,7 +87,7 @@ SCALE_BAR = f'<defs><linearGradient id="heed-scale">{_STOPS}</linearGradient></d
 
 @dataclass(frozen=True)
 class Plot:
-    """Where everything of one panel lies: title, labels above and beside, cells, colour bar."""
+    """The layout of one panel: title, labels above and beside, cells, colour bar."""
 
     panel: Panel
 
@@ -98,7 +98,7 @@ class Plot:
 
     @cached_property
     def cell(self) -> int:
-        """The side of a cell: large where there are few."""
+        """The side of a cell: larger if there are few."""
         return min(44, max(10, 640 // max(1, len(self.panel.rows), len(self.panel.columns))))
 
     @cached_property
@@ -113,7 +113,7 @@ class Plot:
 
     @cached_property
     def level(self) -> bool:
-        """Whether every column label fits above its cell without being turned."""
+        """Whether every column label fits above its cell without being rotated."""
         return all(draw.extent(label, self.font) <= self.cell - 3 for label in self.panel.columns)
 
     @cached_property
@@ -135,16 +135,16 @@ class Plot:
         return self.top + self.cell * len(self.panel.rows) + 48
 
     def body(self) -> str:
-        """The markup of the whole plot, its corner at zero."""
+        """The markup of the whole plot, with its corner at zero."""
         title = draw.lettered((0, 15), self.panel.title, 15, longest=48, more=' font-weight="600"')
         return title + self._columns() + self._rows() + self._cells() + self._legend()
 
     def _standing(self, label: str) -> float:
-        """How tall a label is that does not lie level."""
+        """The height of an upright label."""
         return self.font * 1.05 * len(label) if wide(label) else draw.extent(label, self.font)
 
     def _columns(self) -> str:
-        """Level where they fit; else Chinese from top to bottom, the rest on its side."""
+        """Level labels if they fit; otherwise Chinese from top to bottom, the rest rotated."""
         parts = []
         for place, label in enumerate(self.panel.columns):
             x, y = self.left + self.cell * (place + 0.5), self.top - 6
@@ -174,7 +174,7 @@ class Plot:
         )
 
     def _cells(self) -> str:
-        """Squares of colour, with numbers where there is room, and tooltips unless too many."""
+        """Squares of colour, with numbers if there is room, and tooltips unless too many."""
         share = draw.shares(self.panel)
         colour = draw.colours(share)
         told = share.size <= TOLD
@@ -198,7 +198,7 @@ class Plot:
         return "".join([*parts, "</g>"])
 
     def _edge(self) -> str:
-        """A line around the cells, of which the lightest are as light as the ground."""
+        """A line around the cells, since the lightest have the colour of the ground."""
         rows, columns = self.panel.weight.shape
         return (
             f'<rect class="heed-rule" x="{self.left - 1:.5g}" y="{self.top - 1:.5g}" '
@@ -226,7 +226,7 @@ class Plot:
 
 
 def wide(label: str) -> bool:
-    """Whether a label is all Chinese or the like, which reads from top to bottom as well."""
+    """Whether a label is all Chinese or the like, which can be read from top to bottom."""
     return bool(label) and cell_len(label) == 2 * len(label)
 
 
@@ -277,7 +277,7 @@ def _paint(axes: Axes, plot: Plot) -> None:
 
 
 def _name(axes: Axes, plot: Plot) -> None:
-    """The title, the labels above and beside. A dollar sign is no mathematics here."""
+    """The title, the labels above and beside. A dollar sign does not start mathematics here."""
     look: dict[str, Any] = {"fontfamily": _fonts(), "parse_math": False}
     columns = [draw.shortened(label) for label in plot.panel.columns]
     rows = [draw.shortened(label) for label in plot.panel.rows]
@@ -292,7 +292,7 @@ def _name(axes: Axes, plot: Plot) -> None:
 
 
 def _fonts() -> list[str]:
-    """matplotlib's own letters, then a font with Chinese if the machine has one."""
+    """matplotlib's own font, then one with Chinese if the machine has it."""
     from matplotlib.font_manager import fontManager
 
     known = {font.name for font in fontManager.ttflist}
@@ -302,7 +302,7 @@ def _fonts() -> list[str]:
 def _rendered(figure: Figure, dpi: int) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
-        # A glyph that no font has is drawn as a box: the user sees it, and need not be told.
+        # A glyph that no font has is drawn as a box, which the user sees without a warning.
         warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(file, format="png", dpi=dpi, bbox_inches="tight", pad_inches=0.25)
     return file.getvalue()

@@ -1,7 +1,7 @@
 """The heads of one attention with their words: from weights, from rows, or from the fast path.
 
-Layer.of("encoder.0", weight, words)                                  # H T S, all there
-Layer.of_rows("encoder.0", rows, 12, words)                           # asked for block by block
+Layer.of("encoder.0", weight, words)                                  # H T S, in memory
+Layer.of_rows("encoder.0", rows, 12, words)                           # requested block by block
 Layer.of_map("encoder.0", map, words, statistics={"entropy": ...})    # pooled, H rows columns
 """
 
@@ -21,9 +21,9 @@ from heed.viewing.panels import Panel
 from heed.viewing.pyramid import Pyramid
 
 Kind = Literal["self", "cross", "static"]
-"""Whether a sequence looks at itself, at another, or is looked at by a query that was learned."""
+"""Whether a sequence attends to itself, to another, or is attended to by a learned query."""
 
-COMPARED = 128 * 128  # weights of a head up to which it is compared with the others of its layer
+COMPARED = 128 * 128  # weights of a head; larger ones are not compared with the others of a layer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class Layer:
         keys: Iterable[str] | None = None,
         kind: Kind | None = None,
     ) -> Layer:
-        """From weights that are all there; without keys a sequence looks at itself.    H T S"""
+        """From weights in memory; without keys it is self-attention.    H T S"""
         array = _three(name, weight)
         words = cls._words(queries, keys, kind)
         heads = _heads(name, len(array), lambda h: pyramid.of_weights(array[h]))
@@ -69,7 +69,7 @@ class Layer:
         kind: Kind | None = None,
     ) -> Layer:
         """From a function of a head, a first query and one past the last, called once per block of
-        rows: a head of any length is never held as a whole.    -> n S"""
+        rows, so that no head is ever held as a whole.    -> n S"""
         words = cls._words(queries, keys, kind)
         T, S = len(words[0]), len(words[1])
 
@@ -90,7 +90,7 @@ class Layer:
         statistics: Mapping[str, ArrayLike] | None = None,
         rows: Mapping[int, ArrayLike] | None = None,
     ) -> Layer:
-        """From a pooled map, which the fast path gives without weights.    H rows columns
+        """From a pooled map, which the fast path makes without weights.    H rows columns
 
         statistics  by the names of `heed.records.Statistics` (entropy, peak, received, ...), each
                     H T, `received` H S; or by any name, one number for each head
@@ -109,7 +109,7 @@ class Layer:
         return layer.knowing(**_summarised(statistics or {}))
 
     def knowing(self, **statistics: ArrayLike) -> Layer:
-        """The layer with further numbers for each head: an alignment error, a probe's score."""
+        """The layer with further numbers for each head, such as an alignment error."""
         given = {key: np.asarray(value, np.float64) for key, value in statistics.items()}
         for key, value in given.items():
             if value.shape != (len(self.heads),):
@@ -144,8 +144,8 @@ class Layer:
                 )
 
     def panels(self) -> list[Panel]:
-        """Every head in its coarsest view, for a terminal: some 64 to 128 cells along a side, or
-        one for each weight where there are fewer."""
+        """Every head at its coarsest level, for a terminal: some 64 to 128 cells along a side, or
+        one for each weight if there are fewer."""
         found = []
         for h, head in enumerate(self.heads):
             cells = head.levels[0].values()
@@ -166,7 +166,7 @@ class Layer:
 
 
 def _spans(words: tuple[str, ...], cells: int) -> tuple[str, ...]:
-    """A name for every cell: its word, or the first of several."""
+    """A name for every cell: its word, or the first of several words."""
     if cells == len(words):
         return words
     return tuple(f"{words[n * len(words) // cells]} …" for n in range(cells))

@@ -1,4 +1,4 @@
-"""A text and all that a model looked at: as one page to explore, and as small maps in a terminal.
+"""A text and a model's attention over it: as one page to explore, and small maps in a terminal.
 
 page("What it looked at", looks, walks).write("look.html")
 rich.print(*look.drawn())
@@ -18,8 +18,8 @@ from heed.viewing.small import SmallMaps
 from heed.viewing.terminal import WITHIN, HeatMap
 from heed.viewing.walk import Section, Told
 
-BUDGET = 9_000_000  # bytes that all maps of a page take at most
-LEAST = 1_000_000  # and those of each text at least
+BUDGET = 9_000_000  # bytes that all maps of a page may take
+LEAST = 1_000_000  # bytes that the maps of each text may always take
 HEADING = 120  # letters of a text above its maps
 SAME = "both read here what {} wrote; the difference is the first map less the second"
 NOTHING = "There is no attention to explore here."
@@ -27,15 +27,15 @@ NOTHING = "There is no attention to explore here."
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A text, what was made of it, and what every attention saw meanwhile.
+    """A text, the model's answer, and the maps of every attention.
 
     source    the text
     text      the answer
-    named     what a page calls the answer, where that says more than "answer"
+    named     the name of the answer on a page, if it is not "answer"
     takes     the passes over it: one, or one for each hypothesis; none without attention
-    item      what a page says of it beside the maps, given a remark: an item of its list
-    figures   what else a page shows of it
-    remark    what a reader should know, such as that the text was cut
+    item      makes the item of a page's list beside the maps, given a remark
+    figures   further tables of a page
+    remark    a warning, such as that the text was cut
     readings  the answers in a form that another model can read
     every     whether a terminal draws every head by itself, or all of them small
     """
@@ -52,7 +52,7 @@ class Look:
 
     @property
     def panels(self) -> list[Panel]:
-        """Every head of the first pass, pooled where it is long."""
+        """Every head of the first pass, pooled if it is long."""
         return [panel for take in self.takes[:1] for one in take.layers for panel in one.panels()]
 
     def drawn(self) -> list[Any]:
@@ -64,7 +64,7 @@ class Look:
         return maps
 
     def blocks(self, budget: int, *, titled: bool) -> list[Block]:
-        """The blocks of a page; `titled` where it shows several texts."""
+        """The blocks of a page; `titled` if it shows several texts."""
         found: list[Block] = [Heading(_heading(self.source))] if titled else []
         found += [] if self.item is None else [Examples([self.item(self.remark)])]
         found += (
@@ -75,7 +75,7 @@ class Look:
         return [*found, *self.figures]
 
     def facts(self) -> tuple[int, int]:
-        """How many attentions there are to explore, and how many heads in all."""
+        """The number of attentions to explore, and of all their heads."""
         first = [one for take in self.takes[:1] for one in take.layers]
         return len(first), sum(len(one.heads) for one in first)
 
@@ -85,10 +85,10 @@ def _heading(text: str) -> str:
 
 
 def beside(mine: Look, theirs: Look, sides: tuple[str, str]) -> Look:
-    """What two models saw of one text, side by side.
+    """The looks of two models at one text, side by side.
 
-    Where answers are read word by word, the second model has read the first one's: maps can only be
-    compared over the same words. The remark says so, since its own answer is shown beside.
+    If answers are read word by word, the second model has read the first one's answer: maps can
+    only be compared over the same words. The remark says so, and has the second one's own answer.
     """
     takes = [
         replace(take, side=side)

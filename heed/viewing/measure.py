@@ -1,9 +1,8 @@
 """Measures of attention weights: small functions on plain arrays.
 
-Weights are `... T S`: queries look (T), keys are looked at (S). Rows need not sum to one, as some
-mechanisms give less: each is taken as shares of its own mass, and a row that looks at nothing
-counts for nothing. As in causal attention, the last query stands at the last key, however many
-queries there are.
+Weights are `... T S`: T queries, S keys. Rows need not sum to one, since those of some mechanisms
+do not: each is divided by its own mass, and a row of zeros does not count. As in causal attention,
+the last query is at the position of the last key, for any number of queries.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from heed.errors import Refused, ShapeError
 
 Floats = NDArray[np.float64]
 TINY = np.finfo(np.float64).tiny
-RANKED = 256 * 256  # weights of a head up to which its singular values are found in no time
+RANKED = 256 * 256  # weights of a head; up to so many, its singular values are found quickly
 
 
 def shares(weight: ArrayLike) -> Floats:
-    """Each row divided by its mass; a row of nothing stays nothing.    ... T S -> ... T S"""
+    """Each row divided by its mass; a row of zeros stays zero.    ... T S -> ... T S"""
     weight = _weights(weight)
     return np.asarray(weight / np.maximum(weight.sum(-1, keepdims=True), TINY))
 
 
 def entropy(weight: ArrayLike) -> Floats:
-    """-Σ a log a of each row, in nats: 0 on one key, log S on all alike.    ... T S -> ... T"""
+    """-Σ a log a of each row, in nats: 0 for one key, log S for equal keys.    ... T S -> ... T"""
     share = shares(weight)
     return np.asarray(-(share * np.log(np.maximum(share, TINY))).sum(-1) + 0.0)
 
 
 def distance(weight: ArrayLike) -> Floats:
-    """Σ a |t - s|: how many places away each query looks.    ... T S -> ... T"""
+    """Σ a |t - s|: the mean distance of each query to its keys.    ... T S -> ... T"""
     share = shares(weight)
     T, S = share.shape[-2:]
     away = np.abs(np.arange(T)[:, None] + (S - T) - np.arange(S))
@@ -42,15 +41,15 @@ def distance(weight: ArrayLike) -> Floats:
 
 
 def sharpness(weight: ArrayLike) -> Floats:
-    """The largest share of each row: 1 where all of it is on one key.    ... T S -> ... T"""
+    """The largest share of each row: 1 if all of it is on one key.    ... T S -> ... T"""
     return np.asarray(shares(weight).max(-1, initial=0.0))
 
 
 def diagonality(weight: ArrayLike) -> Floats:
-    """How the places of queries correlate with the places they look at, -1 to 1.
+    """The correlation of the positions of queries and keys, -1 to 1.
 
-    The correlation of t and s under the weights as masses: 1 on a diagonal (of any slope), -1 where
-    the order is reversed, 0 where either tells nothing of the other.    ... T S -> ...
+    The correlation of t and s weighted by the weights: 1 on a diagonal (of any slope), -1 if the
+    order is reversed, 0 if they are uncorrelated.    ... T S -> ...
     """
     share = shares(weight)
     T, S = share.shape[-2:]
@@ -66,10 +65,10 @@ def moments(share: Floats, t: ArrayLike, s: ArrayLike) -> Floats:
 
 
 def correlation(moments: Floats) -> Floats:
-    """The correlation of t and s; 0 where one of them does not vary.    ... 6 -> ..."""
+    """The correlation of t and s; 0 if one of them does not vary.    ... 6 -> ..."""
     mass = np.maximum(moments[..., 0], TINY)
     t, s, tt, ss, ts = (moments[..., n] / mass for n in range(1, 6))
-    # What rounding leaves of a variance that is zero must not pass for one.
+    # A variance of zero may be a rounding error above zero, and must count as zero.
     across, along = (
         np.where(each > 1e-12 * (1 + square), each, 0.0)
         for each, square in ((tt - t * t, tt), (ss - s * s, ss))
@@ -79,12 +78,12 @@ def correlation(moments: Floats) -> Floats:
 
 
 def sink_mass(weight: ArrayLike, sinks: int = 1) -> Floats:
-    """The share that the first keys take of each row (Xiao et al. 2023).    ... T S -> ... T"""
+    """The share of the first keys in each row (Xiao et al. 2023).    ... T S -> ... T"""
     return np.asarray(shares(weight)[..., :sinks].sum(-1))
 
 
 def coverage(weight: ArrayLike) -> Floats:
-    """How much of the keys was looked at, 0 to 1: the mean of what each received, at most 1.
+    """How much of the keys was covered, 0 to 1: the mean of the mass each received, at most 1.
 
     The quantity inside the coverage penalty of Wu et al. (2016), §7.    ... T S -> ...
     """
@@ -92,7 +91,7 @@ def coverage(weight: ArrayLike) -> Floats:
 
 
 def agreement(weight: ArrayLike) -> Floats:
-    """How alike heads look, 0 to 1: one less their Jensen-Shannon divergence in bits, row by row.
+    """The agreement of heads, 0 to 1: 1 - their mean Jensen-Shannon divergence of rows, in bits.
 
     H T S -> H H
     """
@@ -112,10 +111,10 @@ def agreement(weight: ArrayLike) -> Floats:
 
 
 def rollout(weights: ArrayLike, residual: float = 0.5) -> Floats:
-    """How much of each input every layer's output is made of (Abnar and Zuidema 2020, §3).
+    """Attention rollout: the share of each input in a layer's output (Abnar and Zuidema 2020, §3).
 
     Heads are averaged, the residual stream counts for `residual` of each layer, rows sum to one,
-    and layers are multiplied. The last of the answers is the whole network's.    L H T T -> L T T
+    and layers are multiplied. The last result is that of the whole network.    L H T T -> L T T
     """
     layers = shares(_weights(weights).mean(-3))
     if layers.ndim != 3 or layers.shape[-1] != layers.shape[-2]:
@@ -130,10 +129,10 @@ def rollout(weights: ArrayLike, residual: float = 0.5) -> Floats:
 
 
 def value_weighted(weight: ArrayLike, value: ArrayLike, out: ArrayLike | None = None) -> Floats:
-    """‖α f(v)‖: the norm of what each key brings to each query (Kobayashi et al. 2020, §3).
+    """‖α f(v)‖: the norm of each key's contribution to each query (Kobayashi et al. 2020, §3).
 
-    Keys whose values are short, as those of sinks often are, count for little. `value` has been
-    projected, and `out` is each head's part of the output projection.
+    Keys with values of a small norm, such as sinks often have, count for little. `value` is
+    projected already; `out` is each head's part of the output projection.
     H T S, H S R, H R M -> H T S
     """
     moved = _moved(value, out)  # H S M
@@ -143,7 +142,7 @@ def value_weighted(weight: ArrayLike, value: ArrayLike, out: ArrayLike | None = 
 def value_weighted_jointly(
     weight: ArrayLike, value: ArrayLike, out: ArrayLike | None = None
 ) -> Floats:
-    """‖Σ_h α f(v)‖: the same with all heads added up, which may cancel each other.
+    """‖Σ_h α f(v)‖: the same for the sum of all heads, which may cancel each other.
 
     H T S, H S R, H R M -> T S
     """
@@ -163,7 +162,7 @@ def alignment_error(
 ) -> float:
     """Alignment error rate (Och and Ney 2003, §4): 0 is best.    T S
 
-    Links are pairs (t, s). Each query that the gold aligns is linked to the key it looks at most;
+    Links are pairs (t, s). Each query with a gold link is linked to the key of its largest weight;
     the others are left out on both sides. Sure links are possible ones too.
     """
     weight = _weights(weight)
@@ -182,14 +181,14 @@ def alignment_error(
 def effective_rank(weight: ArrayLike) -> Floats:
     """exp of the entropy of the singular values (Roy and Vetterli 2007).    ... T S -> ...
 
-    1 where all queries look alike; T where each looks at a key of its own.
+    1 if all rows are alike; T if each query attends to another key.
     """
     singular = np.linalg.svd(_weights(weight), compute_uv=False)
     return np.asarray(np.exp(entropy(singular[..., None, :])[..., 0]) * (singular.sum(-1) > 0))
 
 
 class Tally:
-    """The statistics of one head, from its rows block by block: they are never all held."""
+    """The statistics of one head, from blocks of rows that need not be in memory together."""
 
     def __init__(self, T: int, S: int) -> None:
         self.T, self.S = T, S
@@ -200,7 +199,7 @@ class Tally:
 
     def add(self, start: int, weight: NDArray[Any]) -> None:
         """Add the rows from `start` on.    n S"""
-        seen = np.flatnonzero(weight.any(0))  # what is hidden from all of them takes no time
+        seen = np.flatnonzero(weight.any(0))  # keys hidden from all of them take no time
         weight = weight if len(seen) == self.S else weight[:, seen]
         mass = weight.sum(-1, dtype=np.float64)
         share = (weight / np.maximum(mass, TINY)[:, None]).astype(weight.dtype, copy=False)
@@ -219,7 +218,7 @@ class Tally:
         self.received[seen] += weight.sum(0)
 
     def result(self) -> dict[str, float]:
-        """Each statistic by its name, as the mean over the rows that look anywhere."""
+        """Each statistic by its name, as the mean over the rows that are not zero."""
         entropy, distance, sharpness, sink = map(float, self.sums / max(self.rows, 1))
         return {
             "entropy": entropy + 0.0,
@@ -232,7 +231,7 @@ class Tally:
 
 
 def _dot(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Σ a b, row by row first, which loses fewer digits in single precision."""
+    """Σ a b, summed first within rows, which loses fewer digits in single precision."""
     return float(np.einsum("ts,ts->t", a, b).sum(dtype=np.float64))
 
 

@@ -1,8 +1,8 @@
 """Pyramids of any size in a file of bounded size: pooled maps first, exact tiles while they fit.
 
-Tiles are deflated and put into one store in the order of their worth: first all coarse ones, then
-fine ones, the heaviest first. What does not fit is left out, and a page shows the next coarser
-level there.
+Tiles are deflated and put into one store by priority: first all coarse ones, then fine ones, those
+with the largest weights first. Tiles that do not fit are left out, and a page shows the next
+coarser level there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heed.viewing.pyramid import LEAST, TILE, Level, Pyramid, Tile
 
 
 class Store:
-    """One text that holds all bytes, each piece deflated and known by its place and length."""
+    """One text that holds all bytes, in deflated pieces with an offset and a length each."""
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -24,7 +24,7 @@ class Store:
         self.size = 0
 
     def put(self, content: bytes, must: bool = False) -> tuple[int, int] | None:
-        """Add a piece: where it begins and how long it is, in letters; None if it does not fit."""
+        """Add a piece; its offset and length in characters, or None if it does not fit."""
         pack = zlib.compressobj(6, zlib.DEFLATED, -15)
         text = b64encode(pack.compress(content) + pack.flush()).decode()
         if not must and self.size + len(text) > self.budget:
@@ -38,15 +38,15 @@ class Store:
 
 
 def packed(heads: Sequence[Pyramid], store: Store) -> list[dict[str, Any]]:
-    """Heads as plain data that say where in the store their tiles are.
+    """Heads as plain data with the places of their tiles in the store.
 
-    The coarsest level of every head is always there, and with each level the scales of its rows.
+    The coarsest level of every head is always included, and each level has the scales of its rows.
     """
     data = [_plain(head) for head in heads]
     queue: list[tuple[tuple[float, float], int, int, int | None]] = []
     for h, head in enumerate(heads):
         for n, level in enumerate(head.levels):
-            # By the size of a level and not by its number, so that heads of all lengths are even.
+            # By the size of a level and not by its number, so that long and short heads are equal.
             size = 0.0 if n == 0 else float(max(level.shape))
             queue += [((size, -tile.worth), h, n, i) for i, tile in enumerate(level.tiles)]
         queue += [((4.0 * LEAST + 1, t), h, t, None) for t in head.rows]
@@ -59,7 +59,7 @@ def packed(heads: Sequence[Pyramid], store: Store) -> list[dict[str, Any]]:
             level, plain = heads[h].levels[at], data[h]["levels"][at]
             fits = _put_tile(level, level.tiles[i], plain, store, worth[0] == 0)
         misses += not fits
-        if misses > 64:  # what is left would not fit either
+        if misses > 64:  # the rest would not fit either
             break
     return data
 

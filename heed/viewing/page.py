@@ -1,9 +1,9 @@
-"""One self-contained HTML file: no network, no other file, as good from a disk as from a server.
+"""One self-contained HTML file without network or other files, from a disk or from a server.
 
     Page("Translate", [Facts([("BLEU", 97.4)]), Examples([...])]).write("report.html")
 
-Its policy lets only its own script run and its own style apply, both known by their hash, so that
-no text shown on it could act even if it were to slip through the escaping.
+Its policy allows only its own script and style, by their hashes, so no text shown on it could run
+as a script even if the escaping failed.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Page:
         )
 
     def write(self, path: str | Path) -> None:
-        """Write the file, all of it or nothing."""
+        """Write the file, whole or not at all."""
         drawing.write(path, self.html().encode())
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, so that a notebook's style and its do not mix."""
+        """The page in its own frame, so that its style and a notebook's do not mix."""
         return (
             f'<iframe srcdoc="{escape(self.html())}" sandbox="allow-scripts" width="100%" '
             f'height="640" style="border:0" title="{drawing.written(self.title)}"></iframe>'
@@ -93,11 +93,11 @@ SCRIPTS = {
     ),
     "history": ("phrases", "history"),
 }
-"""The scripts that a page with a block of this kind needs beside the shared ones."""
+"""The scripts that a page with this kind of block needs beside the shared ones."""
 
 
 def _kinds(blocks: Sequence[Block]) -> tuple[str, ...]:
-    """The kinds of blocks that bring a style and scripts of their own."""
+    """The kinds of blocks that have their own style and scripts."""
     return tuple(sorted({getattr(block, "kind", "") for block in blocks} & set(SCRIPTS)))
 
 

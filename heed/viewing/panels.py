@@ -1,4 +1,4 @@
-"""The one plain record between a model and a picture."""
+"""The plain record between a model and a picture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from heed.errors import Refused, ShapeError
 
-FEW, MANY = 3, 16  # panels in a row: those of no head, and heads of one attention
+FEW, MANY = 3, 16  # panels in a row: those that are not heads, and heads of one attention
 _HEAD = re.compile(r"(.*) · head (\d+)", re.DOTALL)
 
 
@@ -50,7 +50,7 @@ class Panel:
 
     def _repr_html_(self) -> str:
         """The picture, for notebooks."""
-        from heed.viewing.image import svg  # which draws panels, and so knows them first
+        from heed.viewing.image import svg  # it imports this module
 
         return svg(self)
 
@@ -65,7 +65,7 @@ def of_heads(weights: Mapping[str, NDArray[Any]], words: Sequence[str]) -> list[
 
 
 def abreast(panels: Sequence[Panel], others: int = FEW) -> list[list[Panel]]:
-    """Panels in rows: the heads of one attention, so that layers line up; of `others` so many."""
+    """Panels in rows: the heads of one attention, so that layers line up, or `others` panels."""
     rows: list[list[Panel]] = []
     before, last = "", -1
     for panel in panels:

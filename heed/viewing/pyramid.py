@@ -1,8 +1,8 @@
-"""One head at several levels, so that a map of any size can be looked at from far and from near.
+"""One head at several resolutions, so that a map of any size can be zoomed.
 
 The exact level has a cell for each weight; in every coarser one a cell is its queries' mean mass
-on its keys, as in `Statistics.map`. Levels are cut into tiles of bytes, of which 255 is the
-largest weight of their row; a head that is small enough to be read in numbers has two for each.
+on its keys, as in `Statistics.map`. Levels are cut into tiles of bytes, where 255 is the largest
+weight of a row; a head small enough to be read in numbers has two bytes for each weight.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from heed.viewing.measure import RANKED, Tally, effective_rank
 
 Floats = NDArray[np.float64]
 Rows = Callable[[int, int], NDArray[Any]]
-"""Takes a first query and one past the last: the weights of these.    -> n S"""
+"""From a first query and one past the last to their weights.    -> n S"""
 
 TILE = 128
-FEW = 64 * 64  # weights of a head up to which each takes two bytes
-LEAST = 64  # cells along a side below which nothing is pooled any more
-WHOLE = 2048  # cells along a side up to which a level is kept as a whole
+FEW = 64 * 64  # weights of a head; up to so many take two bytes each
+LEAST = 64  # cells along a side; a level of fewer is not pooled further
+WHOLE = 2048  # cells along a side; a level of more is not kept as a whole
 KEPT = 4096  # exact tiles that are held until it is known how many of them fit
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A piece of a level, as bytes; heavier ones are wanted more."""
+    """A piece of a level, as bytes; those with more worth have priority."""
 
     row: int
     column: int
-    bytes: NDArray[np.uint8] | NDArray[np.uint16]  # two for each weight where they are few
+    bytes: NDArray[np.uint8] | NDArray[np.uint16]  # two for each weight if there are few
     worth: float
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One resolution: a cell is `down` queries by `across` keys."""
+    """One resolution, with cells of `down` queries by `across` keys."""
 
     down: float
     across: float
@@ -51,7 +51,7 @@ class Level:
     tiles: Sequence[Tile]
 
     def values(self) -> Floats:
-        """The cells as numbers again; zero where there is no tile."""
+        """The cells as numbers; zero without a tile."""
         cells = np.zeros(self.shape)
         for tile in self.tiles:
             rows, columns = tile.bytes.shape
@@ -63,7 +63,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Pyramid:
-    """One head: its levels from the coarsest on, chosen rows, and what was measured on the way."""
+    """One head: its levels, the coarsest first, some exact rows, and its statistics."""
 
     shape: tuple[int, int]  # T S
     levels: Sequence[Level]
@@ -82,7 +82,7 @@ def of_weights(weight: NDArray[Any]) -> Pyramid:
 
 
 def of_rows(rows: Rows, T: int, S: int) -> Pyramid:
-    """A head from a function that gives its weights block by block, each once."""
+    """A head from a function of its weights, which is called once for each block."""
     steps = levels(T, S)
     down, across = next(each for each in steps if _cells((T, S), each) <= WHOLE)
     exact = (down, across) == (1, 1)
@@ -110,9 +110,9 @@ def of_map(
     rows: Mapping[int, NDArray[Any]] | None = None,
     measured: Mapping[str, float] | None = None,
 ) -> Pyramid:
-    """A head from a pooled map, as the fast path gives it, and perhaps some exact rows.
+    """A head from a pooled map, as the fast path makes it, and perhaps some exact rows.
 
-    A map of fewer cells than weights has cells of T / rows by S / columns places.
+    A map of fewer cells than weights has cells of T / rows by S / columns weights.
     """
     cells = _checked(map, 0, np.shape(map)[-1])
     R, C = cells.shape
@@ -121,8 +121,7 @@ def of_map(
     levels_, every = [], levels(R, C)
     for down, across in every:
         mean = _pooled(cells, down, across) / _counts(R, down)[:, None]
-        # Cells of the map need not be as many places wide as the next: the page is told how many
-        # there are on the mean.
+        # Cells of the map may differ in width by one weight: the page gets their mean width.
         levels_.append(_tiled((down * T / R, across * S / C), mean))
     levels_.reverse()
     every_row = sorted((rows or {}).items())
@@ -131,7 +130,7 @@ def of_map(
 
 
 def levels(T: int, S: int) -> list[tuple[int, int]]:
-    """Queries and keys in a cell of each level, from the exact one to the coarsest."""
+    """Queries and keys per cell of each level, from the exact one to the coarsest."""
     most = [max(0, int(np.ceil(np.log2(max(n, 1) / LEAST)))) for n in (T, S)]
     return [(2 ** min(k, most[0]), 2 ** min(k, most[1])) for k in range(max(most) + 1)]
 
@@ -141,7 +140,7 @@ def _cells(shape: tuple[int, int], cell: tuple[int, int]) -> int:
 
 
 def _block(down: int) -> int:
-    """Rows that are asked for together: whole tiles of exact weights, and whole cells."""
+    """Rows that are requested together: whole tiles of exact weights, and whole cells."""
     return max(TILE, down)
 
 
@@ -162,7 +161,7 @@ def _checked(weight: NDArray[Any], start: int, S: int) -> NDArray[Any]:
 
 
 def _pooled(weight: NDArray[Any], down: int, across: int) -> NDArray[Any]:
-    """Sums over cells; the last of a row or column may be smaller."""
+    """Sums over cells; the last of a row or column may have fewer weights."""
     spare = (-weight.shape[0] % down, -weight.shape[1] % across)
     if any(spare):
         weight = np.pad(weight, ((0, spare[0]), (0, spare[1])))
@@ -174,7 +173,7 @@ def _pooled(weight: NDArray[Any], down: int, across: int) -> NDArray[Any]:
 
 
 def _counts(T: int, down: int) -> NDArray[np.int64]:
-    """How many queries each cell has."""
+    """The number of queries in each cell."""
     return np.minimum(down, T - np.arange(0, T, down))
 
 
@@ -217,7 +216,7 @@ def _scaled(
 
 
 def quantised(values: NDArray[Any], largest: Floats, steps: int = 255) -> NDArray[Any]:
-    """Each row as whole numbers, of which the last is its largest: 255 in a byte, 65535 in two."""
+    """Each row as integers up to `steps`, its largest value: 255 in a byte, 65535 in two."""
     scale = np.where(largest > 0, steps / np.where(largest > 0, largest, 1), 0)
     shares = np.minimum(values * scale[:, None], steps)
     return np.asarray(np.rint(shares).astype("<u2" if steps > 255 else "u1"))
@@ -231,7 +230,7 @@ def _row(row: Floats, t: int, T: int) -> tuple[float, NDArray[np.uint8]]:
 
 
 class _Best:
-    """The heaviest exact tiles of a head that has too many."""
+    """The exact tiles of the most worth, of a head that has too many."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, int, NDArray[np.uint8]]] = []

@@ -1,10 +1,10 @@
-"""Many heat maps at once, small and side by side: every head of every layer in one look.
+"""Many small heat maps side by side: every head of every layer at a glance.
 
     rich.print(SmallMaps(panels))
 
-On a colour terminal a character holds two cells, one above the other; elsewhere a cell is a
-character, the darker the heavier. There are no labels: rows look, from the top, and columns are
-looked at, from the left.
+On a colour terminal a character holds two cells, one above the other; elsewhere a cell is one
+character, darker for larger weights. There are no labels: rows are queries, from the top, and
+columns are keys, from the left.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from heed.viewing.drawing import colours
 from heed.viewing.panels import Panel
 from heed.viewing.terminal import SCALE, shown
 
-LARGEST = 24  # cells along a side; of more, each drawn cell is the heaviest of several
+LARGEST = 24  # cells along a side; if there are more, a cell is the maximum of several
 BETWEEN = 2
 SHADES = " ░▒▓█"
 LETTERS = " .:+#"
 
 
 class SmallMaps:
-    """Panels in rows that fill the console they are printed on."""
+    """Panels in rows of the console's width."""
 
     def __init__(self, panels: Sequence[Panel]) -> None:
         self.panels = panels
@@ -57,7 +57,7 @@ class SmallMaps:
 
 
 def small(weight: NDArray[np.float64], largest: int = LARGEST) -> NDArray[np.float64]:
-    """At most so many cells along a side: the heaviest of those that share one."""
+    """At most `largest` cells along a side, each the maximum of its weights."""
     for axis in (0, 1):
         count = weight.shape[axis]
         if count > largest:
@@ -67,13 +67,13 @@ def small(weight: NDArray[np.float64], largest: int = LARGEST) -> NDArray[np.flo
 
 
 def _lines(weight: NDArray[np.float64], colour: bool, shades: str) -> Iterator[Text]:
-    # The root, since a weight shared among twenty would be as dark as none.
+    # The root, since a weight of a twentieth would look like zero.
     share = np.sqrt(np.clip(weight, 0, 1))
     if not colour:
         for row in share:
             shade = np.minimum((row * len(shades)).astype(int), len(shades) - 1)
-            # A long text looked at evenly has no weight that is dark enough for a shade. A row is
-            # blank only where it looks at nothing: half of its heaviest is seen at least.
+            # Even weights over a long text are too small for a shade. Only rows of zeros are
+            # blank: weights of at least half the row's largest are always visible.
             seen = (row > 0) & (row**2 >= row.max(initial=0.0) ** 2 / 2)
             yield Text("".join(shades[n] for n in np.maximum(shade, seen)))
         return

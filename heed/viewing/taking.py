@@ -1,8 +1,8 @@
-"""From what a watch recorded to the layers of an atlas: weights or pooled maps, with their words.
+"""From the records of a watch to the layers of an atlas: weights or pooled maps, with their words.
 
 seen = {"encoder.0": record, ...}                      # heed.Attended by path
 layers(seen, lambda path: (words, None))               # each over the same words
-heed.watch(model, statistics=summary(12))              # what suffices for texts of any length
+heed.watch(model, statistics=summary(12))              # enough for texts of any length
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from heed.records import Attended, Statistics, Summary
 from heed.viewing.layers import Kind, Layer
 
 CELLS = (512, 1024)
-"""Cells along a side of a map, at least and at most. A text of no more symbols has one for each
-weight, so that its map is exact."""
+"""Cells along a side of a map, at least and at most. A text with no more symbols has one for each
+weight, so its map is exact."""
 
 ROOM = 2**30
-"""Bytes that the maps of all attentions may take where they have more cells than the least."""
+"""Bytes that the maps of all attentions may take if they have more cells than the least."""
 
 HEADS = 16
-"""How many heads an attention is taken to have, on the safe side."""
+"""The assumed number of heads of an attention, a safe estimate."""
 
 Words = tuple[Sequence[str], Sequence[str] | None]
-"""The words of queries and of keys; without the latter a text looks at itself."""
+"""The words of queries and of keys; without the latter it is self-attention."""
 
 PLAIN = {
     "self_attn": "self",
@@ -36,19 +36,19 @@ PLAIN = {
     "encoder_attn": "cross",
     "EncDecAttention": "cross",
 }
-"""The names given here to modules of other libraries."""
+"""The names for modules of other libraries."""
 
 MEMBER = "members."
-"""How the paths of a committee's networks begin, which stand side by side and are no layers."""
+"""The beginning of the paths of a committee's networks, which are not layers."""
 
 TOLD = ("entropy", "peak", "spread")
-"""Statistics of a head whose weights were not formed, each as the mean over its queries."""
+"""The statistics of a head without weights, each the mean over its queries."""
 
 
 def summary(attentions: int) -> Summary:
-    """What to ask of every call, so that memory does not grow with the square of a text.
+    """The statistics to request of every call, so that memory does not grow with T S.
 
-    The fewer attentions there are, the longer is a text whose maps are exact.
+    With fewer attentions, longer texts have exact maps.
     """
     least, most = CELLS
     cells = max(least, min(most, math.isqrt(ROOM // (4 * HEADS * max(1, attentions)))))
@@ -61,7 +61,7 @@ def layers(
     row: int = 0,
     kinds: Mapping[str, Kind] | None = None,
 ) -> list[Layer]:
-    """A layer for every attention of which there are weights or a map, of one row of the batch."""
+    """A layer for every attention with weights or a map, for one row of the batch."""
     found = []
     names = short(seen)
     for path, record in seen.items():
@@ -82,8 +82,8 @@ def layer(
 ) -> Layer | None:
     """The heads of one attention; None without weights and map, or without queries or keys.
 
-    Fewer words than places mean a text that ends in padding, which is left out where there are
-    weights; else places without a word are numbered.
+    Fewer words than positions mean that the text ends in padding, which is left out if there are
+    weights; otherwise positions without a word are numbered.
     """
     said = record.formed.statistics
     weight = _exact(record, row)
@@ -106,7 +106,7 @@ def layer(
         return Layer.of(name, weight, fitted(queries, T), fitted(others, S), kind)
     assert said is not None
     assert said.received is not None
-    looked = np.maximum((_array(said.mass[row]) > 0).sum(-1), 1)  # queries that look at anything
+    looked = np.maximum((_array(said.mass[row]) > 0).sum(-1), 1)  # queries with any weight
     told = {name: _array(getattr(said, name)[row]).sum(-1) / looked for name in TOLD}
     told["received"] = _array(said.received[row])
     cells = _array(said.map)[row]
@@ -114,7 +114,7 @@ def layer(
 
 
 def _exact(record: Attended, row: int) -> NDArray[Any] | None:
-    """Weights, or a map that has a cell for each of them.    H T S"""
+    """Weights, or a map with a cell for each of them.    H T S"""
     _, weight, _, said = record.formed
     if weight is not None:
         return _array(weight[row])
@@ -129,7 +129,7 @@ def _whole(said: Statistics) -> bool:
 
 
 def _size(said: Statistics) -> tuple[int, int]:
-    """T and S of statistics with a map: these have what keys received, too."""
+    """T and S of statistics with a map: these also have the mass that keys received."""
     assert said.received is not None
     return said.mass.shape[2], said.received.shape[2]
 
@@ -140,14 +140,14 @@ def _array(x: Any) -> NDArray[Any]:
 
 
 def fitted(words: Sequence[str], count: int) -> tuple[str, ...]:
-    """As many words as places: those that have none are numbered."""
+    """A word for each position: positions without one are numbered."""
     return tuple(words[:count]) + tuple(str(n) for n in range(len(words), count))
 
 
 def short(paths: Iterable[str]) -> dict[str, str]:
     """Paths without the parts that all of them have: "transformer.h.3.attn" is "layer 3", and
-    "encoder.block.3.layer.0.SelfAttention" beside those of a decoder "encoder 3 self". Networks
-    side by side are no layers: "members.2.pool.attention" is "member 2"."""
+    "encoder.block.3.layer.0.SelfAttention" beside those of a decoder is "encoder 3 self". Networks
+    of a committee are members: "members.2.pool.attention" is "member 2"."""
     cut = {path: [PLAIN.get(part, part) for part in path.split(".")] for path in paths}
     shared = set.intersection(*map(set, cut.values())) if cut else set()
     found = {
@@ -172,7 +172,7 @@ def _unnamed(parts: list[str]) -> list[str]:
 
 
 def _numbered_once(parts: list[str]) -> list[str]:
-    """The parts without numbers after the first, which only say where in a layer it stands."""
+    """The parts without numbers after the first, which only count modules within a layer."""
     first = next((n for n, part in enumerate(parts) if part.isdecimal()), len(parts))
     return [part for n, part in enumerate(parts) if n <= first or not part.isdecimal()]
 

@@ -2,8 +2,8 @@
 
     rich.print(HeatMap(panel))
 
-On a colour terminal each cell is a patch of colour, ground and all, so that it reads the same on a
-dark and on a light background. Elsewhere it is a number, or a block where numbers do not fit.
+On a colour terminal each cell is a coloured background, so that it looks the same in dark and light
+terminals. Elsewhere it is a number, or a block if numbers do not fit.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from rich.text import Text
 
 from heed.viewing.panels import Panel
 
-# Viridis: even steps to the eye, in grey and to the colour-blind too, and none of its colours is
-# that of a terminal's ground, which may be dark or light.
+# Viridis: perceptually uniform, also in grey and for the colour-blind, and unlike the background of
+# dark and light terminals.
 SCALE = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
 TALLEST = 12  # lines that upright column labels may take
 WIDEST = 8  # cells that a level column label may take
 
 
 WITHIN = "looked at across, looking down"
-"""The axes of a text that looks at itself."""
+"""The axes of self-attention."""
 
 
 class HeatMap:
-    """A panel as a heat map, fitted to the console it is printed on; a note says what was cut."""
+    """A panel as a heat map that fits the console; a note says what was cut."""
 
     def __init__(self, panel: Panel, axes: str = "source across, target down") -> None:
         self.panel, self.axes = panel, axes
@@ -53,11 +53,11 @@ class HeatMap:
 
 
 class Paint(Protocol):
-    """How a weight looks."""
+    """A style of cells."""
 
     @property
     def least(self) -> int:
-        """How many cells it needs."""
+        """The least width of a cell."""
 
     def cell(self, weight: float, width: int) -> Text:
         """One weight, `width` cells wide."""
@@ -80,7 +80,7 @@ class Range:
         return cls(low, float(panel.weight.max(initial=low)))
 
     def share(self, weight: float) -> float:
-        """Where a weight lies between them, 0 to 1."""
+        """A weight as a share of the range, 0 to 1."""
         return (weight - self.low) / (self.high - self.low) if self.high > self.low else 0.0
 
 
@@ -135,7 +135,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What fits: the width of a cell and of the row labels, and how many columns."""
+    """The layout that fits: the width of a cell, that of row labels, the number of columns."""
 
     paint: Paint
     cell: int
@@ -178,21 +178,22 @@ class Layout:
 
 
 def shown(label: str) -> str:
-    """A label that can be seen and cannot steer the terminal: newlines, blanks, escape codes."""
+    """A visible label that cannot control the terminal: newlines, blanks and escape codes are
+    escaped."""
     if not label.strip(" "):
         return "␣" * len(label)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in label)
 
 
 def cut(label: str, width: int) -> str:
-    """As much of a label as so many cells hold; one that is cut ends in …"""
+    """A label cut to a width in cells; if it is cut, it ends in …"""
     if cell_len(label) <= width:
         return label
     return set_cell_size(label, max(0, width - 1)).rstrip() + "…"
 
 
 def _paints(panel: Panel, colour: bool, ascii_only: bool) -> list[Paint]:
-    """The looks to try, best first; the last always fits."""
+    """The styles to try, best first; the last always fits."""
     range = Range.of(panel)
     if colour:
         return [Colours(range)]
@@ -202,7 +203,7 @@ def _paints(panel: Panel, colour: bool, ascii_only: bool) -> list[Paint]:
 
 
 def _fit(panel: Panel, width: int, paints: list[Paint]) -> Layout:
-    """The widest cells that show every column; else the narrowest, and as many as fit."""
+    """The widest cells that show every column; otherwise the narrowest, as many as fit."""
     margin = max((cell_len(shown(label)) for label in panel.rows), default=0)
     margin = min(margin, max(3, width // 3))
     longest = max((cell_len(shown(label)) for label in panel.columns), default=1)

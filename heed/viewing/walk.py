@@ -25,15 +25,15 @@ from heed.viewing.page import Page
 from heed.viewing.terminal import shown
 
 FEW = 6  # keys that a terminal shows
-FIRST = 4  # numbers of a vector that are written
+FIRST = 4  # numbers of a vector that are shown
 BAR = 10  # cells of a full bar
 LONGEST = 24  # letters of a word in the terminal
-MOST = 128  # keys that a page shows: the heaviest, where there are more
+MOST = 128  # keys that a page shows: if there are more, those of the largest weights
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One of the stages: its formula, and what it did here, a line each."""
+    """One of the stages: its formula, and its details, a line each."""
 
     name: str
     formula: str
@@ -62,11 +62,11 @@ def _line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Something that could be looked at: a number for each column, or why it was hidden."""
+    """A key: a number for each column, or why it was hidden."""
 
     word: str
     numbers: Sequence[float]
-    value: Sequence[float]  # what it gave: its weight times its value
+    value: Sequence[float]  # its contribution: its weight times its value
     hidden: str = ""
 
     @property
@@ -77,12 +77,12 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One query's way through attention, in words and numbers.
+    """The attention of one query, step by step, in words and numbers.
 
-    columns  what the numbers of every key are, in the order of the stages; the weight is the last
-    context  the sum of what the keys gave; empty where nothing is gathered
-    check    how it compares with what the model itself computed
-    choice   how many there are to walk through, and how another is chosen
+    columns  the names of every key's numbers, in the order of the stages; the weight is the last
+    context  the sum of the keys' contributions; empty if there is none
+    check    the comparison with the model's own result
+    choice   how many attentions and heads there are, and the options that choose one
     """
 
     title: str
@@ -102,11 +102,11 @@ class Told:
                 )
 
     def ranked(self) -> list[Key]:
-        """What could be looked at, the heaviest first."""
+        """The visible keys, those of the largest weights first."""
         return sorted((key for key in self.keys if not key.hidden), key=lambda key: -key.weight)
 
     def rest(self, few: int) -> str:
-        """What follows the first `few` keys, and why others are hidden, in one line."""
+        """The keys after the first `few`, and why others are hidden, in one line."""
         left, whys = self.ranked()[few:], [key.hidden for key in self.keys if key.hidden]
         said = []
         if left:
@@ -207,7 +207,7 @@ class Section:
 
 
 def number(x: float) -> str:
-    """A number with three decimals, or in powers of ten where those say nothing."""
+    """A number with three decimals, or in powers of ten if it is too small or too large."""
     if not math.isfinite(x):
         return "–"
     if x and not 0.0005 <= abs(x) < 10_000:

@@ -1,4 +1,4 @@
-"""A text whose words were weighed: coloured words, and bars for those that weighed most.
+"""A text with a weight for each word: coloured words, and bars for the largest weights.
 
 rich.print(Weighed("what it weighed", ["a", "fine", "film"], [0.1, 0.8, 0.1]))
 """
@@ -29,7 +29,7 @@ WIDTH, SIZE, LINE, HIGH = 680.0, 15.0, 27.0, 22  # of the picture
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """Words in their order, each with a weight of its own."""
+    """Words in their order, each with a weight."""
 
     title: str
     words: Sequence[str]
@@ -49,19 +49,19 @@ class Weighed:
         return Panel.of(self.title, [list(self.weights)], [""], self.words)
 
     def heaviest(self) -> list[tuple[str, float]]:
-        """The words that weighed most, the heaviest first."""
+        """The words of the largest weights, the largest first."""
         pairs = zip(self.words, map(float, self.weights), strict=True)
         return sorted(pairs, key=lambda pair: -pair[1])[:MOST]
 
     def bars(self) -> BarChart:
-        """The heaviest as bars, as shares of the whole weight: none is long where all are alike."""
+        """The largest weights as bars, on a scale from 0 to 1: equal weights have short bars."""
         found = self.heaviest()
         values = [weight for _, weight in found]
         labels, note = [word for word, _ in found], " · ".join(self._remarks())
         return BarChart(self.title, labels, [Bars("weight", values)], full=1.0, note=note)
 
     def _remarks(self) -> list[str]:
-        """Remarks on the words without a bar, and on what to compare a bar with."""
+        """Remarks on the words without a bar, and on the weight of an even distribution."""
         rest = sorted(map(float, self.weights))[: max(0, len(self.weights) - MOST)]
         more = [f"{len(rest)} more with {number(sum(rest))} in all"] if rest else []
         count = len(self.words)
@@ -90,7 +90,7 @@ class Weighed:
         return draw.drawing(right + 8, y + 12, f"{self.title}: weighed words", words, rules)
 
     def html(self) -> str:
-        """The coloured words as running text of a page, whose lines break where it is narrow."""
+        """The coloured words as running text of a page, with line breaks if it is narrow."""
         each = (
             f'<svg width="{math.ceil(wide)}" height="{HIGH}">'
             f"{_word((0, 16), math.ceil(wide), label, weight, colour)}</svg>"
@@ -100,15 +100,15 @@ class Weighed:
         return f'<p class="weighed heed-drawing heed-cells" {about}>{" ".join(each)}</p>'
 
     def _boxes(self) -> Iterator[tuple[str, float, float, tuple[int, int, int]]]:
-        """Each word as it is written, how wide, its weight, its colour."""
+        """Each word as it is written, its width, weight and colour."""
         colours = self._colours(draw.INK)
         for word, weight, colour in zip(self.words, self.weights, colours, strict=True):
             label = draw.shortened(word)
             yield label, draw.extent(label, SIZE) + 8 if label else 8.0, float(weight), colour
 
     def _colours(self, scale: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        # A word with no more than an even share is at most half bright: where all are alike, none
-        # stands out.
+        # A word with no more than an even share is at most half as bright: if all weights are
+        # equal, no word stands out.
         weight = np.asarray(self.weights, np.float64)
         brightest = max(weight.max(initial=0), min(1, 2 / max(1, len(weight))))
         colours = draw.colours(weight / brightest, scale)
@@ -137,12 +137,12 @@ def _word(
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A text, what was said of it, and what was looked at: an item of a page's list.
+    """A text, the answer, and the attention: an item of a page's list.
 
     facts    names and values, in the order of reading
-    weighed  the words of one look at the whole text
+    weighed  the words with their weights by one query for the whole text
     panels   every other attention
-    answer   which of the facts is the answer; None where none is
+    answer   which of the facts is the answer; None if none is
     """
 
     facts: Sequence[tuple[str, str]]

@@ -63,7 +63,7 @@ def test_it_fits_a_screen_for_any_number_of_keys() -> None:
 
 
 def test_a_pointer_sums_no_values() -> None:
-    lines = screen(told(KEYS, context=(), check="the weights are the answer", agrees=None))
+    lines = screen(told(KEYS, context=(), check="the weights are the result", agrees=None))
     assert not any("Σ" in line or "a·v" in line for line in lines)
 
 

@@ -1,4 +1,4 @@
-// One atlas: what is chosen, and who must be told. Everything else only draws.
+// One atlas: the choices, and what must be redrawn after each. All other files only draw.
 function buildAtlas(host) {
   const data = JSON.parse(host.querySelector("script.index").textContent);
   const store = makeStore(host.querySelector("script.store").textContent);
@@ -71,7 +71,7 @@ function buildAtlas(host) {
     renderAll();
   }
 
-  // What depends on the chosen head.
+  // Update what depends on the chosen head.
   function render() {
     const { queries, keys } = shown();
     if (state.row !== null && state.row >= queries.length) state.row = null;
@@ -121,7 +121,7 @@ function buildAtlas(host) {
     take()
       .layers.map((each, place) => ({ layer: each, place }))
       .filter(({ layer: each }) => state.kind === "all" || each.kind === state.kind);
-  // What depends on the side, the hypothesis and the language.
+  // Update what depends on the side, the hypothesis and the language.
   function renderAll() {
     if (!layers().some(({ place }) => place === state.place)) {
       state.place = layers()[0].place;
@@ -130,7 +130,7 @@ function buildAtlas(host) {
     const controls = () => [...parts.tools.querySelectorAll("select, button")];
     const held = controls().indexOf(document.activeElement);
     parts.tools.replaceChildren(...tools());
-    if (held >= 0) controls()[held]?.focus(); // whoever chose with the keyboard goes on from there
+    if (held >= 0) controls()[held]?.focus(); // keep the keyboard's focus
     parts.thumbs.set(layers(), contrast());
     parts.figures.set(layers());
     render();
@@ -168,7 +168,7 @@ function buildAtlas(host) {
     return list;
   }
 
-  // The page in the language that is chosen; whoever chose it keeps the keyboard.
+  // The page in the chosen language; the keyboard's focus stays.
   function open(again) {
     say = speaker(state.language);
     const view = ["map", "lines"].map((mode) => [mode, say(mode)]);
@@ -229,7 +229,7 @@ function buildAtlas(host) {
     parts.thumbs.redraw();
     drawLarge();
   });
-  // All of a page speaks one language.
+  // The whole page has one language.
   document.addEventListener("speak", ({ detail: language }) => {
     if (language === state.language) return;
     Object.assign(state, { language });

@@ -1,4 +1,4 @@
-// Choices: from a list, between a few, and along the steps of a text.
+// Controls: a list, a switch, and the steps of a text.
 function picker(name, options, chosen, pick) {
   const list = options.map(([value, text]) => element("option", { value }, text));
   const select = element("select", {}, ...list);
@@ -27,7 +27,7 @@ function button(name, sign, act) {
   return node;
 }
 
-// Step by step through what was written, the words to come faded.
+// Step by step through a written text, with later words faded.
 function makeSteps({ say, pick }) {
   const range = element("input", { type: "range", min: 0, step: 1 });
   range.setAttribute("aria-label", say("step"));

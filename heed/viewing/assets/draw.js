@@ -1,4 +1,4 @@
-// What the drawings of a page share. Text goes in as text, never as markup.
+// Shared by the drawings of a page. Text is inserted as text, never as markup.
 const SCALE = document.documentElement.dataset.scale
   .split(" ")
   .map((c) => c.split(",").map(Number));
@@ -31,7 +31,7 @@ function colour(share) {
   return `rgb(${mix.join(" ")})`;
 }
 const figure = (w) => (w > 0.995 ? w.toFixed(w < 9.5 ? 1 : 0) : w.toFixed(2).replace("0.", "."));
-// All Chinese or the like, which reads from top to bottom as well.
+// Whether a label is all Chinese or the like, which can be read from top to bottom.
 const stands = (text) => /^[\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\uff00-\uff60]+$/.test(text);
 const LONGEST = 22;
 function short(text) {
@@ -39,7 +39,7 @@ function short(text) {
   return letters.length > LONGEST ? letters.slice(0, LONGEST - 1).join("") + "…" : text;
 }
 
-// What Python packed: labels once each, weights as bytes between the lowest and the highest.
+// Decode what Python packed: each label once, weights as bytes from the lowest to the highest.
 function unpack(packed) {
   return packed.panels.map((panel) => {
     const bytes = Uint8Array.from(atob(panel.weight), (c) => c.charCodeAt(0));
@@ -53,7 +53,7 @@ function unpack(packed) {
   });
 }
 
-// The words of a view: for every row and column its text and the patch behind it that lights up.
+// The words of a view: for every row and column its text and the highlight behind it.
 const noWords = () => ({ row: [], column: [] });
 function addWord(words, axis, label, at, box) {
   const name = short(label);

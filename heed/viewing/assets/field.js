@@ -1,6 +1,6 @@
-// A field is weights at several levels, coarse to fine, cut into tiles. All views read fields:
+// A field has weights at several levels, coarse to fine, cut into tiles. All views read fields:
 // { T, S, levels, has(n, i, j), tile(n, i, j) -> values, row(t) -> exact weights or null }.
-// A level says how many queries and keys a cell has, and its largest value where that is known.
+// A level has the number of queries and keys per cell, and its largest value if that is known.
 const TILE = 128;
 const tilesAcross = (level) => Math.ceil(level.columns / TILE);
 const tilesDown = (level) => Math.ceil(level.rows / TILE);
@@ -47,8 +47,8 @@ function headField(head, store) {
   };
 }
 
-// Fields of one size into one: their mean, or one less the other. Where they have no level in
-// common there is nothing to show, and the answer is null.
+// Combine fields of one size: their mean, or their difference. Null if they have no level in
+// common.
 function combined(fields, combine, signed) {
   const [first, ...others] = fields;
   if (others.some((field) => field.T !== first.T || field.S !== first.S)) return null;
@@ -75,7 +75,7 @@ function combined(fields, combine, signed) {
     row: async () => null,
   };
 }
-// The same field, its colours measured by the larger of two, so that both can be compared by eye.
+// The same field with the colour scale of the larger of two, so that both can be compared by eye.
 function besides(field, other) {
   const levels = field.levels.map((level) => {
     const same = ({ down, across }) => down === level.down && across === level.across;
@@ -106,8 +106,8 @@ async function cellOf(field, row, column) {
   return null;
 }
 
-// All weights of a query: { values, known, exact }. Where the file has no exact ones, a pooled cell
-// is spread evenly over its keys, and `known` says so.
+// All weights of a query: { values, known, exact }. If the file has no exact ones, a pooled cell is
+// spread evenly over its keys, and `known` says so.
 async function rowOf(field, t) {
   const kept = await field.row(t);
   const known = new Uint8Array(field.S).fill(kept ? 1 : 0);

@@ -1,4 +1,4 @@
-// One figure: a choice of panels and of views, a stage, and a line that says what is chosen.
+// One figure: a choice of panels and of views, a stage, and a line about the selection.
 function build(host) {
   const panels = unpack(JSON.parse(host.querySelector("script").textContent));
   const views = { map: drawMap, lines: drawLines };
@@ -77,7 +77,7 @@ function legend(panel) {
   return [String(+panel.low.toPrecision(2)), bar, panel.high.toFixed(2)];
 }
 
-// What is chosen, in words: love ← 爱 0.93, 我 0.04
+// The selection in words: love ← 爱 0.93, 我 0.04
 function sentence(panel, row, column) {
   const bold = (text) => element("b", {}, text);
   const said = (weight) => ` ${weight.toFixed(2)}`;

@@ -1,4 +1,4 @@
-// What was measured of every head: a table that can be sorted, a small bar behind each number.
+// The statistics of every head: a sortable table, with a small bar behind each number.
 function makeFigures({ say, pick }) {
   const node = element("div", { class: "figures" });
   let lines = new Map();

@@ -1,4 +1,4 @@
-// A choice of the language in which the page speaks.
+// A choice of the page's language.
 function languages(host) {
   const node = switchOf(phrased("Language"), Object.entries(LANGUAGES), spoken, (language) => {
     document.dispatchEvent(new CustomEvent("speak", { detail: language }));
@@ -10,7 +10,7 @@ function languages(host) {
 }
 document.querySelectorAll(".languages").forEach(languages);
 
-// A slider over the steps of a training: every map and text below shows the step it stands at.
+// A slider over the steps of a training: every map and text below shows the chosen step.
 function scrub(host) {
   const steps = host.dataset.steps.split(" ").map(Number);
   const slider = element("input", {
@@ -38,10 +38,10 @@ function scrub(host) {
       text.hidden = Number(text.dataset.step) !== step;
     });
   }
-  slider.hidden = steps.length === 1; // there is nowhere to go
+  slider.hidden = steps.length === 1; // there is no choice
   slider.addEventListener("input", show);
   host.prepend(element("label", { class: "slider" }, slider, said));
-  // Maps are drawn when they come near: a new one is brought to the same step.
+  // Maps are drawn when they come near: a new one gets the chosen step.
   const figures = host.querySelectorAll("figure.map");
   const watch = new MutationObserver(() => {
     speakAround();

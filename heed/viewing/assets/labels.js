@@ -1,14 +1,14 @@
-// Words along the sides of a map: a few elements that are moved, never one for each of 32,768.
+// Words along the sides of a map: a few elements that are reused, not one for each of 32,768.
 const READABLE = 13; // pixels from one label to the next
 
 function makeLabels(axis) {
   const node = element("div", { class: `labels ${axis}`, "aria-hidden": "true" });
   const pool = [];
 
-  // Every word where they have room; else every so many, with its number.
+  // Every word if they fit; otherwise every n-th, with its number.
   function put(words, from, size, room, chosen, level) {
     const every = niceStep(READABLE / size);
-    // Such that numbers are round.
+    // n is chosen so that the numbers are round.
     const first = Math.ceil((Math.floor(from) + 1) / every) * every - 1;
     const last = Math.min(words.length - 1, Math.floor(from + room / size));
     node.classList.toggle("level", level);
@@ -41,14 +41,14 @@ function makeLabels(axis) {
   return { node, put };
 }
 
-// 1, 2, 5, 10, 20, 50 …: the least that is enough.
+// The least of 1, 2, 5, 10, 20, 50 … that is enough.
 function niceStep(least) {
   if (least <= 1) return 1;
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((m) => m * power).find((step) => step >= least);
 }
 
-// What tells paths apart: without the parts that all of them begin and end with.
+// Paths without the parts that all of them begin and end with.
 function distinct(names) {
   if (names.length < 2) return names;
   const paths = names.map((name) => name.split("."));
@@ -60,11 +60,11 @@ function distinct(names) {
   return paths.map((path) => path.slice(start, path.length - end).join("."));
 }
 
-// How wide the longest of the first words is.
+// The width of the longest of the first words.
 const longest = (words) =>
   Math.max(0, ...words.slice(0, 400).map((word) => extent(short(word), 12.5)));
 
-// How much room it takes, the rest being cut.
+// The room that it takes; the rest is cut.
 function roomFor(words, most) {
   const long = longest(words);
   const number = words.length > 60 ? extent(`${words.length} `, 11) : 0;

@@ -1,8 +1,8 @@
-// Where things lie on the stage: how large a cell is, which level suits it, which tiles are in view.
+// The layout of the stage: the size of cells, the level that suits it, and the tiles in view.
 const LARGEST_CELL = 48; // pixels of a cell
 const GAP = 28; // pixels between maps
 
-// Rows and columns that hold every map: models may cut a text into more or fewer pieces.
+// Rows and columns for every map: models may tokenise a text into more or fewer pieces.
 function holdingAll(panes) {
   const most = (side) => Math.max(...panes.map((pane) => pane[side].length));
   return [most("queries"), most("keys")];

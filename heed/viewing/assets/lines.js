@@ -1,4 +1,4 @@
-// Source words above, target words below, and a line for every weight that can be seen.
+// Source words above, target words below, and a line for every weight that is large enough.
 function drawLines(panel, room) {
   const { font, places, width } = layLines(panel, room);
   const box = font + 12;
@@ -23,7 +23,7 @@ function drawLines(panel, room) {
   return { svg, choose, at: (event) => wordAt(event, svg, places, { box, width, height }) };
 }
 
-// Words side by side, spread over the room or drawn smaller to fit it.
+// Words side by side, spread over the width or drawn smaller to fit it.
 function layLines({ rows, columns }, room) {
   const total = (labels, font, gap) =>
     labels.reduce((sum, label) => sum + extent(short(label), font) + gap, 0);

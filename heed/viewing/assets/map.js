@@ -1,5 +1,5 @@
-// A heat map. A view is { svg, choose, at }: `choose(row, column)` lights up what a word looks at
-// (null for the one not chosen, both null for none), `at(event)` says what the pointer is on.
+// A heat map. A view is { svg, choose, at }: `choose(row, column)` highlights the weights of a word
+// (null for the one not chosen, both null for none), `at(event)` is the cell under the pointer.
 function drawMap(panel, room) {
   const lay = layMap(panel, room);
   const words = noWords();
@@ -44,7 +44,7 @@ function nameRow(words, { size, font, left, top }, label, r) {
   addWord(words, "row", label, { ...at, "text-anchor": "end" }, box);
 }
 
-// Level where all fit; else Chinese from top to bottom, the rest on its side.
+// Level labels if all fit; otherwise Chinese from top to bottom, the rest rotated.
 function nameColumn(words, { size, font, left, top, level }, label, c) {
   const x = left + size * (c + 0.5);
   const y = top - 6;
@@ -91,7 +91,7 @@ function makeCells(panel, { size, left, top }) {
   return [edge, cells, figures];
 }
 
-// A frame around what is chosen and a veil over the cells on either side of it.
+// A frame around the selection and a veil over the cells on either side of it.
 function makeFocus({ rows, columns }, { size, left, top }) {
   const [before, after] = [0, 1].map(() =>
     shape("rect", { class: "veil", "shape-rendering": "crispEdges" }),
@@ -119,7 +119,7 @@ function makeFocus({ rows, columns }, { size, left, top }) {
   return { nodes: [before, after, frame], put };
 }
 
-// The row and column under the pointer; a label stands for all its cells.
+// The row and column under the pointer; a label selects all its cells.
 function cellAt(event, svg, { rows, columns }, { size, left, top, width }) {
   const box = svg.getBoundingClientRect();
   const zoom = width / box.width;

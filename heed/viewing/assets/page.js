@@ -1,4 +1,4 @@
-// Tables: a click on a heading sorts, a second one turns the order round; blanks stay last.
+// Tables: a click on a heading sorts, a second one reverses the order; blanks stay last.
 function sortable(table) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, place) =>
@@ -36,6 +36,6 @@ waiting.forEach((host) => {
   host.style.minHeight = `${clamp(120 + 22 * host.dataset.rows, 160, 720)}px`;
   seen.observe(host);
 });
-// Maps are drawn when they come near, those in view at once, and all of them for paper.
+// Maps are drawn when they come near, those in view at once, and all of them for printing.
 [...waiting].filter((host) => host.getBoundingClientRect().top < innerHeight).forEach(now);
 addEventListener("beforeprint", () => [...waiting].forEach(now));

@@ -33,19 +33,19 @@ const TABLES = Object.fromEntries(
 );
 const inks = (signed) => TABLES[darkness.matches ? "dark" : "light"][signed ? "two" : "one"];
 
-// Where a value lies between nothing and the highest. Root and logarithm lift what is small.
+// A value as a share of the highest. Root and logarithm raise small values.
 const CONTRASTS = {
   linear: (x) => x,
   root: Math.sqrt,
   log: (x) => (x <= 0 ? 0 : Math.max(0, 1 + Math.log10(x) / 4)),
 };
 
-// Where among the colours a value lies, 0 to 255.
+// The index of a value's colour, 0 to 255.
 function placeOf(value, high, signed, contrast) {
   const share = CONTRASTS[contrast](Math.min(1, Math.abs(value) / (high || 1)));
   return Math.round(signed ? 127.5 + 127.5 * Math.sign(value) * share : 255 * share);
 }
-// Dark letters or white ones: those that are read better on a colour.
+// Dark or white letters, whichever are easier to read on a colour.
 function inkOn(place, signed) {
   const colour = inks(signed)[place];
   const light = (n) => (((colour >> (8 * n)) & 255) / 255) ** 2.2;
@@ -68,7 +68,7 @@ const said = (value, digits = 2) =>
     ? value.toFixed(Math.abs(value) >= 100 ? 0 : digits)
     : value.toPrecision(1);
 
-// The colours from nothing to the highest value, with both numbers.
+// The colours from zero to the highest value, with both numbers.
 function keyOf(signed, high, contrast) {
   const bar = element("canvas", { width: 128, height: 1, "aria-hidden": "true" });
   const pen = bar.getContext("2d");

@@ -1,5 +1,5 @@
-// What stands on a page, in the other languages: names, and sentences with numbers in them.
-// Only what heed itself says is looked up; words, formulas and answers stay as they are.
+// The texts of a page in the other languages: names, and sentences with numbers in them.
+// Only heed's own texts are looked up; words, formulas and answers stay as they are.
 const LANGUAGES = { en: "English", zh: "中文" };
 const STANDING = [
   "main > h1",
@@ -26,7 +26,7 @@ const PHRASES = {
     [/^Text$/, "文本"],
     [/^Answer$/, "答案"],
     [/^Label$/, "标签"],
-    [/^Of all$/, "各标签"],
+    [/^All labels$/, "各标签"],
     [/^Right$/, "正确标签"],
     [/^Prompt$/, "提示"],
     [/^Written$/, "续写"],
@@ -69,7 +69,7 @@ const PHRASES = {
     [/^past {2}/, "过去  "],
     [/^reach {2}/, "范围  "],
     [/: one query for the whole text$/, "：整段文本共用一个查询"],
-    [/: a part of your own$/, "：你自己的部件"],
+    [/: a custom part$/, "：你自己的部件"],
     [/^e = 0: no key is compared$/, "e = 0：不比较任何键"],
     [/\bgate (?=[\d.-])/, "门 "],
     [/\bcentre (?=[\d.-])/, "中心 "],
@@ -91,7 +91,7 @@ const PHRASES = {
     [/^= what the model computed, exactly$/, "= 模型算出的结果，完全一致"],
     [/^= what the model computed, to (.*)$/, "= 模型算出的结果，相差不超过 $1"],
     [/^is NOT what the model computed: they differ by (.*)$/, "与模型算出的结果不符：相差 $1"],
-    [/^nothing is gathered: the weights are the answer$/, "不作汇总：权重就是答案"],
+    [/^there is no context: the weights are the result$/, "不作汇总：权重就是答案"],
     [/^(\d+) keys more are left out of the table\.$/, "表中略去了另外 $1 个键。"],
     [/^(.*): its training$/s, "$1：训练过程"],
     [/^Language$/, "语言"],
@@ -123,7 +123,7 @@ const PHRASES = {
     [/ · alignment$/, " · 对齐"],
   ],
 };
-const atFirst = new WeakMap(); // what each of them said at first
+const atFirst = new WeakMap(); // the first text of each node
 let spoken = "en";
 const phrased = (text) =>
   PHRASES[spoken].reduce((said, [found, other]) => said.replace(found, other), text);

@@ -1,5 +1,5 @@
 // One map of the stage: its canvases, the words along its sides, and the pictures of its tiles.
-// `view` says which row and column come first, `lay` how large everything is.
+// `view` has the first row and column, `lay` the sizes.
 function makePlate(named, arrived) {
   const [map, over] = [element("canvas"), element("canvas", { class: "over" })];
   const [rows, columns] = [named ? makeLabels("row") : null, makeLabels("column")];
@@ -41,7 +41,7 @@ function makePlate(named, arrived) {
     pen.clip();
     const wanted = levelFor(field, lay);
     for (let n = 0; n <= wanted; n++) {
-      // Coarse levels lie below what is finer and not there; those far below are hidden anyway.
+      // Coarse levels are drawn below missing finer tiles; those far below are hidden anyway.
       if (n && n < wanted - 2) continue;
       for (const [i, j] of inView(field.levels[n], view, lay)) drawTile(pen, n, i, j, view, lay);
     }
@@ -59,7 +59,7 @@ function makePlate(named, arrived) {
     const y = i * TILE * down - view.row * lay.down;
     pen.drawImage(image, x, y, image.width * across, image.height * down);
   }
-  // A tile's picture, or nothing as long as it is on its way.
+  // A tile's picture, or nothing while it is being decoded.
   function picture(n, i, j) {
     if (!field.has(n, i, j)) return null;
     const key = `${n} ${i} ${j}`;
@@ -84,7 +84,7 @@ function makePlate(named, arrived) {
     return null;
   }
 
-  // Thin lines of paper between cells that are large enough to be told apart.
+  // Thin lines between cells that are large enough.
   function rule(pen, view, { wide, high, across, down }) {
     pen.fillStyle = getComputedStyle(box).backgroundColor;
     const thick = Math.min(across, down) < 20 ? 1 : 2;
@@ -94,7 +94,7 @@ function makePlate(named, arrived) {
     for (let r = Math.ceil(view.row); (r - view.row) * down < high && r <= field.T; r++)
       pen.fillRect(0, line(r, view.row, down), wide, thick);
   }
-  // The weights themselves, in cells that have room for them.
+  // The weights as numbers, in cells with room for them.
   function number(pen, view, lay) {
     const n = field.levels.length - 1;
     const level = field.levels[n];
@@ -113,7 +113,7 @@ function makePlate(named, arrived) {
     }
   }
 
-  // The chosen row and column, what is not written yet, and the words.
+  // The chosen row and column, the steps that are not written yet, and the words.
   function mark({ queries, keys }, [row, column], upto, view, lay) {
     const pen = clean(over, lay);
     if (upto !== null) {

@@ -1,9 +1,9 @@
-// What is chosen, in words: one line that follows the pointer, the words a query looks at, and a
-// table that says the same as the map.
-const STRIP = 400; // keys up to which all are written out, tinted
+// The selection in words: one line that follows the pointer, the words a query attends to, and a
+// table with the content of the map.
+const STRIP = 400; // keys; up to so many are all written out, tinted
 const TOLD = 100; // rows of the table at a time
 
-// Whether nothing else was asked of a node since: what takes longer must not overwrite it.
+// Whether a node has no newer request: a slower, older result must not overwrite it.
 const turns = new WeakMap();
 function turnOf(node) {
   const mine = (turns.get(node) ?? 0) + 1;
@@ -11,7 +11,7 @@ function turnOf(node) {
   return () => turns.get(node) === mine;
 }
 
-// query ← key, weight; of every map where there are several.
+// query ← key, weight; for every map if there are several.
 async function readout(node, { panes, queries, keys, say }, row, column) {
   const mine = turnOf(node);
   if (row === null && column === null) return node.replaceChildren(say("hint"));
@@ -35,13 +35,13 @@ async function readout(node, { panes, queries, keys, say }, row, column) {
 }
 const bold = (text) => element("b", { title: text }, element("bdi", {}, short(text)));
 
-// The keys as running text, the darker the more the chosen query looks at them.
+// The keys as running text, darker for larger weights of the chosen query.
 async function strip(node, { field, queries, keys, contrast, say }, row, choose) {
   const mine = turnOf(node);
   const weights = row === null ? null : await rowOf(field, row);
   if (!mine()) return;
   if (!weights) return node.replaceChildren();
-  // A row that looks everywhere alike shall not look as if it looked hard at everything.
+  // A row of equal weights must not be dark everywhere.
   const most = weights.values.reduce((a, b) => Math.max(a, b), 0.2);
   const sentence = woven(say("looksAt", "\0"), bold(queries[row]));
   const about = element("p", { class: "about" }, ...sentence);
@@ -71,7 +71,7 @@ function woven(text, node) {
   const [before, after] = text.split("\0");
   return [before, node, after ?? ""];
 }
-// A token that was cut can be read as a whole.
+// A shortened token can be read as a whole.
 function wholeToken(word, say) {
   if (short(word) === word) return "";
   const letters = say("letters", [...word].length.toLocaleString());
@@ -82,7 +82,7 @@ function wholeToken(word, say) {
   return details;
 }
 
-// The same as the map for those who cannot see it: where each query looks most.
+// The map as a table for screen readers: the largest weights of each query.
 function asTable({ field, queries, keys, name, say }) {
   const body = element("tbody");
   const caption = element("caption", {}, say("tableOf", name));

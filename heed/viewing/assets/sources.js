@@ -1,4 +1,4 @@
-// Which fields are looked at: of the chosen side and hypothesis, and of the one it is compared with.
+// The fields in view: those of the chosen side and hypothesis, and of the one to compare with.
 function makeSources(data, store, state) {
   const fields = new Map();
   const takesOf = (side) => data.takes.filter((take) => take.side === side);
@@ -8,14 +8,14 @@ function makeSources(data, store, state) {
   const wordsOf = (n) => data.words[n];
   const once = (key, make) => fields.get(key) ?? (fields.set(key, make()), fields.get(key));
 
-  // A head, or the mean of all where none is named.
+  // A head, or the mean of all if none is named.
   function fieldIn(of, place, h) {
     const { heads } = of.layers[place];
     const mean = () => meanField(heads.map((_, n) => fieldIn(of, place, n)));
     const make = () => (h === null ? mean() : headField(heads[h], store));
     return once(`${data.takes.indexOf(of)} ${place} ${h}`, make);
   }
-  // The head of the other side that stands for this one: by its layer's name, else by its place.
+  // The matching head of the other side: by its layer's name, otherwise by its place.
   function twin(place, h) {
     if (state.against < 0) return null;
     const other = takeOf(state.against);
@@ -24,7 +24,7 @@ function makeSources(data, store, state) {
     const last = other.layers[at].heads.length - 1;
     return { take: other, place: at, h: h === null ? null : Math.min(h, last) };
   }
-  // Nothing where there is none to compare with, or the words are others.
+  // Nothing if there is none to compare with, or its words differ.
   function difference(place, h) {
     const other = twin(place, h);
     if (!other) return null;
@@ -37,7 +37,7 @@ function makeSources(data, store, state) {
   }
   const thumb = (place, h) => difference(place, h) ?? fieldIn(take(), place, h);
 
-  // What the large view shows side by side, each with its words.
+  // The maps of the large view side by side, each with its words.
   function panes(apartName) {
     const pane = (name, field, { queries, keys }) => {
       return { name, field, queries: wordsOf(queries), keys: wordsOf(keys) };

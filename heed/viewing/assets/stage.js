@@ -5,12 +5,12 @@ function makeStage({ say, choose, settled, moved }) {
   let show = null; // { panes, queries, keys, chosen, contrast, upto, name }
   let lay = null;
   let plates = [];
-  let named = ""; // which of them have words of their own
+  let named = ""; // which of them have their own words
   let waiting = 0;
 
   function set(next) {
     const same = show && show.queries === next.queries && show.keys === next.keys;
-    const own = (pane, n) => n === 0 || pane.queries !== next.queries; // words of its own
+    const own = (pane, n) => n === 0 || pane.queries !== next.queries; // it has its own words
     const drawn = next.panes.map(own).join();
     const alike = drawn === named;
     show = next;
@@ -37,7 +37,7 @@ function makeStage({ say, choose, settled, moved }) {
     for (const plate of plates) plate.resize(lay, plates.length === 1);
     draw();
   }
-  // Nothing beside the map comes into view.
+  // Keep the view within the map.
   function hold() {
     const last = (count, room, size) => Math.max(0, count - room / size);
     const [rows, columns] = holdingAll(show.panes);
@@ -67,14 +67,14 @@ function makeStage({ say, choose, settled, moved }) {
     const most = Math.max(1, LARGEST_CELL / Math.min(lay.across / view.zoom, lay.down / view.zoom));
     return clamp(view.zoom * by, 1, most);
   }
-  // Where the chosen cell is, or the middle if it is out of sight, in pixels.
+  // The place of the chosen cell in pixels, or the middle if it is out of view.
   function middle() {
     const [row, column] = show.chosen;
     const [x, y] = [(column + 0.5 - view.column) * lay.across, (row + 0.5 - view.row) * lay.down];
     const seen = row !== null && column !== null && x > 0 && y > 0 && x < lay.wide && y < lay.high;
     return seen ? [x, y] : [lay.wide / 2, lay.high / 2];
   }
-  // Larger or smaller around a place of the map.
+  // Zoom around a place of the map.
   function zoom(by, x = middle()[0], y = middle()[1]) {
     const [row, column] = [view.row + y / lay.down, view.column + x / lay.across];
     view.zoom = mayZoom(by);

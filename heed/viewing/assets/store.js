@@ -1,4 +1,4 @@
-// The bytes of a page: one long text in base64, of which only what is looked at is ever decoded.
+// The bytes of a page: one long text in base64, decoded only where it is viewed.
 const REMEMBERED = 1024;
 
 function makeStore(text) {
@@ -8,7 +8,7 @@ function makeStore(text) {
   return ([at, long]) => remember(kept, at, () => inflate(at, long));
 }
 
-// Written and read by hand: a Blob and a Response around the same stream take thirty times as long.
+// The stream is written and read directly: a Blob and a Response take thirty times as long.
 async function inflated(packed) {
   const stream = new DecompressionStream("deflate-raw");
   const writer = stream.writable.getWriter();
@@ -24,7 +24,7 @@ async function inflated(packed) {
   return whole;
 }
 
-// What was made once, the longest unused forgotten first.
+// A cache that drops the least recently used entry first.
 function remember(kept, key, make) {
   const found = kept.has(key) ? kept.get(key) : make();
   kept.delete(key);

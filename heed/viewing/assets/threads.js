@@ -1,4 +1,4 @@
-// Queries on the left, keys on the right, and a line for every weight that can be seen.
+// Queries on the left, keys on the right, and a line for every weight that is large enough.
 const AROUND = 36; // words of a side that are shown together
 
 function drawThreads({ field, queries, keys, chosen, choose, say, upto, title }) {
@@ -54,7 +54,7 @@ function drawThreads({ field, queries, keys, chosen, choose, say, upto, title })
   return element("div", { class: "threads" }, name, svg, note);
 }
 
-// So many places with one of them in the middle, as far as the ends allow.
+// A range of positions with a given one in the middle, as far as the ends allow.
 function around(count, place) {
   const first = clamp(place - Math.floor(AROUND / 2), 0, Math.max(0, count - AROUND));
   return Array.from({ length: Math.min(AROUND, count) }, (_, n) => first + n);

@@ -88,7 +88,7 @@ function makeThumbs({ say, pick, fieldOf }) {
     pick(button.place, button.h);
     button.focus();
   });
-  // Which part of the chosen map is seen.
+  // The part of the chosen map in view.
   function frame({ left, top, wide, high }) {
     const sides = { "--left": left, "--top": top, "--wide": wide, "--high": high };
     const button = buttons.get(chosen);
