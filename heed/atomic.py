@@ -1,7 +1,6 @@
-"""Files that are written whole or not at all: what was there before stays until all is on the disk.
+"""Files that are written whole or not at all: the old file stays until the new one is on the disk.
 
-What is written goes to a temporary name beside its place, is synced, and then renamed, which a
-file system does at once or not at all.
+A new file gets a temporary name in the same folder, is synced, and then renamed, which is atomic.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 TEMPORARY = re.compile(r".+\.tmp-[0-9a-f]{8}")
-"""The names that a process leaves behind which is killed as it writes."""
+"""The names of files that a killed process leaves behind."""
 
 SOME = 60
 """Characters of a name that a temporary one begins with: file systems take 255 bytes of a name."""
@@ -22,7 +21,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # foll
 
 
 def aside(path: Path, mark: str = "tmp") -> Path:
-    """A fresh name beside a path, not drawn by `random`, whose state belongs to the training."""
+    """A fresh name beside a path. `random` is not used: its state belongs to the training."""
     return path.parent / f"{path.name[:SOME]}.{mark}-{secrets.token_hex(4)}"
 
 
@@ -46,7 +45,7 @@ def write(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             write_all(file, memoryview(part))
         os.fsync(file)
     except OSError as error:
-        error.filename = error.filename or str(path)  # "no space left" should say where
+        error.filename = error.filename or str(path)  # "no space left" should name the file
         raise
     finally:
         os.close(file)
@@ -59,7 +58,7 @@ def write_all(file: int, piece: memoryview) -> None:
 
 
 def discard(path: Path) -> None:
-    """Remove a file as far as that goes; what stays is swept later."""
+    """Remove a file if possible; what remains is removed later."""
     try:
         path.unlink(missing_ok=True)
     except OSError:
@@ -67,7 +66,7 @@ def discard(path: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Sync a folder, so that the names in it last as the files do."""
+    """Sync a folder, so that its names are on the disk as its files are."""
     if os.name != "posix":  # folders cannot be opened there
         return
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,8 +1,8 @@
 """Labelled texts out of TSV, CSV or JSON lines, counted as they are read.
 
 1<tab>a stirring , funny film            columns by number: label 0, text 1
-label,text                               or by the names of a first line, which these two are in
-                                         capitals, too, and with space around them
+label,text                               or by the names of a first line; these two names may be
+                                         in capitals and have space around them
 {"text": "a stirring film", "label": 1}  or by key
 """
 
@@ -24,18 +24,18 @@ from heed.settings import Settings
 
 Column = Annotated[int, Field(ge=0, le=1000)] | Annotated[str, Field(min_length=1, max_length=200)]
 MOST = 10_000
-"""How many labels there may be; a column with more of them holds something else."""
+"""The most labels; a column with more of them holds something else."""
 LONGEST_LABEL = 200
 FEW = 10
-"""Labels, columns or keys that a complaint names."""
+"""Labels, columns or keys that an error names."""
 NAMES = ("text", "label")
-"""What columns and keys are called unless told otherwise."""
+"""The default names of columns and keys."""
 OPTIONS = ("--text", "--label")
-"""What says which column the text is, and which the label, unless told otherwise."""
+"""The options that choose the columns of text and label, by default."""
 APART = 20
-"""From how many texts on labels must not all be different: they would be texts themselves."""
+"""With so many texts, labels must not all be different: they would be texts themselves."""
 LONGEST_CELL = 1 << 23
-"""How many characters a cell of CSV may have; a longer one is a quote that was not closed."""
+"""The most characters of a CSV cell; a longer one is a quote that was not closed."""
 
 
 class Labelled(NamedTuple):
@@ -46,11 +46,11 @@ class Labelled(NamedTuple):
 
 
 class LabelledFiles(Settings):
-    """Where labelled texts are: one of `tsv`, `csv` and `jsonl`, plain or gzip.
+    """A file of labelled texts: one of `tsv`, `csv` and `jsonl`, plain or gzip.
 
     A column is given by its number, from 0, or by its name in the file's first line; a JSON object
-    has keys. Unless told otherwise the first line of a table may name the columns "text" and
-    "label", or else the label comes first and the text second; keys are "label" and "text".
+    has keys. By default the first line of a table may name the columns "text" and "label";
+    otherwise the label comes first and the text second. Keys are "label" and "text".
     """
 
     tsv: Path | None = None
@@ -64,16 +64,16 @@ class LabelledFiles(Settings):
         one_place({"tsv": self.tsv}, {"csv": self.csv}, {"jsonl": self.jsonl})
         text, label = self.columns
         if self.jsonl is not None and not (isinstance(text, str) and isinstance(label, str)):
-            raise ValueError("JSON objects have keys: say text and label as names")
+            raise ValueError("JSON objects have keys: give text and label as names")
         if isinstance(text, str) != isinstance(label, str):
-            raise ValueError("say both columns by number, or both by the names of the first line")
+            raise ValueError("give both columns by number, or both by the names of the first line")
         if text == label:
             raise ValueError(f"text and label are the same column, {text}")
         return self
 
     @property
     def columns(self) -> tuple[int | str, int | str]:
-        """Where the text is, and where the label is."""
+        """The columns or keys of the text and of the label."""
         named = self.jsonl is not None or isinstance(self.text, str) or isinstance(self.label, str)
         text, label = NAMES if named else (1, 0)
         return (
@@ -100,11 +100,11 @@ class LabelledFiles(Settings):
 
 @dataclass
 class TextReport(Report):
-    """What became of the texts: read = kept + dropped, at every moment."""
+    """How many texts were read, kept and dropped: read = kept + dropped, at every moment."""
 
     one: ClassVar[str] = "text"
 
-    alone: str = ""  # the label of a table's first line, where no other text has it
+    alone: str = ""  # the label of a table's first line, if no other text has it
 
 
 def read_labelled(
@@ -116,12 +116,11 @@ def read_labelled(
     report: TextReport | None = None,
     options: tuple[str, str] = OPTIONS,
 ) -> Iterator[Labelled]:
-    """The texts worth keeping, streamed; `report` counts along. A file without any is refused.
+    """The usable texts, streamed; `report` counts them. A file without any is refused.
 
-    labels   those of the training data, and what they are called: any other is refused, with its
-             line
-    only     whether a text is asked for; others are not counted, and there may be none at all
-    options  what says which columns to take, for complaints
+    labels   those of the training data, with their names: any other is refused, with its line
+    only     whether a text is wanted; others are not counted, and there may be none at all
+    options  the options that choose the columns, for errors
     """
     report = TextReport() if report is None else report
     which = _which(files, options)
@@ -151,7 +150,7 @@ def read_labelled(
 
 
 def label_set(rows: Iterable[Labelled]) -> tuple[str, ...]:
-    """Every label once, in the order of numbers where all of them are numbers, else of letters."""
+    """Every label once, in numerical order if all are numbers, otherwise in that of letters."""
     found: set[str] = set()
     texts, right = 0, "is data.train.label the right column?"
     for row in rows:
@@ -164,24 +163,24 @@ def label_set(rows: Iterable[Labelled]) -> tuple[str, ...]:
             f"{texts:,} texts have {len(found):,} different labels, such as {_some(found)}; {right}"
         )
     if len(found) == 1:
-        raise Refused(f"every text has the label '{found.pop()}': there is nothing to tell apart")
+        raise Refused(f"every text has the label '{found.pop()}': there is nothing to classify")
     numbers = all(label.isascii() and label.isdecimal() for label in found)
     return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
 
 
 def _some(labels: Iterable[str]) -> str:
-    """One of the labels, the longest, which looks least like one."""
+    """The longest label, which looks least like one."""
     longest = max(labels, key=lambda label: (len(label), label))
     return repr(longest[:40])
 
 
 def fits_a_line(label: str) -> bool:
-    """Whether a label can be printed in a column: it has no tab, no end of a line or the like."""
+    """Whether a label can be printed in a column: it has no tab, line break or the like."""
     return label.isprintable() or not any(category(c) in ("Cc", "Zl", "Zp") for c in label)
 
 
 def _unseen(label: str, labels: Mapping[str, str]) -> str:
-    """The complaint about an unknown label; known ones are shown with their names: 0 (negative)."""
+    """The error about an unknown label; known ones are shown with their names: 0 (negative)."""
     files = {name: label for label, name in labels.items() if name != label}
     called = {
         name: f"{files[name]} ({name})" if name in files else name for name in labels.values()
@@ -196,16 +195,16 @@ def _unseen(label: str, labels: Mapping[str, str]) -> str:
 
 
 def _which(files: LabelledFiles, options: tuple[str, str]) -> str:
-    """How to say which columns to take: --text COLUMN, or in a recipe data.train.text=COLUMN."""
+    """How to choose the columns: --text COLUMN, or in a recipe data.train.text=COLUMN."""
     named = "KEY" if files.jsonl is not None else "COLUMN"
     each = " ".join(f"{option}{'=' if '.' in option else ' '}{named}" for option in options)
-    return f"say which to take: {each}"
+    return f"choose with {each}"
 
 
 def _rows(files: LabelledFiles, which: str) -> Iterator[tuple[int, Labelled]]:
     """Each row with the number of its line.
 
-    which  how to say which columns to take
+    which  how to choose the columns
     """
     if files.jsonl is not None:
         found = _json(files, which)
@@ -221,8 +220,8 @@ def _rows(files: LabelledFiles, which: str) -> Iterator[tuple[int, Labelled]]:
             )
         if not fits_a_line(label):
             raise Refused(
-                f"{files}:{number}: the label {label!r} has a tab, a line's end or another control "
-                "character, and could not be printed in a column"
+                f"{files}:{number}: the label {label!r} has a tab, a line break or another control "
+                "character, so it cannot be printed in a column"
             )
         yield number, Labelled(text, label)
 
@@ -237,8 +236,8 @@ def _tsv(path: Path) -> Table:
 def _csv(path: Path) -> Table:
     """Rows of CSV, each with the number of its last line: cells may hold commas and newlines.
 
-    How long a cell may be is a setting of the whole process, so it is changed for one row at a
-    time. Texts that are too long are left to `read_labelled`, which counts them.
+    The limit of a cell is a setting of the whole process, so it is changed for one row at a time.
+    Texts that are too long are left to `read_labelled`, which counts them.
     """
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
     while True:
@@ -264,7 +263,7 @@ def _cells(files: LabelledFiles, table: Table, which: str) -> Iterator[tuple[int
             count = counted(len(cells), "column")
             parted = "tabs" if files.tsv else "commas"
             raise Refused(
-                f"{files}:{number}: {count} parted by {parted} ({_few(cells)}); counted from 0, "
+                f"{files}:{number}: {count} separated by {parted} ({_few(cells)}); counted from 0, "
                 f"the label is in column {columns[1]} and the text in column {columns[0]}; {which}"
             )
         else:
@@ -272,9 +271,9 @@ def _cells(files: LabelledFiles, table: Table, which: str) -> Iterator[tuple[int
 
 
 def _numbers(files: LabelledFiles, table: Table, which: str) -> tuple[tuple[int, int], Table]:
-    """The numbers of the columns, and the rows; names are looked up in the first line, which is
-    taken. Where nobody says how it is, a line of the names themselves can be nothing else; nor
-    where they stand in the columns that were given by number."""
+    """The numbers of the columns, and the rows without a header. Names are looked up in the first
+    line. By default, a first line with both default names is a header; so is one that has them in
+    the columns that were given by number."""
     text, label = files.columns
     first = list(islice(table, 1))
     names = first[0][1] if first else []
@@ -298,13 +297,13 @@ def _numbers(files: LabelledFiles, table: Table, which: str) -> tuple[tuple[int,
 
 
 def _plain(name: str) -> str:
-    """The name of a column, however it is written."""
+    """The name of a column, without case and outer space."""
     return name.strip().casefold()
 
 
 def _places(names: list[str], name: str) -> list[int]:
-    """Where a name stands in the first line: as it is written, or else in capitals or with space
-    around it."""
+    """The columns of a name in the first line: as it is written, or otherwise in another case or
+    with space around it."""
     exact = [place for place, each in enumerate(names) if each == name]
     return exact or [place for place, each in enumerate(names) if _plain(each) == _plain(name)]
 
@@ -324,18 +323,18 @@ def _json(files: LabelledFiles, which: str) -> Iterator[tuple[int, str, str]]:
         try:
             row = read_json(line, where, object_pairs_hook=_once)
         except KeyTwice as error:
-            raise Refused(f"{where}: the key {error.args[0]!r} stands twice") from None
+            raise Refused(f"{where}: the key {error.args[0]!r} occurs twice") from None
         if not isinstance(row, dict):
             raise Refused(f"{where}: not a JSON object with the keys {text} and {label}")
         if not isinstance(row.get(text), str):
-            what = "is no text" if text in row else _missing(row, which)
+            what = "is not a text" if text in row else _missing(row, which)
             raise Refused(f"{where}: the key '{text}' {what}")
         found = _label(row, label, where, which)
         yield number, encodable(row[text], where), encodable(found, where)
 
 
 class KeyTwice(Exception):
-    """A key that a JSON object has twice, so that its value is unclear."""
+    """A JSON object has a key twice, so its value is unclear."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -352,7 +351,8 @@ def _missing(row: Iterable[str], which: str) -> str:
 
 
 def _label(row: dict[Any, Any], key: Any, where: str, which: str) -> str:
-    """Labels may be numbers in JSON; true and false are spelt as in JSON. null is no label."""
+    """The label of a JSON object: it may be a number; true and false are spelt as in JSON; null is
+    no label."""
     value = row.get(key)
     if key not in row:
         raise Refused(f"{where}: the key '{key}' {_missing(row, which)}")
@@ -361,5 +361,5 @@ def _label(row: dict[Any, Any], key: Any, where: str, which: str) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int):
-        raise Refused(f"{where}: the key '{key}' is no label: neither a text nor a whole number")
+        raise Refused(f"{where}: the key '{key}' is not a label: it must be a text or an integer")
     return str(value)

@@ -1,15 +1,15 @@
-"""Vocabularies in the files that Hugging Face keeps, as one tokeniser with the same numbers.
+"""Vocabularies in Hugging Face's files, as a tokeniser with the same numbers.
 
-    tokenizer.json            all of it, whatever the kind
+    tokenizer.json            the whole tokeniser, of any kind
     vocab.txt                 WordPiece, as BERT has it
     vocab.json merges.txt     byte-level BPE, as GPT-2 has it
     spiece.model              a sentencepiece unigram model, as XLNet has it
-    tokenizer_config.json     lower case or not, and which piece is the padding, the mask and so on
+    tokenizer_config.json     lower case or not, and the pieces for padding, mask and so on
 
     vocabulary = read({"vocab.txt": data}, symbols=30522, where="folder")
     vocabulary.encode(["我爱中国"])
 
-A file is data: nothing in it is executed, and it is looked at before `tokenizers` is given it.
+A file is data: nothing in it is executed, and it is checked before `tokenizers` reads it.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.js
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", *SETTINGS)
 
 MORE = 100_000  # pieces that may be added to a vocabulary
-LEAST, MOST = 3, 1_000_000  # numbers of a text: a word and what stands around it, and any
-RARE = "\ua66e \U0001242b \u2603"  # letters and a sign that no vocabulary has all of
+LEAST, MOST = 3, 1_000_000  # numbers of a text, at least (a word and its frame) and at most
+RARE = "\ua66e \U0001242b \u2603"  # letters and a sign: no vocabulary has all of them
 
 
 class Format(NamedTuple):
-    """A kind of file, and what its family does where its settings do not say."""
+    """A kind of file, with the defaults of its family."""
 
     file: str
     model: str
-    """What a tokenizer.json calls this kind of vocabulary."""
+    """The name of this kind of vocabulary in a tokenizer.json."""
     owner: str
-    """The class at Hugging Face, which cuts by its own rules whatever a tokenizer.json says."""
+    """The class at Hugging Face, which uses its own rules even if a tokenizer.json has others."""
     make: Callable[[Given], Tokenizer]
     roles: dict[str, str]
-    """Which piece has which role, in the order in which missing ones get their numbers."""
+    """The piece of each role, in the order in which missing ones get their numbers."""
     around: tuple[str, str] | None = None
-    """The templates of a text and of a pair, with the segment of each part. None: a beginning and
-    an end if the settings say so."""
+    """The templates of a text and of a pair, with the segment of each part. None: the settings
+    decide on a beginning and an end."""
 
 
 BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -82,9 +82,9 @@ FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """How text is cut into numbers, and which of them have a role: pad, cls, sep, mask, ...
+    """A tokeniser, and the numbers of the pieces that have a role: pad, cls, sep, mask, ...
 
-    longest  how many numbers of a text are read, with those around it, where the files say so
+    longest  the most numbers of a text, special ones included, if the files have a limit
     """
 
     tokenizer: Tokenizer
@@ -93,12 +93,12 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """How many pieces there are, those that were added included."""
+        """The number of pieces, added ones included."""
         return self.tokenizer.get_vocab_size()
 
     @property
     def fingerprint(self) -> str:
-        """A hash of vocabulary and rules, the same for the same ones alone."""
+        """A hash of vocabulary and rules: equal only if they are."""
         return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
 
     def encode(
@@ -106,12 +106,12 @@ class Vocabulary:
     ) -> list[list[int]]:
         """The numbers of each text, or of each text and its pair, as the model reads them.
 
-        plain  without what a model wants around a text, such as [CLS] and [SEP]
+        plain  without the special pieces around a text, such as [CLS] and [SEP]
         """
         given: Any = list(texts) if pairs is None else list(zip(texts, pairs, strict=True))
         coded = tried(
             lambda: self.tokenizer.encode_batch_fast(given, add_special_tokens=not plain),
-            "the rules of the vocabulary cannot cut one of these texts",
+            "the rules of the vocabulary cannot tokenise one of these texts",
         )
         return [each.ids for each in coded]
 
@@ -120,11 +120,11 @@ class Vocabulary:
         numbers = list(ids)
         return tried(
             lambda: self.tokenizer.decode(numbers),
-            "by the rules of the vocabulary these numbers cannot be turned into text",
+            "the rules of the vocabulary cannot decode these numbers",
         )
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The piece that has each number; "" where none has."""
+        """The piece of each number; "" for an unused number."""
         return [self.tokenizer.id_to_token(int(i)) or "" for i in ids]
 
     def save(self, path: Path) -> None:
@@ -132,9 +132,9 @@ class Vocabulary:
         atomic.replace(path, [self.tokenizer.to_str().encode()])
 
     def files(self) -> dict[str, bytes]:
-        """tokenizer.json and what must stand beside it, for Hugging Face to read."""
+        """tokenizer.json and tokenizer_config.json, for Hugging Face to read."""
         names = {f"{role}_token": self.tokenizer.id_to_token(i) for role, i in self.roles.items()}
-        # The class that takes tokenizer.json as it is; others would make rules of their own.
+        # This class uses tokenizer.json unchanged; others would make their own rules.
         beside: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
         beside |= {} if self.longest is None else {"model_max_length": self.longest}
         return {
@@ -144,17 +144,17 @@ class Vocabulary:
 
 
 def largest(symbols: int) -> int:
-    """Bytes that a file of a vocabulary may have, for a model of so many symbols."""
+    """The most bytes of a vocabulary's file, for a model with so many symbols."""
     return 2**20 + 256 * symbols
 
 
 def read(
     files: Mapping[str, bytes], symbols: int, where: str, owner: str = ""
 ) -> Vocabulary | None:
-    """The vocabulary among some files of a folder, for a model of so many symbols; None: there is
-    none.
+    """The vocabulary among some files of a folder, for a model with so many symbols; None if there
+    is none.
 
-    owner  the class at Hugging Face whose rules count where the settings name none: BertTokenizer
+    owner  the class at Hugging Face whose rules are used if the settings name none: BertTokenizer
     """
     given = Given(files, symbols, where)
     told = _settings(given)
@@ -180,24 +180,24 @@ def read(
 
 
 def _longest(told: Mapping[str, Any]) -> int | None:
-    """How long a text may be; no limit is written as a number that no text reaches."""
+    """The length limit of a text; files express no limit as a huge number."""
     most = told.get("model_max_length")
     known = isinstance(most, int) and not isinstance(most, bool) and LEAST <= most <= MOST
     return most if known else None
 
 
 def _settings(given: Given) -> dict[str, Any]:
-    """What is said beside the pieces, in two files. The newer one goes before the older where it
-    lists the pieces that were added; what wrote no such list had their flags in the older alone."""
+    """The settings beside the pieces, from two files. The newer one has priority if it lists the
+    added pieces; otherwise the older does, since only it has their flags."""
     old, new = given.table("special_tokens_map.json"), given.table("tokenizer_config.json")
     return old | new if "added_tokens_decoder" in new else new | old
 
 
 def _check(found: Vocabulary, symbols: int, where: str) -> None:
-    """Refuse what would fail later: shared numbers, numbers without a row, no piece for unknowns.
+    """Refuse what would fail later: shared numbers, numbers without a row, no unknown piece.
 
-    The number of an added piece is the count of pieces, and another piece has that number if a
-    piece stands twice or numbers are left out.
+    An added piece gets the count of pieces as its number, which another piece may have if a piece
+    occurs twice or numbers are left out.
     """
     names: dict[int, str] = {}
     for name, number in found.tokenizer.get_vocab().items():
@@ -208,11 +208,11 @@ def _check(found: Vocabulary, symbols: int, where: str) -> None:
             )
         names[number] = name
         if len(name) > LONGEST:
-            raise Refused(f"{where} has a piece of {len(name):,} letters; {LONGEST:,} may be")
+            raise Refused(f"{where} has a piece of {len(name):,} letters; {LONGEST:,} are allowed")
     highest = max(names)
     if highest >= symbols:
         raise Refused(
-            f"{where}: the piece {names[highest]!r} has the number {highest}, and the model "
+            f"{where}: the piece {names[highest]!r} has the number {highest}, but the model has "
             f"{symbols:,} symbols"
         )
     with hushed():
@@ -220,14 +220,14 @@ def _check(found: Vocabulary, symbols: int, where: str) -> None:
         framed = tried(lambda: [found.encode([""])[0], found.encode([""], [""])[0]], failure)
     around = max([0, *framed[0], *framed[1]])
     if around >= symbols:
-        raise Refused(f"{where} puts {around} around a text, and the model has {symbols:,} symbols")
+        raise Refused(f"{where} puts {around} around a text, but the model has {symbols:,} symbols")
     with hushed():
-        failure = f"{where}: the vocabulary cannot cut what it does not know"
+        failure = f"{where}: the vocabulary cannot tokenise unknown characters"
         tried(lambda: found.encode([RARE]), failure)
 
 
 def _owned(tokenizer: Tokenizer, owner: Any) -> Format | None:
-    """The format whose class makes rules of its own for such pieces; None: those given count."""
+    """The format whose class has its own rules for such pieces; None: the given rules are used."""
     kind = type(tokenizer.model).__name__
     owner = owner.removesuffix("Fast") if isinstance(owner, str) else ""
     return next((form for form in FORMATS if (form.owner, form.model) == (owner, kind)), None)
@@ -236,8 +236,8 @@ def _owned(tokenizer: Tokenizer, owner: Any) -> Format | None:
 def _made(
     form: Format, given: Given, whole: Tokenizer | None = None
 ) -> tuple[Tokenizer, dict[str, int]]:
-    """A tokeniser by the rules of its family, from the older files, which say only how they differ,
-    or from the pieces of a whole one."""
+    """A tokeniser by the rules of its family, from the older files, which have only the differences
+    from them, or from the pieces of a whole one."""
     tokenizer = form.make(given)
     told = _told(given.told)
     special = {role: _piece(name) for role, name in form.roles.items()} | told
@@ -245,7 +245,7 @@ def _made(
     more = [_pieces(given.told.get(f"{word}_special_tokens")) for word in ("additional", "extra")]
     listed = {piece.content for piece in chain(told.values(), *more)}
     _add(tokenizer, _numbered(given, {*names.values()}, listed), given.symbols, given.where)
-    # One piece may have several roles; what is said of it in one of them counts.
+    # One piece may have several roles; the flags given in any of them are used.
     said = {piece.content: piece for piece in told.values()}
     for pieces in ([said.get(piece.content, piece) for piece in special.values()], *more):
         _make_special(tokenizer, pieces, given.symbols)
@@ -263,13 +263,13 @@ def _made(
                 pair=pair.format(**names),
                 special_tokens=[(names[r], i) for r, i in roles.items() if f"{{{r}}}" in single],
             ),
-            f"{given.where}: its special pieces cannot stand around a text",
+            f"{given.where}: its special pieces cannot be put around a text",
         )
     return tokenizer, roles
 
 
 def _make_special(tokenizer: Tokenizer, pieces: Iterable[AddedToken], symbols: int) -> None:
-    """Have pieces never cut; those that would get a number without a row are left out."""
+    """Mark pieces as indivisible; those that would get a number without a row are left out."""
     there = {piece.content for piece in tokenizer.get_added_tokens_decoder().values()}
     wanted = {piece.content: piece for piece in pieces if piece.content not in there}
     added = [name for name in wanted if tokenizer.token_to_id(name) is None]
@@ -278,18 +278,18 @@ def _make_special(tokenizer: Tokenizer, pieces: Iterable[AddedToken], symbols: i
 
 
 def _check_around(name: str, numbered: bool, given: Given) -> None:
-    """Refuses a piece that a template cannot name, or that has no number."""
+    """Refuse a piece that a template cannot name, or that has no number."""
     if name.startswith("$") or ":" in name or len(name.split()) != 1:
-        raise Refused(f"{given.where}: the piece {name!r} cannot stand around a text")
+        raise Refused(f"{given.where}: the piece {name!r} cannot be put around a text")
     if not numbered:
         raise Refused(
-            f"{given.where}: {name!r} stands around a text, and the vocabulary of "
+            f"{given.where}: texts need {name!r} around them, but the vocabulary of "
             f"{given.symbols:,} pieces has neither it nor room for it"
         )
 
 
 def _ends(given: Given) -> tuple[str, str]:
-    """The templates of a text and of a pair where two settings decide them."""
+    """The templates of a text and of a pair if two settings decide them."""
     begin = "{bos}:0 " if given.flag("add_bos_token", False) else ""
     end = " {eos}:0" if given.flag("add_eos_token", False) else ""
     single = f"{begin}$A:0{end}"
@@ -297,7 +297,7 @@ def _ends(given: Given) -> tuple[str, str]:
 
 
 def _usual(tokenizer: Tokenizer) -> dict[str, str]:
-    """Roles by the names that the three families, or heed, give such pieces."""
+    """Roles by the usual names of the three families and of heed."""
     families = [BERT, XLNET, GPT2]
     found: dict[str, str] = {}
     for family in families:
@@ -319,7 +319,7 @@ def _names(pieces: Mapping[str, AddedToken]) -> dict[str, str]:
 
 
 def _pieces(tokens: Any) -> list[AddedToken]:
-    """Pieces as settings write them: plain, or with what is said of the spaces around them."""
+    """Pieces as settings write them: plain, or with flags for the spaces around them."""
     found = [_piece(each) for each in tokens[:MORE]] if isinstance(tokens, list) else []
     return [piece for piece in found if 0 < len(piece.content) <= 256]
 
@@ -328,7 +328,7 @@ FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def _piece(told: Any) -> AddedToken:
-    """One such piece; of anything else a piece of no letters."""
+    """One such piece; anything else becomes an empty piece."""
     if isinstance(told, str):
         return AddedToken(told, special=True)
     given = told if isinstance(told, dict) else {}
@@ -353,7 +353,7 @@ def _numbered(given: Given, special: set[str], listed: set[str]) -> dict[int, Ad
     whole = given.rules.get("added_tokens", ()) if told is None else ()
     count = max(len(old), len(newer))
     if count > MORE:
-        raise Refused(f"{given.where} adds {count:,} pieces to its vocabulary; {MORE:,} may be")
+        raise Refused(f"{given.where} adds {count:,} pieces; {MORE:,} are allowed")
     found = {
         i: AddedToken(name, special=name in listed, normalized=name not in listed)
         for name, i in old.items()

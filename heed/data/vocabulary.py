@@ -1,13 +1,13 @@
-"""How text is cut, and how the five kinds of vocabulary are learnt from it.
+"""How text is split, and how the five kinds of vocabulary are learnt from it.
 
-Before a vocabulary is consulted every text is brought into one form (NFC; every kind of white
-space a plain space, none at the ends; lower case if wanted) and its spaces are written "▁", one
-more in front, so that "▁" opens each word and decoding knows every space. Then it is cut into
-stretches that no piece may cross: a mark or a symbol stands alone, and so does each character of a
-script written without spaces, which is how Chinese works without a segmenter:
+Before tokenisation every text is normalised (NFC; every kind of white space becomes a plain space,
+none at the ends; lower case if wanted) and its spaces are written "▁", one more in front, so that
+"▁" begins each word and decoding restores every space. Then it is split into stretches that no
+piece may cross: a punctuation mark or a symbol stands alone, and so does each character of a script
+written without spaces, which is how Chinese works without a segmenter:
 
     bpe     "我爱中国, ok"       ▁我 爱 中 国 , ▁ok
-    word    "我 爱 中国 , ok"    ▁我 ▁爱 ▁中国 ▁, ▁ok      words were already told apart by spaces
+    word    "我 爱 中国 , ok"    ▁我 ▁爱 ▁中国 ▁, ▁ok      spaces separated the words
 
 Since "<" and ">" stand alone, "</s>" in a text can never become the symbol </s>.
 """
@@ -42,17 +42,17 @@ SPACE = "▁"
 Kind = Literal["character", "word", "bpe", "wordpiece", "unigram"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-# The characters themselves, since the two regex engines that read this spell them differently.
+# The characters themselves, since the two regex engines that read this have different escapes.
 WHITE = "[\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 MARKS = rf"\p{{P}}\p{{S}}&&[^{SPACE}]"
-# The same scripts for Python's `re`, which knows no script names; only to look for spaces.
+# The same scripts for Python's `re`, which has no script names; used only to detect spaces.
 UNSPACED_RUN = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]+"
 )
-ENOUGH = 10_000  # texts of unspaced scripts, to tell whether spaces part their words
-MANY = 1_000_000  # words counted before they are cut: bounds the memory
+ENOUGH = 10_000  # texts of unspaced scripts, to detect whether spaces separate their words
+MANY = 1_000_000  # words counted before they are split: this bounds the memory
 
 
 def train(
@@ -79,7 +79,7 @@ def train(
 
 
 def _hold_back(texts: Iterator[str], held: list[str]) -> Iterator[str]:
-    """Yield texts without unspaced scripts; hold the others until there are enough of them."""
+    """Yield texts without unspaced scripts; hold back the others until there are enough."""
     for text in texts:
         if not UNSPACED_RUN.search(text):
             yield text
@@ -90,8 +90,8 @@ def _hold_back(texts: Iterator[str], held: list[str]) -> Iterator[str]:
 
 
 def spaced(texts: Iterable[str]) -> bool:
-    """Whether spaces part the words of unspaced scripts: most such words are short, as in
-    我 爱 中国. A text that is one short word says nothing."""
+    """Whether spaces separate the words of unspaced scripts: then most such words are short, as in
+    我 爱 中国. A text of one short word does not count."""
     short = long = 0
     for text in texts:
         lengths = [len("".join(UNSPACED_RUN.findall(word))) for word in text.split()]
@@ -103,7 +103,7 @@ def spaced(texts: Iterable[str]) -> bool:
 
 
 def _count(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """How often each stretch occurs. Words are counted first, since most come often."""
+    """How often each stretch occurs. Words are counted first, since most occur often."""
     counts: Counter[str] = Counter()
     words: Counter[str] = Counter()
     form = tokenizer.normalizer.normalize_str
@@ -123,7 +123,7 @@ def _cut(tokenizer: Tokenizer, words: Counter[str], counts: Counter[str]) -> Non
 
 
 def _number(tokenizer: Tokenizer, kind: Kind, counts: Counter[str], size: int, least: int) -> None:
-    """Number the most frequent stretches; ties go by the order of their characters."""
+    """Number the most frequent stretches; ties are ordered by their characters."""
     counts.pop(SPACE, None)
     ranked = sorted(counts, key=lambda stretch: (-counts[stretch], stretch))
     common = [stretch for stretch in ranked if counts[stretch] >= least]
@@ -163,7 +163,7 @@ def _learn(tokenizer: Tokenizer, kind: Kind, texts: Iterator[str], size: int, le
 
 
 def _settle(tokenizer: Tokenizer) -> None:
-    """Round scores to four places and sort pieces by score and characters: the last digits of the
+    """Round scores to four decimals and sort pieces by score and characters: the last digits of the
     trainer's sums depend on its threads, and the same texts must give the same file."""
     vocabulary = json.loads(tokenizer.to_str())["model"]["vocab"][len(SPECIALS) :]
     ranked = sorted(((piece, round(score, 4)) for piece, score in vocabulary), key=_by_score)
@@ -175,7 +175,7 @@ def _by_score(piece: tuple[str, float]) -> tuple[float, str]:
 
 
 def parse(text: str, path: str | PathLike[str]) -> tuple[Tokenizer, Kind]:
-    """A tokeniser whose rules are among heed's own; anything else is refused."""
+    """A tokeniser with heed's own rules; any other is refused."""
     try:
         numbered = _numbered(json.loads(text))
         with hushed():
@@ -183,7 +183,7 @@ def parse(text: str, path: str | PathLike[str]) -> tuple[Tokenizer, Kind]:
         rules = outline(tokenizer) if tokenizer else ""
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # the library's own panics are no Exception
+    except BaseException:  # the library's own panics are not an Exception
         raise Refused(f"{path}: not a tokeniser, or a broken one") from None
     if tokenizer is None:
         raise Refused(f"{path}: the pieces are not numbered from {' '.join(SPECIALS)} on")
@@ -193,8 +193,8 @@ def parse(text: str, path: str | PathLike[str]) -> tuple[Tokenizer, Kind]:
 
 
 def _numbered(rules: Any) -> bool:
-    """Whether the pieces have the numbers from 0 on, each once. Asked before the library reads the
-    file, which a number in the millions would keep busy for minutes."""
+    """Whether the pieces have the numbers from 0 on, each once. This is checked before the library
+    reads the file: a number in the millions would keep it busy for minutes."""
     pieces = rules["model"]["vocab"]
     if isinstance(pieces, list):
         pieces = {piece: i for i, (piece, _) in enumerate(pieces)}
@@ -211,7 +211,7 @@ def _outlines() -> dict[str, Kind]:
 
 
 def outline(tokenizer: Tokenizer) -> str:
-    """All that a tokenizer.json says, without the pieces."""
+    """The content of a tokenizer.json without the pieces."""
     rules = json.loads(tokenizer.to_str())
     rules["model"] = {k: v for k, v in rules["model"].items() if k not in ("vocab", "merges")}
     return json.dumps(rules, sort_keys=True)
@@ -224,7 +224,7 @@ def frame(kind: Kind, lowercase: bool, split_unspaced: bool) -> Tokenizer:
         "character": lambda: models.BPE(unk_token=unknown),
         "word": lambda: models.WordLevel(unk_token=unknown),
         "bpe": lambda: models.BPE(unk_token=unknown),
-        # "▁" already tells where words begin, so pieces that continue one need no "##".
+        # "▁" already marks the beginning of words, so pieces that continue one need no "##".
         "wordpiece": lambda: models.WordPiece(
             unk_token=unknown, continuing_subword_prefix="", max_input_chars_per_word=1000
         ),
@@ -245,10 +245,10 @@ def frame(kind: Kind, lowercase: bool, split_unspaced: bool) -> Tokenizer:
 def _one_form(lowercase: bool) -> Any:
     steps: list[Any] = [normalizers.Lowercase()] if lowercase else []
     steps += [
-        normalizers.NFC(),  # after lower case, which takes some characters apart
+        normalizers.NFC(),  # after lower case, which decomposes some characters
         normalizers.Replace(Regex(WHITE), " "),
         normalizers.Strip(),
-        normalizers.Replace(SPACE, "_"),  # a "▁" of the text's own would be read as a space
+        normalizers.Replace(SPACE, "_"),  # a "▁" in the text itself would be read as a space
         normalizers.Prepend(SPACE),
         normalizers.Replace(" ", SPACE),
     ]
@@ -256,7 +256,7 @@ def _one_form(lowercase: bool) -> Any:
 
 
 def _stretch(kind: Kind, split_unspaced: bool) -> Regex:
-    """What no piece crosses. The last "▁" is the second of two spaces in a row."""
+    """The stretches that no piece crosses. The last "▁" is the second of two spaces in a row."""
     if kind == "character":
         return Regex(r"[^\n]")
     mark = rf"{SPACE}?[{MARKS}]"

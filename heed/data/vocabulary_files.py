@@ -1,4 +1,4 @@
-"""The files of a vocabulary, none of them trusted: sizes and numbers are checked before use."""
+"""The files of a vocabulary, none of which is trusted: sizes and numbers are checked before use."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from heed.errors import Refused
 Made = TypeVar("Made")
 
 FEW = 20_000
-"""How many commas and brackets rules may have beside those of their pieces."""
+"""The most commas and brackets of rules, beside those of their pieces."""
 GROWTH = 100
-"""How many times as long the steps of a tokenizer.json may make a text: before it is cut, as it is
-framed, or when numbers are turned into text again."""
-LENGTHENS = "its steps could make a text many times as long as it is"
+"""How many times as long the steps of a tokenizer.json may make a text: before it is split, when
+special pieces are added, or in decoding."""
+LENGTHENS = "its steps could make a text many times longer"
 LONGEST = 1000
-"""How many letters a piece may have: it is copied for every place in a text where it stands."""
+"""The most letters of a piece: it is copied for every place in a text where it occurs."""
 
 
 class Given(NamedTuple):
     """The files of a folder, and the model that their vocabulary is for.
 
-    rules  what a tokenizer.json says, where only its pieces are wanted: it is read already
+    rules  the content of a tokenizer.json that was read already, if only its pieces are used
     """
 
     files: Mapping[str, bytes]
@@ -39,13 +39,13 @@ class Given(NamedTuple):
     rules: Mapping[str, Any] = {}
 
     def path(self, name: str) -> str:
-        """A file's name for a message."""
+        """The path of a file, for messages."""
         return f"{self.where}/{name}"
 
     def table(self, name: str) -> dict[str, Any]:
         """The JSON object in a file; an empty one if there is no such file.
 
-        The values of JSON are what takes memory, so they are counted before it is parsed.
+        The values of JSON take the memory, so they are counted before it is parsed.
         """
         data = self.files.get(name, b"{}")
         values = sum(map(data.count, (b",", b"[", b"{")))
@@ -53,16 +53,16 @@ class Given(NamedTuple):
             raise Refused(f"{self.path(name)} has far more entries than the model has symbols")
         try:
             table = json.loads(data.decode())
-            if b"\\u" in data:  # half of a pair is no letter, and no piece can have it
+            if b"\\u" in data:  # a lone surrogate is not a letter, and no piece can have it
                 json.dumps(table, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
-            raise Refused(f"{self.path(name)} is not sound JSON") from None
+            raise Refused(f"{self.path(name)} is not valid JSON") from None
         if not isinstance(table, dict):
-            raise Refused(f"{self.path(name)} is not what it should be: a table is expected")
+            raise Refused(f"{self.path(name)} is not a JSON object")
         return table
 
     def lines(self, name: str) -> list[str]:
-        """A text's lines, which end at \\n alone."""
+        """The lines of a text, which end only at \\n."""
         try:
             text = self.files[name].decode()
         except KeyError:
@@ -98,7 +98,7 @@ def whole(given: Given) -> Tokenizer:
     if grown > GROWTH:
         raise Refused(f"{name}: {LENGTHENS}")
     text = given.files["tokenizer.json"].decode()
-    if max(added.values(), default=0) >= given.symbols:  # pieces that the model was not made for
+    if max(added.values(), default=0) >= given.symbols:  # pieces beyond the model's symbols
         rules["added_tokens"] = [t for t in rules["added_tokens"] if t["id"] < given.symbols]
         text = json.dumps(rules)
     return _built(lambda: Tokenizer.from_str(text), name)
@@ -107,7 +107,7 @@ def whole(given: Given) -> Tokenizer:
 def _growth(step: Any) -> int:
     """How many times as long a step of a tokenizer.json, or a sequence of them, may make a text.
 
-    A regular expression may match between any two characters, where a text is put in. In a long
+    A regular expression may match between any two characters, and insert text there. In a long
     sequence each step may add a letter to every piece.
     """
     if step is None:
@@ -126,23 +126,23 @@ def _growth(step: Any) -> int:
     if kind == "TemplateProcessing":
         ids = {name: _framing(piece) for name, piece in step["special_tokens"].items()}
         return max(_framed(step["single"], ids), _framed(step["pair"], ids))
-    # A letter beyond ASCII is two bytes or more; what two decoders replace by a space may be empty.
+    # A letter beyond ASCII is two bytes or more; two decoders may replace an empty text by a space.
     return 2 if kind in ("ByteLevel", "BPEDecoder", "CTC") else 1
 
 
 SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
-"""What a sequence of each kind of step calls them."""
+"""The keys of the steps in a sequence, by the kind of step."""
 
 
 def _framed(places: list[dict[str, Any]], ids: Mapping[str, int]) -> int:
-    """How many texts or numbers a template sets, one after the other."""
+    """How many texts or numbers a template puts in a row."""
     return sum(
         ids[place["SpecialToken"]["id"]] if "SpecialToken" in place else 1 for place in places
     )
 
 
 def _framing(piece: dict[str, Any]) -> int:
-    """How many numbers a piece of a template stands for, and as many as it has text for."""
+    """How many numbers a piece of a template becomes, and as many more as its text is worth."""
     return len(piece["ids"]) + sum(map(len, piece["tokens"])) // LONGEST
 
 
@@ -170,7 +170,7 @@ def wordpiece(given: Given) -> Tokenizer:
 def byte_level(given: Given) -> Tokenizer:
     """Byte-pair encoding by vocab.json and merges.txt, so that nothing is unknown. Radford 2019.
 
-    The merges stand in the order in which they are made, after a line that may say a version.
+    The merges are in their order of application, after a line that may name a version.
     """
     if given.rules:
         name, pieces = given.path("tokenizer.json"), given.rules["model"]["vocab"]
@@ -188,7 +188,7 @@ def byte_level(given: Given) -> Tokenizer:
 
 
 def _merges(given: Given, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The pairs of a merges.txt; the library stops the program at one that it cannot find."""
+    """The pairs of a merges.txt; the library would abort the program at an unknown piece."""
     lines = given.lines("merges.txt")
     lines = [line for line in lines[lines[0].startswith("#version") :] if line]
     if any(line.count(" ") != 1 for line in lines):
@@ -200,7 +200,7 @@ def _merges(given: Given, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def unigram(given: Given) -> Tokenizer:
-    """A sentencepiece model, with what XLNet does to a text before it is cut. Kudo 2018."""
+    """A sentencepiece model, with XLNet's normalisation of texts. Kudo 2018."""
     if given.rules:
         name, found = given.path("tokenizer.json"), _sentencepieces(given)
     else:
@@ -221,7 +221,7 @@ def unigram(given: Given) -> Tokenizer:
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", "always")]
     )
     tokenizer.decoder = decoders.Metaspace("▁", "always")
-    whole = (sentencepiece.CONTROL, sentencepiece.USER_DEFINED)  # never cut, wherever they stand
+    whole = (sentencepiece.CONTROL, sentencepiece.USER_DEFINED)  # never split
     tokenizer.add_tokens(
         [
             AddedToken(text, normalized=False, special=kind == sentencepiece.CONTROL)
@@ -253,7 +253,7 @@ def _sentencepieces(given: Given) -> sentencepiece.SentencePieces:
 
 
 def contents(tokens: Any) -> Iterator[str]:
-    """Pieces as settings write them, plain or as a table; what is no piece is left out."""
+    """Pieces as settings write them, plain or as a table; anything else is left out."""
     for token in tokens if isinstance(tokens, list | tuple) else ():
         content = token.get("content") if isinstance(token, dict) else token
         if isinstance(content, str) and 0 < len(content) <= 256:
@@ -261,7 +261,7 @@ def contents(tokens: Any) -> Iterator[str]:
 
 
 def _check_numbers(pieces: Any, below: int, name: str) -> None:
-    """Refuse pieces unless each has a number of its own, within the model's symbols."""
+    """Refuse pieces unless each has its own number, within the model's symbols."""
     if not isinstance(pieces, dict) or not pieces:
         raise Refused(f"{name}: not a vocabulary, or an empty one")
     if len(pieces) > below:
@@ -270,10 +270,10 @@ def _check_numbers(pieces: Any, below: int, name: str) -> None:
     if not all(type(i) is int and 0 <= i < below for i in numbers) or len(set(numbers)) != len(
         pieces
     ):
-        raise Refused(f"{name}: the numbers of the pieces are not each one below {below:,}")
+        raise Refused(f"{name}: the numbers of the pieces are not different ones below {below:,}")
 
 
 def _built(make: Callable[[], Made], name: str) -> Made:
-    """What the library makes of a file; its failure becomes one clear line."""
+    """The library's result for a file; a failure becomes an error in one line."""
     with hushed():
         return tried(make, f"{name}: not a tokeniser, or a broken one")

@@ -1,9 +1,9 @@
-"""XLNet's two streams: a content that sees itself, and queries that do not. Yang 2019.
+"""XLNet's two streams: a content stream and a query stream. Yang 2019.
 
-A text is predicted in any order. The content stream reads every symbol; the query stream stands
-at the places to be predicted, knows where it stands and what comes before it in the order, and
-never sees the symbol there. Both ask the same keys with the same weights (§2.3). Distances and
-segments are compared by the score `relative`; the states of one segment are kept, without
+A text is predicted in any order. The content stream encodes every symbol. The query stream has a
+query at each position to be predicted: it knows the position and the symbols before it in the
+order, and never sees the symbol itself. Both attend to the same keys with the same weights (§2.3).
+The score `relative` compares distances and segments; the states of one segment are kept, without
 gradient, as memories for the next (§2.4, §2.5; Dai 2019 §3.2).
 
     read = streams(symbols, targets=places, visible=order)   # B T, B P, B T T -> read.states B P M
@@ -31,16 +31,16 @@ from heed.visible import Visible
 
 
 class Read(NamedTuple):
-    """What the streams make of a segment."""
+    """The streams' output for a segment."""
 
-    states: Tensor  # of every symbol B T M, or of what was asked for B P M
+    states: Tensor  # of every symbol B T M, or of the targets B P M
     memories: Memories  # for the next segment
     seen: dict[str, Attended]  # by layer and stream: "0.content", "0.query"
-    vectors: Tensor  # of the symbols, as they were read  B T M
+    vectors: Tensor  # of the symbols, the input of the layers  B T M
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each within a residual and a norm; both streams go through it."""
+    """Attention and feed-forward, each with a residual and a norm; both streams use it."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Layer(nn.Module):
         super().__init__()
         if not counts_from_anywhere(attention.mechanism):
             raise Refused(
-                "the two streams ask in no order and from any place, so every query must be "
-                "answered by itself: a mechanism with a past, one that moves along the keys, or "
-                "one that counts places from the beginning does not suit XLNet"
+                "the queries of the two streams are in no order, so every query must be answered "
+                "by itself: a mechanism with a past, one that moves along the keys, or one that "
+                "counts positions from the beginning does not work in XLNet"
             )
         self.attention, self.feed = attention, feed
         self.around_attention = Residual(attention.embed_dim, dropout, False, epsilon)
@@ -64,14 +64,14 @@ class Layer(nn.Module):
     def remember(
         self, h: Tensor, before: Tensor | None, types: Tensor | None, exists: Tensor | None = None
     ) -> heed.Memory:
-        """What all queries of this layer ask: what was kept, then the content.    B T M, B L M"""
+        """The keys and values of this layer: the memories, then the content.    B T M, B L M"""
         keys = h if before is None else torch.cat([before, h], 1)
-        if types is not None:  # what was kept counts as of the first type
+        if types is not None:  # memories count as of the first type
             types = pad(types, (keys.shape[1] - h.shape[1], 0))
         return self.attention.remember(keys, visible=exists, segments=types)
 
     def leave(self, x: Tensor, context: Tensor) -> Tensor:
-        """A stream as it leaves the layer, given what it read.    B T M -> B T M"""
+        """The output of a stream, given its context.    B T M -> B T M"""
         x = self.around_attention.leave(x, context)
         return self.around_feed.leave(x, self.feed(x))
 
@@ -84,7 +84,7 @@ class Layer(nn.Module):
         types: Tensor | None,
         need: Need,
     ) -> Attended:
-        """The query stream looks at the content, which hides its own symbols.    B P M -> B P M"""
+        """The query stream attends to the content except its own symbols.    B P M -> B P M"""
         asked = g if targets is None else spread(g, targets, sights.places)
         seen: Attended = self.attention(
             asked, memory, sights.state, visible=sights.query, segments=types, need=need
@@ -98,10 +98,10 @@ class Layer(nn.Module):
 
 
 class TwoStreams(nn.Module):
-    """The layers, the symbols' table, and the vector that every query begins with.
+    """The layers, the embedding table, and the initial vector of every query.
 
-    causal  a symbol sees itself and what stands before it; else all of its segment, unless told
-    memory  how many places are kept for the next segment; None: all there ever were
+    causal  a symbol sees itself and those before it; otherwise its whole segment by default
+    memory  how many positions are kept for the next segment; None: all since the beginning
     reuse   how many of a segment's first symbols are kept; None: all of them
     """
 
@@ -140,16 +140,16 @@ class TwoStreams(nn.Module):
 
         lengths   of each text, B; or which symbols are not padding, B T; None: all
         types     which of several texts each symbol belongs to, B T; None: not compared
-        targets   the places to be predicted, B P, each once; below 0: none -> states B P M
-        visible   who may look at whom in the order of prediction, B T T. A symbol sees itself in
-                  the content stream and never in the query stream, whatever is said here;
+        targets   the positions to be predicted, B P, each once; below 0: none -> states B P M
+        visible   which symbols each may attend to in the order of prediction, B T T. A symbol
+                  always sees itself in the content stream and never in the query stream;
                   None: no symbol sees a target, unless the network is causal
-        memories  what the segment before left; all may look at it
-        ahead     every place also predicts the symbol after it, and none looks ahead
+        memories  those of the segment before; every query sees them
+        ahead     every position also predicts the symbol after it, and none looks ahead
         nudge     added to the symbols' vectors  B T M
         """
         if ahead and (targets is not None or visible is not None):
-            raise Refused("left to right is an order of its own: give targets, or ahead=True")
+            raise Refused("ahead=True is left to right: leave out targets and visible, or ahead")
         self._check(symbols, types, targets, memories)
         segment = Segment.of(symbols, lengths, memories)
         sights = segment.sights(causal=self.causal, visible=visible, targets=targets, ahead=ahead)
@@ -186,7 +186,7 @@ class TwoStreams(nn.Module):
     ) -> tuple[heed.Memory, ...]:
         """The content of a text to be continued, as each layer keeps it.    N T
 
-        It is read as a whole unless the network is causal; what is written later it never sees.
+        Unless the network is causal, its symbols see each other; they never see later symbols.
         """
         self._check(symbols, types, None, memories)
         segment = Segment.of(symbols, lengths, memories)
@@ -204,7 +204,7 @@ class TwoStreams(nn.Module):
     ) -> tuple[Tensor, tuple[heed.Memory, ...]]:
         """One more symbol for each text, and the query for the one after it.    N -> N M
 
-        The two stand side by side and see the same, so each layer answers both in one call.
+        Both see the same keys, so each layer computes them in one call.
         """
         within("symbols", symbols, 0, self.words.num_embeddings)
         question = self.question.expand(len(symbols), 1, -1)
@@ -219,7 +219,7 @@ class TwoStreams(nn.Module):
         return self.dropout(x[:, 1]), tuple(after)
 
     def _kept(self, new: Tensor, before: Tensor | None) -> Tensor:
-        """What the next segment may still look at.    B T ..., B L ... -> B L' ..."""
+        """The memories for the next segment.    B T ..., B L ... -> B L' ..."""
         new = new if self.reuse is None else new[:, : self.reuse]
         joined = new if before is None else torch.cat([before, new], 1)
         return (joined if self.memory is None else joined[:, -self.memory :]).detach()
@@ -239,7 +239,7 @@ class TwoStreams(nn.Module):
             check_types(types, symbols)
         if targets is not None and (targets.ndim != 2 or len(targets) != len(symbols)):
             raise ShapeError(
-                f"targets are places of each row, B P with B={len(symbols)}; "
+                f"targets are positions of each row, B P with B={len(symbols)}; "
                 f"got {tuple(targets.shape)}"
             )
         if targets is not None:

@@ -1,4 +1,4 @@
-"""XLNet's heads: next symbols, hidden ones in any order, a label, a label per symbol, a span.
+"""XLNet's heads: next symbols, hidden symbols in any order, a label, a label per symbol, a span.
 
     said = network(symbols, targets=places, visible=order)   # B T, B P, B T T -> said.logits B P V
     said = network(symbols)                                  # each next symbol -> said.logits B T V
@@ -30,7 +30,7 @@ from heed.visible import Visible, as_visible, both
 
 @dataclass(init=False, eq=False, slots=True)
 class Predicted(Written):
-    """Logits of what was asked for, and the memories for the next segment."""
+    """The requested logits, and the memories for the next segment."""
 
     memories: Memories
 
@@ -49,7 +49,7 @@ class Recalled(Answered):
 
 
 class Carry(NamedTuple):
-    """What is handed from step to step: the content, as each layer keeps it."""
+    """The state between steps: the content, as each layer keeps it."""
 
     layers: tuple[heed.Memory, ...]
 
@@ -79,13 +79,13 @@ class LanguageModel(nn.Module):
     ) -> Predicted:
         """Symbols B T -> logits of the targets B P V, or without targets of each next symbol B T V.
 
-        targets   the places to be predicted, B P; below 0: none, whose logits mean nothing
-        visible   who may look at whom in the order of prediction, B T T: what a target sees, and
-                  what every symbol sees besides itself; None: no symbol sees a target, unless the
-                  network is causal. Without targets the order is left to right
+        targets   the positions to be predicted, B P; below 0: none, with meaningless logits
+        visible   which symbols each may attend to in the order of prediction, B T T: those that a
+                  target sees, and those that a symbol sees besides itself; None: no symbol sees a
+                  target, unless the network is causal. Without targets the order is left to right
         lengths   of each text, B; or which symbols are not padding, B T; None: all
         types     which of several texts each symbol belongs to, B T
-        memories  what the segment before left
+        memories  those of the segment before
         """
         read = self.streams(
             symbols,
@@ -110,9 +110,9 @@ class LanguageModel(nn.Module):
     ) -> Carry:
         """The carry after a prompt, which may be empty.    N T -> carry
 
-        Prompts of different lengths, N, stand at the end of their rows; what is in front of them
-        is never looked at. A prompt is read as a whole unless the network is causal; each symbol
-        written after it sees the prompt and what was written before.
+        Prompts of different lengths, N, are at the end of their rows; the padding before them is
+        never seen. Unless the network is causal, a prompt's symbols see each other; each symbol
+        written after it sees the prompt and the symbols written before.
         """
         exists = None
         if lengths is not None:
@@ -142,7 +142,7 @@ class LanguageModel(nn.Module):
 class Summary(nn.Module):
     """tanh(W x + b) of the text's last symbol, its first one, or the mean of all.    B T M -> B M
 
-    Padding, on either side, is no symbol of the text.
+    Padding, on either side, does not count.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Summary(nn.Module):
     def forward(self, states: Tensor, exists: Tensor | None = None) -> Tensor:
         """B T M, B T -> B M"""
         if not states.shape[1]:
-            raise ShapeError("a text to be summed up has at least one symbol")
+            raise ShapeError("the summary of a text needs at least one symbol")
         if exists is None:
             exists = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
         if self.which == "mean":
@@ -172,11 +172,11 @@ class Summary(nn.Module):
 
 
 class Answerer(nn.Module):
-    """Reads a text and answers from the content stream.
+    """Encodes a text, and answers from the content stream.
 
     pool     the text as one vector
-    answer   M -> C, of the text where there is a pool, else of each symbol
-    dropout  on what `answer` is given
+    answer   M -> C, of the text if there is a pool, otherwise of each symbol
+    dropout  on the input of `answer`
     """
 
     def __init__(
@@ -206,11 +206,11 @@ class Answerer(nn.Module):
 
         lengths  of each text, B; or which symbols are not padding, B T; None: all
         types    which of several texts each symbol belongs to, B T
-        asked    refused unless None: the language model alone predicts words
-        visible  who may look at whom; what it hides from all is padding, as `lengths` says it
+        asked    refused unless None: only the language model predicts words
+        visible  which symbols each may attend to; those hidden from all are padding
         """
         if asked is not None:
-            raise Refused("this head predicts no words: head='language' does, at its targets")
+            raise Refused("this head predicts no words; head='language' does, at its targets")
         exists, visible = (None, None) if visible is None else as_visible(visible).split()
         lengths = both(sight(lengths, symbols), exists)
         read = self.streams(symbols, lengths, types, need, visible=visible, memories=memories)

@@ -3,8 +3,8 @@
     build(XLNetSettings(size="mini", symbols=8000, head="language"))              # a LanguageModel
     build(XLNetSettings(size="base", symbols=32000, head="classify", labels=6))   # an Answerer
 
-The attention of all layers, of each layer or of each head is exchanged by its name; every query
-must be answered by itself (heed.models.xlnet).
+The attention of all layers, of each layer or of each head is set by its name; every query must be
+answered by itself (heed.models.xlnet).
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ Head = Literal["none", "language", "classify", "label", "span"]
 class XLNetSettings(TextSettings):
     """XLNet: two streams over one text, memories of the segments before it, and a head.
 
-    blind  zero     a query that sees nothing reads nothing (contract 1)
-           uniform  it looks at everything, evenly, as in the published model
+    blind  zero     a query that sees no key has the context 0 (contract 1)
+           uniform  it attends to all keys evenly, as in the published model
 
     head  none      the states
           language  hidden symbols in any order, or the next one
           classify  one of `labels` for the text
           label     one of `labels` for each symbol
-          span      where an answer begins and ends
+          span      the beginning and end of an answer
     """
 
     kind: Literal["xlnet"] = "xlnet"
@@ -63,14 +63,14 @@ class XLNetSettings(TextSettings):
     epsilon: float = Field(1e-12, gt=0, le=1)
     attention: Layers = "relative"
     direction: Literal["both", "left-to-right"] = "both"
-    memory: int | None = Field(512, ge=1, le=65536)  # places kept for the next segment; None: all
-    reuse: int | None = Field(None, ge=1, le=65536)  # of a segment's first places; None: all
-    clamp: int = Field(0, ge=0, le=65536)  # distances beyond it count as it; 0: none does
-    blind: Literal["zero", "uniform"] = "zero"  # the weights of a query that sees nothing
+    memory: int | None = Field(512, ge=1, le=65536)  # positions kept for the next segment
+    reuse: int | None = Field(None, ge=1, le=65536)  # of a segment's first positions; None: all
+    clamp: int = Field(0, ge=0, le=65536)  # the largest distance; 0: no limit
+    blind: Literal["zero", "uniform"] = "zero"  # the weights of a query that sees no key
     tied: bool = True  # output = embedding
     head: Head = "none"
     labels: Annotated[int, Field(ge=1, le=65536)] = 2
-    summary: Literal["last", "first", "mean"] = "last"  # what stands for a text
+    summary: Literal["last", "first", "mean"] = "last"  # what represents a text
     summary_activation: Literal["tanh", "none"] = "tanh"
     head_dropout: Share | None = None  # None: as dropout
 
@@ -100,7 +100,7 @@ def build(settings: XLNetSettings) -> LanguageModel | Answerer:
 
 
 def bend(settings: XLNetSettings) -> nn.Module:
-    """What a text's summary goes through."""
+    """The activation of a text's summary."""
     return nn.Tanh() if settings.summary_activation == "tanh" else nn.Identity()
 
 
@@ -127,7 +127,7 @@ def _streams(settings: XLNetSettings) -> TwoStreams:
 
 
 def _attention(settings: XLNetSettings, look: Heads) -> heed.MultiHeadAttention:
-    """Without biases: the score has its own."""
+    """Multi-head attention without biases: the score has its own."""
     size = settings.sizes
     own: dict[str, Any] = {"width": size.width, "segments": "optional", "clamp": settings.clamp}
     made = multi_head(
@@ -147,7 +147,7 @@ def _attention(settings: XLNetSettings, look: Heads) -> heed.MultiHeadAttention:
 
 
 def _even_out(mechanism: heed.Mechanism) -> None:
-    """Let a query that sees nothing look at everything; what cannot be XLNet's is refused later."""
+    """Let a query that sees no key attend to all; mechanisms unfit for XLNet are refused later."""
     if isinstance(mechanism, HeadGroups):
         for lane in mechanism.lanes:
             _even_out(lane)

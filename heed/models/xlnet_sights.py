@@ -1,8 +1,8 @@
-"""Who sees whom in XLNet's two streams, where the queries stand, and what is remembered.
+"""The visibility in XLNet's two streams, the positions of its queries, and its memories.
 
-visible B T T    in the order of prediction; a symbol sees itself in the content stream, and
-                 never in the query stream, whatever the table says
-memories B L M   of the segments before, which everyone may look at
+visible B T T    in the order of prediction; a symbol always sees itself in the content stream, and
+                 never in the query stream
+memories B L M   of the segments before, which every query sees
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from heed.visible import Places, Visible, as_visible
 
 
 class Memories(NamedTuple):
-    """What earlier segments leave behind: what entered each layer, without gradient."""
+    """The memories of earlier segments: the inputs of each layer, without gradient."""
 
     layers: tuple[Tensor, ...]  # B L M each
-    exists: Tensor | None = None  # which of them are no padding, B L; None: all
+    exists: Tensor | None = None  # which of them are not padding, B L; None: all
 
     @property
     def length(self) -> int:
-        """How many places they hold.    L"""
+        """How many positions they hold.    L"""
         return self.layers[0].shape[1]
 
     def select(self, rows: Tensor) -> Memories:
@@ -39,16 +39,16 @@ class Memories(NamedTuple):
 
 
 class Sights(NamedTuple):
-    """The visibility in both streams, and where the queries of the query stream stand."""
+    """The visibility in both streams, and the positions of the query stream's queries."""
 
     content: Visible | None
     query: Visible | None = None
-    state: State | None = None  # None: at the places of the symbols
-    places: int = 0  # how many of those there are  T
+    state: State | None = None  # None: at the positions of the symbols
+    places: int = 0  # the number of symbols  T
 
 
 class Segment(NamedTuple):
-    """The symbols of a call as far as sight goes, and what came before them."""
+    """The symbols of a call with their padding, and the memories before them."""
 
     symbols: Tensor  # B T
     exists: Visible | None = None  # which of them are not padding; None: all
@@ -61,12 +61,12 @@ class Segment(NamedTuple):
 
     @property
     def before(self) -> int:
-        """How many places are remembered.    L"""
+        """The length of the memories.    L"""
         return 0 if self.memories is None else self.memories.length
 
     @property
     def table(self) -> Tensor | None:
-        """Which places are not padding, remembered ones first; None: all.    B L+T"""
+        """Which positions are not padding, those of memories first; None: all.    B L+T"""
         remembered = None if self.memories is None else self.memories.exists
         if self.exists is None and remembered is None:
             return None
@@ -76,19 +76,19 @@ class Segment(NamedTuple):
             own = key_table(self.exists, T, self.symbols.device)
             if own.shape[0] not in (1, B) or own.shape[1] != T:
                 raise ShapeError(
-                    "which symbols are there does not fit\n"
+                    "the lengths or padding do not fit the symbols\n"
                     f"  given: B={own.shape[0]} T={own.shape[1]}\n  symbols: B={B} T={T}"
                 )
             there = there & pad(own, (self.before, 0), value=True)
         return there if remembered is None else there & pad(remembered, (0, T), value=True)
 
     def entered(self, h: Tensor) -> Tensor:
-        """The symbols as they enter the layers, with padding made harmless.    B T M"""
+        """The input of the layers, with padding made harmless.    B T M"""
         table = self.table
         return h if table is None else harmless(h, table[:, self.before :])
 
     def remembered(self, layer: int) -> Tensor | None:
-        """What a layer remembers, with padding made harmless.    B L M"""
+        """The memories of a layer, with padding made harmless.    B L M"""
         if self.memories is None:
             return None
         kept, exists = self.memories.layers[layer], self.memories.exists
@@ -102,10 +102,11 @@ class Segment(NamedTuple):
         targets: Tensor | None = None,
         ahead: bool = False,
     ) -> Sights:
-        """Who sees whom. The query stream asks at the targets, or at each place for the next.
+        """The visibility. The query stream has queries at the targets, or at each position for the
+        next symbol.
 
-        Where no order is given, neither left to right nor by a table, targets are hidden from every
-        symbol: what a symbol knows of a target, a query would learn from it one layer later.
+        If no order is given, neither left to right nor by a table, targets are hidden from every
+        symbol: otherwise their content would reach the queries one layer later.
         """
         (B, T), L, device = self.symbols.shape, self.before, self.symbols.device
         there, causal = self.table, causal or ahead
@@ -129,12 +130,12 @@ class Segment(NamedTuple):
         if not asks:
             return Sights(content)
         table = table if ahead else table & ~itself
-        state = State(0, L + 1) if ahead else None  # each query stands behind its symbol
+        state = State(0, L + 1) if ahead else None  # each query is one position after its symbol
         return Sights(content, Visible.mask(table), state, T)
 
 
 def harmless(x: Tensor, exists: Tensor) -> Tensor:
-    """Zero for NaN and inf at places of padding: 0 times NaN would be NaN.    B T M, B T
+    """Zero for NaN and inf in padding, since 0 times NaN is NaN.    B T M, B T
 
     Finite numbers stay: padding sees itself and enters the memories, as in the published model.
     """
@@ -142,20 +143,20 @@ def harmless(x: Tensor, exists: Tensor) -> Tensor:
 
 
 def spread(g: Tensor, targets: Tensor, T: int) -> Tensor:
-    """Queries at their places, zero at the others; a target below 0 is none.    B P M -> B T M"""
+    """Queries at their positions, zero elsewhere; a target below 0 is none.    B P M -> B T M"""
     place = targets.where(targets >= 0, T)[..., None].expand_as(g)
     return g.new_zeros(len(g), T + 1, g.shape[-1]).scatter(1, place, g)[:, :T]
 
 
 def placed(targets: Tensor, T: int) -> Tensor:
-    """Which places are targets.    B P -> B T"""
+    """Which positions are targets.    B P -> B T"""
     one = torch.ones_like(targets, dtype=torch.bool)
     place = targets.where(targets >= 0, T)
     return one.new_zeros(len(targets), T + 1).scatter(1, place, one)[:, :T]
 
 
 def picked(x: Tensor, targets: Tensor) -> Tensor:
-    """The rows of the targets, zero where there is none.    B (H) T M, B P -> B (H) P M"""
+    """The rows of the targets, zero for none.    B (H) T M, B P -> B (H) P M"""
     shape = (len(x), *(1,) * (x.ndim - 3), targets.shape[1], 1)
     there = (targets >= 0).view(shape)
     place = targets.clamp(min=0).view(shape).expand(*x.shape[:-2], -1, x.shape[-1])
@@ -163,7 +164,7 @@ def picked(x: Tensor, targets: Tensor) -> Tensor:
 
 
 def _check_table(own: Tensor, B: int, T: int) -> None:
-    """Refuse a table of who looks at whom that does not fit these rows and symbols."""
+    """Refuse a visibility table that does not fit these rows and symbols."""
     if own.shape[0] not in (1, B) or own.shape[2] not in (1, T) or own.shape[3] != T:
         axes = " ".join(f"{a}={n}" for a, n in zip("BHTT", own.shape, strict=True))
-        raise ShapeError(f"who looks at whom does not fit\n  given: {axes}\n  symbols: B={B} T={T}")
+        raise ShapeError(f"visible does not fit\n  given: {axes}\n  symbols: B={B} T={T}")

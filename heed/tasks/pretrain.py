@@ -1,15 +1,15 @@
-"""Pretrain: from plain text to a model that knows the language, for other tasks to begin with.
+"""Pretrain: from plain text to a model of the language, from which other tasks start.
 
     it was [MASK] . she went home .   ->   late
 
-Data     Documents of sentences (`data/documents.py`); what to judge by is files of its own, or some
-         of the documents. Tokens are learnt from the text, and one more is the mask.
-Model    BERT (`models/text_settings.py`) finds words that were hidden, and says whether one text
-         follows another: Devlin 2019 §3.1. XLNet (`models/xlnet_settings.py`) predicts words in a
-         random order, with two streams: Yang 2019 §2.
+Data     Documents of sentences (`data/documents.py`); validation has files of its own, or some of
+         the documents. Tokens are learnt from the text; one more is the mask.
+Model    BERT (`models/text_settings.py`) predicts hidden words, and whether one text follows
+         another: Devlin 2019 §3.1. XLNet (`models/xlnet_settings.py`) predicts words in a random
+         order, with two streams: Yang 2019 §2.
 Judged   The loss at hidden words (nats), perplexity and accuracy, beside the loss of the same words
          by their frequencies in the training text: below it the model has learnt from context.
-         Whether it can tell which text follows.
+         The accuracy of next sentences.
 A good run  `bert-mini` comes far below that loss; docs/results.md has the rest.
 """
 
@@ -65,9 +65,9 @@ class Tokens(Settings):
 
 
 class HeldOut(Settings):
-    """What is kept from training where no files are given to judge by.
+    """What is held out of the training text if no files for validation are given.
 
-    What its first sentences say decides for each document, so it is always on the same side.
+    A document's first sentences decide, so a document is always on the same side.
     """
 
     share: float = Field(0.05, ge=0, le=0.5, description="Of the documents.")
@@ -75,13 +75,13 @@ class HeldOut(Settings):
 
 
 def _none_of_none(told: object) -> object:
-    """null empties this key like any other: nothing is held out."""
+    """null clears this key like any other: nothing is held out."""
     return HeldOut(share=0) if told is None else told
 
 
 class Data(Settings):
-    """Where the text comes from. Files are settings, or simply paths: text, or *.jsonl; or a list
-    of either, which is read as one corpus."""
+    """The text. Files are settings, or simply paths: text, or *.jsonl; or a list of either, which
+    is read as one corpus."""
 
     folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
     train: DocumentSources
@@ -95,21 +95,21 @@ class Data(Settings):
     def _judged_by_something(self) -> Data:
         if self.valid is None and not self.held_out.share:
             raise ValueError(
-                "data.valid is missing: text to judge the model on while it trains; or hold some "
+                "data.valid is missing: text to validate the model while it trains; or hold some "
                 "out: data.held_out.share=0.05"
             )
         return self
 
 
 class Hidden(Masking):
-    """Hidden words are predicted, and whether one text follows another: BERT."""
+    """Predict hidden words, and whether one text follows another: BERT."""
 
     kind: Literal["masked"] = "masked"
     next_sentence: bool = Field(True, description="Two texts in a row, and does the second follow?")
 
 
 class Ordered(Permuting):
-    """Words are predicted in a random order: XLNet."""
+    """Predict words in a random order: XLNet."""
 
     kind: Literal["permutation"] = "permutation"
 
@@ -118,11 +118,11 @@ Objective = Annotated[Hidden | Ordered, Field(discriminator="kind")]
 
 
 def fitted(model: Model, objective: Objective, *, symbols: int, longest: int) -> Model:
-    """Settings that know the vocabulary and have the head that the objective asks for."""
+    """Settings with the size of the vocabulary, and the head of the objective."""
     wants = "bert" if isinstance(objective, Hidden) else "xlnet"
     if model.kind != wants:
         raise Refused(
-            f"the objective '{objective.kind}' is that of {wants}, not of {model.kind}; set "
+            f"the objective '{objective.kind}' is for {wants}, not for {model.kind}; set "
             f"objective.kind={'permutation' if wants == 'bert' else 'masked'}"
         )
     head = "language"
@@ -132,11 +132,11 @@ def fitted(model: Model, objective: Objective, *, symbols: int, longest: int) ->
         raise Refused(f"model.head follows from the objective, here '{head}'; leave it out")
     if model.symbols not in (None, symbols):
         raise Refused(
-            f"model.symbols={model.symbols}, and the vocabulary has {symbols}; leave it out"
+            f"model.symbols={model.symbols}, but the vocabulary has {symbols}; leave it out"
         )
     if longest > model.longest:
         raise Refused(
-            f"data.longest={longest} symbols do not fit the model's places: "
+            f"data.longest={longest} symbols are more than the model's positions: "
             f"set model.longest={longest}"
         )
     return model.model_copy(update={"symbols": symbols, "head": head})
@@ -151,7 +151,7 @@ def build(model: Model, objective: Objective, *, symbols: int, longest: int) -> 
 
 
 def maker(documents: Documents, symbols: Symbols, objective: Objective, longest: int) -> Maker:
-    """What makes rows from documents, as the objective wants them."""
+    """The maker of the objective's rows from documents."""
     if isinstance(objective, Ordered):
         return PermutedStretches(documents, symbols, objective, longest)
     if objective.next_sentence:
@@ -160,7 +160,7 @@ def maker(documents: Documents, symbols: Symbols, objective: Objective, longest:
 
 
 def sentences(data: Data, part: Part, root: Path, report: SentenceReport) -> Iterator[Sentence]:
-    """The sentences of one part; what is read, kept and dropped is counted in the report."""
+    """The sentences of one part; the report counts those read, kept and dropped."""
     sources, folder = getattr(data, part) or data.train, root / data.folder
     if part == "test" or data.valid is not None:
         yield from read_sentences(sources, folder=folder, report=report)
@@ -186,7 +186,7 @@ def sentences(data: Data, part: Part, root: Path, report: SentenceReport) -> Ite
     refuse_nothing(whole)
     if not report.kept:
         names = " and ".join(name for name, _ in report.files)
-        cure = "part them by blank lines, say a larger data.held_out.share, or name data.valid"
+        cure = "separate them by blank lines, raise data.held_out.share, or name data.valid"
         raise Refused(f"{names} has too few documents to hold some out: {cure}")
 
 
@@ -203,7 +203,7 @@ def _documents(sentences: Iterable[Sentence]) -> Iterator[Iterator[Sentence]]:
 
 
 def _held_out(head: Sequence[Sentence], share: float) -> bool:
-    """Whether a document is held out: its beginning decides, on every machine and for any copy."""
+    """Whether a document is held out: its beginning decides, alike on every machine."""
     text = " ".join(" ".join(sentence.text.split()) for sentence in head)
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
@@ -211,7 +211,7 @@ def _held_out(head: Sequence[Sentence], share: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How well hidden words are predicted, and which text follows."""
+    """How well hidden words and next sentences are predicted."""
 
     words: int  # that were to be predicted
     loss: float  # nats per word
@@ -247,7 +247,7 @@ class Scores:
 def judged(readings: Sequence[Reading], shares: NDArray[np.float64] | None = None) -> Scores:
     """The scores of all rows together.
 
-    shares  how likely each symbol is without any context (`unigram`); None: nobody knows    V
+    shares  the probability of each symbol without context (`unigram`); None if unknown    V
     """
     targets = np.sum([each.targets for each in readings], axis=0)
     words, pairs = int(targets.sum()), sum(each.pairs for each in readings)
@@ -269,12 +269,12 @@ def judged(readings: Sequence[Reading], shares: NDArray[np.float64] | None = Non
 
 
 def unigram(counts: Ints, plain: Flags) -> NDArray[np.float64]:
-    """How likely each symbol is by its frequency in the training text.    V, V -> V
+    """The probability of each symbol by its frequency in the training text.    V, V -> V
 
-    Symbols that never occur there share what Witten and Bell 1991 (method C) set aside for new
-    ones: the number of different symbols over that and the length of the text.
+    Symbols that never occur there share the probability of new ones by Witten and Bell 1991
+    (method C): n / (n + N), with n different symbols in a text of N.
 
-    plain  which symbols can be asked for at all
+    plain  which symbols can be predicted at all
     """
     counts = np.where(plain, counts, 0)
     seen = counts > 0
@@ -286,7 +286,7 @@ def unigram(counts: Ints, plain: Flags) -> NDArray[np.float64]:
 
 
 def cross_entropy(counts: Ints, shares: NDArray[np.float64]) -> float:
-    """The mean surprise at symbols that occur so often, in nats: the loss of a model that ignores
-    the context. With the symbols' own shares it is their entropy.    V, V -> a number"""
+    """-Σ n log p / Σ n in nats, n the counts and p the shares: the loss of a model that ignores the
+    context. With the symbols' own frequencies it is their entropy.    V, V -> a number"""
     there = counts > 0
     return abs(float(counts[there] @ np.log(shares[there]))) / max(1, int(counts.sum()))

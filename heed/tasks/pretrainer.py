@@ -1,4 +1,4 @@
-"""A pretrained model at work: it predicts hidden words, and whether one text follows another."""
+"""Apply a pretrained model: predict hidden words, and whether one text follows another."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ MASKED = re.compile(r"\[MASK\]|<mask>")
 
 
 class Said(NamedTuple):
-    """What a model says of rows.
+    """A model's predictions for rows.
 
-    words    the logits at each place that was asked for, not yet formed if possible    B K V
-    follows  whether the second text follows the first: yes, no    B 2
+    words    the logits at each requested position, not yet formed if possible    B K V
+    follows  the logits of whether the second text follows the first: yes, no    B 2
     """
 
     words: Tensor | Unformed
@@ -46,9 +46,9 @@ def ask(
     need: Need = "context",
     numbers: Tensor | None = None,
 ) -> Said:
-    """What a model says of a batch with the columns of `data/remaking.py`.
+    """A model's predictions for a batch with the columns of `data/remaking.py`.
 
-    numbers  the model's number for each of the batch, in which it answers; None: the same    V
+    numbers  from the batch's symbol numbers to those of the model and its logits; None: the same  V
     """
     text = tokens["text"] if numbers is None else numbers[tokens["text"]]
     if "order" not in tokens:
@@ -65,7 +65,7 @@ def ask(
 class Reading:
     """How well the model predicted rows: sums over them.
 
-    targets  how often each symbol was to be predicted    V
+    targets  how often each symbol was a target    V
     """
 
     surprise: float  # nats
@@ -80,11 +80,11 @@ class Reading:
 class Filled:
     """A line with its hidden words filled in.
 
-    words    for each of them the likeliest pieces, with their probabilities
+    words    for each of them the most likely pieces, with their probabilities
     follows  the probability that the second text follows the first; None without a second
-    unread   symbols for which the model had no places
-    joined   whether two texts were read as one, since the model knows no pairs
-    heads    every attention by its path, H T T, where they were asked for
+    unread   symbols beyond the model's positions
+    joined   whether two texts were read as one, since the model does not take pairs
+    heads    every attention by its path, H T T, if they were requested
     """
 
     source: str
@@ -104,12 +104,12 @@ class _Row(NamedTuple):
 
 
 class Pretrainer:
-    """A pretrained model at work.
+    """Applies a pretrained model.
 
-    ordered  whether it predicts in a random order, as XLNet does, or what is masked
-    pairs    whether it was taught to say if one text follows another
+    ordered  whether it predicts in a random order, as XLNet does, or masked symbols
+    pairs    whether it was trained to predict if one text follows another
     places   symbols that it can read at once; None: any number
-    tokens   places in a batch, padding included
+    tokens   positions in a batch, padding included
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Pretrainer:
 
     @torch.inference_mode()
     def read(self, batches: Iterable[Batch]) -> Iterator[Reading]:
-        """How surprised the model is by what was hidden, batch by batch."""
+        """The loss and accuracy at hidden symbols, batch by batch."""
         self.model.eval()
         for batch in batches:
             batch = batch.to(self.device)
@@ -154,11 +154,11 @@ class Pretrainer:
     def fill(self, lines: Sequence[str], *, best: int = 5, look: bool = False) -> list[Filled]:
         """Each line with its masks replaced; a blank one stays blank.
 
-        Two texts with a tab between them are a pair, where the model was taught what follows; any
-        other reads them as one text, and the answer says so.
+        Two texts with a tab between them are a pair, if the model was trained on pairs; any other
+        reads them as one text, and marks the answer as `joined`.
 
-        best  how many words are named for each mask
-        look  keep where the model looked
+        best  how many words are listed for each mask
+        look  keep the attention weights
         """
         found = [Filled(line) for line in lines]
         rows = {i: self._row(line) for i, line in enumerate(lines) if line.strip()}
@@ -205,18 +205,18 @@ class Pretrainer:
         ]
 
     def _known(self, logits: Tensor) -> Tensor:
-        """Of the numbers of the tokeniser, whatever the model's are.    ... V -> ... V"""
+        """The logits in the order of the tokeniser's numbers.    ... V -> ... V"""
         return logits.float() if self.numbers is None else logits[..., self.numbers].float()
 
     def _named(
         self, row: _Row, ids: list[list[int]], shares: list[list[float]]
     ) -> list[list[tuple[str, float]]]:
-        """The likeliest pieces for each mask of a row."""
+        """The most likely pieces for each mask of a row."""
         masks = range(row.ids.count(self.symbols.mask))
         return [list(zip(self.tokeniser.pieces(ids[k]), shares[k], strict=True)) for k in masks]
 
     def _tokens(self, rows: Sequence[_Row]) -> tuple[dict[str, Tensor], Tensor]:
-        """The columns of a batch, all masks of a row asked for at once.    -> B T, B"""
+        """The columns of a batch that predicts all masks of a row at once.    -> B T, B"""
 
         def padded(columns: Iterable[Sequence[int]], filler: int) -> Tensor:
             return pad_sequence([torch.tensor(c) for c in columns], True, filler).to(self.device)
@@ -224,7 +224,7 @@ class Pretrainer:
         text = padded((row.ids for row in rows), PAD)
         hidden = text == self.symbols.mask
         most = max(1, int(hidden.sum(1).max()))
-        # Masks in the order of the text, then fillers, which are -1 for XLNet.
+        # Masks in text order, then fillers, which are -1 for XLNet.
         places = (~hidden).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
         if self.ordered:
             order = hidden.long()  # no mask sees another
@@ -236,7 +236,7 @@ class Pretrainer:
         return tokens, torch.tensor([len(row.ids) for row in rows]).to(self.device)
 
     def _row(self, line: str) -> _Row:
-        """A line as the model reads it, cut at the end where it has no places left."""
+        """A line as the model reads it, cut to the model's positions."""
         sides = line.split("\t", 1) if self.pairs else [line]
         coded = [self._coded(side) for side in sides if side.strip()]
         if self.ordered:
@@ -260,7 +260,7 @@ class Pretrainer:
             if number:
                 ids.append(self.symbols.mask)
             if number and unicodedata.category(part[:1] or " ")[0] in "PS":
-                # Punctuation right after a mask has no space before it; at a text's start it would.
+                # Punctuation right after a mask has no space before it; at a text's start it has.
                 before, with_it = self.tokeniser.encode(["x", f"x{part}"])
                 ids += with_it[len(before) - 1 : -1]
             elif part.strip():
@@ -269,14 +269,14 @@ class Pretrainer:
 
 
 def numbers_of(tokeniser: Hiding, device: torch.device | None = None) -> Tensor | None:
-    """What a model has for each number of its tokeniser; None: the same.    V"""
+    """The model's number for each number of its tokeniser; None: the same.    V"""
     if not isinstance(tokeniser, Renumbered):
         return None
     return torch.from_numpy(tokeniser.order).to(device)
 
 
 def _at(words: Tensor | Unformed, there: Tensor) -> Tensor:
-    """The logits of some places, and of no others.    B K V, B K -> N V"""
+    """The logits of only some positions.    B K V, B K -> N V"""
     if isinstance(words, Tensor):
         return words[there]
     return words._replace(known=words.known[there]).form()
@@ -303,7 +303,7 @@ def _replaced(line: str, words: Sequence[str]) -> str:
 
 
 def _heads(seen: Mapping[str, Attended], n: int, length: int) -> dict[str, NDArray[np.float32]]:
-    """One text's weights in each attention that every symbol asked.    B H T S -> H T S"""
+    """One text's weights in each attention with a query for every symbol.    B H T S -> H T S"""
     return {
         path: record.weight[n, :, :length, :length].float().cpu().numpy()
         for path, record in seen.items()

@@ -60,7 +60,7 @@ def test_evaluate_accepts_other_columns_for_a_file(
     path.write_text("".join(f"{line}\n" for line in lines))
     done = command("evaluate", run, str(path), *CPU)
     assert done.code == 2
-    assert "more.jsonl:1: the key 'text' is missing; it has: review, stars; say which" in done.err
+    assert "more.jsonl:1: the key 'text' is missing; it has: review, stars; choose with" in done.err
     named = ("--text", "review", "--label", "stars", "--json", *CPU)
     assert json.loads(command("evaluate", run, str(path), *named).out)["texts"] == 2
     table = tmp_path / "more.csv"
@@ -133,7 +133,7 @@ def test_train_accepts_a_recipe_file(command: Callable[..., Any], tmp_path: Path
         ("2\tnever seen", "valid.tsv:97: the label '2' never occurs in the training data"),
         (
             "no tab",
-            "choose them: data.valid.text=COLUMN data.valid.label=COLUMN",
+            "choose with data.valid.text=COLUMN data.valid.label=COLUMN",
         ),
     ],
 )

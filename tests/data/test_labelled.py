@@ -79,19 +79,19 @@ def test_json_labels_may_be_numbers(tmp_path):
         ("[1]", "not a JSON object"),
         (
             '{"label": 1}',
-            "'text' is missing; it has: label; say which to take: --text KEY --label KEY$",
+            "'text' is missing; it has: label; choose with --text KEY --label KEY$",
         ),
         ("{}", "'text' is missing; it has: nothing"),
-        ('{"text": 3, "label": 1}', "'text' is no text"),
+        ('{"text": 3, "label": 1}', "'text' is not a text"),
         ('{"text": "a"}', "'label' is missing"),
-        ('{"text": "a", "label": [1]}', "'label' is no label"),
+        ('{"text": "a", "label": [1]}', "'label' is not a label"),
         ('{"text": "\\ud800", "label": 1}', "surrogate"),
         ('{"text": "a", "label": "\\ud800"}', "surrogate"),
         ('{"text": "a", "label": ' + "1" * 300 + "}", "300 characters"),
         ('{"text": "a", "label": ' + "1" * 9999 + "}", "not JSON"),
-        ('{"text": "a", "label": 1, "text": "b"}', "'text' stands twice"),
-        ('{"text": "a", "label": 1, "label": 1}', "'label' stands twice"),
-        ('{"text": "a", "label": 1, "more": {"x": 1, "x": 2}}', "'x' stands twice"),
+        ('{"text": "a", "label": 1, "text": "b"}', "'text' occurs twice"),
+        ('{"text": "a", "label": 1, "label": 1}', "'label' occurs twice"),
+        ('{"text": "a", "label": 1, "more": {"x": 1, "x": 2}}', "'x' occurs twice"),
         ('{"text": "a", "label": "x\\ty"}', r"label 'x\\ty' .*control character"),
         ('{"text": "a", "label": "x\\ny"}', "control character"),
         ('{"text": "a", "label": "x\\u001by"}', "control character"),
@@ -216,12 +216,12 @@ def test_a_first_line_with_a_unique_label_is_noticed(tmp_path):
 
 def test_missing_columns_are_reported_with_their_keys(tmp_path):
     options = ("data.valid.text", "data.valid.label")
-    cure = r"say which to take: data\.valid\.text=COLUMN data\.valid\.label=COLUMN$"
+    cure = r"choose with data\.valid\.text=COLUMN data\.valid\.label=COLUMN$"
     named = LabelledFiles(csv=file(tmp_path, "id,review,stars\n", "a.csv"), text="text")
     with pytest.raises(Refused, match=rf"no column 'text'; it has: id, review, stars; {cure}"):
         list(read_labelled(named, options=options))
     few = LabelledFiles(tsv=file(tmp_path, "good,pos\n"))
-    with pytest.raises(Refused, match=rf"1 column parted by tabs \(good,pos\); .*; {cure}"):
+    with pytest.raises(Refused, match=rf"1 column separated by tabs \(good,pos\); .*; {cure}"):
         list(read_labelled(few, options=options))
     keys = LabelledFiles(jsonl=file(tmp_path, '{"review": "a"}', "a.jsonl"))
     cure = cure.replace("COLUMN", "KEY")
@@ -243,7 +243,7 @@ def test_a_first_line_of_other_names_is_refused_with_a_question(tmp_path):
 
 
 def test_too_few_columns_and_empty_files_are_refused(tmp_path):
-    with pytest.raises(Refused, match=r"a\.tsv:1: 1 column parted by tabs .* text in column 1"):
+    with pytest.raises(Refused, match=r"a\.tsv:1: 1 column separated by tabs .* text in column 1"):
         list(read_labelled(LabelledFiles(tsv=file(tmp_path, "alone\n"))))
     with pytest.raises(Refused, match=r"no text in .* 2 texts read = 0 kept \+ 2 dropped"):
         list(read_labelled(LabelledFiles(tsv=file(tmp_path, "\n1\t \n"))))
@@ -276,7 +276,7 @@ def test_labels_are_in_the_order_of_numbers_or_letters():
 
     assert label_set(rows("10", "9", "10")) == ("9", "10")
     assert label_set(rows("10", "9", "a")) == ("10", "9", "a")
-    with pytest.raises(Refused, match="the label 'x': there is nothing to tell apart"):
+    with pytest.raises(Refused, match="the label 'x': there is nothing to classify"):
         label_set(rows("x", "x"))
     with pytest.raises(Refused, match=r"data\.train\.label the right column"):
         label_set(rows(*map(str, range(10_001))))

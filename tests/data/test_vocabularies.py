@@ -434,9 +434,9 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
     "one piece": ({"vocab.json": GOOD, "merges.txt": b"ab\n"}, "not two pieces"),
     "three pieces": ({"vocab.json": GOOD, "merges.txt": b"a b c\n"}, "not two pieces"),
     "no text": ({"vocab.json": GOOD, "merges.txt": b"\xff"}, "not UTF-8"),
-    "no table": ({"vocab.json": b"[]", "merges.txt": b""}, "a table is expected"),
-    "no JSON": ({"vocab.json": b"{", "merges.txt": b""}, "not sound JSON"),
-    "too deep": ({"vocab.json": b"[" * 9000, "merges.txt": b""}, "not sound JSON"),
+    "no table": ({"vocab.json": b"[]", "merges.txt": b""}, "not a JSON object"),
+    "no JSON": ({"vocab.json": b"{", "merges.txt": b""}, "not valid JSON"),
+    "too deep": ({"vocab.json": b"[" * 9000, "merges.txt": b""}, "not valid JSON"),
     "empty": ({"vocab.json": b"{}", "merges.txt": b""}, "empty"),
     "no number": ({"vocab.json": b'{"a": "0"}', "merges.txt": b""}, "numbers of the pieces"),
     "a truth": ({"vocab.json": b'{"a": true}', "merges.txt": b""}, "numbers of the pieces"),
@@ -465,11 +465,11 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
     ),
     "half a letter in settings": (
         {"vocab.txt": b"a", "tokenizer_config.json": b'{"mask_token": "\\ud83d"}'},
-        "not sound JSON",
+        "not valid JSON",
     ),
     "half a letter added": (
         {"vocab.txt": b"a", "added_tokens.json": b'{"\\ud83d": 1}'},
-        "not sound JSON",
+        "not valid JSON",
     ),
     "no sentencepiece": ({"spiece.model": b"hello there"}, "not a sentencepiece model"),
     "no pieces": ({"spiece.model": b""}, "no pieces"),
@@ -597,64 +597,64 @@ UNSOUND: dict[str, tuple[dict[str, bytes], str]] = {
     "just beyond": (rules(post_processor=template(["A", "<x>"], 30)), "30 around a text"),
     "no room": (
         {"vocab.txt": b"\n".join([*(b"%d" % i for i in range(29)), b"[UNK]"])},
-        r"'\[SEP\]' stands around a text",
+        r"texts need '\[SEP\]' around them",
     ),
-    "two words": (config(cls_token="my cls"), "'my cls' cannot stand around a text"),
-    "a colon": (config(sep_token="a:1"), "'a:1' cannot stand around a text"),
-    "the text itself": (config(cls_token="$A"), r"'\$A' cannot stand around a text"),
-    "no unknown": (config(unk_token="zz"), "what it does not know"),
+    "two words": (config(cls_token="my cls"), "'my cls' cannot be put around a text"),
+    "a colon": (config(sep_token="a:1"), "'a:1' cannot be put around a text"),
+    "the text itself": (config(cls_token="$A"), r"'\$A' cannot be put around a text"),
+    "no unknown": (config(unk_token="zz"), "cannot tokenise unknown characters"),
     "no unknown in rules": (
         rules(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "zz"}),
-        "what it does not know",
+        "cannot tokenise unknown characters",
     ),
-    "unknown is null": (rules(model=UNIGRAM), "what it does not know"),
+    "unknown is null": (rules(model=UNIGRAM), "cannot tokenise unknown characters"),
     "seven times ten": (
         rules(normalizer=steps(*[replace({"String": "a"}, "a" * 10)] * 7)),
-        "many times as long",
+        "many times longer",
     ),
     "between letters": (
         rules(normalizer=steps(steps(replace({"Regex": "(?=a)"}, "a" * 100)))),
-        "many times as long",
+        "many times longer",
     ),
     "bytes of bytes": (
         rules(pre_tokenizer=steps(*[BYTES] * 20, of="pretokenizers")),
-        "many times as long",
+        "many times longer",
     ),
     "steps under two names": (
         rules(pre_tokenizer=steps() | steps(*[BYTES] * 20, of="pretokenizers")),
-        "many times as long",
+        "many times longer",
     ),
     "steps that add a letter each": (
         rules(normalizer=steps(*[{"type": "Prepend", "prepend": ""}] * 101)),
-        "many times as long",
+        "many times longer",
     ),
-    "a table": (rules(normalizer=steps(*[precompiled("b" * 11)] * 2)), "many times as long"),
+    "a table": (rules(normalizer=steps(*[precompiled("b" * 11)] * 2)), "many times longer"),
     "a table of others": (
         {"spiece.model": sentencepiece_model(charsmap("b", "b" * 101))},
-        "many times as long",
+        "many times longer",
     ),
     "back, seven times ten": (
         rules(decoder=steps(*[replace({"String": "a"}, "a" * 10)] * 7, of="decoders")),
-        "many times as long",
+        "many times longer",
     ),
     "back, between letters": (
         rules(decoder=steps(*[{"type": "BPEDecoder", "suffix": ""}] * 20, of="decoders")),
-        "many times as long",
+        "many times longer",
     ),
     "much around": (
         rules(post_processor=template([*["<x>"] * 11, "A"], *[1] * 10)),
-        "many times as long",
+        "many times longer",
     ),
-    "again and again": (rules(post_processor=template(["A"] * 101)), "many times as long"),
+    "again and again": (rules(post_processor=template(["A"] * 101)), "many times longer"),
     "around what is around": (
         rules(post_processor=steps(*[template(["<x>"] * 6 + ["A"], 1)] * 3, of="processors")),
-        "many times as long",
+        "many times longer",
     ),
     "a long piece": (
         rules(model={"type": "WordLevel", "vocab": {"a" * 1001: 0}, "unk_token": "a" * 1001}),
         "has a piece of 1,001 letters",
     ),
-    "a long piece around": (rules(post_processor=long_template()), "many times as long"),
+    "a long piece around": (rules(post_processor=long_template()), "many times longer"),
     "a long line": ({"vocab.txt": WORDS + b"a" * 1001}, "has a piece of 1,001 letters"),
     "a long merge": (
         {"vocab.json": json.dumps({"a" * 1001: 0}).encode(), "merges.txt": b""},
@@ -670,7 +670,7 @@ UNSOUND: dict[str, tuple[dict[str, bytes], str]] = {
     ),
     "a table that leads nowhere": (
         rules(normalizer={"type": "Precompiled", "precompiled_charsmap": astray()}),
-        "cannot cut what it does not know",
+        "cannot tokenise unknown characters",
     ),
     "no step": (rules(normalizer=steps(replace({}, "a"))), "not a tokeniser"),
     "odd steps": (rules(normalizer={"type": "Replace", "content": 3}), "not a tokeniser"),
@@ -790,7 +790,7 @@ def test_a_text_on_which_the_rules_fail_is_refused(step: str) -> None:
     }
     found = vocabularies.read(rules(**{step: each[step]}), 30, "w")
     assert found is not None
-    with pytest.raises(Refused, match="cannot cut") as refused:
+    with pytest.raises(Refused, match="cannot tokenise") as refused:
         found.encode(["a" * 40 + "!"])
     assert "\n" not in str(refused.value)
 
@@ -800,5 +800,5 @@ def test_numbers_on_which_the_rules_fail_are_refused() -> None:
     model = {"type": "WordLevel", "vocab": {"<unk>": 0, "a" * 40 + "!": 1}, "unk_token": "<unk>"}
     found = vocabularies.read(rules(model=model, decoder=decoder), 30, "w")
     assert found is not None
-    with pytest.raises(Refused, match="cannot be turned into text"):
+    with pytest.raises(Refused, match="cannot decode these numbers"):
         found.decode([1])

@@ -296,7 +296,7 @@ def test_padding_told_as_visible_is_padding(side: str, which: str) -> None:
         found = ours(symbols, **words)
         torch.testing.assert_close(found.logits, said.logits)
         assert torch.equal(found.memories.exists, exists)
-    with pytest.raises(HeedError, match="does not fit"):
+    with pytest.raises(HeedError, match="do not fit"):
         ours(symbols, visible=heed.Visible.keys(exists[:, 1:]))
     with pytest.raises(HeedError, match=r"heed\.Visible\.keys\(attention_mask\.bool\(\)\)"):
         ours(symbols, visible=exists.long())
@@ -608,10 +608,10 @@ def test_impossible_settings_are_refused(choices: dict[str, Any], kind: type[Exc
 @pytest.mark.parametrize(
     ("told", "words"),
     [
-        ({"visible": torch.ones(B, T, T + 1, dtype=torch.bool)}, "who looks at whom"),
-        ({"visible": torch.ones(B + 1, T, T, dtype=torch.bool)}, "who looks at whom"),
+        ({"visible": torch.ones(B, T, T + 1, dtype=torch.bool)}, "visible does not fit"),
+        ({"visible": torch.ones(B + 1, T, T, dtype=torch.bool)}, "visible does not fit"),
         ({"types": torch.zeros(B, T - 1, dtype=torch.long)}, "a type for each symbol"),
-        ({"targets": torch.zeros(B + 1, 2, dtype=torch.long)}, "places of each row"),
+        ({"targets": torch.zeros(B + 1, 2, dtype=torch.long)}, "positions of each row"),
         ({"targets": torch.full((B, 1), T)}, "targets are below 9; got 9"),
         ({"lengths": torch.tensor([T + 1, 3, 2])}, "0 to 9 of the 9 symbols"),
         ({"lengths": torch.tensor([T, -1, 2])}, "0 to 9 of the 9 symbols"),
@@ -620,7 +620,10 @@ def test_impossible_settings_are_refused(choices: dict[str, Any], kind: type[Exc
         ({"lengths": heed.causal()}, "visible="),
         ({"memories": Memories((torch.zeros(B, 2, 16),))}, "each of 2 layers"),
         ({"memories": Memories((torch.zeros(B, 2, 8),) * 2)}, "M=16"),
-        ({"ahead": True, "visible": torch.ones(B, T, T, dtype=torch.bool)}, "an order of its own"),
+        (
+            {"ahead": True, "visible": torch.ones(B, T, T, dtype=torch.bool)},
+            "leave out targets and visible",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(told: dict[str, Any], words: str) -> None:

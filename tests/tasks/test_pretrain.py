@@ -89,7 +89,7 @@ def test_no_more_is_held_out_than_asked_and_never_the_only_document(tmp_path: Pa
     assert part(data, "valid", tmp_path)[1].documents == 7
     assert part(data, "train", tmp_path)[1].documents == 293
     (tmp_path / "one.txt").write_text("a\nb\n")
-    with pytest.raises(Refused, match=r"too few documents .*: part them .* data\.valid"):
+    with pytest.raises(Refused, match=r"too few documents .*: separate them .* data\.valid"):
         part(Data(train="one.txt"), "valid", tmp_path)
 
 
@@ -133,8 +133,8 @@ def test_the_objective_determines_the_head(model: Any, objective: Any, kind: typ
 @pytest.mark.parametrize(
     ("model", "objective", "message"),
     [
-        (BERT, Ordered(), "is that of xlnet, not of bert; set objective.kind=masked"),
-        (XLNET, Hidden(), "is that of bert, not of xlnet; set objective.kind=permutation"),
+        (BERT, Ordered(), "is for xlnet, not for bert; set objective.kind=masked"),
+        (XLNET, Hidden(), "is for bert, not for xlnet; set objective.kind=permutation"),
         (BERT.model_copy(update={"head": "span"}), Hidden(), "here 'pretraining'; leave it out"),
         (BERT.model_copy(update={"symbols": 7}), Hidden(), "the vocabulary has 20; leave it out"),
         (BERT.model_copy(update={"longest": 8}), Hidden(), "set model.longest=16"),
