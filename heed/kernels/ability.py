@@ -1,4 +1,4 @@
-"""What this process can run: Triton on this device, operators of our own under this transform."""
+"""What this process can run: Triton on this device, heed's operators under this transform."""
 
 from collections.abc import Callable
 from functools import cache
@@ -11,9 +11,9 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def unchanging(f: F) -> F:
-    """Mark a function whose answer never changes in a process: torch.compile need not trace it.
+    """Mark a function whose result never changes in a process: torch.compile need not trace it.
 
-    What `torch.compiler.assume_constant_result` does, without loading the compiler.
+    This is `torch.compiler.assume_constant_result` without loading the compiler.
     """
     f.__dict__["_dynamo_marked_constant"] = True
     return f
@@ -39,21 +39,21 @@ def _no_triton_on(index: int) -> str | None:
 
 
 def transformed() -> str | None:
-    """Why an operator of our own cannot be called now: under vmap, jvp and the like; or None."""
+    """Why heed's operators cannot be called now: under vmap, jvp and the like; or None."""
     if torch._C._are_functorch_transforms_active():
-        return "a torch.func transform is active, and the operator knows first derivatives alone"
+        return "a torch.func transform is active, and the operator has only first derivatives"
     return forward_mode()
 
 
 def forward_mode() -> str | None:
-    """Why a fused operator cannot be called just now: it knows no forward-mode derivative."""
+    """Why a fused operator cannot be called now: it has no forward-mode derivative; or None."""
     if torch.autograd.forward_ad._current_level >= 0:
-        return "forward-mode differentiation is active, which the operator does not know"
+        return "forward-mode differentiation is active, which the operator does not support"
     return None
 
 
 def many_in_one(x: Tensor) -> bool:
-    """Whether a tensor is a batch under vmap or `is_grads_batched`, and has no address."""
+    """Whether a tensor is a batch under vmap or `is_grads_batched`, which has no address."""
     about = torch._C._functorch
     return about.is_batchedtensor(x) or about.is_legacy_batchedtensor(x)
 
@@ -68,7 +68,7 @@ def lowered(device: torch.device) -> torch.dtype | None:
 def recorded() -> bool:
     """Whether a compiler, a trace or a mode of the dispatcher records each operation.
 
-    They do not see what C writes, and their graph would hold uninitialised memory.
+    They do not see what C writes, so their graph would hold uninitialised memory.
     """
     return (
         torch.compiler.is_compiling()
@@ -80,7 +80,7 @@ def recorded() -> bool:
 def saving() -> object:
     """The hooks on tensors that autograd saves, as checkpointing sets them; None without any.
 
-    Checkpointing may run a part of a loop again, and must find there what it found before.
+    Checkpointing may run a part of a loop again, which must give the same results as before.
     """
     if torch.compiler.is_compiling():
         return None
@@ -88,5 +88,5 @@ def saving() -> object:
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
-    """Whether a gradient may be asked of what is computed from these."""
+    """Whether a result of these tensors may need a gradient."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

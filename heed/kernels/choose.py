@@ -1,4 +1,4 @@
-"""Which kernel serves a call, and in words why another does not."""
+"""Which kernel serves a call, and why the others do not."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -49,25 +49,25 @@ SERVING: dict[str, Serving] = {
 """Kernels that serve a call as a whole, fastest first."""
 
 ALIGNING: dict[str, Kernel] = {"scan": scan}
-"""Kernels that serve the align of a call alone; the align itself calls them."""
+"""Kernels that serve only the align of a call; the align itself calls them."""
 
 KERNELS: dict[str, Kernel] = {**SERVING, **ALIGNING}
-"""Every kernel, in the order in which they are asked."""
+"""Every kernel, in the order in which they are tried."""
 
 BESIDE: dict[str, ModuleType] = {"statistics": statistics}
 """Kernels that add something to a call that another kernel serves."""
 
 AROUND: dict[str, ModuleType] = {"cell": cell, "surprise": surprise, "decoder": decoder}
-"""Kernels for what stands around attention; where they do not serve, PyTorch does."""
+"""Kernels for computations around attention; if they cannot serve, PyTorch does."""
 
 NAMES: dict[str, object] = {**KERNELS, **BESIDE, **AROUND}
-"""All that can be switched off."""
+"""All kernels that can be switched off."""
 
 CPU_ALONE = frozenset({"single", "cell", "surprise", "decoder"})
-"""Kernels for the CPU alone; all others serve a GPU too.
+"""Kernels for the CPU only; all others serve a GPU too.
 
-Switching `single` off switches off all that loops share (looping.py), on a GPU too: there the steps
-of windows (window/steps.py).
+Switching `single` off also switches off all that loops share (looping.py), on a GPU the steps of
+windows (window/steps.py).
 """
 
 _off: frozenset[str] = frozenset()

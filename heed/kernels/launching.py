@@ -1,12 +1,12 @@
-"""Launches of Triton kernels without its slow look at every argument; scratch in one allocation.
+"""Launches of Triton kernels without its slow inspection of arguments; scratch in one allocation.
 
-A kernel's parameters are, in this order, addresses, numbers and constants. What Triton compiles for
-follows from the constants, the kind of each address, and which numbers are wide: these are the key
-under which a compiled kernel is found again.
+A kernel's parameters are, in this order, addresses, numbers and constants. Triton specialises a
+kernel by the constants, the kind of each address, and which numbers are wide: these are the key
+under which a compiled kernel is cached.
 
 Kernels of windows, of walks and of maps of statistics are launched by Triton's own
-`kernel[grid](...)`: they have strides that Triton compiles for, several stages, or a third axis of
-programs, none of which a launch from here knows.
+`kernel[grid](...)`: they have strides that Triton specialises for, several stages, or a third axis
+of programs, which launches from here do not support.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ APART = 256
 """Alignment in bytes of the parts of one allocation."""
 
 WIDE = 1 << 31
-"""From here on a number takes 64 bits."""
+"""The least number that takes 64 bits."""
 
 
 class At(int):
-    """The address of a tensor, which Triton's launcher takes at no further cost."""
+    """The address of a tensor, which Triton's launcher takes without further cost."""
 
-    tensor: Tensor  # which begins there, or is the allocation around it
+    tensor: Tensor  # the tensor there, or the allocation around it
     offset: int | None  # in bytes, within an allocation of several parts
-    kind: tuple[torch.dtype, bool]  # dtype, and whether it is aligned: what Triton compiles for
+    kind: tuple[torch.dtype, bool]  # dtype, and whether it is aligned: Triton specialises for both
 
     def shown(self) -> Tensor:
-        """The tensor that begins there."""
+        """The tensor at the address."""
         return self.tensor if self.offset is None else self.tensor[self.offset :].view(self.kind[0])
 
 
@@ -68,7 +68,7 @@ class Room:
             self.total += -(-count * dtype.itemsize // APART) * APART
 
     def made(self, like: Tensor) -> list[At | None]:
-        """Allocate them on the device of a tensor, and give their addresses; None for none."""
+        """Allocate them on the device of a tensor; their addresses, None for empty ones."""
         whole = like.new_empty(self.total, dtype=torch.uint8)
         base = whole.data_ptr()
         found: list[At | None] = []
@@ -94,9 +94,9 @@ _rehearsal = _Rehearsal()
 
 @contextmanager
 def rehearsal() -> Iterator[None]:
-    """Inside the block, compile what launches would compile, in parallel, and launch nothing.
+    """Inside the block, compile in parallel what launches would compile, and launch nothing.
 
-    A pass needs up to seven kernels, a second or more each; most of it happens outside Python.
+    A pass needs up to seven kernels, of a second or more each, mostly outside Python.
     """
     workers = min(8, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as several, triton.AsyncCompileMode(several):
@@ -155,7 +155,7 @@ def _stream(device: int) -> int:
 def _again(made: Any) -> Callable[..., None]:
     """A function that launches a compiled kernel again, by its own launcher and without hooks.
 
-    Triton calls hooks before and after each launch, even where none is set.
+    Triton calls hooks before and after each launch, even if none is set.
     """
     run, function, metadata = made.run, made.function, made.packed_metadata
 
@@ -170,12 +170,12 @@ def _shown(x: At | None) -> Tensor | None:
 
 
 def refuse_special(kernel: Any, addresses: int, numbers: tuple[float, ...]) -> None:
-    """Assert that Triton compiles for no number's value: 17 would be served by a kernel for 16."""
+    """Assert that Triton specialises for no number's value: 17 would run in a kernel for 16."""
     for parameter, x in zip(kernel.params[addresses:], numbers, strict=False):
         name = f"{kernel.__name__}'s {parameter.name}"
         assert not parameter.is_constexpr, f"{name} is a constant, and was passed as a number"
         special = isinstance(x, int) and not parameter.do_not_specialize
-        assert not special, f"{name} is a number that Triton would compile for"
+        assert not special, f"{name} is a number that Triton would specialise for"
     for parameter in kernel.params[addresses + len(numbers) :]:
         name = f"{kernel.__name__}'s {parameter.name}"
         assert parameter.is_constexpr, f"{name} is a number, and was passed as a constant"

@@ -1,4 +1,4 @@
-"""What several kernels refuse, in the same words: each function says why, or gives None."""
+"""Refusals that several kernels share: each function returns the reason, or None."""
 
 import torch
 from torch import Tensor
@@ -6,14 +6,14 @@ from torch import Tensor
 from heed.records import Call
 
 SHORT = (torch.float32, torch.bfloat16, torch.float16)
-"""The numbers that kernels read which compute in float32."""
+"""The dtypes of inputs for kernels that compute in float32."""
 
 COMPARED = {"dot": "dot products", "additive": "additive scores"}
-"""How a family's energies are called."""
+"""The name of each family's energies."""
 
 
 def other_weights(call: Call, family: str) -> str | None:
-    """Why the weights are no softmax over the energies of this family."""
+    """Why the weights are not a softmax over the energies of this family."""
     if call.family != family:
         return f"it computes {COMPARED[family]}, not {call.family} scores"
     if call.align != "softmax":
@@ -22,20 +22,20 @@ def other_weights(call: Call, family: str) -> str | None:
 
 
 def more_than_context(call: Call) -> str | None:
-    """Why the call wants something else than a context that blends values."""
+    """Why the call needs something else than a context that is a weighted sum of values."""
     if call.need != "context":
-        return f"the {call.need} was asked for, and fused attention forms none"
+        return f"the {call.need} was requested, and fused attention forms none"
     if call.read != "blend":
-        return f"it gathers values; a {call.read} does not"
+        return f"it sums values; a {call.read} does not"
     if call.past:
-        return "it cannot hand earlier weights to the next step"
+        return "it cannot pass earlier weights to the next step"
     return None
 
 
 def additions(call: Call) -> str | None:
-    """Why energies or keys come from elsewhere than queries and keys."""
+    """Why energies or keys do not come from queries and keys alone."""
     if call.bias is not None or call.sinks:
-        return "it cannot add a bias, nor keys that stand nowhere"
+        return "it cannot add a bias, or keys without a position"
     return None
 
 
@@ -50,5 +50,5 @@ def long_numbers(*tensors: Tensor) -> str | None:
     """Why float32 does not hold these numbers."""
     for x in tensors:
         if x.dtype not in SHORT:
-            return f"its numbers are float32 or shorter, not {str(x.dtype).removeprefix('torch.')}"
+            return f"it takes float32 or shorter, not {str(x.dtype).removeprefix('torch.')}"
     return None

@@ -106,12 +106,12 @@ def test_a_mask_that_does_not_fit_is_refused_with_both_shapes() -> None:
     ("change", "words"),
     [
         ({"family": "dot"}, "additive scores, not dot"),
-        ({"need": "weight"}, "the weight was asked for"),
+        ({"need": "weight"}, "the weight was requested"),
         ({"align": "entmax"}, "softmax, not entmax"),
         ({"read": "pointer"}, "a pointer does not"),
         ({"past": True}, "earlier weights"),
         ({"bias": torch.zeros(1, 1, 1, S)}, "a bias"),
-        ({"sinks": 1}, "stand nowhere"),
+        ({"sinks": 1}, "without a position"),
     ],
 )
 def test_calls_it_cannot_serve_are_refused(change: dict[str, Any], words: str) -> None:

@@ -312,7 +312,7 @@ def test_a_new_length_compiles_nothing() -> None:
         text=True,
     )
     assert done.stdout == "done\n", done.stderr
-    assert "sum_kernel's N is a number that Triton would compile for" in done.stderr
+    assert "sum_kernel's N is a number that Triton would specialise for" in done.stderr
 
 
 ALL_LENGTHS = [1, 2, 7, 31, 33, 63, 65, 127, 129, 143, 587, 1023, 1025]

@@ -440,5 +440,6 @@ def test_triton_specialises_on_no_number_of_a_launch() -> None:
     )
     assert done.stdout == "done\n", done.stderr
     assert (
-        "AssertionError: read_kernel's T is a number that Triton would compile for" in done.stderr
+        "AssertionError: read_kernel's T is a number that Triton would specialise for"
+        in done.stderr
     )

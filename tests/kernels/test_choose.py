@@ -44,9 +44,9 @@ REASONS = {
     "forced-forward": "it normalises by softmax, not forced-forward",
     "monotonic": "it normalises by softmax, not monotonic",
     "local-p": "it cannot multiply the weights by a gain",
-    "coverage": "it cannot hand earlier weights to the next step",
-    "location-aware": "it cannot hand earlier weights to the next step",
-    "pointer": "it gathers values; a pointer does not",
+    "coverage": "it cannot pass earlier weights to the next step",
+    "location-aware": "it cannot pass earlier weights to the next step",
+    "pointer": "it sums values; a pointer does not",
 }
 
 
@@ -81,7 +81,7 @@ def test_mixed_reports_both_lanes() -> None:
 
 @pytest.mark.parametrize("need", ["weight", "energy"])
 def test_the_need_can_be_the_reason(need: str) -> None:
-    reason = f"the {need} was asked for, and fused attention forms none"
+    reason = f"the {need} was requested, and fused attention forms none"
     answer = seen("dot", need)
     assert answer.kernel == "reference"
     assert dict(answer.refusals)["sdpa"] == reason

@@ -349,7 +349,7 @@ class Mine(moving.Forward):
 def test_a_walk_of_your_own_uses_its_own_loop() -> None:
     energy, ok, query = part_inputs(3, 5)
     assert Mine(query=4)(energy, ok, None, query).weight.isfinite().all()
-    assert scan.refusal_of(Mine.name, DOUBLE, energy.device) == f"it does not know {Mine.name}"
+    assert scan.refusal_of(Mine.name, DOUBLE, energy.device) == f"it does not support {Mine.name}"
 
 
 @pytest.mark.usefixtures("untouched")

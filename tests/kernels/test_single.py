@@ -116,7 +116,7 @@ def test_a_gathered_memory_may_have_other_uses() -> None:
     ("changes", "reason"),
     [
         ({"family": "additive"}, "dot products"),
-        ({"need": "weight"}, "the weight was asked for"),
+        ({"need": "weight"}, "the weight was requested"),
         ({"align": "sparsemax"}, "softmax"),
         ({"dropout": 0.1}, "dropout"),
         ({"bias": torch.zeros(1, 1, 1, S)}, "bias"),

@@ -203,10 +203,10 @@ def test_it_serves_long_texts_and_not_short_ones(name: str) -> None:
     [
         ({"family": "additive"}, "not additive scores"),
         ({"align": "sparsemax"}, "not sparsemax"),
-        ({"need": "weight"}, "the weight was asked for"),
+        ({"need": "weight"}, "the weight was requested"),
         ({"past": True}, "earlier weights"),
-        ({"read": "pointer"}, "gathers values"),
-        ({"sinks": 1}, "stand nowhere"),
+        ({"read": "pointer"}, "sums values"),
+        ({"sinks": 1}, "without a position"),
         ({"bias": torch.zeros(1)}, "cannot add a bias"),
         ({"visible": None}, "no window"),
         ({"visible": heed.causal()}, "no window"),

@@ -1,7 +1,7 @@
 """Additive attention, fused: energies w·tanh(q + k), visibility, softmax, gain, dropout, read.
 
 Its twin is the reference with an additive score, `softmax` and `blend`. Nothing of size T S D, and
-nothing of size T S that grows with both, is ever formed. README.md derives the forms of tanh.
+nothing that grows with T S, is ever formed. README.md derives the forms of tanh.
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def run(call: Call) -> Tensor:
 def again(call: Call) -> Callable[[Tensor], Tensor] | None:
     """A function for any further query to the same memory.    B H 1 D -> B H 1 R
 
-    None where a step differs from the last by more than its query: by a draw, or a dtype.
+    None if steps differ by more than their query: by dropout, or a dtype.
     """
     if call.dropout or _lowered(call) is not None:
         return None
@@ -91,9 +91,9 @@ def again(call: Call) -> Callable[[Tensor], Tensor] | None:
 
 
 def prepare(k: Tensor) -> Tensor | None:
-    """What the energies need of each key alone, worth caching between steps; None on a GPU.
+    """The part of the energies that depends only on the keys, cached between steps; None on a GPU.
 
-    There a step is bound by memory, and e^{2k} in float32 is more to read than k.
+    There a step is memory-bound, and e^{2k} in float32 is more to read than k.
     """
     return native.prepare(k) if k.device.type == "cpu" else None
 
@@ -115,14 +115,14 @@ def _prepared(call: Call) -> Tensor | None:
 def _numbers(k: Tensor) -> int | bytes:
     """A version of the keys, which changes when they are written to.    B G S D
 
-    PyTorch counts writes, but not to tensors made in inference mode: for those it is a checksum.
+    PyTorch counts writes, except to tensors made in inference mode: those have a checksum.
     """
     if not k.is_inference():
         return k._version
-    order = sorted(range(3), key=k.stride, reverse=True)  # as they lie in memory, to copy nothing
+    order = sorted(range(3), key=k.stride, reverse=True)  # as in memory, to copy nothing
     return mark(dense(k.float()).permute(*order, 3).flatten(0, 2))
 
 
 def _lowered(call: Call) -> torch.dtype | None:
-    """The dtype that autocast asks for, as fused attention would take it."""
+    """The dtype of autocast, as fused attention would use it."""
     return None if call.q.dtype == torch.float64 else lowered(call.q.device)

@@ -1,11 +1,11 @@
 """Walking aligns in one launch: monotonic, forward, forced-forward; and mixtures of windows.
 
 The reference steps through T in Python, and each step is a dozen passes over S; here the loop over
-T is inside one kernel, for each head of each batch row. README.md beside this derives the steps and
-their gradients. Their twins are the loops of `heed.attention.moving`, which enter themselves in
-`operator.TWINS`, since only they differentiate twice.
+T is inside one kernel, for each head of each batch row. README.md derives the steps and their
+gradients. Their twins are the loops of `heed.attention.moving`, which register themselves in
+`operator.TWINS`, since only they are differentiable twice.
 
-This kernel serves the align of a call; the reference compares and reads around it.
+This kernel serves only the align of a call; the reference computes the score and the context.
 """
 
 import torch
@@ -17,7 +17,7 @@ from heed.kernels.scan import operator
 from heed.records import Call
 
 ALIGNS = frozenset({"monotonic", "forward", "forced-forward", "mixture-window"})
-"""The parts whose weights it can form, by name."""
+"""The names of the aligns that it can serve."""
 
 
 def refusal(call: Call) -> str | None:
@@ -30,7 +30,7 @@ def refusal(call: Call) -> str | None:
 def refusal_of(align: str, dtype: torch.dtype, device: torch.device) -> str | None:
     """Why an align cannot be served, by its name and its energies; None where it can."""
     if align not in ALIGNS:
-        return f"it does not know {align}"
+        return f"it does not support {align}"
     if device.type == "cpu":
         if dtype not in (torch.float32, torch.float64):
             return f"it computes in float32 or float64, not in {str(dtype)[6:]}"
@@ -48,9 +48,9 @@ def walk(
     covered: Tensor | None = None,
     move: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All steps of a walk: the weights, where it stands at the end, and what has been used.
+    """All steps of a walk: the weights, the last alignment, and the covered mass (only if forced).
 
-    B H T S, who is visible, B H S, B H S, B H T -> B H T S, B H S, B H S (forced alone)
+    Energies B H T S, visible keys, B H S, B H S, B H T -> B H T S, B H S, B H S
     """
     B, H, T, S = energy.shape
     ok = None if ok is None else ok.expand(B, H, T, S)
@@ -62,8 +62,8 @@ def walk(
 
 
 def spares(S: int, centre: Tensor) -> bool:
-    """Whether a kernel is worth its launch: a GPU forms a few million numbers of windows sooner
-    than it launches one of ours.    B H T K"""
+    """Whether a kernel is worth its launch: on a GPU, PyTorch computes a few million numbers faster
+    than heed's kernel is launched.    B H T K"""
     return centre.device.type == "cpu" or centre.numel() * S > 1 << 24
 
 

@@ -1,8 +1,8 @@
 """Statistics of attention from queries and keys alone: the weights are never formed.
 
-Its twin is `heed.attention.statistics` of the weights of the reference. The context comes from
-whichever kernel serves the call; this adds a second pass over q and k. Where only rows are asked
-for, one pass may give both (`together`).
+Its twin is `heed.attention.statistics` of the weights of the reference. The kernel that serves the
+call computes the context; this adds a second pass over q and k. If only statistics of rows are
+requested, one pass may compute both (`together`).
 """
 
 from collections.abc import Callable
@@ -27,13 +27,13 @@ def refusal(call: Call, asked: Summary) -> str | None:
     if (reason := other_weights(call, "dot")) is not None:
         return reason
     if call.past:
-        return "earlier weights move the energies of later queries, and it forms none"
+        return "later energies depend on earlier weights, and it forms no weights"
     if call.even:
-        return "a log-sum cannot count energies that are all one low number"
+        return "a log-sum cannot count keys whose energies are all the same low number"
     if call.q.dtype == torch.float64 and call.q.is_cuda:
         return "it computes in float32"
     if call.q.shape[-1] > WIDEST and call.q.is_cuda:
-        return f"it compares at most {WIDEST} numbers; these are {call.q.shape[-1]} wide"
+        return f"it takes queries up to {WIDEST} wide, not {call.q.shape[-1]}"
     if asked.top > MOST:
         return f"it finds at most the {MOST} largest weights"
     if call.q.device.type not in ("cpu", "cuda"):
@@ -43,7 +43,7 @@ def refusal(call: Call, asked: Summary) -> str | None:
 
 @torch.no_grad()
 def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
-    """All but the exact rows, given log Σ exp(e) (B H T) where the context's kernel had it."""
+    """All but the exact rows, given log Σ exp(e) (B H T) if the context's kernel has it."""
     q, k = _as_fused(call.q.detach()), _as_fused(call.k.detach())
     seen, T, N = sight(call), q.shape[2], k.shape[2]
     rows, columns = (0, 0) if asked.map is None else (min(asked.map[0], T), min(asked.map[1], N))
@@ -83,23 +83,23 @@ def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
 
 
 def apart(call: Call, name: str, asked: Summary) -> str | None:
-    """Why one pass cannot give both context and statistics; None where it can.
+    """Why one pass cannot compute both context and statistics; None where it can.
 
     name  the kernel that would serve the call
     """
     if name != "sdpa":
-        return f"{name} gives the context"
+        return f"{name} computes the context"
     if asked.received or asked.rows:
-        return "more than what can be said of each query is asked for"
+        return "more than the statistics of each query is requested"
     if needs_grad(call.q, call.k, call.v, call.bias):
-        return "a gradient may be asked of the context, and one pass keeps nothing for it"
+        return "the context may need a gradient, and one pass saves nothing for it"
     if call.dropout:
-        return "it drops none of the weights"
+        return "it has no dropout"
     reason = several_dtypes(call.q, call.k, call.v)
     if reason is not None and not torch.is_autocast_enabled("cuda"):
         return reason
     if call.v.shape[-1] > WIDEST:
-        return f"it gathers at most {WIDEST} numbers; these values are {call.v.shape[-1]} wide"
+        return f"it takes values up to {WIDEST} wide, not {call.v.shape[-1]}"
     return refusal(call, asked) or no_triton(call.q.device)
 
 
@@ -128,7 +128,7 @@ def together(call: Call) -> tuple[Tensor, Statistics]:
 
 
 def context(call: Call, name: str, run: Callable[[Call], Tensor]) -> tuple[Tensor, Tensor | None]:
-    """The context from the kernel that was chosen, and log Σ exp(e) where it gives that too.
+    """The context from the chosen kernel, and log Σ exp(e) if that is returned too.
 
     PyTorch's fused attention computes each row's log-sum-exp but does not return it; the operator
     that it would choose returns both, which saves a pass over q and k.
@@ -151,7 +151,7 @@ def context(call: Call, name: str, run: Callable[[Call], Tensor]) -> tuple[Tenso
 
 
 def _bare(call: Call) -> bool:
-    """Whether PyTorch's fused attention serves the call as it is."""
+    """Whether PyTorch's fused attention serves the call unchanged."""
     q, places = call.q, call.places
     plain = q.shape[1] == call.k.shape[1] and q.shape[-1] == call.v.shape[-1]
     half = q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] % 8 == 0
@@ -165,7 +165,7 @@ def _bare(call: Call) -> bool:
 
 
 def _tables(seen: Sight) -> tuple[Tensor | None, ...]:
-    """stop, exists, centre and table, as bytes where they are booleans."""
+    """stop, exists, centre and table; booleans as bytes."""
     exists, table = (
         None if x is None else x.contiguous().view(torch.uint8) for x in (seen.exists, seen.table)
     )
@@ -179,6 +179,6 @@ def _bias(call: Call) -> Tensor | None:
 
 
 def _as_fused(x: Tensor) -> Tensor:
-    """A tensor in the dtype in which fused attention would compare it."""
+    """A tensor in the dtype in which fused attention would compute its energies."""
     dtype = None if x.dtype == torch.float64 else lowered(x.device)
     return x if dtype is None else x.to(dtype)

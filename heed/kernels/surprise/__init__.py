@@ -1,1 +1,1 @@
-"""Cross entropy of many symbols on the CPU: what a loss does between its products."""
+"""Cross entropy of many symbols on the CPU: the part of a loss between its matrix products."""

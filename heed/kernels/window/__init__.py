@@ -1,9 +1,9 @@
-"""Attention within windows, for the dot family: each query visits its window and nothing else.
+"""Attention within windows, for the dot family: each query visits only its window.
 
-`local-m`, `local-p` (centres as predicted, the Gaussian after the softmax, gradients to the
-centres), `fixed-window`, and `expanded-window` (blocks near √S, so T^1.5). Time and memory grow
-with T, whatever the centres are; no mask is ever formed. Its twin is the reference under the same
-reach; README.md says how it is done and what it costs.
+`local-m`, `local-p` (predicted centres, the Gaussian after the softmax, gradients to the centres),
+`fixed-window`, and `expanded-window` (blocks near √S, so T^1.5). Time and memory grow with T, for
+any centres; no mask is ever formed. Its twin is the reference with the same reach; README.md
+explains the algorithm and its cost.
 """
 
 from dataclasses import replace
@@ -47,20 +47,20 @@ def _no_window(call: Call) -> str | None:
     if not narrow and coarse is None:
         return "there is no window"
     if coarse is not None and (narrow or coarse.sinks or call.bias is not coarse.bias):
-        return "it cannot add a bias, a second window or keys that stand nowhere to blocks"
+        return "it cannot add a bias, a second window or keys without a position to blocks"
     if coarse is None and (reason := additions(call)) is not None:
         return reason
     if sum(isinstance(x, Near) for x in parts) > 1:
-        return "it knows one predicted window, not several"
+        return "it supports one predicted window, not several"
     if not all(isinstance(x, Window | Near | Causal) or x.about_keys_alone for x in parts):
-        return "it knows windows, causal masks and hidden keys, and no other mask"
+        return "it supports windows, causal masks and hidden keys, but no other mask"
     return _too_short(call, coarse, narrow)
 
 
 def _too_short(call: Call, coarse: Coarse | None, narrow: list[Window | Near]) -> str | None:
-    """Why a table is as good, if it is: most of it would be visited anyway."""
+    """Why a mask is as good, if it is: most of it would be visited anyway."""
     if call.gain is not None and call.q.device.type == "cuda":
-        return None  # the reference takes a dozen launches, however short the text
+        return None  # the reference takes a dozen launches, even for a short text
     halves = [x.half for x in narrow]
     if coarse is not None:
         halves.append(coarse.half + coarse.member.shape[-1])
@@ -71,12 +71,12 @@ def _too_short(call: Call, coarse: Coarse | None, narrow: list[Window | Near]) -
 
 
 def _no_machine(call: Call) -> str | None:
-    """Why this machine or these tensors do not suit it; None where they do."""
+    """Why it cannot run on this machine or these tensors; None where it can."""
     q, D, R = call.q, call.q.shape[3], call.v.shape[3]
     if (reason := long_numbers(q)) is not None:
         return reason
     if call.gain is not None and call.gain.sigma == 0:
-        return "a gain without spread is no number"
+        return "a gain with sigma 0 is not a number"
     if q.device.type != "cpu" and not 0 < min(D, R) <= max(D, R) <= WIDEST:
         return f"it takes heads up to {WIDEST} wide"
     return unbuilt(q.device) or transformed()
@@ -97,7 +97,7 @@ def run(call: Call) -> Tensor:
 
 
 def _rows(call: Call) -> Rows | None:
-    """Where a loop over steps in training stores rows for keys and values; None: nowhere."""
+    """The rows that a loop over steps in training stores for keys and values; None without."""
     if not call.q.is_cuda or call.q.shape[2] != 1 or isinstance(call.visible, Coarse):
         return None
     return steps.rows_of(call.k, call.v)
@@ -139,7 +139,7 @@ def _described(call: Call, view: Sight) -> Geometry:
 
 
 def _coarse(call: Call, coarse: Coarse) -> Geometry:
-    """The geometry with blocks: the place from which each is seen, and what its energy gains."""
+    """The geometry with blocks: the position from which each is seen, and its energy's bias."""
     see = _described(call, sight(replace(call, visible=coarse.inner)))
     N, size = coarse.member.shape[1:]
     place = torch.arange(N * size, device=call.q.device, dtype=torch.int32).view(N, size)
@@ -151,5 +151,5 @@ def _coarse(call: Call, coarse: Coarse) -> Geometry:
 
 
 def _seed(call: Call) -> Tensor | None:
-    """A seed drawn on the device, so that a captured graph drops others at each replay."""
+    """A seed drawn on the device, so that a captured graph has new dropout at each replay."""
     return torch.randint(2**62, (1,), device=call.q.device) if call.dropout else None
