@@ -46,7 +46,7 @@ def crowded(device: torch.device) -> str:
 
 
 def no_memory(error: BaseException) -> str:
-    """What an error says of memory that ran out; "" if it is about something else.
+    """The message of an error if memory ran out; "" for any other error.
 
     On a CPU PyTorch raises a plain RuntimeError.
     """
