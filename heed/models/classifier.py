@@ -27,6 +27,7 @@ from heed.models.reading import (
     AttentiveReader,
     ContentReader,
     ConvolutionReader,
+    FilteredReader,
     First,
     Gathered,
     Greatest,
@@ -39,6 +40,7 @@ from heed.models.reading import (
     Vectors,
 )
 from heed.models.recurrent_settings import Option
+from heed.models.sequence import Encoder as Recurrent
 from heed.models.text_settings import (
     BertSettings,
     TextSettings,
@@ -59,16 +61,21 @@ PRETRAINED = {"bert": "BERT", "xlnet": "XLNet"}
 """Encoders that may have learnt from plain text before, and what they are called."""
 
 Run = Annotated[int, Field(ge=1, le=8)]
+Wide = Annotated[int, Field(ge=1, le=63)]
 
 
 class RecurrentEncoder(Settings):
-    """An RNN over words."""
+    """An RNN over words; with `widths`, over words and the outputs of filters around them."""
 
     kind: Literal["lstm", "gru", "tanh"] = "lstm"
     embedding: int = Field(200, ge=1, le=8192)
     hidden: int = Field(200, ge=1, le=8192, description="Both directions together.")
     layers: int = Field(1, ge=1, le=16)
     bidirectional: bool = True
+    channels: int = Field(100, ge=1, le=8192, description="Filters of each width.")
+    widths: tuple[Wide, ...] = Field(
+        (), max_length=16, description="Of the filters; none if empty."
+    )
 
 
 class ConvolutionEncoder(Settings):
@@ -80,9 +87,7 @@ class ConvolutionEncoder(Settings):
     layers: int = Field(
         1, ge=1, le=9, description="All but the first add to the states that they read."
     )
-    widths: tuple[Annotated[int, Field(ge=1, le=63)], ...] = Field(
-        (3, 4, 5), min_length=1, max_length=16
-    )
+    widths: tuple[Wide, ...] = Field((3, 4, 5), min_length=1, max_length=16)
 
 
 class ClassifierSettings(Settings):
@@ -281,22 +286,26 @@ def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
     some = _vector_dropout(settings)
     embed = Vectors(symbols, chosen.embedding, words=settings.word_dropout, dropout=some)
     if isinstance(chosen, ConvolutionEncoder):
-        return ConvolutionReader(
-            embed,
-            inputs=chosen.embedding,
-            channels=chosen.channels,
-            widths=chosen.widths,
-            layers=chosen.layers,
-            dropout=settings.dropout,
-        ), chosen.channels * len(chosen.widths)
-    return RecurrentReader(
-        embed,
-        inputs=chosen.embedding,
-        hidden=chosen.hidden,
-        layers=chosen.layers,
-        cell=chosen.kind,
-        bidirectional=chosen.bidirectional,
-    ), chosen.hidden
+        filters = _filters(chosen, embed, layers=chosen.layers, dropout=settings.dropout)
+        return filters, filters.width
+    sizes: dict[str, Any] = {
+        "hidden": chosen.hidden,
+        "layers": chosen.layers,
+        "cell": chosen.kind,
+        "bidirectional": chosen.bidirectional,
+    }
+    if not chosen.widths:
+        return RecurrentReader(embed, inputs=chosen.embedding, **sizes), chosen.hidden
+    filters = _filters(chosen, embed)
+    rnn = Recurrent(nn.Identity(), inputs=chosen.embedding + filters.width, **sizes)
+    return FilteredReader(filters, rnn), chosen.hidden
+
+
+def _filters(
+    chosen: ConvolutionEncoder | RecurrentEncoder, embed: nn.Module, **more: Any
+) -> ConvolutionReader:
+    inputs, channels, widths = chosen.embedding, chosen.channels, chosen.widths
+    return ConvolutionReader(embed, inputs=inputs, channels=channels, widths=widths, **more)
 
 
 def _pool(settings: ClassifierSettings, width: int) -> nn.Module:

@@ -1,7 +1,8 @@
-"""Texts to states: four readers with one interface, and pools that make one vector of the states.
+"""Texts to states: five readers with one interface, and pools that make one vector of the states.
 
 RecurrentReader    an RNN in one direction or both
 ConvolutionReader  filters over neighbouring words. Kim 2014
+FilteredReader     an RNN over words and the outputs of such filters. After Zhou 2015
 AttentiveReader    a Transformer's encoder
 ContentReader      XLNet's content stream
 
@@ -150,7 +151,7 @@ class ConvolutionReader(nn.Module):
         self.embed, self.dropout = embed, nn.Dropout(dropout)
         self.filters = nn.ModuleList(nn.Conv1d(inputs, channels, width) for width in widths)
         self.sides = [((width - 1) // 2, width // 2) for width in widths]
-        width = channels * len(widths)
+        self.width = width = channels * len(widths)
         self.above = nn.ModuleList(nn.Conv1d(width, width, 3, padding=1) for _ in range(1, layers))
 
     def read(
@@ -173,6 +174,31 @@ class ConvolutionReader(nn.Module):
             states = (states + added).where(there[:, None], 0)
         states = states.mT
         return Read(states, ends(states, lengths), there, {}, vectors)
+
+
+class FilteredReader(nn.Module):
+    """An RNN that reads each word's vector and the outputs of filters around it, side by side.
+
+    After Zhou 2015 §3, where the RNN reads the filters' outputs only.
+
+    rnn  its inputs are as wide as a word's vector and the filters' outputs together
+    """
+
+    def __init__(self, filters: ConvolutionReader, rnn: Recurrent) -> None:
+        super().__init__()
+        self.filters, self.rnn = filters, rnn
+
+    def read(
+        self,
+        symbols: Tensor,
+        lengths: Tensor,
+        need: Need = "context",
+        nudge: Tensor | None = None,
+    ) -> Read:
+        """B S, B -> B S M"""
+        below = self.filters.read(symbols, lengths, need, nudge)
+        found = self.rnn(torch.cat([below.vectors, below.states], -1), lengths)
+        return below._replace(states=found.states, last=found.last)
 
 
 class AttentiveReader(Attentive):

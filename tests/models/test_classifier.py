@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heed.errors import Refused
 from heed.models.classifier import POOLS, Classifier, ClassifierSettings, build
-from heed.models.reading import ConvolutionReader, Spelled, Vectors
+from heed.models.reading import ConvolutionReader, RecurrentReader, Spelled, Vectors
 from heed.models.text_settings import BertSettings
 from heed.models.text_settings import build as build_text
 from heed.models.xlnet_settings import XLNetSettings
@@ -21,6 +21,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "lstm": {"kind": "lstm", "embedding": 7, "hidden": 10},
     "gru": {"kind": "gru", "embedding": 7, "hidden": 10, "layers": 2},
     "tanh": {"kind": "tanh", "embedding": 7, "hidden": 5, "bidirectional": False},
+    "filtered": {"kind": "lstm", "embedding": 7, "hidden": 10, "channels": 4, "widths": (2, 3)},
     "cnn": {"kind": "cnn", "embedding": 7, "channels": 8, "widths": (1, 2, 5)},
     "cnn-3": {"kind": "cnn", "embedding": 7, "channels": 4, "widths": (2, 3), "layers": 3},
     "bert": {"kind": "bert", "layers": 2, "width": 12, "heads": 3, "longest": 16},
@@ -169,6 +170,46 @@ def test_one_layer_without_letters_equals_earlier_versions() -> None:
         assert torch.equal(mine, weight)
 
 
+def test_an_rnn_reads_words_and_the_outputs_of_filters() -> None:
+    """A naive loop in float64, a text and a direction at a time, with perturbed words."""
+    model = network("filtered", "last").double().eval()
+    symbols, lengths = texts()
+    nudge = torch.randn(4, 9, 7, dtype=torch.float64)
+    read = model.encoder.read(symbols, lengths, nudge=nudge)
+    below, over = model.encoder.filters, model.encoder.rnn
+    for row, length in enumerate(lengths.tolist()):
+        words = (below.embed.table(symbols[row]) + nudge[row])[:length]
+        around = torch.cat([words.new_zeros(1, 7), words, words.new_zeros(1, 7)])
+        given = []
+        for t in range(length):
+            found = [words[t]]
+            for each, first in zip(below.filters, (t + 1, t), strict=True):
+                width = each.kernel_size[0]  # 2: a word and the next; 3: one on either side
+                seen = sum(each.weight[..., i] @ around[first + i] for i in range(width))
+                found.append((seen + each.bias).clamp(min=0))
+            given.append(torch.cat(found))
+        x = torch.stack(given)
+        ahead, back = over.ahead[0].rnn(x[None])[0][0], over.back[0].rnn(x.flip(0)[None])[0][0]
+        states = torch.cat([ahead, back.flip(0)], -1)
+        torch.testing.assert_close(read.states[row, :length], states, rtol=1e-12, atol=1e-12)
+        assert not read.states[row, length:].any()
+        torch.testing.assert_close(read.last[row], torch.cat([ahead[-1], back[-1]]))
+        torch.testing.assert_close(read.vectors[row, :length], words)
+
+
+def test_an_rnn_without_filters_has_the_weights_of_the_reader_alone() -> None:
+    """The same names and the same random numbers, so that old runs open."""
+    torch.manual_seed(1)
+    embed = Vectors(30, 7, dropout=0.3)
+    reader, answer = RecurrentReader(embed, inputs=7, hidden=10, cell="lstm"), nn.Linear(10, 3)
+    before = {f"encoder.{name}": weight for name, weight in reader.state_dict().items()}
+    before |= {f"answer.{name}": weight for name, weight in answer.state_dict().items()}
+    own = network("lstm", "mean").state_dict()
+    assert list(own) == list(before)
+    for name, weight in own.items():
+        assert torch.equal(weight, before[name]), name
+
+
 def spelled(encoder: str = "cnn", **more: Any) -> Classifier:
     """Thirty symbols, of which the first six have no letters."""
     torch.manual_seed(1)
@@ -224,7 +265,7 @@ def test_letters_are_added_to_the_words(encoder: str) -> None:
     torch.testing.assert_close(other.logits, model(symbols, lengths).logits)
 
 
-@pytest.mark.parametrize("encoder", ["gru", "cnn-3"])
+@pytest.mark.parametrize("encoder", ["gru", "filtered", "cnn-3"])
 def test_with_letters_every_weight_gets_a_gradient_and_padding_none(encoder: str) -> None:
     model = spelled(encoder, dropout=0).double().train()
     symbols, lengths = texts()
@@ -346,6 +387,9 @@ def test_a_bert_that_names_its_symbols_needs_a_matching_vocabulary() -> None:
         ({"encoder": {"kind": "xlnet"}, "pool": "first"}, "in the last symbol: model.pool=last"),
         ({"encoder": {"kind": "lstm", "hidden": 10**9}}, "less than or equal"),
         ({"encoder": {"kind": "cnn", "widths": []}}, "at least 1"),
+        ({"encoder": {"kind": "lstm", "widths": [0]}}, "greater than or equal to 1"),
+        ({"encoder": {"kind": "gru", "widths": [64]}}, "less than or equal to 63"),
+        ({"encoder": {"kind": "lstm", "widths": [2], "channels": 0}}, "greater than or equal to 1"),
         ({"encoder": {"kind": "os"}}, "does not match any of the expected tags"),
         ({"encoder": {"kind": "cnn", "layers": 0}}, "greater than or equal to 1"),
         ({"encoder": {"kind": "cnn", "layers": 10}}, "less than or equal to 9"),
