@@ -95,8 +95,15 @@ class MultiHeadAttention(Attending):
 
         choices  what to exchange, such as `mechanism=...` or `position=...`
 
-        Calls are batch first from now on, whatever the module's own `batch_first` was.
+        heed's calls are batch first. A module whose calls are not is refused, unless you say
+        `batch_first=True`: its numbers would silently be others.
         """
+        if not (module.batch_first or choices.get("batch_first")):
+            raise Refused(
+                "this module takes T B M, and heed's B T M: say from_torch(module, "
+                "batch_first=True) and give B T M from now on, or keep T B M with "
+                "heed.integrations.torch.replace"
+            )
         if choices.get("groups", module.num_heads) != module.num_heads:
             raise Refused("torch's module has as many keys as heads; it cannot be given groups")
         made = cls(

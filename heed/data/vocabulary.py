@@ -152,6 +152,9 @@ def _learn(tokenizer: Tokenizer, kind: Kind, texts: Iterator[str], size: int, le
         "unigram": lambda: trainers.UnigramTrainer(**same, unk_token=SPECIALS[UNK]),
     }
     trainer = makers[kind]()
+    if kind != "unigram":
+        form = tokenizer.normalizer.normalize_str  # the tokenizer itself is locked in training
+        texts = _untied(texts, form, merging["limit_alphabet"] - 1)  # one of them is SPACE
     try:
         tokenizer.train_from_iterator(texts, trainer)
     except Refused:
@@ -160,6 +163,24 @@ def _learn(tokenizer: Tokenizer, kind: Kind, texts: Iterator[str], size: int, le
         raise Refused(f"no {kind} vocabulary of {size} pieces can be trained: {error}") from None
     if kind == "unigram":
         _settle(tokenizer)
+
+
+def _untied(texts: Iterator[str], form: Callable[[str], str], limit: int) -> Iterator[str]:
+    """The texts; then once more each character that is to stay of those equally frequent.
+
+    The trainer keeps the `limit` most frequent characters, and of equally frequent ones any.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(form(text))
+        yield text
+    del counts[SPACE]
+    if len(counts) <= limit:
+        return
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    fewest = counts[ranked[limit]]
+    if counts[ranked[limit - 1]] == fewest:
+        yield from (character for character in ranked[:limit] if counts[character] == fewest)
 
 
 def _settle(tokenizer: Tokenizer) -> None:

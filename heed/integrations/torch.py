@@ -111,7 +111,10 @@ class TorchAttention(MultiHeadAttention):
         """The attention that takes a module's place."""
         if not isinstance(module, TorchAttention):
             _check(path, module)
-        made = TorchAttention.from_torch(module, torch_batch_first=module.batch_first, **chosen)
+        first = module.batch_first
+        made = TorchAttention.from_torch(
+            module, batch_first=True, torch_batch_first=first, **chosen
+        )
         return made._sharing(module)
 
     def _sharing(self, module: nn.Module) -> TorchAttention:

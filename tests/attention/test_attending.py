@@ -183,7 +183,7 @@ SLIPS: dict[str, Callable[[], Any]] = {
         M, 4, groups=2, mechanism=HeadGroups([(build("dot", query=2, key=2, heads=2), 2)] * 2)
     )(X),
     "groups from torch": lambda: heed.MultiHeadAttention.from_torch(
-        nn.MultiheadAttention(M, 2), groups=1
+        nn.MultiheadAttention(M, 2, batch_first=True), groups=1
     ),
 }
 

@@ -114,7 +114,9 @@ def test_self_attention_equals_torchs(kind: str) -> None:
 
 def test_float32_equals_torchs() -> None:
     theirs = nn.MultiheadAttention(M, H).eval()  # not batch-first: only the conventions differ
-    ours = heed.MultiHeadAttention.from_torch(theirs)
+    with pytest.raises(Refused, match=r"takes T B M, and heed's B T M: say from_torch\(module, "):
+        heed.MultiHeadAttention.from_torch(theirs)
+    ours = heed.MultiHeadAttention.from_torch(theirs, batch_first=True)
     x = torch.randn(B, S, M)
     output, _ = theirs(*[x.transpose(0, 1)] * 3)
     torch.testing.assert_close(ours(x).context, output.transpose(0, 1))
@@ -123,7 +125,7 @@ def test_float32_equals_torchs() -> None:
 
 
 def test_from_torch_keeps_dropout_and_mode() -> None:
-    theirs = nn.MultiheadAttention(M, H, dropout=0.5).train()
+    theirs = nn.MultiheadAttention(M, H, dropout=0.5, batch_first=True).train()
     ours = heed.MultiHeadAttention.from_torch(theirs)
     x = torch.randn(B, S, M)
     assert not torch.equal(ours(x).context, ours(x).context)

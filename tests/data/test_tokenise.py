@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from heed.data import vocabulary
-from heed.data.tokenise import BOS, EOS, KINDS, PAD, SPECIALS, UNK, Tokeniser
+from heed.data.tokenise import BOS, EOS, KINDS, PAD, SPECIALS, UNK, Kind, Tokeniser
 from heed.errors import HeedError, Refused, UnknownName
 
 TEXTS = [
@@ -284,3 +284,16 @@ def test_unknown_pieces_can_be_shown_as_in_the_text():
     assert tokeniser.pieces(ids, text) == ["who", "wrote", '"', "Hamlet", '"', "?", "</s>"]
     assert tokeniser.pieces(ids[:3], text) == ["who", "wrote", '"']
     assert tokeniser.pieces(ids)[3] == "<unk>"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_of_equally_frequent_characters_the_first_are_kept(kind: Kind) -> None:
+    """The trainer itself keeps any of them, and other ones in each call."""
+    rare = [chr(0x4E00 + i) for i in range(60)]
+    texts = ["你好" * 3, *rare, *rare, "龍"]  # twice each, once the last
+    made = [Tokeniser.train(kind, texts, size=30) for _ in range(5)]
+    assert len({each.fingerprint for each in made}) == 1
+    kept = [character for character in rare if made[0].number(character) is not None]
+    assert kept == rare[:23]  # beside four specials, ▁, 你 and 好
+    assert made[0].number("好") is not None
+    assert made[0].number("龍") is None
