@@ -158,3 +158,14 @@ def test_parts_that_are_kept(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="keeps no train pairs; give a file"):
         list(kept(folder, "train"))
     assert not vocabulary_of(folder).shared
+
+
+def test_many_unknown_symbols_are_reported(recipe: Recipe, tmp_path: Path) -> None:
+    """Of twenty words eleven fit beside the special symbols; each text has its end, too."""
+    (tmp_path / "data/mine/train.tsv").write_text("".join(f"w{i}\tx\n" for i in range(20)))
+    few = resolve(from_files(tokens={"kind": "word", "size": 16}))
+    _, notes = prepared(few, RunFolder.create(tmp_path / "few"))
+    cure = "are unknown; a larger data.tokens.size keeps more of them"
+    assert [note for note in notes if "unknown" in note] == [f"22.5% of the source symbols {cure}"]
+    _, notes = prepared(recipe, RunFolder.create(tmp_path / "all"))
+    assert not any("unknown" in note for note in notes)

@@ -8,6 +8,7 @@ from typing import Any
 
 from heed.data import cache
 from heed.data.pairs import Links, Report
+from heed.data.tokenise import UNK
 from heed.errors import Refused
 from heed.running import preparing
 from heed.running.events import Note, Progress, Work
@@ -16,6 +17,10 @@ from heed.running.stories.story import Start
 from heed.tasks.translate import Data, examples
 from heed.tasks.translator import Example, Vocabulary
 from heed.training.folder import RunFolder
+
+COUNTED = 1 << 24  # symbols that are counted at a time
+TOLD = 0.001
+"""From which share of unknown symbols on it is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
     report = Report()
     yield from _tokenise(data, vocabulary, folder, report)
     yield Note(f"training pairs: {report}")
+    yield from map(Note, _unknown(vocabulary, folder))
     for part in data.parts():
         counted = Report()
         pairs = map(_as_data, examples(data, part, root, counted))
@@ -87,6 +93,17 @@ def _tokenise(data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Rep
         yield Progress("tokenising", read)
     if not report.kept:
         raise Refused(f"there is nothing to train on: {report}")
+
+
+def _unknown(vocabulary: Vocabulary, folder: RunFolder) -> Iterator[str]:
+    """For each side of which much is unknown, how much."""
+    streams = cache.Corpus.open(folder.cache, "train", vocabulary.fingerprint).tokens
+    for name, stream in streams.items():
+        parts = (stream[start : start + COUNTED] for start in range(0, len(stream), COUNTED))
+        share = sum(int((part == UNK).sum()) for part in parts) / len(stream)
+        if share >= TOLD:
+            more = "a larger data.tokens.size keeps more of them"
+            yield f"{share:.1%} of the {name} symbols are unknown; {more}"
 
 
 def _as_data(pair: Example) -> dict[str, Any]:
