@@ -104,8 +104,8 @@ class LineChart:
         for tick, name in zip(ticks, names, strict=True):
             body += _level(frame, tick, name)
         body += "".join(
-            draw.lettered((frame.across(x), HEIGHT - 38), name, 12, "soft", "middle")
-            for x, name in self.marks()
+            draw.lettered((x, HEIGHT - 38), name, 12, "soft", "middle")
+            for x, name in _apart([(frame.across(x), name) for x, name in self.marks()])
         )
         body += _named_axes(self.x, self.y)
         body += "".join(self._line(frame, n, line) for n, line in enumerate(self.lines))
@@ -303,6 +303,18 @@ def _level(frame: Frame, tick: float, name: str) -> str:
         'fill="none" shape-rendering="crispEdges"/>'
         + draw.lettered((frame.left - 8, y + 4), name, 12, "soft", "end")
     )
+
+
+def _apart(names: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """The names along an axis that have room: the last, which says where it ends, goes first."""
+    kept: list[tuple[float, str]] = []
+    edge = math.inf
+    for x, name in reversed(names):
+        half = draw.extent(draw.shortened(name), 12) / 2
+        if x + half <= edge:
+            kept.append((x, name))
+            edge = x - half - 4
+    return kept[::-1]
 
 
 def _named_axes(x: str, y: str) -> str:

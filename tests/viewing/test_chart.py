@@ -70,6 +70,13 @@ def test_positions_can_have_names() -> None:
     assert {"1–5", "6–10"} <= set(texts(chart))
 
 
+def test_names_along_an_axis_never_meet() -> None:
+    steps = [48, 96, 144, 192, 240, 288, 300]  # the last validation comes whenever training ends
+    words = texts(LineChart("loss", [Line("loss", steps, [1.0] * 7)]))
+    assert {"48", "240", "300"} <= set(words)  # where the axis ends is always said
+    assert "288" not in words
+
+
 def test_a_gap_breaks_the_line() -> None:
     chart = LineChart("t", [Line("a", range(5), [1, 2, math.nan, 3, 4])])
     assert [len(stroke) for stroke in strokes(chart)] == [2, 2]
