@@ -135,13 +135,17 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout that fits: the width of a cell, that of row labels, the number of columns."""
+    """The layout that fits: the width of each cell of a row, and that of row labels."""
 
     paint: Paint
-    cell: int
+    cells: tuple[int, ...]
     margin: int
-    columns: int
     upright: bool
+
+    @property
+    def columns(self) -> int:
+        """How many columns are shown."""
+        return len(self.cells)
 
     def header(self, panel: Panel) -> Iterator[Text]:
         """The column labels."""
@@ -151,7 +155,7 @@ class Layout:
             height = min(TALLEST, max(map(len, letters), default=0))
             labels = [_stacked(each, height) for each in letters]
         for line in zip(*labels, strict=True):
-            text = "".join(_centred(piece, self.cell) for piece in line)
+            text = "".join(map(_centred, line, self.cells))
             yield Text(" " * (self.margin + 1) + text.rstrip(), style="bold")
 
     def line(self, label: str, weights: list[float]) -> Text:
@@ -159,8 +163,8 @@ class Layout:
         label = cut(shown(label), self.margin)
         line = Text(" " * (self.margin - cell_len(label)) + label + " ", style="bold")
         cells = Text()
-        for weight in weights:
-            cells.append_text(self.paint.cell(weight, self.cell))
+        for weight, width in zip(weights, self.cells, strict=True):
+            cells.append_text(self.paint.cell(weight, width))
         if not any(span.style for span in cells.spans):
             cells.rstrip()
         return Text.assemble(line, cells, no_wrap=True)
@@ -203,20 +207,25 @@ def _paints(panel: Panel, colour: bool, ascii_only: bool) -> list[Paint]:
 
 
 def _fit(panel: Panel, width: int, paints: list[Paint]) -> Layout:
-    """The widest cells that show every column; otherwise the narrowest, as many as fit."""
+    """The widest cells that show every column; otherwise the narrowest, as many as fit.
+
+    Tried in turn: cells of one width, cells as wide as their labels, and labels turned upright.
+    """
     margin = max((cell_len(shown(label)) for label in panel.rows), default=0)
     margin = min(margin, max(3, width // 3))
-    longest = max((cell_len(shown(label)) for label in panel.columns), default=1)
+    own, count = [cell_len(shown(label)) for label in panel.columns], len(panel.columns)
+    longest = max(own, default=1)
     glyph = max((cell_len(c) for label in panel.columns for c in _letters(shown(label))), default=1)
-    level = [(longest + 2, False), (longest + 1, False)] if longest <= WIDEST else []
+    level = [[longest + 2] * count, [longest + 1] * count, [each + 1 for each in own]]
+    upright = [[glyph + gap] * count for gap in (2, 1, 0)]
     room = max(1, width - margin - 1)
     for paint in paints:
-        cells = [*level, (glyph + 2, True), (glyph + 1, True), (glyph, True)]
-        for cell, upright in cells:
-            cell = max(cell, paint.least)
-            if cell * len(panel.columns) <= room:
-                return Layout(paint, cell, margin, len(panel.columns), upright)
-    return Layout(paints[-1], glyph, margin, max(1, room // glyph), True)
+        for turned, each in ((False, level if longest <= WIDEST else []), (True, upright)):
+            for widths in each:
+                cells = tuple(max(cell, paint.least) for cell in widths)
+                if sum(cells) <= room:
+                    return Layout(paint, cells, margin, turned)
+    return Layout(paints[-1], (glyph,) * max(1, room // glyph), margin, True)
 
 
 def _colour(share: float) -> Color:

@@ -109,6 +109,19 @@ def test_wide_characters_are_over_their_cells() -> None:
         assert where <= start + cell_len(label)
 
 
+def test_cells_are_narrower_before_words_are_turned() -> None:
+    source = ["我们", "昨天", "在", "图书馆", "看", "的", "电影", "很", "有趣", "</s>"]
+    panel = Panel.of("t", np.eye(10), [*"abcdefghi", "interesting"], source)
+    for text in (drawn(panel, 80), in_colour(panel, 80)):
+        _, header, *rows = plain(text)[:12]
+        assert header.split() == source
+        assert max(map(cell_len, rows)) < 80
+    _, header, *rows = drawn(panel).splitlines()[:12]
+    for row, label in zip(rows, source, strict=True):
+        start = cell_len(header[: header.index(label)])
+        assert start - 1 <= row.index("100") <= start + cell_len(label)
+
+
 def test_long_labels_are_vertical_and_cut() -> None:
     labels = ["extraordinary-words", "is"]
     panel = Panel.of("t", np.eye(2), ["extraordinarily-long-row-label", "b"], labels)
