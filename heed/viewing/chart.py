@@ -167,6 +167,11 @@ class BarChart:
         values = [v for bars in self.bars for v in bars.values if math.isfinite(v)]
         return max([*values, self.full]) or 1.0
 
+    def figures(self) -> list[list[str]]:
+        """How the values of each name are written: all of the chart with as many decimals."""
+        said = iter(draw.alike([value for bars in self.bars for value in bars.values]))
+        return [[next(said) for _ in bars.values] for bars in self.bars]
+
     def svg(self, style: bool = True) -> str:
         """The chart as the text of an SVG file; without style if the page already has it."""
         several = len(self.bars) > 1
@@ -175,15 +180,16 @@ class BarChart:
         )
         thick, y = (16, 62.0) if several else (20, 42.0)  # a legend is between them and the title
         scale = (WIDTH - left - 76) / self.highest()
-        names = [bars.name for bars in self.bars]
+        names, figures = [bars.name for bars in self.bars], self.figures()
         body, right = _titled(self.title) + _legend(names), self._heading(names)
         for place, label in enumerate(self.labels):
             middle = y + thick * len(self.bars) / 2 + 4
             body += draw.lettered((left - 8, middle), label, 13, anchor="end")
             for n, bars in enumerate(self.bars):
                 long = bars.values[place] * scale
-                body += self._bar(n, (left, y), long, thick, place)
-                named = left + 6 + draw.extent(number(bars.values[place]), 12)
+                figure = figures[n][place]
+                body += self._bar(n, (left, y), long, thick, place, figure)
+                named = left + 6 + draw.extent(figure, 12)
                 right = max(right, named + (max(long, 0) if math.isfinite(long) else 0))
                 y += thick
             y += 9
@@ -200,20 +206,22 @@ class BarChart:
         marked = [34 + draw.extent(draw.shortened(name), 12.5) for name in names]
         return MARGIN + max(title, sum(marked) if len(names) > 1 else 0)
 
-    def _bar(self, n: int, at: tuple[float, float], long: float, thick: int, place: int) -> str:
+    def _bar(
+        self, n: int, at: tuple[float, float], long: float, thick: int, place: int, figure: str
+    ) -> str:
         value, level = (
             self.bars[n].values[place],
             at[1] + thick / 2 + 3.2,
         )  # of letters half as high
         if not math.isfinite(value):
-            return draw.lettered((at[0] + 6, level), "–", 12, "soft")
+            return draw.lettered((at[0] + 6, level), figure, 12, "soft")
         tip = f"{self.labels[place]}, {self.bars[n].name}: {number(value)} {self.unit}"
         long, colour = max(long, 0.0), n % len(INKS)
         return (
             f'<rect class="heed-mark-{colour}" x="{at[0]:.5g}" y="{at[1]:.5g}" width="{long:.5g}" '
             f'height="{thick - 2}" rx="2" fill="{INKS[colour]}">'
             f"<title>{draw.written(tip)}</title></rect>"
-            + draw.lettered((at[0] + long + 6, level), number(value), 12, "soft")
+            + draw.lettered((at[0] + long + 6, level), figure, 12, "soft")
         )
 
     def _repr_html_(self) -> str:

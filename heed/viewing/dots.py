@@ -136,6 +136,7 @@ def bars(chart: BarChart, width: int, ascii_only: bool) -> Iterator[Text]:
     labels = [shown(label) for label in chart.labels]
     margin = min(max(map(cell_len, labels), default=0), width // 3)
     room = max(1, width - margin - 10)
+    figures = chart.figures()
     yield Text(shown(chart.title), style="bold", no_wrap=True, overflow="ellipsis")
     if len(chart.bars) > 1:
         yield _key(chart, margin, ascii_only)
@@ -147,7 +148,7 @@ def bars(chart: BarChart, width: int, ascii_only: bool) -> Iterator[Text]:
             bar = _bar(share * room, LETTERS[n % len(LETTERS)] if ascii_only else "")
             line = Text(" " * (margin - cell_len(name)) + name + " ", no_wrap=True)
             line.append(bar, COLOURS[n % len(COLOURS)])
-            yield line.append(f" {number(value)}" if math.isfinite(value) else "-", "dim")
+            yield line.append(f" {figures[n][place]}" if math.isfinite(value) else "-", "dim")
     if chart.note:
         yield Text(shown(chart.note), "dim")
 

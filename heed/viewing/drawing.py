@@ -111,6 +111,21 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def alike(values: Sequence[float]) -> list[str]:
+    """Numbers that stand below each other: all with as many decimals, three digits of the greatest
+    and at least one of the smallest. Where six decimals are too few, each as it is shortest."""
+    sizes = [abs(value) for value in values if math.isfinite(value) and value]
+    if not sizes:
+        return [number(value) for value in values]
+    greatest = 3 - math.ceil(math.log10(max(sizes)))  # 100 %, too, is written 100.0
+    decimals = max(0, greatest, -math.floor(math.log10(min(sizes))))
+    if decimals > 6:
+        return [number(value) for value in values]
+    while decimals and all(f"{value:.{decimals}f}"[-1] == "0" for value in sizes):
+        decimals -= 1
+    return [f"{value:,.{decimals}f}" if math.isfinite(value) else "–" for value in values]
+
+
 def ticks(values: Sequence[float]) -> list[str]:
     """The labels of an axis: all with the decimals that give them exactly, or nearly; in powers of
     ten if even six are too few."""

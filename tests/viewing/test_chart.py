@@ -125,7 +125,7 @@ def test_bars_fit_their_axis_and_have_their_values_beside_their_middle() -> None
     (bar, _) = (node for node in tree.iter(f"{SVG}rect") if "heed-mark" in node.attrib["class"])
     end = float(bar.attrib["x"]) + float(bar.attrib["width"])
     assert end + 20 < float(tree.attrib["width"]) < end + 80  # the value, and a margin
-    (value,) = (node for node in tree.iter(f"{SVG}text") if node.text == "0.2")
+    (value,) = (node for node in tree.iter(f"{SVG}text") if node.text == "0.20")
     middle = float(bar.attrib["y"]) + float(bar.attrib["height"]) / 2
     assert float(value.attrib["y"]) - 0.35 * 12 == pytest.approx(middle, abs=0.5)
     (title,) = (node for node in tree.iter(f"{SVG}text") if node.text == "t")

@@ -59,6 +59,15 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert none.strip() == "none -"
 
 
+def test_the_values_beside_bars_have_as_many_decimals() -> None:
+    bars = BarChart("t", ["a", "b", "c"], [Bars("weight", [0.325, 0.26, 0.0493])])
+    assert [line.split()[-1] for line in drawn(bars).splitlines()[1:]] == [
+        "0.325",
+        "0.260",
+        "0.049",
+    ]
+
+
 def test_no_two_marks_of_an_axis_have_one_label() -> None:
     chart = LineChart("t", [Line("a", [10, 20], [2.411, 2.4212])])
     names = [line.partition("│")[0].strip() for line in drawn(chart).splitlines()[1:11]]

@@ -106,3 +106,24 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         drawing.write(tmp_path / "file" / "a.svg", b"")
     with pytest.raises(Refused, match="cannot write"):
         drawing.write(tmp_path, b"")
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ([0.325, 0.26, 0.0493], ["0.325", "0.260", "0.049"]),
+        ([0.0941, 0.073], ["0.0941", "0.0730"]),
+        ([100.0, 97.42], ["100.0", "97.4"]),
+        ([1.0, 0.0], ["1", "0"]),
+        ([0.5, 0.25, float("nan")], ["0.50", "0.25", "–"]),
+        ([0.9, -0.00042], ["0.9000", "-0.0004"]),
+        ([12_000.0, 3.0], ["12,000", "3"]),
+        ([0.5, 1e-9], ["0.5", "1e-09"]),
+        ([0.0, float("inf")], ["0", "–"]),
+        ([], []),
+    ],
+)
+def test_numbers_below_each_other_have_as_many_decimals(
+    values: list[float], want: list[str]
+) -> None:
+    assert drawing.alike(values) == want
