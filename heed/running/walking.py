@@ -57,16 +57,19 @@ def told(heard: Listened, at: str | None = None, layer: int | None = None, head:
         [] if walked.context is None else _floats(walked.context),
         _check(walked),
         walked.agrees,
-        _choice(paths, heads),
+        *_choice(paths, heads),
     )
 
 
-def _choice(paths: Sequence[str], heads: int) -> str:
-    """How many attentions and heads support walks, with the options that choose; "" if one does."""
+def _choice(paths: Sequence[str], heads: int) -> tuple[str, str]:
+    """How many attentions and heads support walks, and the options that choose; "" if one does."""
     what = "members" if paths[0].startswith(MEMBER) else "attentions"
     counts = ((len(paths), what, "--layer"), (heads, "heads", "--head"))
-    found = [f"{n} {name} ({option} 0 to {n - 1})" for n, name, option in counts if n > 1]
-    return f"one of {' and '.join(found)}" if found else ""
+    found = [(f"{n} {name}", f"{option} 0 to {n - 1}") for n, name, option in counts if n > 1]
+    if not found:
+        return "", ""
+    names, options = zip(*found, strict=True)
+    return f"one of {' and '.join(names)}", ", ".join(options)
 
 
 def _place(words: Sequence[str], at: str | None, first: int, named: str) -> int:

@@ -23,6 +23,9 @@ from heed.viewing.pyramid import Pyramid
 Kind = Literal["self", "cross", "static"]
 """Whether a sequence attends to itself, to another, or is attended to by a learned query."""
 
+OF_SEVERAL = {"distance", "diagonality", "coverage", "rank"}
+"""Measures that mean nothing of a single query: it has no place, and no other to differ from."""
+
 COMPARED = 128 * 128  # weights of a head; larger ones are not compared with the others of a layer
 
 
@@ -106,7 +109,10 @@ class Layer:
 
         each = _heads(name, len(array), one)
         layer = cls(name, *words[:2], each, words[2])
-        return layer.knowing(**_summarised(statistics or {}))
+        told = _summarised(statistics or {})
+        if T == 1:
+            told.pop("coverage", None)
+        return layer.knowing(**told)
 
     def knowing(self, **statistics: ArrayLike) -> Layer:
         """The layer with further numbers for each head, such as an alignment error."""
@@ -155,8 +161,9 @@ class Layer:
         return found
 
     def measured(self) -> dict[str, list[float | None]]:
-        """Every statistic that any head has, by name."""
+        """Every statistic that any head has, by name; of one query, only those that tell of it."""
         names = list(dict.fromkeys(name for head in self.heads for name in head.measured))
+        names = [name for name in names if len(self.queries) > 1 or name not in OF_SEVERAL]
         found = {name: [head.measured.get(name) for head in self.heads] for name in names}
         found |= {name: list(values) for name, values in self.statistics.items()}
         return {

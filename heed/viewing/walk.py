@@ -82,7 +82,8 @@ class Told:
     columns  the names of every key's numbers, in the order of the stages; the weight is the last
     context  the sum of the keys' contributions; empty if there is none
     check    the comparison with the model's own result
-    choice   how many attentions and heads there are, and the options that choose one
+    choice   how many attentions and heads there are
+    options  the options that choose one; only the terminal shows them
     """
 
     title: str
@@ -93,6 +94,7 @@ class Told:
     check: str = ""
     agrees: bool | None = None
     choice: str = ""
+    options: str = ""
 
     def __post_init__(self) -> None:
         for key in self.keys:
@@ -118,7 +120,8 @@ class Told:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(shown(self.title), "bold")
         if self.choice:
-            yield Text(f"  {shown(self.choice)}", "dim")
+            how = f" ({self.options})" if self.options else ""
+            yield Text(f"  {shown(self.choice + how)}", "dim")
         yield from self._stages()
         yield Text()
         yield self._grid(options)

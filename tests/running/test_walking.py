@@ -58,7 +58,8 @@ def test_layers_and_heads_of_a_transformer_can_be_chosen(transformer: Path) -> N
     assert aligning.title.endswith("decoder.stack.layers.0.cross · head 0")  # the last but one
     (other,) = walk(transformer, [SENTENCE], layer=1, head=1, device="cpu")
     assert other.title.endswith("decoder.stack.layers.1.cross · head 1")
-    assert aligning.choice == "one of 2 attentions (--layer 0 to 1) and 2 heads (--head 0 to 1)"
+    assert aligning.choice == "one of 2 attentions and 2 heads"
+    assert aligning.options == "--layer 0 to 1, --head 0 to 1"
     assert aligning.agrees
     assert other.agrees
     assert aligning.context != other.context
@@ -87,7 +88,8 @@ def test_the_members_of_a_committee_are_not_layers(tmp_path: Path) -> None:
         "the text · place 0 · member 2",
         "the text · place 0 · member 0",
     ]
-    assert last.choice == first.choice == "one of 3 members (--layer 0 to 2)"
+    assert last.choice == first.choice == "one of 3 members"
+    assert last.options == first.options == "--layer 0 to 2"
     (look,) = opened(tmp_path / "run").looks(["it was dull"])
     assert [layer.name for layer in look.takes[0].layers] == ["member 0", "member 1", "member 2"]
     assert look.item("").weighed.title == "what it weighed, mean of 3 members"

@@ -30,6 +30,14 @@ def test_a_layer_of_weights_is_measured() -> None:
     assert {"distance", "sharpness", "diagonality", "sink", "coverage"} <= set(found)
 
 
+def test_one_query_is_not_measured_by_what_compares_several() -> None:
+    lonely = Layer.of("pool", weights(T=1), ["the text"], WORDS, "static")
+    assert set(lonely.measured()) == {"entropy", "sharpness", "sink", "agreement"}
+    received = {"received": np.ones((2, 3)), "entropy": np.ones((2, 1))}
+    pooled = Layer.of_map("pool", weights(T=1), ["the text"], WORDS, "static", received)
+    assert set(pooled.measured()) == {"entropy", "sink"}
+
+
 def test_kinds_of_attention_are_recognised() -> None:
     assert Layer.of("x", weights(S=2), WORDS, "ab").kind == "cross"
     assert Layer.of("x", weights(T=1), [""], WORDS, "static").kind == "static"

@@ -38,7 +38,9 @@ def test_the_terminal_lists_the_heaviest_first_and_says_what_was_hidden() -> Non
     assert lines[0] == "love · place 1"
     assert lines[1].split() == ["1", "score", "e", "=", "q·k"]
     assert screen(told(KEYS, choice="one of 3"))[:2] == [lines[0], "  one of 3"]
-    assert "<p>one of 3</p>" in Section("t", [told(KEYS, choice="one of 3")]).html()
+    chosen = told(KEYS, choice="one of 3", options="--head 0 to 2")
+    assert screen(chosen)[1] == "  one of 3 (--head 0 to 2)"
+    assert "<p>one of 3</p>" in Section("t", [chosen]).html()  # a page has no command line
     rows = [line.split()[0] for line in lines if line.startswith("  ") and "█" in line]
     assert rows == ["爱", "我"]
     assert "  1 hidden: lies ahead" in lines
