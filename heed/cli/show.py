@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from heed.running.showing import Subject
     from heed.running.stories.story import Shown
     from heed.viewing.looking import Look
-    from heed.viewing.panels import Panel
     from heed.viewing.walk import Told
 
 EXAMPLES = (
@@ -222,10 +221,13 @@ def _tell(source: Path, texts: list[str], every: bool, device: str, console: Con
 def _pictures(shown: list[Shown], paths: Sequence[Path]) -> None:
     from heed.viewing import image
 
-    panels = _panels(shown)
+    groups = [image.Group(each.source, each.panels, _answer(each)) for each in shown]
+    maps = sum(len(group.panels) for group in groups)
+    if not maps:
+        raise Refused(NOTHING)
     for path in paths:
-        image.save(panels, path)
-        print(f"{path}: {_count(len(panels), 'map')}")
+        image.save(groups, path)
+        print(f"{path}: {_count(maps, 'map')}")
 
 
 def tell(shown: Shown, console: Console) -> None:
@@ -234,9 +236,12 @@ def tell(shown: Shown, console: Console) -> None:
 
     from heed.cli.tables import drawn as table
 
-    named = f"{what}: " if (what := getattr(shown, "named", "")) else ""
-    answer = [" → ", named, _short(shown.text)] if shown.text else []
-    console.print(Text.assemble((_short(shown.source), "bold"), *answer))
+    answer = _short(_answer(shown))
+    if answer and getattr(shown, "weighed", None) is not None and console.color_system:
+        console.print(Text(f"→ {answer}"))  # the text follows, in colour
+    else:
+        said = (_short(shown.source), "bold")
+        console.print(Text.assemble(said, f" → {answer}" if answer else ""))
     if remark := getattr(shown, "remark", ""):
         console.print(Text(safe(remark), "dim"))
     drawn = list(shown.drawn())
@@ -248,6 +253,12 @@ def tell(shown: Shown, console: Console) -> None:
     console.print()
 
 
+def _answer(shown: Shown) -> str:
+    """The answer, and what it is if that is not plain; "" without one."""
+    named = f"{what}: " if (what := getattr(shown, "named", "")) else ""
+    return f"{named}{shown.text}" if shown.text else ""
+
+
 def _short(text: str) -> str:
     """What a terminal prints of a text."""
     return safe(text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text):,} letters)")
@@ -257,10 +268,3 @@ NOTHING = (
     "there is nothing to draw: this model has no attention, or wrote nothing, or statistics were "
     "kept of it without a map (heed.Summary(map=(64, 64)) has one)"
 )
-
-
-def _panels(shown: list[Shown]) -> list[Panel]:
-    panels = [panel for each in shown for panel in each.panels]
-    if not panels:
-        raise Refused(NOTHING)
-    return panels

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 TOLD = 1600  # cells; with more, there are no tooltips, which would be most of the file
 GAP = 28.0  # around and between panels
+LINE, LETTERS, LONGEST = 20.0, 13.0, 72  # of a line above a group: height, size, most letters
 # Fonts with Chinese, Japanese and Korean, by matplotlib's names.
 CJK = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "PingFang SC"),
@@ -40,7 +41,25 @@ CJK = (
 )
 
 
-def save(panels: Panel | Sequence[Panel], path: str | Path, columns: int | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Panels below lines that tell what they are of: a text and its answer."""
+
+    text: str
+    panels: Sequence[Panel]
+    answer: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines, each cut so that it fits a picture."""
+        said = (self.text, f"→ {self.answer}" if self.answer else "")
+        return [draw.shortened(" ".join(line.split()), LONGEST) for line in said if line.strip()]
+
+
+Panels = Panel | Sequence[Panel] | Sequence[Group]
+
+
+def save(panels: Panels, path: str | Path, columns: int | None = None) -> None:
     """Write panels as the kind of picture that the file's ending tells: .svg or .png."""
     kinds = {".svg": lambda: svg(panels, columns).encode(), ".png": lambda: png(panels, columns)}
     ending = Path(path).suffix.lower()
@@ -51,31 +70,60 @@ def save(panels: Panel | Sequence[Panel], path: str | Path, columns: int | None 
     draw.write(path, kinds[ending]())
 
 
-def svg(panels: Panel | Sequence[Panel], columns: int | None = None) -> str:
-    """One panel, or several in a grid, as the text of an SVG file."""
+def svg(panels: Panels, columns: int | None = None) -> str:
+    """One panel, or several in a grid, as the text of an SVG file; groups one below the other."""
     rows = _rows(panels, columns)
     body, y = "", GAP
     for row in rows:
-        x = GAP
-        for plot in row:
+        for n, line in enumerate(row.lines):
+            bold = "" if n else ' font-weight="600"'
+            body += draw.lettered((GAP, y + LETTERS), line, LETTERS, longest=LONGEST, more=bold)
+            y += LINE
+        x, y = GAP, y + (LINE / 2 if row.lines else 0)
+        for plot in row.plots:
             body += f'<g transform="translate({x:.5g} {y:.5g})">{plot.body()}</g>'
             x += plot.width + GAP
-        y += max(plot.height for plot in row) + GAP
-    width = max(sum(plot.width + GAP for plot in row) for row in rows) + GAP
-    about = "; ".join(plot.about for row in rows for plot in row)
-    return draw.drawing(width, y, about, SCALE_BAR + body)
+        y += row.height
+    about = "; ".join(plot.about for row in rows for plot in row.plots)
+    return draw.drawing(max(row.width for row in rows) + GAP, y, about, SCALE_BAR + body)
 
 
-def _rows(panels: Panel | Sequence[Panel], columns: int | None) -> list[list[Plot]]:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Plots side by side, and the lines above them if they are the first of a group."""
+
+    plots: list[Plot]
+    lines: list[str]
+
+    @property
+    def width(self) -> float:
+        """The room from the left to the end of the last plot, or of a longer line."""
+        lines = [1.08 * draw.extent(line, LETTERS) for line in self.lines]  # one is bold
+        return GAP + max([sum(plot.width + GAP for plot in self.plots) - GAP, *lines])
+
+    @property
+    def height(self) -> float:
+        """The height of the plots, with the gap below."""
+        return max(plot.height for plot in self.plots) + GAP
+
+
+def _rows(panels: Panels, columns: int | None) -> list[Row]:
     """`columns` side by side; by default the heads of one attention."""
-    panels = [panels] if isinstance(panels, Panel) else list(panels)
-    if not panels:
+    given = [panels] if isinstance(panels, Panel) else list(panels)
+    groups = [each for each in given if isinstance(each, Group)]
+    groups += [Group("", [each for each in given if isinstance(each, Panel)])]
+    found = []
+    for group in groups:
+        rows = abreast(group.panels)
+        if columns is not None:
+            every = list(group.panels)
+            rows = [every[i : i + columns] for i in range(0, len(every), columns)]
+        found += [
+            Row([Plot(one) for one in row], [] if n else group.lines) for n, row in enumerate(rows)
+        ]
+    if not found:
         raise Refused("there is nothing to draw: no panel was given")
-    if columns is None:
-        rows = abreast(panels)
-    else:
-        rows = [panels[i : i + columns] for i in range(0, len(panels), columns)]
-    return [[Plot(panel) for panel in row] for row in rows]
+    return found
 
 
 _STOPS = "".join(
@@ -230,23 +278,40 @@ def wide(label: str) -> bool:
     return bool(label) and cell_len(label) == 2 * len(label)
 
 
-def png(panels: Panel | Sequence[Panel], columns: int | None = None, dpi: int = 160) -> bytes:
-    """One panel, or several in a grid, as the bytes of a PNG file."""
+def png(panels: Panels, columns: int | None = None, dpi: int = 160) -> bytes:
+    """One panel, or several in a grid, as the bytes of a PNG file; groups one below the other."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise Refused("a PNG needs matplotlib: pip install heed-attention[plot]") from error
     rows = _rows(panels, columns)
-    lines = zip_longest(*rows)  # from top to bottom
-    widths = [max(plot.width for plot in line if plot) + 2 * GAP for line in lines]
-    heights = [max(plot.height for plot in row) + GAP for row in rows]
+    columnwise = zip_longest(*(row.plots for row in rows))  # from top to bottom
+    widths = [max(plot.width for plot in line if plot) + 2 * GAP for line in columnwise]
+    widest = max(row.width for row in rows)
+    if widest > sum(widths):  # a line is longer than its maps, which do not shrink
+        widths.append(widest - sum(widths))
+    heights = [size for row in rows for size in (LINE * len(row.lines), row.height) if size]
     figure = Figure((sum(widths) / 72, sum(heights) / 72), layout="constrained")
-    shape = (len(rows), len(widths))
-    grid = figure.add_gridspec(*shape, width_ratios=widths, height_ratios=heights)
-    for down, row in enumerate(rows):
-        for across, plot in enumerate(row):
+    shape = (len(heights), len(widths))
+    grid, down = figure.add_gridspec(*shape, width_ratios=widths, height_ratios=heights), 0
+    for row in rows:
+        if row.lines:
+            _say(figure.add_subplot(grid[down, :]), row.lines)
+            down += 1
+        for across, plot in enumerate(row.plots):
             _paint(figure.add_subplot(grid[down, across]), plot)
+        down += 1
     return _rendered(figure, dpi)
+
+
+def _say(axes: Axes, lines: Sequence[str]) -> None:
+    """The lines above a group, in the place of a plot."""
+    axes.set_axis_off()
+    look: dict[str, Any] = {"fontfamily": _fonts(), "parse_math": False, "va": "top"}
+    for n, line in enumerate(lines):
+        weight = "normal" if n else "bold"
+        down = 1 - n / len(lines)
+        axes.text(0, down, line, fontsize=LETTERS * 0.85, fontweight=weight, **look)
 
 
 def _paint(axes: Axes, plot: Plot) -> None:

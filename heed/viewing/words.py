@@ -68,13 +68,18 @@ class Weighed:
         return [*more, f"all alike would be {number(1 / count)} each"] if count > 1 else more
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if console.color_system:  # without colours the words alone tell nothing
+            yield self._coloured()
+        yield self.bars()
+
+    def _coloured(self) -> Text:
+        """The words of the text, each on the colour of its weight."""
         line = Text()
         for word, (red, green, blue) in zip(self.words, self._colours(SCALE), strict=True):
             ink = "black" if _bright(red, green, blue) else "white"
             line.append(shown(word), Style(color=ink, bgcolor=Color.from_rgb(red, green, blue)))
             line.append(" ")
-        yield line
-        yield self.bars()
+        return line
 
     def svg(self, style: bool = True) -> str:
         """The coloured words as the text of an SVG file."""

@@ -105,6 +105,7 @@ def test_show_prints_the_weight_of_each_word(
     done = command("show", run, "it was [/] lovely \x1b[31m", *CPU)
     assert done.code == 0, done.err
     assert "→ liked" in done.out
+    assert done.out.count("lovely") == 2  # the text, and a bar
     assert "what it weighed" in done.out
     assert "\x1b[31m" not in done.out
     pictures = ("--html", "--svg")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import re
 import struct
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import heed
+from heed.cli.show import tell
+from heed.viewing.words import Weighed
 from tests.running.writing import written
 
 SENTENCES = ["我 爱 我", "你 爱 他们"]
@@ -96,7 +101,7 @@ def test_pictures_and_pages_are_written(
     width, height = struct.unpack(">II", data[16:24])
     assert min(width, height) > 100
     drawn = "".join(ElementTree.parse(svg).getroot().itertext())
-    assert all(word in drawn for text in translations for word in text.split())
+    assert all(text in drawn for text in (*SENTENCES, *(f"→ {text}" for text in translations)))
 
 
 def test_every_head_is_one_more_panel(
@@ -180,3 +185,17 @@ def test_nothing_to_draw_is_refused(
         assert list(tmp_path.iterdir()) == []
     done = command("show", str(writer), " ")
     assert (done.code, "no attention to show" in done.out) == (0, True)
+
+
+def test_a_text_whose_words_are_in_colour_is_printed_once() -> None:
+    words = Weighed("it", ["a", "fine", "film"], [0.2, 0.6, 0.2])
+    shown: Any = SimpleNamespace(
+        source="a fine film", text="liked", weighed=words, drawn=lambda: [words]
+    )
+    said = {}
+    for system in (None, "truecolor"):
+        out = io.StringIO()
+        tell(shown, Console(file=out, force_terminal=system is not None, color_system=system))
+        said[system] = re.sub("\x1b.*?m", "", out.getvalue()).splitlines()
+    assert said[None][:2] == ["a fine film → liked", "it"]
+    assert [line.rstrip() for line in said["truecolor"][:3]] == ["→ liked", "a fine film", "it"]

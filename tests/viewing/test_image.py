@@ -120,6 +120,22 @@ def test_panels_in_a_grid() -> None:
     assert high[1] > 2 * wide[1]
 
 
+def test_each_text_stands_above_its_maps_with_its_answer() -> None:
+    long = "word " * 40
+    groups = [image.Group("我 爱\n中国", [LOVE, LOVE], "i love china"), image.Group(long, [LOVE])]
+    tree = parsed(image.svg(groups))
+    said = [node.text or "" for node in tree.findall(f"{SVG}text")]
+    assert said[:2] == ["我 爱 中国", "→ i love china"]
+    assert said[2].startswith("word word")
+    assert said[2].endswith("…")
+    assert 0.5 * 13 * max(map(len, said)) < float(tree.attrib["width"])
+    heights = [float(node.attrib["y"]) for node in tree.findall(f"{SVG}text")]
+    maps = [float(node.attrib["transform"].split()[1][:-1]) for node in tree.findall(f"{SVG}g")]
+    assert heights[0] < heights[1] < maps[0] == maps[1] < heights[2] < maps[2]
+    with pytest.raises(Refused, match="nothing to draw"):
+        image.svg([image.Group("a text without attention", [])])
+
+
 def test_the_heads_of_a_layer_are_side_by_side() -> None:
     heads = [
         Panel.of(f"layer {n} · head {h}", LOVE.weight, LOVE.rows, LOVE.columns)
@@ -169,10 +185,27 @@ def test_png_shows_the_same_colours() -> None:
         assert 0.5 * 2 * cells * side**2 < found < 1.6 * 2 * cells * side**2 + 900
 
 
+def test_the_lines_above_the_maps_of_a_png_do_not_shrink_the_maps() -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+
+    def picture(*groups: image.Group) -> np.ndarray:
+        return imread(io.BytesIO(image.png(list(groups), dpi=50)))[..., :3]
+
+    def blue(pixels: np.ndarray) -> int:
+        return int((pixels[..., 2] - pixels[..., 0] > 0.2).sum())
+
+    plain, lined = picture(image.Group("", [LOVE])), picture(image.Group("a " * 70, [LOVE], "b"))
+    assert len(lined) > len(plain) + 20
+    assert lined.shape[1] > plain.shape[1] + 20  # as wide as the line
+    assert blue(lined) > 0.9 * blue(plain)
+
+
 def test_png_accepts_any_label(recwarn: pytest.WarningsRecorder) -> None:
     pytest.importorskip("matplotlib")
     labels = ["我爱", "$x^{2$", "\U00012000", HOSTILE]
     image.png(Panel.of("$\\frac{$", np.eye(4), labels, labels))
+    image.png([image.Group("$x^{2$", [LOVE], HOSTILE)])
     image.png(Panel.of("empty", np.zeros((0, 0)), [], []))
     assert not recwarn.list
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,14 @@ def printed(thing: object, **how: object) -> str:
     return out.getvalue()
 
 
-def test_every_word_is_printed_and_bars_are_ordered_by_weight() -> None:
-    text = printed(WEIGHED)
-    first, title, *bars, note = text.splitlines()
-    assert first.split() == ["a", "<fine>", "film", "\\x1b[31m"]
+def test_every_word_is_printed_in_colour_and_without_colours_only_bars() -> None:
+    first, *rest = printed(WEIGHED, force_terminal=True, color_system="truecolor").splitlines()
+    assert re.sub("\x1b.*?m", "", first).split() == ["a", "<fine>", "film", "\\x1b[31m"]
+    assert [re.sub("\x1b.*?m", "", line) for line in rest] == printed(WEIGHED).splitlines()
+
+
+def test_bars_are_ordered_by_weight() -> None:
+    title, *bars, note = printed(WEIGHED).splitlines()
     assert title == "it"
     assert bars[0].split()[0] == "<fine>"
     assert "0.6" in bars[0]
@@ -38,12 +43,12 @@ def test_every_word_is_printed_and_bars_are_ordered_by_weight() -> None:
 
 def test_words_without_a_bar_are_counted_and_equal_weights_have_short_bars() -> None:
     even = Weighed("it", [f"w{n}" for n in range(10)], [0.103] + [0.1] * 8 + [0.097])
-    _, _, *bars, note = printed(even).splitlines()
+    _, *bars, note = printed(even).splitlines()
     assert len(bars) == MOST
     assert note == "2 more with 0.197 in all · all alike would be 0.1 each"
     assert note in even.bars().svg()
     assert all(2 <= bar.count("█") <= 5 for bar in bars)  # a tenth of some forty cells
-    (only,) = printed(Weighed("it", ["w"], [1.0])).splitlines()[2:]
+    (only,) = printed(Weighed("it", ["w"], [1.0])).splitlines()[1:]
     assert only.startswith("w ████")
 
 
