@@ -87,10 +87,12 @@ def run(
 def tell(cells: list[Cell], told: AnyStory, console: Console) -> None:
     """The table, as on the page."""
     from heed.cli.tables import drawn
+    from heed.running.compare import table
 
     if not console.is_terminal:
         console.width = 160  # a line each
-    console.print(drawn(told.columns, [cell.row(told) for cell in cells], SHORT))
+    found = table(cells, told)
+    console.print(drawn(found.columns, found.rows, SHORT))
     for cell in cells:
         if cell.error:
             console.print(f"{cell.mechanism}: {cell.error}", markup=False, soft_wrap=True)

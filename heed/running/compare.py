@@ -212,10 +212,15 @@ def _written(cells: list[Cell], folder: Path, told: AnyStory, device: str) -> Wo
         yield Note(f"{folder / 'page.html'} shows the table, the curves and the attention of each")
 
 
+def table(cells: Sequence[Cell], told: AnyStory) -> Table:
+    """A row for each mechanism; what was measured of none, such as AER, has no column."""
+    return Table(told.columns, [cell.row(told) for cell in cells]).filled()
+
+
 def page(cells: Sequence[Cell], told: AnyStory, device: str = "cpu") -> Page:
     """The table, the task's own blocks, and one example with the attention of each mechanism."""
     good = {cell.mechanism: cell.trained for cell in cells if cell.trained is not None}
-    blocks: list[Block] = [Table(told.columns, [cell.row(told) for cell in cells])]
+    blocks: list[Block] = [table(cells, told)]
     blocks += [Paragraph(f"{cell.mechanism}: {cell.error}") for cell in cells if cell.error]
     blocks += told.compared(good)
     if told.looks:

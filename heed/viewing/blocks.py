@@ -94,6 +94,16 @@ class Table:
                     f"row {n} of the table has {len(row)} values for {len(self.columns)} columns"
                 )
 
+    def filled(self) -> Table:
+        """The table without columns that have only dashes; the first has the names, and stays."""
+        kept = [
+            place
+            for place in range(len(self.columns))
+            if not place or not self.rows or any(said(row[place]) != "–" for row in self.rows)
+        ]
+        rows = [[row[place] for place in kept] for row in self.rows]
+        return Table([self.columns[place] for place in kept], rows, self.title)
+
     def html(self) -> str:
         numeric = [self._numeric(place) for place in range(len(self.columns))]
         best = [self._best(place) for place in range(len(self.columns))]

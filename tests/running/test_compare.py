@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -18,9 +19,11 @@ from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
+from heed.cli.compare import tell
 from heed.errors import Refused
-from heed.running.compare import Cell, _heard, compare, page
+from heed.running.compare import Cell, _heard, compare, page, table
 from heed.running.events import finish
 from heed.running.recipe import load
 from heed.running.stories.translate import STORY
@@ -91,6 +94,18 @@ def test_a_row_has_the_values_of_its_columns(writer: Path) -> None:
     alone = replace(done, scores={"valid": test})  # one without test data
     assert Cell("dot", alone).row(STORY)[1:4] == [test.bleu, None, test.aer]
     assert Cell("dot", error="no").row(STORY) == ["dot", *[None] * 9]
+
+
+def test_what_no_mechanism_has_is_no_column(writer: Path) -> None:
+    alone = replace(trained(writer), scores={"valid": trained(writer).scores["test"]})
+    cells = [Cell("dot", alone, 1.0), Cell("hard", error="no")]
+    names = [column.name for column in STORY.columns]
+    names.remove("long BLEU")
+    assert [column.name for column in table(cells, STORY).columns] == names
+    assert "long BLEU" not in page(cells, STORY).html()
+    out = io.StringIO()
+    tell(cells, STORY, Console(file=out))
+    assert out.getvalue().split()[:3] == ["mechanism", "BLEU", "AER"]
 
 
 def test_the_page_has_every_mechanism_and_the_reason_of_a_failure(writer: Path) -> None:

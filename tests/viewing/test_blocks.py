@@ -115,6 +115,16 @@ def test_the_best_of_each_column_is_marked() -> None:
     assert html.count("–") == 2
 
 
+def test_columns_of_dashes_alone_are_left_out() -> None:
+    rows = [["a", None, 1.0, math.nan], ["b", None, None, math.nan]]
+    columns = [Column("mechanism"), Column("AER"), Column("BLEU", best="high"), Column("MiB")]
+    found = Table(columns, rows, "t").filled()
+    assert found == Table([columns[0], columns[2]], [["a", 1.0], ["b", None]], "t")
+    nothing = Table(columns[:2], [[None, None]])
+    assert nothing.filled().columns == [columns[0]]
+    assert Table(columns, []).filled() == Table(columns, [])
+
+
 def test_cells_are_sorted_by_value() -> None:
     html = Table([Column("n", ",.0f"), Column("text")], [(12000.0, "x"), (None, "y")]).html()
     values = [cell.get("data-value") for cell in Seen(html).all("td")]
