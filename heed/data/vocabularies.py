@@ -91,6 +91,10 @@ class Vocabulary:
     roles: dict[str, int]
     longest: int | None = None
 
+    def __repr__(self) -> str:
+        """Without the pieces, which may be a hundred thousand."""
+        return f"Vocabulary({self.size:,} pieces, roles={self.roles}, longest={self.longest})"
+
     @property
     def size(self) -> int:
         """The number of pieces, added ones included."""

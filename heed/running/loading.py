@@ -84,6 +84,12 @@ class Loaded:
     unused: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        parameters = sum(weight.numel() for weight in self.model.parameters())
+        said = [f"kind={self.kind!r}", f"head={self.head!r}", f"{parameters:,} parameters"]
+        said += [repr(self.tokeniser)] if self.tokeniser is not None else []
+        return f"Loaded({', '.join(said)})"
+
 
 def load(
     source: str | os.PathLike[str],

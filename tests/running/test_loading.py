@@ -40,6 +40,9 @@ def test_a_bert_folder_gives_the_numbers_of_transformers(tmp_path: Path) -> None
     assert (loaded.kind, loaded.head) == ("bert", "classify")
     assert loaded.labels == ("bad", "so-so", "good")
     assert loaded.tokeniser is not None
+    assert str(loaded).startswith("Loaded(kind='bert', head='classify', ")
+    assert f"Vocabulary({loaded.tokeniser.size} pieces, roles={{" in str(loaded)
+    assert len(str(loaded)) < 300  # not every piece
     assert not loaded.model.training
     first, second = loaded.tokeniser.encode(["the cats 🙂.", "爱"], ["a", "the cat"])
     symbols = torch.tensor([first, second + [0] * (len(first) - len(second))])
