@@ -229,7 +229,9 @@ class Learner:
             figures |= {} if speed is None else {"tokens_per_second": speed}
             self.journal.write(moment.step, {"train": figures})
         pace = "" if speed is None else f" · {speed:,.0f} {self.story.unit}/s"
-        return f"loss {loss:.3f}{pace}"
+        # Twice as high as that of a validation: a sum over the texts and their moved copies.
+        what = "loss with adversarial part" if "moved" in moment.parts else "loss"
+        return f"{what} {loss:.3f}{pace}"
 
     def _speed(self) -> float | None:
         """Tokens per second since the first few steps; None if too few have followed."""
