@@ -140,8 +140,8 @@ def _array(x: Any) -> NDArray[Any]:
 
 
 def fitted(words: Sequence[str], count: int) -> tuple[str, ...]:
-    """A word for each position: positions without one are numbered."""
-    return tuple(words[:count]) + tuple(str(n) for n in range(len(words), count))
+    """A word for each position: positions without one are numbered from 1, as on the pages."""
+    return tuple(words[:count]) + tuple(str(n + 1) for n in range(len(words), count))
 
 
 def short(paths: Iterable[str]) -> dict[str, str]:

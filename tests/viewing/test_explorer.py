@@ -206,6 +206,15 @@ def test_two_sides_and_their_difference(show: Open) -> None:
     tab.until("document.querySelector('.key').textContent === '−0.55+0.55'")
 
 
+def test_a_place_without_a_word_has_one_number(show: Open) -> None:
+    words = [*(f"w{n}" for n in range(1, 101)), *map(str, range(101, 301))]
+    tab = show(Atlas.of("t", {"layer": np.eye(300)[None]}, words))
+    labels = "[...document.querySelectorAll('.labels.row span:not([hidden])')]"
+    tab.until(f"{labels}.length > 5")
+    said = tab.get(f"{labels}.map((x) => x.textContent)")
+    assert {"100w100", "200"} <= set(said)
+
+
 def test_sides_with_other_words_have_their_own_and_no_difference(show: Open) -> None:
     one = Take("", [Layer.of("x", np.eye(3)[None], "abc")], "a")
     two = Take("", [Layer.of("x", np.eye(2)[None], "de")], "b")

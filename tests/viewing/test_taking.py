@@ -49,6 +49,12 @@ def test_a_query_that_looks_at_nothing_is_not_counted_in_a_map_either() -> None:
         assert pooled.measured()[name] == pytest.approx(whole.measured()[name], rel=1e-5)
 
 
+def test_places_without_a_word_have_the_numbers_that_a_page_counts_by() -> None:
+    said = Attended(weight=torch.ones(1, 1, 4, 4))
+    (layer,) = layers({"": said}, lambda path: ((), None))
+    assert layer.keys == ("1", "2", "3", "4")
+
+
 @torch.no_grad()
 def test_a_text_longer_than_the_minimum_has_exact_tiles(
     monkeypatch: pytest.MonkeyPatch,

@@ -26,7 +26,8 @@ function makeLabels(axis) {
     const { node: label, text, number } = pool[i];
     if (text.textContent !== short(word)) text.textContent = short(word);
     label.title = word;
-    number.textContent = numbered ? `${n + 1}` : "";
+    const place = `${n + 1}`; // which is all there is to say of a position without a word
+    number.textContent = numbered && word !== place ? place : "";
     label.hidden = false;
     label.classList.toggle("chosen", chosen);
     label.classList.toggle("standing", !level && stands(short(word)));
