@@ -17,6 +17,7 @@ from unicodedata import category
 
 from pydantic import Field, model_validator
 
+from heed.data.naming import by_format
 from heed.data.pairs import Report, one_place
 from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
@@ -46,7 +47,8 @@ class Labelled(NamedTuple):
 
 
 class LabelledFiles(Settings):
-    """A file of labelled texts: one of `tsv`, `csv` and `jsonl`, plain or gzip.
+    """A file of labelled texts: one of `tsv`, `csv` and `jsonl`, plain or gzip; or simply a path
+    whose ending shows which.
 
     A column is given by its number, from 0, or by its name in the file's first line; a JSON object
     has keys. By default the first line of a table may name the columns "text" and "label";
@@ -58,6 +60,11 @@ class LabelledFiles(Settings):
     jsonl: Path | None = None
     text: Column | None = Field(default=None, description="the column or key of the text")
     label: Column | None = Field(default=None, description="the column or key of the label")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_alone(cls, given: Any) -> Any:
+        return by_format(given, ("tsv", "csv", "jsonl"))
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Annotated, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from pydantic import Field, model_validator
 
+from heed.data.naming import by_format
 from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
 from heed.settings import Settings
@@ -39,7 +40,10 @@ class Links(NamedTuple):
 
 
 class Files(Settings):
-    """Where pairs are: `tsv`, or `source` and `target`, or `jsonl`; each plain or gzip."""
+    """Where pairs are: `tsv`, or `source` and `target`, or `jsonl`; each plain or gzip.
+
+    Or simply a path whose ending shows that it is a TSV file or JSON lines.
+    """
 
     tsv: Path | None = None
     source: Path | None = None
@@ -53,6 +57,11 @@ class Files(Settings):
     alignments: Path | None = Field(
         default=None, description="gold word alignments in Pharaoh format, one line a pair"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_alone(cls, given: Any) -> Any:
+        return by_format(given, ("tsv", "jsonl"))
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from heed.errors import Refused, UnknownName
 
-BARE = re.compile(r"(?<![\w.])(\w+=null)")
-"""A key that a message proposes to set to null, without its parent keys."""
+BARE = re.compile(r"(?<![\w.])(\w+=(?:null|FILE))")
+"""A key that a message proposes to set to null or to a file, without its parent keys."""
 
 
 KEYS = 20_000

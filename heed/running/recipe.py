@@ -149,8 +149,13 @@ def overridden(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
         if len(above) > DEEP:
             raise Refused(f"'{override[:LONG]}': keys of a recipe are not nested so deeply")
         place = result
-        for key in above:
+        for depth, key in enumerate(above, 1):
             place = place.setdefault(key, {})
+            if isinstance(place, str) and len(place) <= LONG:  # such as a file by its path alone
+                both = f"{'.'.join(above[:depth])}={{KEY: {place}, {last}: {value[:LONG]}}}"
+                raise Refused(
+                    f"'{path}': '{key}' has a value, not further keys; give both: '{both}'"
+                )
             if not isinstance(place, dict):
                 raise Refused(f"'{path}': '{key}' has a value, not further keys")
         place[last] = _value(value, override)

@@ -213,6 +213,52 @@ def test_overrides_are_applied_and_leave_the_original_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "path", "key"),
+    [
+        ("sst2", "reviews.csv", "csv"),
+        ("sst2", "reviews.tsv", "tsv"),
+        ("sst2", "Reviews.TXT", "tsv"),
+        ("sst2", "reviews.jsonl.gz", "jsonl"),
+        ("sst2", "reviews.ndjson", "jsonl"),
+        ("sst2", "reviews.csv.gz", "csv"),
+        ("zh-en", "pairs.txt", "tsv"),
+        ("zh-en", "mine/pairs.tsv.gz", "tsv"),
+        ("zh-en", "pairs.jsonl", "jsonl"),
+    ],
+)
+def test_a_file_is_named_by_its_path_alone(name: str, path: str, key: str) -> None:
+    recipe = resolve(load(name), [f"data.train={path}"])
+    assert recipe.data.train == resolve(load(name), [f"data.train={{{key}: {path}}}"]).data.train
+    assert resolve(parse(as_yaml(recipe))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("sst2", "a.xlsx", "the ending does not show the format; give data.train.tsv=FILE, "),
+        ("sst2", "csv", "or data.train.jsonl=FILE; got 'csv'"),
+        ("zh-en", "a.csv", "format; give data.train.tsv=FILE or data.train.jsonl=FILE; got"),
+        ("sst2", "[a.csv, b.csv]", "this is not one file; give data.train.tsv=FILE"),
+        ("sst2", "null", "this is not one file; give data.train.tsv=FILE"),
+    ],
+)
+def test_a_path_that_does_not_show_its_format_is_refused_with_the_keys(
+    name: str, value: str, says: str
+) -> None:
+    with pytest.raises(Refused) as told:
+        resolve(load(name), [f"data.train={value}"])
+    assert says in str(told.value)
+
+
+def test_keys_below_a_path_are_refused_with_how_to_give_both() -> None:
+    with pytest.raises(Refused) as told:
+        resolve(load("sst2"), ["data.train=a.csv", "data.train.text=review"])
+    assert "give both: 'data.train={KEY: a.csv, text: review}'" in str(told.value)
+    both = ["data.train={csv: a.csv, text: review}"]
+    assert resolve(load("sst2"), both).data.train.text == "review"
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         ("epochs", "'epochs' is not key=value"),
