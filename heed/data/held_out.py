@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BeforeValidator, Field
 
@@ -44,8 +44,23 @@ class HeldOut(Settings):
         raise Refused(f"there is nothing in data.{part}: {report}; {cure}")
 
 
-Held = Annotated[HeldOut, BeforeValidator(lambda told: HeldOut() if told is None else told)]
-"""What is held out, as a recipe says it: null empties this key like any other."""
+def shares(given: Any, *parts: str) -> Any:
+    """What a recipe says is held out, as keys: a bare number is the share of each of the parts.
+
+    null clears the key like any other: nothing is held out.
+    """
+    if given is None:
+        return dict.fromkeys(parts, 0)
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return dict.fromkeys(parts, given)
+    if not isinstance(given, dict | Settings):
+        keys = ", ".join(f"{part}: 0.1" for part in parts)
+        raise ValueError(f"give a share, such as 0.1, or {{{keys}}}")
+    return given
+
+
+Held = Annotated[HeldOut, BeforeValidator(lambda given: shares(given, "valid", "test"))]
+"""What is held out, as a recipe says it: shares by key, or one number for both."""
 
 
 def side(text: str, held: HeldOut) -> Part:
@@ -67,9 +82,12 @@ def check(held: HeldOut, *, valid: object, test: object, what: str, share: float
     """
     for part, files, some in (("valid", valid, held.valid), ("test", test, held.test)):
         if files is not None and some:
+            other = "test" if part == "valid" else "valid"
+            alike = held == HeldOut(valid=some, test=some)  # one number, which has no keys
+            cure = f"'data.held_out={{{other}: {some}}}'" if alike else f"data.held_out.{part}=0"
             raise ValueError(
                 f"data.{part} is given, so nothing is held out for it; take one out: "
-                f"data.{part}=null or data.held_out.{part}=0"
+                f"data.{part}=null or {cure}"
             )
     if valid is None and not held.valid:
         raise ValueError(

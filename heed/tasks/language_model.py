@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 from heed.data.sources import (
@@ -85,6 +85,13 @@ class Data(Settings):
         le=65536,
         description="Symbols before a row that XLNet remembers; rows go on from batch to batch.",
     )
+
+    @field_validator("held_out", mode="before")
+    @classmethod
+    def _one_share(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            raise ValueError("give one share, which the end of the text is: data.held_out=0.1")
+        return given
 
     @model_validator(mode="after")
     def _once(self) -> Data:

@@ -37,6 +37,7 @@ from heed.data.documents import (
     read_sentences,
     refuse_nothing,
 )
+from heed.data.held_out import shares
 from heed.data.masking import Flags, Masking, Symbols
 from heed.data.permuting import Permuting
 from heed.data.plan import Ints
@@ -74,9 +75,8 @@ class HeldOut(Settings):
     most: int = Field(2000, ge=1, le=100_000, description="Documents.")
 
 
-def _none_of_none(told: object) -> object:
-    """null clears this key like any other: nothing is held out."""
-    return HeldOut(share=0) if told is None else told
+Held = Annotated[HeldOut, BeforeValidator(lambda given: shares(given, "share"))]
+"""What is held out, as a recipe says it: by key, or the share alone."""
 
 
 class Data(Settings):
@@ -87,7 +87,7 @@ class Data(Settings):
     train: DocumentSources
     valid: DocumentSources | None = None
     test: DocumentSources | None = None
-    held_out: Annotated[HeldOut, BeforeValidator(_none_of_none)] = HeldOut()
+    held_out: Held = HeldOut()
     tokens: Tokens = Tokens()
     longest: int = Field(128, ge=5, le=65536, description="Symbols of a row.")
 

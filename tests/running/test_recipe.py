@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,12 @@ def test_a_bad_value_is_refused_with_its_key(change: str, says: str) -> None:
             "data: data.valid is given, so nothing is held out for it",
             ["data.valid=null", "data.held_out.valid=0"],
         ),
+        (
+            "trec",
+            ["data.valid=a.tsv", "data.held_out=0.1"],
+            "data: data.valid is given, so nothing is held out for it",
+            ["data.valid=null", "'data.held_out={test: 0.1}'"],
+        ),
     ],
 )
 def test_files_beside_a_copied_recipe_are_refused_with_a_remedy_that_works(
@@ -178,7 +185,7 @@ def test_files_beside_a_copied_recipe_are_refused_with_a_remedy_that_works(
     assert str(told.value).startswith(says)
     assert re.search(rf"[ (]{' or '.join(cures)}\)?$", str(told.value).replace(", or ", " or "))
     for cure in cures:
-        resolve(load(name), [*changes, *cure.split()])
+        resolve(load(name), [*changes, *shlex.split(cure)])
 
 
 @pytest.mark.parametrize(
@@ -210,6 +217,29 @@ def test_overrides_are_applied_and_leave_the_original_unchanged() -> None:
     found = overridden(raw, ["a.b=5", "a.d.e.f=6", "g.h=7", "a.b=8"])
     assert found == {"a": {"b": 8, "c": 2, "d": {"e": {"f": 6}}}, "g": {"h": 7}}
     assert raw == {"a": {"b": 1, "c": 2}}
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "keys"),
+    [
+        ("sst2", ["data.valid=null", "data.test=null"], "{valid: 0.1, test: 0.1}"),
+        ("zh-en", ["data.valid=null", "data.test=null"], "{valid: 0.1, test: 0.1}"),
+        ("bert-mini", [], "{share: 0.1}"),
+    ],
+)
+def test_a_number_holds_out_that_share(name: str, own: list[str], keys: str) -> None:
+    recipe = resolve(load(name), [*own, "data.held_out=0.1"])
+    assert recipe == resolve(load(name), [*own, f"data.held_out={keys}"])
+    assert recipe != resolve(load(name), [*own, "data.held_out=0.2"])
+    for wrong in ("some", "true", "[0.1]"):
+        with pytest.raises(Refused) as told:
+            resolve(load(name), [*own, f"data.held_out={wrong}"])
+        assert f"data.held_out: give a share, such as 0.1, or {keys}; got" in str(told.value)
+
+
+def test_a_language_model_holds_out_one_share() -> None:
+    with pytest.raises(Refused, match=r"^data\.held_out: give one share, .*: data\.held_out=0\.1$"):
+        resolve(load("shakespeare-gpt"), ["data.held_out={valid: 0.1}"])
 
 
 @pytest.mark.parametrize(
