@@ -57,13 +57,17 @@ def following(
         raise Refused(f"rows of {longest} symbols have no room for two segments and {FRAME} more")
     if len(documents) < 2:
         raise Refused(
-            "next sentences need two documents at least: separate them by blank lines in the text"
+            "next sentences need two documents at least: separate them by blank lines in the text, "
+            "or learn without next sentences: objective.next_sentence=false"
         )
     ends = np.asarray(documents.offsets)
     parted = _parted(documents, room, seed, epoch, short)
     found = np.fromiter(chain.from_iterable(parted), np.int64).reshape(-1, 5)
     if not len(found):
-        raise Refused("no document has two sentences, so there are no next sentences")
+        raise Refused(
+            "no document has two sentences, so there are no next sentences; learn without them: "
+            "objective.next_sentence=false"
+        )
     a, middle, b, b_end, follows = found.T
     return Pairs(*_fitted(ends[a], ends[middle], ends[b], ends[b_end], room), follows)
 

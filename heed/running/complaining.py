@@ -41,7 +41,8 @@ def complaint(model: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         known = sorted(settings.model_fields)
         near = get_close_matches(str(keys[-1]), known, n=1, cutoff=0.5)
-        cure = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+        meant = ".".join([*map(str, keys[:-1]), *near])
+        cure = f"did you mean '{meant}'?" if near else f"known: {', '.join(known)}"
         return f"there is no key '{path}'; {cure}"
     if first["type"] == "union_tag_invalid":  # an unknown kind of settings
         told = first["ctx"]

@@ -102,6 +102,9 @@ def sized(recipe: Any, start: Start) -> tuple[Any, Note | None]:
 
 KINDS = {"bert": "a BERT", "gpt2": "a GPT-2", "xlnet": "an XLNet"}
 
+POOLS = {"bert": "first", "xlnet": "last"}
+"""How a classifier pools the encoders that may be exchanged for each other."""
+
 
 def _check_kinds(key: str, mine: Any, there: Any, start: Start) -> None:
     """Refuse a pretrained model of another kind than the recipe's: nothing but a head would fit. A
@@ -109,7 +112,11 @@ def _check_kinds(key: str, mine: Any, there: Any, start: Start) -> None:
     kind = KINDS.get(getattr(there, "kind", ""))
     if kind is not None and not isinstance(mine, TransformerSettings):
         wants = KINDS.get(mine.kind, "another network")
-        raise Refused(f"{start.path} is {kind}, but the recipe's {key}={mine.kind} is {wants}")
+        pool = POOLS.get(there.kind) if mine.kind in POOLS and "encoder" in key else None
+        cure = "" if pool is None else f"; to take it: {key}={there.kind} model.pool={pool}"
+        raise Refused(
+            f"{start.path} is {kind}, but the recipe's {key}={mine.kind} is {wants}{cure}"
+        )
 
 
 def _reader(where: str, model: Any) -> tuple[str, Any]:

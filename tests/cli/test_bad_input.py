@@ -160,13 +160,13 @@ def test_pairs_that_are_all_too_long_are_refused(training: Callable[..., str]) -
     [
         # Unknown keys, at every depth; the nearest is named.
         (["trainig.epochs=3"], "'trainig'; did you mean 'training'?"),
-        (["training.epoch=3"], "'training.epoch'; did you mean 'epochs'?"),
-        (["model.hiden=3"], "'model.hiden'; did you mean 'hidden'?"),
-        (["model={kind: transformer, head: 3}"], "'model.head'; did you mean 'heads'?"),
-        (["data.grammar.pair=3"], "'data.grammar.pair'; did you mean 'pairs'?"),
-        (["data.tokens.sise=3"], "'data.tokens.sise'; did you mean 'size'?"),
-        (["data.valid.tvs=3"], "'data.valid.tvs'; did you mean 'tsv'?"),
-        (["decoding.widht=3"], "'decoding.widht'; did you mean 'width'?"),
+        (["training.epoch=3"], "'training.epoch'; did you mean 'training.epochs'?"),
+        (["model.hiden=3"], "'model.hiden'; did you mean 'model.hidden'?"),
+        (["model={kind: transformer, head: 3}"], "'model.head'; did you mean 'model.heads'?"),
+        (["data.grammar.pair=3"], "'data.grammar.pair'; did you mean 'data.grammar.pairs'?"),
+        (["data.tokens.sise=3"], "'data.tokens.sise'; did you mean 'data.tokens.size'?"),
+        (["data.valid.tvs=3"], "'data.valid.tvs'; did you mean 'data.valid.tsv'?"),
+        (["decoding.widht=3"], "'decoding.widht'; did you mean 'decoding.width'?"),
         (["decoding.zzz=3"], "'decoding.zzz'; known: coverage_penalty, "),
         # Impossible values.
         (["training.epochs=three"], "training.epochs: input should be a valid integer"),

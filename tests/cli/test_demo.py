@@ -127,7 +127,7 @@ def test_bad_input_is_one_line_and_code_2(command: Callable[..., Any], tmp_path:
     for words, says in (
         (["--attention", "aditive"], "did you mean additive"),
         (["--attention", "none"], "name one, such as additive"),
-        (["training.stesp=3"], "did you mean 'steps'"),
+        (["training.stesp=3"], "did you mean 'training.steps'"),
     ):
         done = command("demo", "--run", str(tmp_path / "demo"), *words)
         assert done.code == 2

@@ -121,7 +121,7 @@ def test_without_longer_sentences_there_is_a_dash(result: Demo) -> None:
     [
         ("none", (), "compares an attention with none"),
         ("aditive", (), "did you mean additive"),
-        ("additive", ("training.stesp=1",), "did you mean 'steps'"),
+        ("additive", ("training.stesp=1",), "did you mean 'training.steps'"),
         (
             "additive",
             ("data.grammar=null", "data.train.tsv=a.tsv", "data.valid.tsv=b.tsv"),

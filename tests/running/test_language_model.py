@@ -261,7 +261,7 @@ def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
         (GPT, {"context": 17}, "set model.longest=17"),
         (GPT, {"train": "none.txt"}, "cannot read"),
         (GPT, {"tokens": {"kind": "byte-bpe", "size": 100}}, "260 symbols or more"),
-        ({**GPT, "wdith": 3}, {}, "did you mean 'width'"),
+        ({**GPT, "wdith": 3}, {}, "did you mean 'model.width'"),
         (LSTM, {"context": 10_000}, "too few for a row"),
         (LSTM, {"held_out": 0.0005}, "hold more out"),
         ({**LSTM, "tied": True}, {}, "must agree"),

@@ -238,6 +238,14 @@ def test_an_xlnet_holds_documents_out_and_fills_masks(server: Server, ordered: P
     assert len(json.loads(done.out)["words"]) == 1
 
 
+def test_an_xlnet_that_is_asked_to_continue_names_the_conversion(
+    server: Server, ordered: Path
+) -> None:
+    said = server.run("predict", ordered, "-", "--samples", "3").err
+    assert "--samples is for continuing texts" in said
+    assert f"heed convert {ordered} FOLDER" in said
+
+
 def test_an_xlnet_reads_two_texts_as_one_with_a_remark(server: Server, ordered: Path) -> None:
     """Nor is a line an answer that has nothing to be filled in."""
     theirs = ordered.parent / "of pairs"

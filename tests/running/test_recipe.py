@@ -97,14 +97,18 @@ def test_unusual_strings_survive_being_written() -> None:
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(name: str, key: str, near: str) -> None:
-    wrong = key if near != "training" else "trainning"
-    with pytest.raises(Refused, match=f"^there is no key '{wrong}'; did you mean '{near}'\\?$"):
+    above = "".join(key.rpartition(".")[:2])
+    wrong, meant = (key, f"{above}{near}") if near != "training" else ("trainning", near)
+    with pytest.raises(Refused, match=f"^there is no key '{wrong}'; did you mean '{meant}'\\?$"):
         resolve(load(name), [f"{key}=1"])
 
 
 def test_an_error_in_a_list_is_reported_with_its_place() -> None:
     for name in ("bert-reviews", "shakespeare-gpt"):
-        for wrong, says in (("txt: b", "txt'; did you mean 'text'"), ("text: b, column: a", "")):
+        for wrong, says in (
+            ("txt: b", "txt'; did you mean 'data.train.1.text'"),
+            ("text: b, column: a", ""),
+        ):
             with pytest.raises(Refused, match=rf"data\.train\.1\.{says or 'column: '}"):
                 resolve(load(name), [f"data.train=[a.txt, {{{wrong}}}]"])
     recipe = resolve(load("bert-mini"), ["data.train=[a.txt, b.jsonl]"])

@@ -99,9 +99,13 @@ def test_an_xlnet_can_start_from_a_pretraining(tmp_path: Path) -> None:
     for name in names:
         torch.testing.assert_close(after[f"encoder.{name}"], before[name], rtol=0, atol=1e-6)
     # A recipe of another kind says so, whatever else differs.
-    for encoder, wants in (({"kind": "bert"}, "a BERT"), ({"kind": "lstm"}, "another network")):
+    cure = "; to take it: model.encoder.kind=xlnet model.pool=last"
+    for encoder, wants in (
+        ({"kind": "bert"}, f"a BERT{cure}"),
+        ({"kind": "lstm"}, "another network"),
+    ):
         raw["model"] = {"encoder": encoder, "pool": "mean"}
         kind = encoder["kind"]
-        said = f"learnt is an XLNet, but the recipe's model.encoder.kind={kind} is {wants}"
+        said = f"learnt is an XLNet, but the recipe's model.encoder.kind={kind} is {wants}$"
         with pytest.raises(Refused, match=said):
             trained(raw, tmp_path / "other", start=tmp_path / "learnt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -15,6 +16,7 @@ from heed.data.documents import DocumentFiles, SentenceReport, read_sentences
 from heed.data.remaking import Remade
 from heed.data.sources import told
 from heed.data.tokenise import SPECIALS
+from heed.errors import Refused
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.documents import (
@@ -49,6 +51,7 @@ from heed.tasks import pretrain
 from heed.tasks.borrowing import Hiding, Renumbered
 from heed.tasks.pretrainer import Pretrainer, numbers_of
 from heed.tasks.walking import Heard, filled
+from heed.tasks.writer import Decoding
 from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
 from heed.viewing.looking import Look
@@ -57,6 +60,8 @@ from heed.viewing.panels import of_heads
 if TYPE_CHECKING:
     from heed.running.learner import Trained
 
+WRITING = {*Decoding.model_fields, "samples"}
+"""Options of models that continue texts."""
 FEW = 3  # examples that are shown if no text is given
 
 
@@ -208,6 +213,13 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
         at_once: int,
     ) -> Iterator[Answer]:
         """Each line with words in place of [MASK]; options: best, words listed for each mask."""
+        writing = [name for name in options if name in WRITING]
+        if writing and run.config.model.kind == "xlnet":
+            raise Refused(
+                f"--{writing[0].replace('_', '-')} is for continuing texts, and runs of the task "
+                f"{self.name} fill masks; an XLNet continues texts from the folder that this "
+                f"writes: heed convert {shlex.quote(str(run.folder.path))} FOLDER"
+            )
         self.only(options, "best")
         best = options.get("best", 1)
         while chunk := list(islice(lines, at_once)):
