@@ -30,6 +30,10 @@ def run(
     file: Annotated[
         str, typer.Argument(metavar="[FILE]", help="One text per line; - is the standard input.")
     ] = "-",
+    text: Annotated[
+        str | None,
+        typer.Option(help="For classifiers: FILE's column or key of the text (CSV, TSV, JSON)."),
+    ] = None,
     method: Annotated[str | None, typer.Option(help="beam, greedy or sample.")] = None,
     width: Annotated[int | None, typer.Option(help="Beam width.")] = None,
     best: Annotated[
@@ -69,7 +73,7 @@ def run(
         device=device,
         look=html is not None,
         at_once=1 if file == "-" and sys.stdin.isatty() else CHUNK,
-        **decoding | said(best=best, samples=samples, longest=longest),
+        **decoding | said(text=text, best=best, samples=samples, longest=longest),
     )
     kept = list(printed(answers, as_json, keep=html is not None))
     if html is not None:

@@ -6,7 +6,6 @@ label,text                               or by the names of a first line; these 
 {"text": "a stirring film", "label": 1}  or by key
 """
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -19,6 +18,7 @@ from pydantic import Field, model_validator
 
 from heed.data.naming import by_format
 from heed.data.pairs import Report, one_place
+from heed.data.tables import Table, csv_rows, few, place_of, plain, tsv_rows
 from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
 from heed.settings import Settings
@@ -35,8 +35,6 @@ OPTIONS = ("--text", "--label")
 """The options that choose the columns of text and label, by default."""
 APART = 20
 """With so many texts, labels must not all be different: they would be texts themselves."""
-LONGEST_CELL = 1 << 23
-"""The most characters of a CSV cell; a longer one is a quote that was not closed."""
 
 
 class Labelled(NamedTuple):
@@ -216,7 +214,7 @@ def _rows(files: LabelledFiles, which: str) -> Iterator[tuple[int, Labelled]]:
     if files.jsonl is not None:
         found = _json(files, which)
     else:
-        table = _csv(files.path) if files.csv is not None else _tsv(files.path)
+        table = csv_rows(files.path) if files.csv is not None else tsv_rows(files.path)
         found = _cells(files, table, which)
     for number, text, label in found:
         label = label.strip()
@@ -233,33 +231,6 @@ def _rows(files: LabelledFiles, which: str) -> Iterator[tuple[int, Labelled]]:
         yield number, Labelled(text, label)
 
 
-Table = Iterator[tuple[int, list[str]]]
-
-
-def _tsv(path: Path) -> Table:
-    return ((number, line.split("\t") if line else []) for number, line in read_lines(path))
-
-
-def _csv(path: Path) -> Table:
-    """Rows of CSV, each with the number of its last line: cells may hold commas and newlines.
-
-    The limit of a cell is a setting of the whole process, so it is changed for one row at a time.
-    Texts that are too long are left to `read_labelled`, which counts them.
-    """
-    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
-    while True:
-        before = csv.field_size_limit(LONGEST_CELL)
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise Refused(f"{path}:{reader.line_num}: not CSV ({error})") from None
-        finally:
-            csv.field_size_limit(before)
-        if cells is None:
-            return
-        yield reader.line_num, cells
-
-
 def _cells(files: LabelledFiles, table: Table, which: str) -> Iterator[tuple[int, str, str]]:
     columns, table = _numbers(files, table, which)
     last = max(columns)
@@ -268,9 +239,9 @@ def _cells(files: LabelledFiles, table: Table, which: str) -> Iterator[tuple[int
             yield number, "", ""
         elif len(cells) <= last:
             count = counted(len(cells), "column")
-            parted = "tabs" if files.tsv else "commas"
+            parted = "tabs" if files.tsv else "commas or semicolons"
             raise Refused(
-                f"{files}:{number}: {count} separated by {parted} ({_few(cells)}); counted from 0, "
+                f"{files}:{number}: {count} separated by {parted} ({few(cells)}); counted from 0, "
                 f"the label is in column {columns[1]} and the text in column {columns[0]}; {which}"
             )
         else:
@@ -284,40 +255,15 @@ def _numbers(files: LabelledFiles, table: Table, which: str) -> tuple[tuple[int,
     text, label = files.columns
     first = list(islice(table, 1))
     names = first[0][1] if first else []
-    plain = [_plain(name) for name in names]
-    if files.text is None and files.label is None and set(NAMES) <= set(plain):
+    spelt = [plain(name) for name in names]
+    if files.text is None and files.label is None and set(NAMES) <= set(spelt):
         text, label = NAMES
     if isinstance(text, int) and isinstance(label, int):
-        there = max(text, label) < len(plain)
-        header = there and (plain[text], plain[label]) == NAMES
+        there = max(text, label) < len(spelt)
+        header = there and (spelt[text], spelt[label]) == NAMES
         return (text, label), table if header else chain(first, table)
-    found = []
-    for name in (str(text), str(label)):
-        places = _places(names, name)
-        if len(places) != 1:
-            what = "has more than one column" if places else "has no column"
-            raise Refused(
-                f"{files}:1: the first line {what} '{name}'; it has: {_few(names)}; {which}"
-            )
-        found += places
+    found = [place_of(names, str(name), files, which) for name in (text, label)]
     return (found[0], found[1]), table
-
-
-def _plain(name: str) -> str:
-    """The name of a column, without case and outer space."""
-    return name.strip().casefold()
-
-
-def _places(names: list[str], name: str) -> list[int]:
-    """The columns of a name in the first line: as it is written, or otherwise in another case or
-    with space around it."""
-    exact = [place for place, each in enumerate(names) if each == name]
-    return exact or [place for place, each in enumerate(names) if _plain(each) == _plain(name)]
-
-
-def _few(names: Iterable[str]) -> str:
-    """The first names of columns or keys, or the first cells of a row."""
-    return ", ".join(" ".join(name[:40].split()) for name in islice(names, FEW)) or "nothing"
 
 
 def _json(files: LabelledFiles, which: str) -> Iterator[tuple[int, str, str]]:
@@ -354,7 +300,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _missing(row: Iterable[str], which: str) -> str:
-    return f"is missing; it has: {_few(row)}; {which}"
+    return f"is missing; it has: {few(row)}; {which}"
 
 
 def _label(row: dict[Any, Any], key: Any, where: str, which: str) -> str:

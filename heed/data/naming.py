@@ -13,27 +13,24 @@ from heed.data.text import is_json_lines
 
 
 def format_of(path: str | PathLike[str], known: Collection[str]) -> str | None:
-    """Which of the known formats a file has, by its ending; None if that does not show it.
-
-    A .txt file is a table with tabs.
-    """
+    """Which of the known formats a file has, by its ending; None if that does not show it."""
     name = fspath(path).casefold().removesuffix(".gz")
     dot, ending = name.rpartition(".")[1:]
-    found = "jsonl" if is_json_lines(name) else "tsv" if ending == "txt" else ending
+    found = "jsonl" if is_json_lines(name) else ending
     return found if dot and found in known else None
 
 
 def by_format(given: Any, known: Collection[str]) -> Any:
-    """Settings of a file as they are; a path under the key of its format.
+    """Settings of a file as they are; a path under the key of its format. A .txt is a TSV file.
 
     known  the formats, which are keys; anything else is a ValueError that names them
     """
     if isinstance(given, dict | BaseModel):
         return given
     is_path = isinstance(given, str | PathLike)
-    kind = format_of(given, known) if is_path else None
+    kind = format_of(given, (*known, "txt")) if is_path else None
     if kind is None:
         *most, last = (f"{key}=FILE" for key in known)
         what = "the ending does not show the format" if is_path else "this is not one file"
         raise ValueError(f"{what}; give {', '.join(most)} or {last}")
-    return {kind: given}
+    return {"tsv" if kind == "txt" else kind: given}

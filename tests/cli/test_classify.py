@@ -99,6 +99,37 @@ def test_predict_answers_every_line(command: Callable[..., Any], run: str, tmp_p
     assert [each["cut"] for each in found] == [False] * 4 + [True]
 
 
+@pytest.mark.parametrize(
+    ("name", "written", "column"),
+    [
+        ("a.csv", 'label,Review\n0,it was good\n\n1,"it was dull, indeed"\n', "review"),
+        ("a.csv", "label;review\n0;it was good\n;\n1;it was dull, indeed\n", "review"),
+        ("a.tsv", "it was good\t0\n\nit was dull, indeed\t1\n", "0"),
+        ("a.txt", "x\treview\n0\tit was good\n0\t\n1\tit was dull, indeed\n", "review"),
+        (
+            "a.jsonl",
+            '{"7": "it was good"}\n\n{"7": "it was dull, indeed", "label": 1}\n',
+            "7",
+        ),
+    ],
+    ids=["csv", "semicolons", "tsv", "txt", "jsonl"],
+)
+def test_predict_reads_the_column_of_a_table(
+    command: Callable[..., Any], run: str, tmp_path: Path, name: str, written: str, column: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(written)
+    done = command("predict", run, str(path), "--text", column, *CPU)
+    assert done.code == 0, done.err
+    plain = tmp_path / "plain"
+    plain.write_text("it was good\n\nit was dull, indeed\n")
+    assert done.out == command("predict", run, str(plain), *CPU).out
+    missing = command("predict", run, str(path), "--text", "99" if column == "0" else "stars", *CPU)
+    assert (missing.code, missing.err.count("\n")) == (2, 1)
+    assert "--text" in missing.err
+    assert name in missing.err
+
+
 def test_show_prints_the_weight_of_each_word(
     command: Callable[..., Any], run: str, tmp_path: Path
 ) -> None:
@@ -209,10 +240,13 @@ def test_label_names_that_do_not_fit_are_reported_with_the_remedy(
         (["evaluate", "RUN", "--part", "long"], "keeps no long texts"),
         (["evaluate", "RUN", "--width", "2"], "not for runs of the task classify"),
         (["evaluate", "RUN", "--links", "x"], "--links is not for runs of the task classify"),
+        (["predict", "RUN", "a.csv"], "say where the text is: --text COLUMN"),
+        (["predict", "RUN", "a.tsv.gz"], "heed predict RUN - < a.tsv.gz"),
+        (["predict", "RUN", "a.jsonl"], "say where the text is: --text KEY"),
         (["predict", "RUN", "--method", "greedy"], "not for runs of the task classify"),
         (["train", "sst2", "model.pool=dott"], "did you mean dot"),
         (["train", "sst2", "model.pool=additive"], "static/additive"),
-        (["train", "sst2", "data.longset=3"], "did you mean 'longest'"),
+        (["train", "sst2", "data.longset=3"], "did you mean 'data.longest'"),
         (["train", "sst2", "model.encoder.hiden=3"], "did you mean"),
     ],
 )

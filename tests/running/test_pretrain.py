@@ -244,6 +244,8 @@ def test_an_xlnet_that_is_asked_to_continue_names_the_conversion(
     said = server.run("predict", ordered, "-", "--samples", "3").err
     assert "--samples is for continuing texts" in said
     assert f"heed convert {ordered} FOLDER" in said
+    said = server.run("predict", ordered, "-", "--text", "1").err
+    assert "--text is not for runs of the task pretrain" in said
 
 
 def test_an_xlnet_reads_two_texts_as_one_with_a_remark(server: Server, ordered: Path) -> None:

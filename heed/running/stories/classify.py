@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from heed.data.batches import Batches
 from heed.data.labelled import NAMES, Column, Labelled, LabelledFiles, TextReport, read_labelled
 from heed.data.letters import GRAMS, MOST
+from heed.data.naming import format_of
+from heed.data.tables import read_texts
 from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
@@ -254,6 +257,22 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
             yield Note(str(report))
         return (yield from evaluated(run.worker, rows))
 
+    def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
+        """The lines of a text, or the texts in a column of a table; option: text, the column."""
+        kind = format_of(file, ("tsv", "csv", "jsonl"))
+        if "text" in options:
+            named = options["text"]
+            return read_texts(file, named if kind == "jsonl" else _column(named))
+        if kind is not None:
+            what, which = "a table", "COLUMN, by name or by number from 0"
+            if kind == "jsonl":
+                what, which = "JSON lines", "KEY"
+            raise Refused(
+                f"{file} has the ending of {what}; say where the text is: --text {which}; to read "
+                f"each line as a text: heed predict RUN - < {shlex.quote(file)}"
+            )
+        return super().lines(file, options)
+
     def predict(
         self,
         run: ClassifyRun,
@@ -263,8 +282,8 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
         look: bool,
         at_once: int,
     ) -> Iterator[Answer]:
-        """The label of each line."""
-        self.only(options)
+        """The label of each line, or of each text in a column; option: text, the column."""
+        self.only(options, "text")
         while chunk := list(islice(lines, at_once)):
             yield from map(Answer, run.worker.label(chunk, look=look))
 

@@ -22,6 +22,7 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
+from heed.data.text import read_lines
 from heed.errors import HeedError, Refused
 from heed.running.complaining import complaint
 from heed.running.events import Note, Work
@@ -232,6 +233,10 @@ class Story(ABC, Generic[R, C, P, T, W]):
     ) -> Work[Evaluated]:
         """Score a run on files, or on a part that it keeps; `options` are those that were given."""
         self._lacks("evaluate")
+
+    def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
+        """What of a file is given to `predict`: its lines; "-" is the standard input."""
+        return (text for _, text in read_lines(file))
 
     def predict(
         self,
