@@ -1,5 +1,6 @@
 """Pairs of texts out of a TSV file, two aligned files or JSON lines, counted as they are read."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
@@ -20,6 +21,21 @@ Column = Annotated[int, Field(ge=0, le=1000)]
 Link = tuple[int, int]
 A = TypeVar("A")
 B = TypeVar("B")
+
+
+ROLES = (
+    "source target src tgt trg input output original translation reference text sentence "
+    "arabic bulgarian chinese mandarin croatian czech danish dutch english estonian finnish french "
+    "german greek hebrew hindi hungarian indonesian italian japanese korean latvian lithuanian "
+    "norwegian persian polish portuguese romanian russian serbian slovak slovenian spanish swahili "
+    "swedish thai turkish ukrainian urdu vietnamese"
+)
+"""Words that name a column of texts."""
+CODES = (
+    "ar bg cs da de el en es et fa fi fr he hi hr hu id it ja ko lt lv nl no pl pt ro ru sk sl sr "
+    "sv sw th tr uk ur vi zh"
+)
+"""Languages by their codes."""
 
 
 class Pair(NamedTuple):
@@ -119,6 +135,7 @@ class Report:
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     stray: int = 0  # links of an alignment to words that are not there
+    header: str = ""  # the first line, if it is kept as a pair but looks like names of columns
 
     def drop(self, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
@@ -149,8 +166,10 @@ def read_pairs(
     only  whether a source is asked for; other pairs are not counted, and there may be none at all
     """
     report = Report() if report is None else report
-    for pair in _rows(files):
+    for number, pair in enumerate(_rows(files), 1):
         if (only is None or only(pair.source)) and _keep(pair, longest_characters, report):
+            if number == 1 and files.jsonl is None and _names_columns(pair):
+                report.header = f"{pair.source}, {pair.target}"
             yield pair
     _some(files, report, only)
 
@@ -201,6 +220,18 @@ def _keep(pair: Pair, longest: int, report: Report) -> bool:
         report.kept += 1
         return True
     return False
+
+
+def _names_columns(pair: Pair) -> bool:
+    """Whether a first line looks like the names of two columns: English, Chinese; source, target;
+    en, zh-CN."""
+    roles, codes = frozenset(ROLES.split()), CODES.split()
+    names = [side.strip().casefold() for side in pair]
+    return names[0] != names[1] and all(
+        roles.issuperset(name.replace("_", " ").split())
+        or re.sub(r"[-_][a-z]{2,4}$", "", name) in codes
+        for name in names
+    )
 
 
 def _some(files: Files, report: Report, only: Callable[[str], bool] | None) -> None:

@@ -101,6 +101,30 @@ def test_an_empty_corpus_is_refused(tmp_path):
     assert "3 pairs read = 0 kept + 3 dropped (2 blank source, 1 blank target)" in told
 
 
+@pytest.mark.parametrize(
+    ("first", "looks"),
+    [
+        ("English\tChinese", True),
+        ("source\ttarget", True),
+        (" SRC \ttgt", True),
+        ("en\tzh-CN", True),
+        ("pt_BR\ten", True),
+        ("source_text\ttarget_text", True),
+        ("English sentence\tFrench sentence", True),
+        ("English\tEnglish", False),
+        ("English\tEnglisch", False),
+        ("it is\tes ist", False),
+        ("source of joy\ttarget", False),
+        ("a\tb", False),
+    ],
+)
+def test_a_first_line_that_looks_like_names_of_columns_is_kept_and_noted(tmp_path, first, looks):
+    for number, rows in enumerate(([first, "a\tb"], ["a\tb", first])):
+        report = Report()
+        assert len(list(read_pairs(Files(tsv=lines(tmp_path / "x", *rows)), report=report))) == 2
+        assert bool(report.header) == (looks and number == 0)
+
+
 cell = st.text(st.sampled_from(["a", " ", "\u3000", "\r", "\x85"]), max_size=6)
 
 

@@ -59,6 +59,14 @@ def test_other_files_are_counted_and_scored(writer: Path, tmp_path: Path) -> Non
     assert (found.scores.pairs, found.scores.aer) == (2, None)
 
 
+def test_a_first_line_that_names_languages_is_reported(writer: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_text("Chinese\tEnglish\n我 爱 中国\ti love china\n")
+    first = next(evaluate(writer, [path], device="cpu", method="greedy"))
+    assert isinstance(first, Note)
+    assert first.text.startswith(f"{path}:1: the first line, 'Chinese, English', is read as a pair")
+
+
 def test_missing_parts_and_wrong_choices_are_refused(writer: Path) -> None:
     with pytest.raises(Refused, match="keeps no train pairs; give a file"):
         finish(evaluate(writer, "train", device="cpu"))

@@ -57,6 +57,17 @@ def prepared(recipe: Recipe, folder: RunFolder) -> tuple[Prepared, list[str]]:
         notes += [event.text] if isinstance(event, Note) else []
 
 
+def test_a_first_line_that_names_languages_is_reported_once(recipe: Recipe, tmp_path: Path) -> None:
+    path = tmp_path / "data/mine/train.tsv"
+    path.write_text("English\tChinese\n" + path.read_text())
+    _, notes = prepared(recipe, RunFolder.create(tmp_path / "run"))
+    told = [note for note in notes if "first line" in note]
+    assert told == [
+        "train.tsv:1: the first line, 'English, Chinese', is read as a pair; if it is a header, "
+        "delete it"
+    ]
+
+
 def test_pairs_are_tokenised_and_dropped_ones_are_counted(recipe: Recipe, tmp_path: Path) -> None:
     found, notes = prepared(recipe, RunFolder.create(tmp_path / "run"))
     assert notes == [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heed.data import cache
-from heed.data.pairs import Links, Report
+from heed.data.pairs import Files, Links, Report
 from heed.data.tokenise import UNK
 from heed.errors import Refused
 from heed.running import preparing
@@ -61,14 +61,25 @@ def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
     vocabulary.save(folder.tokenizer, folder.target_tokenizer)
     report = Report()
     yield from _tokenise(data, vocabulary, folder, report)
+    yield from headed(report, data.train)
     yield Note(f"training pairs: {report}")
     yield from map(Note, _unknown(vocabulary, folder))
     for part in data.parts():
         counted = Report()
         pairs = map(_as_data, examples(data, part, root, counted))
         preparing.keep(folder, part, pairs, "pairs")
+        yield from headed(counted, getattr(data, part, None) or data.train)
         yield Note(f"{part} pairs: {counted}")
     folder.write_json(folder.cache / "ready.json", {"pairs": report.kept})
+
+
+def headed(report: Report, files: Files | None) -> Iterator[Note]:
+    """A note on a first line that is read as a pair and looks like the names of two columns."""
+    if report.header:
+        yield Note(
+            f"{files}:1: the first line, '{report.header}', is read as a pair; if it is a header, "
+            "delete it"
+        )
 
 
 def _tokenise(data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Report) -> Work[None]:

@@ -19,7 +19,7 @@ from heed.models import building
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.alignments import Answer, Shown, by_length, few, heads, lengths, look
-from heed.running.stories.pairs import Prepared, kept, prepare, vocabulary_of
+from heed.running.stories.pairs import Prepared, headed, kept, prepare, vocabulary_of
 from heed.running.stories.story import (
     Run,
     Start,
@@ -176,7 +176,9 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
             pairs = list(kept(run.folder, (yield from scored_part(run.folder, data))))
         else:
             report = Report()
-            pairs = list(translate.from_files(files_from(data, alignments), report))
+            files = files_from(data, alignments)
+            pairs = list(translate.from_files(files, report))
+            yield from headed(report, files)
             yield Note(str(report))
         choice = run.config.chosen(changes)
         return (yield from evaluated(run.worker, pairs, choice, run.config.lowercase))
