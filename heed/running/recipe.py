@@ -19,6 +19,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.nodes import MappingNode, ScalarNode
 
+from heed.data.naming import format_of
 from heed.errors import Refused, UnknownName
 from heed.running.complaining import check_keys, complaint
 from heed.running.preparing import whereabouts
@@ -43,6 +44,8 @@ TOLD = ("about", "needs", "good")
 """Keys of a recipe for human readers, without effect on the training."""
 LARGEST = 1 << 20  # bytes; a recipe is a page of text
 DEEP = 20  # keys above a key
+TABLES = ("csv", "tsv", "jsonl")
+"""Endings of files that are also keys for them."""
 BITS = 64  # of a whole number
 LONG = 80  # characters of a wrong value that a message shows
 SIZED = (
@@ -151,8 +154,8 @@ def overridden(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
         place = result
         for depth, key in enumerate(above, 1):
             place = place.setdefault(key, {})
-            if isinstance(place, str) and len(place) <= LONG:  # such as a file by its path alone
-                both = f"{'.'.join(above[:depth])}={{KEY: {place}, {last}: {value[:LONG]}}}"
+            if isinstance(place, str) and (kind := format_of(place, TABLES)) and len(place) <= LONG:
+                both = f"{'.'.join(above[:depth])}={{{kind}: {place}, {last}: {value[:LONG]}}}"
                 raise Refused(
                     f"'{path}': '{key}' has a value, not further keys; give both: '{both}'"
                 )

@@ -287,7 +287,9 @@ def test_a_path_that_does_not_show_its_format_is_refused_with_the_keys(
 def test_keys_below_a_path_are_refused_with_how_to_give_both() -> None:
     with pytest.raises(Refused) as told:
         resolve(load("sst2"), ["data.train=a.csv", "data.train.text=review"])
-    assert "give both: 'data.train={KEY: a.csv, text: review}'" in str(told.value)
+    assert "give both: 'data.train={csv: a.csv, text: review}'" in str(told.value)
+    with pytest.raises(Refused, match=r"further keys$"):
+        resolve(load("demo"), ["model.attention=general", "model.attention.x=1"])
     both = ["data.train={csv: a.csv, text: review}"]
     assert resolve(load("sst2"), both).data.train.text == "review"
 
