@@ -77,16 +77,20 @@ static int64_t pooled(const struct call *c)
 }
 static int64_t tasks_of(const struct call *c) { return (c->T + c->chunk - 1) / c->chunk; }
 
-HEED_INLINE int any(ivec x)
+/* The result of a comparison with a bit for each lane. */
+HEED_INLINE unsigned bits_of(ivec x)
 {
-#if HEED_LANES == 8 && defined(__AVX2__)
-    return __builtin_ia32_movmskps256((vec)x);
+#if HEED_LANES == 16 && defined(__AVX512DQ__)
+    return (unsigned)__builtin_ia32_cvtd2mask512(x);
+#elif HEED_LANES == 8 && defined(__AVX2__)
+    return (unsigned)__builtin_ia32_movmskps256((vec)x);
+#elif HEED_LANES == 4 && defined(__SSE__)
+    return (unsigned)__builtin_ia32_movmskps((vec)x);
 #else
-    int64_t parts[LANES / 2], all = 0;
-    memcpy(parts, &x, sizeof x);
-    for (int i = 0; i < LANES / 2; i++)
-        all |= parts[i];
-    return all != 0;
+    unsigned bits = 0;
+    for (int i = 0; i < LANES; i++)
+        bits |= (unsigned)(x[i] & 1) << i;
+    return bits;
 #endif
 }
 
@@ -248,17 +252,18 @@ HEED_INLINE float bar_of(const float *groups, int wanted)
 static int64_t first_of(const float *e, int64_t n, float x)
 {
     int64_t s = 0;
-    while (s + 2 * LANES <= n && !any((load(e + s) == x) | (load(e + s + LANES) == x)))
+    while (s + 2 * LANES <= n && !bits_of((load(e + s) == x) | (load(e + s + LANES) == x)))
         s += 2 * LANES;
     while (s < n && e[s] != x)
         s++;
     return s < n ? s : 0;
 }
 
-/* Offer entries from place s on to the leaders; at least one of them reaches the bar. */
-static __attribute__((noinline)) void consider(struct leaders *l, const float *e, int64_t s, int count)
+/* Offer to the leaders those entries from place s on that reached the bar; it rises on the way. */
+static __attribute__((noinline)) void consider(struct leaders *l, const float *e, int64_t s, unsigned bits)
 {
-    for (int lane = 0; lane < count; lane++) {
+    for (; bits; bits &= bits - 1) {
+        int lane = __builtin_ctz(bits);
         float x = e[lane];
         if (!(x >= l->bar) || (l->many == l->wanted && x == l->bar)) /* of equals the first stays */
             continue;
@@ -292,16 +297,20 @@ HEED_INLINE struct sums sweep(const int leading, float *e, int64_t n, float most
         int64_t stop = lesser(n, s + BLOCK);
         for (; s + 2 * LANES <= stop; s += 2 * LANES, d += 2.0f * LANES) {
             vec x = load(e + s), y = load(e + s + LANES);
-            if (leading && __builtin_expect(any((x >= l->bar) | (y >= l->bar)), 0))
-                consider(l, e + s, s, 2 * LANES);
+            if (leading) {
+                unsigned bits = bits_of(x >= l->bar) | bits_of(y >= l->bar) << LANES;
+                if (__builtin_expect(bits != 0, 0))
+                    consider(l, e + s, s, bits);
+            }
             store(e + s, add_up(x, d, most, scale, one));
             store(e + s + LANES, add_up(y, d + (float)LANES, most, scale, two));
         }
         for (; s < stop; s += LANES, d += (float)LANES) {
             int count = (int)lesser(LANES, stop - s);
+            vec x = load_some(e + s, count, -INFINITY);
             if (leading)
-                consider(l, e + s, s, count);
-            store_some(e + s, add_up(load_some(e + s, count, -INFINITY), d, most, scale, one), count);
+                consider(l, e + s, s, bits_of(x >= l->bar));
+            store_some(e + s, add_up(x, d, most, scale, one), count);
         }
         for (int i = 0; i < 4; i++)
             sums[i] += sum_of(one[i] + two[i]);
