@@ -95,13 +95,13 @@ class MultiHeadAttention(Attending):
 
         choices  what to exchange, such as `mechanism=...` or `position=...`
 
-        heed's calls are batch first. A module whose calls are not is refused, unless you say
-        `batch_first=True`: its numbers would silently be others.
+        heed's calls are batch first. A module whose calls are not is refused unless you pass
+        `batch_first=True`, since the same input would silently give other numbers.
         """
         if not (module.batch_first or choices.get("batch_first")):
             raise Refused(
-                "this module takes T B M, and heed's B T M: say from_torch(module, "
-                "batch_first=True) and give B T M from now on, or keep T B M with "
+                "this module takes T B M, but heed takes B T M: call from_torch(module, "
+                "batch_first=True) and pass B T M from now on, or keep T B M with "
                 "heed.integrations.torch.replace"
             )
         if choices.get("groups", module.num_heads) != module.num_heads:

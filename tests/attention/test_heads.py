@@ -114,7 +114,7 @@ def test_self_attention_equals_torchs(kind: str) -> None:
 
 def test_float32_equals_torchs() -> None:
     theirs = nn.MultiheadAttention(M, H).eval()  # not batch-first: only the conventions differ
-    with pytest.raises(Refused, match=r"takes T B M, and heed's B T M: say from_torch\(module, "):
+    with pytest.raises(Refused, match=r"takes T B M, but heed takes B T M: call from_torch"):
         heed.MultiHeadAttention.from_torch(theirs)
     ours = heed.MultiHeadAttention.from_torch(theirs, batch_first=True)
     x = torch.randn(B, S, M)
