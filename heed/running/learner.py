@@ -83,8 +83,8 @@ class Learner:
         self.model = self.config.build()
         self.tokens = self.story.tokens(folder, self.config)
         self.story.ready(self.model, self.tokens)
-        if start is not None and (note := begin(self.model, start, self.story)) is not None:
-            self.notes.append(note)
+        if start is not None:
+            self.notes.append(begin(self.model, start, self.story))
         self.model.to(crew.device)
         self.objective: Objective = self.story.objective(recipe, prepared).to(crew.device)
         self.optimiser = optimise.build(self.model, self.settings)

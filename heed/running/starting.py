@@ -1,8 +1,8 @@
 """Starting from existing weights: those of a run, of this task or another, or a pretrained folder.
 
 Sizes that the recipe does not name are those of the start, and those that it names must match.
-Weights that fit by name and shape are copied, and a note lists the new ones; if none fits, the
-start is refused.
+Weights that fit by name and shape are copied, and a note counts them and lists the new ones; if
+none fits, the start is refused.
 """
 
 from __future__ import annotations
@@ -150,13 +150,14 @@ def _told(value: Any) -> str:
     return json.dumps(value)
 
 
-def begin(model: nn.Module, start: Start, told: AnyStory) -> Note | None:
-    """Copy a start's weights into a model; if some are missing, the note lists the new ones."""
+def begin(model: nn.Module, start: Start, told: AnyStory) -> Note:
+    """Copy a start's weights into a model; the note counts them and lists the new ones, if any."""
+    mine = model.state_dict()
+    every = Note(f"taken from {start.path}: all {len(mine)} tensors")
     if told.whole and start.task == told.name:
         load_weights(model, start.weights)
-        return None
+        return every
     there = told.adopted(model, start)
-    mine = model.state_dict()
     taken = [name for name, weight in mine.items() if _fit(weight, there.get(name))]
     if not any(mine[name].ndim > 1 for name in taken):  # biases alone are of no use
         raise Refused(f"nothing of {start.path} fits the recipe's model: {_odd(mine, there)}")
@@ -165,7 +166,7 @@ def begin(model: nn.Module, start: Start, told: AnyStory) -> Note | None:
             mine[name].copy_(there[name])
     new = [name for name in mine if name not in set(taken)]
     if not new:
-        return None
+        return every
     share = f"{len(taken)} of {len(mine)} tensors"
     return Note(f"taken from {start.path}: {share}; new: {_listed(new, taken)}")
 

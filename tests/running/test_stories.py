@@ -352,6 +352,13 @@ def test_only_new_weights_are_named() -> None:
     assert model["a"].weight.eq(1).all()  # type: ignore[union-attr]
 
 
+def test_weights_that_all_fit_are_counted_too(run: Path, tmp_path: Path) -> None:
+    raw = recipe(files(tmp_path / "data"), steps=1, rate=1e-9, validate_every=1)
+    _, notes = trained(raw, tmp_path / "next", start=run)
+    (told,) = [note for note in notes if "taken" in note]
+    assert told == f"taken from {run}: all {len(opened(run).weights)} tensors"
+
+
 def test_a_bert_can_start_from_a_pretrained_folder(tmp_path: Path) -> None:
     """Its body has the folder's weights, and the folder's vocabulary cuts the texts."""
     transformers = pytest.importorskip("transformers")

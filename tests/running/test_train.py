@@ -87,8 +87,9 @@ def test_starting_again_and_from_other_weights(
     for flags in ([], ["--overwrite"]):
         done = server.run("train", recipe, "--run", run, "--from", trained, *flags)
         assert done.code == 0, done.err
-    assert [entry["step"] for entry in journal.read(run / "metrics.jsonl")] == [1, 1]
     begun = tensors.read(trained / "model.safetensors")
+    assert f"taken from {trained}: all {len(begun)} tensors\n" in done.err
+    assert [entry["step"] for entry in journal.read(run / "metrics.jsonl")] == [1, 1]
     for name, weight in tensors.read(run / "model.safetensors").items():
         torch.testing.assert_close(weight, begun[name], rtol=0, atol=1e-6)
 
