@@ -66,11 +66,17 @@ def train(
         folder, recipe = _opened(recipe, path, resume, overwrite, crew)
         if crew.main:
             stack.enter_context(folder.lock())
-        prepared = yield from _until(stop, _prepared(recipe, folder, crew, begun))
-        learner = Learner(recipe, folder, prepared, crew, stop, begun)
-        stack.enter_context(learner.journal)
-        yield from learner.catch_up()
-        yield from learner.learn()
+        learner = None
+        try:
+            prepared = yield from _until(stop, _prepared(recipe, folder, crew, begun))
+            learner = Learner(recipe, folder, prepared, crew, stop, begun)
+            with learner.journal:
+                yield from learner.catch_up()
+                yield from learner.learn()
+        except BaseException:
+            if learner is None or not learner.standing.step:
+                folder.withdraw()  # the command can be repeated as it is
+            raise
         return (yield from _until(stop, learner.finish(), learner))
 
 
@@ -111,6 +117,7 @@ def _opened(
         there(recipe.data)
         folder = RunFolder.create(path, overwrite=overwrite)
         folder.write_text(folder.recipe, as_yaml(recipe))
+        return folder, recipe
     return RunFolder(path), recipe
 
 

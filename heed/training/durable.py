@@ -60,16 +60,19 @@ def _pieces(part: memoryview) -> Iterable[memoryview]:
     return (part[start : start + CHUNK] for start in range(0, len(part), CHUNK))
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, where there is none."""
+def make_folder(path: Path) -> list[Path]:
+    """Make a folder, and those above it, where there is none; returns those made, inner first."""
     missing = list(takewhile(lambda folder: not folder.is_dir(), (path, *path.parents)))
+    made: list[Path] = []
     for folder in reversed(missing):
         try:
             os.mkdir(folder)
+            made.insert(0, folder)
         except FileExistsError as error:
             if not folder.is_dir():
                 raise Refused(f"{folder} is not a folder, and a folder is needed there") from error
         atomic.sync(folder.parent)
+    return made
 
 
 def remove(path: Path) -> None:

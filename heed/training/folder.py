@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._made: list[Path] | None = None  # the folders that `create` made, inner first
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> RunFolder:
@@ -68,7 +69,7 @@ class RunFolder:
             str(run.path).encode()
         except UnicodeEncodeError:  # which TensorBoard and JSON cannot write down
             raise Refused(f"{run.path} is not UTF-8; name a new folder") from None
-        durable.make_folder(run.path)
+        made = durable.make_folder(run.path)
         ours = (run.path / LOCK).exists() or (run.config.exists() and run.recipe.exists())
         if os.listdir(run.path) and not ours:
             raise Refused(f"{run.path} holds other files and is not a run; name a new folder")
@@ -76,7 +77,20 @@ class RunFolder:
             run.vacant()
         with run.lock():
             run._clear()
+        run._made = made
         return run
+
+    def withdraw(self) -> None:
+        """Undo `create`, for a run that never began, while its lock is held: remove what the run
+        has written, and the folders that were made for it unless they hold anything else."""
+        if self._made is None:
+            return
+        self._clear()
+        with suppress(OSError):
+            if self._made and os.listdir(self.path) == [LOCK]:
+                os.unlink(self.path / LOCK)
+                for folder in self._made:
+                    os.rmdir(folder)
 
     def vacant(self) -> None:
         """Refuse a folder that holds a run already."""
@@ -241,6 +255,8 @@ class RunFolder:
                 holder = os.pread(file, 32, 0).decode(errors="replace").strip()
                 who = f"process {holder}" if holder.isdigit() else "another process"
                 raise Refused(f"{self.path} is being written by {who}; wait or stop it") from error
+            if not os.fstat(file).st_nlink:  # withdrawn since it was opened: it locks nothing
+                raise Refused(f"{self.path} was removed by another process; try again")
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
             self._sweep()

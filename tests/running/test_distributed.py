@@ -122,6 +122,17 @@ def test_one_process_cannot_resume_for_two(server: Server, together: Path) -> No
     assert "torchrun --nproc-per-node 2" in server.run("train", together, "--resume").err
 
 
+@pytest.mark.slow
+def test_a_start_of_two_that_fails_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    raw = small()
+    raw["data"]["longest"] = 2
+    jobs = pair(server, "train", write_recipe(tmp_path, raw), "--run", tmp_path / "runs" / "one")
+    done = [job.wait() for job in jobs]
+    assert "there is nothing to train on" in done[0].err
+    assert 0 not in [each.code for each in done]
+    assert not (tmp_path / "runs").exists()
+
+
 def classify(folder: Path) -> dict[str, Any]:
     raw = labelling.recipe(labelling.files(folder))
     raw["training"] |= {"adversarial": 0.2}

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import yaml
 
+from heed.running.events import finish
 from heed.running.learner import Learner
 from heed.running.recipe import parse, resolve
+from heed.running.train import train
 from heed.training import checkpoint, journal, tensors
+from heed.training.fit import fit
 from heed.training.progress import Progress as Standing
+from tests.running import labelling
 from tests.running.small import Server, small, write_recipe
 
 
@@ -109,9 +116,51 @@ def test_a_stop_is_handled_before_the_first_step_and_after_the_last(
     words = ["train", str(recipe), "--run", str(tmp_path / "run"), "--resume"]
     done = server.call("interrupted", ["tokenising", *words]).wait()
     assert (done.code, "run the command again" in done.err) == (143, True), done.err
+    assert not (tmp_path / "run").exists()
     done = server.call("interrupted", ["scoring test", *words]).wait()
     assert (done.code, "to continue: heed train" in done.err) == (143, True), done.err
     assert server.run(*words).code == 0
+
+
+def without_validation(folder: Path) -> Path:
+    """A recipe that is refused late: its last file, with the validation texts, is empty."""
+    path = write_recipe(folder, labelling.recipe(labelling.files(folder / "data"), steps=1))
+    (folder / "data/valid.tsv").write_text("")
+    return path
+
+
+def test_a_start_that_fails_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    recipe, run = without_validation(tmp_path), tmp_path / "runs" / "one"
+    done = server.run("train", recipe, "--run", run)
+    assert "there is no text in" in done.err
+    assert "tokenising" in done.err, "the folder was already written to"
+    assert not run.parent.exists()
+    labelling.files(tmp_path / "data")
+    assert server.run("train", recipe, "--run", run).code == 0
+    # A folder that was there stays, without the leftovers of the start.
+    (tmp_path / "data/valid.tsv").write_text("")
+    assert server.run("train", recipe, "--run", run, "--overwrite").code == 2
+    assert os.listdir(run) == [".heed.lock"]
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_run_that_fails_before_its_first_step_is_removed_and_a_later_one_is_kept(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: Any, **named: Any) -> Any:
+        yield from islice(fit(*given, **named), steps)
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("heed.running.learner.fit", broken)
+    run = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="broken"):
+        finish(train(resolve(small(save_every=100)), run, device="cpu"))
+    assert run.exists() == (run / "config.json").exists() == (steps > 0)
+    if steps:  # as it is when a resumed run fails at once
+        monkeypatch.setattr("heed.running.learner.fit", lambda *given, **named: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            finish(train(None, run, resume=True, device="cpu"))
+        assert (run / "config.json").exists()
 
 
 def test_one_checkpoint_is_not_averaged(server: Server, tmp_path: Path) -> None:

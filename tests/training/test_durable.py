@@ -38,7 +38,9 @@ def test_sweeping_removes_leftovers_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_folders_are_made_unless_a_file_is_in_the_way(tmp_path: Path) -> None:
-    durable.make_folder(tmp_path / "a" / "b")
+    both = [tmp_path / "a" / "b", tmp_path / "a"]
+    assert durable.make_folder(tmp_path / "a" / "b") == both
+    assert durable.make_folder(tmp_path / "a" / "b") == []
     assert (tmp_path / "a" / "b").is_dir()
     deep = tmp_path.joinpath(*["d"] * 1200)  # deeper than Python calls itself
     durable.make_folder(deep)

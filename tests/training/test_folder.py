@@ -1,6 +1,7 @@
 """The run folder: it refuses other folders, excludes other processes, and contains its paths."""
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -91,6 +92,55 @@ def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
     (run.path / "config.json.tmp-01234567").write_text("{")
     RunFolder.create(run.path)
     assert os.listdir(run.path) == [".heed.lock"]
+
+
+def test_a_withdrawn_run_leaves_what_was_there_before(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs" / "one")
+    with run.lock():
+        run.write_text("cache/train.bin", "x")
+        run.write_text("config.json", "{}")
+        run.withdraw()
+    assert not os.listdir(tmp_path)
+
+    (tmp_path / "runs").mkdir()
+    other = RunFolder.create(tmp_path / "runs" / "two")
+    with other.lock():
+        other.write_text("recipe.yaml", "x")
+        (other.path / "notes.txt").write_text("mine")
+        other.withdraw()
+    assert sorted(os.listdir(other.path)) == [".heed.lock", "notes.txt"]
+
+    (tmp_path / "empty").mkdir()
+    empty = RunFolder.create(tmp_path / "empty")
+    with empty.lock():
+        empty.write_text("recipe.yaml", "x")
+        empty.withdraw()
+    assert os.listdir(empty.path) == [".heed.lock"]
+    make_run(empty.path)  # and it can be used
+
+
+def test_a_run_that_was_there_already_is_not_withdrawn(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "one")
+    for run in (RunFolder.open(made.path), RunFolder(made.path)):
+        with run.lock():
+            run.withdraw()
+    assert sorted(os.listdir(made.path)) == [".heed.lock", "config.json", "recipe.yaml"]
+
+
+def test_a_lock_that_was_removed_before_it_was_taken_locks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process withdraws its run after this one has opened the lock."""
+    run = make_run(tmp_path / "one")
+    take = fcntl.flock
+
+    def late(file: int, how: int) -> None:
+        (run.path / ".heed.lock").unlink()
+        take(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(Refused, match="one was removed by another process; try again"), run.lock():
+        pass
 
 
 def test_a_run_that_lost_its_config_is_not_started_again(tmp_path: Path) -> None:
