@@ -8,6 +8,7 @@ none fits, the start is refused.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,10 @@ KINDS = {"bert": "a BERT", "gpt2": "a GPT-2", "xlnet": "an XLNet"}
 POOLS = {"bert": "first", "xlnet": "last"}
 """How a classifier pools the encoders that may be exchanged for each other."""
 
+LABELLING = {"bert": "sst2-bert", "xlnet": "sst2-bert model.encoder.kind=xlnet model.pool=last"}
+RECIPES = {"bert": "bert-mini", "gpt2": "shakespeare-gpt", "xlnet": "xlnet-mini"}
+"""A recipe that takes a model of each kind: for classification, and otherwise."""
+
 
 def _check_kinds(key: str, mine: Any, there: Any, start: Start) -> None:
     """Refuse a pretrained model of another kind than the recipe's: nothing but a head would fit. A
@@ -112,10 +117,15 @@ def _check_kinds(key: str, mine: Any, there: Any, start: Start) -> None:
     kind = KINDS.get(getattr(there, "kind", ""))
     if kind is not None and not isinstance(mine, TransformerSettings):
         wants = KINDS.get(mine.kind, "another network")
-        pool = POOLS.get(there.kind) if mine.kind in POOLS and "encoder" in key else None
-        cure = "" if pool is None else f"; to take it: {key}={there.kind} model.pool={pool}"
+        labels = "encoder" in key
+        if labels and mine.kind in POOLS and there.kind in POOLS:
+            cure = f"to take it: {key}={there.kind} model.pool={POOLS[there.kind]}"
+        else:
+            known = RECIPES | LABELLING if labels else RECIPES
+            path = shlex.quote(str(start.path))
+            cure = f"for {kind}: heed train {known[there.kind]} --from {path}"
         raise Refused(
-            f"{start.path} is {kind}, but the recipe's {key}={mine.kind} is {wants}{cure}"
+            f"{start.path} is {kind}, but the recipe's {key}={mine.kind} is {wants}; {cure}"
         )
 
 

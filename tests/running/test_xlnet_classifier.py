@@ -99,10 +99,11 @@ def test_an_xlnet_can_start_from_a_pretraining(tmp_path: Path) -> None:
     for name in names:
         torch.testing.assert_close(after[f"encoder.{name}"], before[name], rtol=0, atol=1e-6)
     # A recipe of another kind says so, whatever else differs.
-    cure = "; to take it: model.encoder.kind=xlnet model.pool=last"
+    keys = "model.encoder.kind=xlnet model.pool=last"
+    command = f"heed train sst2-bert {keys} --from {tmp_path}/learnt"
     for encoder, wants in (
-        ({"kind": "bert"}, f"a BERT{cure}"),
-        ({"kind": "lstm"}, "another network"),
+        ({"kind": "bert"}, f"a BERT; to take it: {keys}"),
+        ({"kind": "lstm"}, f"another network; for an XLNet: {command}"),
     ):
         raw["model"] = {"encoder": encoder, "pool": "mean"}
         kind = encoder["kind"]
