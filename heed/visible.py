@@ -83,6 +83,9 @@ class Visible:
         """Split into the part about keys alone, which a memory can hold, and the rest."""
         return (self, None) if self.about_keys_alone else (None, self)
 
+    def check(self, S: int) -> None:
+        """Refuse counts that S keys do not have; those on a GPU, which is not waited for, pass."""
+
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         """The same predicate over rearranged batch rows."""
         return self
@@ -217,6 +220,14 @@ class Lengths(Visible):
     def dense(self, places: Places) -> Tensor:
         return (places.key < self.count.to(places.device)[:, None])[:, None, None]
 
+    def check(self, S: int) -> None:
+        if type(self.count) is not Tensor or not self.count.is_cpu:
+            return
+        counts = self.count.tolist()
+        if counts and not 0 <= min(counts) <= max(counts) <= S:
+            row, n = next((row, n) for row, n in enumerate(counts) if not 0 <= n <= S)
+            raise ShapeError(f"a row has 0 to {S} of the {S} keys; lengths has {n} in row {row}")
+
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         return Lengths(_each_row(self.count, rows))
 
@@ -272,6 +283,10 @@ class Pair(Visible):
     def about_keys_alone(self) -> bool:  # type: ignore[override]
         return self.first.about_keys_alone and self.second.about_keys_alone
 
+    def check(self, S: int) -> None:
+        self.first.check(S)
+        self.second.check(S)
+
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         return type(self)(self.first.rearranged(rows), self.second.rearranged(rows))
 
@@ -324,6 +339,9 @@ class Not(Visible):
     def dense(self, places: Places) -> Tensor:
         return ~self.part.dense(places)
 
+    def check(self, S: int) -> None:
+        self.part.check(S)
+
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         return Not(self.part.rearranged(rows))
 
@@ -347,7 +365,11 @@ def causal() -> Visible:
 
 
 def lengths(count: Tensor | Sequence[int]) -> Visible:
-    """Look at the first `count[b]` keys of row b; the rest is padding.    B"""
+    """Look at the first `count[b]` keys of row b; the rest is padding.    B
+
+    Given together with keys, counts below 0 or above their number are refused; those on a GPU,
+    which is not waited for, mean none and all.
+    """
     try:
         count = torch.as_tensor(count)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import heed
 from heed import Visible
@@ -366,3 +367,65 @@ def test_a_memory_names_both_shapes() -> None:
     attend = heed.Attention("dot", query=5)
     with pytest.raises(ShapeError, match=r"(?s)visible: B=3 S=6.*keys: B=2 S=6"):
         attend.remember(torch.randn(B, S, 5), visible=heed.lengths([1, 2, 3]))
+
+
+WITH_KEYS: dict[str, Callable[[Tensor, Visible], object]] = {
+    "attend": lambda x, seen: heed.attend(x[:, None], x[:, None], x[:, None], visible=seen),
+    "a window": lambda x, seen: heed.attend(
+        x[:, None], x[:, None], x[:, None], "local-m", visible=seen
+    ),
+    "a module": lambda x, seen: heed.Attention("dot", query=4)(x, visible=seen),
+    "heads": lambda x, seen: heed.MultiHeadAttention(4, 2)(x, x, visible=seen & heed.causal()),
+    "remember": lambda x, seen: heed.Attention("dot", query=4).remember(x, visible=seen),
+    "extend": lambda x, seen: heed.Attention("dot", query=4).remember(x).extend(x, visible=seen),
+}
+
+
+@pytest.mark.parametrize("given", WITH_KEYS)
+def test_lengths_that_are_not_of_the_keys_beside_them_are_refused(given: str) -> None:
+    with torch.device("cpu"):
+        x = torch.randn(2, 7, 4)
+        for count, said in (([3, 9], "9 in row 1"), ([-1, 7], "-1 in row 0")):
+            for counts in (count, torch.tensor(count), torch.tensor(count, dtype=torch.int32)):
+                message = f"has 0 to 7 of the 7 keys; lengths has {said}$"
+                with pytest.raises(ShapeError, match=message):
+                    WITH_KEYS[given](x, heed.lengths(counts))
+        WITH_KEYS[given](x, heed.lengths([0, 7]))
+
+
+@pytest.mark.parametrize("given", ["attend", "a module"])
+def test_lengths_inside_other_masks_are_checked_too(given: str) -> None:
+    with torch.device("cpu"):
+        far = heed.lengths([3, 9])
+        for visible in (~far, far | heed.causal(), heed.causal() & (heed.window(1) | ~far)):
+            with pytest.raises(ShapeError, match="lengths has 9 in row 1"):
+                WITH_KEYS[given](torch.randn(2, 7, 4), visible)
+
+
+def test_a_memory_that_still_grows_takes_the_lengths_of_the_whole_text() -> None:
+    attend, x = heed.Attention("dot", query=4), torch.randn(2, 7, 4)
+    visible = heed.lengths([3, 7]) & heed.causal()
+    whole = attend(x, visible=visible).context
+    memory, steps = attend.remember(x[:, :1]), []
+    for t in range(7):
+        memory = memory.extend(x[:, t : t + 1]) if t else memory
+        steps.append(attend(x[:, t : t + 1], memory, visible=visible).context)
+    torch.testing.assert_close(torch.cat(steps, 1), whole)
+
+
+def test_lengths_that_cannot_be_read_are_not_checked() -> None:
+    """A compiler has no numbers, nor has vmap, nor a device other than the CPU at once."""
+    x, count = torch.randn(2, 1, 7, 4), torch.tensor([3, 9])
+
+    def look(q: Tensor, count: Tensor) -> Tensor:
+        return heed.attend(q, q, q, visible=heed.lengths(count)).context
+
+    want = heed.attend(x, x, x, visible=heed.lengths([3, 7])).context
+    compiled = torch.compile(look, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, count), want)
+    with heed.kernels.off("sdpa"):  # of which PyTorch warns that it is slow under vmap
+        each = torch.vmap(look)(x[:, None], count[:, None])
+    torch.testing.assert_close(each[:, 0], want)
+    with FakeTensorMode() as mode:
+        assert look(mode.from_tensor(x), mode.from_tensor(count)).shape == want.shape
+    assert look(x.to("meta"), count.to("meta")).shape == want.shape

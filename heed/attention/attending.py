@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heed.attention.apply import every_key_seen
 from heed.attention.mechanism import Mechanism
-from heed.attention.memory import Memory, clean
+from heed.attention.memory import Memory, check_counts, clean
 from heed.attention.naming import build
 from heed.attention.position import Position
 from heed.attention.watched import Watchable
@@ -154,6 +154,8 @@ class Attending(Watchable):
         check(keys=(keys, "B S K"))
         exists, rest = (None, None) if visible is None else visible.split()
         values = keys
+        if rest is not None:
+            check_counts(rest, keys.shape[1])
         if query is not None and rest is not None:
             T, S = query.shape[1], keys.shape[1]
             step, origin = (0, S - T) if state is None else (state.step, state.origin)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from heed.attention.attending import torch_argument
 from heed.attention.mechanism import Mechanism
+from heed.attention.memory import check_counts
 from heed.attention.naming import build
 from heed.errors import Refused
 from heed.kernels import choose, sdpa
@@ -62,6 +63,8 @@ def attend(
     if isinstance(mechanism, str):
         widths = [index(x.shape[-1]) for x in (q, k, v)]  # constants, even while compiling
         mechanism = _weightless(mechanism, *widths)
+    if isinstance(visible, Visible) and not causal:
+        check_counts(visible, k.shape[2])
     memory = mechanism.remember(k, v)
     seen = mechanism(q, memory, state, visible=visible, need=need, statistics=statistics)
     assert isinstance(seen, Attended)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import Refused, ShapeError
+from heed.kernels.ability import recorded, transformed
 from heed.shapes import check, check_dtypes
 from heed.visible import Keys, Places, Visible, as_visible
 
@@ -57,6 +58,7 @@ class Memory:
         seen = as_keys(visible)
         if seen is not None:
             keys, values = clean(seen, keys, values)
+            check_counts(seen, keys.shape[-2])
         if segments is not None:
             check(keys=(keys, f"{axes} K"), segments=(segments, "B S"))
         k, v = keep(keys, values, 0)
@@ -187,6 +189,16 @@ def as_keys(visible: Visible | Tensor | None) -> Visible | None:
             "query, such as causal, are given with the call: attend(query, memory, visible=...)"
         )
     return seen
+
+
+def check_counts(seen: Visible, S: int) -> None:
+    """Refuse lengths that are not of the S keys beside them, where the numbers can be read.
+
+    A call on a memory is not checked: the memory may still grow, and the lengths be of all its
+    keys.
+    """
+    if not recorded() and transformed() is None:
+        seen.check(S)
 
 
 def key_table(seen: Visible, S: int, device: torch.device) -> Tensor:
