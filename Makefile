@@ -21,7 +21,8 @@ setup: $(READY)
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard heed/kernels/native.[ch] heed/kernels/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV): a few minutes, once"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 demo: setup
