@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from heed.attention.statistics import check_rows, summarise
 from heed.errors import ShapeError
 from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics
-from heed.kernels.ability import lowered, recorded
+from heed.kernels.ability import full_precision, lowered, recorded
 from heed.kernels.choose import ALIGNING, SERVING, choose, is_on, switched_off
 from heed.records import Attended, Call, Need, State, Statistics, Summary
 from heed.visible import Causal, Places, Visible, both
@@ -100,7 +99,7 @@ def _look_back(
     @torch.no_grad()
     def weights(start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         some = of_queries(call, start, stop)
-        with _full_precision(query):
+        with full_precision(query):
             scene = _scene(some, query[:, :, start:stop], reached)
             look = _look if mechanism.past is None else _look_step_by_step
             aligned, energy, _, _ = look(mechanism, scene, state.slots)
@@ -178,7 +177,7 @@ def _reference(
     asked: Summary | None,
 ) -> Attended:
     """The three stages in full precision: score, align, read; `kernel` served the align."""
-    with _full_precision(query):
+    with full_precision(query):
         scene = _scene(call, query, reached)
         look = _look if mechanism.past is None else _look_step_by_step
         aligned, energy, slots, penalty = look(mechanism, scene, state.slots)
@@ -368,13 +367,6 @@ def _after(state: State, T: int, slots: Mapping[str, Any]) -> State:
 def wide(x: Tensor) -> Tensor:
     """A tensor in float32 or better."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
-def _full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """A context with autocast off: it must not touch energies and softmax."""
-    if lowered(x.device) is None:
-        return nullcontext()
-    return torch.autocast(x.device.type, enabled=False)
 
 
 def _result_dtype(v: Tensor) -> torch.dtype:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from heed.attention.mechanism import Mechanism, lane_state
-from heed.attention.memory import Memory
+from heed.attention.memory import Memory, concat
 from heed.attention.position import Position
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Statistics, Summary, as_summary
@@ -64,7 +64,7 @@ class HeadGroups(Mechanism):
             )
         parts = zip(self.lanes, keys.split(self.heads, 1), values.split(self.heads, 1), strict=True)
         kept = [lane.keep(k, v) for lane, k, v in parts]
-        return torch.cat([pad(k, (0, self.kept_width - k.shape[-1])) for k in kept], 1)
+        return concat([pad(k, (0, self.kept_width - k.shape[-1])) for k in kept], 1)
 
     def memories(self, memory: Memory) -> list[Memory]:
         """The memory of each group: its own heads' keys, only as wide as it keeps them, and values.

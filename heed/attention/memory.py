@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import Refused, ShapeError
-from heed.kernels.ability import recorded, transformed
+from heed.kernels.ability import full_precision, recorded, transformed
 from heed.shapes import check, check_dtypes
 from heed.visible import Keys, Places, Visible, as_visible
 
@@ -128,7 +128,7 @@ class Memory:
         seen = None if self.visible is None else Keys(self.exists[:, :S])
         segments = None if self.segments is None else self.segments[:, :S]
         k, v = (
-            torch.cat([x[:, :, :S], x[:, :, self.S :]], 2) if self.sinks else x[:, :, :S]
+            concat([x[:, :, :S], x[:, :, self.S :]], 2) if self.sinks else x[:, :, :S]
             for x in (self.k, self.v)
         )
         return self._with(k=k, v=v, visible=seen, segments=segments)
@@ -150,8 +150,8 @@ class Memory:
     def with_sink(self, k: Tensor, v: Tensor) -> Memory:
         """One more always-visible key and value at the end.    G D, G R"""
         B = self.k.shape[0]
-        k = torch.cat([self.k, k.to(self.k.dtype).expand(B, *k.shape)[:, :, None]], 2)
-        v = torch.cat([self.v, v.to(self.v.dtype).expand(B, *v.shape)[:, :, None]], 2)
+        k = concat([self.k, k.to(self.k.dtype).expand(B, *k.shape)[:, :, None]], 2)
+        v = concat([self.v, v.to(self.v.dtype).expand(B, *v.shape)[:, :, None]], 2)
         return self._with(k=k, v=v, sinks=self.sinks + 1)
 
     def keep_from_here(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,8 +166,8 @@ class Memory:
     def _insert(self, old: Tensor, new: Tensor) -> Tensor:
         """Append along S, before the sinks."""
         if not self.sinks:
-            return torch.cat([old, new], 2)
-        return torch.cat([old[:, :, : self.S], new, old[:, :, self.S :]], 2)
+            return concat([old, new], 2)
+        return concat([old[:, :, : self.S], new, old[:, :, self.S :]], 2)
 
     def _each(self, rows: Callable[[Tensor], Tensor]) -> Memory:
         return self._with(
@@ -189,6 +189,12 @@ def as_keys(visible: Visible | Tensor | None) -> Visible | None:
             "query, such as causal, are given with the call: attend(query, memory, visible=...)"
         )
     return seen
+
+
+def concat(parts: list[Tensor] | tuple[Tensor, ...], axis: int) -> Tensor:
+    """`torch.cat`, also under autocast, which would take no half precision but its own."""
+    with full_precision(parts[0]):
+        return torch.cat(parts, axis)
 
 
 def check_counts(seen: Visible, S: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.attention.mechanism import Mechanism, lane_state
-from heed.attention.memory import Memory
+from heed.attention.memory import Memory, concat
 from heed.attention.position import Position
 from heed.attention.score import linear, parameter
 from heed.attention.statistics import statistics as summarised
@@ -83,7 +83,7 @@ class Mixed(Mechanism):
         return self.first.in_line or self.second.in_line
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
-        return torch.cat([lane.keep(keys, values) for lane in self.lanes], -1)
+        return concat([lane.keep(keys, values) for lane in self.lanes], -1)
 
     @property
     def slots(self) -> set[str]:

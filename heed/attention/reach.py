@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heed.attention.memory import Memory
+from heed.attention.memory import Memory, concat
 from heed.attention.part import Part
 from heed.attention.position import Position
 from heed.attention.score import linear, parameter
@@ -219,7 +219,7 @@ class Blocks:
 
     def joined(self, x: Tensor) -> Tensor:
         """Keys or values, one by one and then by the block.    B G S D -> B G S+N D"""
-        return torch.cat([x, self.means(x[:, :, : self.S].mT).mT], 2)
+        return concat([x, self.means(x[:, :, : self.S].mT).mT], 2)
 
     def log_counts(self, dtype: torch.dtype) -> Tensor:
         """log(number of members), added to a block's energy; 0 for single keys.    -> B 1 1 S+N"""
@@ -235,7 +235,7 @@ class Blocks:
 
     def widen(self, felt: Tensor) -> Tensor:
         """A bias over keys and blocks, a block's being its mean.    B H T S -> B H T S+N"""
-        return torch.cat([pad(felt, (0, self.sinks)), self.means(felt)], -1)
+        return concat([pad(felt, (0, self.sinks)), self.means(felt)], -1)
 
 
 class Static(Reach):

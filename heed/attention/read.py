@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.attention.listening import plain
+from heed.attention.memory import concat
 from heed.attention.part import Part
 from heed.attention.score import per_head
 from heed.kernels.linear.steps import mapping
@@ -66,7 +67,7 @@ class Join(nn.Module):
 
     def forward(self, context: Tensor, query: Tensor) -> Tensor:
         """B T R, B T M -> B T width"""
-        joined: Tensor = self.activation(self.linear(torch.cat([context, query], -1)))
+        joined: Tensor = self.activation(self.linear(concat([context, query], -1)))
         return joined
 
     def in_steps(self) -> Callable[..., Tensor] | None:
@@ -89,5 +90,5 @@ class Generate(nn.Module):
 
     def forward(self, *seen: Tensor) -> Tensor:
         """context B T R, query B T M (and the word just read B T E) -> B T 1"""
-        chance: Tensor = torch.sigmoid(self.linear(torch.cat(seen, -1)))
+        chance: Tensor = torch.sigmoid(self.linear(concat(seen, -1)))
         return chance

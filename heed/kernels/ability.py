@@ -1,6 +1,7 @@
 """What this process can run: Triton on this device, heed's operators under this transform."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import TypeVar
 
@@ -63,6 +64,13 @@ def lowered(device: torch.device) -> torch.dtype | None:
     if device.type == "meta" or not torch.is_autocast_enabled(device.type):
         return None
     return torch.get_autocast_dtype(device.type)
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """A context with autocast off: it must not touch energies and softmax."""
+    if lowered(x.device) is None:
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def recorded() -> bool:

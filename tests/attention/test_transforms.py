@@ -16,6 +16,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import heed
+from heed.attention.read import Join
 from tests.attention.cases import (
     ALONE,
     CASES,
@@ -255,6 +256,32 @@ def test_autocast_keeps_energies_and_weights_in_full_precision(case: Case) -> No
     exact = attend(q, attend.remember(k, v, heed.lengths(LENGTHS)), case.first, need="weight")
     if case.claims.differentiable and not case.words & {"monotonic", "local-p", "local-m"}:
         close(seen.weight, exact.weight, 0.1)
+
+
+@every(CASES)
+def test_float16_works_where_autocast_computes_in_bfloat16(case: Case) -> None:
+    """As PyTorch's fused attention does; its `cat` refuses such tensors."""
+    attend = case.build(torch.float32, **({"longest": 12} if "location" in case.words else {}))
+    inputs = case.inputs(dtype=torch.float32)
+    exact = attend(inputs[0], attend.remember(*inputs[1:], heed.lengths(LENGTHS)), case.first)
+    attend, (q, k, v) = attend.to(torch.float16), (x.half() for x in inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        memory = attend.remember(k, v, heed.lengths(LENGTHS))
+        seen = attend(q, memory, case.first)
+        longer = attend(q, memory.extend(k, v, heed.lengths([0] * len(k))), case.first)
+    assert main(longer).isfinite().all()
+    if case.claims.context:
+        assert seen.context.dtype == torch.bfloat16
+    if case.claims.differentiable and not case.words & {"monotonic", "local-p", "local-m"}:
+        close(main(seen).float(), main(exact), 0.1)
+
+
+def test_the_output_stage_takes_two_half_precisions() -> None:
+    join = Join(context=3, query=4, width=5)
+    context, query = torch.randn(2, 1, 3), torch.randn(2, 1, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        joined = join(context.bfloat16(), query.half())
+    close(joined.float(), join(context, query), 0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
