@@ -263,6 +263,7 @@ class Learner:
         if self.crew.main:
             place = checkpoint.at(self.folder.checkpoints, self.standing.step)
             checkpoint.save(place, tensors, {**facts, "passing": passing})
+            self.folder.begun()
             if not passing:
                 self._tidy()
 

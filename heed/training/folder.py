@@ -24,7 +24,7 @@ from torch import Tensor
 
 from heed import atomic
 from heed.errors import Refused
-from heed.training import checkpoint, durable, tensors
+from heed.training import checkpoint, durable, former, tensors
 from heed.training.durable import LIMIT, Damaged
 
 __all__ = ["Damaged", "RunFolder"]
@@ -73,28 +73,47 @@ class RunFolder:
         ours = (run.path / LOCK).exists() or (run.config.exists() and run.recipe.exists())
         if os.listdir(run.path) and not ours:
             raise Refused(f"{run.path} holds other files and is not a run; name a new folder")
-        if not overwrite:
+        if not overwrite and not former.kept(run.path):
             run.vacant()
         with run.lock():
-            run._clear()
+            former.give_back(run.path, run._clear)
+            if not overwrite:
+                run.vacant()
+            run._make_room()
         run._made = made
         return run
 
+    def _make_room(self) -> None:
+        """Set a run that is here aside; what a start has left that was killed is removed."""
+        if self._holds_run():
+            former.set_aside(self.path, self._written())
+        else:
+            self._clear()
+
+    def _holds_run(self) -> bool:
+        return any(path.exists() for path in (self.config, self.model, self.checkpoints))
+
     def withdraw(self) -> None:
         """Undo `create`, for a run that never began, while its lock is held: remove what the run
-        has written, and the folders that were made for it unless they hold anything else."""
+        has written, give back the run that it replaced, and remove the folders that were made for
+        it unless they hold anything else."""
         if self._made is None:
             return
         self._clear()
+        former.give_back(self.path, self._clear)
         with suppress(OSError):
             if self._made and os.listdir(self.path) == [LOCK]:
                 os.unlink(self.path / LOCK)
                 for folder in self._made:
                     os.rmdir(folder)
 
+    def begun(self) -> None:
+        """The run has something to keep: the one that it replaced is removed."""
+        former.forget(self.path)
+
     def vacant(self) -> None:
         """Refuse a folder that holds a run already."""
-        if any(path.exists() for path in (self.config, self.model, self.checkpoints)):
+        if self._holds_run():
             raise Refused(
                 f"{self.path} already holds a run; resume it: --resume, or start again: --overwrite"
             )
@@ -106,7 +125,11 @@ class RunFolder:
         if not run.path.is_dir():
             raise Refused(f"there is no run {run.path}: no such folder")
         if not run.config.exists():
-            raise Refused(f"{run.path} is not a run: it has no {run.config.name}")
+            aside = "; a start with --overwrite was killed: start without it to get the run back"
+            raise Refused(
+                f"{run.path} is not a run: it has no {run.config.name}"
+                f"{aside if former.kept(run.path) else ''}"
+            )
         return run
 
     def __repr__(self) -> str:
@@ -271,6 +294,8 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove what a run writes, and nothing else."""
-        for pattern in WRITTEN:
-            for path in self.path.glob(pattern):
-                durable.remove(path)
+        for path in self._written():
+            durable.remove(path)
+
+    def _written(self) -> list[Path]:
+        return [path for pattern in WRITTEN for path in self.path.glob(pattern)]

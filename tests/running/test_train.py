@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,10 +136,25 @@ def test_a_start_that_fails_leaves_nothing(server: Server, tmp_path: Path) -> No
     assert not run.parent.exists()
     labelling.files(tmp_path / "data")
     assert server.run("train", recipe, "--run", run).code == 0
-    # A folder that was there stays, without the leftovers of the start.
+
+
+def test_a_start_that_fails_gives_back_the_run_that_it_was_to_replace(
+    server: Server, tmp_path: Path
+) -> None:
+    recipe, run = without_validation(tmp_path), tmp_path / "one"
+    labelling.files(tmp_path / "data")
+    assert server.run("train", recipe, "--run", run).code == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    good = (tmp_path / "data/valid.tsv").read_text()
     (tmp_path / "data/valid.tsv").write_text("")
-    assert server.run("train", recipe, "--run", run, "--overwrite").code == 2
-    assert os.listdir(run) == [".heed.lock"]
+    assert server.run("train", recipe, "--run", run, "--overwrite", "seed=5").code == 2
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    lock = run / ".heed.lock"  # which names the process that held it
+    assert {**after, lock: b""} == {**before, lock: b""}
+    (tmp_path / "data/valid.tsv").write_text(good)
+    assert server.run("train", recipe, "--run", run, "--overwrite", "seed=5").code == 0
+    assert (run / "model.safetensors").read_bytes() != before[run / "model.safetensors"]
+    assert not list(run.glob(".heed.[fm]*"))
 
 
 @pytest.mark.parametrize("steps", [0, 1])

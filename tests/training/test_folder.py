@@ -1,5 +1,6 @@
 """The run folder: it refuses other folders, excludes other processes, and contains its paths."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -82,8 +83,86 @@ def test_a_run_is_overwritten_only_on_request(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="already holds a run; resume it: --resume"):
         RunFolder.create(run.path)
     assert run.read_json("config.json") == {"task": "translate"}
-    RunFolder.create(run.path, overwrite=True)
+    other = RunFolder.create(run.path, overwrite=True)
+    other.begun()
     assert sorted(os.listdir(run.path)) == [".heed.lock", "notes.txt"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, but the lock."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".heed.lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def replaceable(path: Path) -> RunFolder:
+    """A run with weights, a checkpoint and a note of its owner's."""
+    run = make_run(path)
+    run.save_model({"a": torch.zeros(2)})
+    run.write_text("events.out.tfevents.1", "x")
+    run.write_text("notes.txt", "mine")
+    checkpoint.save(run.checkpoints / "step-1", {}, {})
+    return run
+
+
+def test_a_run_that_is_to_be_replaced_comes_back_if_the_new_one_never_begins(
+    tmp_path: Path,
+) -> None:
+    old = replaceable(tmp_path / "one")
+    before = contents(old.path)
+    new = RunFolder.create(old.path, overwrite=True)
+    with new.lock():
+        for name in ("recipe.yaml", "config.json", "cache/train.bin", "samples/b.txt"):
+            new.write_text(name, "of the new run")
+        new.withdraw()
+    assert contents(old.path) == before
+
+
+@pytest.mark.parametrize("renames", range(7))
+def test_a_kill_while_a_run_is_replaced_loses_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Killed before any of the renames, there and then on the way back."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed_after(count: int) -> None:
+        left = iter(range(count))
+
+        def rename(one: Path, other: Path) -> None:
+            if next(left, None) is None:
+                raise Killed
+            move(one, other)
+
+        monkeypatch.setattr(os, "rename", rename)
+
+    move = os.rename
+    old = replaceable(tmp_path / "one")
+    before = contents(old.path)
+    killed_after(renames)
+    with contextlib.suppress(Killed):
+        RunFolder.create(old.path, overwrite=True)
+    for again in (renames, 99):
+        killed_after(again)
+        if not old.config.exists():
+            with pytest.raises(Refused, match="start without it to get the run back"):
+                RunFolder.open(old.path)
+        with contextlib.suppress(Killed), pytest.raises(Refused, match="already holds a run"):
+            RunFolder.create(old.path)
+    assert contents(old.path) == before
+
+
+def test_a_link_in_place_of_a_former_run_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "letter.txt").write_text("private")
+    for name in (".heed.former", ".heed.moving"):
+        run = make_run(tmp_path / name[6:])
+        run.config.unlink()
+        (run.path / name).symlink_to(outside)
+        RunFolder.create(run.path)
+        assert os.listdir(run.path) == [".heed.lock"]
+    assert (outside / "letter.txt").read_text() == "private"
 
 
 def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
