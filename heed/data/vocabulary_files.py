@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from heed.data import sentencepiece
 from heed.data.panics import hushed, tried
 from heed.errors import Refused
 
-Made = TypeVar("Made")
+T = TypeVar("T")
 
 FEW = 20_000
 """The most commas and brackets of rules, beside those of their pieces."""
@@ -29,13 +29,16 @@ LONGEST = 1000
 class Given(NamedTuple):
     """The files of a folder, and the model that their vocabulary is for.
 
-    rules  the content of a tokenizer.json that was read already, if only its pieces are used
+    told   the settings
+    whole  what a tokenizer.json describes; None: there is none
+    rules  its content, if only its pieces are used
     """
 
     files: Mapping[str, bytes]
     symbols: int
     where: str
     told: Mapping[str, Any] = {}
+    whole: Tokenizer | None = None
     rules: Mapping[str, Any] = {}
 
     def path(self, name: str) -> str:
@@ -71,10 +74,22 @@ class Given(NamedTuple):
             raise Refused(f"{self.path(name)} is not UTF-8 text") from None
         return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
-    def flag(self, name: str, otherwise: bool | None) -> bool | None:
-        """A setting that is yes or no."""
-        value = self.told.get(name, otherwise)
-        return value if isinstance(value, bool) else otherwise
+    def flag(self, name: str, otherwise: bool | None = False) -> Any:
+        """A setting that is yes or no; null is the usual one."""
+        value = self.told.get(name)
+        if not isinstance(value, bool | None):
+            raise Refused(f"{self.path('tokenizer_config.json')}: {name} is not true or false")
+        return otherwise if value is None else value
+
+
+class Made(NamedTuple):
+    """A tokeniser without its added pieces.
+
+    extra  further pieces that its file has; None: it is not a file that has any
+    """
+
+    tokenizer: Tokenizer
+    extra: list[AddedToken] | None = None
 
 
 def whole(given: Given) -> Tokenizer:
@@ -146,32 +161,62 @@ def _framing(piece: dict[str, Any]) -> int:
     return len(piece["ids"]) + sum(map(len, piece["tokens"])) // LONGEST
 
 
-def wordpiece(given: Given) -> Tokenizer:
+def as_it_is(given: Given, roles: Mapping[str, str]) -> Made:
+    """The tokeniser of a tokenizer.json, unchanged."""
+    assert given.whole is not None
+    return Made(given.whole)
+
+
+def wordpiece(given: Given, roles: Mapping[str, str]) -> Made:
     """The tokeniser of a vocab.txt, where a piece has the number of its line. Devlin 2019."""
     if given.rules:
         name, pieces = given.path("tokenizer.json"), given.rules["model"]["vocab"]
     else:
         name = given.path("vocab.txt")
-        pieces = {line: i for i, line in enumerate(given.lines("vocab.txt"))}
+        pieces = {line.rstrip(SPACES): i for i, line in enumerate(given.lines("vocab.txt"))}
     _check_numbers(pieces, given.symbols, name)
-    unknown = next(contents([given.told.get("unk_token")]), "[UNK]")
+    unknown = roles.get("unk", "")
     tokenizer = _built(lambda: Tokenizer(models.WordPiece(pieces, unk_token=unknown)), name)
     tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=given.flag("tokenize_chinese_chars", True) is True,
+        handle_chinese_chars=given.flag("tokenize_chinese_chars", True),
         strip_accents=given.flag("strip_accents", None),
-        lowercase=given.flag("do_lower_case", True) is True,
+        lowercase=given.flag("do_lower_case", True),
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
-    return tokenizer
+    return Made(tokenizer)
 
 
-def byte_level(given: Given) -> Tokenizer:
-    """Byte-pair encoding by vocab.json and merges.txt, so that nothing is unknown. Radford 2019.
+SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+"""What the library takes for space at the end of a line; Python would take four more."""
 
-    The merges are in their order of application, after a line that may name a version.
-    """
+
+def byte_level(given: Given, roles: Mapping[str, str]) -> Made:
+    """Byte-pair encoding by vocab.json and merges.txt, so that nothing is unknown. Radford 2019."""
+    usual = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
+    tokenizer = _pairs(given, usual)
+    space = given.flag("add_prefix_space")
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    tokenizer.decoder = decoders.ByteLevel()
+    return Made(tokenizer)
+
+
+def herbert(given: Given, roles: Mapping[str, str]) -> Made:
+    """Byte-pair encoding of words whose last letters are marked. HerBERT, Mroczkowski 2021."""
+    tokenizer = _pairs(given, {"unk_token": roles.get("unk"), "end_of_word_suffix": "</w>"})
+    if [tokenizer.token_to_id(roles.get(role, "")) for role in ("cls", "sep")] != [0, 2]:
+        raise Refused(f"{given.where}: the numbers of its pieces around a text are not 0 and 2")
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+    return Made(tokenizer)
+
+
+def _pairs(given: Given, rules: Mapping[str, Any]) -> Tokenizer:
+    """Byte-pair encoding by merges, which are in their order of application."""
     if given.rules:
         name, pieces = given.path("tokenizer.json"), given.rules["model"]["vocab"]
         merges = [(a, b) for a, b in given.rules["model"]["merges"]]
@@ -179,18 +224,12 @@ def byte_level(given: Given) -> Tokenizer:
         name, pieces = given.path("vocab.json"), given.table("vocab.json")
         _check_numbers(pieces, given.symbols, name)
         merges = _merges(given, pieces)
-    rules: Any = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
-    tokenizer = _built(lambda: Tokenizer(models.BPE(pieces, merges, **rules)), name)
-    space = given.flag("add_prefix_space", False) is True
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
+    return _built(lambda: Tokenizer(models.BPE(pieces, merges, **rules)), name)
 
 
 def _merges(given: Given, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
     """The pairs of a merges.txt; the library would abort the program at an unknown piece."""
-    lines = given.lines("merges.txt")
-    lines = [line for line in lines[lines[0].startswith("#version") :] if line]
+    lines = [line for line in given.lines("merges.txt") if line and line[:8] != "#version"]
     if any(line.count(" ") != 1 for line in lines):
         raise Refused(f"{given.path('merges.txt')} has a line that is not two pieces")
     merges = [(a, b) for a, _, b in (line.partition(" ") for line in lines)]
@@ -199,10 +238,35 @@ def _merges(given: Given, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
     return merges
 
 
-def unigram(given: Given) -> Tokenizer:
-    """A sentencepiece model, with XLNet's normalisation of texts. Kudo 2018."""
+def xlnet(given: Given, roles: Mapping[str, str]) -> Made:
+    """A sentencepiece model, with XLNet's normalisation of texts. Yang 2019."""
+    made, charsmap = _unigram(given, given.told.get("unk_id", 0))
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if given.flag("do_lower_case"):
+        steps.append(normalizers.Lowercase())
+    made.tokenizer.normalizer = normalizers.Sequence([*steps, *charsmap])
+    return made
+
+
+def xlm_roberta(given: Given, roles: Mapping[str, str]) -> Made:
+    """A sentencepiece model whose fourth piece is for what is unknown. Conneau 2020."""
+    made, charsmap = _unigram(
+        given, 3, "always" if given.flag("add_prefix_space", True) else "never"
+    )
+    if charsmap:
+        (made.tokenizer.normalizer,) = charsmap
+    return made
+
+
+def _unigram(given: Given, unknown: Any, space: Any = "always") -> tuple[Made, list[Any]]:
+    """A sentencepiece model, without its normaliser. Kudo 2018.
+
+    unknown  the number of the unknown piece, which a spiece.model has itself
+    space    where words get a space in front
+    """
     if given.rules:
-        name, found = given.path("tokenizer.json"), _sentencepieces(given)
+        name, found = given.path("tokenizer.json"), _sentencepieces(given, unknown)
     else:
         name = given.path("spiece.model")
         found = sentencepiece.parse(given.files["spiece.model"], name, given.symbols)
@@ -210,36 +274,28 @@ def unigram(given: Given) -> Tokenizer:
     tokenizer = _built(lambda: Tokenizer(models.Unigram(pieces, found.unknown, False)), name)
     if sentencepiece.growth(found.charsmap) > GROWTH:
         raise Refused(f"{name}: {LENGTHENS}")
-    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    if given.flag("do_lower_case", False):
-        steps.append(normalizers.Lowercase())
-    if found.charsmap:
-        steps.append(_built(lambda: normalizers.Precompiled(found.charsmap), name))
-    tokenizer.normalizer = normalizers.Sequence(steps)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", "always")]
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", space)]
     )
-    tokenizer.decoder = decoders.Metaspace("▁", "always")
+    tokenizer.decoder = decoders.Metaspace("▁", space)
     whole = (sentencepiece.CONTROL, sentencepiece.USER_DEFINED)  # never split
-    tokenizer.add_tokens(
-        [
-            AddedToken(text, normalized=False, special=kind == sentencepiece.CONTROL)
-            for text, _, kind in found.pieces
-            if kind in whole
-        ]
+    extra = [
+        AddedToken(text, normalized=False, special=kind == sentencepiece.CONTROL)
+        for text, _, kind in found.pieces
+        if kind in whole
+    ]
+    charsmap = (
+        [_built(lambda: normalizers.Precompiled(found.charsmap), name)] if found.charsmap else []
     )
-    return tokenizer
+    return Made(tokenizer, None if given.rules else extra), charsmap
 
 
-def _sentencepieces(given: Given) -> sentencepiece.SentencePieces:
+def _sentencepieces(given: Given, unknown: Any) -> sentencepiece.SentencePieces:
     """What a tokenizer.json says of a unigram model.
 
-    XLNet's class takes the first piece for what is unknown unless the settings say another, and
-    looks for the normaliser's table among the first steps alone.
+    The classes look for the normaliser's table among the first steps alone.
     """
     rules, normal = given.rules, sentencepiece.NORMAL
-    unknown = given.told.get("unk_id")
     pieces = [sentencepiece.Piece(text, score, normal) for text, score in rules["model"]["vocab"]]
     step = rules["normalizer"] or {}
     tables = (
@@ -247,17 +303,7 @@ def _sentencepieces(given: Given) -> sentencepiece.SentencePieces:
         for each in step.get("normalizers", [step])
         if each.get("type") == "Precompiled"
     )
-    return sentencepiece.SentencePieces(
-        pieces, unknown if type(unknown) is int else 0, next(tables, b"")
-    )
-
-
-def contents(tokens: Any) -> Iterator[str]:
-    """Pieces as settings write them, plain or as a table; anything else is left out."""
-    for token in tokens if isinstance(tokens, list | tuple) else ():
-        content = token.get("content") if isinstance(token, dict) else token
-        if isinstance(content, str) and 0 < len(content) <= 256:
-            yield content
+    return sentencepiece.SentencePieces(pieces, unknown, next(tables, b""))
 
 
 def _check_numbers(pieces: Any, below: int, name: str) -> None:
@@ -273,7 +319,7 @@ def _check_numbers(pieces: Any, below: int, name: str) -> None:
         raise Refused(f"{name}: the numbers of the pieces are not different ones below {below:,}")
 
 
-def _built(make: Callable[[], Made], name: str) -> Made:
+def _built(make: Callable[[], T], name: str) -> T:
     """The library's result for a file; a failure becomes an error in one line."""
     with hushed():
         return tried(make, f"{name}: not a tokeniser, or a broken one")

@@ -121,8 +121,7 @@ def loading(folder: Path, *, head: str | None = None, pickled: bool = False) -> 
         described = pretrained.describe(raw, head)
         weights = find(shelf, pickled)
         plan = pretrained.fitted(described, weights.header)
-        owner = raw.get("tokenizer_class") or OWNERS[described.kind]
-        tokeniser = _vocabulary(shelf, described, owner)
+        tokeniser = _vocabulary(shelf, described, raw.get("tokenizer_class") or "")
         labels = _labels(raw, described.settings)
         names = _names(raw, labels)
         described, plan = pretrained.apart(described, plan, weights.header, weights.alike)
@@ -189,15 +188,20 @@ def stored(shelf: Shelf, raw: dict[str, Any]) -> tuple[Described, Stored]:
     return Described(settings.kind, settings.head, settings), config
 
 
-OWNERS = {"bert": "BertTokenizer", "gpt2": "GPT2Tokenizer", "xlnet": "XLNetTokenizer"}
+CLASSES = {"bert": "BertTokenizer", "gpt2": "GPT2Tokenizer", "xlnet": "XLNetTokenizer"}
 """For each family, the tokeniser class at Hugging Face, if a folder names no other."""
 
 
-def _vocabulary(shelf: Shelf, described: Described, owner: str = "") -> Vocabulary | None:
+def _vocabulary(shelf: Shelf, described: Described, named: str | None = None) -> Vocabulary | None:
+    """The vocabulary of a folder.
+
+    named  the tokeniser class in config.json; None: it is a folder of heed, which has none
+    """
     symbols = described.settings.rows
+    usual = "" if named is None else CLASSES[described.kind]
     there = [name for name in vocabularies.FILES if shelf.has(name)]
     files = {name: shelf.bytes(name, vocabularies.largest(symbols)) for name in there}
-    return vocabularies.read(files, symbols, str(shelf.path), owner)
+    return vocabularies.read(files, symbols, str(shelf.path), named or "", usual)
 
 
 def _labels(config: dict[str, Any], settings: Any) -> tuple[str, ...]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import struct
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,147 +15,23 @@ from tokenizers import (
     AddedToken,
     Tokenizer,
     decoders,
-    models,
     normalizers,
     pre_tokenizers,
     processors,
-    trainers,
 )
 
 from heed.data import sentencepiece, vocabularies
 from heed.errors import Refused
-
-CORPUS = [
-    "the cat sat on the mat, and the dog didn't",
-    "我爱中国，我爱北京天安门",
-    "naïve café Ünïcödé straße",
-    "emoji 🙂🙃 family 👨‍👩‍👧 flags 🇩🇪",
-    "lower lowest newer newest wide widest 1234 3.14",
-] * 3
-TEXTS = [
-    "",
-    " ",
-    "the lowest cat",
-    "  The  CAT's naïve Café\tdidn't\nsit ",
-    "我爱中国 and 北京!",
-    "🙂 or 👨‍👩‍👧 or 🦜 or 🇩🇪",
-    "``quoted'' ﬁne ½ Ⅷ",
-    "unseen жук and ☃ mixed 中a国b",
-    "a [MASK] <mask> <|endoftext|> [SEP] </s> <sep> token",
-    "x" * 150,
-    "\u200bzero\u00a0width\ufeff \x00 control",
-]
-
-
-def trained(kind: str) -> Tokenizer:
-    """A small vocabulary of this kind."""
-    if kind == "wordpiece":
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        trainer: Any = trainers.WordPieceTrainer(
-            vocab_size=260, special_tokens=specials, show_progress=False
-        )
-    elif kind == "bytes":
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trainer = trainers.BpeTrainer(
-            vocab_size=330,
-            special_tokens=["<|endoftext|>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-    else:
-        tokenizer = Tokenizer(models.Unigram())
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=150, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
-        )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    return tokenizer
-
-
-def write_wordpiece(folder: Path, **config: Any) -> None:
-    numbers = trained("wordpiece").get_vocab()
-    pieces = sorted(numbers, key=numbers.__getitem__)
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
-    write_config(folder, config)
-
-
-def write_bytes(folder: Path, **config: Any) -> None:
-    model = json.loads(trained("bytes").to_str())["model"]
-    (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), "utf-8")
-    lines = ["#version: 0.2", *(" ".join(merge) for merge in model["merges"])]
-    (folder / "merges.txt").write_text("\n".join(lines) + "\n", "utf-8")
-    write_config(folder, config)
-
-
-def write_sentencepiece(folder: Path, **config: Any) -> None:
-    from transformers.utils import sentencepiece_model_pb2_new as protocol
-
-    model = protocol.ModelProto()
-    types = {"<unk>": 2, "<s>": 3, "</s>": 3, "<cls>": 3, "<sep>": 3, "<pad>": 4}
-    pieces = json.loads(trained("unigram").to_str())["model"]["vocab"]
-    for piece, score in [*((name, 0.0) for name in types), *pieces[1:]]:
-        kind = types.get(piece, 1)
-        model.pieces.add(piece=piece, score=score, type=kind)
-    model.trainer_spec.model_type = 1
-    model.trainer_spec.unk_id = 0
-    model.normalizer_spec.name = "nmt_nfkc"
-    model.normalizer_spec.precompiled_charsmap = charsmap("ж", "c")
-    (folder / "spiece.model").write_bytes(model.SerializeToString())
-    write_config(folder, config)
-
-
-def charsmap(character: str, becomes: str) -> bytes:
-    """The compiled table of a normaliser with one rule: a double array, and its texts.
-
-    A unit has its label, an offset to its children, and whether one of them is a leaf.
-    """
-    units = [0] * 1024
-    node = 0
-    for depth, byte in enumerate(character.encode()):
-        child = (256 * (depth + 1)) ^ byte
-        units[node] |= (child ^ byte ^ node) << 10
-        units[child] = byte
-        node = child
-    units[node] |= (1 << 10) | (1 << 8)
-    units[node ^ 1] = 1 << 31  # a leaf: the text at place 0
-    trie = struct.pack(f"<{len(units)}I", *units)
-    return struct.pack("<I", len(trie)) + trie + becomes.encode() + b"\0"
-
-
-def write_config(folder: Path, config: dict[str, Any]) -> None:
-    if config:
-        (folder / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
-
-
-def ours(folder: Path, symbols: int = 400) -> vocabularies.Vocabulary:
-    files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    found = vocabularies.read(files, symbols, str(folder))
-    assert found is not None
-    return found
-
-
-def theirs(kind: type, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    # Their sentencepiece reader requires that library, but only uses protobuf.
-    module = import_module("transformers.convert_slow_tokenizer")  # by path it may be a function
-    monkeypatch.setattr(module, "requires_backends", lambda *_: None)
-    return kind.from_pretrained(folder)  # type: ignore[attr-defined]
-
-
-def assert_same(mine: vocabularies.Vocabulary, other: Any, *, roles: bool = True) -> None:
-    plain = [other(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
-    assert mine.encode(TEXTS, plain=True) == plain
-    assert mine.encode(TEXTS) == [other(text)["input_ids"] for text in TEXTS]
-    others = [text or "none" for text in TEXTS[::-1]]  # for them an empty pair is no pair
-    pairs = [other(a, b)["input_ids"] for a, b in zip(TEXTS, others, strict=True)]
-    assert mine.encode(TEXTS, others) == pairs
-    assert mine.size == len(other)
-    for role, number in mine.roles.items() if roles else ():
-        assert getattr(other, f"{role}_token_id") == number, role
-    assert sum(map(len, plain)) > 70
-
+from tests.data.cutting import (
+    TEXTS,
+    assert_same,
+    charsmap,
+    ours,
+    theirs,
+    write_bytes,
+    write_sentencepiece,
+    write_wordpiece,
+)
 
 CASES: dict[str, tuple[Callable[..., None], type, dict[str, Any]]] = {
     "uncased": (write_wordpiece, transformers.BertTokenizer, {}),
@@ -292,6 +166,44 @@ def test_many_pieces_may_be_added(where: str, tmp_path: Path) -> None:
     assert mine.encode([text])[0] == other(text)["input_ids"]
 
 
+LINES: dict[str, tuple[bytes, bytes]] = {
+    "a mark at the beginning": (b"[PAD]", b"\xef\xbb\xbf[PAD]"),
+    "windows": (b"\n", b"\r\n"),
+    "empty lines": (b"\nthe\n", b"\n\n\nthe\n"),
+    "space at the end": (b"\nthe\n", b"\nthe \t\n"),
+    "wide space at the end": (b"\nthe\n", "\nthe\u3000\u00a0\u0085\n".encode()),
+    "a separator at the end": (b"\nthe\n", b"\nthe\x1c\n"),
+    "space in front": (b"\nthe\n", b"\n the\n"),
+    "a line separator": (b"\nthe\n", "\nthe\u2028x\n".encode()),
+    "a piece twice": (b"\nthe\n", b"\nthe\nthe\n"),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_lines_of_a_vocab_txt_are_pieces_as_elsewhere(case: str, tmp_path: Path) -> None:
+    write_wordpiece(tmp_path)
+    path = tmp_path / "vocab.txt"
+    here, there = LINES[case]
+    assert here in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(here, there))
+    other = transformers.BertTokenizer.from_pretrained(tmp_path)
+    mine = ours(tmp_path)
+    assert mine.tokenizer.get_vocab() == other.get_vocab()
+    assert mine.encode(TEXTS) == [other(text)["input_ids"] for text in TEXTS]
+
+
+@pytest.mark.parametrize("more", ["#version: 0.3\n", "#version of a kind\n", "\r\n"])
+def test_lines_of_a_merges_txt_are_pairs_as_elsewhere(more: str, tmp_path: Path) -> None:
+    write_bytes(tmp_path)
+    path = tmp_path / "merges.txt"
+    first, second, *rest = path.read_text("utf-8").splitlines(keepends=True)
+    if more == "\r\n":
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    else:
+        path.write_text("".join([first, second, more, *rest, second]), "utf-8")
+    assert_same(ours(tmp_path), transformers.GPT2Tokenizer.from_pretrained(tmp_path))
+
+
 def with_unknown(path: Path, unknown: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     """XLNet's tokenizer.json, and settings that say which of its pieces is for what is unknown."""
     old, whole = path / "old", path / "whole"
@@ -334,85 +246,6 @@ def test_added_pieces_keep_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<user>": size + 7}))
     with pytest.raises(Refused, match=f"cannot have the number {size + 7}"):
         ours(tmp_path)
-
-
-FLAGGED = [
-    "a <mask> b",
-    "a<mask>b",
-    "a  <MASK>  b",
-    "<mask> <mask>",
-    " <user> <user>x <User> y<user>  ",
-    "z <bot> <Bot><BOT>",
-    "the\t<mask>\n<user>\u3000<bot>",
-]
-KINDS: dict[str, tuple[Callable[..., None], type]] = {
-    "wordpiece": (write_wordpiece, transformers.BertTokenizer),
-    "bytes": (write_bytes, transformers.GPT2Tokenizer),
-    "sentencepiece": (write_sentencepiece, transformers.XLNetTokenizer),
-}
-
-
-def flagged(name: str, **flags: bool) -> dict[str, Any]:
-    """A piece in the form of tokenizer_config.json."""
-    return {"__type": "AddedToken", "content": name, **flags}
-
-
-MASK = flagged("<mask>", lstrip=True, special=True, normalized=False)
-
-
-def told_as_mask(size: int) -> dict[str, Any]:
-    return {"tokenizer_config.json": {"mask_token": MASK}}
-
-
-def told_in_the_map(size: int) -> dict[str, Any]:
-    """The file beside the config, from versions without flags in it."""
-    mask = {"content": "<mask>", "lstrip": True, "normalized": False}
-    return {
-        "tokenizer_config.json": {"mask_token": "<mask>"},
-        "special_tokens_map.json": {"mask_token": mask},
-    }
-
-
-def told_by_number(size: int) -> dict[str, Any]:
-    """Flags of every kind, which those of the roles override."""
-    pieces = [
-        flagged("<mask>", rstrip=True, normalized=False),
-        flagged("<user>", lstrip=True, rstrip=True, single_word=True, special=True),
-        flagged("<Bot>", normalized=True, special=False),
-    ]
-    numbered = {size + i: {**piece} for i, piece in enumerate(pieces)}
-    for piece in numbered.values():
-        del piece["__type"]
-    return {"tokenizer_config.json": {"mask_token": MASK, "added_tokens_decoder": numbered}}
-
-
-def told_by_name(size: int) -> dict[str, Any]:
-    numbers = {"<Bot>": size, "<user>": size + 1, "<mask>": size + 2}
-    return {"tokenizer_config.json": {"mask_token": "<mask>"}, "added_tokens.json": numbers}
-
-
-def told_as_more(size: int) -> dict[str, Any]:
-    more = [flagged("<user>", rstrip=True, special=True), "<Bot>"]
-    return {"tokenizer_config.json": {"additional_special_tokens": more}}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "told", [told_as_mask, told_in_the_map, told_by_number, told_by_name, told_as_more]
-)
-def test_a_piece_keeps_its_flags_for_surrounding_spaces(
-    kind: str, told: Callable[[int], dict[str, Any]], tmp_path: Path, monkeypatch: Any
-) -> None:
-    write, cls = KINDS[kind]
-    write(tmp_path)
-    size = ours(tmp_path).size - (kind == "sentencepiece")  # whose <mask> is added
-    for name, content in told(size).items():
-        (tmp_path / name).write_text(json.dumps(content))
-    other = theirs(cls, tmp_path, monkeypatch)
-    mine = ours(tmp_path)
-    assert mine.tokenizer.get_vocab() == other.get_vocab()
-    for texts in (FLAGGED, TEXTS):
-        assert mine.encode(texts) == [other(text)["input_ids"] for text in texts]
 
 
 def test_numbers_are_decoded_to_text(tmp_path: Path) -> None:
@@ -573,7 +406,7 @@ def astray() -> str:
     return base64.b64encode(table[:leaf] + b"\x63\0\0\x80" + table[leaf + 4 :]).decode()
 
 
-def config(**told: str) -> dict[str, bytes]:
+def config(**told: Any) -> dict[str, bytes]:
     return {"vocab.txt": WORDS, "tokenizer_config.json": json.dumps(told).encode()}
 
 
@@ -603,6 +436,38 @@ UNSOUND: dict[str, tuple[dict[str, bytes], str]] = {
     "a colon": (config(sep_token="a:1"), "'a:1' cannot be put around a text"),
     "the text itself": (config(cls_token="$A"), r"'\$A' cannot be put around a text"),
     "no unknown": (config(unk_token="zz"), "cannot tokenise unknown characters"),
+    "null for what is unknown": (config(unk_token=None), "cannot tokenise unknown characters"),
+    "null around": (config(sep_token=None), "texts need a sep_token around them; it has none"),
+    "a number as a piece": (config(pad_token=3), "'3' should be a table"),
+    "a list as a piece": (config(image_token={"__type": "AddedToken"}), "neither a text nor"),
+    "odd flags": (
+        config(pad_token={"content": "[PAD]", "lstrip": "yes"}),
+        "neither a text nor a table",
+    ),
+    "a flag as a text": (config(do_lower_case="false"), "do_lower_case is not true or false"),
+    "a text as a list": (config(extra_special_tokens="<a>"), "'<a>' should be a list"),
+    "a list as a table": (
+        {"vocab.txt": WORDS, "special_tokens_map.json": b'{"model_specific_special_tokens": [3]}'},
+        r"'\[3\]' should be a table",
+    ),
+    "a number as a list": (
+        {"vocab.txt": WORDS, "special_tokens_map.json": b'{"additional_special_tokens": 5}'},
+        "'5' should be a list",
+    ),
+    "a text as a number": (
+        config(added_tokens_decoder={"x": {"content": "<a>"}}),
+        "a key of added_tokens_decoder is not a number",
+    ),
+    "a float as a number": (
+        {"vocab.txt": WORDS, "added_tokens.json": b'{"<a>": 7.0}'},
+        r"added_tokens.json: a piece has no number",
+    ),
+    "special pieces as text": (config(split_special_tokens=True), "split_special_tokens is not"),
+    "pieces in the settings": (config(vocab={"a": 0}), "vocab is not supported"),
+    "another file": (
+        config(fast_tokenizer_files=["tokenizer.4.0.0.json"]),
+        "fast_tokenizer_files is not supported",
+    ),
     "no unknown in rules": (
         rules(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "zz"}),
         "cannot tokenise unknown characters",
@@ -695,13 +560,12 @@ def test_a_repeated_line_is_allowed_if_nothing_is_added() -> None:
     assert (found.roles["mask"], found.encode(["a b"], plain=True)) == (7, [[2, 3]])
 
 
-def test_a_role_without_a_setting_has_its_default() -> None:
-    """For cutting texts and for reading the roles alike."""
-    for said in ("", {"content": ""}, None, 3):
-        given = json.dumps({"unk_token": said}).encode()
+def test_a_role_that_is_null_has_its_usual_number_but_is_cut_like_text() -> None:
+    for said in ("", None):
+        given = json.dumps({"mask_token": said}).encode()
         found = vocabularies.read({"vocab.txt": WORDS, "tokenizer_config.json": given}, 30, "w")
         assert found is not None
-        assert (found.roles["unk"], found.encode(["z"], plain=True)) == (3, [[3]])
+        assert (found.roles["mask"], found.encode(["[MASK]"], plain=True)) == (6, [[3, 3, 3]])
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,10 @@ WRONG: dict[str, tuple[Any, str]] = {
         lambda f: (f / "tokenizer.json").write_text('{"a": [' + "[]," * 300_000 + "0]}"),
         "far more entries",
     ),
+    "a tokeniser of other rules": (
+        lambda f: reconfigure(f, tokenizer_class="BertJapaneseTokenizer"),
+        "texts are cut by BertJapaneseTokenizer, whose rules heed does not have",
+    ),
     "a huge tokeniser": (
         lambda f: (f / "tokenizer.json").write_bytes(b" " * 2**21),
         "larger than",
