@@ -93,8 +93,12 @@ class Vocabulary:
         atomic.replace(path, [self.tokenizer.to_str().encode()])
 
     def files(self) -> dict[str, bytes]:
-        """tokenizer.json and tokenizer_config.json, for Hugging Face to read."""
-        names = {f"{role}_token": self.tokenizer.id_to_token(i) for role, i in self.roles.items()}
+        """tokenizer.json and tokenizer_config.json, for Hugging Face to read.
+
+        A role whose piece is cut like any other is left out: one that is named would not be cut.
+        """
+        added = self.tokenizer.get_added_tokens_decoder()
+        names = {f"{role}_token": added[i].content for role, i in self.roles.items() if i in added}
         # This class uses tokenizer.json unchanged; others would make their own rules.
         beside: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
         beside |= {} if self.longest is None else {"model_max_length": self.longest}

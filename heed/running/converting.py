@@ -151,6 +151,9 @@ def _run(folder: Path) -> Loaded:
     limit = vocabularies.largest(settings.rows)
     files = {"tokenizer.json": run.read_bytes(run.tokenizer, limit)}
     tokeniser = vocabularies.read(files, settings.rows, str(folder))
+    if tokeniser is not None:  # a run's <mask> is a plain piece, which nobody else would find
+        pieces = tokeniser.pieces(tokeniser.roles.values())
+        tokeniser.tokenizer.add_special_tokens(pieces)
     if tokeniser is not None and (config.task, settings.kind) in FRAMES:
         tokeniser = _framed(tokeniser, FRAMES[config.task, settings.kind])
     if tokeniser is not None and config.task == "classify":

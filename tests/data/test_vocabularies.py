@@ -248,6 +248,19 @@ def test_added_pieces_keep_their_numbers(tmp_path: Path) -> None:
         ours(tmp_path)
 
 
+def test_a_role_whose_piece_is_cut_like_text_is_not_named_in_written_files() -> None:
+    """Elsewhere a piece that is named would no longer be cut."""
+    pieces = {"<unk>": 0, "[MASK]": 1, "a": 2}
+    model = {"type": "WordLevel", "vocab": pieces, "unk_token": "<unk>"}
+    told = rules(model=model, pre_tokenizer={"type": "BertPreTokenizer"})
+    found = vocabularies.read(told, 30, "w")
+    assert found is not None
+    assert found.roles == {"unk": 0, "mask": 1}
+    again = vocabularies.read(found.files(), 30, "w")
+    assert again is not None
+    assert again.encode(["a [MASK]"]) == found.encode(["a [MASK]"]) == [[2, 0, 0, 0]]
+
+
 def test_numbers_are_decoded_to_text(tmp_path: Path) -> None:
     write_bytes(tmp_path)
     mine = ours(tmp_path)
