@@ -239,7 +239,7 @@ def _cells(files: LabelledFiles, table: Table, which: str) -> Iterator[tuple[int
             yield number, "", ""
         elif len(cells) <= last:
             count = counted(len(cells), "column")
-            parted = "tabs" if files.tsv else "commas or semicolons"
+            parted = "tabs" if files.tsv else "commas, semicolons or tabs"
             raise Refused(
                 f"{files}:{number}: {count} separated by {parted} ({few(cells)}); counted from 0, "
                 f"the label is in column {columns[1]} and the text in column {columns[0]}; {which}"

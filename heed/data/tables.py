@@ -1,6 +1,7 @@
 """Tables: the rows of TSV and CSV, columns by number or name, and the texts of one column."""
 
 import csv
+import re
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from os import PathLike
@@ -13,6 +14,9 @@ FEW = 10
 """Columns or keys that an error names."""
 LONGEST_CELL = 1 << 23
 """The most characters of a CSV cell; a longer one is a quote that was not closed."""
+MANY, LONG = 20, 1 << 20
+"""The lines that show what separates the columns of CSV, and their characters, at most."""
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 
 File = str | PathLike[str]
 Table = Iterator[tuple[int, list[str]]]
@@ -26,30 +30,83 @@ def tsv_rows(path: File) -> Table:
 def csv_rows(path: File) -> Table:
     """Rows of CSV, each with the number of its last line: cells may hold commas and newlines.
 
-    A first line with semicolons and without commas shows that semicolons separate the columns. The
-    limit of a cell is a setting of the whole process, so it is changed for one row at a time. Texts
-    that are too long are left to whoever reads them.
+    Commas, semicolons or tabs separate the columns, as the first lines show. A row with more cells
+    than the first one is refused: its text would be cut where it has a comma. Texts that are too
+    long are left to whoever reads them.
     """
     lines = (line + "\n" for _, line in read_lines(path))
-    first = list(islice(lines, 1))
-    reader = csv.reader(chain(first, lines), delimiter=_separator(*first), strict=True)
+    first = _sample(lines)
+    separator, most = _separator(first, path), 0
+    reader = csv.reader(chain(first, lines), delimiter=separator, strict=True)
+    try:
+        for cells in _cut(reader):
+            most = most or len(cells)
+            if any(cells[most:]):
+                found, named = counted(len(cells), "column"), SEPARATORS[separator]
+                raise Refused(
+                    f"{path}:{reader.line_num}: {found} separated by {named} ({few(cells)}), but "
+                    f"the first row has {most}; quote the cells that have {named}"
+                )
+            yield reader.line_num, cells
+    except csv.Error as error:
+        raise Refused(f"{path}:{reader.line_num}: not CSV ({error})") from None
+
+
+def _cut(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The rows of a reader of `csv`, whose limit of a cell is a setting of the whole process: it is
+    changed for one row at a time."""
     while True:
         before = csv.field_size_limit(LONGEST_CELL)
         try:
             cells = next(reader, None)
-        except csv.Error as error:
-            raise Refused(f"{path}:{reader.line_num}: not CSV ({error})") from None
         finally:
             csv.field_size_limit(before)
         if cells is None:
             return
-        yield reader.line_num, cells
+        yield cells
 
 
-def _separator(line: str = "") -> str:
-    """What separates the columns of a CSV file, by its first line."""
-    whole = line.count('"') % 2 == 0  # or it ends within a quoted cell, and shows nothing
-    return ";" if whole and ";" in line and "," not in line else ","
+def _sample(lines: Iterator[str]) -> list[str]:
+    """The first lines, until they are many or long."""
+    found: list[str] = []
+    while len(found) < MANY and sum(map(len, found)) < LONG:
+        line = next(lines, None)
+        if line is None:
+            break
+        found.append(line)
+    return found
+
+
+def _separator(first: list[str], path: File) -> str:
+    """What separates the columns of a CSV file, by its first lines.
+
+    It cuts all rows into equally many cells, at least two. Where several do, it is the one that is
+    not always followed by a space, as a comma in a sentence is; where none does, the first row
+    decides, and without a comma, semicolon or tab in it there is one column.
+    """
+    widths = {each: _widths(first, each) for each in SEPARATORS}
+    even = [each for each, found in widths.items() if len({*found}) == 1 and found[0] > 1]
+    if len(even) > 1:
+        even = [each for each in even if re.search(f"{each}[^ ]", "".join(first))]
+        if len(even) != 1:
+            raise Refused(
+                f"{path}: its first lines can be cut into columns in several ways; quote the cells "
+                "that have commas or semicolons, or write the table with tabs, as .tsv"
+            )
+    first_row = [each for each, found in widths.items() if found and found[0] > 1]
+    return next(iter((*even, *first_row)), ",")
+
+
+def _widths(first: list[str], separator: str) -> list[int]:
+    """How many cells the first rows have, except empty rows and one that goes on after these lines;
+    none if they are not CSV."""
+    found: list[int] = []
+    try:
+        for cells in _cut(csv.reader(first, delimiter=separator, strict=True)):
+            found += [len(cells)] if cells else []
+    except csv.Error as error:
+        return found if "unexpected end" in str(error) else []
+    return found
 
 
 def plain(name: str) -> str:
