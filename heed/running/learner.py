@@ -119,13 +119,17 @@ class Learner:
 
     def _more(self) -> str:
         """The keys that make more steps."""
-        settings = self.settings
-        if settings.steps == self.total:
-            return f"training.steps above {settings.steps} makes more"
-        smaller = ["batch_tokens"] + (["accumulate"] if settings.accumulate > 1 else [])
-        keys = [f"training.epochs above {settings.epochs}"]
-        keys += [f"training.{key} below {getattr(settings, key)}" for key in smaller]
-        return f"{' or '.join(keys)} makes more"
+        settings, total = self.settings, self.total
+        ends = [f"training.steps above {total}"] if settings.steps == total else []
+        unlimited = settings.model_copy(update={"steps": None})
+        if settings.epochs is None or planned(unlimited, self.batches) > total:
+            return f"{ends[0]} makes more"
+        keys = [f"training.least_steps above {total}"]
+        if settings.least_steps != total:
+            smaller = ["batch_tokens"] + (["accumulate"] if settings.accumulate > 1 else [])
+            keys += [f"training.epochs above {settings.epochs}"]
+            keys += [f"training.{key} below {getattr(settings, key)}" for key in smaller]
+        return f"{' with '.join([*ends, ' or '.join(keys)])} makes more"
 
     def _say(self, text: str) -> None:
         self.notes.append(Note(text))

@@ -80,7 +80,8 @@ def apart(settings: Training, batches: Source) -> int:
 def planned(settings: Training, batches: Source) -> int:
     """How many steps there will be in all, if every epoch has as many batches as the first."""
     whole = None if settings.epochs is None else settings.epochs * _steps(settings, batches)
-    return min(n for n in (whole, settings.steps) if n is not None)
+    least = None if whole is None else max(whole, settings.least_steps or 0)
+    return min(n for n in (least, settings.steps) if n is not None)
 
 
 def _steps(settings: Training, batches: Source) -> int:
@@ -100,7 +101,8 @@ def fit(
     device: torch.device | str,
     distributed: Distributed | None = None,
 ) -> Iterator[Moment]:
-    """Train from where `progress` stands until the settings' epochs or steps are over.
+    """Train from where `progress` stands until the settings' epochs or steps are over; beyond the
+    epochs if they have fewer than the fewest steps.
 
     The model is the bare one, on the device already; it is wrapped for several processes here.
     """
@@ -167,8 +169,11 @@ def _shares(
 
 
 def _over(settings: Training, progress: Progress) -> bool:
-    reached = settings.steps is not None and progress.step >= settings.steps
-    return reached or (settings.epochs is not None and progress.epoch >= settings.epochs)
+    """Whether all steps are done, or otherwise all epochs and the fewest steps."""
+    if settings.steps is not None and progress.step >= settings.steps:
+        return True
+    read = settings.epochs is not None and progress.epoch >= settings.epochs
+    return read and progress.step >= (settings.least_steps or 0)
 
 
 def _advance(progress: Progress, share: _Share, tokens: int) -> None:

@@ -105,6 +105,7 @@ DRAWN = ("model.attention=sample/additive",)
 MOVING: dict[str, tuple[Any, tuple[str, ...]]] = {  # another value, and where it matters
     "epochs": (1, ()),
     "steps": (3, ()),
+    "least_steps": (5, ("training.epochs=1", "training.steps=null")),
     "batch_tokens": (50, ()),
     "accumulate": (2, ()),
     "optimiser": ("adam", ("training.weight_decay=1",)),  # they differ in weight decay
@@ -170,19 +171,55 @@ def test_the_rate_drops_while_validations_do_not_improve(
         ("training.steps=199", "199 training steps: training.steps above 199 makes more"),
         (
             "training.epochs=1",
-            "3 training steps: training.epochs above 1 or training.batch_tokens below 80",
+            "3 training steps: training.least_steps above 3 or training.epochs above 1 or "
+            "training.batch_tokens below 80 makes more",
         ),
         ("training.accumulate=3", "4 training steps: training.steps above 4 makes more"),
         ("training.steps=200", None),
+        (
+            "training.epochs=1 training.steps=null training.least_steps=5",
+            "5 training steps: training.least_steps above 5 makes more",
+        ),
+        (
+            "training.epochs=1 training.steps=5 training.least_steps=5",
+            "5 training steps: training.steps above 5 with training.least_steps above 5 makes more",
+        ),
+        (
+            "training.epochs=1 training.steps=4 training.least_steps=2",
+            "3 training steps: training.least_steps above 3 or training.epochs above 1 or ",
+        ),
+        (
+            "training.epochs=2 training.steps=5 training.least_steps=5",
+            "5 training steps: training.steps above 5 makes more",
+        ),
+        (
+            "training.epochs=2 training.steps=6",
+            "6 training steps: training.steps above 6 with training.least_steps above 6 or "
+            "training.epochs above 2 or training.batch_tokens below 80 makes more",
+        ),
+        ("training.epochs=1 training.steps=null training.least_steps=200", None),
     ],
 )
 def test_few_steps_are_reported_with_the_keys_that_make_more(
     chosen: str, says: str | None, prepared: Prepared, tmp_path: Path
 ) -> None:
-    one = learner(prepared, tmp_path / "run", chosen)
+    one = learner(prepared, tmp_path / "run", *chosen.split())
     told = [note.text for note in one.notes if " training steps: " in note.text]
     assert len(told) == (says is not None)
     assert (says or "") in "".join(told)
+
+
+def test_the_rate_falls_until_the_last_of_the_fewest_steps(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    chosen = ("training.epochs=1", "training.steps=null", "training.least_steps=5")
+    learnt(prepared, tmp_path / "run", *chosen, *COSINE, "training.warmup=1")
+    told = journal.read(tmp_path / "run/metrics.jsonl")
+    rates = [entry["train/rate"] for entry in told if "train/rate" in entry]
+    assert len(rates) == 5
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-2] > 1e-5
+    assert rates[-1] == pytest.approx(0, abs=1e-9)
 
 
 def test_fewer_gathered_batches_make_more_steps(prepared: Prepared, tmp_path: Path) -> None:

@@ -99,6 +99,63 @@ def test_each_sample_is_visited_once_per_epoch_wherever_the_run_stops() -> None:
     assert run.go() == []  # nothing is left to do
 
 
+LEAST: dict[str, Any] = {"epochs": 2, "accumulate": 3, "log_every": None}  # 8 steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"least_steps": 5}, 8),
+        ({"least_steps": 8}, 8),
+        ({"least_steps": 9}, 9),
+        ({"least_steps": 14}, 14),
+        ({"least_steps": 14, "steps": 14}, 14),
+        ({"least_steps": 5, "steps": 6}, 6),
+        ({"least_steps": 11, "steps": 12}, 11),
+    ],
+)
+def test_a_small_corpus_is_read_for_more_epochs(settings: dict[str, Any], steps: int) -> None:
+    """Until the fewest steps are done, if its epochs are over before; `steps` is always the end."""
+    run = Run(Training.model_validate(LEAST | settings))
+    assert planned(run.settings, Batches()) == steps
+    moments = run.go()
+    assert [m.step for m in moments] == list(range(1, steps + 1))
+    assert [m.final for m in moments] == [False] * (steps - 1) + [True]
+    assert [m.epoch for m in moments] == [n // 4 for n in range(steps)]
+    assert run.go() == []  # nothing is left to do
+
+
+def test_a_run_resumed_beyond_its_epochs_equals_one_that_never_stopped() -> None:
+    settings = Training.model_validate({**EXACT, "epochs": 2, "steps": None, "least_steps": 18})
+    straight = Run(settings)
+    whole = straight.go()
+    assert whole[-1].step == 18
+    saved, seen = Run(settings).save(), []
+    for stop in (8, 9, 13, 16, None):  # where the epochs end, and three times beyond
+        run = Run(settings, seed=77)
+        run.load(*saved)
+        seen += run.go(until=stop)
+        saved = run.save()
+    assert [(m.epoch, m.place) for m in seen] == [(m.epoch, m.place) for m in whole]
+    assert [float(m.loss) for m in seen] == [float(m.loss) for m in whole]
+    assert all(torch.equal(a.rows, b.rows) for a, b in zip(seen, whole, strict=True))
+    assert same(saved[0], straight.save()[0])
+    whole_epochs = Counter(row for m in seen if m.epoch < 4 for row in m.rows.tolist())
+    assert whole_epochs == Counter(dict.fromkeys(range(37), 4))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"epochs": 2, "steps": 9, "least_steps": 10}, "least_steps=10 is more than steps=9, .*"),
+        ({"steps": 20, "least_steps": 10}, "least_steps=10 adds epochs, but epochs are not given"),
+    ],
+)
+def test_fewest_steps_without_effect_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=f"{says}: set least_steps=null, or give "):
+        Training.model_validate(given)
+
+
 def test_the_loss_falls() -> None:
     settings = Training(epochs=40, rate=0.03, schedule="cosine", steps=200, warmup=20)
     moments = Run(settings, chance=False).go()
