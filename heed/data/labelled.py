@@ -33,7 +33,7 @@ NAMES = ("text", "label")
 """The default names of columns and keys."""
 OPTIONS = ("--text", "--label")
 """The options that choose the columns of text and label, by default."""
-APART = 20
+APART = 5
 """With so many texts, labels must not all be different: they would be texts themselves."""
 
 
@@ -110,6 +110,7 @@ class TextReport(Report):
     one: ClassVar[str] = "text"
 
     alone: str = ""  # the label of a table's first line, if no other text has it
+    first: str = ""  # the text of that line
 
 
 def read_labelled(
@@ -124,7 +125,8 @@ def read_labelled(
     """The usable texts, streamed; `report` counts them. A file without any is refused.
 
     labels   those of the training data, with their names: any other is refused, with its line
-    only     whether a text is wanted; others are not counted, and there may be none at all
+    only     whether a text is wanted; others are not counted, and there may be none at all. Those
+             with another label are dropped: the same file has no training text with it
     options  the options that choose the columns, for errors
     """
     report = TextReport() if report is None else report
@@ -142,11 +144,14 @@ def read_labelled(
         else:
             first = number == 1 and files.jsonl is None
             if labels is not None and row.label not in labels:
+                if only is not None:
+                    report.drop("with a label of no training text")
+                    continue
                 header = f"; is line 1 a header? {which.capitalize()}" if first else ""
                 raise Refused(f"{files}:{number}: {_unseen(row.label, labels)}{header}")
             report.kept += 1
             if first:
-                report.alone = row.label
+                report.first, report.alone = row
             elif row.label == report.alone:
                 report.alone = ""
             yield row
@@ -154,23 +159,42 @@ def read_labelled(
         raise Refused(f"there is no text in {files}: {report}")
 
 
-def label_set(rows: Iterable[Labelled]) -> tuple[str, ...]:
-    """Every label once, in numerical order if all are numbers, otherwise in that of letters."""
+def label_set(rows: Iterable[Labelled], hint: Callable[[], str] = str) -> tuple[str, ...]:
+    """Every label once, in numerical order if all are numbers, otherwise in that of letters.
+
+    hint  the end of errors: how to choose another column
+    """
     found: set[str] = set()
-    texts, right = 0, "is data.train.label the right column?"
+    texts = 0
     for row in rows:
         texts += 1
         found.add(row.label)
         if len(found) > MOST:
-            raise Refused(f"more than {MOST:,} different labels, such as {_some(found)}; {right}")
-    if texts >= APART and len(found) > 0.9 * texts:
-        raise Refused(
-            f"{texts:,} texts have {len(found):,} different labels, such as {_some(found)}; {right}"
-        )
-    if len(found) == 1:
-        raise Refused(f"every text has the label '{found.pop()}': there is nothing to classify")
+            break
+    wrong = ""
+    if len(found) > MOST:
+        wrong = f"more than {MOST:,} different labels, such as {_some(found)}"
+    elif texts >= APART and len(found) > 0.9 * texts:
+        wrong = f"{texts:,} texts have {len(found):,} different labels, such as {_some(found)}"
+    elif len(found) == 1:
+        wrong = f"every text has the label '{min(found)}': there is nothing to classify"
+    if wrong:
+        raise Refused(f"{wrong}; is data.train.label the right column? {hint()}".rstrip())
     numbers = all(label.isascii() and label.isdecimal() for label in found)
     return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
+
+
+def choice(files: LabelledFiles, options: tuple[str, str] = OPTIONS) -> str:
+    """What the first line of a file has, and how to choose text and label from it: a sentence."""
+    which = _which(files, options)
+    if files.jsonl is not None:
+        lines = ((number, line) for number, line in read_lines(files.path) if line.strip())
+        number, line = next(lines)
+        names, how = read_json(line, f"{files}:{number}"), ""
+    else:
+        number, names = next(_table(files))
+        how = ", by name or by number from 0"
+    return f"Line {number} of {files} has: {few(names)}; {which}{how}"
 
 
 def _some(labels: Iterable[str]) -> str:
@@ -192,7 +216,7 @@ def _unseen(label: str, labels: Mapping[str, str]) -> str:
     }
     near = get_close_matches(label, [*labels, *called], n=1)
     meant = f"; did you mean {called[labels.get(near[0], near[0])]}?" if near else ""
-    some = ", ".join(list(called.values())[:FEW])
+    some = few(called.values())
     return (
         f"the label '{label}' never occurs in the training data, which has "
         f"{some}{' and more' * (len(called) > FEW)}{meant}"
@@ -211,11 +235,8 @@ def _rows(files: LabelledFiles, which: str) -> Iterator[tuple[int, Labelled]]:
 
     which  how to choose the columns
     """
-    if files.jsonl is not None:
-        found = _json(files, which)
-    else:
-        table = csv_rows(files.path) if files.csv is not None else tsv_rows(files.path)
-        found = _cells(files, table, which)
+    json = files.jsonl is not None
+    found = _json(files, which) if json else _cells(files, _table(files), which)
     for number, text, label in found:
         label = label.strip()
         if len(label) > LONGEST_LABEL:
@@ -229,6 +250,10 @@ def _rows(files: LabelledFiles, which: str) -> Iterator[tuple[int, Labelled]]:
                 "character, so it cannot be printed in a column"
             )
         yield number, Labelled(text, label)
+
+
+def _table(files: LabelledFiles) -> Table:
+    return csv_rows(files.path) if files.csv is not None else tsv_rows(files.path)
 
 
 def _cells(files: LabelledFiles, table: Table, which: str) -> Iterator[tuple[int, str, str]]:

@@ -209,7 +209,7 @@ def test_a_header_is_recognised_or_reported(
     else:
         (line,) = told  # once
         assert says in line
-        assert "name its columns: data.train.text=COLUMN data.train.label=COLUMN" in line
+        assert "name its columns: data.train.text=sentence data.train.label=stars" in line
         assert labels == ["disliked", "liked", "stars"]
 
 

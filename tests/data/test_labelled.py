@@ -12,6 +12,7 @@ from heed.data.labelled import (
     Labelled,
     LabelledFiles,
     TextReport,
+    choice,
     label_set,
     read_labelled,
 )
@@ -290,8 +291,51 @@ def test_texts_as_labels_are_refused():
         label_set(turned)
     with pytest.raises(Refused, match="32 texts have 30 different labels"):  # some stand twice
         label_set(turned + turned[:2])
-    assert len(label_set(turned[:19])) == 19
+    assert len(label_set(turned[:4])) == 4
+    with pytest.raises(Refused, match=r"^5 texts have 5 .*right column\?$"):
+        label_set(turned[:5])
     assert len(label_set(turned + turned[:10])) == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "has"),
+    [
+        ("a.csv", "review;stars\ngood;5\n", r"Line 1 of .*a\.csv has: review, stars; .*COLUMN, by"),
+        ("a.tsv", "a film\t5\n", r"Line 1 of .*a\.tsv has: a film, 5; .*COLUMN, by name or by num"),
+        (
+            "a.jsonl",
+            '\n{"id": 1, "x": 2}\n',
+            r"Line 2 of .* has: id, x; .* data\.train\.label=KEY$",
+        ),
+    ],
+)
+def test_wrong_labels_are_reported_with_what_can_be_chosen(tmp_path, name, written, has):
+    files = LabelledFiles.model_validate(file(tmp_path, written, name))
+    one = [Labelled("a", "5"), Labelled("b", "5")]
+    many = [Labelled("5", f"film {n}") for n in range(9)]
+    for rows in (one, many):
+        with pytest.raises(Refused, match=rf"data\.train\.label the right column\? {has}"):
+            label_set(rows, lambda: choice(files, ("data.train.text", "data.train.label")))
+
+
+def test_held_out_texts_with_a_label_of_no_training_text_are_dropped(tmp_path):
+    """They are of the training file itself; of another file, they are refused."""
+    files = LabelledFiles(tsv=file(tmp_path, "pos\tgood\nrare\todd\nneg\tbad\n"))
+    labels = {"pos": "pos", "neg": "neg"}
+    report = TextReport()
+    rows = list(read_labelled(files, labels=labels, only=lambda text: True, report=report))
+    assert rows == [Labelled("good", "pos"), Labelled("bad", "neg")]
+    assert str(report).endswith(
+        "3 texts read = 2 kept + 1 dropped (1 with a label of no training text)"
+    )
+    with pytest.raises(Refused, match=r":2: the label 'rare' never occurs"):
+        list(read_labelled(files, labels=labels))
+
+
+def test_an_unknown_label_is_reported_with_the_beginnings_of_long_ones(tmp_path):
+    files = LabelledFiles(tsv=file(tmp_path, "pos\tgood\n"))
+    with pytest.raises(Refused, match=rf"which has {'x' * 40}, neg; is"):
+        list(read_labelled(files, labels={"x" * 90: "x" * 90, "neg": "neg"}))
 
 
 def test_paths_are_relative_to_a_folder(tmp_path):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from heed.data import cache
-from heed.data.labelled import Labelled, TextReport, label_set
+from heed.data.labelled import Labelled, TextReport, choice, label_set
 from heed.data.tokenise import Tokeniser
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
@@ -18,6 +19,10 @@ from heed.running.stories.story import Start
 from heed.tasks.classify import Data, check_names, examples
 from heed.tasks.cutting import MOST, Cutting, Gathers, Words, load_cutting
 from heed.training.folder import RunFolder
+
+TRAINING = ("data.train.text", "data.train.label")
+"""The keys of the columns of the training file."""
+NAME = 40  # characters of a column's name, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,14 @@ def _write(
 ) -> Work[None]:
     root = data_root(data.folder)
     first = TextReport()
-    labels = label_set(examples(data, "train", root, first))
+    files = data.train.under(root / data.folder)
+    texts = examples(data, "train", root, first)
+    labels = label_set(texts, lambda: choice(files, TRAINING))
     check_names(data.names, labels)
     if first.alone:
         yield Note(
             f"{data.train}:1: the first line is read as a text with the label '{first.alone}', "
-            "which no other text has; if it is a header, name its columns: data.train.text=COLUMN "
-            "data.train.label=COLUMN"
+            f"which no other text has; if it is a header, name its columns: {_columns(first)}"
         )
     tokeniser: Cutting
     if start is not None:
@@ -93,10 +99,10 @@ def _write(
         tokeniser = Cutting(start.tokeniser)
     else:
         yield Progress(f"learning {data.tokens.kind} tokens", 0)
-        texts = (row.text for row in examples(data, "train", root, TextReport()))
+        again = (row.text for row in examples(data, "train", root, TextReport()))
         tokens = data.tokens
         tokeniser = Cutting(
-            Tokeniser.train(tokens.kind, texts, tokens.size, tokens.lowercase, least=tokens.least)
+            Tokeniser.train(tokens.kind, again, tokens.size, tokens.lowercase, least=tokens.least)
         )
     tokeniser.save(folder.tokenizer)
     folder.write_json(folder.cache / "labels.json", list(labels))
@@ -110,6 +116,14 @@ def _write(
         preparing.keep(folder, part, rows, "texts")
         yield Note(f"{part} texts: {counted}")
     folder.write_json(folder.cache / "ready.json", {"texts": report.kept})
+
+
+def _columns(report: TextReport) -> str:
+    """The keys that make names of columns of the first line; a long cell is none, but a text."""
+    cells = (report.first, report.alone)
+    named = cells if max(map(len, cells)) <= NAME else ("COLUMN", "COLUMN")
+    pairs = zip(TRAINING, named, strict=True)
+    return " ".join(shlex.quote(f"{key}={name}") for key, name in pairs)
 
 
 def _said(cut: int, longest: int) -> str:
