@@ -45,22 +45,40 @@ class HeldOut(Settings):
 
 
 def shares(given: Any, *parts: str) -> Any:
-    """What a recipe says is held out, as keys: a bare number is the share of each of the parts.
+    """What a recipe says is held out, as keys: a bare number is the share of each of the parts, and
+    so is `share` beside other keys.
 
     null clears the key like any other: nothing is held out.
     """
     if given is None:
         return dict.fromkeys(parts, 0)
-    if isinstance(given, int | float) and not isinstance(given, bool):
+    if _is_share(given):
         return dict.fromkeys(parts, given)
     if not isinstance(given, dict | Settings):
         keys = ", ".join(f"{part}: 0.1" for part in parts)
         raise ValueError(f"give a share, such as 0.1, or {{{keys}}}")
+    if isinstance(given, dict) and "share" in given:
+        rest = {key: value for key, value in given.items() if key != "share"}
+        return {**dict.fromkeys(parts, given["share"]), **rest}
     return given
 
 
+def without_files(data: Any) -> Any:
+    """A recipe's data settings; a bare share in them is that of each part without files."""
+    if not isinstance(data, dict):
+        return data
+    given = data.get("held_out")
+    bare = _is_share(given) or (isinstance(given, dict) and "share" in given)
+    parts = [part for part in ("valid", "test") if data.get(part) is None]
+    return {**data, "held_out": shares(given, *parts)} if bare and parts else data
+
+
+def _is_share(given: Any) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
 Held = Annotated[HeldOut, BeforeValidator(lambda given: shares(given, "valid", "test"))]
-"""What is held out, as a recipe says it: shares by key, or one number for both."""
+"""What is held out, as a recipe says it: shares by key, or one number for parts without files."""
 
 
 def side(text: str, held: HeldOut) -> Part:
@@ -80,14 +98,16 @@ def check(held: HeldOut, *, valid: object, test: object, what: str, share: float
     valid, test  files of their own, or None
     what, share  what there is to hold out, and how much of it is advised
     """
+    if valid is not None and test is not None and held.valid and held.test:
+        raise ValueError(
+            "data.valid and data.test are given, so nothing is held out for them; take one out: "
+            "data.valid=null data.test=null or data.held_out=null"
+        )
     for part, files, some in (("valid", valid, held.valid), ("test", test, held.test)):
         if files is not None and some:
-            other = "test" if part == "valid" else "valid"
-            alike = held == HeldOut(valid=some, test=some)  # one number, which has no keys
-            cure = f"'data.held_out={{{other}: {some}}}'" if alike else f"data.held_out.{part}=0"
             raise ValueError(
                 f"data.{part} is given, so nothing is held out for it; take one out: "
-                f"data.{part}=null or {cure}"
+                f"data.{part}=null or data.held_out.{part}=0"
             )
     if valid is None and not held.valid:
         raise ValueError(

@@ -1,6 +1,7 @@
 """Files as a recipe names them: by the key of their format, or simply by a path that shows it.
 
-train: {csv: reviews.csv}      or      train: reviews.csv
+train: {csv: reviews.csv}                  or      train: reviews.csv
+train: {csv: reviews.csv, text: review}    or      train: {path: reviews.csv, text: review}
 """
 
 from collections.abc import Collection
@@ -10,6 +11,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from heed.data.text import is_json_lines
+
+ENDINGS = ("csv", "tsv", "jsonl", "txt")
+"""Endings of paths that a recipe may name alone, without the key of their format."""
 
 
 def format_of(path: str | PathLike[str], known: Collection[str]) -> str | None:
@@ -23,8 +27,12 @@ def format_of(path: str | PathLike[str], known: Collection[str]) -> str | None:
 def by_format(given: Any, known: Collection[str]) -> Any:
     """Settings of a file as they are; a path under the key of its format. A .txt is a TSV file.
 
+    A path with further keys is the value of `path`.
     known  the formats, which are keys; anything else is a ValueError that names them
     """
+    if isinstance(given, dict) and "path" in given:
+        rest = {key: value for key, value in given.items() if key != "path"}
+        return {**by_format(given["path"], known), **rest}
     if isinstance(given, dict | BaseModel):
         return given
     is_path = isinstance(given, str | PathLike)
@@ -32,5 +40,7 @@ def by_format(given: Any, known: Collection[str]) -> Any:
     if kind is None:
         *most, last = (f"{key}=FILE" for key in known)
         what = "the ending does not show the format" if is_path else "this is not one file"
+        if is_path and (other := format_of(given, ENDINGS)):
+            what = f"{other} files are not read here"
         raise ValueError(f"{what}; give {', '.join(most)} or {last}")
     return {"tsv" if kind == "txt" else kind: given}

@@ -45,6 +45,8 @@ class TextFiles(Settings):
     def _one_file_is_a_list(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
+        if isinstance(path := given.get("path"), str | Path):  # alone, with further keys
+            given = {_format(path): path} | {k: v for k, v in given.items() if k != "path"}
         one = {k: (v,) for k, v in given.items() if k in ("text", "jsonl") and _single(v)}
         return {**given, **one}
 

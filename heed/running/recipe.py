@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.nodes import MappingNode, ScalarNode
 
-from heed.data.naming import format_of
+from heed.data.naming import ENDINGS, format_of
 from heed.errors import Refused, UnknownName
 from heed.running.complaining import check_keys, complaint
 from heed.running.preparing import whereabouts
@@ -44,8 +44,6 @@ TOLD = ("about", "needs", "good")
 """Keys of a recipe for human readers, without effect on the training."""
 LARGEST = 1 << 20  # bytes; a recipe is a page of text
 DEEP = 20  # keys above a key
-TABLES = ("csv", "tsv", "jsonl")
-"""Endings of files that are also keys for them."""
 BITS = 64  # of a whole number
 LONG = 80  # characters of a wrong value that a message shows
 SIZED = (
@@ -74,6 +72,9 @@ def load(recipe: str) -> dict[str, Any]:
         if len(path.parts) > 1:
             raise Refused(f"there is no run and no recipe {recipe}")
         raise UnknownName("recipe", recipe, names())
+    if format_of(recipe, ("csv", "tsv", "jsonl")):
+        onward = f"heed train classify {shlex.quote(f'data.train={recipe}')}"
+        raise Refused(f"{recipe} is data, not a recipe; give it to one, such as {onward}")
     return parse(_text(path), recipe)
 
 
@@ -142,9 +143,12 @@ def parse(text: str, where: str = "the recipe") -> dict[str, Any]:
 
 
 def overridden(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """The raw recipe with `key.path=value` set; values are read as YAML."""
+    """The raw recipe with `key.path=value` set; values are read as YAML.
+
+    A key is set before the keys below it, in whichever order they are given.
+    """
     result: dict[str, Any] = _copied(raw)
-    for override in overrides:
+    for override in sorted(overrides, key=_depth):
         path, equals, value = override.partition("=")
         if not equals or not path:
             raise Refused(f"'{override[:LONG]}' is not key=value, such as training.epochs=3")
@@ -152,17 +156,28 @@ def overridden(raw: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, An
         if len(above) > DEEP:
             raise Refused(f"'{override[:LONG]}': keys of a recipe are not nested so deeply")
         place = result
-        for depth, key in enumerate(above, 1):
-            place = place.setdefault(key, {})
-            if isinstance(place, str) and (kind := format_of(place, TABLES)) and len(place) <= LONG:
-                both = f"{'.'.join(above[:depth])}={{{kind}: {place}, {last}: {value[:LONG]}}}"
-                raise Refused(
-                    f"'{path}': '{key}' has a value, not further keys; give both: '{both}'"
-                )
-            if not isinstance(place, dict):
+        for key in above:
+            place[key] = inner = _keys(key, place.get(key, {}))
+            if inner is None:
                 raise Refused(f"'{path}': '{key}' has a value, not further keys")
+            place = inner
         place[last] = _value(value, override)
     return result
+
+
+def _depth(override: str) -> int:
+    return override.partition("=")[0].count(".")
+
+
+def _keys(key: str, value: Any) -> dict[str, Any] | None:
+    """The keys of a value, or those that it is short for: a path, or a share that is held out."""
+    if value is None or isinstance(value, dict):
+        return value or {}
+    if isinstance(value, str) and format_of(value, ENDINGS):
+        return {"path": value}
+    if key == "held_out" and isinstance(value, int | float) and not isinstance(value, bool):
+        return {"share": value}
+    return None
 
 
 def _copied(raw: Any) -> Any:

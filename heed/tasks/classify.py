@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from heed.data.held_out import Held, HeldOut, Part, check
+from heed.data.held_out import Held, HeldOut, Part, check, without_files
 from heed.data.labelled import Labelled, LabelledFiles, TextReport, fits_a_line, read_labelled
 from heed.data.tokenise import Kind
 from heed.errors import Refused
@@ -50,6 +50,11 @@ class Data(Settings):
     )
     tokens: Tokens = Tokens()
     longest: int = Field(256, ge=4, le=100_000, description="Longer texts (in symbols) are cut.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shares(cls, given: Any) -> Any:
+        return without_files(given)
 
     @model_validator(mode="after")
     def _judged_by_something(self) -> Data:

@@ -17,12 +17,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from heed.data import grammar
-from heed.data.held_out import Held, HeldOut, check
+from heed.data.held_out import Held, HeldOut, check, without_files
 from heed.data.pairs import Files, Links, Pair, Report, read_linked, read_pairs
 from heed.errors import Refused
 from heed.settings import Settings
@@ -65,6 +65,11 @@ class Data(Settings):
     grammar: Grammar | None = None
     tokens: Tokens = Tokens()
     longest: int = Field(100, ge=2, le=100_000, description="Longer pairs (in symbols) are dropped")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shares(cls, given: Any) -> Any:
+        return without_files(given)
 
     @model_validator(mode="after")
     def _one_source(self) -> Data:

@@ -19,7 +19,17 @@ def test_the_format_follows_from_the_ending() -> None:
     assert [each.paths[0].name for each in found] == ["a.txt", "b.jsonl", "c.tsv"]
     assert [bool(each.jsonl) for each in found] == [False, True, False]
     assert check(found) == found
-    for wrong in ([], ["a", 3], ["a", ["b"]], 3, {"text": "a", "jsonl": "b"}, [{"texts": "a"}]):
+    assert check({"path": "c.tsv", "column": 1}) == check({"text": "c.tsv", "column": 1})
+    assert check([{"path": "b.jsonl", "key": "x"}]) == check({"jsonl": "b.jsonl", "key": "x"})
+    for wrong in (
+        [],
+        ["a", 3],
+        ["a", ["b"]],
+        3,
+        {"text": "a", "jsonl": "b"},
+        [{"texts": "a"}],
+        {"path": 3},
+    ):
         with pytest.raises(ValidationError):
             check(wrong)
 

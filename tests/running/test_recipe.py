@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -174,10 +175,22 @@ def test_a_bad_value_is_refused_with_its_key(change: str, says: str) -> None:
             ["data.valid=null", "data.held_out.valid=0"],
         ),
         (
-            "trec",
-            ["data.valid=a.tsv", "data.held_out=0.1"],
-            "data: data.valid is given, so nothing is held out for it",
-            ["data.valid=null", "'data.held_out={test: 0.1}'"],
+            "classify",
+            ["data.valid=a.tsv", "data.test=b.tsv"],
+            "data: data.valid and data.test are given, so nothing is held out for them",
+            ["data.valid=null data.test=null", "data.held_out=null"],
+        ),
+        (
+            "translate",
+            ["data.test=b.tsv", "data.held_out.test=0.2"],
+            "data: data.test is given, so nothing is held out for it",
+            ["data.test=null", "data.held_out.test=0"],
+        ),
+        (
+            "classify",
+            ["data.train.csv=a.csv"],
+            "data.train: tsv and csv are given",
+            ["data.train.tsv=null", "data.train.csv=null"],
         ),
     ],
 )
@@ -217,10 +230,16 @@ def test_an_override_is_read_as_yaml(given: str, value: Any) -> None:
 
 
 def test_overrides_are_applied_and_leave_the_original_unchanged() -> None:
-    raw = {"a": {"b": 1, "c": 2}}
-    found = overridden(raw, ["a.b=5", "a.d.e.f=6", "g.h=7", "a.b=8"])
-    assert found == {"a": {"b": 8, "c": 2, "d": {"e": {"f": 6}}}, "g": {"h": 7}}
-    assert raw == {"a": {"b": 1, "c": 2}}
+    raw = {"a": {"b": 1, "c": 2}, "i": None}
+    found = overridden(raw, ["a.b=5", "a.d.e.f=6", "g.h=7", "a.b=8", "i.j=9"])
+    assert found == {"a": {"b": 8, "c": 2, "d": {"e": {"f": 6}}}, "g": {"h": 7}, "i": {"j": 9}}
+    assert raw == {"a": {"b": 1, "c": 2}, "i": None}
+
+
+def test_a_key_is_set_before_the_keys_below_it_in_any_order() -> None:
+    changes = ["a.b=5", "a={c: 1}", "a.d.e=6", "a.d={f: 7}"]
+    for given in permutations(changes):
+        assert overridden({}, given) == {"a": {"c": 1, "b": 5, "d": {"f": 7, "e": 6}}}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +290,8 @@ def test_a_file_is_named_by_its_path_alone(name: str, path: str, key: str) -> No
     [
         ("sst2", "a.xlsx", "the ending does not show the format; give data.train.tsv=FILE, "),
         ("sst2", "csv", "or data.train.jsonl=FILE; got 'csv'"),
-        ("zh-en", "a.csv", "format; give data.train.tsv=FILE or data.train.jsonl=FILE; got"),
+        ("zh-en", "a.csv", "csv files are not read here; give data.train.tsv=FILE or data.train."),
+        ("zh-en", "a.xlsx", "format; give data.train.tsv=FILE or data.train.jsonl=FILE; got"),
         ("sst2", "[a.csv, b.csv]", "this is not one file; give data.train.tsv=FILE"),
         ("sst2", "null", "this is not one file; give data.train.tsv=FILE"),
     ],
@@ -284,14 +304,66 @@ def test_a_path_that_does_not_show_its_format_is_refused_with_the_keys(
     assert says in str(told.value)
 
 
-def test_keys_below_a_path_are_refused_with_how_to_give_both() -> None:
-    with pytest.raises(Refused) as told:
-        resolve(load("sst2"), ["data.train=a.csv", "data.train.text=review"])
-    assert "give both: 'data.train={csv: a.csv, text: review}'" in str(told.value)
-    with pytest.raises(Refused, match=r"further keys$"):
+@pytest.mark.parametrize(
+    ("name", "changes", "same"),
+    [
+        (
+            "classify",
+            ["data.train=a.csv", "data.train.text=review", "data.train.label=stars"],
+            "data.train={csv: a.csv, text: review, label: stars}",
+        ),
+        (
+            "sst2",
+            ["data.train=a.txt", "data.train.text=2", "data.train.label=1"],
+            "data.train={tsv: a.txt, text: 2, label: 1}",
+        ),
+        ("translate", ["data.train=a.tsv", "data.train.columns=[2,1]"], None),
+        ("translate", ["data.train=a.jsonl", "data.train.keys=[zh,en]"], None),
+        (
+            "bert-mini",
+            ["data.train=a.tsv", "data.train.column=1"],
+            "data.train={text: a.tsv, column: 1}",
+        ),
+        ("shakespeare-gpt", ["data.train=a.jsonl", "data.train.key=abstract"], None),
+    ],
+)
+def test_a_path_alone_may_have_keys_below_it_in_any_order(
+    name: str, changes: list[str], same: str | None
+) -> None:
+    """Or a message that proposes such keys could not be followed where only a path is given."""
+    found = [resolve(load(name), given) for given in permutations(changes)]
+    assert all(each == found[0] for each in found)
+    assert resolve(parse(as_yaml(found[0]))) == found[0]
+    if same is not None:
+        assert found[0] == resolve(load(name), [same])
+
+
+def test_only_paths_have_keys_below_them() -> None:
+    with pytest.raises(Refused, match=r"'attention' has a value, not further keys$"):
         resolve(load("demo"), ["model.attention=general", "model.attention.x=1"])
-    both = ["data.train={csv: a.csv, text: review}"]
-    assert resolve(load("sst2"), both).data.train.text == "review"
+    with pytest.raises(Refused, match=r"^data\.train: tsv and csv are given; .*train\.tsv=null"):
+        resolve(load("classify"), ["data.train=a.tsv", "data.train.csv=b.csv"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "held"),
+    [
+        ([], (0.1, 0.1)),
+        (["data.test=b.csv"], (0.1, 0)),
+        (["data.valid=b.csv"], (0, 0.1)),
+        (["data.test=b.csv", "data.held_out=0.2"], (0.2, 0)),
+        (["data.held_out.test=0"], (0.1, 0)),
+        (["data.held_out.test=0.3", "data.held_out=0.2"], (0.2, 0.3)),
+        (["data.test=b.csv", "data.held_out.valid=0.3"], (0.3, 0)),
+        (["data.test=b.csv", "data.valid=c.csv", "data.held_out=null"], (0, 0)),
+    ],
+)
+def test_a_number_is_the_share_of_each_part_without_a_file(
+    changes: list[str], held: tuple[float, float]
+) -> None:
+    recipe = resolve(load("classify"), changes)
+    assert (recipe.data.held_out.valid, recipe.data.held_out.test) == held
+    assert resolve(parse(as_yaml(recipe))) == recipe
 
 
 @pytest.mark.parametrize(
@@ -375,6 +447,12 @@ def test_files_are_read_and_unreadable_ones_are_refused(tmp_path: Path) -> None:
         load(str(tmp_path / "none"))
     with pytest.raises(UnknownName, match="did you mean grammar"):
         load("gramar")
+    data = tmp_path / "my reviews.csv"
+    data.write_text("label,text\n")
+    with pytest.raises(
+        Refused, match=r"is data, not a recipe; .* classify 'data\.train=/.*\.csv'$"
+    ):
+        load(str(data))
 
 
 @pytest.mark.parametrize("name", ["local-p/general", "none"])
