@@ -256,7 +256,7 @@ def _tsv(path: Path, columns: tuple[int, int] | None) -> Iterator[Pair]:
         if not line:  # an empty line is an empty pair, counted as such
             yield Pair("", "")
         elif columns is None and len(cells) != 2:
-            cure = "; in a recipe, choose two: data.train.columns=[0,1]" if len(cells) > 2 else ""
+            cure = "; in a recipe, choose two: 'data.train.columns=[0,1]'" if len(cells) > 2 else ""
             raise Refused(f"{path}:{number}: {_shown(cells)} where two are expected{cure}")
         elif len(cells) <= max(first, second):
             raise Refused(

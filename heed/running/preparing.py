@@ -11,9 +11,9 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from errno import EISDIR
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from heed.data import cache
 from heed.data.text import read_lines
@@ -23,7 +23,18 @@ from heed.training.folder import RunFolder
 LONGEST = 100_000  # characters of an example
 CHUNK = 2000  # examples that are tokenised at a time
 
+ENDINGS = {"csv": ".csv", "tsv": ".tsv", "text": ".txt", "jsonl": ".jsonl"}
+"""Endings of the kinds of files that settings may name, the most usual first."""
+
 Kept = TypeVar("Kept")
+
+
+class _File(NamedTuple):
+    """A file that settings name."""
+
+    key: str  # of the recipe
+    path: Path
+    ending: str  # of such a file
 
 
 def data_root(folder: str) -> Path:
@@ -37,14 +48,15 @@ def data_root(folder: str) -> Path:
 def there(data: Any) -> None:
     """Refuse missing files of a recipe's data, before anything is read."""
     folder = getattr(data, "folder", ".")
-    for key, path in _files(data, "data"):
+    for key, path, ending in _files(data, "data"):
         place = data_root(folder) / folder / path
         try:
             reason = os.strerror(EISDIR) if stat.S_ISDIR(place.stat().st_mode) else ""
         except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
             reason = getattr(error, "strerror", None) or str(error)
         if reason:
-            raise Refused(f"{key}: cannot read {place}: {reason}{_where(folder, path)}")
+            own = f"{key}=/your/file{ending}"
+            raise Refused(f"{key}: cannot read {place}: {reason}{_where(folder, path, own)}")
 
 
 def whereabouts(data: Any) -> Any:
@@ -65,29 +77,52 @@ def _placed(told: Any, root: Path | None) -> Any:
     return told
 
 
-def _where(folder: str, path: Path) -> str:
-    """A hint at how to set the data folder, if it is not set, or if the file is near."""
+def _where(folder: str, path: Path, own: str) -> str:
+    """A hint at how to set the data folder, if it is not set, or if the file is near; or, where a
+    recipe has no folder of its own, at how to give the file.
+
+    own  the key that names a file, and an example of one
+    """
+    if "~" in Path(folder, path).parts:
+        return "; a shell leaves ~ after = as it is: write $HOME"
+    if not Path(folder).parts:
+        return f"; give your own: {own}"
     if not Path(folder).is_absolute():
-        for own in (f"./{folder.removeprefix('./')}", "."):
-            if (Path.cwd() / own / path).is_file():
-                return f"; it is here: data.folder={own}"
+        for near in (f"./{folder.removeprefix('./')}", "."):
+            if (Path.cwd() / near / path).is_file():
+                return f"; it is here: data.folder={near}"
     if "HEED_DATA" in os.environ or Path(folder).is_absolute() or folder.startswith("."):
         return ""
     return f"; set its folder: HEED_DATA=/your/data, or data.folder=/your/{folder}"
 
 
-def _files(told: Any, key: str) -> Iterator[tuple[str, Path]]:
-    """Every file inside settings, and the recipe's key that names it."""
+def _files(told: Any, key: str, ending: str = "") -> Iterator[_File]:
+    """Every file inside settings.
+
+    ending  that of the files which the key may name; by default, that of each path
+    """
     if isinstance(told, Path):
-        yield key, told
+        yield _File(key, told, ending or told.suffix)
     elif isinstance(told, tuple):
         for each in told:
-            yield from _files(each, key)
+            yield from _files(each, key, ending)
     elif isinstance(told, BaseModel):
-        for name in type(told).model_fields:
+        fields = type(told).model_fields
+        first = next((ENDINGS[kind] for kind in ENDINGS if kind in fields), "")
+        for name in fields:
             inner = getattr(told, name)
-            several = isinstance(inner, tuple)  # or a path alone, with no key of its own
-            yield from _files(inner, key if several else f"{key}.{name}")
+            if isinstance(inner, tuple) or _is_path_alone(told, inner):
+                yield from _files(inner, key, first)
+            else:
+                yield from _files(inner, f"{key}.{name}")
+
+
+def _is_path_alone(told: BaseModel, inner: Any) -> bool:
+    """Whether settings say no more than a path, so that their own key may name it."""
+    try:
+        return isinstance(inner, Path) and type(told).model_validate(inner) == told
+    except ValidationError:
+        return False
 
 
 def ready(folder: RunFolder) -> bool:

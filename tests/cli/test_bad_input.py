@@ -63,8 +63,44 @@ def write(name: str, data: bytes | str) -> str:
 
 def test_a_missing_file_is_refused(training: Callable[..., str]) -> None:
     line = training(tsv="nowhere.tsv")
-    assert line.startswith("heed: data.train.tsv: cannot read ")
-    assert line.endswith("nowhere.tsv: No such file or directory\n")
+    assert line.startswith("heed: data.train: cannot read ")
+    assert line.endswith(
+        "nowhere.tsv: No such file or directory; give your own: data.train=/your/file.tsv\n"
+    )
+    line = training(source="nowhere.en", target="good.en")
+    assert line.startswith("heed: data.train.source: cannot read ")
+    assert line.endswith("; give your own: data.train.source=/your/file.en\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "cure"),
+    [
+        (["classify"], "data.train=/your/file.csv"),
+        (["translate"], "data.train=/your/file.tsv"),
+        (
+            ["classify", "data.train=a.jsonl", "data.train.text=x"],
+            "data.train.jsonl=/your/file.jsonl",
+        ),
+        (["shakespeare-gpt", "data.folder=."], "data.train=/your/file.txt"),
+    ],
+)
+def test_a_recipe_without_a_folder_of_its_own_asks_for_a_file(
+    command: Callable[..., Any], place: Path, words: list[str], cure: str
+) -> None:
+    line = refused(command("train", *words, "--run", "run"))
+    key = cure.partition("=")[0]
+    assert line.startswith(f"heed: {key}: cannot read {place}/")
+    assert line.endswith(f": No such file or directory; give your own: {cure}\n")
+
+
+@pytest.mark.parametrize("words", [["data.train=~/a.csv"], ["data.folder=~/x", "data.train=a.csv"]])
+def test_a_tilde_that_the_shell_has_left_is_reported(
+    command: Callable[..., Any], place: Path, words: list[str]
+) -> None:
+    line = refused(command("train", "classify", *words, "--run", "run"))
+    assert line.endswith(
+        "a.csv: No such file or directory; a shell leaves ~ after = as it is: write $HOME\n"
+    )
 
 
 @pytest.mark.parametrize(("own", "cure"), [("mine", "./mine"), (".", ".")])
@@ -90,7 +126,7 @@ def test_a_missing_file_is_reported_before_anything_is_read(
     before.config.write_text("{}")
     options = ("--run", "before", "--overwrite")
     line = refused(command("train", write("files.yaml", raw), *options))
-    assert line.startswith("heed: data.valid.tsv: cannot read ")
+    assert line.startswith("heed: data.valid: cannot read ")
     assert before.config.exists()
 
 
@@ -121,7 +157,7 @@ def test_files_that_are_not_aligned_are_refused(
         (
             "a\tb\nc\td\te\n",
             "bad:2: 3 columns (c, d, e) where two are expected; in a recipe, choose two: "
-            "data.train.columns=[0,1]",
+            "'data.train.columns=[0,1]'",
         ),
         (b"a\tb\nc\t\xff\n", "bad:2: not UTF-8 (byte 0xff at place 3)"),
         (b"a\tb\nc\t\0\n", "bad:2: holds a NUL byte"),
