@@ -17,9 +17,9 @@ class Training(Settings):
     """How weights move, and how often a run is validated, saved and logged."""
 
     epochs: Steps | None = Field(None, description="passes over the data")
-    steps: Steps | None = Field(None, description="steps in all; with epochs, whichever ends first")
+    steps: Steps | None = Field(None, description="the most steps, whatever else is given")
     least_steps: Steps | None = Field(
-        None, description="the fewest steps: a small corpus is read for more epochs"
+        None, description="a small corpus is read for more epochs, until there were so many steps"
     )
     batch_tokens: Steps = Field(4096, description="symbols in a batch, padding included")
     accumulate: int = Field(1, ge=1, le=10_000, description="batches whose gradients make a step")
@@ -66,8 +66,11 @@ class Training(Settings):
     def _coherent(self) -> Training:
         if self.epochs is None and self.steps is None:
             raise ValueError("give the length of the training: epochs or steps")
-        if self.least_steps is not None:
-            self._longer(self.least_steps)
+        if self.least_steps is not None and self.epochs is None:
+            raise ValueError(
+                f"least_steps={self.least_steps} adds epochs, but epochs are not given: set "
+                "least_steps=null, or give epochs"
+            )
         if self.average > self.keep:
             raise ValueError(
                 f"average={self.average} needs as many checkpoints, but keep={self.keep}; "
@@ -76,16 +79,3 @@ class Training(Settings):
         if self.floor > self.rate:
             raise ValueError(f"floor={self.floor} is above rate={self.rate}")
         return self
-
-    def _longer(self, least: int) -> None:
-        """Refuse fewest steps beside which nothing ends later."""
-        if self.epochs is None:
-            raise ValueError(
-                f"least_steps={least} adds epochs, but epochs are not given: set least_steps=null, "
-                "or give epochs"
-            )
-        if self.steps is not None and least > self.steps:
-            raise ValueError(
-                f"least_steps={least} is more than steps={self.steps}, where training ends: set "
-                "least_steps=null, or give more steps"
-            )
