@@ -101,23 +101,24 @@ class Tokeniser(Ruled):
         text = "".join(self.surface(i) for i in _before_end(ids) if i not in (PAD, BOS))
         return text.replace(SPACE, " ").removeprefix(" ")
 
-    def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
-        """A label for each number, for pictures; no marks for spaces.
+    def spelt(self, ids: Sequence[int], text: str | None = None) -> list[str]:
+        """The piece of each number, with the space before it.
 
-        Given the text whose numbers, or first numbers, these are, an unknown piece is labelled as
-        it stands in the text.
+        Given the text whose numbers, or first numbers, these are, an unknown piece is spelt as it
+        stands in the text.
         """
         unknown = iter(self._unknown_in(text) if text is not None and UNK in ids else ())
+        surfaces = (self.surface(i).replace(SPACE, " ") for i in ids)
         return [
-            next(unknown, SPECIALS[UNK]) if i == UNK else bare(self._pieces[i]) or SPACE
-            for i in ids
+            next(unknown, surface) if i == UNK else surface
+            for i, surface in zip(ids, surfaces, strict=True)
         ]
 
     def _unknown_in(self, text: str) -> Iterator[str]:
         coded = self._tokenizer.encode(text)
         for i, (start, end) in zip(coded.ids, coded.offsets, strict=True):
             if i == UNK:
-                yield text[start:end].strip() or SPACE
+                yield IS_WHITE.sub(" ", text[start:end])
 
     def words(self, given: str | Iterable[int]) -> list[int]:
         """For each piece of a text or of its numbers, which word it belongs to, from 0.
@@ -161,11 +162,6 @@ class Tokeniser(Ruled):
         """Load what `save` wrote. Rules other than heed's own are refused: a file is only data."""
         tokenizer, kind = vocabulary.parse(read_rules(path), path)
         return cls(tokenizer, kind)
-
-
-def bare(piece: str) -> str:
-    """A piece as pictures have it: without its mark for a space, unless it is nothing else."""
-    return piece.replace(SPACE, "") or piece
 
 
 def read_rules(path: str | Path) -> str:

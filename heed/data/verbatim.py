@@ -86,9 +86,9 @@ class Verbatim(Ruled):
         pieces = (self._tokenizer.id_to_token(i) or "" for i in kept)
         return "".join("�" if i == UNK else piece for i, piece in zip(kept, pieces, strict=True))
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """A label for each number, for pictures: what cannot be seen is drawn."""
-        return [label(self._surface(int(i))) for i in ids]
+    def spelt(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each number, with its spaces and line breaks."""
+        return [self._surface(int(i)) for i in ids]
 
     def _surface(self, i: int) -> str:
         if i < len(SPECIALS):
@@ -166,9 +166,3 @@ def _outlines() -> dict[str, Kind]:
         _name_specials(tokenizer)
         found[outline(tokenizer)] = kind
     return found
-
-
-def label(piece: str) -> str:
-    """A piece as pictures have it: line breaks and spaces as signs that can be seen."""
-    shown = piece.replace("\n", "↵").replace("\t", "⇥")
-    return shown if shown.strip() else shown.replace(" ", "␣")

@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 from heed import atomic
 from heed.data import vocabulary_classes, vocabulary_pieces
 from heed.data.panics import hushed, tried
+from heed.data.spelling import spelling
 from heed.data.vocabulary_classes import PIECES
 from heed.data.vocabulary_files import LONGEST, Given
 from heed.errors import Refused
@@ -87,6 +88,10 @@ class Vocabulary:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The piece of each number; "" for an unused number."""
         return [self.tokenizer.id_to_token(int(i)) or "" for i in ids]
+
+    def spelt(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each number as it stands in a text, with the space before it."""
+        return list(map(spelling(self.tokenizer), self.pieces(ids)))
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all."""

@@ -26,6 +26,7 @@ from heed.integrations import huggingface
 from heed.integrations.opening import clearly, described, model_of, quiet, tokeniser_of
 from heed.viewing.atlas import Kind, Take
 from heed.viewing.looking import Look
+from heed.viewing.pieces import labels
 from heed.viewing.taking import layers, summary
 from heed.viewing.words import Said
 
@@ -33,6 +34,7 @@ LIMIT = 2**32  # bytes of maps that are kept
 LONGEST = 200  # symbols that are written at most
 UNLIMITED = 10**6  # from so many places on a tokeniser means that there is no limit
 MASKED = re.compile(r"\[MASK\]|<mask>")
+SPACED = re.compile(r"[▁Ġ]\w")  # a piece with a space before it, as most vocabularies mark it
 CROSS = re.compile(r"cross|encoder_attn|enc_?dec", re.IGNORECASE)
 
 
@@ -100,6 +102,8 @@ class Foreign:
             self.tokeniser = tokeniser_of(path)
             self.model: Any = model_of(path, self.config, self.head, device)
             huggingface.enable(self.model)
+            pieces = self.tokeniser.get_vocab()
+        self.spaced = any(map(SPACED.match, pieces))
 
     def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
         """What every attention saw of texts; an answer in `given` is read, rather than written."""
@@ -215,15 +219,20 @@ class Foreign:
         return max(1, min(found, default=UNLIMITED))
 
     def _words(self, ids: Tensor) -> list[str]:
-        """A word for each number: as it is written, or as the vocabulary has it where that is no
-        whole letter."""
+        """A label for each number: the piece as it is written, or as the vocabulary has it where
+        that is no whole letter."""
         numbers = ids[0].tolist()
         written = [self.tokeniser.decode([n]) for n in numbers]
-        names = self.tokeniser.convert_ids_to_tokens(numbers)
-        return [
-            word if word.strip() and "\ufffd" not in word else str(name)
-            for word, name in zip(written, names, strict=True)
-        ]
+        names = map(str, self.tokeniser.convert_ids_to_tokens(numbers))
+        return labels([self._spelt(*both) for both in zip(names, written, strict=True)])
+
+    def _spelt(self, name: str, written: str) -> str:
+        """A piece with the space before it. `name` is as the vocabulary has it."""
+        if not written.strip() or "\ufffd" in written:
+            return name
+        if self.spaced:
+            return f" {written.strip()}" if name[0] in "▁Ġ" else written
+        return name[2:] if name.startswith("##") else f" {written}"
 
     def _answer(self, said: Any, read: Read) -> str:
         """The model's answer to a text, in a few words."""

@@ -16,8 +16,8 @@ import numpy as np
 from heed.data import masking
 from heed.data.masking import Symbols
 from heed.data.plan import Ints
-from heed.data.tokenise import BOS, EOS, PAD, UNK, Tokeniser, bare
-from heed.data.verbatim import Verbatim, label
+from heed.data.tokenise import BOS, EOS, PAD, UNK, Tokeniser
+from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.data.vocabulary import SPACE
 from heed.errors import Refused
@@ -78,12 +78,9 @@ class Borrowed:
         opened, whole = self.decode(before), self.decode([*before, *ids])
         return whole[len(opened) :] if whole.startswith(opened) else self.decode(ids)
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """A label for each number, for pictures."""
-        found = self.vocabulary.pieces(ids)
-        return [
-            label(piece.replace("Ġ", " ").replace("Ċ", "\n").replace(SPACE, " ")) for piece in found
-        ]
+    def spelt(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each number, with its spaces and line breaks."""
+        return self.vocabulary.spelt(ids)
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all."""
@@ -139,13 +136,13 @@ class Renumbered:
             order[[here, at]] = order[[at, here]]
         self.vocabulary, self.rows, self.order = vocabulary, rows, order
         self._here = np.argsort(order)
-        self._pieces = vocabulary.pieces(order)
-        named = np.array([bool(piece) for piece in self._pieces])
+        pieces = vocabulary.pieces(order)
+        named = np.array([bool(piece) for piece in pieces])
         plain = named & ~np.isin(order, list(roles.values()))
         if not plain.any():
             raise Refused(f"{where}: its vocabulary has no piece beside its special symbols")
-        spaced = any(piece.startswith(SPACE) for piece in self._pieces)
-        begins = [p.startswith(SPACE) if spaced else not p.startswith("##") for p in self._pieces]
+        spaced = any(piece.startswith(SPACE) for piece in pieces)
+        begins = [p.startswith(SPACE) if spaced else not p.startswith("##") for p in pieces]
         nothing = np.zeros(rows, bool)  # marks begin words already
         self.symbols = Symbols(int(self._here[mask]), plain, np.array(begins), nothing)
 
@@ -164,9 +161,9 @@ class Renumbered:
         coded = self.vocabulary.encode(texts, plain=True)
         return [[*self._here[_ints(ids)].tolist(), EOS] for ids in coded]
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
-        """A label for each number, for pictures."""
-        return [bare(self._pieces[i]) for i in ids]
+    def spelt(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each number, with the space before it."""
+        return self.vocabulary.spelt(self.order[_ints(list(ids))])
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all: the vocabulary under its own numbers."""

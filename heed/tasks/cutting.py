@@ -6,13 +6,15 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from heed.data import vocabularies
 from heed.data.letters import Letters
-from heed.data.tokenise import BOS, LARGEST, SPECIALS, Tokeniser, bare
+from heed.data.tokenise import BOS, LARGEST, SPECIALS, Tokeniser
 from heed.data.vocabularies import Vocabulary
 from heed.errors import HeedError, Refused
+from heed.viewing import pieces
+from heed.viewing.pieces import label, sign
 
 MOST = 2_000_000  # symbols of a vocabulary
 Gathers = Literal["first", "last"]
@@ -44,23 +46,53 @@ class Cutting:
         """Each text's numbers."""
         return self.tokeniser.encode(texts)
 
+    def spelt(self, ids: Sequence[int], text: str | None = None) -> list[str]:
+        """The piece of each number, with the space before it; with the text, unknown ones too."""
+        return _spelt(self.tokeniser, ids, text)
+
     def pieces(self, ids: Sequence[int], text: str | None = None) -> list[str]:
         """A label for each number, for pictures; with the text, unknown ones as they are there."""
-        if isinstance(self.tokeniser, Tokeniser):
-            return self.tokeniser.pieces(ids, text)
-        return [bare(piece) for piece in self.tokeniser.pieces(ids)]
+        return labels(self.tokeniser, ids, text)
 
     def letters(self, shortest: int, longest: int) -> Letters:
         """The runs of letters in its words; refused where its symbols are pieces of words."""
         kind = getattr(self.tokeniser, "kind", "of a pretrained model")
         if kind != "word":
             raise Refused(f"letters need whole words, but the tokens are {kind}; leave them out")
-        words = self.pieces(range(self.size))
+        words = [word.strip() for word in self.spelt(range(self.size))]
         return Letters(["" for _ in SPECIALS] + words[len(SPECIALS) :], shortest, longest)
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all."""
         self.tokeniser.save(path)
+
+
+class Spells(Protocol):
+    """A tokeniser of any kind."""
+
+    def spelt(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each number, with the space before it."""
+
+
+def labels(tokeniser: Spells, ids: Sequence[int], text: str | None = None) -> list[str]:
+    """A label for each number, for pictures; with the text, unknown ones as they are there."""
+    spelt = _spelt(tokeniser, ids, text)
+    return pieces.labels(spelt) if _marks(tokeniser) else list(map(sign, spelt))
+
+
+def alternatives(tokeniser: Spells, ids: Sequence[int]) -> list[str]:
+    """A label for each of several numbers that may stand in one place."""
+    return [label(piece, within=_marks(tokeniser)) for piece in tokeniser.spelt(ids)]
+
+
+def _marks(tokeniser: Spells) -> bool:
+    """Whether marks tell anything: where every character is a piece, all cuts are seen."""
+    return getattr(tokeniser, "kind", "") != "character"
+
+
+def _spelt(tokeniser: Spells, ids: Sequence[int], text: str | None) -> list[str]:
+    """The pieces of some numbers; heed's own tokeniser can spell unknown ones of a text."""
+    return tokeniser.spelt(ids, text) if isinstance(tokeniser, Tokeniser) else tokeniser.spelt(ids)
 
 
 def load_cutting(path: Path, symbols: int = MOST) -> Cutting:

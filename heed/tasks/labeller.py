@@ -164,8 +164,9 @@ class Labeller:
         for row, ids, text in zip(found, table.tolist(), texts, strict=True):
             unknown = [place for place, i in enumerate(ids) if i == UNK]
             if unknown:
-                pieces = self.words.pieces(ids, text)
-                row[unknown] = letters.rows([pieces[place] for place in unknown]).to(row.dtype)
+                spelt = self.words.tokeniser.spelt(ids, text)
+                words = [spelt[place].strip() for place in unknown]
+                row[unknown] = letters.rows(words).to(row.dtype)
         return found
 
 

@@ -22,6 +22,7 @@ from heed.data.tokenise import BOS, EOS, PAD
 from heed.models.written import Unformed, formed
 from heed.records import Attended, Need
 from heed.tasks.borrowing import Hiding, Renumbered, symbols_of
+from heed.tasks.cutting import alternatives, labels
 
 MASKED = re.compile(r"\[MASK\]|<mask>")
 """How a hidden word is written in a line."""
@@ -192,16 +193,17 @@ class Pretrainer:
         return [
             Filled(
                 line,
-                _replaced(line, [named[0][0] for named in words]),
+                _replaced(line, [piece.strip() for piece in likeliest]),
                 words,
                 follows[n] if follows is not None and any(row.segments) else None,
                 row.unread,
-                self.tokeniser.pieces(row.ids),
+                labels(self.tokeniser, row.ids),
                 _heads(said.seen, n, len(row.ids)) if look else {},
                 not self.pairs and "\t" in line.strip(),
             )
             for n, (line, row) in enumerate(zip(lines, rows, strict=True))
             for words in [self._named(row, ids[n].tolist(), shares[n].tolist())]
+            for likeliest in [self.tokeniser.spelt(ids[n, : len(words), 0].tolist())]
         ]
 
     def _known(self, logits: Tensor) -> Tensor:
@@ -211,9 +213,10 @@ class Pretrainer:
     def _named(
         self, row: _Row, ids: list[list[int]], shares: list[list[float]]
     ) -> list[list[tuple[str, float]]]:
-        """The most likely pieces for each mask of a row."""
+        """The labels of the most likely pieces for each mask of a row."""
         masks = range(row.ids.count(self.symbols.mask))
-        return [list(zip(self.tokeniser.pieces(ids[k]), shares[k], strict=True)) for k in masks]
+        names = [alternatives(self.tokeniser, ids[k]) for k in masks]
+        return [list(zip(names[k], shares[k], strict=True)) for k in masks]
 
     def _tokens(self, rows: Sequence[_Row]) -> tuple[dict[str, Tensor], Tensor]:
         """The columns of a batch that predicts all masks of a row at once.    -> B T, B"""

@@ -26,6 +26,7 @@ from heed.decoding.stepping import Hypothesis
 from heed.records import Attended
 from heed.settings import Settings
 from heed.tasks import measuring
+from heed.tasks.cutting import labels
 from heed.tasks.looking import sharpness
 
 WIDEST = 1000
@@ -239,8 +240,8 @@ class Translator:
             sentence,
             self.vocabulary.target.decode(found.symbols),
             found.log_prob,
-            self.vocabulary.source.pieces(ids, sentence),
-            self.vocabulary.target.pieces(found.symbols),
+            labels(self.vocabulary.source, ids, sentence),
+            labels(self.vocabulary.target, found.symbols),
             weight,
         )
 

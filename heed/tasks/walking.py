@@ -16,6 +16,7 @@ from heed.attention.walked import Asked, Walk
 from heed.attention.walking import follow, listen
 from heed.attention.watching import attentions
 from heed.errors import Refused
+from heed.tasks.cutting import labels
 
 if TYPE_CHECKING:  # each task has its own worker, and needs no other
     from heed.tasks.labeller import Labeller
@@ -91,8 +92,8 @@ def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
     crossing = any(path.endswith("cross") for path in heard)
     calls = _heard(heard, "cross" if crossing else "decoder.attention")
     chosen = getattr(worker.model.decoder, "alignment_layer", -1)
-    vocabulary = worker.vocabulary
-    rows = vocabulary.target.pieces(vocabulary.target.encode([best.text])[0][: worker.writes])
+    target = worker.vocabulary.target
+    rows = labels(target, target.encode([best.text])[0][: worker.writes])
     return Heard(text, best.text, calls, rows, best.columns, chosen)
 
 
@@ -118,6 +119,6 @@ def filled(worker: Pretrainer, text: str) -> Heard:
         (found,) = worker.fill([text])
     if not found.pieces:
         raise Refused("there is nothing to walk through: the text is blank")
-    (mask,) = worker.tokeniser.pieces([worker.symbols.mask])
+    (mask,) = labels(worker.tokeniser, [worker.symbols.mask])
     first = found.pieces.index(mask) if mask in found.pieces else 0
     return Heard(text, found.text, _heard(heard), found.pieces, found.pieces, first=first)

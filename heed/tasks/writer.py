@@ -31,6 +31,8 @@ from heed.models.xlnet_sights import Memories
 from heed.records import Attended, Need
 from heed.settings import Settings
 from heed.tasks.borrowing import Borrowed, Text, marks_of
+from heed.tasks.cutting import labels
+from heed.viewing.pieces import sign
 
 FORMED = 256  # places whose logits are formed at a time while a text is looked at
 
@@ -281,10 +283,10 @@ class Writer:
         ids = ids if self.places is None else ids[-self.places :]
         written = self.model(torch.tensor([ids], device=self.device), need=need)
         likeliest = self._likeliest(written.output)
-        pieces = self.vocabulary.pieces
         # Of two streams, the one that predicts: the other only reads.
         asks = {p: record for p, record in written.seen.items() if not p.endswith(".content")}
-        return pieces(ids), pieces(likeliest), asks
+        said = [sign(piece) for piece in self.vocabulary.spelt(likeliest)]
+        return labels(self.vocabulary, ids), said, asks
 
     def _likeliest(self, output: Tensor | Unformed) -> list[int]:
         """The likeliest symbol after each one of a text, with few of its logits at a time."""

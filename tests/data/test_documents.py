@@ -137,7 +137,7 @@ def test_the_numbers_of_a_document_are_contiguous(tmp_path):
     assert list(encode(tmp_path, "train", sentences, tokeniser, chunk=2)) == [2, 3]
     documents = Documents(Corpus.open(tmp_path, "train", tokeniser.fingerprint))
     assert len(documents) == 2
-    assert tokeniser.pieces(documents.stream) == ["a", "b", "c", "b"]  # without ends
+    assert tokeniser.spelt(documents.stream) == [" a", " b", " c", " b"]  # without ends
     assert documents.offsets.tolist() == [0, 2, 3, 4]
     assert documents.documents.tolist() == [0, 2, 3]
     assert documents.borders.tolist() == [0, 3, 4]

@@ -32,7 +32,7 @@ def tokeniser(request):
 
 def test_special_symbols_have_their_numbers(tokeniser):
     assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
-    assert tokeniser.pieces(range(4)) == list(SPECIALS)
+    assert [piece.strip() for piece in tokeniser.spelt(range(4))] == list(SPECIALS)
     assert tokeniser.size <= 400
 
 
@@ -41,7 +41,9 @@ def test_known_text_is_restored(tokeniser):
         assert ids[-1] == EOS
         assert not {PAD, UNK, BOS, EOS} & set(ids[:-1])  # "</s>" in a text is only a text
         assert tokeniser.decode(ids) == text
-        assert len(tokeniser.pieces(ids)) == len(ids)
+        spelt = tokeniser.spelt(ids)
+        assert len(spelt) == len(ids)
+        assert "".join(spelt[:-1]) == f" {text}"
 
 
 def test_all_white_space_becomes_a_space(tokeniser):
@@ -151,7 +153,7 @@ def test_lower_case():
 def test_marks_are_split_from_words():
     tokeniser = Tokeniser.train("word", ["a word. (a word)"])
     ids = tokeniser.encode(["a word. (a word)"])[0]
-    assert tokeniser.pieces(ids) == ["a", "word", ".", "(", "a", "word", ")", "</s>"]
+    assert tokeniser.spelt(ids) == [" a", " word", ".", " (", "a", " word", ")", "</s>"]
 
 
 def test_words_of_languages_with_spaces_stay_whole(tmp_path):
@@ -160,13 +162,13 @@ def test_words_of_languages_with_spaces_stay_whole(tmp_path):
     tokeniser = Tokeniser.train("word", iter([*english, *apart]))
     tokeniser.save(tmp_path / "t")
     for one in (tokeniser, Tokeniser.load(tmp_path / "t")):
-        assert one.pieces(one.encode(["我 爱 中国"])[0]) == ["我", "爱", "中国", "</s>"]
+        assert one.spelt(one.encode(["我 爱 中国"])[0]) == [" 我", " 爱", " 中国", "</s>"]
     together = Tokeniser.train("word", ["我爱中国很大", "我们喜欢北京。", "好", *english])
     ids = together.encode(["我爱北京"])[0]
-    assert together.pieces(ids) == ["我", "爱", "北", "京", "</s>"]
+    assert together.spelt(ids) == [" 我", "爱", "北", "京", "</s>"]
     assert together.decode(ids) == "我爱北京"
     told = Tokeniser.train("word", apart, split_unspaced=True)
-    assert told.pieces(told.encode(["我 爱 中国"])[0]) == ["我", "爱", "中", "国", "</s>"]
+    assert told.spelt(told.encode(["我 爱 中国"])[0]) == [" 我", " 爱", " 中", "国", "</s>"]
 
 
 def test_counting_in_parts_equals_counting_at_once(monkeypatch):
@@ -178,8 +180,8 @@ def test_counting_in_parts_equals_counting_at_once(monkeypatch):
 
 def test_size_and_minimum_frequency_limit_the_vocabulary():
     texts = ["a a a b b c"]
-    assert Tokeniser.train("word", texts, 7).pieces(range(4, 7)) == ["▁", "a", "b"]
-    assert Tokeniser.train("word", texts, least=3).pieces(range(4, 6)) == ["▁", "a"]
+    assert Tokeniser.train("word", texts, 7).spelt(range(4, 7)) == [" ", " a", " b"]
+    assert Tokeniser.train("word", texts, least=3).spelt(range(4, 6)) == [" ", " a"]
     assert Tokeniser.train("character", texts, 7).size == 7
     assert Tokeniser.train("bpe", [chr(0x4E00 + i) for i in range(99)], 50).size <= 50
 
@@ -281,9 +283,9 @@ def test_unknown_pieces_can_be_shown_as_in_the_text():
     tokeniser = Tokeniser.train("word", ["who wrote it ?"], size=50)
     text = 'who wrote "Hamlet" ?'
     (ids,) = tokeniser.encode([text])
-    assert tokeniser.pieces(ids, text) == ["who", "wrote", '"', "Hamlet", '"', "?", "</s>"]
-    assert tokeniser.pieces(ids[:3], text) == ["who", "wrote", '"']
-    assert tokeniser.pieces(ids)[3] == "<unk>"
+    assert tokeniser.spelt(ids, text) == [" who", " wrote", ' "', "Hamlet", '"', " ?", "</s>"]
+    assert tokeniser.spelt(ids[:3], text) == [" who", " wrote", ' "']
+    assert tokeniser.spelt(ids)[3] == " <unk>"
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])

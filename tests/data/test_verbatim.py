@@ -27,7 +27,7 @@ def test_characters_are_numbered_by_frequency() -> None:
     assert vocabulary.encode(["b\na"]) == [[4, 5, 6]]  # b thrice; \n, a, c once, by code point
     assert vocabulary.encode(["b☃", ""]) == [[4, UNK], []]
     assert vocabulary.decode([4, UNK, PAD, 5, EOS, 6]) == "b�\n"
-    assert vocabulary.pieces([4, 5, EOS]) == ["b", "↵", "</s>"]
+    assert vocabulary.spelt([4, 5, EOS]) == ["b", "\n", "</s>"]
 
 
 def test_rare_characters_are_left_out_of_a_small_vocabulary() -> None:
@@ -54,7 +54,7 @@ def test_a_special_symbol_in_a_text_is_text(byte_bpe: Verbatim) -> None:
     (ids,) = byte_bpe.encode(["</s><pad>"])
     assert EOS not in ids
     assert byte_bpe.decode(ids) == "</s><pad>"
-    assert byte_bpe.pieces(byte_bpe.encode([" "])[0]) == ["␣"]
+    assert byte_bpe.spelt(byte_bpe.encode([" "])[0]) == [" "]
 
 
 @pytest.mark.parametrize("kind", verbatim.KINDS)

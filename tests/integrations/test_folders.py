@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from heed.errors import Refused
@@ -61,6 +61,40 @@ def test_heads_words_and_walk_of_a_decoder(folders: dict[str, Path]) -> None:
     eager = subject.model(ids, output_attentions=True).attentions[1][0].detach().numpy()
     for h, panel in enumerate(take.layers[1].panels()):
         np.testing.assert_allclose(panel.weight, eager[h], atol=3e-3)  # a byte for each
+
+
+def bert_like() -> Tokenizer:
+    pieces = ["<pad>", "a", "stir", "##ring", "film", "."]
+    words = Tokenizer(models.WordPiece({p: n for n, p in enumerate(pieces)}, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # type: ignore[assignment]
+    words.decoder = decoders.WordPiece()  # type: ignore[assignment]
+    return words
+
+
+def spaced(mark: str) -> Tokenizer:
+    """Pieces with a mark where a space stands, as those of GPT-2 and Llama."""
+    pieces = ["<pad>", "a", f"{mark}stir", "ring", f"{mark}film", ".", f"{mark}a", "##"]
+    words = Tokenizer(models.BPE({p: n for n, p in enumerate(pieces)}, []))
+    if mark == "Ġ":
+        words.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    else:
+        words.decoder = decoders.Metaspace()  # type: ignore[assignment]
+    return words
+
+
+@pytest.mark.parametrize(
+    ("made", "first"),
+    [(bert_like(), 1), (spaced("Ġ"), 1), (spaced("▁"), 6)],
+    ids=["wordpiece", "bytes", "sentencepiece"],
+)
+def test_pieces_that_continue_a_word_are_marked(
+    made: Tokenizer, first: int, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["llama"], tmp_path / "model")
+    PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>").save_pretrained(folder)
+    subject = Foreign(folder, CPU)
+    ids = torch.tensor([[first, 2, 3, 4, 5, 0]])
+    assert subject._words(ids) == ["a", "stir", "##ring", "film", ".", "<pad>"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,6 +25,7 @@ from heed.running.showing import show
 from heed.running.stories.pretraining import HiddenWords
 from heed.training import tensors
 from heed.training.settings import Training
+from heed.viewing.pieces import label
 from tests.running import labelling as labels
 from tests.running.folders import network, reconfigure, save
 from tests.running.small import Server, write_recipe
@@ -137,7 +138,7 @@ def test_a_bidirectional_xlnet_fills_masks_as_theirs(tmp_path: Path) -> None:
         assert given == pytest.approx(shares.flatten().tolist(), rel=1e-4)
         expected = [words.convert_ids_to_tokens(row) for row in best]
         told = [[word for word, _ in named] for named in answer.found.words]
-        assert told == [[word.replace("▁", "") for word in row] for row in expected]
+        assert told == [list(map(label, (w.replace("▁", " ") for w in row))) for row in expected]
     assert [answer.line() for answer in found[2:]] == ["the cat", ""]
     (shown,) = show(folder, ["the <mask>"], device="cpu")
     assert shown.panels[0].rows[-2:] == ("<sep>", "<cls>")

@@ -11,7 +11,7 @@ from heed.running.events import finish
 from heed.running.recipe import resolve
 from heed.running.showing import opened
 from heed.running.train import train
-from heed.running.walking import walk
+from heed.running.walking import _place, walk
 from tests.running import labelling, writing
 
 SENTENCE = "我 爱 我"
@@ -111,6 +111,13 @@ def test_a_choice_that_does_not_exist_is_refused(
 ) -> None:
     with pytest.raises(Refused, match=said):
         walk(writer, [SENTENCE], device="cpu", **which)  # type: ignore[arg-type]
+
+
+def test_a_word_is_found_without_its_marks() -> None:
+    words = ["Stir", "##ring", "[MASK]", "ring", "##"]
+    places = [_place(words, at, 0, "layer 0") for at in ("ring", "##ring", "stir", "mask", "-1")]
+    assert places == [3, 1, 0, 2, 4]
+    assert _place(words[:3], "ring", 0, "layer 0") == 1
 
 
 def test_a_blank_text_is_refused(writer: Path) -> None:

@@ -9,7 +9,7 @@ from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.tasks.borrowing import Borrowed, Renumbered, load_text, marks_of
-from heed.tasks.cutting import Cutting
+from heed.tasks.cutting import labels
 
 BERT = ["the", "[SEP]", "cat", "[PAD]", "##s", "[CLS]", "[MASK]", "a", "[UNK]", "sat"]
 ROLES = {"sep": 1, "pad": 3, "cls": 5, "mask": 6, "unk": 8}
@@ -33,14 +33,14 @@ def spaced() -> Vocabulary:
 def test_the_first_four_numbers_are_heeds() -> None:
     words = Renumbered(bert(), 12, "here")
     assert sorted(words.order) == list(range(12))
-    assert words.pieces([PAD, UNK, BOS, EOS]) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    assert labels(words, [PAD, UNK, BOS, EOS]) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     (ids,) = words.encode(["the cats sat strange"])
-    assert words.pieces(ids) == ["the", "cat", "##s", "sat", "[UNK]", "[SEP]"]
+    assert labels(words, ids) == ["the", "cat", "##s", "sat", "[UNK]", "[SEP]"]
     plain = words.encode(["the cats sat"])[0][:-1]
     assert words.order[plain].tolist() == [0, 2, 4, 9]  # as they are there
-    assert words.pieces([words.symbols.mask]) == ["[MASK]"]
-    ordinary = words.pieces(np.flatnonzero(words.symbols.plain).tolist())
-    assert sorted(ordinary) == ["##s", "a", "cat", "sat", "the"]
+    assert labels(words, [words.symbols.mask]) == ["[MASK]"]
+    ordinary = words.spelt(np.flatnonzero(words.symbols.plain).tolist())
+    assert sorted(ordinary) == [" a", " cat", " sat", " the", "s"]
     assert not words.symbols.begins[plain[2]]
 
 
@@ -84,15 +84,9 @@ def test_a_saved_vocabulary_is_loaded(tmp_path) -> None:
         load_text(path)
 
 
-def test_spaces_are_shown_as_heeds_own_tokenisers_show_them() -> None:
-    ids = [0, 1, 2, 3]
-    pieces = {"Ġ": 0, "Ġthe": 1, "Ċ": 2, "s": 3}
+def test_pieces_are_spelt_as_they_stand_in_a_text() -> None:
+    pieces = {"Ġ": 0, "Ġthe": 1, "Ċ": 2, "s": 3, "Ã©": 4}
     lone = Vocabulary(Tokenizer(models.BPE(pieces, [])), {"eos": 3})
-    assert Borrowed(lone, "here").pieces(ids) == ["␣", " the", "↵", "s"]
-    pieces = {"▁": 0, "▁the": 1, "##s": 2, "s": 3}
-    assert Cutting(Vocabulary(Tokenizer(models.BPE(pieces, [])), {})).pieces(ids) == [
-        "▁",
-        "the",
-        "##s",
-        "s",
-    ]
+    assert Borrowed(lone, "here").spelt(range(5)) == [" ", " the", "\n", "s", "é"]
+    maltese = {"▁": 0, "Ġ": 1, "▁Ġ": 2}
+    assert Vocabulary(Tokenizer(models.BPE(maltese, [])), {}).spelt(range(3)) == [" ", "Ġ", " Ġ"]

@@ -86,6 +86,18 @@ def test_punctuation_after_a_mask_has_no_space(tokeniser: Tokeniser) -> None:
     assert (close[0], close[-1]) == (BOS, EOS)
 
 
+def test_a_piece_that_continues_a_word_is_marked_but_not_in_the_text(tokeniser: Tokeniser) -> None:
+    given = worker(tokeniser, OBJECTIVES["masked"])
+    every = int(given.symbols.plain.sum())
+    (words,) = given.fill(["a do[MASK]"], best=every)[0].words
+    assert {"##s", "the", "."} <= {word for word, _ in words}
+    for line in ("a do[MASK]", "the [MASK]", "a [MASK] sat"):
+        (found,) = given.fill([line], best=1)
+        assert found.text == line.replace("[MASK]", found.words[0][0][0].removeprefix("##"))
+    (read,) = given.fill(["the doggy sat"])
+    assert "".join(read.pieces).count("##") == len(read.pieces) - 5  # a beginning, an end, 3 words
+
+
 def test_two_texts_with_a_tab_between_them_are_a_pair(tokeniser: Tokeniser) -> None:
     given = worker(tokeniser, OBJECTIVES["pairs"])
     row = given._row("the cat\ta [MASK]")

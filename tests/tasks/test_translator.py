@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from heed.data.tokenise import BOS, EOS, Tokeniser
 from heed.models import building
+from heed.tasks.cutting import labels
 from heed.tasks.translator import (
     Decoding,
     Example,
@@ -225,13 +226,13 @@ def test_the_weights_of_a_beam_are_those_of_the_whole_text(
     name: str, vocabulary: Vocabulary
 ) -> None:
     model = translator(vocabulary, LOOKING[name])
-    number = {label: i for i, label in enumerate(vocabulary.target.pieces(range(4, 17)), 4)}
+    number = {label: i for i, label in enumerate(labels(vocabulary.target, range(4, 17)), 4)}
     assert len(number) == 13
     seen = 0
     for best in model.translate([s for s in SENTENCES if s.strip()], BEAM, look=True, best=3):
         for found in best:
-            source, labels = vocabulary.source.encode([found.source])[0], [*found.rows, "</s>"]
-            ids = torch.tensor([[number.get(label, EOS) for label in labels]])
+            source, rows = vocabulary.source.encode([found.source])[0], [*found.rows, "</s>"]
+            ids = torch.tensor([[number.get(label, EOS) for label in rows]])
             lengths = torch.tensor([len(source)])
             with torch.no_grad():
                 written = model.model(torch.tensor([source]), lengths, shifted(ids), need="weight")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from heed.data.tokenise import BOS
+from heed.tasks.cutting import labels
 from heed.tasks.looking import looked
 from heed.tasks.translate import Scores
 from heed.tasks.translator import Example, Translation, Translator
@@ -115,7 +116,7 @@ def words_of(
     """
     across, target = translation.columns, translator.vocabulary.target
     ids = target.encode([translation.text])[0][: translator.writes]
-    down, before = target.pieces(ids), target.pieces([BOS, *ids[:-1]])
+    down, before = labels(target, ids), labels(target, [BOS, *ids[:-1]])
 
     def words(path: str) -> tuple[list[str], list[str]]:
         if path.startswith("encoder"):
