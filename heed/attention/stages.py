@@ -231,7 +231,7 @@ class Step:
                 whys[n] = "padding"
             else:
                 there = (why for why, table in shown if n < S and not table[n])
-                far = "seen by the block" if reached.fold else "outside the window"
+                far = "pooled in its block" if reached.fold else "outside the window"
                 whys[n] = next(there, far)
         return tuple(whys)
 

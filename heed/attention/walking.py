@@ -195,5 +195,5 @@ def _check_rest(mechanism: Mechanism) -> None:
 
 def _why(visible: Visible) -> str:
     """Why a predicate hides what it hides."""
-    whys = {Causal: "lies ahead", Window: "outside the window", Packed: "another text"}
+    whys = {Causal: "later position", Window: "outside the window", Packed: "another text"}
     return whys.get(type(visible), "masked")

@@ -35,10 +35,14 @@ def run(
         str, typer.Argument(metavar="RECIPE", help="A recipe's name or a YAML file.")
     ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any key of the recipe.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the recipe to override."),
     ] = None,
     attention: Annotated[
-        str, typer.Option(help="Mechanisms by name, separated by commas; none is one of them.")
+        str,
+        typer.Option(
+            help="Mechanisms by name, separated by commas; none trains without attention."
+        ),
     ] = "additive,none",
     folder: Annotated[
         Path | None, typer.Option("--run", help="Where to write; by default runs/compare-RECIPE.")
@@ -46,8 +50,13 @@ def run(
     jobs: Annotated[
         int, typer.Option(min=1, max=64, help="How many to train at the same time.")
     ] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the comparison there.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again there.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the comparison in that folder.")
+    ] = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Delete the comparison in that folder and start again."),
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:

@@ -25,13 +25,15 @@ def run(
         Path, typer.Argument(metavar="TARGET", help="A new folder, in the other layout.")
     ],
     head: Annotated[
-        str | None, typer.Option(help="Another head than SOURCE has; none is the body alone.")
+        str | None,
+        typer.Option(help="A head other than that of SOURCE; none keeps the body alone."),
     ] = None,
     revision: Annotated[
         str | None, typer.Option(help="A branch, tag or commit at the hub.")
     ] = None,
     pickled: Annotated[
-        bool, typer.Option("--pickled", help="Read pytorch_model.bin if there is nothing else.")
+        bool,
+        typer.Option("--pickled", help="Read pytorch_model.bin if there is no safetensors file."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:

@@ -21,7 +21,7 @@ EXAMPLES = "heed demo\n\nheed demo --attention local-p/general"
 def run(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Any key of the recipe `demo`."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the recipe `demo` to override."),
     ] = None,
     attention: Annotated[
         str, typer.Option(help="A mechanism by name; `heed list mechanisms` shows the parts.")
@@ -75,12 +75,14 @@ def tell(result: Demo, console: Console) -> None:
     console.print(f"\n{result.summary()}\n")
     for each in result.shown:
         console.print(_translation(each))
-    picture = alignment(result.shown[PICTURED].translation, "Where it looked as it wrote")
+    picture = alignment(
+        result.shown[PICTURED].translation, "alignment: where each written word attended"
+    )
     if picture is not None:
         console.print("", HeatMap(picture), sep="\n")
     console.print("", drawn(COLUMNS, rows(result)), Text(legend(result), style="dim"), "", sep="\n")
     console.print(result.chart)
-    where = Text.assemble("\nAll of it as a page, for a browser: ", (str(result.page), "bold"))
+    where = Text.assemble("\nThe same as a page for a browser: ", (str(result.page), "bold"))
     console.print(where, soft_wrap=True)
 
 
@@ -92,5 +94,5 @@ def _translation(shown: Shown) -> Text:
 
     text = Text.assemble(shown.translation.source, "\n  → ", (shown.translation.text, "bold"))
     if not right(shown):
-        text.append(f"\n  wrong; right would be: {shown.reference}", "red")
+        text.append(f"\n  wrong; reference: {shown.reference}", "red")
     return text

@@ -36,7 +36,7 @@ def run(
         ),
     ] = None,
     part: Annotated[
-        str, typer.Option(help="A part of the run's own data: valid, test, long.")
+        str, typer.Option(help="The part of the run's own data: valid, test or long.")
     ] = "test",
     text: Annotated[
         str | None, typer.Option(help="For labelled texts: DATA's column or key of the text.")
@@ -50,7 +50,7 @@ def run(
     width: Annotated[int | None, typer.Option(min=1, help="Beam width; 1 is greedy.")] = None,
     overlap: Annotated[
         int | None,
-        typer.Option(min=0, help="Symbols that each window of a language model repeats."),
+        typer.Option(min=0, help="For language models: symbols of overlap between windows."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Write the answers here.")] = None,
@@ -60,7 +60,7 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
-    """Score a run as its task does: BLEU and alignment error, accuracy and F1, perplexity."""
+    """Score a run by the metrics of its task: BLEU, alignment error, accuracy, perplexity."""
     from rich.console import Console
 
     from heed.cli.following import follow

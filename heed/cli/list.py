@@ -47,7 +47,7 @@ def run(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """List what there is: the parts of every mechanism, kernels, models, tasks, recipes."""
+    """List mechanisms (by their parts), kernels, models, tasks or recipes."""
     from rich.console import Console
 
     if collection not in COLLECTIONS:

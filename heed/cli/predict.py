@@ -34,7 +34,7 @@ def run(
         str | None,
         typer.Option(help="For classifiers: FILE's column or key of the text (CSV, TSV, JSON)."),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="beam, greedy or sample.")] = None,
+    method: Annotated[str | None, typer.Option(help="Decoding: beam, greedy or sample.")] = None,
     width: Annotated[int | None, typer.Option(help="Beam width.")] = None,
     best: Annotated[
         int | None, typer.Option(min=1, help="Answers per line, best first; by default 1.")
@@ -42,8 +42,10 @@ def run(
     samples: Annotated[
         int | None, typer.Option(min=1, help="Continuations per line, for a language model.")
     ] = None,
-    longest: Annotated[int | None, typer.Option(min=1, help="The most symbols to write.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="For sampling.")] = None,
+    longest: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of symbols to write.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="Temperature of sampling.")] = None,
     top_k: Annotated[
         int | None, typer.Option(help="Sample among the k most likely symbols.")
     ] = None,
@@ -51,16 +53,16 @@ def run(
         float | None,
         typer.Option(help="Sample among the most likely symbols with total probability p."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="For sampling.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of sampling.")] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page with the attention for each line.")
+        Path | None, typer.Option(help="Write a page with the attention of each line.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
 ) -> None:
-    """Answer line by line, as many answers as lines.
+    """Print one answer for each line of a file.
 
-    A blank line gives a blank one, except that a language model writes on from it."""
+    A blank line gives a blank answer, except for a language model, which continues it."""
     from heed.running.predict import CHUNK, predict
     from heed.running.showing import page
 
@@ -77,7 +79,7 @@ def run(
     )
     kept = list(printed(answers, as_json, keep=html is not None))
     if html is not None:
-        page(f"{folder.name}: what it looked at", kept).write(html)
+        page(f"{folder.name}: attention", kept).write(html)
 
 
 def printed(answers: Iterator[Answer], as_json: bool, *, keep: bool) -> Iterator[Shown]:
@@ -115,4 +117,4 @@ def _json(data: dict[str, Any]) -> str:
     try:
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        raise Refused("the model's answers are NaN: its weights hold NaN") from None
+        raise Refused("the model's answers are NaN: its weights contain NaN") from None

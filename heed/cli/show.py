@@ -40,33 +40,39 @@ def run(
     ],
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[INPUT]...", help="Texts; by default some of the run's own."),
+        typer.Argument(
+            metavar="[INPUT]...", help="Texts to show; by default a few that the run keeps."
+        ),
     ] = None,
-    every: Annotated[bool, typer.Option("--heads", help="Every head of every attention.")] = False,
+    every: Annotated[
+        bool, typer.Option("--heads", help="Draw every head of every attention.")
+    ] = False,
     walk: Annotated[
-        bool, typer.Option("--walk", help="One word's way through attention, in numbers.")
+        bool,
+        typer.Option("--walk", help="The attention of one word, step by step, with its numbers."),
     ] = False,
     at: Annotated[str | None, typer.Option(help="With --walk: the word, or its position.")] = None,
     layer: Annotated[
         int | None,
-        typer.Option(help="With --walk: which attention, or member of a committee, from 0."),
+        typer.Option(help="With --walk: the attention, or the member of a committee, from 0."),
     ] = None,
-    head: Annotated[int | None, typer.Option(help="With --walk: which head, from 0.")] = None,
+    head: Annotated[int | None, typer.Option(help="With --walk: the head, from 0.")] = None,
     history: Annotated[
         bool, typer.Option("--history", help="Loss, scores and statistics over the training.")
     ] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write a page to explore: every layer and head, and a walk.")
+        Path | None,
+        typer.Option(help="Write an interactive page: every layer and head, and a walk."),
     ] = None,
     beside: Annotated[
         Path | None,
-        typer.Option(help="With --html: another SOURCE, side by side, and the difference."),
+        typer.Option(help="With --html: another SOURCE to show side by side, with the difference."),
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="Write a picture.")] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write a picture.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write a PNG picture.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write an SVG picture.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """Answer, and draw what was looked at: in the terminal, as a picture, as a page."""
+    """Show a model's answers and its attention: in the terminal, as a picture or as a page."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -119,6 +125,8 @@ def _check(
         raise Refused(
             f"{'--walk' if walk else '--history'} cannot be a picture; write a page: --html"
         )
+    if beside is not None and picture is not None:
+        raise Refused("a picture shows one model: leave out --beside, or --png and --svg")
     if beside is not None and html is None:
         raise Refused("--beside shows two models side by side on a page; name it: --html look.html")
 
@@ -154,8 +162,8 @@ def _explore(
     walks = _each_walk(subject, looks, which, walk)
     if not (walk or any(take.layers for look in looks for take in look.takes)):
         raise Refused(NOTHING)
-    title = f"{subject.name}: where it looks" if other is None else f"{subject.name}, {other.name}"
-    page(title, looks, walks).write(html)
+    whose = subject.name if other is None else " and ".join(sides(subject, other))
+    page(f"{whose}: attention", looks, walks).write(html)
     attentions, heads = looks[0].facts()
     there = {take.side for look in looks for take in look.takes}
     lacking = () if other is None else (s for s in sides(subject, other) if s not in there)
@@ -261,10 +269,10 @@ def _answer(shown: Shown) -> str:
 
 def _short(text: str) -> str:
     """What a terminal prints of a text."""
-    return safe(text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text):,} letters)")
+    return safe(text if len(text) <= LONGEST else f"{text[:LONGEST]} … ({len(text):,} characters)")
 
 
 NOTHING = (
-    "there is nothing to draw: this model has no attention, or wrote nothing, or statistics were "
-    "kept of it without a map (heed.Summary(map=(64, 64)) has one)"
+    "there is nothing to draw: the model has no attention, or wrote nothing, or the file has "
+    "statistics without a map (heed.Summary(map=(64, 64)) keeps one)"
 )

@@ -22,20 +22,27 @@ def run(
         ),
     ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any key of the recipe.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the recipe to override."),
     ] = None,
-    attention: Annotated[str | None, typer.Option(help="A mechanism by name, or none.")] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="A mechanism by name; none trains without attention.")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--run", help="Where to write; by default runs/RECIPE.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run there.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again there.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume the run in that folder.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the run in that folder and start again.")
+    ] = False,
     start: Annotated[
         Path | None,
         typer.Option(
             "--from",
-            help="A run, or a pretrained model's folder or name at the Hugging Face hub, whose "
-            "weights are the beginning.",
+            help="Start from the weights of a run, or of a pretrained model: its folder, or its "
+            "name at the Hugging Face hub.",
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -44,7 +51,7 @@ def run(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train a model as a recipe says; stopped at any moment, it goes on with --resume."""
+    """Train a model by a recipe. A stopped run continues with --resume."""
     from heed.cli.following import follow
     from heed.running import recipe as recipes
     from heed.running.devices import speaks

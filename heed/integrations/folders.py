@@ -132,7 +132,7 @@ class Foreign:
             path: "cross" if read.target and _part(path) == "cross" else "self" for path in records
         }
         take = Take("", layers(records, read.words, kinds=kinds), written=bool(read.target))
-        named = "likeliest next" if self.head == "causal" else ""
+        named = "predicted next symbol" if self.head == "causal" else ""
         facts = [("Text", text)]
         facts += [(named.capitalize() or "Answer", answer)] if answer else []
         readings = [read.text] if read.text else []
@@ -168,7 +168,7 @@ class Foreign:
         if int(ids.max()) >= size:
             raise Refused(f"{self.path}: its vocabulary has more symbols than the model's {size:,}")
         places, n = self._places(), ids.shape[1]
-        remark = f"only {places:,} of {n:,} symbols are read: there are no more places"
+        remark = f"only {places:,} of {n:,} symbols are read: the model has no more positions"
         keep = slice(max(0, n - places), None) if self.head == "causal" else slice(0, places)
         ids = ids[:, keep].to(self.device)
         read = Read({"input_ids": ids}, self._words(ids), remark=remark if n > places else "")
@@ -196,7 +196,7 @@ class Foreign:
             out = torch.cat([torch.tensor([[start]]), coded], 1).to(self.device)
         words = self._words(out)
         text = str(self.tokeniser.decode(out[0], skip_special_tokens=True))
-        silent = "" if text.strip() else "it wrote no text, only marks such as that of the end"
+        silent = "" if text.strip() else "the model wrote no text, only special symbols"
         return Read(
             {"input_ids": ids, "decoder_input_ids": out[:, :-1], "use_cache": False},
             read.source,

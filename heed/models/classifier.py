@@ -1,8 +1,8 @@
 """Classifiers: a text to one of several labels, by what its words come to together.
 
 A reader gives a state for each word; a pool makes one vector of them: a static attention, which
-shows what it weighed, or the mean, the maximum, the last or the first state. Yang 2016, Kim 2014,
-Devlin 2019 §4.1, Yang 2019.
+shows the weight of each word, or the mean, the maximum, the last or the first state. Yang 2016,
+Kim 2014, Devlin 2019 §4.1, Yang 2019.
 
     network = build(ClassifierSettings(pool="static/additive"), symbols=8000, labels=2)
     said = network(symbols, lengths, need="weight")          # B S, B

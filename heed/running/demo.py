@@ -69,9 +69,8 @@ class Demo:
         drawn = _drawn(self.recipe)
         return (
             f"Two small networks learnt to translate from the same {drawn.pairs:,} pairs of "
-            f"sentences, {drawn.shortest} to {drawn.longest} Chinese words long. One looks back at "
-            "every source word while it writes; the other has to remember the whole sentence in "
-            "one vector."
+            f"sentences, {drawn.shortest} to {drawn.longest} Chinese words long. One attends to "
+            "all source words at each step; the other has one vector for the whole sentence."
         )
 
 
@@ -156,20 +155,20 @@ def legend(result: Demo) -> str:
     return (
         f"BLEU: on {drawn.held_out} new sentences of {drawn.shortest} to {drawn.longest} words"
         f"{longer}. "
-        "AER: errors in the word alignment that the attention shows, from 0 (none) to 1."
+        "AER: alignment error rate of the attention, from 0 (best) to 1."
     )
 
 
 def page(result: Demo) -> Page:
     """The whole result on one page."""
     return Page(
-        "What attention buys",
+        "Translation with and without attention",
         [
             Paragraph(result.summary()),
             Table(COLUMNS, rows(result)),
             Paragraph(legend(result)),
             Charts([result.chart]),
-            Heading("Where it looked"),
+            Heading("Alignments"),
             Examples([each.block() for each in result.shown]),
         ],
     )

@@ -16,7 +16,7 @@ from heed.viewing.history import History, Moment, panels
 from heed.viewing.taking import short
 
 PREFIX = "valid/attention/"
-UNITS = {"entropy": "nats", "sharpness": "largest share"}
+UNITS = {"entropy": "nats", "sharpness": "mean largest weight"}
 """The statistics that validations log; one without a name is the entropy."""
 SCORES = {
     "valid/accuracy": "accuracy",
@@ -54,9 +54,9 @@ def history(path: Path) -> History:
             which = "attention" if len(curves) > 1 else called[some[0]]
             title = f"{name} of {which}" + (f" ({n})" if len(curves) > len(INKS) else "")
             charts.append(_chart(title, unit, {called[path]: curves[path] for path in some}))
-    shown = "loss and scores are" if scores else "loss is"
-    note = "" if lines else f"This model has no attention, so only its {shown} shown."
-    return History(f"{folder.path.name}: its training", charts, list(_moments(folder)), note)
+    shown = "loss and scores" if scores else "loss"
+    note = "" if lines else f"This model has no attention; the charts show its {shown}."
+    return History(f"{folder.path.name}: training history", charts, list(_moments(folder)), note)
 
 
 def _lines(

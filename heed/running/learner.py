@@ -108,11 +108,11 @@ class Learner:
     def _warn(self) -> None:
         """Warn of too few steps, too long a warm-up, or a busy device."""
         if self.total < LITTLE:
-            self._say(f"only {self.total} training steps: {self._more()}")
+            self._say(f"only {self.total} training steps; for more, set {self._more()}")
         if self.settings.warmup > self.total:
             self._say(
                 f"warmup={self.settings.warmup} is longer than the {self.total} steps in all: "
-                "the full rate is never reached"
+                "the full learning rate is never reached"
             )
         if busy := crowded(self.crew.device):
             self._say(busy)
@@ -123,13 +123,13 @@ class Learner:
         ends = [f"training.steps above {total}"] if settings.steps == total else []
         unlimited = settings.model_copy(update={"steps": None})
         if settings.epochs is None or planned(unlimited, self.batches) > total:
-            return f"{ends[0]} makes more"
+            return ends[0]
         keys = [f"training.least_steps above {total}"]
         if settings.least_steps != total:
             smaller = ["batch_tokens"] + (["accumulate"] if settings.accumulate > 1 else [])
             keys += [f"training.epochs above {settings.epochs}"]
             keys += [f"training.{key} below {getattr(settings, key)}" for key in smaller]
-        return f"{' with '.join([*ends, ' or '.join(keys)])} makes more"
+        return " with ".join([*ends, " or ".join(keys)])
 
     def _say(self, text: str) -> None:
         self.notes.append(Note(text))
@@ -310,7 +310,7 @@ class Learner:
             self.folder.save_model(self.model.state_dict())
         else:
             load_weights(self.model, self.folder.load_model())
-        verdict = "kept" if better else f"the best single one has {best:.4f} and is kept"
+        verdict = "kept" if better else f"the best single checkpoint has {best:.4f} and is kept"
         what = (
             f"mean of the last {len(last)} checkpoints" if len(last) > 1 else "the last checkpoint"
         )

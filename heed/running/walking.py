@@ -51,7 +51,7 @@ def told(heard: Listened, at: str | None = None, layer: int | None = None, head:
     heads = heard.calls[paths[n]][0].query.shape[1]
     told_head = f" · head {head}" if heads > 1 else ""
     return Told(
-        f"{words[place]} · place {place} · {named}{told_head}",
+        f"{words[place]} · position {place} · {named}{told_head}",
         [_score(walked), _align(walked), _read(walked)],
         *_numbers(walked, heard.asked(paths[n])),
         [] if walked.context is None else _floats(walked.context),
@@ -101,7 +101,7 @@ def _floats(x: Tensor) -> list[float]:
 def _formula(walked: Walk, slot: str) -> str:
     name = walked.parts[slot]
     if name == "blind":
-        return "0: no key is compared"
+        return "0: keys are not compared"
     return f"{name}: {walked.formulas.get(slot, 'a custom part')}"
 
 
@@ -111,11 +111,11 @@ def _facts(walked: Walk, *names: str) -> list[str]:
 
 
 def _score(walked: Walk) -> Stage:
-    lines = [f"q  {len(walked.q)} wide: {vector(_floats(walked.q), 6)}"]
+    lines = [f"q  {len(walked.q)} numbers: {vector(_floats(walked.q), 6)}"]
     if walked.k.shape[1]:
         best = int(walked.weight.argmax())
         S, D = walked.k.shape
-        lines.append(f"k  {S} × {D}, that of the heaviest: {vector(_floats(walked.k[best]))}")
+        lines.append(f"k  {S} × {D}, of the largest weight: {vector(_floats(walked.k[best]))}")
     if "past" in walked.parts:
         lines.append(f"past  {_formula(walked, 'past')}")
     return Stage("score", f"e = {_formula(walked, 'score')}", lines)
@@ -143,7 +143,7 @@ def _numbers(walked: Walk, words: Sequence[str]) -> tuple[list[str], list[Key]]:
         tables = {f"e, {lane.parts['reach']}": lane.energy for lane in walked.lanes}
         tables |= {f"a, {lane.parts['reach']}": lane.weight for lane in walked.lanes}
     else:
-        tables |= {"of it past": walked.past, "of it bias": walked.bias, **walked.before}
+        tables |= {"past term": walked.past, "bias term": walked.bias, **walked.before}
         if walked.gain is not None:
             tables |= {walked.parts["align"]: walked.normal, "gain": walked.gain}
     tables["a"] = walked.weight
@@ -164,14 +164,14 @@ def _named(span: tuple[int, int], words: Sequence[str]) -> str:
     first, stop = span
     if stop <= first:
         return "(a learned key)"
-    ends = [words[s] if s < len(words) else f"place {s}" for s in (first, stop - 1)]
+    ends = [words[s] if s < len(words) else f"position {s}" for s in (first, stop - 1)]
     return ends[0] if stop == first + 1 else f"{ends[0]} … {ends[1]}"
 
 
 def _check(walked: Walk) -> str:
     if walked.difference is None:
-        return "there is no context: the weights are the result"
+        return "no context: the weights are the output"
     if walked.agrees:
-        close = f"to {walked.difference:.0e}" if walked.difference else "exactly"
-        return f"= what the model computed, {close}"
-    return f"is NOT what the model computed: they differ by {walked.difference:.1e}"
+        close = f" to within {walked.difference:.0e}" if walked.difference else ", exactly"
+        return f"= the model's context{close}"
+    return f"NOT the model's context: they differ by up to {walked.difference:.1e}"

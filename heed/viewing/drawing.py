@@ -111,6 +111,11 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def others(count: int) -> str:
+    """How many there are beside those that are shown."""
+    return f"{count:,} other{'' if count == 1 else 's'}"
+
+
 def alike(values: Sequence[float]) -> list[str]:
     """Numbers that stand below each other: all with as many decimals, three digits of the greatest
     and at least one of the smallest. Where six decimals are too few, each as it is shortest."""

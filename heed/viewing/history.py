@@ -174,7 +174,7 @@ class History:
         """The blocks of a page."""
         blocks: list[Block] = [Languages(), self._once() or Charts(self.charts)]
         if self.moments:
-            blocks += [Heading("Along the way"), Scrub(self.moments)]
+            blocks += [Heading("Samples during training"), Scrub(self.moments)]
         if self.note:
             blocks.append(Paragraph(self.note))
         return blocks

@@ -1,6 +1,6 @@
 """A text and a model's attention over it: as one page to explore, and small maps in a terminal.
 
-page("What it looked at", looks, walks).write("look.html")
+page("runs/mine: attention", looks, walks).write("look.html")
 rich.print(*look.drawn())
 """
 
@@ -21,8 +21,8 @@ from heed.viewing.walk import Section, Told
 BUDGET = 9_000_000  # bytes that all maps of a page may take
 LEAST = 1_000_000  # bytes that the maps of each text may always take
 HEADING = 120  # letters of a text above its maps
-SAME = "both read here what {} wrote; the difference is the first map less the second"
-NOTHING = "There is no attention to explore here."
+SAME = "both models read the answer of {} here"
+NOTHING = "There is no attention to show."
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ def beside(mine: Look, theirs: Look, sides: tuple[str, str]) -> Look:
 
     If answers are read word by word, the second model has read the first one's answer: maps can
     only be compared over the same words. The remark says so, and has the second one's own answer.
+    The difference on the page is that of the first and the second.
     """
     takes = [
         replace(take, side=side)
@@ -96,8 +97,7 @@ def beside(mine: Look, theirs: Look, sides: tuple[str, str]) -> Look:
         for take in look.takes
     ]
     lent = bool(mine.readings and theirs.readings and mine.takes and theirs.takes)
-    verb = " itself wrote" if lent else ""
-    said = [f"{sides[1]}{verb}: {theirs.text}"] if theirs.text else []
+    said = [f"answer of {sides[1]}: {theirs.text}"] if theirs.text else []
     said += [SAME.format(sides[0])] if lent else []
     both = zip((mine, theirs), sides, strict=True)
     said += [f"{side}: no attention to show" for look, side in both if not look.takes]
@@ -116,5 +116,6 @@ def page(title: str, looks: Sequence[Look], walks: Sequence[Sequence[Told]] = ()
     for n, look in enumerate(looks):
         blocks += look.blocks(budget, titled=len(looks) > 1)
         if n < len(walks) and walks[n]:
-            blocks.append(Section("Step by step", walks[n]))
+            whose = f": {look.takes[0].side}" if look.takes and look.takes[0].side else ""
+            blocks.append(Section(f"Step by step{whose}", walks[n]))
     return Page(title, blocks)

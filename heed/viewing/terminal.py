@@ -27,14 +27,15 @@ TALLEST = 12  # lines that upright column labels may take
 WIDEST = 8  # cells that a level column label may take
 
 
-WITHIN = "looked at across, looking down"
-"""The axes of self-attention."""
+BETWEEN = "source across, target down"
+WITHIN = "keys across, queries down"
+"""The axes of attention between two sequences, and within one."""
 
 
 class HeatMap:
     """A panel as a heat map that fits the console; a note says what was cut."""
 
-    def __init__(self, panel: Panel, axes: str = "source across, target down") -> None:
+    def __init__(self, panel: Panel, axes: str = BETWEEN) -> None:
         self.panel, self.axes = panel, axes
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -113,7 +114,7 @@ class Numbers:
         return Text(f"{hundredths or self.dot:>{(width + 1) // 2}}".ljust(width))
 
     def legend(self) -> Text:
-        return Text(f"weights in hundredths; {self.dot} is less than half of one")
+        return Text(f"weights in %; {self.dot} is below 0.5")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from heed.errors import ShapeError
 from heed.viewing.blocks import Block, Column, Heading, Paragraph, Table, Value
-from heed.viewing.drawing import written
+from heed.viewing.drawing import others, written
 from heed.viewing.page import Page
 from heed.viewing.terminal import shown
 
@@ -113,7 +113,7 @@ class Told:
         said = []
         if left:
             weight = sum(key.weight for key in left)
-            said.append(f"{len(left)} more with {number(weight)} in all")
+            said.append(f"{others(len(left))}: {number(weight)} in total")
         said += [f"{whys.count(why)} hidden: {why}" for why in dict.fromkeys(whys)]
         return " · ".join(said)
 
@@ -181,7 +181,7 @@ class Told:
         if self.context:
             more = [f"context = Σ a·v = {vector(self.context, 8)}", *more]
         if left := len(self.keys) - len(keys):
-            more = [f"{left} keys more are left out of the table.", *more]
+            more = [f"The table leaves out {others(left)}.", *more]
         return [
             Heading(self.title, 3),
             *([Paragraph(self.choice)] if self.choice else []),

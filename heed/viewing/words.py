@@ -1,6 +1,6 @@
 """A text with a weight for each word: coloured words, and bars for the largest weights.
 
-rich.print(Weighed("what it weighed", ["a", "fine", "film"], [0.1, 0.8, 0.1]))
+rich.print(Weighed("attention weights", ["a", "fine", "film"], [0.1, 0.8, 0.1]))
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heed.errors import Refused, ShapeError
 from heed.viewing import drawing as draw
 from heed.viewing.blocks import Maps, answered
 from heed.viewing.chart import BarChart, Bars
-from heed.viewing.drawing import number
+from heed.viewing.drawing import number, others
 from heed.viewing.panels import Panel
 from heed.viewing.terminal import SCALE, shown
 
@@ -63,9 +63,9 @@ class Weighed:
     def _remarks(self) -> list[str]:
         """Remarks on the words without a bar, and on the weight of an even distribution."""
         rest = sorted(map(float, self.weights))[: max(0, len(self.weights) - MOST)]
-        more = [f"{len(rest)} more with {number(sum(rest))} in all"] if rest else []
+        more = [f"{others(len(rest))}: {number(sum(rest))} in total"] if rest else []
         count = len(self.words)
-        return [*more, f"all alike would be {number(1 / count)} each"] if count > 1 else more
+        return [*more, f"uniform weights: {number(1 / count)} each"] if count > 1 else more
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if console.color_system:  # without colours the words alone tell nothing
@@ -92,7 +92,9 @@ class Weighed:
             x += wide + 3
         rules = draw.STYLE if style else ""
         words = f'<g class="heed-cells">{body}</g>'
-        return draw.drawing(right + 8, y + 12, f"{self.title}: weighed words", words, rules)
+        return draw.drawing(
+            right + 8, y + 12, f"{self.title}: words coloured by weight", words, rules
+        )
 
     def html(self) -> str:
         """The coloured words as running text of a page, with line breaks if it is narrow."""
@@ -101,7 +103,7 @@ class Weighed:
             f"{_word((0, 16), math.ceil(wide), label, weight, colour)}</svg>"
             for label, wide, weight, colour in self._boxes()
         )
-        about = f'role="group" aria-label="{draw.written(self.title)}: weighed words"'
+        about = f'role="group" aria-label="{draw.written(self.title)}: words coloured by weight"'
         return f'<p class="weighed heed-drawing heed-cells" {about}>{" ".join(each)}</p>'
 
     def _boxes(self) -> Iterator[tuple[str, float, float, tuple[int, int, int]]]:

@@ -150,7 +150,7 @@ def test_far_blocks_are_columns_of_their_own() -> None:
     attend = heed.Attention("expanded-window/dot", query=2, window=0, block=2)
     walked = walk(attend, torch.randn(1, 1, 2), torch.randn(1, 4, 2))
     assert walked.spans[4:] == ((0, 2), (2, 4))
-    assert walked.hidden[:2] == ("seen by the block",) * 2
+    assert walked.hidden[:2] == ("pooled in its block",) * 2
     assert walked.hidden[4] == ""
     assert walked.bias is not None
     close(walked.bias[4], torch.tensor(math.log(2)), 1e-6)
@@ -160,7 +160,7 @@ def test_far_blocks_are_columns_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("visible", "why"),
     [
-        (heed.causal(), "lies ahead"),
+        (heed.causal(), "later position"),
         (heed.window(1), "outside the window"),
         (torch.eye(4, dtype=torch.bool), "masked"),
         (Visible.packed(torch.tensor([[0, 0, 1, 1]])), "another text"),
@@ -221,7 +221,7 @@ def test_a_whole_model_can_be_walked() -> None:
     with listen(model) as heard:
         model(torch.randn(2, 3, 4))
     assert list(heard) == ["own", "pool"]
-    assert follow(heard["own"], row=1, position=0).hidden[1:] == ("lies ahead",) * 2
+    assert follow(heard["own"], row=1, position=0).hidden[1:] == ("later position",) * 2
     assert follow(heard["pool"], row=1).agrees
     model(torch.randn(2, 3, 4))
     assert len(heard["own"]) == 1  # no hook is left behind
@@ -289,7 +289,7 @@ def test_a_notebook_shows_a_table_of_plain_text() -> None:
     html = walk(heed.Attention(query=2), torch.randn(1, 3, 2), visible=heed.causal(), position=0)
     text = html._repr_html_()
     assert text.startswith("<table>")
-    assert "lies ahead" in text
+    assert "later position" in text
     assert text.count("<tr>") == 4
 
 

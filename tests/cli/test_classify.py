@@ -137,7 +137,7 @@ def test_show_prints_the_weight_of_each_word(
     assert done.code == 0, done.err
     assert "→ liked" in done.out
     assert done.out.count("lovely") == 2  # the text, and a bar
-    assert "what it weighed" in done.out
+    assert "attention weights" in done.out
     assert "\x1b[31m" not in done.out
     pictures = ("--html", "--svg")
     for option in pictures:

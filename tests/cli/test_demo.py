@@ -58,10 +58,10 @@ def test_translations_map_table_curve_and_page_are_printed_in_this_order(
     signs = [
         "Two small networks learnt",
         "我 爱 中国\n",
-        "wrong; right would be: i love china",
+        "wrong; reference: i love china",
         "source across, target down",
         "BLEU, longer",
-        "AER: errors",
+        "AER: alignment error rate",
         "BLEU by sentence length",
         str(result.page),
     ]

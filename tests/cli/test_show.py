@@ -123,10 +123,15 @@ def test_two_models_side_by_side(command: Callable[..., Any], writer: Path, tmp_
     assert (done.code, done.err) == (0, "")
     html = page.read_text("utf-8")
     assert '"against":1,"sides":["writing","writing step-60"]' in html
-    assert "both read here what writing wrote" in html
+    assert "both models read the answer of writing here" in html
     refused = command(*given)
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "name it: --html" in refused.err
+    drawn = command(*given, "--html", str(page), "--png", str(tmp_path / "two.png"))
+    assert (drawn.code, drawn.err.count("\n")) == (2, 1)
+    assert "a picture shows one model: leave out --beside" in drawn.err
+    assert "<h1>writing and writing step-60: attention</h1>" in html
+    assert "<h2>Step by step: writing</h2>" in html
 
 
 def test_a_long_text_is_pooled(

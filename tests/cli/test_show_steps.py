@@ -28,7 +28,7 @@ def test_a_walk_fits_a_screen(
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert len(lines) <= 24
-    for text in ("score", "align", "read", "爱", "= what the model computed"):
+    for text in ("score", "align", "read", "爱", "= the model's context"):
         assert text in done.out
 
 

@@ -52,7 +52,7 @@ def test_heads_words_and_walk_of_a_decoder(folders: dict[str, Path]) -> None:
     subject = Foreign(folders["llama"], CPU)
     (look,) = subject.looks([TEXT])
     assert look.text in WORDS
-    assert look.named == "likeliest next"
+    assert look.named == "predicted next symbol"
     (take,) = look.takes
     assert [layer.name for layer in take.layers] == ["layer 0", "layer 1"]
     assert take.layers[0].queries == tuple(TEXT.split())
@@ -127,7 +127,7 @@ def test_an_empty_answer_is_reported(folders: dict[str, Path]) -> None:
     subject = Foreign(folders["bart"], CPU)
     subject.tokeniser.add_special_tokens({"eos_token": "</s>"})
     assert subject._read(TEXT, "the cat").remark == ""
-    assert "it wrote no text" in subject._read(TEXT, "<pad>").remark
+    assert "the model wrote no text" in subject._read(TEXT, "<pad>").remark
 
 
 @pytest.mark.parametrize(

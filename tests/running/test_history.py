@@ -66,7 +66,7 @@ def test_validation_scores_are_listed_beside_the_loss(run: Path) -> None:
     assert (loss.title, scores.title, scores.y) == ("validation loss", "validation scores", "%")
     told = {line.name: (list(line.x), list(line.y)) for line in scores.lines}
     assert told == {"accuracy": ([1, 2], [50.0, 75.0]), "macro-F1": ([1, 2], [40.0, 60.0])}
-    assert found.note == "This model has no attention, so only its loss and scores are shown."
+    assert found.note == "This model has no attention; the charts show its loss and scores."
     tell(run, {"step": 1, "valid/follows_accuracy": 50.0})
     assert [chart.title for chart in history(run).charts] == ["validation next sentence"]
 

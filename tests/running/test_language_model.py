@@ -138,7 +138,7 @@ def test_predict_answers_every_line(
     assert all(line for line in found[:-1])
     (tmp_path / "one.txt").write_text(f"{lines[2]}\n")
     assert server.run("predict", runs[name], tmp_path / "one.txt").out == f"{found[2]}\n"
-    assert ("outgrew the model's positions" in done.err) == (name == "gpt")
+    assert ("exceeds the model's positions" in done.err) == (name == "gpt")
     told = server.run("predict", runs[name], tmp_path / "in.txt", "--json", "--method", "greedy")
     answers = [json.loads(line) for line in told.out.splitlines()]
     assert answers[2]["prompt"] == "a dog came, too!\nand the"
@@ -156,7 +156,7 @@ def test_a_page_distinguishes_prompt_and_continuation(
     first, blank = (json.loads(line)["answers"][0]["text"] for line in done.out.splitlines())
     page = (tmp_path / "page.html").read_text()
     facts = re.findall(r"<dt>(.*?)</dt><dd( class=\"answer\")? dir=auto>(.*?)</dd>", page)
-    answer, plain, likeliest = ' class="answer"', "", "Likeliest next at each place"
+    answer, plain, likeliest = ' class="answer"', "", "Predicted next symbol at each position"
     first, blank = (html.escape(text.replace("\n", "↵")) for text in (first, blank))
     assert facts[0] == ("Prompt", plain, "a dog came!↵and")
     assert facts[1] == ("Written", answer, first)
@@ -170,7 +170,7 @@ def test_a_page_distinguishes_prompt_and_continuation(
 
 def test_a_validation_says_what_its_sample_is() -> None:
     line = Validated(2.5, {}, "Het the\nthore").line()
-    assert line == "validation loss 2.5000 · writes: Het the\\nthore"
+    assert line == "validation loss 2.5000 · sample: Het the\\nthore"
 
 
 def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -213,11 +213,11 @@ def test_a_text_of_one_symbol_is_scored_with_the_others(runs: dict[str, Path]) -
 def test_show(server: Server, runs: dict[str, Path], tmp_path: Path) -> None:
     done = server.run("show", runs["gpt"], "the cat")
     assert done.code == 0, done.err
-    assert done.out.startswith("the cat → likeliest next at each place: ")
+    assert done.out.startswith("the cat → predicted next symbol at each position: ")
     assert "layer 1 · head 1" in done.out
     assert "█" in done.out
     done = server.run("show", runs["gpt"], "the cat", "--heads")
-    assert "weights in hundredths" in done.out
+    assert "weights in %" in done.out
     done = server.run("show", runs["gpt"], "the cat" * 9)
     assert "only the last 16 symbols are read" in done.out
     done = server.run("show", runs["gpt"], "--html", tmp_path / "page.html")

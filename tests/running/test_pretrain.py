@@ -162,7 +162,7 @@ def test_masks_that_were_not_read_are_reported(server: Server, learnt: Path) -> 
 def test_a_mask_can_be_walked_to_as_it_was_typed(learnt: Path) -> None:
     for at in ("[MASK]", "<mask>", "mask"):
         (told,) = walk(learnt, ["a1 [MASK] a2"], at=at, device="cpu")
-        assert told.title.startswith("<mask> · place 2 · ")
+        assert told.title.startswith("<mask> · position 2 · ")
 
 
 def test_a_run_is_evaluated_on_its_own_data_and_on_files(server: Server, learnt: Path) -> None:
@@ -198,7 +198,7 @@ def test_hidden_words_are_compared_with_frequencies_in_the_training_text(
     assert scores["unigram_loss"] == pytest.approx(by_hand, abs=0.05)  # some pieces never occur
     assert scores["words_entropy"] == 0
     told = server.run("evaluate", learnt, tmp_path / "short.txt")
-    assert re.search(r"unigram loss .*by frequencies in the training text", told.out)
+    assert re.search(r"unigram loss .*from word frequencies in the training text", told.out)
 
 
 def test_without_frequencies_of_the_training_text_the_entropy_is_reported(
@@ -209,7 +209,7 @@ def test_without_frequencies_of_the_training_text_the_entropy_is_reported(
     done = server.run("evaluate", older)
     assert done.code == 0, done.err
     assert "unigram" not in done.out
-    assert re.search(r"entropy of these words .*are not kept here", done.out)
+    assert re.search(r"entropy of these words .*are unknown", done.out)
     first, *others = json.loads((learnt / "frequencies.json").read_text())
     endless = json.dumps([first + 10**30, *others])
     for spoilt in ("[1, 2]", "{}", "[" * 1000, "[-1" + ", 1" * 200 + "]", endless):
@@ -254,8 +254,8 @@ def test_an_xlnet_reads_two_texts_as_one_with_a_remark(server: Server, ordered: 
     assert server.run("convert", ordered, theirs).code == 0
     lines = ordered.parent / "pairs.txt"
     lines.write_text("a1 a2 .\tb1 [MASK] .\na1 .\tb1 .\na1 .\na1 [MASK] .\n\n")
-    joined = "two texts are read as one: this model was not trained on pairs of texts"
-    nothing = "there is no [MASK] in it, so nothing is filled in"
+    joined = "both texts are read as one: this model was not trained on pairs of texts"
+    nothing = "the line has no [MASK], so nothing is filled in"
     for path in (ordered, theirs):
         done = server.run("predict", path, lines)
         assert done.code == 0, done.err

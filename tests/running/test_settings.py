@@ -168,34 +168,35 @@ def test_the_rate_drops_while_validations_do_not_improve(
 @pytest.mark.parametrize(
     ("chosen", "says"),
     [
-        ("training.steps=199", "199 training steps: training.steps above 199 makes more"),
+        ("training.steps=199", "199 training steps; for more, set training.steps above 199"),
         (
             "training.epochs=1",
-            "3 training steps: training.least_steps above 3 or training.epochs above 1 or "
-            "training.batch_tokens below 80 makes more",
+            "3 training steps; for more, set training.least_steps above 3 or training.epochs above "
+            "1 or training.batch_tokens below 80",
         ),
-        ("training.accumulate=3", "4 training steps: training.steps above 4 makes more"),
+        ("training.accumulate=3", "4 training steps; for more, set training.steps above 4"),
         ("training.steps=200", None),
         (
             "training.epochs=1 training.steps=null training.least_steps=5",
-            "5 training steps: training.least_steps above 5 makes more",
+            "5 training steps; for more, set training.least_steps above 5",
         ),
         (
             "training.epochs=1 training.steps=5 training.least_steps=5",
-            "5 training steps: training.steps above 5 with training.least_steps above 5 makes more",
+            "5 training steps; for more, set training.steps above 5 with training.least_steps "
+            "above 5",
         ),
         (
             "training.epochs=1 training.steps=4 training.least_steps=2",
-            "3 training steps: training.least_steps above 3 or training.epochs above 1 or ",
+            "3 training steps; for more, set training.least_steps above 3 or training.epochs ",
         ),
         (
             "training.epochs=2 training.steps=5 training.least_steps=5",
-            "5 training steps: training.steps above 5 makes more",
+            "5 training steps; for more, set training.steps above 5",
         ),
         (
             "training.epochs=2 training.steps=6",
-            "6 training steps: training.steps above 6 with training.least_steps above 6 or "
-            "training.epochs above 2 or training.batch_tokens below 80 makes more",
+            "6 training steps; for more, set training.steps above 6 with training.least_steps "
+            "above 6 or training.epochs above 2 or training.batch_tokens below 80",
         ),
         ("training.epochs=1 training.steps=null training.least_steps=200", None),
     ],
@@ -204,7 +205,7 @@ def test_few_steps_are_reported_with_the_keys_that_make_more(
     chosen: str, says: str | None, prepared: Prepared, tmp_path: Path
 ) -> None:
     one = learner(prepared, tmp_path / "run", *chosen.split())
-    told = [note.text for note in one.notes if " training steps: " in note.text]
+    told = [note.text for note in one.notes if " training steps; " in note.text]
     assert len(told) == (says is not None)
     assert (says or "") in "".join(told)
 
@@ -224,7 +225,7 @@ def test_the_rate_falls_until_the_last_of_the_fewest_steps(
 
 def test_fewer_gathered_batches_make_more_steps(prepared: Prepared, tmp_path: Path) -> None:
     one = learner(prepared, tmp_path / "run", "training.epochs=1", "training.accumulate=2")
-    assert "below 80 or training.accumulate below 2 makes more" in one.notes[0].text
+    assert "below 80 or training.accumulate below 2" in one.notes[0].text
 
 
 def test_a_warmup_longer_than_the_training_is_reported(prepared: Prepared, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_looks_of_a_static_attention_are_shown_as_their_mean_or_one_by_one() -> 
     looks = np.array([[0.9, 0.1], [0.3, 0.7]], np.float32)
     said = Judgement("a film", "liked", 0.9, {}, ["a", "film"], looks)
     (mean,) = Weighing(said).panels
-    assert mean.title == "what it weighed, mean of 2 heads"
+    assert mean.title == "attention weights, mean of 2 heads"
     np.testing.assert_allclose(mean.weight, [[0.6, 0.4]], atol=1e-6)
     found = Weighing(said, every=True)
     assert [panel.title[-6:] for panel in found.panels] == ["head 0", "head 1"]
@@ -73,15 +73,15 @@ def test_looks_of_a_static_attention_are_shown_as_their_mean_or_one_by_one() -> 
     assert [each.title for each in found.drawn()] == [panel.title for panel in found.panels]
     committee = replace(said, looks=np.concatenate([looks, looks]), members=2)
     (mean,) = Weighing(committee).panels
-    assert mean.title == "what it weighed, mean of 2 members with 2 heads each"
+    assert mean.title == "attention weights, mean of 2 members with 2 heads each"
     titles = [panel.title for panel in Weighing(committee, every=True).panels]
-    assert titles[1:3] == [f"what it weighed · member {m} · head {1 - m}" for m in (0, 1)]
+    assert titles[1:3] == [f"attention weights · member {m} · head {1 - m}" for m in (0, 1)]
     pair = replace(said, members=2)
-    assert Weighing(pair).panels[0].title == "what it weighed, mean of 2 members"
+    assert Weighing(pair).panels[0].title == "attention weights, mean of 2 members"
     titles = [panel.title for panel in Weighing(pair, every=True).panels]
-    assert titles == ["what it weighed · member 0", "what it weighed · member 1"]
+    assert titles == ["attention weights · member 0", "attention weights · member 1"]
     (only,) = Weighing(replace(said, looks=looks[:1]), every=True).panels
-    assert only.title == "what it weighed"
+    assert only.title == "attention weights"
 
 
 def test_blank_and_unknown_texts_have_no_panel(writer: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_run_learns_and_keeps_what_it_needs(run: Path) -> None:
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert any("valid/accuracy" in line for line in metrics)
     (sample,) = (run / "samples").glob("*.txt")
-    assert "right  liked" in sample.read_text()
+    assert "label      liked" in sample.read_text()
     found = finish(evaluate(run, device="cpu")).scores
     assert found.accuracy == 100
     assert found.loss == pytest.approx(scores["scores"]["test"]["loss"], rel=1e-4)
@@ -313,7 +313,7 @@ def test_a_comparison_shows_each_pool(run: Path) -> None:
     assert '<span title="best">50.00</span>' not in html
     assert "F1 of each label" in html
     assert "mean: &lt;it&gt; broke" in html
-    assert "weighed words" in html
+    assert "words coloured by weight" in html
 
 
 def weights(start: Start) -> dict[str, Tensor]:
@@ -474,7 +474,7 @@ def test_labels_and_answers_are_escaped_for_the_terminal_and_json(
     path = tmp_path / "run/model.safetensors"
     path.write_bytes(b"".join(map(bytes, tensors.parts(weights))))
     answers = predict(tmp_path / "run", str(tmp_path / "in.txt"), device="cpu")
-    with pytest.raises(Refused, match="its weights hold NaN"):
+    with pytest.raises(Refused, match="its weights contain NaN"):
         list(printed(answers, as_json=True, keep=False))
 
 

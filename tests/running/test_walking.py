@@ -35,10 +35,10 @@ def transformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_step_that_wrote_a_word_can_be_walked(writer: Path) -> None:
     (told,) = walk(writer, [SENTENCE], at="1", device="cpu")
     assert [key.word for key in told.keys] == ["我", "爱", "我", "</s>"]
-    assert told.title.split(" · ")[1:] == ["place 1", "decoder.attention"]
+    assert told.title.split(" · ")[1:] == ["position 1", "decoder.attention"]
     assert told.agrees
     assert told.choice == ""  # the only one
-    assert "= what the model computed" in told.check
+    assert "= the model's context" in told.check
     assert told.columns == ["e", "a"]
     assert sum(key.weight for key in told.keys) == pytest.approx(1)
     for n, number in enumerate(told.context):
@@ -85,14 +85,14 @@ def test_the_members_of_a_committee_are_not_layers(tmp_path: Path) -> None:
     finish(train(resolve(raw), tmp_path / "run", device="cpu"))
     last, first = (walk(tmp_path / "run", ["it was dull"], layer=n)[0] for n in (None, 0))
     assert [told.title for told in (last, first)] == [
-        "the text · place 0 · member 2",
-        "the text · place 0 · member 0",
+        "the text · position 0 · member 2",
+        "the text · position 0 · member 0",
     ]
     assert last.choice == first.choice == "one of 3 members"
     assert last.options == first.options == "--layer 0 to 2"
     (look,) = opened(tmp_path / "run").looks(["it was dull"])
     assert [layer.name for layer in look.takes[0].layers] == ["member 0", "member 1", "member 2"]
-    assert look.item("").weighed.title == "what it weighed, mean of 3 members"
+    assert look.item("").weighed.title == "attention weights, mean of 3 members"
 
 
 @pytest.mark.parametrize(
@@ -149,5 +149,5 @@ def test_self_attention_can_be_walked(
     assert told.agrees
     if task == "language-model":
         (early,) = walk(tmp_path / "run", [text], at="h", layer=0, head=1, device="cpu")
-        assert [key.hidden for key in early.keys] == ["", ""] + ["lies ahead"] * 5
+        assert [key.hidden for key in early.keys] == ["", ""] + ["later position"] * 5
         assert [key.word for key in early.keys[:3]] == ["t", "h", "e"]

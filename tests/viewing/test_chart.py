@@ -130,7 +130,7 @@ def test_bars_fit_their_axis_and_have_their_values_beside_their_middle() -> None
     assert float(value.attrib["y"]) - 0.35 * 12 == pytest.approx(middle, abs=0.5)
     (title,) = (node for node in tree.iter(f"{SVG}text") if node.text == "t")
     assert float(bar.attrib["y"]) - float(title.attrib["y"]) < 24  # no room for a missing legend
-    noted = BarChart("t", ["a"], bars[:0], full=1.0, note="all alike would be 0.0345 each").svg()
+    noted = BarChart("t", ["a"], bars[:0], full=1.0, note="uniform weights: 0.0345 each").svg()
     assert float(ElementTree.fromstring(noted).attrib["width"]) > 200
 
 

@@ -193,7 +193,7 @@ def test_two_sides_and_their_difference(show: Open) -> None:
     select(tab, 1, 1)
     assert tab.get("document.activeElement.closest('.picker')?.textContent").startswith("Compare")
     names = "[...document.querySelectorAll('.pane-name')].map((x) => x.textContent)"
-    assert tab.get(names) == ["dot", "additive", "Difference"]
+    assert tab.get(names) == ["dot", "additive", "dot − additive"]
     tab.point(".pane .box", 0.37, 0.37)  # love ← 爱: .8 and .25
     tab.until("document.querySelectorAll('.readout .number').length === 3")
     numbers = "[...document.querySelectorAll('.readout .number b')].map((x) => x.textContent)"
@@ -203,7 +203,7 @@ def test_two_sides_and_their_difference(show: Open) -> None:
     soon(lambda: colour(tab, 1, 1, pane=1), [194, 212, 238])  # .25, on the same scale up to .8
     red, _, blue = colour(tab, 3, 0, pane=2)  # 0 and .25
     assert red > blue
-    tab.until("document.querySelector('.key').textContent === '−0.55+0.55'")
+    tab.until("document.querySelector('.key').textContent === '00.80−0.55+0.55'")
 
 
 def test_a_place_without_a_word_has_one_number(show: Open) -> None:
@@ -220,7 +220,10 @@ def test_sides_with_other_words_have_their_own_and_no_difference(show: Open) -> 
     two = Take("", [Layer.of("x", np.eye(2)[None], "de")], "b")
     tab = show(Atlas("t", [one, two]))
     select(tab, 1, 1)
-    assert tab.text(".large .note") == "Their words differ, so there is no difference map."
+    assert (
+        tab.text(".large .note")
+        == "The models cut the text differently, so there is no difference map."
+    )
     labels = "[...document.querySelectorAll('.labels.row span:not([hidden]) bdi')]"
     tab.until(f"{labels}.length === 5")
     assert tab.get(f"{labels}.map((x) => x.textContent)") == list("abcde")
@@ -334,27 +337,27 @@ def test_english_and_chinese(show: Open) -> None:
     tab.press(" ")
     tab.click(".language [data-value=zh]")
     assert tab.text(".large h2") == "decoder.cross，头 0"  # the choice stays
-    assert tab.text(".plates h3") == "全部注意力头"
+    assert tab.text(".plates h3") == "全部注意力头：dot"
     assert tab.get("document.querySelector('.whole-atlas').lang") == "zh-CN"
     assert tab.get("document.activeElement.textContent") == "中文"
     assert "熵" in tab.text(".figures thead")
     tab.click(".language [data-value=en]")
-    assert tab.text(".plates h3") == "All heads"
+    assert tab.text(".plates h3") == "All heads: dot"
     chinese = show(Atlas("t", atlas().takes, language="zh"))
-    assert chinese.text(".plates h3") == "全部注意力头"
+    assert chinese.text(".plates h3") == "全部注意力头：dot"
     assert chinese.get("document.documentElement.lang") == "zh"
 
 
 def test_the_whole_page_can_be_chinese(show: Open) -> None:
     """Also around the maps, except words, formulas and answers."""
-    keys = [Key("Source", [0.5, 1.0], [0.1]), Key("key", [9.0, 0.0], [0.0], "lies ahead")]
-    stages = [Stage("score", "e = q·k", ["q  4 wide: 1 2"]), Stage("align", "a = softmax")]
-    check = "= what the model computed, to 1e-08"
+    keys = [Key("Source", [0.5, 1.0], [0.1]), Key("key", [9.0, 0.0], [0.0], "later position")]
+    stages = [Stage("score", "e = q·k", ["q  4 numbers: 1 2"]), Stage("align", "a = softmax")]
+    check = "= the model's context to within 1e-08"
     walk = Section(
-        "Step by step", [Told("key · place 1 · x · head 0", stages, "ea", keys, [1], check)]
+        "Step by step", [Told("key · position 1 · x · head 0", stages, "ea", keys, [1], check)]
     )
     said = Said(
-        [("Source", "Source"), ("Likeliest next at each place", "hidden")],
+        [("Source", "Source"), ("Predicted next symbol at each position", "hidden")],
         note="only 5 of 9 symbols read",
     )
     look = "(x) => x.textContent"
@@ -362,15 +365,15 @@ def test_the_whole_page_can_be_chinese(show: Open) -> None:
     nodes += ", .walk th, .walk td"
     around = f"[...document.querySelectorAll('{nodes}')].map({look})"
     blocks = [Examples([said]), atlas(), atlas(), walk]  # type: ignore[list-item]
-    tab = show(Page("m: where it looks", blocks))
+    tab = show(Page("m: attention", blocks))
     english = tab.get(around)
     tab.click(".language [data-value=zh]")
     assert tab.get(around) == [
         *(
-            "m：它看向哪里",
+            "m：注意力",
             "原文",
             "Source",
-            "各位置最可能的下文",
+            "各位置预测的下一个符号",
             "hidden",
             "只读取了 9 个符号中的 5 个",
         ),
@@ -378,9 +381,9 @@ def test_the_whole_page_can_be_chinese(show: Open) -> None:
         *("1 打分", "e = q·kq  4 维：1 2", "2 归一", "a = softmax"),
         *("键", "e", "a", "a·v", "不可见", "Source", "0.5000", "1.0000", " 0.100", ""),
         *("key", "9.0000", "0.0000", " 0.000", "在后面"),
-        *("上下文 = Σ a·v =  1.000", "= 模型算出的结果，相差不超过 1e-08"),
+        *("上下文 = Σ a·v =  1.000", "= 模型的上下文，相差不超过 1e-08"),
     ]
-    assert tab.get("document.querySelectorAll('.plates h3')[1].textContent") == "全部注意力头"
+    assert tab.get("document.querySelectorAll('.plates h3')[1].textContent") == "全部注意力头：dot"
     tab.click(".language [data-value=en]")
     assert tab.get(around) == english
 
@@ -510,7 +513,9 @@ def test_a_token_of_100_kb_is_cut_and_can_be_read_in_full(show: Open) -> None:
     assert tab.get("document.documentElement.scrollWidth <= innerWidth")
     tab.focus(".panes")
     tab.press("ArrowDown", "ArrowDown")
-    tab.until("document.querySelector('.whole summary')?.textContent.includes('100,000 letters')")
+    tab.until(
+        "document.querySelector('.whole summary')?.textContent.includes('100,000 characters')"
+    )
     tab.click(".whole summary")
     tab.until("document.querySelector('.whole pre').textContent.length === 100000")
 
@@ -640,5 +645,26 @@ def test_kept_rows_are_exact(show: Open) -> None:
     assert float(title.split(": ")[1]) == pytest.approx(weight[0, 0, heavy], abs=0.002)
     soon(lambda: tab.text(".readout .number").strip(), f"{weight[0, 0, 0]:.3f}")
     tab.press("ArrowDown")
-    tab.until("document.querySelector('.strip .about').textContent.includes('pooled')")
+    tab.until("document.querySelector('.strip .about').textContent.includes('averages')")
     tab.until("document.querySelector('.readout').textContent.includes('mean over 8 × 8')")
+
+
+def test_the_titles_of_two_sides_name_both_and_their_order(show: Open) -> None:
+    tab = show(atlas())
+    caption = ".figures caption"
+    assert tab.text(".plates h3") == "All heads: dot"
+    assert tab.text(caption) == "Statistics of every head: dot"
+    select(tab, 1, 1)  # compared with additive
+    assert tab.text(".plates h3") == "All heads: dot − additive"
+    assert tab.text(caption) == "Statistics of every head: dot"
+    select(tab, 0, 1)  # the other way round
+    names = "[...document.querySelectorAll('.pane-name')].map((x) => x.textContent)"
+    soon(lambda: tab.get(names), ["additive", "dot", "additive − dot"])
+    assert tab.text(".plates h3") == "All heads: additive − dot"
+    assert tab.text(caption) == "Statistics of every head: additive"
+    tab.focus(".panes")
+    tab.press("ArrowDown")
+    tab.until("document.querySelector('.strip .about')?.textContent === 'additive: 我 attends to'")
+    one = show(Atlas.of("t", {"x": np.eye(3)[None]}, "abc"))
+    assert one.text(".plates h3") == "All heads"
+    assert one.text(caption) == "Statistics of every head"

@@ -101,10 +101,13 @@ def test_a_page_has_a_map_of_every_step_and_escapes_the_files() -> None:
 
 
 def test_lines_with_names_are_shown_as_names_and_values() -> None:
-    text = "text   a <b>\nright  bad\nsaid   good 0.6\n\ntext   c\nright  good\nsaid   good 0.9\n"
+    text = (
+        "text       a <b>\nlabel      bad\npredicted  good 0.6\n\n"
+        "text       c\nlabel      good\npredicted  good 0.9\n"
+    )
     html = Scrub([Moment(10, [], text)]).html()
     assert html.count('<dl class="sentences">') == 2
-    assert "<dt>Text</dt><dd dir=auto>a &lt;b&gt;</dd><dt>Right</dt><dd dir=auto>bad</dd>" in html
+    assert "<dt>Text</dt><dd dir=auto>a &lt;b&gt;</dd><dt>Label</dt><dd dir=auto>bad</dd>" in html
     for text in ("once  upon\na time", "once  upon"):
         free = Scrub([Moment(10, [], text)]).html()
         assert "<dl" not in free
@@ -133,8 +136,8 @@ def test_the_slider_moves_maps_and_texts(browser: Any, tmp_path: Path) -> None:
         Moment(20, [], "two"),
         Moment(30, [panel(0.5)], "three"),
     ]
-    note = "This model has no attention, so only its loss is shown."
-    page = History("run: its training", [CHART], moments, note).page()
+    note = "This model has no attention; the charts show its loss."
+    page = History("run: training history", [CHART], moments, note).page()
     page.write(tmp_path / "page.html")
     tab = browser.open(tmp_path / "page.html")
     tab.until("document.querySelector('figure select')?.selectedIndex === 1")
@@ -154,7 +157,7 @@ def test_the_slider_moves_maps_and_texts(browser: Any, tmp_path: Path) -> None:
     assert [other for one, other in zip(english, chinese, strict=True) if one != other] == [
         *("run：训练过程", "decoder 的熵", "步", "纳特"),
         *("decoder：第 10 步，1.5 纳特", "decoder：第 20 步，0.5 纳特"),
-        *("训练途中", "第 20 步", "第 10 步 · 头 0", "第 30 步 · 头 0"),
+        *("训练中的样例", "第 20 步", "第 10 步 · 头 0", "第 30 步 · 头 0"),
         *("第 10 步one", "第 20 步two", "第 30 步three", "这个模型没有注意力，因此只显示损失。"),
     ]
     tab.click(".language [data-value=en]")
@@ -168,7 +171,7 @@ def test_a_single_moment_can_be_chinese_and_has_its_step_at_the_left(
     browser: Any, tmp_path: Path
 ) -> None:
     moment = Moment(250, [panel()], "given   a [MASK]\nfilled  a b\n")
-    History("run: its training", [CHART], [moment]).page().write(tmp_path / "page.html")
+    History("run: training history", [CHART], [moment]).page().write(tmp_path / "page.html")
     tab = browser.open(tmp_path / "page.html")
     tab.until("document.querySelector('.scrub .name') !== null")
     tab.click(".language [data-value=zh]")
@@ -185,8 +188,8 @@ def test_scores_can_be_chinese(browser: Any, tmp_path: Path) -> None:
     path = Line("key", [10, 20], [1, 1])  # of an attention with that name
     charts = [LineChart("validation scores", lines, x="step", y="%")]
     charts += [LineChart("entropy of attention", [path, path], x="step", y="nats")]
-    note = "This model has no attention, so only its loss and scores are shown."
-    History("run: its training", charts, [], note).page().write(tmp_path / "page.html")
+    note = "This model has no attention; the charts show its loss and scores."
+    History("run: training history", charts, [], note).page().write(tmp_path / "page.html")
     tab = browser.open(tmp_path / "page.html")
     tab.click(".language [data-value=zh]")
     said = tab.get(

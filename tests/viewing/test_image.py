@@ -224,3 +224,16 @@ def test_the_ending_determines_the_kind(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(Refused, match=r"end its name in \.svg or \.png"):
         image.save(LOVE, tmp_path / "a.jpg")
+
+
+def test_the_axes_are_named_as_attention_within_a_text_or_between_two() -> None:
+    words, others = ["a", "film"], ["ein", "Film"]
+    within, between = "keys across, queries down", "source across, target down"
+    for rows, columns, axes in (
+        (words, words, within),
+        (["the text"], words, within),
+        (words, others, between),
+    ):
+        drawn = image.svg(Panel.of("t", np.full((len(rows), 2), 0.5), rows, columns))
+        assert axes in drawn
+        assert ({within, between} - {axes}).pop() not in drawn

@@ -17,11 +17,11 @@ THEIRS = Look("我 爱", "you love", TAKES, readings=["you love"])
 def test_the_page_says_which_model_wrote_the_words() -> None:
     both = beside(MINE, THEIRS, ("one", "two"))
     assert both.remark.split(" · ") == [
-        "two itself wrote: you love",
-        "both read here what one wrote; the difference is the first map less the second",
+        "answer of two: you love",
+        "both models read the answer of one here",
     ]
     assert [take.side for take in both.takes] == ["one", "two"]
     label = beside(replace(MINE, readings=[]), replace(THEIRS, readings=[]), ("one", "two"))
-    assert label.remark == "two: you love"  # each read the text alone
+    assert label.remark == "answer of two: you love"  # each read the text alone
     blind = beside(MINE, replace(THEIRS, takes=[]), ("one", "two"))
-    assert blind.remark == "two: you love · two: no attention to show"
+    assert blind.remark == "answer of two: you love · two: no attention to show"

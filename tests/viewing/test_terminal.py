@@ -44,7 +44,7 @@ def test_numbers_are_shown_without_colour() -> None:
         "b 10  90   ·",
         "a 100  ·   ·",
         "",
-        "  weights in hundredths; · is less than half of one",
+        "  weights in %; · is below 0.5",
         "  source across, target down",
     ]
 

@@ -17,7 +17,7 @@ STAGES = [Stage("score", "e = q·k", ["q  2 wide"]), Stage("align", "a = softmax
 
 def told(keys: list[Key], **more: object) -> Told:
     given: dict[str, object] = {"context": [0.5, -0.25], "check": "= what", "agrees": True}
-    return Told("love · place 1", STAGES, ["e", "a"], keys, **{**given, **more})  # type: ignore[arg-type]
+    return Told("love · position 1", STAGES, ["e", "a"], keys, **{**given, **more})  # type: ignore[arg-type]
 
 
 def screen(what: Told, width: int = 80) -> list[str]:
@@ -29,13 +29,13 @@ def screen(what: Told, width: int = 80) -> list[str]:
 KEYS = [
     Key("我", [0.5, 0.25], [0.1, 0.2]),
     Key("爱", [1.5, 0.75], [0.4, -0.45]),
-    Key("他", [9.0, 0.0], [0.0, 0.0], "lies ahead"),
+    Key("他", [9.0, 0.0], [0.0, 0.0], "later position"),
 ]
 
 
 def test_the_terminal_lists_the_heaviest_first_and_says_what_was_hidden() -> None:
     lines = screen(told(KEYS))
-    assert lines[0] == "love · place 1"
+    assert lines[0] == "love · position 1"
     assert lines[1].split() == ["1", "score", "e", "=", "q·k"]
     assert screen(told(KEYS, choice="one of 3"))[:2] == [lines[0], "  one of 3"]
     chosen = told(KEYS, choice="one of 3", options="--head 0 to 2")
@@ -43,16 +43,16 @@ def test_the_terminal_lists_the_heaviest_first_and_says_what_was_hidden() -> Non
     assert "<p>one of 3</p>" in Section("t", [chosen]).html()  # a page has no command line
     rows = [line.split()[0] for line in lines if line.startswith("  ") and "█" in line]
     assert rows == ["爱", "我"]
-    assert "  1 hidden: lies ahead" in lines
+    assert "  1 hidden: later position" in lines
     assert lines[-1].split()[:3] == ["Σ", "0.500", "-0.250"]
     assert lines[-1].endswith("= what")
 
 
 def test_the_last_line_is_not_broken() -> None:
-    check, context = "= what the model computed, to 2e-07", [-0.25] * 8
+    check, context = "= the model's context to within 2e-07", [-0.25] * 8
     *_, last = screen(told(KEYS, context=context, check=check))
     assert last.endswith(f"-0.250 …  {check}")
-    wrong = "is NOT what the model computed: they differ by 1.0e-01"
+    wrong = "NOT the model's context: they differ by up to 1.0e-01"
     *_, sum_, last = screen(told(KEYS, context=context, check=wrong, agrees=False))
     assert (sum_.split()[0], last) == ("Σ", f"        {wrong}")
 
@@ -61,7 +61,7 @@ def test_it_fits_a_screen_for_any_number_of_keys() -> None:
     many = [Key(f"w{n}", [0.0, 0.001], [0.0]) for n in range(1000)]
     lines = screen(told(many))
     assert len(lines) <= 24
-    assert f"  {1000 - FEW} more with {number(0.994)} in all" in lines
+    assert f"  {1000 - FEW} others: {number(0.994)} in total" in lines
 
 
 def test_a_pointer_sums_no_values() -> None:
@@ -72,7 +72,7 @@ def test_a_pointer_sums_no_values() -> None:
 def test_a_page_lists_every_key_and_why_it_was_hidden() -> None:
     html = Page("x", [Section("Step by step", [told(KEYS)])]).html()
     assert "<h2>Step by step</h2>" in html
-    for text in ("我", "爱", "他", "lies ahead", "0.7500", "e = q·k", "= what"):
+    for text in ("我", "爱", "他", "later position", "0.7500", "e = q·k", "= what"):
         assert text in html
     assert "hidden" not in Section("x", [told(KEYS[:2])]).html()
 
@@ -80,7 +80,7 @@ def test_a_page_lists_every_key_and_why_it_was_hidden() -> None:
 def test_a_page_leaves_out_what_is_too_much_and_says_so() -> None:
     many = [Key(f"w{n}", [0.0, 0.001], [0.0]) for n in range(MOST + 3)]
     html = Section("x", [told(many)]).html()
-    assert "3 keys more are left out" in html
+    assert "The table leaves out 3 others." in html
     assert html.count("<tr>") == MOST + 1
 
 

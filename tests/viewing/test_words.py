@@ -38,14 +38,14 @@ def test_bars_are_ordered_by_weight() -> None:
     assert bars[0].split()[0] == "<fine>"
     assert "0.6" in bars[0]
     assert len(bars) == 4
-    assert note == "all alike would be 0.25 each"
+    assert note == "uniform weights: 0.25 each"
 
 
 def test_words_without_a_bar_are_counted_and_equal_weights_have_short_bars() -> None:
     even = Weighed("it", [f"w{n}" for n in range(10)], [0.103] + [0.1] * 8 + [0.097])
     _, *bars, note = printed(even).splitlines()
     assert len(bars) == MOST
-    assert note == "2 more with 0.197 in all · all alike would be 0.1 each"
+    assert note == "2 others: 0.197 in total · uniform weights: 0.1 each"
     assert note in even.bars().svg()
     assert all(2 <= bar.count("█") <= 5 for bar in bars)  # a tenth of some forty cells
     (only,) = printed(Weighed("it", ["w"], [1.0])).splitlines()[1:]
@@ -115,7 +115,7 @@ def test_words_can_be_an_item_of_a_page() -> None:
 def test_on_a_page_everything_is_aligned_with_the_text(
     browser: Any, tmp_path: Path, width: int
 ) -> None:
-    words = Weighed("what it weighed", [f"word{n}" for n in range(24)], [1 / 24] * 24)
+    words = Weighed("attention weights", [f"word{n}" for n in range(24)], [1 / 24] * 24)
     said = Said([("Text", "a"), ("Label", "good")], words)
     Page("t", [Examples([said, said])]).write(tmp_path / "page.html")
     tab = browser.open(tmp_path / "page.html", width=width)

@@ -119,7 +119,7 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
     unit = "texts"
     recipe = ClassifyRecipe
     config = ClassifyConfig
-    looks = "One text, as each weighs it"
+    looks = "One text: the attention weights of each mechanism"
     figures = (
         blocks.Column("accuracy", ".2f", "high"),
         blocks.Column("macro-F1", ".2f", "high"),

@@ -53,7 +53,7 @@ class Answer:
         line, read = self.found.source, _read(self.found)
         if self.found.follows is not None or not line.strip() or MASKED.search(line):
             return read
-        return "; ".join(filter(None, (read, "there is no [MASK] in it, so nothing is filled in")))
+        return "; ".join(filter(None, (read, "the line has no [MASK], so nothing is filled in")))
 
     def shown(self) -> Shown:
         """The line with its attention."""
@@ -91,7 +91,7 @@ def _read(found: Filled) -> str:
     """A warning if the model cannot read pairs of texts, or the line is too long for it."""
     said = []
     if found.joined:
-        said.append("two texts are read as one: this model was not trained on pairs of texts")
+        said.append("both texts are read as one: this model was not trained on pairs of texts")
     if found.unread:
         said.append(f"the last {found.unread} symbols were not read: the model's limit is reached")
     return "; ".join(said)

@@ -157,7 +157,8 @@ class Validator:
         rows = self.rows[:SAMPLES]
         said = self.labeller.label([row.text for row in rows], look=True)
         text = "".join(
-            f"text   {row.text}\nright  {row.label}\nsaid   {each.label} {each.probability:.3f}\n\n"
+            f"text       {row.text}\nlabel      {row.label}\n"
+            f"predicted  {each.label} {each.probability:.3f}\n\n"
             for row, each in zip(rows, said, strict=True)
         )
         # A row each, named by the label: the weights of a static attention over the text.
@@ -186,11 +187,11 @@ class Evaluated(NamedTuple):
         found = [
             ("texts", f"{scores.texts:,}", ""),
             ("accuracy", f"{scores.accuracy:.2f} %", ""),
-            ("macro-F1", f"{scores.macro_f1:.2f}", "the mean over labels"),
+            ("macro-F1", f"{scores.macro_f1:.2f}", "mean over labels"),
             ("loss", f"{scores.loss:.4f}", "nats per text"),
         ]
         return found + (
-            [("cut", f"{scores.cut:,}", "texts too long to be read to their end")]
+            [("truncated", f"{scores.cut:,}", "texts longer than the model reads")]
             if scores.cut
             else []
         )
@@ -203,9 +204,9 @@ class Evaluated(NamedTuple):
         each: list[list[Value]] = [
             [one.label, one.texts, one.precision, one.recall, one.f1] for one in scores.by_label
         ]
-        wide = [Column("right ↓ said →"), *(Column(label, ",d") for label in scores.labels)]
+        wide = [Column("true ↓ predicted →"), *(Column(label, ",d") for label in scores.labels)]
         rows = zip(scores.labels, scores.confusion, strict=True)
-        confusion = Table(wide, [[label, *row] for label, row in rows], "Which label got which")
+        confusion = Table(wide, [[label, *row] for label, row in rows], "Confusion matrix")
         return [Table(columns, each), confusion]
 
 

@@ -98,7 +98,7 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
     name = "pretrain"
     about = headline(pretrain)
     onward = (*Story.onward, "train RECIPE --from {run}")
-    unit = "words to find"
+    unit = "predicted words"
     recipe = PretrainRecipe
     config = PretrainConfig
     figures = (

@@ -181,7 +181,7 @@ class Evaluated(NamedTuple):
         """The scores, each with what makes it comparable."""
         scores = self.scores
         found = [
-            ("words to find", f"{scores.words:,}", ""),
+            ("predicted words", f"{scores.words:,}", ""),
             ("loss", f"{scores.loss:.4f}", "nats per word"),
             self._alone(),
             ("perplexity", f"{scores.perplexity:.3f}", ""),
@@ -195,9 +195,9 @@ class Evaluated(NamedTuple):
     def _alone(self) -> tuple[str, str, str]:
         """The loss of the same words without their context."""
         if self.scores.unigram_loss is None:
-            remark = "nats per word; the frequencies of the training text are not kept here"
+            remark = "nats per word; the word frequencies of the training text are unknown"
             return "entropy of these words", f"{self.scores.words_entropy:.4f}", remark
-        remark = "nats per word, by frequencies in the training text alone"
+        remark = "nats per word, from word frequencies in the training text alone"
         return "unigram loss", f"{self.scores.unigram_loss:.4f}", remark
 
     def tables(self) -> list[Table]:

@@ -147,7 +147,7 @@ class Story(ABC, Generic[R, C, P, T, W]):
 
     name: ClassVar[str]
     about: ClassVar[str]  # a line for `heed list tasks`
-    unit: ClassVar[str] = "symbols"  # what the objective counts; its first word is a rate's
+    unit: ClassVar[str] = "symbols"  # what the objective counts
     recipe: ClassVar[type[Recipe]]
     config: ClassVar[type[Config]]
     whole: ClassVar[bool] = False  # every weight of a start must fit
@@ -274,7 +274,7 @@ class Story(ABC, Generic[R, C, P, T, W]):
         return (
             Column("mechanism"),
             *self.figures,
-            Column(f"{self.unit.partition(' ')[0]}/s", ",.0f", "high"),
+            Column(f"{self.unit}/s", ",.0f", "high"),
             Column("memory, MiB", ",.0f", "low"),
             Column("parameters", ",d"),
             Column("seconds", ",.0f", "low"),

@@ -57,7 +57,7 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
     recipe = TranslateRecipe
     config = TranslateConfig
     whole = True
-    looks = "One sentence, as each aligns it"
+    looks = "One sentence: the alignment of each mechanism"
     figures = (
         Column("BLEU", ".1f", "high"),
         Column("long BLEU", ".1f", "high"),

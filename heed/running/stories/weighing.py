@@ -41,9 +41,7 @@ class Shown:
         if not self.judgement.label:
             return ""
         wrong = (
-            f"; right would be: {self.right}"
-            if self.right not in ("", self.judgement.label)
-            else ""
+            f"; true label: {self.right}" if self.right not in ("", self.judgement.label) else ""
         )
         return f"{self._label} ({self.judgement.probability:.2f}{wrong})"
 
@@ -68,7 +66,7 @@ class Shown:
         ]
         mean = f", mean of {' with '.join(several)}" if several else ""
         each = " each" if len(several) > 1 else ""
-        return Weighed(f"what it weighed{mean}{each}", said.pieces, said.weight.tolist())
+        return Weighed(f"attention weights{mean}{each}", said.pieces, said.weight.tolist())
 
     @property
     def _looks(self) -> list[Weighed]:
@@ -77,7 +75,7 @@ class Shown:
         if not self.every or said.looks is None or len(said.looks) == 1:
             return [] if self.weighed is None else [self.weighed]
         return [
-            Weighed(f"what it weighed · {self._whose(n)}", said.pieces, weight.tolist())
+            Weighed(f"attention weights · {self._whose(n)}", said.pieces, weight.tolist())
             for n, weight in enumerate(said.looks)
         ]
 
@@ -102,8 +100,8 @@ class Shown:
     def block(self, note: str = "") -> Said:
         """What a page shows."""
         shares = " · ".join(f"{name} {p:.3f}" for name, p in self.judgement.shares.items())
-        facts = [("Text", self.source), ("Label", self._label), ("All labels", shares)]
-        facts += [("Right", self.right)] if self.right else []
+        facts = [("Text", self.source), ("Predicted", self._label), ("Probabilities", shares)]
+        facts += [("Label", self.right)] if self.right else []
         return Said(facts, self.weighed, self.heads, note or self.remark)
 
 

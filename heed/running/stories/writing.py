@@ -83,7 +83,7 @@ class Validated:
 
     def line(self) -> str:
         """A summary in one line."""
-        return f"validation loss {self.loss:.4f} · writes: {escaped(self.sample)[:60]}"
+        return f"validation loss {self.loss:.4f} · sample: {escaped(self.sample)[:60]}"
 
 
 class Validator:
@@ -132,7 +132,7 @@ class Evaluated(NamedTuple):
         """The scores, each with what makes it comparable."""
         scores = self.scores
         window = f"windows of {scores.context} symbols"
-        window += f", {scores.overlap} of them read before" if scores.overlap else ""
+        window += f", with an overlap of {scores.overlap}" if scores.overlap else ""
         strange = f"{scores.unknown:,} unknown" if scores.unknown else ""
         return [
             ("symbols", f"{scores.symbols:,}", strange),
@@ -216,7 +216,9 @@ class Answer:
         """A warning if the model no longer read the beginning of the text."""
         slid = any(each.slid for each in self.found)
         return (
-            "the text outgrew the model's positions: its last half was read again" if slid else ""
+            "the text exceeds the model's positions: it continues from the last half"
+            if slid
+            else ""
         )
 
     def shown(self) -> Shown:
@@ -240,7 +242,7 @@ class Shown:
     panels: Sequence[Panel]
     remark: str = ""
     every: bool = False
-    named: str = "likeliest next at each place"
+    named: str = "predicted next symbol at each position"
     written: str | None = None
 
     def drawn(self) -> list[Any]:
@@ -290,4 +292,4 @@ def _remark(writer: Writer, text: str, attends: bool) -> str:
     places = writer.places
     if places is not None and len(writer.symbols(text)) > places:
         return f"only the last {places} symbols are read: the model has no more positions"
-    return "" if attends else "a recurrent network keeps its past in a state: there is no attention"
+    return "" if attends else "this recurrent network has no attention"

@@ -19,7 +19,7 @@ function buildAtlas(host) {
   let say, parts;
 
   const sources = makeSources(data, store, state);
-  const { take, takesOf, layer, panes, wordsOf } = sources;
+  const { take, takesOf, layer, panes, wordsOf, sideName, thumbName } = sources;
   if (layer().heads.length === 1) state.h = 0;
   const isWritten = () => take().written && layer().queries === take().layers.at(-1).queries;
   const nameOf = (it, h) => (h === null ? say("meanName", it.name) : say("headName", it.name, h));
@@ -30,8 +30,9 @@ function buildAtlas(host) {
   };
   function shown() {
     return {
-      panes: panes(say("difference")),
+      panes: panes(),
       name: nameOf(layer(), state.h),
+      side: sideName(),
       queries: wordsOf(layer().queries),
       keys: wordsOf(layer().keys),
       chosen: [state.row, state.column],
@@ -86,6 +87,7 @@ function buildAtlas(host) {
     parts.figures.mark(key);
     parts.name.replaceChildren(element("bdi", {}, nameOf(layer(), state.h)));
     parts.kind.textContent = say(layer().kind);
+    parts.heads.textContent = thumbName() ? say("headsOf", thumbName()) : say("heads");
     drawLarge();
     tell(true);
     const now = shown();
@@ -110,12 +112,17 @@ function buildAtlas(host) {
     drawKey();
   }
   function drawKey() {
-    const { field } = panes("").at(-1);
-    const level = field.levels[levelFor(field, parts.stage.view())];
-    const size = [level.down, level.across].map((x) => Math.round(x));
+    const fields = panes().map(({ field }) => field);
+    const levelOf = (field) => field.levels[levelFor(field, parts.stage.view())];
+    const size = ["down", "across"].map((side) => Math.round(levelOf(fields[0])[side]));
     const how = element("span", { class: "how" });
     if (Math.max(...size) > 1) how.textContent = say("pooled", ...size);
-    parts.key.replaceChildren(how, ...keyOf(Boolean(field.signed), level.high, contrast()));
+    // Maps share one scale, and a difference has its own.
+    const scales = [fields[0], ...fields.filter((field) => field.signed)];
+    const keys = scales.map((field) =>
+      element("span", { class: "scale" }, ...keyOf(Boolean(field.signed), levelOf(field).high, contrast())),
+    );
+    parts.key.replaceChildren(how, ...keys);
   }
   const layers = () =>
     take()
@@ -132,7 +139,7 @@ function buildAtlas(host) {
     parts.tools.replaceChildren(...tools());
     if (held >= 0) controls()[held]?.focus(); // keep the keyboard's focus
     parts.thumbs.set(layers(), contrast());
-    parts.figures.set(layers());
+    parts.figures.set(layers(), sideName());
     render();
   }
   function tools() {
@@ -140,7 +147,7 @@ function buildAtlas(host) {
     const sides = data.sides.map((name, n) => [n, name]);
     const against = [[-1, say("nothing")], ...sides.filter(([n]) => n !== state.side)];
     if (sides.length > 1) {
-      const other = (n) => (n === state.against ? -1 : state.against);
+      const other = (n) => (n === state.against ? state.side : state.against);
       const pickSide = (n) => turn({ side: Number(n), against: other(Number(n)) });
       const pickOther = (n) => turn({ against: Number(n) });
       list.push(picker(say("side"), sides, state.side, pickSide));
@@ -182,6 +189,7 @@ function buildAtlas(host) {
       name: element("h2"),
       kind: element("span", { class: "kind" }),
       threads: element("div", { class: "thread-views" }),
+      heads: element("h3"),
       key: element("span", { class: "key" }),
       apart: element("span", { class: "note" }),
       readout: element("p", { class: "readout", "aria-live": "polite" }),
@@ -207,8 +215,7 @@ function buildAtlas(host) {
     const tools = element("div", { class: "tools" }, viewSwitch, parts.mapTools);
     const views = [parts.readout, stage.node, parts.threads, parts.apart, parts.strip, parts.table];
     const large = element("div", { class: "large" }, title, tools, ...views);
-    const heads = element("h3", {}, say("heads"));
-    const side = element("nav", { "aria-label": say("heads") }, heads, parts.thumbs.node);
+    const side = element("nav", { "aria-label": say("heads") }, parts.heads, parts.thumbs.node);
     const plates = element("div", { class: "plates" }, side, large);
     const lang = { en: "en", zh: "zh-CN" }[state.language];
     const body = element("div", { class: "whole-atlas", lang }, parts.tools, parts.steps.node);

@@ -3,7 +3,7 @@ function makeFigures({ say, pick }) {
   const node = element("div", { class: "figures" });
   let lines = new Map();
 
-  function set(layers) {
+  function set(layers, side) {
     const names = [...new Set(layers.flatMap(({ layer }) => Object.keys(layer.statistics)))];
     lines = new Map();
     node.replaceChildren();
@@ -22,7 +22,7 @@ function makeFigures({ say, pick }) {
     const table = element(
       "table",
       { class: "sortable" },
-      element("caption", {}, say("figures")),
+      element("caption", {}, side ? say("figuresOf", side) : say("figures")),
       element("thead", {}, element("tr", {}, ...heads)),
       element("tbody", {}, ...rows),
     );
@@ -54,6 +54,12 @@ function heading(name, look, help = "") {
   return cell;
 }
 
+// A number with a minus sign; what is rounded to zero has none.
+function plain(value) {
+  const text = Math.abs(value).toFixed(Math.abs(value) >= 100 ? 0 : 2);
+  return value < 0 && Number(text) ? `−${text}` : text;
+}
+
 function largest(layers, name) {
   const values = layers.flatMap(({ layer }) => layer.statistics[name] ?? []);
   return Math.max(0, ...values.filter((x) => x !== null).map(Math.abs)) || 1;
@@ -64,6 +70,6 @@ function cell(value, most) {
   const number = element("td", { class: "number", "data-value": value });
   const bar = element("i", { "aria-hidden": "true" });
   bar.style.width = `${(100 * Math.abs(value)) / most}%`;
-  number.append(bar, element("span", {}, value.toFixed(value >= 100 ? 0 : 2).replace("-", "−")));
+  number.append(bar, element("span", {}, plain(value)));
   return number;
 }

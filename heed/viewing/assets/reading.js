@@ -36,7 +36,7 @@ async function readout(node, { panes, queries, keys, say }, row, column) {
 const bold = (text) => element("b", { title: text }, element("bdi", {}, short(text)));
 
 // The keys as running text, darker for larger weights of the chosen query.
-async function strip(node, { field, queries, keys, contrast, say }, row, choose) {
+async function strip(node, { field, queries, keys, contrast, side, say }, row, choose) {
   const mine = turnOf(node);
   const weights = row === null ? null : await rowOf(field, row);
   if (!mine()) return;
@@ -44,7 +44,8 @@ async function strip(node, { field, queries, keys, contrast, say }, row, choose)
   // A row of equal weights must not be dark everywhere.
   const most = weights.values.reduce((a, b) => Math.max(a, b), 0.2);
   const sentence = woven(say("looksAt", "\0"), bold(queries[row]));
-  const about = element("p", { class: "about" }, ...sentence);
+  const whose = side ? [element("bdi", {}, side), ": "] : [];
+  const about = element("p", { class: "about" }, ...whose, ...sentence);
   const chip = (c) => {
     const share = weights.values[c] / most;
     const about = weights.known[c] ? "" : "≈ ";
@@ -59,7 +60,7 @@ async function strip(node, { field, queries, keys, contrast, say }, row, choose)
   let order = keys.map((_, c) => c);
   if (keys.length > STRIP) {
     order = heaviest(weights.values, 24);
-    about.append(", ", say("heaviest", keys.length));
+    about.append(` (${say("heaviest", keys.length)})`);
   }
   if (!weights.exact) about.append(" · ", element("small", {}, say("pooledRow")));
   const chips = order.flatMap((c) => [chip(c), " "]);
@@ -83,9 +84,9 @@ function wholeToken(word, say) {
 }
 
 // The map as a table for screen readers: the largest weights of each query.
-function asTable({ field, queries, keys, name, say }) {
+function asTable({ field, queries, keys, name, side, say }) {
   const body = element("tbody");
-  const caption = element("caption", {}, say("tableOf", name));
+  const caption = element("caption", {}, say("tableOf", side ? `${side}: ${name}` : name));
   const head = [say("query"), `${say("key")} (${say("weight")})`].map((text) =>
     element("th", { scope: "col" }, text),
   );

@@ -37,8 +37,13 @@ function makeSources(data, store, state) {
   }
   const thumb = (place, h) => difference(place, h) ?? fieldIn(take(), place, h);
 
+  // The name of the chosen side; of a difference, that of both in their order.
+  const sideName = () => (data.sides.length > 1 ? data.sides[state.side] : "");
+  const apartName = () => `${data.sides[state.side]} − ${data.sides[state.against]}`;
+  const thumbName = () => (difference(state.place, state.h) ? apartName() : sideName());
+
   // The maps of the large view side by side, each with its words.
-  function panes(apartName) {
+  function panes() {
     const pane = (name, field, { queries, keys }) => {
       return { name, field, queries: wordsOf(queries), keys: wordsOf(keys) };
     };
@@ -53,7 +58,7 @@ function makeSources(data, store, state) {
       pane(data.sides[state.against], b, other.take.layers[other.place]),
     ];
     const apart = difference(state.place, state.h);
-    return apart ? [...list, pane(apartName, apart, layer())] : list;
+    return apart ? [...list, pane(apartName(), apart, layer())] : list;
   }
-  return { take, takesOf, layer, wordsOf, panes, thumb };
+  return { take, takesOf, layer, wordsOf, panes, thumb, sideName, thumbName };
 }
