@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from heed.viewing.atlas import Atlas, Layer, Take
-from heed.viewing.blocks import Examples
+from heed.viewing.blocks import Examples, Maps
 from heed.viewing.drawing import token
 from heed.viewing.page import Page
+from heed.viewing.panels import Panel
 from heed.viewing.walk import Key, Section, Stage, Told
 from heed.viewing.words import Said
 
@@ -668,3 +669,70 @@ def test_the_titles_of_two_sides_name_both_and_their_order(show: Open) -> None:
     one = show(Atlas.of("t", {"x": np.eye(3)[None]}, "abc"))
     assert one.text(".plates h3") == "All heads"
     assert one.text(caption) == "Statistics of every head"
+
+
+def test_maps_stand_below_each_other_where_there_is_no_room_beside(show: Open) -> None:
+    tab = show(atlas(), width=400, height=800)
+    select(tab, 1, 1)
+    box = "(x) => x.getBoundingClientRect().toJSON()"
+    boxes = tab.get(f"[...document.querySelectorAll('.pane .box')].map({box})")
+    assert [each["left"] for each in boxes] == [boxes[0]["left"]] * 3
+    assert boxes[0]["bottom"] < boxes[1]["top"]
+    assert boxes[0]["width"] > 150
+    labels = "document.querySelectorAll('.labels.row span:not([hidden])').length"
+    tab.until(f"{labels} === 12")  # each has its words
+    tab.look(width=1360)
+    tab.until(f"{labels} === 4")
+
+
+def test_words_beside_small_cells_are_not_cut_and_the_chosen_one_is_there(show: Open) -> None:
+    words = [f"position{n}" for n in range(50)]
+    tab = show(Atlas.of("t", {"layer": np.eye(50)[None]}, words), width=500, height=700)
+    rows = "[...document.querySelectorAll('.labels.row span:not([hidden])')]"
+    tab.until(f"0 < {rows}.length && {rows}.length < 40")
+    assert tab.get(f"{rows}.every((x) => x.scrollWidth <= x.clientWidth)")
+    assert tab.get(f"{rows}.every((x) => x.getBoundingClientRect().left >= 0)")
+    for key, chosen in (("ArrowDown", "1position0"), ("ArrowDown", "2position1")):
+        tab.focus(".panes")
+        tab.press(key)
+        tab.until(f"{rows}.some((x) => x.matches('.chosen') && x.textContent === '{chosen}')")
+        middles = f"{rows}.map((x) => x.getBoundingClientRect().top).sort((a, b) => a - b)"
+        tops = tab.get(middles)
+        assert min(np.diff(tops)) >= 12
+
+
+def test_lines_are_explored_by_keyboard(show: Open) -> None:
+    tab = show(atlas())
+    tab.get(CROSS)
+    tab.click("[data-value=lines]")
+    assert "4 queries" in tab.get(
+        "document.querySelector('.thread-views').getAttribute('aria-label')"
+    )
+    tab.focus(".thread-views")
+    tab.press("ArrowDown", "ArrowDown", "ArrowRight")
+    tab.until("document.querySelector('.places')?.textContent.includes('query 2, key 2')")
+    chosen = "[...document.querySelectorAll('.threads .chosen')].map((x) => x.textContent)"
+    soon(lambda: tab.get(chosen), ["love", "爱"])
+    assert tab.get("document.activeElement.className") == "thread-views"
+    tab.press("Escape")
+    tab.until("document.querySelector('.readout').textContent.startsWith('Point at')")
+
+
+def touch(tab: Any, selector: str, x: float, y: float) -> None:
+    box = tab.get(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
+    at = {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
+    tab.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[at])
+    tab.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    tab.drawn()
+
+
+def test_a_finger_chooses_without_hovering(show: Open) -> None:
+    tab = show(atlas())
+    tab.get(CROSS)
+    touch(tab, ".pane .box", 0.37, 0.37)
+    tab.until("document.querySelector('.places')?.textContent.includes('query 2, key 2')")
+    maps = Maps([Panel.of("p", np.eye(2), ["i", "love"], ["我", "爱"])])
+    plain = show(Page("t", [maps]))
+    plain.until("document.querySelector('.stage svg') !== null")
+    touch(plain, ".stage svg rect.edge", 0.2, 0.2)
+    plain.until("document.querySelector('figure .readout').textContent.includes('i ← 我')")

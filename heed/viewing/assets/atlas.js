@@ -55,6 +55,15 @@ function buildAtlas(host) {
     readout(parts.readout, now, state.row, state.column);
     if (turned) strip(parts.strip, { ...now, field: now.panes[0].field }, state.row, choose);
   }
+  // A key press while the lines are in view.
+  function stepLines(event) {
+    const now = shown();
+    const next = nextCell(event, now, AROUND / 2);
+    if (!next) return;
+    choose(...next);
+    drawLarge(); // also where only the key is another
+    event.preventDefault();
+  }
   function pick(place, h) {
     Object.assign(state, { place, h });
     render();
@@ -74,7 +83,9 @@ function buildAtlas(host) {
 
   // Update what depends on the chosen head.
   function render() {
-    const { queries, keys } = shown();
+    const { queries, keys, name } = shown();
+    const threads = say("threads", name, queries.length, keys.length);
+    parts.threads.setAttribute("aria-label", threads);
     if (state.row !== null && state.row >= queries.length) state.row = null;
     if (state.column !== null && state.column >= keys.length) state.column = null;
     parts.steps.node.hidden = !isWritten();
@@ -188,7 +199,7 @@ function buildAtlas(host) {
       figures: makeFigures({ say, pick }),
       name: element("h2"),
       kind: element("span", { class: "kind" }),
-      threads: element("div", { class: "thread-views" }),
+      threads: element("div", { class: "thread-views", tabindex: 0, role: "application" }),
       heads: element("h3"),
       key: element("span", { class: "key" }),
       apart: element("span", { class: "note" }),
@@ -215,6 +226,7 @@ function buildAtlas(host) {
     const tools = element("div", { class: "tools" }, viewSwitch, parts.mapTools);
     const views = [parts.readout, stage.node, parts.threads, parts.apart, parts.strip, parts.table];
     const large = element("div", { class: "large" }, title, tools, ...views);
+    parts.threads.addEventListener("keydown", stepLines);
     const side = element("nav", { "aria-label": say("heads") }, parts.heads, parts.thumbs.node);
     const plates = element("div", { class: "plates" }, side, large);
     const lang = { en: "en", zh: "zh-CN" }[state.language];

@@ -28,11 +28,15 @@ function build(host) {
     view.choose(row, column);
     said.replaceChildren(...sentence(panel, row, column));
   }
-  stage.addEventListener("pointermove", (event) => {
+  const point = (event) => {
     const [row, column] = view.at(event);
     if (row !== chosen[0] || column !== chosen[1]) choose(row, column);
+  };
+  stage.addEventListener("pointermove", point);
+  stage.addEventListener("pointerdown", point); // a finger does not hover, and leaves at once
+  stage.addEventListener("pointerleave", ({ pointerType }) => {
+    if (pointerType !== "touch") choose(null, null);
   });
-  stage.addEventListener("pointerleave", () => choose(null, null));
   stage.addEventListener("blur", () => choose(null, null));
   stage.addEventListener("keydown", (event) => {
     const next = stepped(event.key, panel, ...chosen);

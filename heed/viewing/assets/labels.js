@@ -13,12 +13,18 @@ function makeLabels(axis) {
     const last = Math.min(words.length - 1, Math.floor(from + room / size));
     node.classList.toggle("level", level);
     let used = 0;
-    for (let n = first; n <= last; n += every) {
+    const edge = every > 1 ? 6 : 0;
+    const write = (n) => {
       const middle = (n + 0.5 - from) * size;
-      const edge = every > 1 ? 6 : 0;
-      if (middle < edge || middle > room - edge) continue;
-      place(used++, words[n], n, middle, every > 1, n === chosen, level);
-    }
+      const inside = clamp(middle, edge, room - edge);
+      const off = Math.abs(middle - inside);
+      if (off && (n !== chosen || off > edge)) return;
+      place(used++, words[n], n, inside, every > 1, n === chosen, level);
+    };
+    // The chosen word is always there, and its neighbours leave it room.
+    const apart = (n) => chosen === null || Math.abs(n - chosen) * size >= READABLE;
+    for (let n = first; n <= last; n += every) if (every === 1 || apart(n)) write(n);
+    if (every > 1 && chosen !== null && chosen < words.length) write(chosen);
     for (const spare of pool.slice(used)) spare.node.hidden = true;
   }
   function place(i, word, n, middle, numbered, chosen, level) {
@@ -66,8 +72,8 @@ const longest = (words) =>
   Math.max(0, ...words.slice(0, 400).map((word) => extent(short(word), 12.5)));
 
 // The room that it takes; the rest is cut.
-function roomFor(words, most) {
+function roomFor(words, most, numbered) {
   const long = longest(words);
-  const number = words.length > 60 ? extent(`${words.length} `, 11) : 0;
+  const number = numbered ? extent(`${words.length} `, 11) : 0;
   return clamp(long * 1.08 + number + (number ? 18 : 10), 24, most);
 }

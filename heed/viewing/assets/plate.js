@@ -121,13 +121,19 @@ function makePlate(named, arrived) {
       pen.globalAlpha = 0.86;
       pen.fillRect(0, (upto + 1 - view.row) * lay.down, lay.wide, lay.high + 1e6);
     }
-    pen.strokeStyle = getComputedStyle(node).color;
     pen.globalAlpha = Math.min(lay.across, lay.down) < 6 ? 0.4 : 1;
     const x = Math.round((column - view.column) * lay.across) - 0.5;
     const y = Math.round((row - view.row) * lay.down) - 0.5;
     const [broad, tall] = [lay.across, lay.down].map((size) => (size < 6 ? 0 : size));
-    if (row !== null) pen.strokeRect(-2, y, lay.wide + 4, tall);
-    if (column !== null) pen.strokeRect(x, -2, broad, lay.high + 4);
+    const frame = () => {
+      if (row !== null) pen.strokeRect(-2, y, lay.wide + 4, tall);
+      if (column !== null) pen.strokeRect(x, -2, broad, lay.high + 4);
+    };
+    // A line in the colour of the words alone would be lost on dark cells.
+    [pen.strokeStyle, pen.lineWidth] = [getComputedStyle(box).backgroundColor, 3];
+    frame();
+    [pen.strokeStyle, pen.lineWidth] = [getComputedStyle(node).color, 1];
+    frame();
     pen.globalAlpha = 1;
     rows?.put(queries, view.row, lay.down, lay.high, row, false);
     columns.put(keys, view.column, lay.across, lay.wide, column, lay.level);

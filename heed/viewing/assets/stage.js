@@ -10,20 +10,22 @@ function makeStage({ say, choose, settled, moved }) {
 
   function set(next) {
     const same = show && show.queries === next.queries && show.keys === next.keys;
-    const own = (pane, n) => n === 0 || pane.queries !== next.queries; // it has its own words
-    const drawn = next.panes.map(own).join();
-    const alike = drawn === named;
     show = next;
     if (!same) Object.assign(view, { zoom: 1, row: 0, column: 0 });
-    if (!alike) {
+    const size = [show.queries.length, show.keys.length];
+    node.setAttribute("aria-label", say("stage", show.name, ...size));
+    resize();
+  }
+  // A plate for each map; words beside it where those of the first do not stand in its line.
+  function setPlates() {
+    const own = (pane, n) => lay.stacked || n === 0 || pane.queries !== show.queries;
+    const drawn = show.panes.map(own).join();
+    if (drawn !== named) {
       plates = show.panes.map((pane, n) => newPlate(own(pane, n)));
       named = drawn;
       node.replaceChildren(...plates.map((plate) => plate.node));
     }
     plates.forEach((plate, n) => plate.name.replaceChildren(show.panes[n].name));
-    const size = [show.queries.length, show.keys.length];
-    node.setAttribute("aria-label", say("stage", show.name, ...size));
-    resize();
   }
   function newPlate(named) {
     const plate = makePlate(named, () => (settled(), draw()));
@@ -33,6 +35,7 @@ function makeStage({ say, choose, settled, moved }) {
 
   function resize() {
     lay = layStage(node.clientWidth, show, view.zoom);
+    setPlates();
     hold();
     for (const plate of plates) plate.resize(lay, plates.length === 1);
     draw();
@@ -101,9 +104,15 @@ function makeStage({ say, choose, settled, moved }) {
       const edge = box.getBoundingClientRect();
       return [event.clientX - edge.left, event.clientY - edge.top];
     };
+    const pick = ([x, y]) => {
+      const row = Math.floor(view.row + y / lay.down);
+      const column = Math.floor(view.column + x / lay.across);
+      choose(clamp(row, 0, show.queries.length - 1), clamp(column, 0, show.keys.length - 1));
+    };
     box.addEventListener("pointerdown", (event) => {
       held = { at: at(event), row: view.row, column: view.column };
       box.setPointerCapture(event.pointerId);
+      pick(held.at); // a finger does not hover
     });
     box.addEventListener("pointerup", () => (held = null));
     box.addEventListener("pointermove", (event) => {
@@ -114,9 +123,7 @@ function makeStage({ say, choose, settled, moved }) {
         hold();
         draw();
       }
-      const row = Math.floor(view.row + y / lay.down);
-      const column = Math.floor(view.column + x / lay.across);
-      choose(clamp(row, 0, show.queries.length - 1), clamp(column, 0, show.keys.length - 1));
+      pick([x, y]);
     });
     box.addEventListener("dblclick", (event) => zoom(event.shiftKey ? 0.5 : 2, ...at(event)));
     box.addEventListener(
@@ -130,29 +137,12 @@ function makeStage({ say, choose, settled, moved }) {
     );
   }
   node.addEventListener("keydown", (event) => {
-    const [row, column] = show.chosen;
-    const page = Math.max(1, Math.floor(lay.high / lay.down) - 1);
-    const moves = {
-      ArrowUp: [-1, 0],
-      ArrowDown: [1, 0],
-      ArrowLeft: [0, -1],
-      ArrowRight: [0, 1],
-      PageUp: [-page, 0],
-      PageDown: [page, 0],
-      Home: [0, -1e9],
-      End: [0, 1e9],
-    };
-    const by = { "+": 2, "=": 2, "-": 0.5 }[event.key];
-    const move = moves[event.key];
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const by = { "+": 2, "=": 2, "-": 0.5 }[event.key];
+    const next = nextCell(event, show, Math.max(1, Math.floor(lay.high / lay.down) - 1));
     if (by) zoom(by);
     else if (event.key === "0") whole();
-    else if (event.key === "Escape") choose(null, null);
-    else if (move) {
-      const next = [
-        clamp((row ?? (move[0] > 0 ? -1 : 0)) + move[0], 0, show.queries.length - 1),
-        clamp((column ?? (move[1] > 0 ? -1 : 0)) + move[1], 0, show.keys.length - 1),
-      ];
+    else if (next) {
       choose(...next);
       reveal(...next);
     } else return;
@@ -160,4 +150,23 @@ function makeStage({ say, choose, settled, moved }) {
   });
   const chosen = (row, column) => ((show.chosen = [row, column]), mark());
   return { node, set, resize, draw, zoom, whole, chosen, view: () => ({ ...view, ...lay }) };
+}
+
+// The query and key that a key press leads to, null for no such key; `page` is how far a page goes.
+function nextCell({ key, ctrlKey, metaKey, altKey }, { queries, keys, chosen }, page) {
+  if (ctrlKey || metaKey || altKey) return null;
+  if (key === "Escape") return [null, null];
+  const move = {
+    ArrowUp: [-1, 0],
+    ArrowDown: [1, 0],
+    ArrowLeft: [0, -1],
+    ArrowRight: [0, 1],
+    PageUp: [-page, 0],
+    PageDown: [page, 0],
+    Home: [0, -1e9],
+    End: [0, 1e9],
+  }[key];
+  const counts = [queries.length, keys.length];
+  const to = (by, n) => clamp((chosen[n] ?? (by > 0 ? -1 : 0)) + by, 0, counts[n] - 1);
+  return move ? move.map(to) : null;
 }
