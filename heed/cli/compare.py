@@ -55,7 +55,7 @@ def run(
     ] = False,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Delete the comparison in that folder and start again."),
+        typer.Option("--overwrite", help="Replace the comparison in that folder by a new one."),
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,

@@ -35,7 +35,7 @@ def run(
         bool, typer.Option("--resume", help="Resume the run in that folder.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete the run in that folder and start again.")
+        bool, typer.Option("--overwrite", help="Replace the run in that folder by a new one.")
     ] = False,
     start: Annotated[
         Path | None,

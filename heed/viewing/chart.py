@@ -179,9 +179,11 @@ class BarChart:
             MARGIN + 8 + max((draw.extent(draw.shortened(x), 13) for x in self.labels), default=0)
         )
         thick, y = (16, 62.0) if several else (20, 42.0)  # a legend is between them and the title
+        y -= 0 if self.title else 28
         scale = (WIDTH - left - 76) / self.highest()
         names, figures = [bars.name for bars in self.bars], self.figures()
-        body, right = _titled(self.title) + _legend(names), self._heading(names)
+        title = _titled(self.title) if self.title else ""
+        body, right = title + _legend(names), self._heading(names)
         for place, label in enumerate(self.labels):
             middle = y + thick * len(self.bars) / 2 + 4
             body += draw.lettered((left - 8, middle), label, 13, anchor="end")
@@ -198,7 +200,8 @@ class BarChart:
             body += draw.lettered((MARGIN, y - 2), self.note, 12.5, "soft", longest=80)
             right = max(right, MARGIN + draw.extent(draw.shortened(self.note, 80), 12.5))
         width = min(WIDTH, right + MARGIN)
-        return _framed(body, f"{self.title}: bar chart", (width, y + 14), style)
+        about = f"{self.title}: bar chart" if self.title else "bar chart"
+        return _framed(body, about, (width, y + 14), style)
 
     def _heading(self, names: Sequence[str]) -> float:
         """The right end of title and legend."""

@@ -163,9 +163,11 @@ class Said:
         picture = ""
         if self.weighed is not None:
             bars = self.weighed.bars()
-            drawn = replace(bars, note="").svg(style=False)  # the note breaks its lines below
+            # Title and note break their lines; in the drawing a long one would make it small.
+            drawn = replace(bars, title="", note="").svg(style=False)
+            title = f'<p class="chart-name">{draw.written(bars.title)}</p>'
             note = f'<figcaption class="note">{draw.written(bars.note)}</figcaption>'
-            picture = f'{self.weighed.html()}<figure class="chart">{drawn}{note}</figure>'
+            picture = f'{self.weighed.html()}{title}<figure class="chart">{drawn}{note}</figure>'
         maps = Maps(self.panels).html() if self.panels else ""
         texts = answered(self.facts, self.note, self.answer)
         look = "example wide" if self.panels else "example"

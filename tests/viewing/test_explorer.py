@@ -19,7 +19,7 @@ from heed.viewing.drawing import token
 from heed.viewing.page import Page
 from heed.viewing.panels import Panel
 from heed.viewing.walk import Key, Section, Stage, Told
-from heed.viewing.words import Said
+from heed.viewing.words import Said, Weighed
 
 EN = ["i", "love", "little", "china"]
 ZH = ["我", "爱", "小", "中国"]
@@ -736,3 +736,13 @@ def test_a_finger_chooses_without_hovering(show: Open) -> None:
     plain.until("document.querySelector('.stage svg') !== null")
     touch(plain, ".stage svg rect.edge", 0.2, 0.2)
     plain.until("document.querySelector('figure .readout').textContent.includes('i ← 我')")
+
+
+def test_a_long_title_does_not_shrink_the_bars_on_a_narrow_screen(show: Open) -> None:
+    title = "attention weights, mean of 3 members with 4 heads each"
+    said = Said([("Text", "a")], Weighed(title, list("abcde"), [0.2] * 5))
+    tab = show(Page("t", [Examples([said])]), width=400, height=800)  # type: ignore[list-item]
+    assert tab.text(".chart-name") == title
+    drawn = "document.querySelector('.example .chart svg')"
+    wide = tab.get(f"{drawn}.getBoundingClientRect().width")
+    assert wide == pytest.approx(float(tab.get(f"{drawn}.getAttribute('width')")), abs=0.5)

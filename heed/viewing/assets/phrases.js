@@ -5,6 +5,7 @@ const STANDING = [
   "main > h1",
   "dl.sentences dt",
   "li.example .note",
+  "li.example .chart-name",
   "li.example figure.map .name",
   "li.example figure.map .switch button",
   ...["> h2", "> h3", "> p", "dd span", "th button", "td:last-child"].map((x) => `.walk ${x}`),
