@@ -111,6 +111,14 @@ class RunFolder:
         """The run has something to keep: the one that it replaced is removed."""
         former.forget(self.path)
 
+    @classmethod
+    def give_back(cls, path: str | os.PathLike[str]) -> None:
+        """Give back the run that a killed start was to replace, if there is one."""
+        run = cls(path)
+        if former.kept(run.path) and not run.config.exists():
+            with run.lock():
+                former.give_back(run.path, run._clear)
+
     def vacant(self) -> None:
         """Refuse a folder that holds a run already."""
         if self._holds_run():
@@ -291,6 +299,8 @@ class RunFolder:
         durable.sweep(self.path)
         durable.sweep(self.inside(self.samples))
         checkpoint.sweep(self.inside(self.checkpoints))
+        if checkpoint.steps(self.checkpoints):  # killed after the first, before `begun`
+            former.forget(self.path)
 
     def _clear(self) -> None:
         """Remove what a run writes, and nothing else."""

@@ -4,7 +4,8 @@
     .heed.moving/         the same while it is moved there or back
 
 Each move is a rename, so it takes no time and no room. A kill in between is mended by the next
-`give_back`: whatever is in either folder belongs to the former run.
+`give_back`: whatever is in either folder belongs to the former run. A kill between the first
+checkpoint of the new run and `forget` is mended when the folder is locked again (see folder.py).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def give_back(folder: Path, clear: Callable[[], None]) -> None:
     """
     moving, former = folder / MOVING, folder / FORMER
     for path in (moving, former):
-        if path.is_symlink():  # not made here
+        if path.is_symlink() or not path.is_dir():  # not made here
             atomic.discard(path)
     if former.is_dir():
         clear()
@@ -55,5 +56,12 @@ def kept(folder: Path) -> bool:
 
 
 def forget(folder: Path) -> None:
-    """Remove a former run's files, if there are any."""
-    durable.remove(folder / FORMER)
+    """Remove a former run's files, if there are any.
+
+    They are renamed first: those that a kill leaves are swept, and no part of a run comes back.
+    """
+    former = folder / FORMER
+    if former.is_dir():
+        gone = atomic.aside(former)
+        os.rename(former, gone)
+        durable.remove(gone)

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from heed.errors import HeedError, Refused
-from heed.training import checkpoint
+from heed.training import checkpoint, durable, former
 from heed.training.folder import FILES, Damaged, RunFolder
 from heed.training.tensors import header, tied
 
@@ -150,6 +150,48 @@ def test_a_kill_while_a_run_is_replaced_loses_nothing_of_it(
         with contextlib.suppress(Killed), pytest.raises(Refused, match="already holds a run"):
             RunFolder.create(old.path)
     assert contents(old.path) == before
+
+
+def test_a_kill_right_after_the_first_checkpoint_costs_the_new_run_nothing(
+    tmp_path: Path,
+) -> None:
+    """Before `begun`, a later start would have given the former run back, over the new one."""
+    old = replaceable(tmp_path / "one")
+    new = RunFolder.create(old.path, overwrite=True)
+    for name in ("recipe.yaml", "config.json"):
+        new.write_text(name, "of the new run")
+    checkpoint.save(new.checkpoints / "step-2", {}, {})
+    with pytest.raises(Refused, match="already holds a run"):
+        RunFolder.create(old.path)
+    assert new.config.read_text() == new.recipe.read_text() == "of the new run"
+    assert os.listdir(new.checkpoints) == ["step-2"]
+    assert not list(old.path.glob(".heed.[fm]*"))
+
+
+def test_a_kill_while_the_former_run_is_removed_brings_no_part_of_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path) -> None:
+        (path / "config.json").unlink()
+        raise KeyboardInterrupt
+
+    old = replaceable(tmp_path / "one")
+    new = RunFolder.create(old.path, overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            new.begun()
+    assert not former.kept(old.path)
+    with new.lock():
+        assert sorted(os.listdir(old.path)) == [".heed.lock", "notes.txt"]
+
+
+def test_a_file_in_place_of_a_former_run_does_not_stay(tmp_path: Path) -> None:
+    run = replaceable(tmp_path / "one")
+    for name in (".heed.former", ".heed.moving"):
+        (run.path / name).write_text("no run")
+    RunFolder.create(run.path, overwrite=True).begun()
+    assert sorted(os.listdir(run.path)) == [".heed.lock", "notes.txt"]
 
 
 def test_a_link_in_place_of_a_former_run_is_not_followed(tmp_path: Path) -> None:
