@@ -55,7 +55,9 @@ def train(
     with ExitStack() as stack:
         crew = stack.enter_context(distributed.join(chosen(device)))
         stop = stack.enter_context(signals.listening())
-        going = resume and (path / "config.json").exists()
+        if resume and crew.main:
+            RunFolder.give_back(path)
+        going = crew.share(resume and (path / "config.json").exists())
         if going and start is not None:
             yield Note(f"{path} is resumed with its own weights: {start} is not read again")
         begun = None if going or start is None else opened(start)
@@ -63,11 +65,13 @@ def train(
             recipe, note = sized(recipe, begun)
             if note is not None:
                 yield note
-        folder, recipe = _opened(recipe, path, resume, overwrite, crew)
+        folder, recipe = _opened(recipe, path, going, overwrite, crew)
         if crew.main:
             stack.enter_context(folder.lock())
         learner = None
         try:
+            if crew.main and not going:
+                folder.write_text(folder.recipe, as_yaml(recipe))
             prepared = yield from _until(stop, _prepared(recipe, folder, crew, begun))
             learner = Learner(recipe, folder, prepared, crew, stop, begun)
             with learner.journal:
@@ -99,10 +103,10 @@ def _until(stop: signals.Stop, work: Work[Result], learner: Learner | None = Non
 
 
 def _opened(
-    recipe: Any | None, path: Path, resume: bool, overwrite: bool, crew: Distributed
+    recipe: Any | None, path: Path, going: bool, overwrite: bool, crew: Distributed
 ) -> tuple[RunFolder, Any]:
     """The folder and the recipe to train. Only the main process makes folders."""
-    if crew.share(resume and (path / "config.json").exists()):
+    if going:
         folder = RunFolder.open(path)
         read_config(folder)  # refuses an unknown task
         where = str(folder.recipe)
@@ -115,9 +119,7 @@ def _opened(
     check(recipe)
     if crew.main:
         there(recipe.data)
-        folder = RunFolder.create(path, overwrite=overwrite)
-        folder.write_text(folder.recipe, as_yaml(recipe))
-        return folder, recipe
+        return RunFolder.create(path, overwrite=overwrite), recipe
     return RunFolder(path), recipe
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,7 @@ from heed.running.recipe import parse, resolve
 from heed.running.train import train
 from heed.training import checkpoint, journal, tensors
 from heed.training.fit import fit
+from heed.training.folder import RunFolder
 from heed.training.progress import Progress as Standing
 from tests.running import labelling
 from tests.running.small import Server, small, write_recipe
@@ -155,6 +158,51 @@ def test_a_start_that_fails_gives_back_the_run_that_it_was_to_replace(
     assert server.run("train", recipe, "--run", run, "--overwrite", "seed=5").code == 0
     assert (run / "model.safetensors").read_bytes() != before[run / "model.safetensors"]
     assert not list(run.glob(".heed.[fm]*"))
+
+
+def test_a_start_that_was_killed_does_not_hide_the_run_that_is_to_be_resumed(
+    server: Server, tmp_path: Path
+) -> None:
+    recipe, run = write_recipe(tmp_path, small(epochs=1)), tmp_path / "run"
+    assert server.run("train", recipe, "--run", run).code == 0
+    for words in ((recipe, "--run", run), (run,)):
+        RunFolder.create(run, overwrite=True)
+        done = server.run("train", *words, "--resume")
+        assert (done.code, "resuming from step 6" in done.err) == (0, True), done.err
+        assert not list(run.glob(".heed.[fm]*"))
+
+
+def test_a_disk_that_is_full_at_the_recipe_gives_back_the_run_that_was_to_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = tmp_path / "run"
+    finish(train(resolve(small(epochs=1)), run, device="cpu"))
+    before = sorted(os.listdir(run))
+    monkeypatch.setattr(RunFolder, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        finish(train(resolve(small(epochs=1)), run, overwrite=True, device="cpu"))
+    assert sorted(os.listdir(run)) == before
+
+
+def test_the_recipe_is_that_of_the_process_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one, which is then refused, makes the same folder before this one locks it."""
+    lock, seen = RunFolder.lock, []
+
+    def late(run: RunFolder) -> Any:
+        seen.append(run)
+        if len(seen) == 2:  # the first is for making the folder
+            (run.path / "recipe.yaml").write_text("seed: 7")
+        return lock(run)
+
+    monkeypatch.setattr(RunFolder, "lock", late)
+    recipe = resolve(small(epochs=1))
+    finish(train(recipe, tmp_path / "run", device="cpu"))
+    assert resolve(parse((tmp_path / "run/recipe.yaml").read_text())) == recipe
 
 
 @pytest.mark.parametrize("steps", [0, 1])
