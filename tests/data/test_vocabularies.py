@@ -273,6 +273,12 @@ def test_a_folder_without_a_vocabulary_has_none() -> None:
     assert vocabularies.read({"tokenizer_config.json": b"{}"}, 100, "folder") is None
 
 
+def joined(second: str) -> bytes:
+    """A merge with this second piece, where pieces that continue a word have a prefix."""
+    model = {"type": "BPE", "vocab": {"a": 0, second: 1}, "merges": [f"a {second}"]}
+    return json.dumps({"model": model | {"continuing_subword_prefix": "x"}}).encode()
+
+
 GOOD = json.dumps({"a": 0, "b": 1, "ab": 2}).encode()
 BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
     "no merges": ({"vocab.json": GOOD}, "no merges.txt"),
@@ -298,6 +304,8 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
         {"tokenizer.json": b'{"model": {"type": "Evil", "vocab": {"a": 0}}}'},
         "not a tokeniser",
     ),
+    "a prefix that ends within a letter": ({"tokenizer.json": joined("é")}, "not a tokeniser"),
+    "a merge of three pieces": ({"tokenizer.json": joined("b c")}, "not a tokeniser"),
     "added far away": (
         {
             "tokenizer.json": b'{"model": {"type": "WordPiece", "vocab": {"a": 0}}, '
