@@ -14,6 +14,8 @@ import unicodedata
 from collections.abc import Sequence
 
 CONTINUES = "##"
+JOINERS = "\u00ad\u200c\u200d\u2060"
+"""Signs within words that cannot be seen, as Persian and the scripts of India have them."""
 UNSPACED = {
     *("CJK", "IDEOGRAPHIC", "HANGZHOU", "HIRAGANA", "KATAKANA"),
     *("THAI", "LAO", "KHMER", "MYANMAR"),
@@ -23,13 +25,17 @@ UNSPACED = {
 
 def labels(pieces: Sequence[str]) -> list[str]:
     """The label of each piece of a text. A piece has the space before it, if there is one."""
-    follows = [False, *(_of_word(piece[-1:]) for piece in pieces)]
-    return [label(piece, within) for piece, within in zip(pieces, follows, strict=False)]
+    found, within = [], False
+    for piece in pieces:
+        found.append(label(piece, within))
+        if seen := piece.strip(JOINERS):  # otherwise the word goes on behind it, if there is one
+            within = _of_word(seen[-1])
+    return found
 
 
 def label(piece: str, within: bool = True) -> str:
     """The label of a piece; `within` if it may continue a word that another piece begins."""
-    mark = CONTINUES if within and _of_word(piece[:1]) else ""
+    mark = CONTINUES if within and _of_word(piece.lstrip(JOINERS)[:1]) else ""
     return mark + sign(piece).strip(" ")
 
 
