@@ -259,6 +259,7 @@ class Learner:
         if found is not None:
             if best:
                 self.folder.save_model(self.model.state_dict())
+                self.folder.begun()
             yield Note(f"step {self.standing.step}: {found.line()}")
 
     def _save(self, *, passing: bool) -> None:
@@ -267,7 +268,6 @@ class Learner:
         if self.crew.main:
             place = checkpoint.at(self.folder.checkpoints, self.standing.step)
             checkpoint.save(place, tensors, {**facts, "passing": passing})
-            self.folder.begun()
             if not passing:
                 self._tidy()
 

@@ -15,6 +15,7 @@ out of it is refused, so that a run from a stranger can be opened.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,7 +74,7 @@ class RunFolder:
         ours = (run.path / LOCK).exists() or (run.config.exists() and run.recipe.exists())
         if os.listdir(run.path) and not ours:
             raise Refused(f"{run.path} holds other files and is not a run; name a new folder")
-        if not overwrite and not former.kept(run.path):
+        if not overwrite and (run.config.exists() or not former.kept(run.path)):
             run.vacant()
         with run.lock():
             former.give_back(run.path, run._clear)
@@ -108,7 +109,7 @@ class RunFolder:
                     os.rmdir(folder)
 
     def begun(self) -> None:
-        """The run has something to keep: the one that it replaced is removed."""
+        """The run has weights that can be used: the one that it replaced is removed."""
         former.forget(self.path)
 
     @classmethod
@@ -118,6 +119,11 @@ class RunFolder:
         if former.kept(run.path) and not run.config.exists():
             with run.lock():
                 former.give_back(run.path, run._clear)
+
+    def formerly(self) -> str:
+        """Where the run is that this one is to replace, for errors; "" if there is none."""
+        place = self.path / former.FORMER
+        return f"; the run that it is to replace is still in {place}" if place.is_dir() else ""
 
     def vacant(self) -> None:
         """Refuse a folder that holds a run already."""
@@ -133,7 +139,8 @@ class RunFolder:
         if not run.path.is_dir():
             raise Refused(f"there is no run {run.path}: no such folder")
         if not run.config.exists():
-            aside = "; a start with --overwrite was killed: start without it to get the run back"
+            back = f"heed train {shlex.quote(str(run.path))} --resume"
+            aside = f"; a start with --overwrite was killed: to get the run back, {back}"
             raise Refused(
                 f"{run.path} is not a run: it has no {run.config.name}"
                 f"{aside if former.kept(run.path) else ''}"
@@ -299,7 +306,7 @@ class RunFolder:
         durable.sweep(self.path)
         durable.sweep(self.inside(self.samples))
         checkpoint.sweep(self.inside(self.checkpoints))
-        if checkpoint.steps(self.checkpoints):  # killed after the first, before `begun`
+        if self.model.exists():  # killed after it was written, before `begun`
             former.forget(self.path)
 
     def _clear(self) -> None:

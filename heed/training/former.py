@@ -1,11 +1,11 @@
-"""The run that a new one replaces: kept aside until the new one has something to keep.
+"""The run that a new one replaces: kept aside until the new one has weights.
 
-    .heed.former/         all that the former run had written, while the new one has no checkpoint
+    .heed.former/         all that the former run had written, while the new one has no weights
     .heed.moving/         the same while it is moved there or back
 
 Each move is a rename, so it takes no time and no room. A kill in between is mended by the next
 `give_back`: whatever is in either folder belongs to the former run. A kill between the first
-checkpoint of the new run and `forget` is mended when the folder is locked again (see folder.py).
+weights of the new run and `forget` is mended when the folder is locked again (see folder.py).
 """
 
 from __future__ import annotations

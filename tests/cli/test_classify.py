@@ -130,6 +130,25 @@ def test_predict_reads_the_column_of_a_table(
     assert name in missing.err
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a.csv", "has the ending of a table; say where the text is: --text COLUMN, "),
+        ("a.tsv.gz", "has the ending of a table; say where the text is: "),
+        ("a.jsonl", "has the ending of JSON lines; say where the text is: --text KEY; "),
+    ],
+)
+def test_predict_asks_where_the_text_of_a_table_is(
+    command: Callable[..., Any], run: str, tmp_path: Path, name: str, says: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("it was good\n")
+    done = command("predict", run, str(path), *CPU)
+    assert (done.code, done.out) == (2, "")
+    assert says in done.err
+    assert f"heed predict RUN - < {path}\n" in done.err
+
+
 def test_show_prints_the_weight_of_each_word(
     command: Callable[..., Any], run: str, tmp_path: Path
 ) -> None:
@@ -240,9 +259,7 @@ def test_label_names_that_do_not_fit_are_reported_with_the_remedy(
         (["evaluate", "RUN", "--part", "long"], "keeps no long texts"),
         (["evaluate", "RUN", "--width", "2"], "not for runs of the task classify"),
         (["evaluate", "RUN", "--links", "x"], "--links is not for runs of the task classify"),
-        (["predict", "RUN", "a.csv"], "say where the text is: --text COLUMN"),
-        (["predict", "RUN", "a.tsv.gz"], "heed predict RUN - < a.tsv.gz"),
-        (["predict", "RUN", "a.jsonl"], "say where the text is: --text KEY"),
+        (["predict", "RUN", "a.csv"], "cannot read a.csv: No such file"),
         (["predict", "RUN", "--method", "greedy"], "not for runs of the task classify"),
         (["train", "sst2", "model.pool=dott"], "did you mean dot"),
         (["train", "sst2", "model.pool=additive"], "static/additive"),

@@ -40,6 +40,19 @@ def test_there_is_a_line_for_each_line(predict: Callable[..., str]) -> None:
     assert [bool(answer) for answer in answers] == [True, False, True, True, False]
 
 
+def test_a_table_is_not_translated_line_by_line(
+    command: Callable[..., Any], writer: Path, tmp_path: Path
+) -> None:
+    """A line with source and target would be read as a source."""
+    path = tmp_path / "pairs.tsv"
+    missing = command("predict", str(writer), str(path), "--device", "cpu")
+    assert (missing.code, "No such file" in missing.err) == (2, True), missing.err
+    path.write_text("a b\tc d\n")
+    done = command("predict", str(writer), str(path), "--device", "cpu")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert f"cut -f1 {path} | heed predict RUN -" in done.err
+
+
 def test_several_answers_are_ordered_by_score(predict: Callable[..., str]) -> None:
     rows = [json.loads(line) for line in predict("--best", "3", "--json").splitlines()]
     assert [row["source"] for row in rows] == LINES

@@ -15,8 +15,10 @@ import pytest
 import torch
 import yaml
 
+from heed.errors import Refused
 from heed.running.events import finish
 from heed.running.learner import Learner
+from heed.running.opening import open_run
 from heed.running.recipe import parse, resolve
 from heed.running.train import train
 from heed.training import checkpoint, journal, tensors
@@ -223,6 +225,27 @@ def test_a_run_that_fails_before_its_first_step_is_removed_and_a_later_one_is_ke
         with pytest.raises(ZeroDivisionError):
             finish(train(None, run, resume=True, device="cpu"))
         assert (run / "config.json").exists()
+
+
+def test_a_run_is_kept_until_the_one_that_replaces_it_has_validated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: Any, **named: Any) -> Any:
+        yield from islice(fit(*given, **named), 2)
+        raise RuntimeError("broken")
+
+    run, small_one = tmp_path / "run", resolve(small(epochs=1, save_every=1, validate_every=3))
+    finish(train(small_one, run, device="cpu"))
+    before = (run / "model.safetensors").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("heed.running.learner.fit", broken)
+        with pytest.raises(RuntimeError, match="broken"):
+            finish(train(small_one, run, overwrite=True, device="cpu"))
+    assert (run / ".heed.former/model.safetensors").read_bytes() == before
+    with pytest.raises(Refused, match=r"; the run that it is to replace is still in .*former$"):
+        open_run(run, torch.device("cpu"))
+    finish(train(None, run, resume=True, device="cpu"))
+    assert not (run / ".heed.former").exists()
 
 
 def test_one_checkpoint_is_not_averaged(server: Server, tmp_path: Path) -> None:

@@ -145,17 +145,15 @@ def test_a_kill_while_a_run_is_replaced_loses_nothing_of_it(
     for again in (renames, 99):
         killed_after(again)
         if not old.config.exists():
-            with pytest.raises(Refused, match="start without it to get the run back"):
+            with pytest.raises(Refused, match=r"to get the run back, heed train .* --resume$"):
                 RunFolder.open(old.path)
         with contextlib.suppress(Killed), pytest.raises(Refused, match="already holds a run"):
             RunFolder.create(old.path)
     assert contents(old.path) == before
 
 
-def test_a_kill_right_after_the_first_checkpoint_costs_the_new_run_nothing(
-    tmp_path: Path,
-) -> None:
-    """Before `begun`, a later start would have given the former run back, over the new one."""
+def test_a_start_gives_no_former_run_back_over_a_new_one(tmp_path: Path) -> None:
+    """Killed after its first checkpoint, and then after its first weights, before `begun`."""
     old = replaceable(tmp_path / "one")
     new = RunFolder.create(old.path, overwrite=True)
     for name in ("recipe.yaml", "config.json"):
@@ -165,7 +163,11 @@ def test_a_kill_right_after_the_first_checkpoint_costs_the_new_run_nothing(
         RunFolder.create(old.path)
     assert new.config.read_text() == new.recipe.read_text() == "of the new run"
     assert os.listdir(new.checkpoints) == ["step-2"]
-    assert not list(old.path.glob(".heed.[fm]*"))
+    assert new.formerly().endswith(f"is still in {old.path}/.heed.former")
+    new.save_model({"a": torch.ones(2)})
+    with new.lock():
+        assert not new.formerly()
+        assert torch.equal(new.load_model()["a"], torch.ones(2))
 
 
 def test_a_kill_while_the_former_run_is_removed_brings_no_part_of_it_back(

@@ -263,7 +263,7 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
         if "text" in options:
             named = options["text"]
             return read_texts(file, named if kind == "jsonl" else _column(named))
-        if kind is not None:
+        if kind is not None and Path(file).exists():
             what, which = "a table", "COLUMN, by name or by number from 0"
             if kind == "jsonl":
                 what, which = "JSON lines", "KEY"

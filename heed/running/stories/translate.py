@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from heed.data.batches import Batches
+from heed.data.naming import format_of
 from heed.data.pairs import Files, Report
 from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS, Tokeniser
@@ -182,6 +184,15 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
             yield Note(str(report))
         choice = run.config.chosen(changes)
         return (yield from evaluated(run.worker, pairs, choice, run.config.lowercase))
+
+    def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
+        """The lines of a text; a table, whose lines are no sources, is refused."""
+        if format_of(file, ("tsv", "csv", "jsonl")) and Path(file).exists():
+            raise Refused(
+                f"{file} has the ending of a table, but predict translates whole lines; give the "
+                f"sources alone, such as: cut -f1 {shlex.quote(file)} | heed predict RUN -"
+            )
+        return super().lines(file, options)
 
     def predict(
         self,
