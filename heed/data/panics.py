@@ -10,11 +10,11 @@ share one stderr, `hushed` is for a single call, such as reading a file from an 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from shutil import copyfileobj
 from threading import RLock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from heed.errors import Refused
 
@@ -27,6 +27,18 @@ if hasattr(os, "register_at_fork"):  # a child begins with its parent's stderr, 
     os.register_at_fork(
         before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
     )
+
+
+def check_merges(model: Mapping[str, Any]) -> None:
+    """Raise a ValueError if a merge would cut its second piece within a letter.
+
+    The library takes off the prefix of pieces that continue a word, as many bytes as it has
+    letters; its own error would name what is left, which is no text, and abort the program.
+    """
+    letters = len(model.get("continuing_subword_prefix") or "")
+    for merge in model.get("merges") or () if letters else ():
+        _, second = merge.split(" ") if isinstance(merge, str) else merge
+        second.encode()[letters:].decode()
 
 
 def tried(make: Callable[[], T], says: str) -> T:

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from heed.data.panics import hushed
+from heed.data.panics import check_merges, hushed
 from heed.data.tokenise import BOS, EOS, PAD, SPECIALS, UNK, Ruled, read_rules
 from heed.data.vocabulary import outline
 from heed.errors import Refused, UnknownName
@@ -146,6 +146,7 @@ def _parsed(text: str, path: str | Path) -> tuple[Tokenizer, Kind]:
         sound = set(pieces.values()) == set(range(len(pieces))) and all(
             pieces.get(symbol) == i for i, symbol in enumerate(SPECIALS)
         )
+        check_merges(rules["model"])
         with hushed():
             tokenizer = Tokenizer.from_str(text) if sound else None
         kind = None if tokenizer is None else _outlines().get(outline(tokenizer))

@@ -32,7 +32,7 @@ from tokenizers import (
     trainers,
 )
 
-from heed.data.panics import hushed
+from heed.data.panics import check_merges, hushed
 from heed.errors import Refused
 
 PAD, UNK, BOS, EOS = range(4)
@@ -198,7 +198,9 @@ def _by_score(piece: tuple[str, float]) -> tuple[float, str]:
 def parse(text: str, path: str | PathLike[str]) -> tuple[Tokenizer, Kind]:
     """A tokeniser with heed's own rules; any other is refused."""
     try:
-        numbered = _numbered(json.loads(text))
+        described = json.loads(text)
+        numbered = _numbered(described)
+        check_merges(described["model"])
         with hushed():
             tokenizer = Tokenizer.from_str(text) if numbered else None
         rules = outline(tokenizer) if tokenizer else ""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from heed.data import sentencepiece
-from heed.data.panics import hushed, tried
+from heed.data.panics import check_merges, hushed, tried
 from heed.errors import Refused
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def whole(given: Given) -> Tokenizer:
             _growth(rules.get("post_processor")),
             _growth(rules.get("decoder")),
         )
-        _check_prefix(rules["model"])
+        check_merges(rules["model"])
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise Refused(f"{name}: not a tokeniser, or a broken one") from None
     _check_numbers(pieces, given.symbols, name)
@@ -118,18 +118,6 @@ def whole(given: Given) -> Tokenizer:
         rules["added_tokens"] = [t for t in rules["added_tokens"] if t["id"] < given.symbols]
         text = json.dumps(rules)
     return _built(lambda: Tokenizer.from_str(text), name)
-
-
-def _check_prefix(model: Mapping[str, Any]) -> None:
-    """Raise a ValueError if a merge would cut its second piece within a letter.
-
-    The library takes off the prefix of pieces that continue a word, as many bytes as it has
-    letters; its own error would name what is left, which is no text, and abort the program.
-    """
-    letters = len(model.get("continuing_subword_prefix") or "")
-    for merge in model.get("merges") or () if letters else ():
-        _, second = merge.split(" ") if isinstance(merge, str) else merge
-        second.encode()[letters:].decode()
 
 
 def _growth(step: Any) -> int:

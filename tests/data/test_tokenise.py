@@ -253,6 +253,8 @@ def hostile():
         changed(model={**model, "merges": [["never", "seen"]]}),
         changed(model={**model, "dropout": 0.5}),
     )
+    cut = {"continuing_subword_prefix": "x", "merges": [["a", "é"]]}  # within a letter
+    yield changed(model={**model, **cut, "vocab": {**vocab, "é": len(vocab)}})
     yield changed(model={"type": "Unigram", "unk_id": 10**6, "vocab": [["a", 0.0]]})
     text = json.dumps(good)
     yield from (text[: r.randrange(len(text))] for _ in range(20))

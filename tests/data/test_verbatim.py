@@ -78,9 +78,12 @@ def test_other_rules_are_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps({**rules, **change}))
         with pytest.raises(Refused, match="not a tokeniser that heed wrote"):
             Verbatim.load(path)
-    path.write_text("[]")
-    with pytest.raises(Refused, match="broken"):
-        Verbatim.load(path)
+    vocab = {**rules["model"]["vocab"], "é": len(rules["model"]["vocab"])}
+    cut = {"continuing_subword_prefix": "x", "vocab": vocab, "merges": [["a", "é"]]}
+    for broken in ([], {**rules, "model": {**rules["model"], **cut}}):
+        path.write_text(json.dumps(broken))
+        with pytest.raises(Refused, match="broken"):
+            Verbatim.load(path)
     with pytest.raises(Refused, match="cannot read"):
         Verbatim.load(tmp_path / "none.json")
 
