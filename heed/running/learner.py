@@ -233,8 +233,9 @@ class Learner:
             figures |= {} if speed is None else {"tokens_per_second": speed}
             self.journal.write(moment.step, {"train": figures})
         pace = "" if speed is None else f" · {speed:,.0f} {self.story.unit}/s"
-        # Twice as high as that of a validation: a sum over the texts and their moved copies.
+        # Both make it higher than that of a validation; the sum with moved copies is twice as high.
         what = "loss with adversarial part" if "moved" in moment.parts else "loss"
+        what = f"smoothed {what}" if self.settings.smoothing else what
         return f"{what} {loss:.3f}{pace}"
 
     def _speed(self) -> float | None:

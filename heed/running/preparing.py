@@ -21,6 +21,7 @@ from heed.errors import Refused
 from heed.training.folder import RunFolder
 
 LONGEST = 100_000  # characters of an example
+PARTS = ("valid", "test", "long")  # of the data, beside what is trained on
 CHUNK = 2000  # examples that are tokenised at a time
 
 ENDINGS = {"csv": ".csv", "tsv": ".tsv", "text": ".txt", "jsonl": ".jsonl"}
@@ -169,7 +170,9 @@ def kept(
     """
     path = folder.inside(folder.examples / f"{part}.jsonl")
     if not path.is_file() or not path.stat().st_size:
-        raise Refused(f"{folder.path} keeps no {part} {what}; give a file")
+        there = [each for each in PARTS if (folder.examples / f"{each}.jsonl").is_file()]
+        which = f"; name one of {', '.join(there)}, or" if there else ";"
+        raise Refused(f"{folder.path} keeps no {part} {what}{which} give a file")
     for number, line in read_lines(folder.plain(path)):
         try:
             yield parse(json.loads(line))

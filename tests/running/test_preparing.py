@@ -166,7 +166,9 @@ def test_parts_that_are_kept(tmp_path: Path) -> None:
         assert len(found) == 3
         assert {len(pair.source.split()) for pair in found} <= lengths
         assert all(pair.links is not None for pair in found)
-    with pytest.raises(Refused, match="keeps no train pairs; give a file"):
+    with pytest.raises(
+        Refused, match="keeps no train pairs; name one of valid, test, long, or give a file"
+    ):
         list(kept(folder, "train"))
     assert not vocabulary_of(folder).shared
 

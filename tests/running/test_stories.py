@@ -118,16 +118,16 @@ def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     data = files(tmp_path / "data")
     raw = recipe(data, steps=14, validate_every=7, save_every=2)
     raw["model"] |= {"dropout": 0.3, "word_dropout": 0.2, "letters": [2, 3]}
-    raw["training"] |= {"adversarial": 0.2, "log_every": 4}
+    raw["training"] |= {"adversarial": 0.2, "smoothing": 0.1, "log_every": 4}
     trained(raw, tmp_path / "whole")
     work = train(resolve(raw), tmp_path / "parts", device="cpu")
     said = set()
     for event in work:
-        said.add(str(getattr(event, "note", ""))[:26])
+        said.add(str(getattr(event, "note", ""))[:35])
         if getattr(event, "stage", "") == "training" and event.done == 9:  # type: ignore[union-attr]
             break
     work.close()
-    assert "loss with adversarial part" in said  # a sum, which a validation's loss is not
+    assert "smoothed loss with adversarial part" in said  # a sum, which a validation's loss is not
     trained(raw, tmp_path / "parts", resume=True)
     whole, parts = (
         tensors.read(tmp_path / name / "model.safetensors") for name in ("whole", "parts")
