@@ -68,7 +68,9 @@ def test_a_first_line_that_names_languages_is_reported(writer: Path, tmp_path: P
 
 
 def test_missing_parts_and_wrong_choices_are_refused(writer: Path) -> None:
-    with pytest.raises(Refused, match="no train pairs; name one of valid, test, long, or give a file"):
+    with pytest.raises(
+        Refused, match="no train pairs; name one of valid, test, long, or give a file"
+    ):
         finish(evaluate(writer, "train", device="cpu"))
     with pytest.raises(Refused, match=r"^decoding: width: input should be greater"):
         finish(evaluate(writer, device="cpu", width=0))
