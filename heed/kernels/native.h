@@ -145,6 +145,9 @@ HEED_INLINE int heed_turn(struct heed_turns *turns, int64_t *task)
     return *task < turns->tasks;
 }
 
+/* Memory for so many bytes, or for none: null says that memory ran out, and nothing else. */
+HEED_INLINE void *heed_room(size_t bytes) { return malloc(bytes ? bytes : 1); }
+
 typedef void heed_worker(void *context, struct heed_turns *turns);
 
 /* Run the tasks on up to `threads` workers; returns when all are done. */

@@ -1,7 +1,7 @@
 """The native library: plain C for the CPU, built at install and called through ctypes.
 
     attend = Function("heed_additive_forward", "12q2d")    # the C struct of its arguments
-    attend(q.data_ptr(), ..., 0.5)
+    attend(address(q), ..., 0.5)
 
 A C function takes one pointer to a struct of 64-bit numbers and the number of threads, and returns
 zero, or anything else where memory ran out. One packed struct is far cheaper to pass than thirty
@@ -27,6 +27,8 @@ LEVELS = ("baseline", "avx2", "avx512")
 """The instruction sets every function is compiled for; only the first on other than x86-64."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_empty = ctypes.create_string_buffer(64)
+_NOWHERE = ctypes.addressof(_empty)
 _alone = False
 """Whether this process was forked: OpenMP's threads stayed with its parent; waiting would hang."""
 
@@ -55,6 +57,14 @@ def must_read(*tensors: torch.Tensor) -> None:
     if not reads(*tensors):
         kinds = ", ".join(f"{x.dtype} on {x.device}".removeprefix("torch.") for x in tensors)
         raise Refused(f"this loop was begun with float32 weights on cpu, and was given {kinds}")
+
+
+def address(x: torch.Tensor | None) -> int:
+    """Where a tensor's numbers begin; 0 for None alone, which C takes for "not given".
+
+    PyTorch says 0 for an empty tensor too: that has an address here, of which nothing is read.
+    """
+    return 0 if x is None else x.data_ptr() or _NOWHERE
 
 
 def level() -> str:

@@ -114,7 +114,7 @@ static void attend(const struct job *job, struct block *at, struct room *room)
     read_queries(c, at, &room->q);
     see(c, at, at->from, n, room->sees, room->width, room->any);
     energies(job, at, &room->q, at->from, n, room->any, room->energy, room->width);
-    if (!c->v) {
+    if (c->bare) {
         for (int64_t i = 0; i < at->rows; i++)
             memcpy(job->forward->context + row_number(c, at, i) * n, room->energy + i * room->width,
                    sizeof(float) * (size_t)n);

@@ -13,11 +13,12 @@ struct places { /* strides in elements; the last axis is contiguous */
     int64_t b, h, t;
 };
 
-/* The arguments. Python packs them: 64-bit numbers in this order; a null pointer is zero. Without
-values (R is zero), the result is the energies, and the gradients are those of the energies. */
+/* The arguments. Python packs them: 64-bit numbers in this order. A null pointer is an argument that
+was not given; empty arrays have an address. */
 struct call {
     const float *q, *k, *v, *w;
     int64_t B, H, G, T, S, D, R;
+    int64_t bare; /* there are no values: energies and their gradients alone, and R is 0 */
     struct places at_q, at_k, at_v;
     int64_t at_w;
     const float *prepared; /* prepared keys; null: prepare them into `keys` */

@@ -14,6 +14,7 @@ from heed.errors import ShapeError
 from heed.kernels import native
 from heed.kernels.additive import plain
 from heed.kernels.additive.plan import Plan
+from heed.kernels.native import address
 from heed.kernels.refusing import long_numbers
 from heed.kernels.strides import broadcast, dense
 
@@ -22,7 +23,7 @@ TASKS = 16
 """The fewest tasks of a backward pass, where there are rows enough. It is cut by shapes alone, so
 that the sums do not depend on the number of threads."""
 
-_CALL = "25qd21qd"  # struct call of native.c
+_CALL = "26qd21qd"  # struct call of native.c
 _forward = native.Function("heed_additive_forward", _CALL + "2q")
 _backward = native.Function("heed_additive_backward", _CALL + "15q")
 _prepare = native.Function("heed_additive_prepare", "10q")
@@ -49,7 +50,7 @@ def prepare(k: Tensor) -> Tensor:
     given = _dense(k)
     keys = _room(given)
     fine = k.dtype == torch.float32
-    _prepare(given.data_ptr(), keys.data_ptr(), *k.shape, *given.stride()[:3], fine)
+    _prepare(address(given), address(keys), *k.shape, *given.stride()[:3], fine)
     return keys
 
 
@@ -76,7 +77,7 @@ def forward(
     keys = _room(k) if prepared is None else prepared.contiguous()
     seen = _ready(seen)
     asked = _asked(q, k, v, w, seen, dropout, seed, keys, prepared is not None, fine)
-    _forward(*asked, context.data_ptr(), log_sum.data_ptr())
+    _forward(*asked, address(context), address(log_sum))
     return context if dtype == torch.float32 else context.to(dtype), log_sum
 
 
@@ -110,10 +111,10 @@ def backward(
     asked = _asked(q, k, v, w, seen, dropout, seed, keys, prepared is not None, fine)
     _backward(
         *asked,
-        grad.data_ptr(), log_sum.data_ptr(), *grad.stride()[:3],
-        dq.data_ptr(), dk.data_ptr(), dv.data_ptr(), dw.data_ptr(),
-        0 if dgain is None else dgain.data_ptr(),
-        part_dk.data_ptr(), part_dv.data_ptr(), part_dw.data_ptr(), chunks, 0,
+        address(grad), address(log_sum), *grad.stride()[:3],
+        address(dq), address(dk), address(dv), address(dw),
+        address(dgain),
+        address(part_dk), address(part_dv), address(part_dw), chunks, 0,
     )  # fmt: skip
     grads = [x.to(dtype) for x, dtype in zip((dq, dk, dv, dw), dtypes, strict=True)]
     if dgain is not None and gain is not None:
@@ -126,7 +127,7 @@ def energies(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
     check_shapes(q, k, w)
     q, k, w = _dense(q), _dense(k), _dense(w)
     keys, energy = _room(k), q.new_empty(*q.shape[:3], k.shape[2])
-    _forward(*_asked(q, k, None, w, Plan(), 0.0, None, keys, False, True), energy.data_ptr(), 0)
+    _forward(*_asked(q, k, None, w, Plan(), 0.0, None, keys, False, True), address(energy), 0)
     return energy
 
 
@@ -148,12 +149,12 @@ def energies_backward(
     keys, chunks = _room(k), _chunks(q, k)
     part_dk, part_dw = _parts(dk, chunks), w.new_empty(chunks, q.shape[0], *w.shape)
     asked = _asked(q, k, None, w, Plan(), 0.0, None, keys, False, True)
-    none = dk.data_ptr()  # there are no values: nothing is written there
+    none = address(dk)  # there are no values: nothing is written there
     _backward(
         *asked,
-        grad.data_ptr(), 0, *grad.stride()[:3],
-        dq.data_ptr(), dk.data_ptr(), none, dw.data_ptr(), 0,
-        part_dk.data_ptr(), none, part_dw.data_ptr(), chunks, 0,
+        address(grad), 0, *grad.stride()[:3],
+        address(dq), address(dk), none, address(dw), 0,
+        address(part_dk), none, address(part_dw), chunks, 0,
     )  # fmt: skip
     return dq, dk, dw
 
@@ -177,13 +178,13 @@ def backward_step(
     q, k, v, w, grad = _dense(q), _dense(k), _dense(v), _dense(w), _dense(grad)
     dq, dw = q.new_empty(q.shape), w.new_empty(w.shape)
     part_dw = w.new_empty(q.shape[0], *w.shape)
-    dk, dv = sums[0].data_ptr(), sums[1].data_ptr()
+    dk, dv = address(sums[0]), address(sums[1])
     asked = _asked(q, k, v, w, _ready(seen), 0.0, None, prepared, True, True)
     _backward(
         *asked,
-        grad.data_ptr(), log_sum.data_ptr(), *grad.stride()[:3],
-        dq.data_ptr(), dk, dv, dw.data_ptr(), 0,
-        dk, dv, part_dw.data_ptr(), 1, more,
+        address(grad), address(log_sum), *grad.stride()[:3],
+        address(dq), dk, dv, address(dw), 0,
+        dk, dv, address(part_dw), 1, more,
     )  # fmt: skip
     return dq, dw
 
@@ -213,7 +214,7 @@ def kept(shape: tuple[int, int, int, int], dropout: float, seed: Tensor) -> Tens
         return plain.kept(shape, dropout, seed)
     B, H, T, S = shape
     factor = seed.new_empty(shape, dtype=torch.float32)
-    _kept(factor.data_ptr(), B * H * T, S, seed.data_ptr(), dropout)
+    _kept(address(factor), B * H * T, S, address(seed), dropout)
     return factor
 
 
@@ -243,14 +244,14 @@ def _asked(
     """The fields of struct call in native.c."""
     B, H, T, D = q.shape
     _, G, S, _ = k.shape
-    room = keys.data_ptr()
-    R, at_v, strides = (0, 0, (0, 0, 0)) if v is None else (v.shape[3], v.data_ptr(), v.stride())
+    room = address(keys)
+    R, strides = (0, (0, 0, 0)) if v is None else (v.shape[3], v.stride())
     return (
-        q.data_ptr(), k.data_ptr(), at_v, w.data_ptr(),
-        B, H, G, T, S, D, R,
+        address(q), address(k), address(v), address(w),
+        B, H, G, T, S, D, R, v is None,
         *q.stride()[:3], *k.stride()[:3], *strides[:3], w.stride(0),
         room if prepared else 0, room, fine,
-        0 if seed is None else seed.data_ptr(), dropout,
+        address(seed), dropout,
         *_numbers(seen),
     )  # fmt: skip
 
@@ -264,11 +265,11 @@ def _numbers(seen: Plan) -> tuple[float, ...]:
     if stop is exists is table is centre is gain is None:
         return *_NOTHING_HIDDEN, first, causal, half, radius, sigma
     return (
-        0 if stop is None else stop.data_ptr(), *broadcast(stop, 1),
-        0 if exists is None else exists.data_ptr(), *broadcast(exists, 1),
-        0 if table is None else table.data_ptr(), *broadcast(table, 4),
-        0 if centre is None else centre.data_ptr(), *broadcast(centre, 3),
-        0 if gain is None else gain.data_ptr(), *broadcast(gain, 3),
+        address(stop), *broadcast(stop, 1),
+        address(exists), *broadcast(exists, 1),
+        address(table), *broadcast(table, 4),
+        address(centre), *broadcast(centre, 3),
+        address(gain), *broadcast(gain, 3),
         first, causal, half, radius, sigma,
     )  # fmt: skip
 

@@ -305,11 +305,11 @@ static void retrace(const struct job *job, struct block *at, struct room *room, 
     memset(room->dq, 0, sizeof(float) * (size_t)(at->rows * D));
     memset(room->dw_block, 0, sizeof(float) * (size_t)D);
     see(c, at, at->from, all, room->sees, width, room->any);
-    if (c->v)
-        find_slopes(job, at, room);
-    else
+    if (c->bare)
         for (int64_t i = 0; i < at->rows; i++)
             memcpy(room->other + i * width, grad_of(job, at, i), sizeof(float) * (size_t)all);
+    else
+        find_slopes(job, at, room);
     if (fresh) {
         clear(dk, 0, at->from, D);
         clear(dv, 0, at->from, R);
@@ -323,7 +323,7 @@ static void retrace(const struct job *job, struct block *at, struct room *room, 
             clear(dv, s, s + n, R);
         }
         for (int64_t j = s - at->from; j < s - at->from + n; j++)
-            if (c->v && room->any[j])
+            if (!c->bare && room->any[j])
                 spread(room->values, R, room->energy + j, width, at->rows, dv + (at->from + j) * R);
         descend_all(job, at, room, s, n, dk + s * D);
     }

@@ -72,7 +72,7 @@ static int make_room(const struct call *c, int64_t n, struct room *room)
     int64_t count = ROWS * D * 4 + 3 * D + 3 * ROWS * room->width + ROWS * at_least(R, n) + PAD;
     size_t bytes = (size_t)count * sizeof(float) + (size_t)n * sizeof(int64_t);
     bytes += (size_t)((ROWS + 1) * room->width);
-    float *x = room->memory = malloc(bytes + 64);
+    float *x = room->memory = heed_room(bytes + 64);
     if (!x)
         return 0;
     x = (float *)(((uintptr_t)x + 63) / 64 * 64);

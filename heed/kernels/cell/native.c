@@ -134,7 +134,7 @@ static void work(void *context, struct heed_turns *turns)
     const struct steps *c = team->c;
     float *room = 0;
     if (c->F && !team->backwards) {
-        room = malloc(sizeof(float) * (size_t)(team->rows * 3 * c->H));
+        room = heed_room(sizeof(float) * (size_t)(team->rows * 3 * c->H));
         if (!room) {
             team->failed = 1;
             return;

@@ -12,6 +12,7 @@ from heed.errors import ShapeError
 from heed.kernels import native
 from heed.kernels.choose import is_on
 from heed.kernels.linear.native import panels
+from heed.kernels.native import address
 
 _STEPS = "23q"  # struct steps of native.c
 _ahead = native.Function("heed_gru_ahead", _STEPS)
@@ -70,9 +71,9 @@ def ahead(x: Tensor, h: Tensor, states: Tensor, by: Panels, fed: Tensor | None =
     kept = Kept(x.new_empty(T, N, B, 3 * H), x.new_empty(T, N, B, H))
     _ahead(
         T, N, B, H, 0 if fed is None else fed.shape[1],
-        by.weight.data_ptr(), by.bias.data_ptr(), 0 if by.feed is None else by.feed.data_ptr(),
-        x.data_ptr(), 0 if fed is None else fed.data_ptr(), h.data_ptr(), states.data_ptr(),
-        kept.gates.data_ptr(), kept.new.data_ptr(), 0, 0, 0, 0, 0,
+        address(by.weight), address(by.bias), address(by.feed),
+        address(x), address(fed), address(h), address(states),
+        address(kept.gates), address(kept.new), 0, 0, 0, 0, 0,
         _apart(x), 0 if fed is None else _apart(fed), _apart(h), 0,
     )  # fmt: skip
     return kept
@@ -90,9 +91,9 @@ def back(
     by_h, by_fed = h.new_empty(N, B, H), h.new_empty(B, fed)
     _back(
         T, N, B, H, fed,
-        by.turned.data_ptr(), 0, 0 if by.feed_turned is None else by.feed_turned.data_ptr(),
-        0, 0, h.data_ptr(), 0, kept.gates.data_ptr(), kept.new.data_ptr(), grads.data_ptr(),
-        by_x.data_ptr(), by_gates.data_ptr(), by_h.data_ptr(), by_fed.data_ptr(),
+        address(by.turned), 0, address(by.feed_turned),
+        0, 0, address(h), 0, address(kept.gates), address(kept.new), address(grads),
+        address(by_x), address(by_gates), address(by_h), address(by_fed),
         0, 0, _apart(h), _apart(grads),
     )  # fmt: skip
     return by_h, by_fed

@@ -427,7 +427,7 @@ static int write(const struct step *a, int64_t from, int64_t to, int threads)
     size_t shared = threads > 1 ? sizeof(struct phase) * (size_t)(a->L * PHASES + 1) : 0;
     size_t each = sizeof(struct desk) + sizeof(float *) * (size_t)rows +
                   sizeof(float) * (size_t)(room + a->P);
-    char *memory = malloc(shared + each * (size_t)desks + sizeof(float) * (size_t)(N * (M + most)));
+    char *memory = heed_room(shared + each * (size_t)desks + sizeof(float) * (size_t)(N * (M + most)));
     if (!memory)
         return 1;
     memset(memory, 0, shared);

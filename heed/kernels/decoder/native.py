@@ -20,6 +20,7 @@ from torch.nn.functional import pad
 
 from heed.kernels import native
 from heed.kernels.linear.native import PANEL, Packed
+from heed.kernels.native import address
 
 _step = native.Function("heed_decoder_step", "21qd2qd3q")
 _layer = struct.Struct("@14q" + 3 * "2qd")
@@ -36,7 +37,7 @@ class Norm(NamedTuple):
     eps: float
 
     def told(self) -> tuple[int, int, float]:
-        return self.weight.data_ptr(), self.bias.data_ptr(), self.eps
+        return address(self.weight), address(self.bias), self.eps
 
 
 class Layer(NamedTuple):
@@ -102,7 +103,7 @@ class Stack:
         self.depth, self.aligns = len(layers), aligns
         F = layers[0].widen.N
         self.as_it_is = layers[0].widen.row > 0
-        self.hidden = 0 if hidden is None else hidden.data_ptr()
+        self.hidden = address(hidden)
         self.sizes = (
             M,
             heads,
@@ -138,12 +139,12 @@ class Stack:
         x, weights = self.table.new_empty(N, self.width), None
         if self.aligns is not None:
             weights = self.table.new_empty(N, self.source)
-        places = array("q", [past.data_ptr() for past in pasts])
+        places = array("q", [address(past) for past in pasts])
         _step(
-            symbols.data_ptr(), self.table.data_ptr(), place.data_ptr(), self.layers.data_ptr(),
-            places.buffer_info()[0], origins.data_ptr(), sentences.data_ptr(), self.hidden,
-            x.data_ptr(), 0 if weights is None else weights.data_ptr(), self.depth, N, T,
-            *self.sizes, *self.rest, 0 if first is None else first.data_ptr(),
+            address(symbols), address(self.table), address(place), address(self.layers),
+            places.buffer_info()[0], address(origins), address(sentences), self.hidden,
+            address(x), address(weights), self.depth, N, T,
+            *self.sizes, *self.rest, address(first),
             self.width if place.ndim == 2 else 0, self.as_it_is,
         )  # fmt: skip
         return x, weights
@@ -153,11 +154,11 @@ def _told(layer: Layer, source: Source | None) -> bytes:
     maps: list[int] = []
     for packed in layer[:6]:
         maps += (0, 0) if packed is None else _pointers(packed)
-    places = (0, 0) if source is None else (source.k.data_ptr(), source.v.data_ptr())
+    places = (0, 0) if source is None else (address(source.k), address(source.v))
     norms = [number for norm in layer.around for number in norm.told()]
     norms += [0, 0, 0.0] * (3 - len(layer.around))
     return _layer.pack(*maps, *places, *norms)
 
 
 def _pointers(packed: Packed) -> tuple[int, int]:
-    return packed.data.data_ptr(), 0 if packed.bias is None else packed.bias.data_ptr()
+    return address(packed.data), address(packed.bias)

@@ -326,7 +326,7 @@ HEED_EXPORT int HEED(heed_linear_likeliest)(const struct choosing *asked, int th
     struct choosing a = *asked;
     a.chunks = (panels_of(a.N) + CHUNK - 1) / CHUNK;
     size_t parts = (size_t)(a.chunks * a.M) * part_size(a.many);
-    char *scratch = malloc(parts + sizeof(float) * (size_t)a.M);
+    char *scratch = heed_room(parts + sizeof(float) * (size_t)a.M);
     if (!scratch)
         return 1;
     a.scratch = (int64_t)scratch;

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from heed.kernels import native
+from heed.kernels.native import address
 from heed.kernels.strides import dense
 
 PANEL, MARKS = 16, 32
@@ -90,7 +91,7 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
     known = kept.get(N)
     if known is None or known[0] != place:
         data = _room(-(-N // PANEL) * K * PANEL).view(-1, K, PANEL)
-        _pack(part.data_ptr(), part.stride(0), data.data_ptr(), N, K)
+        _pack(address(part), part.stride(0), address(data), N, K)
         known = kept[N] = place, data
     return Packed(known[1], None if bias is None else bias.detach()[:N], N, K)
 
@@ -98,7 +99,7 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
 def mark(rows: Tensor) -> bytes:
     """A checksum of a matrix: any single number that changes will change it.    N K"""
     found = torch.empty(MARKS, dtype=torch.int32, device="cpu")
-    _mark(rows.data_ptr(), rows.stride(0), found.data_ptr(), *rows.shape)
+    _mark(address(rows), rows.stride(0), address(found), *rows.shape)
     return found.numpy().tobytes()
 
 
@@ -112,7 +113,7 @@ def panels(weight: Tensor, turned: bool = False) -> Tensor:
     across, along = (K, N) if turned else (N, K)
     packed = weight.new_empty(-(-across // PANEL), along, PANEL)
     lay_out = _turn if turned else _pack
-    lay_out(weight.data_ptr(), weight.stride(0), packed.data_ptr(), N, K)
+    lay_out(address(weight), weight.stride(0), address(packed), N, K)
     return packed
 
 
@@ -162,8 +163,8 @@ def forward(x: Tensor, packed: Packed, relu: bool = False) -> Tensor:
     M = x.shape[0]
     y = x.new_empty(M, N)
     _forward(
-        x.data_ptr(), x.stride(0), data.data_ptr(), row, 0 if bias is None else bias.data_ptr(),
-        y.data_ptr(), N, M, K, N, relu,
+        address(x), x.stride(0), address(data), row, address(bias),
+        address(y), N, M, K, N, relu,
     )  # fmt: skip
     return y
 
@@ -178,10 +179,10 @@ def likeliest(x: Tensor, packed: Packed, many: int, end: int, forbid: Tensor) ->
     M, many = x.shape[0], min(many, N)
     symbols = torch.empty(M, many, dtype=torch.int64, device="cpu")
     found = Likeliest(x.new_empty(M, many), symbols, x.new_empty(M))
-    log_prob, symbol, ending = (each.data_ptr() for each in found)
+    log_prob, symbol, ending = (address(each) for each in found)
     _likeliest(
-        x.data_ptr(), x.stride(0), data.data_ptr(), row, 0 if bias is None else bias.data_ptr(),
-        M, K, N, many, end, forbid.data_ptr(), len(forbid), log_prob, symbol, ending, 0, 0, 0,
+        address(x), x.stride(0), address(data), row, address(bias),
+        M, K, N, many, end, address(forbid), len(forbid), log_prob, symbol, ending, 0, 0, 0,
     )  # fmt: skip
     return found
 
@@ -193,7 +194,7 @@ def ahead(packed: Sequence[Tensor], parts: Sequence[Tensor], N: int, bends: bool
     z, w = (more[0], packed[1]) if more else (x, packed[0])
     B, y = len(x), x.new_empty(len(x), N)
     _ahead(
-        x.data_ptr(), z.data_ptr(), packed[0].data_ptr(), w.data_ptr(), y.data_ptr(), 0, 0, 0, 0,
+        address(x), address(z), address(packed[0]), address(w), address(y), 0, 0, 0, 0,
         x.stride(0), z.stride(0), 0, x.shape[1], z.shape[1] if more else 0, B, N, bends,
     )  # fmt: skip
     return y
@@ -210,8 +211,8 @@ def back(
     B, N = by.shape
     d, to = by if y is None else torch.empty_like(y), [by.new_empty(B, K) for K in widths]
     _back(
-        0, 0, packed[0].data_ptr(), packed[-1].data_ptr(), 0 if y is None else y.data_ptr(),
-        by.data_ptr(), d.data_ptr(), to[0].data_ptr(), to[-1].data_ptr(), 0, 0, by.stride(0),
+        0, 0, address(packed[0]), address(packed[-1]), address(y),
+        address(by), address(d), address(to[0]), address(to[-1]), 0, 0, by.stride(0),
         widths[0], widths[1] if len(widths) > 1 else 0, B, N, y is not None,
     )  # fmt: skip
     return d, to

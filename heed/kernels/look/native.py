@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels import native
+from heed.kernels.native import address
 from heed.kernels.strides import dense
 
 _LOOK = "19qd"  # struct look of native.c
@@ -26,8 +27,8 @@ def ahead(
     R = v.shape[2]
     context, weight = q.new_empty(N, 1, R), q.new_empty(N, 1, S)
     _ahead(
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), 0 if hidden is None else hidden.data_ptr(),
-        context.data_ptr(), weight.data_ptr(), 0, 0, 0, N, S, D, R,
+        address(q), address(k), address(v), address(hidden),
+        address(context), address(weight), 0, 0, 0, N, S, D, R,
         q.stride(0), k.stride(0), k.stride(1), v.stride(0), v.stride(1), 0, scale,
     )  # fmt: skip
     return context, weight
@@ -40,8 +41,8 @@ def back(by: Tensor, k: Tensor, v: Tensor, weight: Tensor, scale: float) -> tupl
     by = dense(by)
     by_energy, by_q = torch.empty_like(weight), by.new_empty(N, 1, D)
     _back(
-        0, k.data_ptr(), v.data_ptr(), 0, 0, weight.data_ptr(), by.data_ptr(),
-        by_energy.data_ptr(), by_q.data_ptr(), N, S, D, R,
+        0, address(k), address(v), 0, 0, address(weight), address(by),
+        address(by_energy), address(by_q), N, S, D, R,
         0, k.stride(0), k.stride(1), v.stride(0), v.stride(1), by.stride(0), scale,
     )  # fmt: skip
     return by_energy, by_q

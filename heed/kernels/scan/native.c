@@ -279,7 +279,7 @@ static void OF(walk)(void *context, struct heed_turns *turns)
     struct job *job = context;
     const struct walk *a = job->asked;
     const int64_t T = a->T, S = a->S;
-    REAL *prior = malloc(2 * S * sizeof(REAL) + S), *spare = prior + S;
+    REAL *prior = heed_room(2 * S * sizeof(REAL) + S), *spare = prior + S;
     uint8_t *bytes = (uint8_t *)(spare + S);
     if (!prior)
         job->failed = 1;
@@ -377,7 +377,7 @@ static void OF(walk_back)(void *context, struct heed_turns *turns)
     struct job *job = context;
     const struct walk *a = job->asked;
     const int64_t T = a->T, S = a->S;
-    REAL *prior = malloc(5 * S * sizeof(REAL) + S), *spare = prior + S, *all = spare + S;
+    REAL *prior = heed_room(5 * S * sizeof(REAL) + S), *spare = prior + S, *all = spare + S;
     REAL *d_prior = all + S, *used = d_prior + S;
     uint8_t *bytes = (uint8_t *)(used + S);
     if (!prior)
@@ -452,7 +452,7 @@ static void OF(mix)(void *context, struct heed_turns *turns)
     struct job *job = context;
     const struct mixture *a = job->asked;
     const int64_t T = a->T, S = a->S, K = a->K;
-    uint8_t *bytes = malloc(S);
+    uint8_t *bytes = heed_room(S);
     if (!bytes)
         job->failed = 1;
     for (int64_t n; !job->failed && heed_turn(turns, &n);)
@@ -482,7 +482,7 @@ static void OF(mix_back)(void *context, struct heed_turns *turns)
     struct job *job = context;
     const struct mixture *a = job->asked;
     const int64_t T = a->T, S = a->S, K = a->K;
-    REAL *grad = malloc(4 * S * sizeof(REAL) + S), *each = grad + S, *first = each + S, *second = first + S;
+    REAL *grad = heed_room(4 * S * sizeof(REAL) + S), *each = grad + S, *first = each + S, *second = first + S;
     uint8_t *bytes = (uint8_t *)(second + S);
     if (!grad)
         job->failed = 1;

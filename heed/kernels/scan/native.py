@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from heed.kernels.native import Function
+from heed.kernels.native import Function, address
 from heed.kernels.strides import dense
 
 KINDS = ("monotonic", "hard", "forward", "forced")
@@ -29,8 +29,8 @@ def walk(
     weight = energy.new_empty(energy.shape)
     last, used = torch.empty_like(before), _like(covered, energy)
     stand = energy.new_empty(energy.shape[:3], dtype=torch.int32)
-    given = (*_energy(kind, energy), *_visible(ok), _at(before), _at(covered), _at(move))
-    _walk(*given, _at(weight), _at(last), _at(used), _at(stand), 0, 0, 0, 0, 0)
+    given = (*_energy(kind, energy), *_visible(ok), *map(address, (before, covered, move)))
+    _walk(*given, *map(address, (weight, last, used, stand)), 0, 0, 0, 0, 0)
     return weight, last, used, stand
 
 
@@ -53,9 +53,9 @@ def walk_back(
     d_energy = energy.new_empty(energy.shape)
     d_before, d_covered = _copy(d_last), energy.new_empty(0) if d_used is None else _copy(d_used)
     d_move = _like(move, energy)
-    given = (*_energy(kind, energy), *_visible(ok), _at(before), _at(covered), _at(move))
-    found = (_at(weight), 0, 0, _at(stand))
-    _walk_back(*given, *found, *map(_at, (grad, d_energy, d_before, d_covered, d_move)))
+    given = (*_energy(kind, energy), *_visible(ok), *map(address, (before, covered, move)))
+    found = (address(weight), 0, 0, address(stand))
+    _walk_back(*given, *found, *map(address, (grad, d_energy, d_before, d_covered, d_move)))
     return d_energy, d_before, d_covered, d_move
 
 
@@ -63,7 +63,7 @@ def mix(height: Tensor, sharpness: Tensor, centre: Tensor, ok: Tensor | None, S:
     """The weights of a mixture of windows.    B H T K (three times) -> B H T S"""
     parts = [x.contiguous() for x in (height, sharpness, centre)]
     weight = centre.new_empty(*centre.shape[:3], S)
-    _mix(*_windows(centre, S), *_visible(ok), *map(_at, parts), _at(weight), 0, 0, 0, 0)
+    _mix(*_windows(centre, S), *_visible(ok), *map(address, parts), address(weight), 0, 0, 0, 0)
     return weight
 
 
@@ -74,13 +74,13 @@ def mix_back(
     grad, *parts = [x.contiguous() for x in (grad, height, sharpness, centre)]
     found = [torch.empty_like(x) for x in parts]
     windows = _windows(centre, grad.shape[-1])
-    _mix_back(*windows, *_visible(ok), *map(_at, parts), 0, _at(grad), *map(_at, found))
+    _mix_back(*windows, *_visible(ok), *map(address, parts), 0, address(grad), *map(address, found))
     return found[0], found[1], found[2]
 
 
 def _energy(kind: str, energy: Tensor) -> tuple[int, ...]:
     wide = energy.dtype == torch.float64
-    return (wide, KINDS.index(kind), *energy.shape, energy.data_ptr(), *energy.stride()[:3])
+    return (wide, KINDS.index(kind), *energy.shape, address(energy), *energy.stride()[:3])
 
 
 def _windows(centre: Tensor, S: int) -> tuple[int, ...]:
@@ -89,11 +89,7 @@ def _windows(centre: Tensor, S: int) -> tuple[int, ...]:
 
 
 def _visible(ok: Tensor | None) -> tuple[int, ...]:
-    return (0, 0, 0, 0, 0) if ok is None else (ok.data_ptr(), *ok.stride())
-
-
-def _at(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
+    return (0, 0, 0, 0, 0) if ok is None else (address(ok), *ok.stride())
 
 
 def _packed(x: Tensor | None) -> Tensor | None:

@@ -12,7 +12,7 @@ enum { PANEL = 16, VECTORS = PANEL / LANES, TILE = 12 / VECTORS }; /* 12 accumul
 enum { GROUPS = 2 * LANES, MOST = 8, BLOCK = 512, BAND = 32 };
 static const float SMALLEST = 0x1p-126f, LEAST = -87.0f; /* the smallest normal float; its log */
 
-/* Python packs it: 64-bit numbers in this order; a null pointer is zero. */
+/* Python packs it: 64-bit numbers in this order; a null pointer is an argument not given. */
 struct call {
     const float *q, *k;
     float *packed; /* B G panels D 16 */
@@ -509,9 +509,9 @@ static int begin_scene(struct scene *x, const struct call *c)
 {
     x->c = c;
     x->pitch = panels_of(c->N) * PANEL + PANEL; /* a power of two would share cache sets */
-    x->energy = malloc(sizeof(float) * (size_t)(x->pitch * c->chunk));
-    x->factor = malloc(sizeof(float) * (size_t)c->chunk);
-    x->border = malloc(sizeof(int64_t) * (size_t)(c->columns + 1));
+    x->energy = heed_room(sizeof(float) * (size_t)(x->pitch * c->chunk));
+    x->factor = heed_room(sizeof(float) * (size_t)c->chunk);
+    x->border = heed_room(sizeof(int64_t) * (size_t)(c->columns + 1));
     if (!x->energy || !x->factor || !x->border)
         return 0;
     for (int64_t cell = 0; cell <= c->columns && c->columns; cell++)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels import native
+from heed.kernels.native import address
 from heed.kernels.statistics.plan import Question, touched
 
 ROWS = 48
@@ -47,18 +48,14 @@ def summarise(question: Question) -> list[Tensor]:
     seen = (question.stop, question.exists, question.centre, question.table, bias, question.gain)
     for begin in range(0, tasks, some):
         _say(
-            *map(_at, (q, k, packed)),
+            *map(address, (q, k, packed)),
             *(B, H, G, T, question.S, N, D, *q.stride()[:3], *k.stride()[:3]),
-            *map(_at, seen),
+            *map(address, seen),
             *(*question.strides(), *question.strides_of_gain()),
             *(question.first, question.half, question.radius, question.causal),
             *(question.top, rows, columns),
-            *map(_at, (*said, parts, spans)),
+            *map(address, (*said, parts, spans)),
             *(part, chunk, begin, min(begin + some, tasks)),
             *(question.scale, question.sigma),
         )
     return list(said)
-
-
-def _at(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()

@@ -10,6 +10,7 @@ from torch import Tensor
 from heed.kernels import native
 from heed.kernels.ability import recorded, transformed
 from heed.kernels.choose import is_on
+from heed.kernels.native import address
 
 ROWS = 16  # of a task, as in native.c
 Judge = Callable[[Tensor, Tensor | None, Tensor, float, bool], tuple[Tensor, Tensor, Tensor]]
@@ -39,17 +40,17 @@ def judge(
     low, high = right.aminmax()
     if low < 0 or high >= V:  # the library checks no bounds
         raise IndexError(f"labels must be from 0 to {V - 1}; got {low} to {high}")
-    right, bias = right.contiguous(), None if bias is None else bias.contiguous()
+    right, bias = right.long().contiguous(), None if bias is None else bias.contiguous()
     found = logits.new_empty(2, n)
     tasks = -(-n // ROWS) if learning else 0
     d_bias = logits.new_empty(tasks, V)
     _judge(
-        logits.data_ptr(),
-        0 if bias is None else bias.data_ptr(),
-        right.data_ptr(),
-        found[0].data_ptr(),
-        found[1].data_ptr(),
-        d_bias.data_ptr() if tasks else 0,
+        address(logits),
+        address(bias),
+        address(right),
+        address(found[0]),
+        address(found[1]),
+        address(d_bias if learning else None),
         n,
         V,
         smoothing,

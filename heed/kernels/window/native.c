@@ -345,10 +345,10 @@ static int begin_scene(struct scene *x, const struct arguments *a)
     size_t room = (size_t)(a->S + a->N + 2 * LANES), width = (size_t)larger_of(a->D, a->R);
     size_t numbers = QUERIES * room * sizeof(float), rows = QUERIES * width * sizeof(float);
     x->a = a;
-    x->column = malloc(room * sizeof(int64_t));
-    x->less = malloc(numbers), x->place = malloc(numbers);
-    x->energy = malloc(numbers), x->pull = malloc(numbers);
-    x->query = malloc(rows), x->gradient = malloc(rows), x->sum = malloc(rows);
+    x->column = heed_room(room * sizeof(int64_t));
+    x->less = heed_room(numbers), x->place = heed_room(numbers);
+    x->energy = heed_room(numbers), x->pull = heed_room(numbers);
+    x->query = heed_room(rows), x->gradient = heed_room(rows), x->sum = heed_room(rows);
     return x->column && x->less && x->place && x->energy && x->pull && x->query && x->gradient &&
            x->sum;
 }

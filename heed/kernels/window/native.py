@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels import native
+from heed.kernels.native import address
 from heed.kernels.window.geometry import Geometry, strides
 
 _LAYOUT = "51q3d"
@@ -41,7 +42,7 @@ def _call(
     grad = back[0]
     assert grad is not None
     seen = (see.order, see.centre, see.peak, see.stop, see.opens, see.exists, see.logs)
-    pointers = (0 if x is None else x.data_ptr() for x in (q, k, v, out, lse, *back, *seen))
+    pointers = (address(x) for x in (q, k, v, out, lse, *back, *seen))
     B, H, T, D = q.shape
     function(
         *pointers,
