@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from torch.utils._pytree import register_constant, register_pytree_node
 
 from heed.errors import NotFormed, Refused, ShapeError
-from heed.shapes import whole
+from heed.shapes import check_rows, selected, whole
 from heed.visible import Gaussian, Places, Visible
 
 Need = Literal["context", "weight", "energy"]
@@ -71,10 +71,12 @@ class State(NamedTuple):
 
     def select(self, rows: Tensor) -> State:
         """The state of the chosen batch rows, in that order."""
-        return self._each(lambda x: x.index_select(0, rows))
+        rows = check_rows(rows)
+        return self._each(lambda x: selected(x, rows))
 
     def repeat(self, n: int) -> State:
         """Repeat every row n times, its copies side by side."""
+        n = whole("the number of copies", n, 0)
         return self._each(lambda x: x.repeat_interleave(n, 0))
 
     def _each(self, rows: Callable[[Tensor], Tensor]) -> State:

@@ -6,6 +6,7 @@ G groups of heads that share one key and value; H is a multiple of G
 """
 
 import math
+from contextlib import suppress
 from numbers import Integral, Real
 
 import torch
@@ -83,10 +84,16 @@ def check_groups(q: Tensor, k: Tensor) -> None:
         )
 
 
-def whole(name: str, value: object, least: int) -> int:
-    """An option that is a whole number, `least` or more."""
+LARGEST = 2**31 - 1
+"""The largest size or window that is taken: no sum or product of two of them overflows in C."""
+
+
+def whole(name: str, value: object, least: int, most: float = LARGEST) -> int:
+    """An option that is a whole number, from `least` to `most`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise Refused(f"{name} is a whole number, {least} or more; got {value!r}")
+        raise Refused(f"{name} is a whole number, {least} or more; got {_told(value)}")
+    if value > most:
+        raise Refused(f"{name} is a whole number from {least} to {most}; got {_told(value)}")
     return int(value)
 
 
@@ -94,11 +101,40 @@ def real(name: str, value: object, low: float, high: float = math.inf) -> float:
     """An option that is a finite number, from low to high."""
     number = math.nan
     if isinstance(value, Real) and not isinstance(value, bool):
-        number = float(value)
+        with suppress(OverflowError):  # a whole number that no float holds
+            number = float(value)
     if not low <= number <= high or math.isinf(number):
         most = "" if math.isinf(high) else f" and at most {high}"
-        raise Refused(f"{name} is a number of at least {low}{most}; got {value!r}")
+        raise Refused(f"{name} is a number of at least {low}{most}; got {_told(value)}")
     return number
+
+
+def check_rows(rows: object) -> Tensor:
+    """Rows to be selected, by their numbers, as a tensor of one axis; the numbers are not read."""
+    if not isinstance(rows, Tensor) or rows.ndim != 1 or rows.dtype not in (torch.int64, torch.int32):
+        told = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else _told(rows)
+        raise Refused(f"rows to select are a tensor of whole numbers, int64, of one axis; got {told}")
+    return rows
+
+
+def selected(x: Tensor, rows: Tensor) -> Tensor:
+    """The chosen rows of a tensor; a GPU, which is not waited for, refuses others in its own way."""
+    try:
+        return x.index_select(0, rows)
+    except (IndexError, RuntimeError):  # the second, where x is empty
+        wrong = rows[(rows < 0) | (rows >= len(x))] if rows.is_cpu else rows[:0]
+        if not len(wrong):
+            raise
+    raise ShapeError(
+        f"there are B={len(x)} rows to select from, counted from 0, and no row {wrong[0].item()}"
+    )
+
+
+def _told(value: object) -> str:
+    """A value as a message tells it; of a long number only how long it is."""
+    if isinstance(value, Integral) and abs(value) >= 1 << 64:
+        return f"a number of {int(value).bit_length()} bits"
+    return repr(value)
 
 
 def _disagreement(

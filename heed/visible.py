@@ -8,6 +8,7 @@ A predicate is a description, not a tensor: kernels read the description, and on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -389,7 +390,7 @@ FAR = 1 << 40
 
 def window(half: int) -> Visible:
     """Look within `half` places of your own, on both sides."""
-    return Window(min(whole("a window's half-width", half, 0), FAR))
+    return Window(min(whole("a window's half-width", half, 0, math.inf), FAR))
 
 
 def both(first: Visible | None, second: Visible | None) -> Visible | None:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from heed.errors import ShapeError
-from heed.shapes import check, check_groups, check_width
+from heed.errors import Refused, ShapeError
+from heed.shapes import LARGEST, check, check_groups, check_width, whole
 
 
 def test_letters_are_bound() -> None:
@@ -56,6 +56,21 @@ def test_heads_are_shared_evenly_among_groups(H: int, G: int) -> None:
 def test_heads_that_cannot_be_shared_evenly_are_refused(H: int, G: int) -> None:
     with pytest.raises(ShapeError, match=f"H={H} heads, the keys G={G} groups"):
         check_groups(torch.zeros(2, H, 3, 5), torch.zeros(2, G, 3, 5))
+
+
+ODD = (-1, 2.0, True, "3", None, 2**31, 2**70, -(10**5000), 10**5000)
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_what_is_no_such_whole_number_is_refused_in_a_short_line(value: object) -> None:
+    with pytest.raises(Refused, match="^block is a whole number") as told:
+        whole("block", value, 0)
+    assert len(str(told.value)) < 80
+
+
+def test_whole_numbers_within_the_limits_are_taken() -> None:
+    assert whole("block", 2**31 - 1, 0) == LARGEST
+    assert whole("limit", 2**40, 1, 2**50) == 2**40
 
 
 def test_a_known_width_is_checked() -> None:

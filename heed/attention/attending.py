@@ -11,7 +11,7 @@ from torch import Tensor
 from heed.attention.apply import every_key_seen
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory, check_counts, clean
-from heed.attention.naming import build
+from heed.attention.naming import build, parse
 from heed.attention.position import Position
 from heed.attention.watched import Watchable
 from heed.errors import Refused
@@ -200,11 +200,7 @@ class Attention(Attending):
         if "heads" in options or "groups" in options:
             raise Refused("heed.Attention has one head; use heed.MultiHeadAttention")
         key = query if key is None else key
-        if not isinstance(mechanism, str):
-            raise Refused(
-                f"a mechanism is a name or a heed.Mechanism, not {type(mechanism).__name__}; "
-                "parts are put together by heed.Mechanism(score=..., ...)"
-            )
+        parse(mechanism)  # what is no name is refused before widths are asked for
         if key is None:
             raise Refused(f"'{mechanism}' needs the widths it compares: query=..., key=...")
         query = key if query is None else query

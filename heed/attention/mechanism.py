@@ -116,6 +116,8 @@ class Mechanism(Watchable):
         if query is None:
             query = self.reach.question(memory.k.shape[0])
         self.check_call(query, memory, state, need)
+        if segments is not None:
+            check(queries=(query, "B H T M"), segments=(segments, "B T"))
         if visible is not None:
             visible = as_visible(visible)
         asked = as_summary(statistics)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heed.errors import Refused, ShapeError
 from heed.kernels.ability import full_precision, recorded, transformed
-from heed.shapes import check, check_dtypes
+from heed.shapes import check, check_dtypes, check_rows, selected, whole
 from heed.visible import Keys, Places, Visible, as_visible
 
 Keep = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -135,10 +135,12 @@ class Memory:
 
     def select(self, rows: Tensor) -> Memory:
         """The memory of the chosen batch rows, in that order (beams)."""
-        return self._each(lambda x: x.index_select(0, rows))
+        rows = check_rows(rows)
+        return self._each(lambda x: selected(x, rows))
 
     def repeat(self, n: int) -> Memory:
         """Repeat every row n times, its copies side by side (beams)."""
+        n = whole("the number of copies", n, 0)
         return self._each(lambda x: x.repeat_interleave(n, 0))
 
     def hide(self, seen: Visible) -> Memory:

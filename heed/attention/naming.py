@@ -22,6 +22,11 @@ SIZES = ("query", "key", "value", "heads", "groups", "hint_width")
 
 def parse(name: str) -> dict[Slot, str]:
     """The parts a name mentions, by slot; unknown names and two parts for one slot are refused."""
+    if not isinstance(name, str):
+        raise Refused(
+            f"a mechanism is a name or a heed.Mechanism, not {type(name).__name__}; "
+            "parts are put together by heed.Mechanism(score=..., ...)"
+        )
     parts: dict[Slot, str] = {}
     for word in name.split("/"):
         if not word:

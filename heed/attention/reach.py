@@ -127,6 +127,9 @@ class FixedWindow(Reach):
         return Reached(memory, both(visible, Window(self.window)))
 
 
+WIDEST = 2**16
+"""The largest block: keys are padded to whole blocks."""
+
 LOW = -1e30
 """Added to any energy it leaves nothing of it in float32, and no sum overflows."""
 
@@ -178,7 +181,7 @@ class ExpandedWindow(Reach):
     def __init__(self, *, window: int = 128, block: int | None = None) -> None:
         super().__init__()
         self.window = whole("window", window, 0)
-        self.block = None if block is None else whole("block", block, 1)
+        self.block = None if block is None else whole("block", block, 1, WIDEST)
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None

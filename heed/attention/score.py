@@ -267,6 +267,11 @@ class KeyValue(Score):
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         check_dtypes(keys=keys, weights=self.alpha)
+        if values.shape[-1] != keys.shape[-1]:
+            raise ShapeError(
+                "key-value compares the query with values too, so they must be as wide as the "
+                f"keys: keys {keys.shape[-1]}, values {values.shape[-1]}"
+            )
         return self.alpha * keys + self.beta * values
 
 

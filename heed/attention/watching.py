@@ -15,6 +15,7 @@ seen.follow(best[0])["decoder.stack.layers.0.cross"].weight
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ def watch(
     following = Following()
     seen.texts = following.texts
     wish = Wish.of(need, as_summary(statistics), seen, following)
-    most = None if limit is None else whole("limit", limit, 1)
+    most = None if limit is None else whole("limit", limit, 1, math.inf)
     keeper = Keeper(seen, most, None if spill is None else folder_for(spill))
     if tokens is not None:
         seen.tokens(tokens)

@@ -219,6 +219,78 @@ def test_an_option_out_of_range_is_refused_by_name(name: str) -> None:
         heed.Attention(name, query=M, **WRONG[name])
 
 
+ABSURD: dict[str, Callable[[int], Any]] = {
+    "a width": lambda n: heed.Attention("additive", query=M, key=n),
+    "embed_dim": lambda n: heed.MultiHeadAttention(n, 2),
+    "num_heads": lambda n: heed.MultiHeadAttention(M, n),
+    "groups": lambda n: heed.MultiHeadAttention(M, 2, groups=n),
+    "block": lambda n: heed.Attention("expanded-window", query=M, block=n),
+    "hidden": lambda n: heed.Attention("local-p", query=M, hidden=n),
+    "width": lambda n: heed.Attention("relative", query=M, width=n),
+    "longest": lambda n: heed.Attention("location", query=M, longest=n),
+    "channels": lambda n: heed.Attention("location-aware", query=M, channels=n),
+    "components": lambda n: heed.Attention("mixture-window", query=M, components=n),
+    "sharpness": lambda n: heed.Attention("cosine", query=M, sharpness=n**100),
+    "the number of copies": lambda n: heed.State().repeat(n),
+    **{
+        f"window of {name}": lambda n, name=name: heed.Attention(name, query=M, window=n)
+        for name in ("local-m", "local-p", "fixed-window", "expanded-window", "mixed/dot")
+    },
+}
+
+
+@pytest.mark.parametrize("size", [2**70, 10**5000], ids=["2**70", "10**5000"])
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_sizes_are_refused_by_name(name: str, size: int) -> None:
+    with pytest.raises(Refused, match=name.split(" of ")[0]) as told:
+        ABSURD[name](size)
+    assert len(str(told.value)) < 120
+
+
+@pytest.mark.parametrize("name", ["local-m", "local-p", "fixed-window", "expanded-window", "mixed"])
+def test_the_largest_window_sees_every_key(name: str) -> None:
+    x = torch.randn(2, 5, M)
+    seen = heed.Attention(f"{name}/dot", query=M, window=2**31 - 1)(x, need="weight")
+    assert (seen.weight > 0).all()
+
+
+def test_values_of_another_width_are_refused_where_they_are_compared() -> None:
+    attend, x = heed.Attention("key-value", query=M), torch.randn(2, 5, M)
+    for values in (x[..., :6], x[..., :1], x[..., :0], torch.cat([x, x], -1)):
+        with pytest.raises(ShapeError, match=f"wide as the keys: keys {M}, values"):
+            attend.remember(x, values)
+
+
+@pytest.mark.parametrize("mechanism", [None, 3, ["dot"], heed.Attention("dot", query=4)])
+def test_what_is_no_mechanism_is_refused(mechanism: Any) -> None:
+    x = torch.randn(2, 1, 5, 4)
+    makers = (
+        lambda: heed.attend(x, x, x, mechanism=mechanism),
+        lambda: heed.attend(x, x, x, mechanism=mechanism, need="weight"),
+        lambda: heed.Attention(mechanism, query=4),
+        lambda: heed.MultiHeadAttention(4, 2, mechanism=mechanism),
+    )
+    for make in makers:
+        with pytest.raises(Refused, match=f"a mechanism.*{type(mechanism).__name__}"):
+            make()
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 1), (1, 3), (2, 0), (3,), (2, 3, 1)], ids=str)
+@pytest.mark.parametrize("heads", [False, True])
+def test_segments_of_another_length_are_refused(shape: tuple[int, ...], heads: bool) -> None:
+    """Those of one row or one query would else be taken for all."""
+    attend: Any = heed.Attention("relative", query=M, segments=True)
+    if heads:
+        attend = heed.MultiHeadAttention(M, 2, mechanism="relative", segments=True)
+    query, keys, marks = torch.randn(2, 3, M), torch.randn(2, 5, M), torch.zeros(2, 5)
+    memory = attend.remember(keys, segments=marks)
+    with pytest.raises(ShapeError, match="segments"):
+        attend(query, memory, segments=torch.zeros(shape))
+    with pytest.raises(ShapeError, match="segments"):
+        attend.remember(keys, segments=torch.zeros(shape))
+    assert attend(query, memory, segments=marks[:, :3]).context.shape == query.shape
+
+
 def test_alibi_distinguishes_distances_in_half_precision() -> None:
     layer = heed.MultiHeadAttention(M, 2, position=ALiBi(heads=2)).bfloat16()
     x = torch.zeros(1, 700, M, dtype=torch.bfloat16)

@@ -10,7 +10,7 @@ from torch import Tensor
 import heed
 from heed import Memory, Visible
 from heed.attention.position import Rotary
-from heed.errors import Refused, ShapeError
+from heed.errors import HeedError, Refused, ShapeError
 
 SCORES = (
     "dot",
@@ -172,6 +172,41 @@ def test_rows_can_be_selected_and_repeated(
     twice = attend(query.repeat_interleave(2, 0), memory.repeat(2), need="weight")
     torch.testing.assert_close(twice.context, answer.context.repeat_interleave(2, 0))
     torch.testing.assert_close(twice.weight, answer.weight.repeat_interleave(2, 0))
+
+
+ROWS = {
+    "beyond the last": (torch.tensor([0, B]), f"there are B={B} rows to select from, .* no row {B}"),
+    "below the first": (torch.tensor([-1, 0]), "no row -1"),
+    "real": (torch.tensor([0.0, 1.0]), "whole numbers, int64, of one axis; got torch.float32"),
+    "an empty list's": (torch.tensor([]), "whole numbers, int64, of one axis; got torch.float32"),
+    "booleans": (torch.tensor([True, False, True]), "got torch.bool"),
+    "bytes": (torch.tensor([1, 2], dtype=torch.uint8), "got torch.uint8"),
+    "of two axes": (torch.zeros(1, 2, dtype=torch.int64), r"got torch.int64 \(1, 2\)"),
+    "of no axis": (torch.tensor(1), r"got torch.int64 \(\)"),
+    "a list": ([0, 1], r"got \[0, 1\]"),
+    "nothing": (None, "got None"),
+}
+
+
+@pytest.mark.parametrize("which", ROWS)
+def test_rows_that_are_not_there_are_refused(
+    attend: heed.Attention | heed.MultiHeadAttention, which: str
+) -> None:
+    rows, told = ROWS[which]
+    _, keys, values = data()
+    for held in (
+        attend.remember(keys, values, heed.lengths([6, 0, 3])),
+        heed.State(2, 0, {"past": (torch.zeros(B, 1, S), 3)}),
+    ):
+        with pytest.raises(HeedError, match=told):
+            held.select(rows)  # type: ignore[arg-type]
+
+
+def test_no_row_may_be_selected(attend: heed.Attention | heed.MultiHeadAttention) -> None:
+    query, keys, values = data()
+    none = torch.tensor([], dtype=torch.int64)
+    seen = attend(query[:0], attend.remember(keys, values).select(none), need="weight")
+    assert seen.weight.shape[0] == seen.context.shape[0] == 0
 
 
 def test_a_rearranged_memory_still_grows(attend: heed.Attention | heed.MultiHeadAttention) -> None:
