@@ -52,6 +52,13 @@ def run(
         int | None,
         typer.Option(min=0, help="For language models: symbols of overlap between windows."),
     ] = None,
+    bleu_tokenize: Annotated[
+        str | None,
+        typer.Option(
+            help="sacreBLEU's tokeniser: 13a, zh, char, intl, none, ja-mecab or ko-mecab; "
+            "by default as the recipe has it, or by the script of the references."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Write the answers here.")] = None,
     links: Annotated[
@@ -67,7 +74,9 @@ def run(
     from heed.running.evaluate import evaluate
 
     options = said(alignments=alignments, overlap=overlap, out=out, links=links)
-    options |= said(text=text, label=label) | decoding_options(width=width)
+    options |= said(text=text, label=label, bleu_tokenize=bleu_tokenize) | decoding_options(
+        width=width
+    )
     found = follow(evaluate(folder, data or part, device=device, **options), quiet=as_json)
     if out is not None:
         out.write_text("".join(f"{line}\n" for line in found.answers()), "utf-8")

@@ -152,9 +152,10 @@ def legend(result: Demo) -> str:
     """What the table's columns mean."""
     drawn = _drawn(result.recipe)
     longer = f"; longer: of {drawn.longest + 1} to {drawn.beyond} words" if drawn.beyond else ""
+    scores: Scores = result.trained[result.attention].scores["test"]
     return (
         f"BLEU: on {drawn.held_out} new sentences of {drawn.shortest} to {drawn.longest} words"
-        f"{longer}. "
+        f"{longer} ({scores.bleu_signature}). "
         "AER: alignment error rate of the attention, from 0 (best) to 1."
     )
 

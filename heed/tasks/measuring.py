@@ -8,9 +8,12 @@ weight; a target word without a counterpart (the, do) is counted neither in A no
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from itertools import chain, pairwise
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,8 +26,20 @@ Link: TypeAlias = tuple[int, int]
 Gold: TypeAlias = Links | Iterable[Link]
 """The true links of a sentence; all are sure unless they come as `Links`."""
 
-TOKENISERS = ("13a", "zh", "intl", "char", "none")
-"""How sacreBLEU cuts text into words: 13a for most languages, zh where the target is Chinese."""
+Tokenise: TypeAlias = Literal["13a", "zh", "char", "intl", "none", "ja-mecab", "ko-mecab"]
+"""How sacreBLEU cuts text into words: 13a for most languages, zh for Chinese, char for other scripts
+without spaces. The last two need a package."""
+TOKENISERS: tuple[Tokenise, ...] = get_args(Tokenise)
+PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
+
+HAN = re.compile("[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+KANA = re.compile("[\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
+UNSPACED = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a00-\u1b7f\ua980-\ua9ff\uaa60-\uaadf]"
+)
+"""Thai, Lao, Tibetan, Burmese, Khmer, Tai, Balinese, Javanese, and Shan among the Burmese ones."""
+JAPANESE = 0.05
+"""The share of kana from which on Han characters are Japanese: of a few, as の, Chinese has some."""
 
 
 class Measured(NamedTuple):
@@ -34,11 +49,23 @@ class Measured(NamedTuple):
     signature: str
 
 
-def tokeniser_for(references: Iterable[str]) -> str:
-    """How BLEU should cut these references: by character where they are mostly Chinese."""
-    text = "".join(references)
-    han = sum("\u4e00" <= letter <= "\u9fff" for letter in text)
-    return "zh" if 2 * han > sum(not letter.isspace() for letter in text) else "13a"
+def tokeniser_for(references: Iterable[str]) -> Tokenise:
+    """How BLEU should cut these references, by the script of most letters: zh for Chinese, char for
+    other scripts without spaces, 13a otherwise."""
+    counts = Counter(chain.from_iterable(references))
+    letters = {each: n for each, n in counts.items() if unicodedata.category(each)[0] in "LM"}
+    han, kana, others = (
+        sum(n for each, n in letters.items() if script.match(each))
+        for script in (HAN, KANA, UNSPACED)
+    )
+    if 2 * (han + kana + others) <= sum(letters.values()):
+        return "13a"
+    return "zh" if han > others and kana < JAPANESE * (han + kana) else "char"
+
+
+def check_tokeniser(name: str) -> None:
+    """Refuse a tokeniser of sacreBLEU that is unknown, or whose package is missing."""
+    _metric(name)
 
 
 def lengths(texts: Sequence[str]) -> list[int]:
@@ -57,10 +84,21 @@ def bleu(
     tokenise: str = "13a",
 ) -> Measured:
     """Corpus BLEU, 0 to 100."""
+    return _measured(_metric(tokenise, lowercase), hypotheses, references)
+
+
+def _metric(tokenise: str, lowercase: bool = False) -> Any:
     if tokenise not in TOKENISERS:
         raise UnknownName("tokeniser of sacreBLEU", tokenise, TOKENISERS)
-    metric = _sacrebleu().BLEU(lowercase=lowercase, tokenize=tokenise, force=True)
-    return _measured(metric, hypotheses, references)
+    try:
+        return _sacrebleu().BLEU(lowercase=lowercase, tokenize=tokenise, force=True)
+    except (ImportError, RuntimeError):
+        if tokenise not in PACKAGES:
+            raise
+        raise Refused(
+            f"{tokenise} needs a package that is missing: pip install '{PACKAGES[tokenise]}'; "
+            "or take char"
+        ) from None
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Measured:

@@ -14,6 +14,7 @@ A good run  The recipe `demo` passes BLEU 95 within a minute or two; docs/result
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,14 @@ class Grammar(Settings):
                 "or 0 for no longer test"
             )
         return self
+
+
+class Scoring(Settings):
+    """How translations are scored."""
+
+    bleu_tokenize: measuring.Tokenise | None = Field(
+        None, description="sacreBLEU's tokeniser; null: by the script of the references"
+    )
 
 
 class Data(Settings):
@@ -163,9 +172,16 @@ class Scores:
         """The scores in one line."""
         aligned = "" if self.aer is None else f" · AER {self.aer:.3f}"
         return (
-            f"BLEU {self.bleu:.1f} · chrF {self.chrf:.1f} · perplexity {self.perplexity:.2f}"
-            f"{aligned}"
+            f"{self.bleu_name} {self.bleu:.1f} · chrF {self.chrf:.1f} · "
+            f"perplexity {self.perplexity:.2f}{aligned}"
         )
+
+    @property
+    def bleu_name(self) -> str:
+        """BLEU, with its tokeniser unless that is the usual one: figures of two cannot be
+        compared."""
+        cut = re.search(r"tok:[^|]+", self.bleu_signature)
+        return "BLEU" if cut is None or cut[0] == "tok:13a" else f"BLEU ({cut[0]})"
 
 
 EDGES = (5, 10, 15, 20, 25, 30, 40, 50)
@@ -178,10 +194,14 @@ def judged(
     readings: Sequence[Reading],
     *,
     lowercase: bool = False,
+    tokenise: measuring.Tokenise | None = None,
 ) -> Scores:
-    """The scores of what was written for the pairs, and of how the references were read."""
+    """The scores of what was written for the pairs, and of how the references were read.
+
+    tokenise  sacreBLEU's tokeniser; None: by the script of the references
+    """
     texts, references = [each.text for each in written], [pair.target for pair in pairs]
-    tokenise = measuring.tokeniser_for(references)
+    tokenise = tokenise or measuring.tokeniser_for(references)
     bleu = measuring.bleu(texts, references, lowercase=lowercase, tokenise=tokenise)
     chrf = measuring.chrf(texts, references, lowercase=lowercase)
     symbols = sum(each.symbols for each in readings)

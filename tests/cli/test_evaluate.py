@@ -117,6 +117,22 @@ def test_the_table_has_what_json_has(
     assert "source words" in done.out
 
 
+def test_bleu_is_cut_by_the_script_or_as_asked(
+    command: Callable[..., Any], writer: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "thai.tsv"
+    path.write_text("我 爱 中国\tฉันรักประเทศจีน\n你 爱 我\tคุณรักฉัน\n", "utf-8")
+    words = ["evaluate", str(writer), str(path), "--json"]
+    for asked, cut in (([], "char"), (["--bleu-tokenize", "13a"], "13a")):
+        done = command(*words, *asked)
+        assert f"|tok:{cut}|" in json.loads(done.out)["bleu_signature"], done.err
+    told = command(*words, "--bleu-tokenize", "chars")
+    assert told.code == 2
+    assert "no tokeniser of sacreBLEU is called 'chars'" in told.err
+    assert "char" in told.err
+    assert told.err.count("\n") == 1
+
+
 def test_a_beam_of_one_is_greedy(command: Callable[..., Any], writer: Path) -> None:
     greedy, one, three = (
         json.loads(command("evaluate", str(writer), *words, "--json").out)

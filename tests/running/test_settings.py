@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
+from heed.errors import Refused
 from heed.running.evaluate import evaluate
 from heed.running.events import Progress, finish
 from heed.running.recipe import resolve
@@ -314,6 +316,30 @@ def test_a_lowercase_run_is_scored_in_lower_case(asked: str, case: str, tmp_path
     scores = done.scores["test"]
     assert f"|case:{case}|" in scores.bleu_signature
     assert f"|case:{case}|" in scores.chrf_signature
+
+
+@pytest.mark.parametrize("asked", ["char", "intl", "none"])
+def test_the_recipes_tokeniser_of_bleu_is_that_of_every_score(asked: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = trained(run, f"scores.bleu_tokenize={asked}", "training.steps=1")
+    scores = done.scores["test"]
+    assert f"|tok:{asked}|" in scores.bleu_signature
+    assert scores.line().startswith(f"BLEU (tok:{asked}) {scores.bleu:.1f} · chrF ")
+    again = finish(evaluate(run, "test", device="cpu")).scores
+    assert (again.bleu, again.bleu_signature) == (scores.bleu, scores.bleu_signature)
+
+
+def test_a_tokeniser_of_bleu_that_cannot_run_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    for module in [each for each in sys.modules if each.startswith("sacrebleu.tokenizers.")]:
+        monkeypatch.delitem(sys.modules, module)  # it may have been imported with the package
+    with pytest.raises(Refused, match=r"ja-mecab needs .*pip install 'sacrebleu\[ja\]'"):
+        trained(tmp_path / "run", "scores.bleu_tokenize=ja-mecab")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(Refused, match=r"scores\.bleu_tokenize: .*'13a'"):
+        trained(tmp_path / "run", "scores.bleu_tokenize=mecab")
 
 
 def test_penalties_affect_the_beam(

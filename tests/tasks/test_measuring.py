@@ -1,5 +1,6 @@
 """The measures compared with results by hand and with sacreBLEU."""
 
+import re
 import sys
 
 import numpy as np
@@ -13,6 +14,7 @@ from heed.tasks.measuring import (
     alignment_error,
     bleu,
     by_length,
+    check_tokeniser,
     chrf,
     lengths,
     links,
@@ -134,10 +136,66 @@ def test_pharaoh_is_source_first_and_in_order() -> None:
     assert measuring.to_pharaoh([]) == ""
 
 
-def test_chinese_references_are_cut_by_character() -> None:
-    assert tokeniser_for(["我爱中国。", "他也是。"]) == "zh"
-    assert tokeniser_for(["I love 中国 very much."]) == "13a"
-    assert bleu(["我爱中国"], ["我爱中国。"], tokenise="zh").value > 50
+WRITTEN = {
+    "Chinese": (["我爱中国，也爱喝茶。", "他昨天在北京买了三本书。"], "zh"),
+    "Japanese": (["私は昨日、東京で本を三冊買いました。", "猫がテーブルの下で寝ている。"], "char"),
+    "Japanese, few kana": (["東京都知事選挙の投票結果発表", "新型車両の運転開始"], "char"),
+    "Thai": (["เมื่อวานฉันซื้อหนังสือสามเล่มที่กรุงเทพ", "แมวนอนอยู่ใต้โต๊ะ"], "char"),
+    "Lao": (["ມື້ວານນີ້ຂ້ອຍຊື້ປຶ້ມສາມຫົວຢູ່ວຽງຈັນ"], "char"),
+    "Khmer": (["ម្សិលមិញខ្ញុំបានទិញសៀវភៅបីក្បាលនៅភ្នំពេញ"], "char"),
+    "Burmese": (["မနေ့က ကျွန်တော် ရန်ကုန်မှာ စာအုပ်သုံးအုပ် ဝယ်ခဲ့တယ်။"], "char"),
+    "Tibetan": (["ཁ་སང་ང་ལྷ་སར་དེབ་གསུམ་ཉོས་པ་ཡིན།"], "char"),
+    "Korean": (["저는 어제 서울에서 책을 세 권 샀습니다."], "13a"),
+    "English": (["I bought three books in Tokyo yesterday."], "13a"),
+    "Hindi": (["मैंने कल दिल्ली में तीन किताबें खरीदीं।"], "13a"),
+    "Arabic": (["اشتريت ثلاثة كتب في القاهرة أمس."], "13a"),
+    "English with Chinese": (["I love 中国 very much."], "13a"),
+    "Chinese with English": (["我昨天在北京的书店买了三本关于USB的新书。"], "zh"),
+    "Chinese with a kana": (
+        ["我昨天在北京的書店買了三本關於茶の歷史與文化的新書，今天開始讀。"],
+        "zh",
+    ),
+    "mostly English lines": (["我爱喝茶。", "The tea is good.", "We all drink it here."], "13a"),
+    "numbers alone": (["2024 3.14"], "13a"),
+    "nothing": ([], "13a"),
+}
+
+
+@pytest.mark.parametrize("script", WRITTEN)
+def test_bleu_cuts_words_by_the_script_of_most_letters(script: str) -> None:
+    references, tokeniser = WRITTEN[script]
+    assert tokeniser_for(references) == tokeniser
+
+
+@pytest.mark.parametrize("script", ["Japanese", "Thai", "Lao", "Khmer", "Tibetan"])
+def test_a_translation_into_an_unspaced_script_that_is_nearly_right_has_a_bleu(script: str) -> None:
+    meant = WRITTEN[script][0]
+    said = [text[:-2] + text[-1] for text in meant]  # a character is missing
+    assert bleu(said, meant).value < 1e-9  # a word a line, and none of them the same
+    found = bleu(said, meant, tokenise=tokeniser_for(meant))
+    parted = [[" ".join(text) for text in texts] for texts in (said, meant)]
+    theirs = sacrebleu.corpus_bleu(parted[0], [parted[1]], tokenize="none", force=True)
+    assert found.value == pytest.approx(theirs.score)
+    assert found.value > 70
+    assert "tok:char" in found.signature
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "cure"),
+    [("ja-mecab", "MeCab", "sacrebleu[ja]"), ("ko-mecab", "mecab_ko", "sacrebleu[ko]")],
+)
+def test_a_tokeniser_whose_package_is_missing_is_refused_with_the_cure(
+    name: str, package: str, cure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in [each for each in sys.modules if each.startswith("sacrebleu.tokenizers.")]:
+        monkeypatch.delitem(sys.modules, module)  # it may have been imported with the package
+    with pytest.raises(Refused, match=rf"{name} needs .*pip install '{re.escape(cure)}'") as error:
+        check_tokeniser(name)
+    assert "\n" not in str(error.value)
+    check_tokeniser("char")
+    with pytest.raises(UnknownName, match="ja-mecab"):
+        check_tokeniser("mecab")
 
 
 def test_lengths_are_words_or_characters_if_there_are_no_spaces() -> None:

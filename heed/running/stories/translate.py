@@ -35,10 +35,11 @@ from heed.running.stories.story import (
 from heed.running.stories.translate_settings import TranslateConfig, TranslateRecipe
 from heed.running.stories.translating import Evaluated, TeacherForcing, Validator, evaluated
 from heed.tasks import translate
+from heed.tasks.measuring import check_tokeniser
 from heed.tasks.translator import WIDEST, Decoding, Example, Translator, Vocabulary
 from heed.tasks.walking import Heard, translated
 from heed.training.folder import RunFolder
-from heed.viewing.blocks import Block, Charts, Column, Heading, Value
+from heed.viewing.blocks import Block, Charts, Column, Heading, Paragraph, Value
 from heed.viewing.looking import Look
 
 if TYPE_CHECKING:
@@ -67,6 +68,12 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         Column("perplexity", ".2f", "low"),
         Column("entropy", ".2f"),
     )
+
+    def check(self, recipe: TranslateRecipe) -> None:
+        """Refuse a recipe that cannot be built, or whose scores cannot be computed."""
+        super().check(recipe)
+        if recipe.scores.bleu_tokenize is not None:
+            check_tokeniser(recipe.scores.bleu_tokenize)
 
     def draft(self, recipe: TranslateRecipe) -> None:
         """Build the network; the vocabularies do not matter."""
@@ -112,6 +119,7 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
             longest=recipe.data.longest,
             lowercase=recipe.data.tokens.lowercase,
             decoding=recipe.decoding,
+            scores=recipe.scores,
         )
 
     def objective(self, recipe: TranslateRecipe, prepared: Prepared) -> TeacherForcing:
@@ -160,6 +168,7 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
             list(kept(folder, part)),
             recipe.decoding,
             recipe.data.tokens.lowercase,
+            recipe.scores.bleu_tokenize,
             stage=f"scoring {part}",
         )
         return found.scores
@@ -168,10 +177,13 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         self, run: TranslateRun, data: str | Sequence[Path], options: Mapping[str, Any]
     ) -> Work[Evaluated]:
         """Score a run on a kept part or files; options: the files' alignments, and decoding's."""
-        own = ("alignments", "out", "links")
+        own = ("alignments", "out", "links", "bleu_tokenize")
         self.only(options, *own, *Decoding.model_fields)
         changes = {name: value for name, value in options.items() if name not in own}
         alignments = options.get("alignments")
+        tokenise = options.get("bleu_tokenize") or run.config.scores.bleu_tokenize
+        if tokenise is not None:
+            check_tokeniser(tokenise)
         if isinstance(data, str):
             if alignments is not None:
                 raise Refused("--alignments needs DATA, and none is given")
@@ -183,7 +195,7 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
             yield from headed(report, files)
             yield Note(str(report))
         choice = run.config.chosen(changes)
-        return (yield from evaluated(run.worker, pairs, choice, run.config.lowercase))
+        return (yield from evaluated(run.worker, pairs, choice, run.config.lowercase, tokenise))
 
     def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
         """The lines of a text; a table, whose lines are no sources, is refused."""
@@ -261,7 +273,13 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
     def compared(self, trained: Mapping[str, Trained]) -> list[Block]:
         """BLEU by sentence length."""
         curve = by_length({name: each.scores for name, each in trained.items()})
-        return [Heading(curve.title), lengths(curve), Charts([few(curve)])]
+        signatures = {
+            scores.bleu_signature: None
+            for each in trained.values()
+            for scores in each.scores.values()
+        }
+        told = [Paragraph(f"BLEU: {signature}") for signature in signatures]
+        return [*told, Heading(curve.title), lengths(curve), Charts([few(curve)])]
 
 
 def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:

@@ -21,6 +21,7 @@ class TranslateRecipe(Recipe):
     data: translate.Data
     model: building.Model
     decoding: Decoding = Decoding()
+    scores: translate.Scoring = translate.Scoring()
 
 
 class TranslateConfig(Config):
@@ -34,6 +35,7 @@ class TranslateConfig(Config):
     longest: int = Field(ge=1, le=1_000_000, description="The longest source it is built for.")
     lowercase: bool
     decoding: Decoding
+    scores: translate.Scoring = translate.Scoring()
 
     def build(self) -> nn.Module:
         """The network, its weights drawn at random."""

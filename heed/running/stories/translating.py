@@ -16,7 +16,7 @@ from heed.data.batches import Batch
 from heed.data.tokenise import PAD
 from heed.running.events import Progress, Work
 from heed.running.stories.alignments import alignment
-from heed.tasks.measuring import to_pharaoh
+from heed.tasks.measuring import Tokenise, to_pharaoh
 from heed.tasks.translate import Scores, judged
 from heed.tasks.translator import (
     Decoding,
@@ -150,6 +150,7 @@ def evaluated(
     pairs: Sequence[Example],
     decoding: Decoding,
     lowercase: bool,
+    tokenise: Tokenise | None = None,
     *,
     stage: str = "translating",
 ) -> Work[Evaluated]:
@@ -161,5 +162,5 @@ def evaluated(
         yield Progress(stage, len(found), len(pairs))
     written = [found[i] for i in range(len(pairs))]
     readings = translator.read(pairs)
-    scores = judged(pairs, written, readings, lowercase=lowercase)
+    scores = judged(pairs, written, readings, lowercase=lowercase, tokenise=tokenise)
     return Evaluated(scores, list(pairs), written, readings)
