@@ -45,7 +45,10 @@ def run(
         str | None, typer.Option(help="For labelled texts: DATA's column or key of the label.")
     ] = None,
     alignments: Annotated[
-        Path | None, typer.Option(help="Gold word alignments of DATA, in Pharaoh format.")
+        Path | None,
+        typer.Option(
+            help="Gold word alignments of DATA, in Pharaoh format; 1-2-P is a possible link."
+        ),
     ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Beam width; 1 is greedy.")] = None,
     overlap: Annotated[
@@ -63,7 +66,10 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Write the answers here.")] = None,
     links: Annotated[
         Path | None,
-        typer.Option(help="Write the word alignments of translations here, in Pharaoh format."),
+        typer.Option(
+            help="Write how the model aligns the words of each given pair here, in Pharaoh format: "
+            "a line for each line of DATA, empty for a dropped pair."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:

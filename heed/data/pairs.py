@@ -19,6 +19,7 @@ FEW = 5  # columns that a complaint shows
 
 Column = Annotated[int, Field(ge=0, le=1000)]
 Link = tuple[int, int]
+LINK = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(-[SP])?|[?p]([0-9]{1,9}))")
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -71,7 +72,8 @@ class Files(Settings):
     keys: tuple[str, str] = Field(default=("source", "target"), description="of the JSON objects")
     reverse: bool = Field(default=False, description="exchange source and target")
     alignments: Path | None = Field(
-        default=None, description="gold word alignments in Pharaoh format, one line a pair"
+        default=None,
+        description="gold word alignments in Pharaoh format (0-0 1-2, possible: 1-2-P), one line a pair",
     )
 
     @model_validator(mode="before")
@@ -135,6 +137,7 @@ class Report:
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     stray: int = 0  # links of an alignment to words that are not there
+    first: str = ""  # the first of them, and where it is
     header: str = ""  # the first line, if it is kept as a pair but looks like names of columns
 
     def drop(self, reason: str) -> None:
@@ -150,7 +153,10 @@ class Report:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.dropped.items()))
         read = counted(self.read, self.one)
         kept = f"{read} read = {self.kept:,} kept + {lost:,} dropped"
-        stray = f"; {self.stray:,} links outside their pair left out" if self.stray else ""
+        stray = (
+            f"; {counted(self.stray, 'link')} to words that are not there left out, the first at "
+        )
+        stray = stray + self.first if self.stray else ""
         return (f"{kept} ({reasons})" if lost else kept) + stray
 
 
@@ -180,31 +186,59 @@ def read_linked(
     only: Callable[[str], bool] | None = None,
     report: Report | None = None,
 ) -> Iterator[tuple[Pair, Links]]:
-    """The same pairs with their gold alignments; the links of a dropped pair are dropped, too."""
+    """The same pairs with their gold alignments; the links of a dropped pair are dropped, too.
+
+    Links to words that are not there are left out, and counted.
+    """
     if files.alignments is None:
         raise Refused(f"no alignments are given for {files}; name a Pharaoh file in `alignments`")
     report = Report() if report is None else report
     links = read_alignments(files.alignments)
     names = (str(files), str(files.alignments))
-    for pair, linked in _together(_rows(files), links, names, "pairs"):
+    for number, (pair, linked) in enumerate(_together(_rows(files), links, names, "pairs"), 1):
         if (only is None or only(pair.source)) and _keep(pair, LONGEST, report):
             if files.reverse:
                 linked = Links(*(frozenset((j, i) for i, j in some) for some in linked))
-            yield pair, linked
+            kept = _inside(linked, pair)
+            if lost := linked.possible - kept.possible:
+                report.stray += len(lost)
+                report.first = report.first or _told(min(lost), pair, files, number)
+            yield pair, kept
     _some(files, report, only)
 
 
+def _inside(links: Links, pair: Pair) -> Links:
+    """The links between words that exist."""
+    S, T = (len(text.split()) for text in pair)
+    return Links(*(frozenset((i, j) for i, j in some if i < S and j < T) for some in links))
+
+
+def _told(link: Link, pair: Pair, files: Files, number: int) -> str:
+    """A link to a word that is not there, as its file has it, and where."""
+    step = -1 if files.reverse else 1
+    i, j = link[::step]
+    S, T = [len(text.split()) for text in pair][::step]
+    return f"{files.alignments}:{number}: {i}-{j}, where the pair has {S} and {T} words"
+
+
 def read_alignments(path: Path) -> Iterator[Links]:
-    """A line for each pair, its links parted by spaces: "0-0 1-2" are sure, "2?1" is possible."""
+    """A line for each pair, its links parted by spaces, source first and from 0.
+
+    "0-0" and "0-0-S" are sure; "0-0-P", "0?0" and "0p0" are possible.
+    """
     for number, line in read_lines(path):
         sure: set[Link] = set()
         possible: set[Link] = set()
         for link in line.split():
-            mark = "?" if "?" in link else "-"
-            i, _, j = link.partition(mark)
-            if not (i.isdecimal() and j.isdecimal() and len(link) < 20):
-                raise Refused(f"{path}:{number}: '{link[:20]}' is not a link such as 0-0 or 0?0")
-            (sure if mark == "-" else possible).add((int(i), int(j)))
+            found = LINK.fullmatch(link)
+            if found is None:
+                raise Refused(
+                    f"{path}:{number}: '{link[:20]}' is not a link such as 0-0, from 0, or one "
+                    "that is possible: 0-0-P, 0?0"
+                )
+            i, j, kind, other = found.groups()
+            both = (int(i), int(j or other))
+            (possible if other or kind == "-P" else sure).add(both)
         yield Links(frozenset(sure), frozenset(sure | possible))
 
 

@@ -253,6 +253,11 @@ class RecurrentTranslator(nn.Module):
         """
         return carry.select(rows, same)
 
+    @property
+    def aligning(self) -> heed.Attention | None:
+        """The attention whose weights stand for the word alignment; None without any."""
+        return None if isinstance(self.decoder, Fixed) else self.decoder.attention
+
     def alignment(self, seen: dict[str, Attended]) -> Tensor:
         """The weights that stand for the word alignment.    B T S"""
         if not seen:

@@ -279,6 +279,11 @@ class EncoderDecoder(nn.Module):
         """The chosen hypotheses, in that order; `same`: each row keeps the sentence it had."""
         return self.decoder.select(carry, rows, same)
 
+    @property
+    def aligning(self) -> heed.MultiHeadAttention | None:
+        """The attention whose weights stand for the word alignment."""
+        return self.decoder.stack.layers[self.decoder.alignment_layer].cross
+
     def alignment(self, seen: dict[str, Attended]) -> Tensor:
         """The weights that stand for the word alignment, the mean of a layer's heads.    B T S
 

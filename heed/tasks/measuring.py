@@ -27,8 +27,8 @@ Gold: TypeAlias = Links | Iterable[Link]
 """The true links of a sentence; all are sure unless they come as `Links`."""
 
 Tokenise: TypeAlias = Literal["13a", "zh", "char", "intl", "none", "ja-mecab", "ko-mecab"]
-"""How sacreBLEU cuts text into words: 13a for most languages, zh for Chinese, char for other scripts
-without spaces. The last two need a package."""
+"""How sacreBLEU cuts text into words: 13a for most languages, zh for Chinese, char for other
+scripts without spaces. The last two need a package."""
 TOKENISERS: tuple[Tokenise, ...] = get_args(Tokenise)
 PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
 
@@ -39,7 +39,7 @@ UNSPACED = re.compile(
 )
 """Thai, Lao, Tibetan, Burmese, Khmer, Tai, Balinese, Javanese, and Shan among the Burmese ones."""
 JAPANESE = 0.05
-"""The share of kana from which on Han characters are Japanese: of a few, as の, Chinese has some."""
+"""The share of kana from which on Han characters are Japanese; a few, as の, stand in Chinese too."""
 
 
 class Measured(NamedTuple):

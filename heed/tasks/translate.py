@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from heed.data import grammar
 from heed.data.held_out import Held, HeldOut, check, without_files
-from heed.data.pairs import Files, Links, Pair, Report, read_linked, read_pairs
+from heed.data.pairs import Files, Links, Report, read_linked, read_pairs
 from heed.errors import Refused
 from heed.settings import Settings
 from heed.tasks import measuring
@@ -126,15 +126,7 @@ def from_files(
         yield from (Example(*pair) for pair in read_pairs(files, only=only, report=report))
     else:
         for pair, links in read_linked(files, only=only, report=report):
-            yield Example(*pair, inside(links, pair, report))
-
-
-def inside(links: Links, pair: Pair, report: Report) -> Links:
-    """The links between words that exist; others are left out, and counted."""
-    S, T = (len(text.split()) for text in pair)
-    kept = Links(*(frozenset((i, j) for i, j in some if i < S and j < T) for some in links))
-    report.stray += len(links.possible) - len(kept.possible)
-    return kept
+            yield Example(*pair, links)
 
 
 def _drawn(settings: Grammar, part: Part, report: Report) -> Iterator[Example]:

@@ -131,6 +131,7 @@ class Reading:
     symbols: int
     links: list[tuple[int, int]] | None  # of words; None without attention
     entropy: float | None  # of the attention, mean over the symbols, in nats
+    whole: bool = True  # False: the model read or wrote a part of it only
 
 
 class Translator:
@@ -288,8 +289,22 @@ class Translator:
                 links = self.links(pairs[i], weight.numpy())
                 share = weight / weight.sum(-1, keepdim=True).clamp(min=1e-30)
                 spread = float(entropy(share).mean())
-            readings.append(Reading(surprise, T, links, spread))
+            readings.append(Reading(surprise, T, links, spread, self._whole(pairs[i], *ids[i])))
         return readings
+
+    def _whole(self, pair: Example, source: list[int], target: list[int]) -> bool:
+        """Whether these numbers are those of the whole pair."""
+        if target[-1] != EOS:
+            return False
+        return len(source) != self.longest or len(self.vocabulary.source.words(pair.source)) == len(
+            source
+        )
+
+    @property
+    def aligning(self) -> nn.Module | None:
+        """The attention whose weights stand for the word alignment; None without any."""
+        found: nn.Module | None = self.model.aligning
+        return found
 
     def links(self, pair: Example, weight: NDArray[Any]) -> list[tuple[int, int]]:
         """Which words correspond, by the attention between their pieces.    weight: T S"""

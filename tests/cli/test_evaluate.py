@@ -104,6 +104,83 @@ def test_translations_and_links_are_written_line_by_line(
     assert json.loads(own.out)["aer"] == 0
 
 
+def test_links_are_those_of_the_given_pairs_in_their_lines(
+    command: Callable[..., Any], writer: Path, tmp_path: Path
+) -> None:
+    """Forced alignment: a target that the model would never write has a link for each word."""
+    pairs, links, out = tmp_path / "pairs.tsv", tmp_path / "out.links", tmp_path / "out.txt"
+    rows = [
+        "我 爱 中国\tchina china china love i",
+        "",
+        "你 爱 我\tyou",
+        "\tlost",
+        "我\t" + "x" * 2001,
+    ]
+    pairs.write_text("".join(f"{row}\n" for row in [*rows, "我 爱 你\ti love you"]), "utf-8")
+    words = ["evaluate", str(writer), str(pairs), "--links", str(links), "--out", str(out)]
+    done = command(*words)
+    assert done.code == 0, done.err
+    assert f"{links}: the lines of some pairs are empty (3 dropped)" in done.out + done.err
+    lines = links.read_text().split("\n")
+    assert [len(line.split()) for line in lines] == [5, 0, 1, 0, 0, 3, 0]  # the last ends the file
+    assert [bool(line) for line in out.read_text().split("\n")[:-1]] == [1, 0, 1, 0, 0, 1]
+    for line, row in zip(lines, [rows[0].split("\t")], strict=False):
+        found = [tuple(map(int, link.split("-"))) for link in line.split()]
+        assert sorted(j for _, j in found) == [0, 1, 2, 3, 4]
+        assert all(0 <= i < len(row[0].split()) for i, _ in found)
+
+
+def test_possible_links_are_no_error_where_they_are_missing(
+    command: Callable[..., Any], writer: Path, tmp_path: Path
+) -> None:
+    pairs, gold, own = (tmp_path / name for name in ("pairs.tsv", "gold", "own"))
+    pairs.write_text("我 爱 中国\ti love china\n", "utf-8")
+    words = ["evaluate", str(writer), str(pairs), "--json"]
+    assert command(*words, "--links", str(own)).code == 0
+    first, *others = own.read_text().split()
+    gold.write_text(" ".join([first, *(f"{link}-P" for link in others)]))
+    sure = json.loads(command(*words, "--alignments", str(gold)).out)["aer"]
+    assert sure == 0  # A = P, and S is inside A
+    i, j = map(int, first.split("-"))
+    gold.write_text(" ".join([f"{(i + 1) % 3}-{j}", *(f"{link}-P" for link in others)]))
+    wrong = json.loads(command(*words, "--alignments", str(gold)).out)["aer"]
+    assert wrong == pytest.approx(1 - (0 + 2) / (3 + 1))
+
+
+@pytest.mark.parametrize(
+    ("gold", "told"),
+    [
+        ("0-0\n0-0\n", "has 1 pairs and {gold} has 2 lines: they must be aligned line by line"),
+        ("", "has 1 pairs and {gold} has 0 lines: they must be aligned line by line"),
+        ("0-0 -1-0\n", "{gold}:1: '-1-0' is not a link such as 0-0"),
+        ("0-0 a-0\n", "{gold}:1: 'a-0' is not a link such as 0-0"),
+        ("1 0 0 S\n", "{gold}:1: '1' is not a link such as 0-0"),
+    ],
+)
+def test_bad_gold_links_are_refused_in_one_line(
+    command: Callable[..., Any], writer: Path, tmp_path: Path, gold: str, told: str
+) -> None:
+    pairs, links = tmp_path / "pairs.tsv", tmp_path / "gold"
+    pairs.write_text("我 爱 中国\ti love china\n", "utf-8")
+    links.write_text(gold)
+    done = command("evaluate", str(writer), str(pairs), "--alignments", str(links))
+    assert done.code == 2
+    assert told.format(gold=links) in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_gold_links_to_words_that_are_not_there_are_named(
+    command: Callable[..., Any], writer: Path, tmp_path: Path
+) -> None:
+    pairs, links = tmp_path / "pairs.tsv", tmp_path / "gold"
+    pairs.write_text("\ufeff我 爱 中国\ti love china\n你 爱 我\tyou love me\n", "utf-8")
+    links.write_text("0-0 1-1\n0-0 3-2\n")
+    done = command("evaluate", str(writer), str(pairs), "--alignments", str(links))
+    assert done.code == 0
+    told = f"1 link to words that are not there left out, the first at {links}:2: 3-2"
+    assert told in (done.out + done.err).replace("\n", " ")
+
+
 def test_the_table_has_what_json_has(
     command: Callable[..., Any], writer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,8 +176,22 @@ def test_alignments_in_pharaoh_format(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("possible", ["18-28-P", "18?28", "18p28"])
+@pytest.mark.parametrize("sure", ["3-4", "3-4-S"])
+def test_sure_and_possible_links_in_each_notation(tmp_path, sure, possible):
+    path = lines(tmp_path / "x", f"{possible} {sure}", f"{sure} 3?4")
+    assert list(read_alignments(path)) == [
+        Links(frozenset({(3, 4)}), frozenset({(3, 4), (18, 28)})),
+        Links(frozenset({(3, 4)}), frozenset({(3, 4)})),
+    ]
+
+
 @pytest.mark.parametrize(
-    "bad", ["1", "1-", "-1-2", "a-b", "1--2", "1?2-3", "1-2-3", "9" * 30 + "-1"]
+    "bad",
+    [
+        *("1", "1-", "-1-2", "1--2", "1?-2", "a-b", "1.0-2", "²-1", "1-2-3", "1-2-Q", "1-2-p"),
+        *("1?2-3", "1?2-P", "1-2-S-P", "1:2", "9" * 30 + "-1"),
+    ],
 )
 def test_a_bad_link_names_its_line(tmp_path, bad):
     path = lines(tmp_path / "x", "0-0", f"1-1 {bad}")
@@ -185,9 +199,26 @@ def test_a_bad_link_names_its_line(tmp_path, bad):
         list(read_alignments(path))
 
 
+def test_links_to_words_that_are_not_there_are_left_out_and_the_first_is_named(tmp_path):
+    pairs = lines(tmp_path / "x", "a b\tc d", "\tlost", "e\tf", "g\th")
+    links = lines(tmp_path / "y", "0-0 1-1", "7-7", "0-0 0-1-P", "1-0 0-0")
+    report = Report()
+    found = [linked for _, linked in read_linked(Files(tsv=pairs, alignments=links), report=report)]
+    assert [set(linked.possible) for linked in found] == [{(0, 0), (1, 1)}, {(0, 0)}, {(0, 0)}]
+    assert str(report).endswith(
+        f"; 2 links to words that are not there left out, the first at {links}:3: 0-1, where the "
+        "pair has 1 and 1 words"
+    )
+    lines(pairs, "a\tb c d")
+    lines(links, "2-0")
+    back, report = Files(tsv=pairs, alignments=links, reverse=True), Report()
+    assert [set(linked.sure) for _, linked in read_linked(back, report=report)] == [set()]
+    assert str(report).endswith(f"{links}:1: 2-0, where the pair has 1 and 3 words")
+
+
 def test_alignments_stay_with_their_pairs(tmp_path):
     pairs = lines(tmp_path / "x", "a b\tc d", "\tlost", "e\tf")
-    links = lines(tmp_path / "y", "0-1", "0-0 5-5", "0-0")
+    links = lines(tmp_path / "y", "0-1", "0-0 5-5", "0-0")  # of a dropped pair: not stray
     files = Files(tsv=pairs, alignments=links)
     assert [(p.source, set(l.sure)) for p, l in read_linked(files)] == [
         ("a b", {(0, 1)}),

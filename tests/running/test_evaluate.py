@@ -11,7 +11,10 @@ import sacrebleu
 from heed.errors import Refused
 from heed.running.evaluate import evaluate
 from heed.running.events import Note, Progress, finish
+from heed.running.recipe import resolve
 from heed.running.stories.translating import Evaluated
+from heed.running.train import train
+from tests.running.small import small
 from tests.running.writing import written
 
 
@@ -76,3 +79,32 @@ def test_missing_parts_and_wrong_choices_are_refused(writer: Path) -> None:
         finish(evaluate(writer, device="cpu", width=0))
     with pytest.raises(Refused, match="there is no folder nowhere/at/all, and it cannot be a name"):
         finish(evaluate(Path("nowhere/at/all"), device="cpu"))
+
+
+def test_a_pair_that_the_model_cannot_read_as_a_whole_has_an_empty_line(
+    tmp_path: Path,
+) -> None:
+    """Learned positions end: what comes after them is not read, so its links would be wrong."""
+    raw = small(steps=1, epochs=None)
+    raw["data"]["longest"] = 8
+    raw["model"] = {"kind": "transformer", "width": 16, "heads": 2, "feed": 16, "longest": 8}
+    raw["model"] |= {"position": "learned", "encoder_layers": 1, "decoder_layers": 1}
+    run = finish(train(resolve(raw), tmp_path / "run", device="cpu")).folder
+    path, links = tmp_path / "pairs.tsv", tmp_path / "links"
+    rows = [("我 爱 你", "i love you"), ("我 " * 8, "i"), ("我", "i " * 8), ("我 " * 7, "i " * 7)]
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in rows))
+    notes: list[str] = []
+    work = evaluate(run, [path], device="cpu", links=links)
+    found = finish(work, lambda event: notes.append(str(getattr(event, "text", ""))))
+    assert [len(line.split()) for line in found.pharaoh()] == [3, 0, 0, 7]
+    told = f"{links}: the lines of some pairs are empty (2 longer than the model reads)"
+    assert told in notes
+
+
+def test_links_need_attention(tmp_path: Path) -> None:
+    raw = small(steps=1, epochs=None)
+    raw["model"] |= {"decoder": "fixed"}
+    run = finish(train(resolve(raw), tmp_path / "run", device="cpu")).folder
+    with pytest.raises(Refused, match="--links needs attention to the source"):
+        finish(evaluate(run, device="cpu", links=tmp_path / "links"))
+    finish(evaluate(run, device="cpu"))

@@ -2,12 +2,13 @@
 
 import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import sacrebleu
 
-from heed.data.pairs import Links
+from heed.data.pairs import Links, read_alignments
 from heed.errors import Refused, ShapeError, UnknownName
 from heed.tasks import measuring
 from heed.tasks.measuring import (
@@ -98,6 +99,19 @@ def test_alignment_error_by_hand() -> None:
     assert alignment_error([found], [gold]) == pytest.approx(1 - (1 + 2) / (3 + 2))
     assert alignment_error([[(0, 0), (1, 1)]], [[(0, 0), (1, 1)]]) == 0
     assert alignment_error([[(1, 0), (0, 1)]], [[(0, 0), (1, 1)]]) == 1
+
+
+def test_sure_and_possible_links_count_as_in_och_and_ney(tmp_path: Path) -> None:
+    """Two sentences, counted on paper: A = 4 + 2, S = 2 + 1, A∩S = 1 + 1, A∩P = 3 + 2."""
+    path = tmp_path / "gold"
+    path.write_text("0-0-S 1-1-P 2-1-P 3-2 0-3-P\n0-0 1-1-P\n")
+    found = [[(0, 0), (2, 1), (1, 2), (0, 3)], [(0, 0), (1, 1)]]
+    gold = list(read_alignments(path))
+    assert alignment_error(found, gold) == pytest.approx(1 - (2 + 5) / (6 + 3))
+    # Possible links alone: none is missed, and a link outside them is an error.
+    only = [Links(frozenset(), frozenset({(0, 0), (1, 1)}))]
+    assert alignment_error([[(0, 0)]], only) == pytest.approx(1 - 1 / 1)
+    assert alignment_error([[(1, 0)]], only) == 1
 
 
 def test_alignment_error_counts_links_not_sentences() -> None:

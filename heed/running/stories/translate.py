@@ -180,22 +180,33 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         own = ("alignments", "out", "links", "bleu_tokenize")
         self.only(options, *own, *Decoding.model_fields)
         changes = {name: value for name, value in options.items() if name not in own}
-        alignments = options.get("alignments")
+        alignments, links = options.get("alignments"), options.get("links")
         tokenise = options.get("bleu_tokenize") or run.config.scores.bleu_tokenize
         if tokenise is not None:
             check_tokeniser(tokenise)
+        if links is not None and run.worker.aligning is None:
+            raise Refused("--links needs attention to the source, and this run has none")
         if isinstance(data, str):
             if alignments is not None:
                 raise Refused("--alignments needs DATA, and none is given")
             pairs = list(kept(run.folder, (yield from scored_part(run.folder, data))))
+            rows, lines = list(range(len(pairs))), len(pairs)
         else:
             report = Report()
             files = files_from(data, alignments)
-            pairs = list(translate.from_files(files, report))
+            rows, pairs = [], []
+            for pair in translate.from_files(files, report):
+                rows.append(report.read - 1)
+                pairs.append(pair)
+            lines = report.read
             yield from headed(report, files)
             yield Note(str(report))
         choice = run.config.chosen(changes)
-        return (yield from evaluated(run.worker, pairs, choice, run.config.lowercase, tokenise))
+        found = yield from evaluated(run.worker, pairs, choice, run.config.lowercase, tokenise)
+        found = found._replace(rows=rows, lines=lines)
+        if links is not None:
+            yield from _blank(found, links)
+        return found
 
     def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
         """The lines of a text; a table, whose lines are no sources, is refused."""
@@ -291,6 +302,14 @@ def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
     if is_json_lines(paths[0]):
         return Files(jsonl=paths[0], alignments=alignments)
     return Files(tsv=paths[0], alignments=alignments)
+
+
+def _blank(found: Evaluated, links: Path) -> Iterator[Note]:
+    """A note on the lines without links, if there are any, and why."""
+    cut = sum(not each.whole for each in found.readings)
+    reasons = {"dropped": found.lines - len(found.pairs), "longer than the model reads": cut}
+    if told := [f"{n:,} {reason}" for reason, n in reasons.items() if n]:
+        yield Note(f"{links}: the lines of some pairs are empty ({', '.join(told)})")
 
 
 def examples_of(folder: RunFolder) -> list[Example]:

@@ -109,20 +109,33 @@ class Validator:
 
 
 class Evaluated(NamedTuple):
-    """The scores, with the pairs, translations and readings."""
+    """The scores, with the pairs, translations and readings.
+
+    rows   which line of its file each pair stands in, from 0; the others were dropped
+    lines  how many there are
+    """
 
     scores: Scores
     pairs: list[Example]
     written: list[Translation]
     readings: list[Reading]
+    rows: Sequence[int]
+    lines: int
 
     def pharaoh(self) -> list[str]:
-        """The word links of the model while it reads each pair, "0-0 1-2"; blank without any."""
-        return [to_pharaoh(each.links or []) for each in self.readings]
+        """For each line of the file, the word links of the model while it reads that very pair:
+        "0-0 1-2"; blank if the pair was dropped, or not read as a whole."""
+        return self._placed([to_pharaoh(each.links or []) * each.whole for each in self.readings])
 
     def answers(self) -> list[str]:
-        """The translations."""
-        return [each.text for each in self.written]
+        """For each line of the file, the translation; blank if the pair was dropped."""
+        return self._placed([each.text for each in self.written])
+
+    def _placed(self, texts: Sequence[str]) -> list[str]:
+        placed = [""] * self.lines
+        for row, text in zip(self.rows, texts, strict=True):
+            placed[row] = text
+        return placed
 
     def facts(self) -> list[tuple[str, str, str]]:
         """The scores, each with what makes it comparable."""
@@ -163,4 +176,4 @@ def evaluated(
     written = [found[i] for i in range(len(pairs))]
     readings = translator.read(pairs)
     scores = judged(pairs, written, readings, lowercase=lowercase, tokenise=tokenise)
-    return Evaluated(scores, list(pairs), written, readings)
+    return Evaluated(scores, list(pairs), written, readings, range(len(pairs)), len(pairs))
