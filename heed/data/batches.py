@@ -5,7 +5,7 @@ resumes in the middle of an epoch with `epoch(number, start)`, in any process.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NotRequired, TypedDict, Unpack
@@ -140,12 +140,18 @@ class Planned(ABC):
 
 
 class Batches(Planned):
-    """A corpus cut into batches."""
+    """A corpus cut into batches.
 
-    def __init__(self, corpus: Corpus, **planning: Unpack[Planning]) -> None:
+    aside  columns that come along: how long they are changes no plan
+    """
+
+    def __init__(
+        self, corpus: Corpus, *, aside: Collection[str] = (), **planning: Unpack[Planning]
+    ) -> None:
         super().__init__(**planning)
-        self.corpus = corpus
-        self._lengths = np.stack(list(corpus.lengths.values()), 1)  # N C
+        self.corpus, self.aside = corpus, aside
+        counted = [each for column, each in corpus.lengths.items() if column not in aside]
+        self._lengths = np.stack(counted, 1)  # N C
 
     def _rows(self, number: int) -> tuple[Corpus, Ints]:
         return self.corpus, self._lengths
@@ -153,8 +159,12 @@ class Batches(Planned):
     def _batch(self, rows: Corpus, chosen: Ints, fill: int, shape: Ints | None) -> Batch:
         chosen = np.concatenate([chosen, np.full(fill, FILLER)])
         tokens, lengths = {}, {}
-        for i, column in enumerate(rows.tokens):
-            width = 0 if shape is None else int(shape[1 + i])
+        widths = iter(() if shape is None else shape[1:].tolist())
+        for column in rows.tokens:
+            width = 0 if column in self.aside else next(widths, 0)
+            if self.fixed and column in self.aside:  # few widths, since each makes a shape
+                longest = int(rows.lengths[column][chosen[chosen != FILLER]].max(initial=1))
+                width = 1 << (longest - 1).bit_length()
             tokens[column], lengths[column] = _padded(rows, column, chosen, width)
         return Batch(tokens, lengths, torch.from_numpy(chosen))
 

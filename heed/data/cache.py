@@ -28,7 +28,7 @@ HEADER_LIMIT = 1 << 20
 OFFSET = np.dtype("<i8")
 KINDS: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
-Encode = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+Encode = Callable[[Sequence[Any]], Sequence[Sequence[int]]]
 
 
 class Corpus:
@@ -189,7 +189,7 @@ def write(
 def encode(
     folder: str | Path,
     name: str,
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Sequence[Any]],
     encoders: Mapping[str, Encode],
     *,
     vocabulary: int | None = None,
@@ -197,7 +197,8 @@ def encode(
     keep: Callable[[Sequence[Sequence[int]]], bool] | None = None,
     chunk: int = 8192,
 ) -> Iterator[int]:
-    """Tokenise rows of texts, one text for each of `encoders`, a chunk at a time.
+    """Tokenise rows of texts, one text (or what else it takes) for each of `encoders`, a chunk at a
+    time.
 
     Yields how many rows have been read, chunk by chunk; after the last one, the cache is there.
 

@@ -73,7 +73,7 @@ class Files(Settings):
     reverse: bool = Field(default=False, description="exchange source and target")
     alignments: Path | None = Field(
         default=None,
-        description="gold word alignments in Pharaoh format (0-0 1-2, possible: 1-2-P), one line a pair",
+        description="gold word alignments in Pharaoh format, one line a pair: 0-0 1-2 3-3-P",
     )
 
     @model_validator(mode="before")

@@ -232,9 +232,18 @@ class RecurrentTranslator(nn.Module):
         self.encoder, self.decoder = encoder, decoder
 
     def forward(
-        self, source: Tensor, lengths: Tensor, inputs: Tensor, need: Need = "context"
+        self,
+        source: Tensor,
+        lengths: Tensor,
+        inputs: Tensor,
+        need: Need = "context",
+        aligned: bool = False,
     ) -> Written:
-        """Source B S, its lengths B, the symbols written so far B T -> logits B T V"""
+        """Source B S, its lengths B, the symbols written so far B T -> logits B T V
+
+        aligned  the weights of `alignment` are needed, whatever `need` says
+        """
+        need = "weight" if aligned and need == "context" else need
         written: Written = self.decoder(self.encoder(source, lengths), inputs, need)
         return written
 

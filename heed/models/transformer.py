@@ -117,16 +117,22 @@ class Decoder(nn.Module):
         source: Tensor | None = None,
         visible: Visible | None = None,
         lengths: Tensor | Sequence[int] | None = None,
+        aligned: bool = False,
     ) -> Written:
         """A whole text at once: symbols B T (and an encoded source B S M) -> logits B T V.
 
         Padding after a text needs no mask, since no place looks ahead. Where texts stand at the end
         of their rows, `lengths` B says how long each is.
+
+        aligned  the weights of the layer that aligns are needed, whatever `need` says
         """
         kept = [Kept(source=memory) for memory in self._memories(source, visible)]
         behind, exists = self._padding(inputs, lengths)
         x = self.words(inputs, behind=behind, exists=exists)
-        x, seen, _ = self.stack(x, kept, heed.causal(), [need] * len(kept), exists)
+        needs = [need] * len(kept)
+        if aligned and need == "context":
+            needs[self.alignment_layer] = "weight"
+        x, seen, _ = self.stack(x, kept, heed.causal(), needs, exists)
         return Written(self._unformed(x), seen)
 
     def begin(
@@ -249,11 +255,15 @@ class EncoderDecoder(nn.Module):
         lengths: Tensor | Sequence[int],
         inputs: Tensor,
         need: Need = "context",
+        aligned: bool = False,
     ) -> Written:
-        """The whole text at once.    B S, B, B T -> logits B T V"""
+        """The whole text at once.    B S, B, B T -> logits B T V
+
+        aligned  the weights of `alignment` are needed, whatever `need` says
+        """
         lengths = lengths_of(lengths, source)
         encoded, reading = self._encoded(source, lengths, need)
-        written = self.decoder(inputs, need, encoded, heed.lengths(lengths))
+        written = self.decoder(inputs, need, encoded, heed.lengths(lengths), aligned=aligned)
         ends = {"encoder": reading, "decoder": written.seen}
         seen = {
             f"{end}.{path}": look for end, looks in ends.items() for path, look in looks.items()

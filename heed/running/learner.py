@@ -38,6 +38,9 @@ TIMED = 10
 LITTLE = 200
 """With fewer steps in all, a randomly initialised network has hardly begun to learn."""
 
+MORE = {"moved": "adversarial", "guided": "guided"}
+"""The parts of a loss that make it higher than that of a validation."""
+
 MANY = 100
 """Over so many steps, those at the start hardly change the speed."""
 
@@ -234,7 +237,8 @@ class Learner:
             self.journal.write(moment.step, {"train": figures})
         pace = "" if speed is None else f" · {speed:,.0f} {self.story.unit}/s"
         # Both make it higher than that of a validation; the sum with moved copies is twice as high.
-        what = "loss with adversarial part" if "moved" in moment.parts else "loss"
+        more = [kind for part, kind in MORE.items() if part in moment.parts]
+        what = f"loss with {more[0]} part" if more else "loss"
         what = f"smoothed {what}" if self.settings.smoothing else what
         return f"{what} {loss:.3f}{pace}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from errno import EISDIR
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -135,16 +135,21 @@ def ready(folder: RunFolder) -> bool:
     return False
 
 
-def cached(folder: RunFolder, fingerprint: str, sizes: Mapping[str, int]) -> cache.Corpus:
+def cached(
+    folder: RunFolder, fingerprint: str, sizes: Mapping[str, int], empty: Collection[str] = ()
+) -> cache.Corpus:
     """The training examples as numbers, refused unless every number is below its column's size.
 
     sizes  how many different numbers each column may have
+    empty  the columns in which a row may have none
     """
     for path in folder.inside(folder.cache).iterdir():
         folder.plain(path)
     train = cache.Corpus.open(folder.cache, "train", fingerprint)
     sound = train.tokens.keys() == sizes.keys() and all(
-        len(train) and train.lengths[column].min() > 0 and train.tokens[column].max() < size
+        len(train)
+        and (column in empty or train.lengths[column].min() > 0)
+        and train.tokens[column].max(initial=0) < size
         for column, size in sizes.items()
     )
     if not sound:

@@ -39,7 +39,7 @@ UNSPACED = re.compile(
 )
 """Thai, Lao, Tibetan, Burmese, Khmer, Tai, Balinese, Javanese, and Shan among the Burmese ones."""
 JAPANESE = 0.05
-"""The share of kana from which on Han characters are Japanese; a few, as の, stand in Chinese too."""
+"""The share of kana from which on a text is Japanese: Chinese has a few, such as の."""
 
 
 class Measured(NamedTuple):

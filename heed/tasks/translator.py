@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -98,6 +99,24 @@ class Vocabulary:
         target = Tokeniser.train(settings.kind, (pair.target for pair in pairs()), **choices)
         return cls(source, target)
 
+    def links(self, pair: Example) -> list[int]:
+        """The links of a pair as those of its pieces: source, target, source, target ...
+
+        Every piece of a word is linked to every piece of each word that it is linked to; a possible
+        link counts like a sure one.
+        """
+        linked = frozenset() if pair.links is None else pair.links.possible
+        if not linked:
+            return []
+        sides = self.source.words(pair.source), self.target.words(pair.target)
+        first, second = (_pieces(words) for words in sides)
+        return [
+            place
+            for i, j in sorted(linked)
+            for both in product(first.get(i, ()), second.get(j, ()))
+            for place in both
+        ]
+
     def save(self, source: Path, target: Path) -> None:
         """Write one file, or two where the target has a vocabulary of its own."""
         self.source.save(source)
@@ -109,6 +128,14 @@ class Vocabulary:
         """Load what `save` wrote; without a file of its own, the target shares the source's."""
         first = Tokeniser.load(source)
         return cls(first, Tokeniser.load(target) if target.exists() else first)
+
+
+def _pieces(words: Sequence[int]) -> dict[int, list[int]]:
+    """The pieces of each word, from the word of each piece."""
+    found: dict[int, list[int]] = {}
+    for piece, word in enumerate(words):
+        found.setdefault(word, []).append(piece)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ def sequence_loss(
     entropy_bonus: float = 0.0,
     baseline: MovingAverage | None = None,
     elsewhere: Mapping[str, tuple[Attended, Tensor]] | None = None,
+    aligned: tuple[Tensor, Tensor] | None = None,
+    guided: float = 1.0,
     none: int = PAD,
 ) -> Loss:
     """The loss of symbols under teacher forcing.    B T V, B T
@@ -68,6 +70,7 @@ def sequence_loss(
     seen       the attentions that were asked once per symbol, their fields B H T
     elsewhere  attentions that other places asked (an encoder's, B H S), each with its real
                places, B S
+    aligned    the weights that stand for the alignment, and the links they are guided by, B T S
     baseline   of the rewards, where attention draws; updated by them while it is in training
     """
     total, nll = _surprise(logits, labels, smoothing, none)
@@ -81,6 +84,9 @@ def sequence_loss(
     if penalties := [each.penalty() for each in asked if each.record.penalty is not None]:
         penalty = torch.stack(penalties).sum()
         total, parts["penalty"] = total + coverage * penalty, penalty.detach()
+    if aligned is not None:
+        wrong = misaligned(*aligned)
+        total, parts["guided"] = total + guided * wrong, wrong.detach()
     drew = [each for each in asked if each.record.log_prob is not None]
     if drew and torch.is_grad_enabled():
         level = 0.0 if baseline is None else baseline.value
@@ -89,6 +95,24 @@ def sequence_loss(
         if baseline is not None and baseline.training:
             _learn(baseline, reward.sum(), count.sum())
     return Loss(total, parts)
+
+
+LEAST = 1e-30
+"""A smaller weight counts as this: its logarithm stays finite."""
+
+
+def misaligned(weight: Tensor, links: Tensor) -> Tensor:
+    """Cross entropy of weights against given links, summed over the linked rows.
+
+    B T S, B T S of 0 and 1 -> ()
+
+    Every key that a row is linked to is an equal part of its target: -Σ_s g_s/Σg · log a_s. A row
+    without a link adds nothing. Chen 2016 (Guided alignment training) §3.1, Garg 2019 §3.3
+    """
+    check(weight=(weight, "B T S"), links=(links, "B T S"))
+    wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    share = links / links.sum(-1, keepdim=True).clamp(min=1)
+    return -(share * wide.clamp(min=LEAST).log()).sum()
 
 
 class SequenceObjective(nn.Module):
@@ -101,7 +125,7 @@ class SequenceObjective(nn.Module):
     def loss(
         self, logits: Tensor | Unformed, labels: Tensor, seen: Mapping[str, Attended], **more: Any
     ) -> Loss:
-        """`sequence_loss` by the recipe; more: elsewhere, none."""
+        """`sequence_loss` by the recipe; more: elsewhere, aligned, guided, none."""
         return sequence_loss(
             logits,
             labels,

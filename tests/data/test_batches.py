@@ -72,6 +72,29 @@ def test_every_row_is_visited_once_and_within_the_budget(rows, tokens, fixed, sh
             assert len({part[i].tokens["a"].shape for part in parts}) == 1
 
 
+def test_a_column_aside_comes_along_and_changes_no_plan(fixed):
+    plain = corpus(400)
+    draw = np.random.default_rng(5)
+    more = [draw.integers(0, 9, n).tolist() for n in draw.integers(0, 300, 400)]
+    columns = {name: [plain[i][name] for i in range(400)] for name in plain.tokens}
+    both = Corpus.of({"more": more, **columns})
+    kept = {"tokens": 300, "seed": 1, "fixed": fixed}
+    expected = list(Batches(plain, **kept).epoch(3))
+    found = list(Batches(both, aside=("more",), **kept).epoch(3))
+    assert [batch.rows.tolist() for batch in found] == [batch.rows.tolist() for batch in expected]
+    widths = set()
+    for one, other in zip(found, expected, strict=True):
+        assert all(torch.equal(one.tokens[name], other.tokens[name]) for name in columns)
+        widths.add(one.tokens["more"].shape[1])
+        for r, n in enumerate(one.rows.tolist()):
+            row = [] if n == FILLER else more[n]
+            assert one.lengths["more"][r] == (1 if n == FILLER else len(row))
+            assert one.tokens["more"][r].tolist() == row + [0] * (
+                one.tokens["more"].shape[1] - len(row)
+            )
+    assert not fixed or all(width & (width - 1) == 0 for width in widths)  # few shapes
+
+
 def test_the_order_depends_on_seed_and_epoch(fixed):
     data = corpus()
     first = Batches(data, tokens=500, seed=1, fixed=fixed)

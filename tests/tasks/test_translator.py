@@ -15,6 +15,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from heed.data.pairs import Links
 from heed.data.tokenise import BOS, EOS, Tokeniser
 from heed.models import building
 from heed.tasks.cutting import labels
@@ -262,6 +263,21 @@ def test_weights_of_pieces_are_summed_by_word() -> None:
     weight[down[2], across[0][0]] = 5.0  # the weights of the target's end count for no word
     model = Translator(torch.nn.Linear(1, 1), Vocabulary(tokeniser, tokeniser), CPU)
     assert model.links(Example("ab c", "x yz"), weight) == [(0, 0), (1, 1)]
+
+
+def test_links_of_words_become_links_of_all_their_pieces() -> None:
+    """Character pieces, a space before each word: _ab _c </s>, _xy _z </s>."""
+    source = Tokeniser.train("character", ["ab c"], size=40)
+    target = Tokeniser.train("character", ["xy z"], size=40)
+    assert source.spelt(source.encode(["ab c"])[0]) == [" ", "a", "b", " ", "c", "</s>"]
+    sure, possible = frozenset({(0, 1)}), frozenset({(0, 1), (1, 1)})
+    found = Vocabulary(source, target).links(Example("ab c", "xy z", Links(sure, possible)))
+    pairs = list(zip(found[::2], found[1::2], strict=True))
+    assert len(set(pairs)) == len(pairs)
+    assert set(pairs) == {(s, t) for s in (0, 1, 2, 3, 4) for t in (3, 4)}
+    assert Vocabulary(source, target).links(Example("ab c", "xy z")) == []
+    none = Links(frozenset(), frozenset())
+    assert Vocabulary(source, target).links(Example("ab c", "xy z", none)) == []
 
 
 def test_uniform_attention_has_the_entropy_of_its_length(vocabulary: Vocabulary) -> None:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from heed.errors import ShapeError
 from heed.records import Attended
-from heed.training.objective import sequence_loss, surprise
+from heed.training.objective import misaligned, sequence_loss, surprise
 from heed.training.reinforce import MovingAverage
 
 B, T, V = 3, 5, 7
@@ -178,3 +178,56 @@ def test_nothing_is_read_on_the_host() -> None:
     loss = sequence_loss(logits, labels, seen, smoothing=0.1, entropy_bonus=0.1, baseline=baseline)
     loss.total.backward()
     assert logits.grad is not None
+
+
+def test_guidance_is_the_cross_entropy_against_the_links() -> None:
+    """Three rows: two links share theirs, one has none, one is sure."""
+    rows = [[0.5, 0.3, 0.2], [0.1, 0.1, 0.8], [0.25, 0.7, 0.05]]
+    weight = torch.tensor([rows], dtype=torch.float64)
+    links = torch.tensor([[[1, 0, 1], [0, 0, 0], [0, 1, 0]]]).double()
+    expected = -(math.log(0.5) + math.log(0.2)) / 2 - math.log(0.7)
+    assert misaligned(weight, links).item() == pytest.approx(expected, abs=1e-12)
+    with pytest.raises(ShapeError):
+        misaligned(weight, links[:, :2])
+
+
+def test_guidance_and_its_gradient_equal_torchs() -> None:
+    energy = torch.randn(B, T, 6, dtype=torch.float64, requires_grad=True)
+    links = (torch.rand(B, T, 6) < 0.4).double()
+    links[0, 1] = 0  # a word without a counterpart
+    linked = links.sum(-1) > 0
+    target = (links / links.sum(-1, keepdim=True))[linked]
+    theirs = F.cross_entropy(energy[linked], target, reduction="sum")
+    mine = misaligned(energy.softmax(-1), links)
+    assert mine.item() == pytest.approx(theirs.item(), abs=1e-10)
+    a, b = (torch.autograd.grad(each, energy)[0] for each in (mine, theirs))
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_weight_of_nearly_nothing_is_still_guided(dtype: torch.dtype) -> None:
+    """The gradient of the energy is a - g, however small a is; where a is 0 nothing is infinite."""
+    energy = torch.tensor([[[0.0, -60.0]]], dtype=dtype, requires_grad=True)
+    misaligned(energy.softmax(-1), torch.tensor([[[0.0, 1.0]]])).backward()
+    assert energy.grad is not None
+    torch.testing.assert_close(
+        energy.grad.float()[0, 0], torch.tensor([1.0, -1.0]), rtol=0.02, atol=0
+    )
+    hard = torch.tensor([[[1.0, 0.0]]], dtype=dtype, requires_grad=True)
+    loss = misaligned(hard, torch.tensor([[[0.0, 1.0]]]))
+    loss.backward()
+    assert loss.isfinite()
+    assert hard.grad is not None
+    assert hard.grad.isfinite().all()
+
+
+def test_guidance_is_added_with_its_weight_and_reported() -> None:
+    logits, labels = drawn()
+    weight = torch.randn(B, T, 4, dtype=torch.float64).softmax(-1)
+    links = torch.eye(T, 4).double().expand(B, T, 4)
+    plain = sequence_loss(logits, labels, {})
+    loss = sequence_loss(logits, labels, {}, aligned=(weight, links), guided=0.3)
+    wrong = -weight.log().diagonal(dim1=1, dim2=2).sum()
+    torch.testing.assert_close(loss.total, plain.total + 0.3 * wrong)
+    torch.testing.assert_close(loss.parts["guided"], wrong)
+    assert loss.parts["nll"] == plain.parts["nll"]

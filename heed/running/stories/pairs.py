@@ -19,6 +19,8 @@ from heed.tasks.translator import Example, Vocabulary
 from heed.training.folder import RunFolder
 
 COUNTED = 1 << 24  # symbols that are counted at a time
+LINKS = "links"
+"""The column of linked pieces: the places of a source piece and a target piece, and so on."""
 TOLD = 0.001
 """From which share of unknown symbols on it is said."""
 
@@ -32,16 +34,20 @@ class Prepared:
     valid: list[Example]
 
 
-def prepare(data: Data, folder: RunFolder, start: Start | None = None) -> Work[Prepared]:
+def prepare(
+    data: Data, folder: RunFolder, start: Start | None = None, linked: bool = False
+) -> Work[Prepared]:
     """Read the pairs, train the tokenisers, write the cache; finished steps are not repeated.
 
-    start  a run; its tokenisers are used, since its weights fit no others
+    start   a run; its tokenisers are used, since its weights fit no others
+    linked  keep the alignment of the training pairs, too
     """
     if not preparing.ready(folder):
-        yield from _write(data, folder, start)
+        yield from _write(data, folder, start, linked)
     vocabulary = vocabulary_of(folder)
     sizes = {"source": vocabulary.source.size, "target": vocabulary.target.size}
-    train = preparing.cached(folder, vocabulary.fingerprint, sizes)
+    sizes |= {LINKS: data.longest} if linked else {}
+    train = preparing.cached(folder, vocabulary.fingerprint, sizes, empty=(LINKS,))
     return Prepared(vocabulary, train, list(kept(folder, "valid")))
 
 
@@ -51,7 +57,7 @@ def vocabulary_of(folder: RunFolder) -> Vocabulary:
     return Vocabulary.load(source, folder.plain(target) if target.exists() else target)
 
 
-def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
+def _write(data: Data, folder: RunFolder, start: Start | None, linked: bool) -> Work[None]:
     root = data_root(data.folder)
     if start is None:
         yield Progress(f"learning {data.tokens.kind} tokens", 0)
@@ -60,7 +66,7 @@ def _write(data: Data, folder: RunFolder, start: Start | None) -> Work[None]:
         vocabulary = vocabulary_of(RunFolder.open(start.path))
     vocabulary.save(folder.tokenizer, folder.target_tokenizer)
     report = Report()
-    yield from _tokenise(data, vocabulary, folder, report)
+    yield from _tokenise(data, vocabulary, folder, report, linked)
     yield from headed(report, data.train)
     yield Note(f"training pairs: {report}")
     yield from map(Note, _unknown(vocabulary, folder))
@@ -82,21 +88,26 @@ def headed(report: Report, files: Files | None) -> Iterator[Note]:
         )
 
 
-def _tokenise(data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Report) -> Work[None]:
+def _tokenise(
+    data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Report, linked: bool
+) -> Work[None]:
     def fits(row: Sequence[Sequence[int]]) -> bool:
-        short = max(map(len, row)) <= data.longest
+        short = max(map(len, row[:2])) <= data.longest
         if not short:
             report.drop_kept("too long")
         return short
 
     sides = {"source": vocabulary.source, "target": vocabulary.target}
+    encoders: dict[str, cache.Encode] = {name: side.encode for name, side in sides.items()}
+    if linked:
+        encoders[LINKS] = lambda pairs: [vocabulary.links(pair) for pair in pairs]
     pairs = examples(data, "train", data_root(data.folder), report)
     for read in cache.encode(
         folder.cache,
         "train",
-        ((pair.source, pair.target) for pair in pairs),
-        {name: side.encode for name, side in sides.items()},
-        vocabulary=max(side.size for side in sides.values()),
+        ((pair.source, pair.target, pair)[: len(encoders)] for pair in pairs),
+        encoders,
+        vocabulary=max(data.longest * linked, *(side.size for side in sides.values())),
         fingerprint=vocabulary.fingerprint,
         keep=fits,
         chunk=preparing.CHUNK,
@@ -104,12 +115,15 @@ def _tokenise(data: Data, vocabulary: Vocabulary, folder: RunFolder, report: Rep
         yield Progress("tokenising", read)
     if not report.kept:
         raise Refused(f"there is nothing to train on: {report}")
+    if linked and not cache.Corpus.open(folder.cache, "train").lengths[LINKS].any():
+        raise Refused("training.guided needs alignments, and no training pair has a link")
 
 
 def _unknown(vocabulary: Vocabulary, folder: RunFolder) -> Iterator[str]:
     """For each side of which much is unknown, how much."""
     streams = cache.Corpus.open(folder.cache, "train", vocabulary.fingerprint).tokens
-    for name, stream in streams.items():
+    for name in ("source", "target"):
+        stream = streams[name]
         parts = (stream[start : start + COUNTED] for start in range(0, len(stream), COUNTED))
         share = sum(int((part == UNK).sum()) for part in parts) / len(stream)
         if share >= TOLD:

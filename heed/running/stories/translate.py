@@ -21,7 +21,7 @@ from heed.models import building
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.alignments import Answer, Shown, by_length, few, heads, lengths, look
-from heed.running.stories.pairs import Prepared, headed, kept, prepare, vocabulary_of
+from heed.running.stories.pairs import LINKS, Prepared, headed, kept, prepare, vocabulary_of
 from heed.running.stories.story import (
     Run,
     Start,
@@ -74,17 +74,13 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         super().check(recipe)
         if recipe.scores.bleu_tokenize is not None:
             check_tokeniser(recipe.scores.bleu_tokenize)
+        if recipe.training.guided:
+            _check_guided(recipe)
 
     def draft(self, recipe: TranslateRecipe) -> None:
         """Build the network; the vocabularies do not matter."""
-        symbols, longest = len(SPECIALS), recipe.data.longest
-        building.build(
-            recipe.model,
-            source=symbols,
-            target=symbols,
-            shared=recipe.data.tokens.shared,
-            longest=longest,
-        )
+        longest = recipe.data.longest
+        _network(recipe)
         limits = building.reads(recipe.model, longest), building.writes(recipe.model, longest)
         places = min((n for n in limits if n is not None), default=longest)
         if places < longest:
@@ -104,7 +100,7 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         self, recipe: TranslateRecipe, folder: RunFolder, start: Start | None = None
     ) -> Work[Prepared]:
         """Tokenisers, a cache, and the pairs to validate on."""
-        return prepare(recipe.data, folder, start)
+        return prepare(recipe.data, folder, start, linked=recipe.training.guided > 0)
 
     def describe(self, recipe: TranslateRecipe, prepared: Prepared) -> TranslateConfig:
         """config.json."""
@@ -131,7 +127,14 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
     ) -> Batches:
         """Pairs of similar length together."""
         tokens = recipe.training.batch_tokens
-        return Batches(prepared.train, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
+        return Batches(
+            prepared.train,
+            aside=(LINKS,),
+            tokens=tokens,
+            seed=recipe.seed,
+            shard=shard,
+            fixed=fixed,
+        )
 
     def tokens(self, folder: RunFolder, config: TranslateConfig) -> Vocabulary:
         """Both tokenisers."""
@@ -302,6 +305,35 @@ def files_from(paths: Sequence[Path], alignments: Path | None = None) -> Files:
     if is_json_lines(paths[0]):
         return Files(jsonl=paths[0], alignments=alignments)
     return Files(tsv=paths[0], alignments=alignments)
+
+
+def _network(recipe: TranslateRecipe) -> Any:
+    """The recipe's network; the vocabularies do not matter."""
+    return building.build(
+        recipe.model,
+        source=len(SPECIALS),
+        target=len(SPECIALS),
+        shared=recipe.data.tokens.shared,
+        longest=recipe.data.longest,
+    )
+
+
+def _check_guided(recipe: TranslateRecipe) -> None:
+    """Refuse to guide an attention by alignments that are not given, or that cannot be guided."""
+    if recipe.data.train is not None and recipe.data.train.alignments is None:
+        raise Refused(
+            "training.guided needs the alignment of each training pair; name a Pharaoh file: "
+            "data.train.alignments=FILE"
+        )
+    with torch.device("meta"):
+        aligning = _network(recipe).aligning
+    if aligning is None:
+        raise Refused("training.guided needs attention to the source, and this model has none")
+    if not aligning.mechanism.claims.differentiable:
+        raise Refused(
+            "training.guided needs weights with a gradient, and this attention chooses single "
+            "words; take another, or training.guided=0"
+        )
 
 
 def _blank(found: Evaluated, links: Path) -> Iterator[Note]:

@@ -12,6 +12,15 @@ from heed.models import building
 from heed.running.stories.story import Config, Recipe, changed
 from heed.tasks import translate
 from heed.tasks.translator import Decoding
+from heed.training.settings import Training, Weight
+
+
+class TranslateTraining(Training):
+    """How a translation model learns."""
+
+    guided: Weight = Field(
+        0.0, description="weight of the cross entropy of its attention against given alignments"
+    )
 
 
 class TranslateRecipe(Recipe):
@@ -20,6 +29,7 @@ class TranslateRecipe(Recipe):
     task: Literal["translate"]
     data: translate.Data
     model: building.Model
+    training: TranslateTraining
     decoding: Decoding = Decoding()
     scores: translate.Scoring = translate.Scoring()
 

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from heed.data.batches import Batch
 from heed.data.tokenise import PAD
 from heed.running.events import Progress, Work
 from heed.running.stories.alignments import alignment
+from heed.running.stories.pairs import LINKS
+from heed.running.stories.translate_settings import TranslateTraining
 from heed.tasks.measuring import Tokenise, to_pharaoh
 from heed.tasks.translate import Scores, judged
 from heed.tasks.translator import (
@@ -39,20 +42,41 @@ GREEDY = Decoding(method="greedy")
 class TeacherForcing(SequenceObjective):
     """The objective: each symbol of the target given those before it, and what attention adds."""
 
+    settings: TranslateTraining
+
     def count(self, batch: Batch) -> int:
         """How many symbols the targets have."""
         return int((batch.tokens["target"] != PAD).sum())
 
     def forward(self, model: nn.Module, batch: Batch) -> Loss:
         source, labels = batch.tokens["source"], batch.tokens["target"]
-        written = model(source, batch.lengths["source"], shifted(labels))
+        guided = self.settings.guided > 0
+        written = model(source, batch.lengths["source"], shifted(labels), aligned=guided)
+        more: dict[str, Any] = {}
+        if guided:
+            network: Any = getattr(model, "module", model)  # inside DistributedDataParallel
+            asked = network.alignment(written.seen), links(batch)
+            more = {"aligned": asked, "guided": self.settings.guided}
         encoder = {path for path in written.seen if path.startswith("encoder")}
         return self.loss(
             written.output,
             labels,
             {path: seen for path, seen in written.seen.items() if path not in encoder},
             elsewhere={path: (written.seen[path], source != PAD) for path in encoder},
+            **more,
         )
+
+
+def links(batch: Batch) -> Tensor:
+    """One where a target piece is linked to a source piece, else zero.    B T S"""
+    (B, T), S = batch.tokens["target"].shape, batch.tokens["source"].shape[1]
+    listed, count = batch.tokens[LINKS], batch.lengths[LINKS] // 2
+    source, target = listed[:, : listed.shape[1] // 2 * 2].unflatten(1, (-1, 2)).unbind(2)
+    real = torch.arange(source.shape[1], device=count.device) < count[:, None]
+    real &= (source < S) & (target < T)  # of a cache that is not trusted
+    table = torch.zeros(B, T * S, device=count.device)
+    places = torch.where(real, target * S + source, 0)
+    return table.scatter_add_(1, places, real.float()).clamp(max=1).view(B, T, S)
 
 
 @dataclass(frozen=True, slots=True)
