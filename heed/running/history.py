@@ -35,11 +35,11 @@ Points = dict[int, float]
 
 def history(path: Path) -> History:
     """The time line of a run, finished or not."""
-    folder = RunFolder.open(path)
     if is_pretrained(path):
         raise Refused(
             f"{path} is a pretrained model, not a run of heed: it has no training to show"
         )
+    folder = RunFolder.open(path)
     loss, scores, lines = _lines(folder)
     if not (loss or scores or lines):
         raise Refused(f"{path} has no history yet: its training has not validated once")

@@ -285,6 +285,7 @@ class Learner:
         """Choose the weights to keep, the best or the mean of the last ones, and score them."""
         scores: dict[str, Any] = {}
         if self.crew.main:
+            self.folder.verify()
             if not self.folder.model.exists():
                 raise Refused(
                     f"{self.folder.path}: no validation had a finite loss, so there are no weights "

@@ -73,6 +73,8 @@ def train(
             if crew.main and not going:
                 folder.write_text(folder.recipe, as_yaml(recipe))
             prepared = yield from _until(stop, _prepared(recipe, folder, crew, begun))
+            if crew.main and not going:
+                folder.seal()
             learner = Learner(recipe, folder, prepared, crew, stop, begun)
             with learner.journal:
                 yield from learner.catch_up()
@@ -86,7 +88,7 @@ def train(
 
 def onward(path: Path) -> list[str]:
     """Commands for a trained run, as its task has them, without `heed`."""
-    told = story(read_config(RunFolder.open(path)).task)
+    told = story(read_config(RunFolder(path)).task)
     return [command.format(run=shlex.quote(str(path))) for command in told.onward]
 
 
@@ -107,7 +109,7 @@ def _opened(
 ) -> tuple[RunFolder, Any]:
     """The folder and the recipe to train. Only the main process makes folders."""
     if going:
-        folder = RunFolder.open(path)
+        folder = RunFolder.open(path, cache=crew.main)
         read_config(folder)  # refuses an unknown task
         where = str(folder.recipe)
         own = resolve(parse(folder.read_text(folder.recipe), where), where=where)
@@ -115,7 +117,7 @@ def _opened(
             raise Refused(_another(path, odd))
         return folder, own
     if recipe is None:
-        raise Refused(f"{path} holds no run to resume")
+        raise Refused(f"{path} holds no run to resume: it has no config.json")
     check(recipe)
     if crew.main:
         there(recipe.data)

@@ -3,7 +3,7 @@
     checkpoints/step-300/
       model.safetensors  optimiser.safetensors  ...     one file for each group of tensors
       facts.json                                        the rest: step, epoch, settings, scores
-      manifest.json                                     size and SHA-256 of each, sealed by its own
+      manifest.json                                     size and SHA-256 of each (see manifest.py)
 
 A checkpoint is written under another name, synced, and renamed. Killed at any moment, a run finds
 the last good one; a flipped bit, a cut-off, missing or added file is found when it is read.
@@ -11,11 +11,9 @@ the last good one; a flipped bit, a cut-off, missing or added file is found when
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,13 +22,12 @@ from torch import Tensor
 
 from heed import atomic
 from heed.errors import HeedError, Refused
-from heed.training import durable
+from heed.training import durable, manifest
 from heed.training.durable import Damaged
+from heed.training.manifest import MANIFEST
 from heed.training.tensors import parts, read
 
-FORMAT = 1
 FACTS = "facts.json"
-MANIFEST = "manifest.json"
 GROUP = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})")
 FORMER = re.compile(r"(.+)\.was-[0-9a-f]{8}")
@@ -79,54 +76,22 @@ def _fill(
         for group, named in tensors.items()
     }
     files[FACTS] = durable.write(draft / FACTS, [durable.dump_json(dict(facts), draft / FACTS)])
-    durable.write(draft / MANIFEST, [_seal(_manifest(files), draft)])
+    told = {name: [digest] for name, digest in files.items()}
+    durable.write(draft / MANIFEST, [manifest.dump(told, draft)])
     atomic.sync(draft)
 
 
-def _manifest(files: Mapping[str, durable.Digest]) -> dict[str, Any]:
-    try:
-        heed = version("heed-attention")
-    except PackageNotFoundError:  # run from a checkout that was not installed
-        heed = "unknown"
-    sizes = {name: digest._asdict() for name, digest in files.items()}
-    return {"format": FORMAT, "heed": heed, "files": sizes}
-
-
-def _seal(manifest: Mapping[str, Any], folder: Path) -> bytes:
-    """The manifest as bytes, with a hash of itself, since no other file holds one of it."""
-    text = durable.dump_json(dict(manifest), folder / MANIFEST)
-    return durable.dump_json({**manifest, "seal": hashlib.sha256(text).hexdigest()}, folder)
-
-
-def verify(folder: Path) -> dict[str, Any]:
-    """Check every file against the manifest, which is returned; Damaged names the first fault."""
-    manifest = _read_manifest(folder)
-    files = manifest["files"]
-    found = set(os.listdir(folder)) - {MANIFEST}
-    for name in sorted(found.symmetric_difference(files)):
-        fault = "is missing" if name in files else "does not belong to the checkpoint"
-        raise Damaged(f"{folder / name} {fault}")
-    for name, expected in sorted(files.items()):
-        if durable.digest_of(folder / name)._asdict() != expected:
-            raise Damaged(f"{folder / name} is damaged: its size or its hash has changed")
-    return manifest
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
+def verify(folder: Path) -> manifest.Files:
+    """Check every file against the manifest, whose files are returned; Damaged names the first
+    fault."""
     if not folder.is_dir():
         raise Damaged(f"there is no checkpoint {folder}")
-    data = durable.read_bytes(path)
-    manifest = durable.parse_json(data, path)
-    sealed = isinstance(manifest, dict) and manifest.pop("seal", None) is not None
-    if not sealed or _seal(manifest, folder) != data:
-        raise Damaged(f"{path} is damaged: it does not match its own hash")
-    if manifest.get("format") != FORMAT:
-        raise Damaged(f"{path} has the format {manifest.get('format')!r}; this heed reads {FORMAT}")
-    files = manifest.get("files")
-    if not isinstance(files, dict) or FACTS not in files or not all(map(_allowed, files)):
-        raise Damaged(f"{path} names files that no checkpoint has")
-    return dict(manifest)
+    files = manifest.read(folder, _allowed)
+    if FACTS not in files:
+        raise Damaged(f"{folder / MANIFEST} names no {FACTS}")
+    for name in sorted({*files, *os.listdir(folder)} - {MANIFEST}):
+        manifest.check(folder / name, files.get(name, ()))
+    return files
 
 
 def _allowed(name: str) -> bool:
@@ -136,7 +101,7 @@ def _allowed(name: str) -> bool:
 
 def load(folder: Path, groups: Collection[str] | None = None) -> Saved:
     """Read a checkpoint, all of it verified first; only some groups of tensors where asked."""
-    files = verify(folder)["files"]
+    files = verify(folder)
     there = [name.removesuffix(".safetensors") for name in files if name != FACTS]
     for group in set(groups or ()) - set(there):
         raise Damaged(f"{folder} holds no {group}; it holds {', '.join(sorted(there))}")

@@ -7,16 +7,22 @@
     samples/  examples/                                 what it said and where it looked; the inputs
     checkpoints/step-N/                                 to resume from (see checkpoint.py)
     cache/                                              the data, tokenised
+    manifest.json                                       size and SHA-256 of what heed reads again
 
 Files are replaced at once or not at all. Only what lies in the folder is read: a link that leads
 out of it is refused, so that a run from a stranger can be opened.
+
+The manifest is written before config.json, which makes the folder a run, and it is checked whenever
+a run is opened. It leaves out the diary (metrics, events, samples), which grows at every moment,
+and the checkpoints, which have manifests of their own.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,8 +31,9 @@ from torch import Tensor
 
 from heed import atomic
 from heed.errors import Refused
-from heed.training import checkpoint, durable, former, tensors
+from heed.training import checkpoint, durable, former, manifest, tensors
 from heed.training.durable import LIMIT, Damaged
+from heed.training.manifest import MANIFEST
 
 __all__ = ["Damaged", "RunFolder"]
 
@@ -46,7 +53,14 @@ FILES = {
     "cache": "cache",
 }
 # What a new run removes, the config first: whatever a kill then leaves behind is no run.
-WRITTEN = (*FILES.values(), "events.*")
+WRITTEN = (*FILES.values(), MANIFEST, "events.*")
+SEALED = re.compile(
+    r"((config|tokenizer|target_tokenizer|frequencies|scores)\.json|recipe\.yaml"
+    r"|model\.safetensors|examples/[^/]+\.jsonl|cache/[^/]+\.(json|tokens|offsets))"
+)
+"""The files that the manifest covers: all that heed reads again."""
+CACHE = f"{FILES['cache']}/"
+CURE = "; put it back as it was, or train the run again: --overwrite"
 
 
 class RunFolder:
@@ -133,8 +147,11 @@ class RunFolder:
             )
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """Open the folder of an existing run; anything else is refused."""
+    def open(cls, path: str | os.PathLike[str], *, cache: bool = False) -> RunFolder:
+        """Open the folder of an existing run; anything else is refused, and a damaged one.
+
+        cache  for training: check the tokenised data too
+        """
         run = cls(path)
         if not run.path.is_dir():
             raise Refused(f"there is no run {run.path}: no such folder")
@@ -145,7 +162,52 @@ class RunFolder:
                 f"{run.path} is not a run: it has no {run.config.name}"
                 f"{aside if former.kept(run.path) else ''}"
             )
+        run.verify(cache=cache)
         return run
+
+    def seal(self) -> None:
+        """Write the manifest of what is there, before config.json makes the folder a run."""
+        self._note({name: [durable.digest_of(self.inside(name))] for name in self._there()})
+
+    def verify(self, *, cache: bool = False) -> None:
+        """Refuse a run of which a file is not as the training wrote it, is missing, or was added.
+
+        cache  also the tokenised data, which only a training reads
+        """
+        if not self._sealed():
+            raise Damaged(f"{self.path} is not a whole run: it has no {MANIFEST}{CURE}")
+        try:
+            for name in sorted({*self._listed(), *self._there()}):
+                if cache or not name.startswith(CACHE):
+                    self._verify(name)
+        except Damaged as error:
+            raise Damaged(f"{error}{CURE}") from None
+
+    def _verify(self, name: str) -> None:
+        """Check a file; a training may replace it, and the manifest, in the middle of this."""
+        states = self._listed().get(name, ())
+        try:
+            manifest.check(self.inside(name), states)
+        except Damaged:
+            if self._listed().get(name, ()) == states:
+                raise
+            self._verify(name)
+
+    def _sealed(self) -> bool:
+        return os.path.lexists(self.path / MANIFEST)
+
+    def _listed(self) -> manifest.Files:
+        return manifest.read(self.path, SEALED.fullmatch)
+
+    def _there(self) -> Iterator[str]:
+        """The names of the files that belong into the manifest."""
+        for folder in (self.path, self.examples, self.cache):
+            names = os.listdir(self.inside(folder)) if folder.is_dir() else []
+            paths = ((folder / name).relative_to(self.path).as_posix() for name in names)
+            yield from filter(SEALED.fullmatch, paths)
+
+    def _note(self, files: manifest.Files) -> None:
+        atomic.replace(self.inside(MANIFEST), [manifest.dump(files, self.path)])
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -232,8 +294,30 @@ class RunFolder:
         """Write a file atomically, and make the folder for it."""
         path = self.inside(name)
         durable.make_folder(path.parent)
-        atomic.replace(path, [data])
+        self._replace(path, [data])
         return path
+
+    def _replace(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
+        """Replace a file atomically, together with its entry in the manifest of a run.
+
+        Until the new file is in place, the manifest has both its states, so that a kill at any
+        moment leaves a run that can be opened.
+        """
+        name = path.relative_to(self.path).as_posix()
+        if not (SEALED.fullmatch(name) and self._sealed()):
+            atomic.replace(path, parts)
+            return
+        draft = atomic.aside(path)
+        try:
+            digest = durable.write(draft, parts)
+            files = self._listed()
+            self._note({**files, name: [*files.get(name, [None]), digest]})
+            os.replace(draft, path)
+        except BaseException:
+            atomic.discard(draft)
+            raise
+        atomic.sync(path.parent)
+        self._note({**files, name: [digest]})
 
     def write_text(self, name: str | Path, text: str) -> Path:
         """Write a file of text as UTF-8, atomically."""
@@ -266,7 +350,7 @@ class RunFolder:
 
     def save_model(self, named: Mapping[str, Tensor]) -> Path:
         """Write model.safetensors atomically; tied tensors are written once."""
-        atomic.replace(self.inside(self.model), tensors.parts(named))
+        self._replace(self.inside(self.model), tensors.parts(named))
         return self.model
 
     def load_model(self) -> dict[str, Tensor]:

@@ -1,13 +1,11 @@
 """Checkpoints are exact, complete or absent, and any damage is found."""
 
-import errno
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,10 @@ import torch
 from torch import Tensor
 
 from heed.errors import HeedError, Refused
-from heed.training import checkpoint
+from heed.training import checkpoint, manifest
 from heed.training.checkpoint import Damaged, average, load, newest, prune, save, verify
+from heed.training.manifest import FORMAT
+from tests.training.faults import every_fault
 
 
 def groups(seed: int) -> dict[str, dict[str, Tensor]]:
@@ -67,15 +67,15 @@ def test_a_checkpoint_is_read_as_it_was_saved(tmp_path: Path) -> None:
 
 def test_the_manifest_lists_the_contents(tmp_path: Path) -> None:
     folder = write(tmp_path, 1)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    sizes = {name: told["size"] for name, told in manifest["files"].items()}
+    files = json.loads((folder / "manifest.json").read_text())["files"]
+    sizes = {name: told["size"] for name, [told] in files.items()}
     assert sizes == {
         path.name: path.stat().st_size for path in folder.iterdir() if path.name != "manifest.json"
     }
     told = subprocess.run(
         ["sha256sum", "model.safetensors"], cwd=folder, capture_output=True, text=True, check=True
     )
-    assert told.stdout.split()[0] == manifest["files"]["model.safetensors"]["sha256"]
+    assert told.stdout.split()[0] == files["model.safetensors"][0]["sha256"]
 
 
 @pytest.mark.parametrize("group", ["../model", "Model", "", "a/b", "model.x", "a" * 65, "ä"])
@@ -175,23 +175,31 @@ def test_a_link_is_never_followed(tmp_path: Path) -> None:
     assert newest(tmp_path / "other", silent) is None
 
 
+def said(**files: Any) -> dict[str, Any]:
+    return {"format": FORMAT, "files": files}
+
+
 @pytest.mark.parametrize(
-    "manifest",
+    "hostile",
     [
-        {"format": 1, "files": {"facts.json": {}, "../secret.safetensors": {}}},
-        {"format": 1, "files": {"facts.json": {}, "/etc/passwd": {}}},
-        {"format": 1, "files": {"facts.json": {}, "model.pt": {}}},
-        {"format": 1, "files": {}},
-        {"format": 1, "files": []},
-        {"format": 2, "files": {"facts.json": {}}},
+        said(**{"facts.json": [], "../secret.safetensors": []}),
+        said(**{"facts.json": [], "/etc/passwd": []}),
+        said(**{"facts.json": [], "model.pt": []}),
+        said(**{"facts.json": 5}),
+        said(**{"facts.json": ["ab"]}),
+        said(**{"facts.json": [{"size": 3}]}),
+        said(**{"facts.json": [{"size": 3, "sha256": "", "path": "/etc/passwd"}]}),
+        said(),
+        {"format": FORMAT, "files": []},
+        {"format": 1, "files": {"facts.json": {}}},
         {},
     ],
 )
 def test_a_hostile_manifest_with_valid_hashes_is_refused(
-    tmp_path: Path, manifest: dict[str, Any]
+    tmp_path: Path, hostile: dict[str, Any]
 ) -> None:
     folder = write(tmp_path, 1)
-    (folder / "manifest.json").write_bytes(checkpoint._seal(manifest, folder))
+    (folder / "manifest.json").write_bytes(manifest._sealed(hostile, folder))
     with pytest.raises(Damaged, match=r"manifest\.json"):
         load(folder)
 
@@ -250,60 +258,6 @@ def test_pruning_keeps_the_newest(tmp_path: Path) -> None:
     checkpoint.rewind(tmp_path, 20)
     assert set(os.listdir(tmp_path)) == {"step-20"}
     prune(tmp_path / "nowhere", keep=1)
-
-
-class Killed(BaseException):
-    """Ends the process, as far as the code under test can see."""
-
-
-class Faults:
-    """Makes the k-th change to the file system fail: after a full disk the code goes on, after a
-    kill not.
-
-    A write that fails has written half of its bytes.
-    """
-
-    CHANGES = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir")
-
-    def __init__(self, patch: pytest.MonkeyPatch, at: int, kill: bool) -> None:
-        self.count, self.at, self.kill = 0, at, kill
-        for name in self.CHANGES:
-            patch.setattr(os, name, self.wrap(name, getattr(os, name)))
-
-    def wrap(self, name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(*args: Any, **kwargs: Any) -> Any:
-            self.count += 1
-            if self.count == self.at and name == "write":
-                operation(args[0], args[1][: len(args[1]) // 2])
-            if self.kill and self.count >= self.at:
-                raise Killed
-            if self.count == self.at:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return operation(*args, **kwargs)
-
-        return changed
-
-
-def every_fault(
-    root: Path, action: Callable[[Path], object], kill: bool, prepare: Callable[[Path], object]
-) -> Iterator[tuple[Path, bool]]:
-    """The folder after the action failed at its first change, at its second, and so on; and whether
-    the caller saw an error."""
-    for at in range(1, 200):
-        checkpoints = root / str(at)
-        prepare(checkpoints)
-        told = False
-        with pytest.MonkeyPatch.context() as patch:
-            faults = Faults(patch, at, kill)
-            try:
-                action(checkpoints)
-            except (OSError, Killed):
-                told = True
-        if faults.count < at:
-            assert at > 10, "hardly anything was changed: are the operations still the same?"
-            return
-        yield checkpoints, told
-    raise AssertionError("it never came to an end")
 
 
 def test_everything_is_synced_before_it_is_renamed(

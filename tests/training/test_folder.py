@@ -3,7 +3,9 @@
 import contextlib
 import errno
 import fcntl
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,15 +17,17 @@ import safetensors.torch
 import torch
 
 from heed.errors import HeedError, Refused
-from heed.training import checkpoint, durable, former
+from heed.training import checkpoint, durable, former, manifest
 from heed.training.folder import FILES, Damaged, RunFolder
 from heed.training.tensors import header, tied
+from tests.training.faults import every_fault
 
 
 def make_run(path: Path) -> RunFolder:
     run = RunFolder.create(path)
-    run.write_json("config.json", {"task": "translate"})
     run.write_text("recipe.yaml", "task: translate\n")
+    run.seal()
+    run.write_json("config.json", {"task": "translate"})
     return run
 
 
@@ -247,7 +251,8 @@ def test_a_run_that_was_there_already_is_not_withdrawn(tmp_path: Path) -> None:
     for run in (RunFolder.open(made.path), RunFolder(made.path)):
         with run.lock():
             run.withdraw()
-    assert sorted(os.listdir(made.path)) == [".heed.lock", "config.json", "recipe.yaml"]
+    there = [".heed.lock", "config.json", "manifest.json", "recipe.yaml"]
+    assert sorted(os.listdir(made.path)) == there
 
 
 def test_a_lock_that_was_removed_before_it_was_taken_locks_nothing(
@@ -430,3 +435,135 @@ def test_taking_the_lock_removes_leftovers(tmp_path: Path) -> None:
         assert checkpoint.load(run.checkpoints / "step-1").facts == {"step": 1}
         assert os.listdir(run.samples) == ["a.txt"]
         assert not list(run.path.glob("*.tmp-*"))
+
+
+def trained(path: Path) -> RunFolder:
+    """A run with all that the manifest covers."""
+    run = RunFolder.create(path)
+    for name in ("recipe.yaml", "tokenizer.json", "target_tokenizer.json", "frequencies.json"):
+        run.write_text(name, name)
+    for name in ("examples/valid.jsonl", "cache/ready.json", "cache/train.source.tokens"):
+        run.write_text(name, name)
+    run.seal()
+    run.write_json("config.json", {"task": "translate"})
+    run.save_model({"a": torch.zeros(2)})
+    run.write_json("scores.json", {})
+    return run
+
+
+def test_the_manifest_covers_all_that_is_read_again(tmp_path: Path) -> None:
+    run = trained(tmp_path / "one")
+    for name in ("metrics.jsonl", "samples/a.txt", "notes.txt", "examples/notes.txt"):
+        run.write_text(name, "x")
+    run.verify(cache=True)
+    covered = json.loads((run.path / "manifest.json").read_text())["files"]
+    assert sorted(covered) == [
+        "cache/ready.json",
+        "cache/train.source.tokens",
+        "config.json",
+        "examples/valid.jsonl",
+        "frequencies.json",
+        "model.safetensors",
+        "recipe.yaml",
+        "scores.json",
+        "target_tokenizer.json",
+        "tokenizer.json",
+    ]
+    assert {len(states) for states in covered.values()} == {1}
+    for name in covered:
+        whole = (run.path / name).read_bytes()
+        for data in (whole + b" ", None):
+            (run.path / name).unlink()
+            if data is not None:
+                (run.path / name).write_bytes(data)
+            lost = name == "config.json" and data is None
+            told = f"has no {name}" if lost else f"{name} is .*; put it back as it was, or train"
+            with pytest.raises(HeedError, match=told):
+                RunFolder.open(run.path, cache=True)
+            (run.path / name).write_bytes(whole)
+
+
+@pytest.mark.parametrize("name", ["target_tokenizer.json", "examples/test.jsonl"])
+def test_a_file_that_was_added_is_found(tmp_path: Path, name: str) -> None:
+    """heed would read it: it changes answers as a damage does."""
+    run = make_run(tmp_path / "one")
+    (run.path / name).parent.mkdir(exist_ok=True)
+    (run.path / name).write_text("x")
+    with pytest.raises(Damaged, match=rf"{name} does not belong there"):
+        RunFolder.open(run.path)
+
+
+def test_a_run_without_its_data_can_be_opened_but_not_trained(tmp_path: Path) -> None:
+    run = trained(tmp_path / "one")
+    shutil.rmtree(run.cache)
+    RunFolder.open(run.path)
+    with pytest.raises(Damaged, match=r"ready\.json is missing"):
+        RunFolder.open(run.path, cache=True)
+
+
+def test_a_run_without_a_manifest_is_refused(tmp_path: Path) -> None:
+    run = trained(tmp_path / "one")
+    (run.path / "manifest.json").unlink()
+    with pytest.raises(Damaged, match=r"one is not a whole run: it has no manifest\.json; put"):
+        RunFolder.open(run.path)
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["full", "killed"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_failed_save_leaves_a_run_that_opens(tmp_path: Path, kill: bool, first: bool) -> None:
+    """With the old weights or with the new ones, and it can go on."""
+
+    def prepare(path: Path) -> None:
+        run = make_run(path)
+        if not first:
+            run.save_model({"a": torch.zeros(2)})
+
+    def held(run: RunFolder) -> list[float] | None:
+        return run.load_model()["a"].tolist() if run.model.exists() else None
+
+    def save(path: Path) -> None:
+        RunFolder(path).save_model({"a": torch.ones(2)})
+
+    seen = set()
+    for path, _ in every_fault(tmp_path, save, kill, prepare):
+        found = held(RunFolder.open(path))
+        assert found in (None if first else [0, 0], [1, 1])
+        seen.add(found == [1, 1])
+        run = RunFolder.open(path)
+        with run.lock():
+            run.save_model({"a": torch.full((2,), 2.0)})
+        assert held(RunFolder.open(path)) == [2, 2]
+        states = json.loads((path / "manifest.json").read_text())["files"]["model.safetensors"]
+        assert len(states) == 1
+        run.model.unlink()
+        with pytest.raises(Damaged, match="is missing"):
+            RunFolder.open(path)
+    assert seen == {False, True}
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["full", "killed"])
+def test_a_failed_start_is_no_run_or_a_whole_one(tmp_path: Path, kill: bool) -> None:
+    for path, _ in every_fault(tmp_path, lambda path: trained(path / "one"), kill, Path.mkdir):
+        run = RunFolder(path / "one")
+        if run.config.exists():
+            RunFolder.open(run.path, cache=True)
+        else:
+            trained(run.path)
+
+
+def test_weights_that_are_replaced_while_a_run_is_opened_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training replaces them after the manifest was read."""
+    run = make_run(tmp_path / "one")
+    run.save_model({"a": torch.zeros(2)})
+    check, left = manifest.check, [1.0, 2.0]
+
+    def late(path: Path, states: manifest.States) -> None:
+        if path == run.model and left:
+            run.save_model({"a": torch.full((2,), left.pop())})
+        check(path, states)
+
+    monkeypatch.setattr(manifest, "check", late)
+    RunFolder.open(run.path)
+    assert not left
