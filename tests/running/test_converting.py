@@ -159,6 +159,7 @@ def written(folder: Path, config: Any, tokeniser: Any) -> nn.Module:
     if told["model"]["kind"] == "classifier" and told["model"]["encoder"]["kind"] != "lstm":
         for other in ("embedding_dropout", "word_dropout"):  # settings of other encoders
             told["model"].pop(other, None)
+    run.seal()
     run.write_json(run.config, told)
     run.save_model(model.state_dict())
     return model

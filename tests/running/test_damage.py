@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from heed.errors import HeedError
-from heed.running.compare import compare
 from heed.running.converting import convert
 from heed.running.evaluate import evaluate
 from heed.running.events import finish
 from heed.running.history import history
+from heed.running.learner import Learner
 from heed.running.predict import predict
 from heed.running.recipe import resolve
 from heed.running.showing import show
 from heed.running.train import train
 from heed.running.walking import walk
-from tests.running.small import Server, small
+from tests.running.small import small
 
 FLIPS = 12  # of each file
 
@@ -100,5 +99,33 @@ def test_every_damage_is_refused_by_every_verb(trained: Path, tmp_path: Path, ve
             assert Path(name).name in said, (name, said)
             assert "\n" not in said
             (run / name).write_bytes(whole)
-    assert "different" not in refusal(verb, run)
-    assert not (tmp_path / "new").exists() or verb == "train --from"
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "converted").exists()
+
+
+def test_what_is_damaged_before_the_last_scoring_is_not_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = Learner.learn
+
+    def late(learner: Learner) -> Any:
+        yield from learn(learner)
+        path = learner.folder.model
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 64
+        path.write_bytes(data)
+
+    monkeypatch.setattr(Learner, "learn", late)
+    with pytest.raises(HeedError, match=r"model\.safetensors is damaged or was changed"):
+        finish(train(resolve(small(epochs=1)), tmp_path / "run", device="cpu"))
+    assert not (tmp_path / "run/scores.json").exists()
+
+
+def test_a_run_that_was_never_damaged_is_opened_by_every_verb(
+    trained: Path, tmp_path: Path
+) -> None:
+    """But not converted: Hugging Face has no such model."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    said = {verb: refusal(verb, run) for verb in VERBS}
+    assert "no equivalent of the model" in said.pop("convert")
+    assert not any(said.values()), said

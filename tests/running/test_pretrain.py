@@ -30,6 +30,7 @@ from heed.running.walking import walk
 from heed.tasks.pretrain import Hidden, build
 from heed.tasks.pretrainer import Filled
 from heed.training import tensors
+from heed.training.folder import RunFolder
 from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
 
@@ -206,6 +207,7 @@ def test_without_frequencies_of_the_training_text_the_entropy_is_reported(
 ) -> None:
     older = shutil.copytree(learnt, tmp_path / "older")
     (older / "frequencies.json").unlink()
+    RunFolder(older).seal()
     done = server.run("evaluate", older)
     assert done.code == 0, done.err
     assert "unigram" not in done.out
@@ -214,6 +216,7 @@ def test_without_frequencies_of_the_training_text_the_entropy_is_reported(
     endless = json.dumps([first + 10**30, *others])
     for spoilt in ("[1, 2]", "{}", "[" * 1000, "[-1" + ", 1" * 200 + "]", endless):
         (older / "frequencies.json").write_text(spoilt)
+        RunFolder(older).seal()
         refused = server.run("evaluate", older)
         assert (refused.code, refused.out) == (2, "")
         assert re.fullmatch("heed: .*frequencies.json .*", refused.err.splitlines()[-1])

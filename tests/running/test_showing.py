@@ -19,6 +19,7 @@ from heed.running.stories.weighing import Shown as Weighing
 from heed.tasks.labeller import Judgement
 from heed.tasks.translate import Scores
 from heed.tasks.translator import Translation
+from heed.training.folder import RunFolder
 from tests.running.writing import written
 
 SENTENCE = "我 爱 我"
@@ -127,5 +128,6 @@ def test_bleu_by_length_has_a_line_for_each_model_and_a_point_for_each_range() -
 def test_a_run_without_examples_asks_for_a_sentence(writer: Path, tmp_path: Path) -> None:
     shutil.copytree(writer, tmp_path / "run")
     shutil.rmtree(tmp_path / "run/examples")
+    RunFolder(tmp_path / "run").seal()
     with pytest.raises(ValueError, match="keeps no examples; give a sentence"):
         show(tmp_path / "run", device="cpu")

@@ -31,6 +31,7 @@ from heed.running.stories.labelling import Labelling, LabelTraining, Validator
 from heed.running.stories.story import Start, Story
 from heed.running.train import Trained, train
 from heed.training import checkpoint, tensors
+from heed.training.folder import RunFolder
 from tests.running.labelling import BAD, GOOD, files, labelled, recipe
 
 CPU = torch.device("cpu")
@@ -80,6 +81,7 @@ def test_an_unknown_task_is_refused_with_the_nearest(run: Path, tmp_path: Path) 
     shutil.copytree(run, tmp_path / "run")
     told = json.loads((run / "config.json").read_text())
     (tmp_path / "run/config.json").write_text(json.dumps(told | {"task": "os"}))
+    RunFolder(tmp_path / "run").seal()
     with pytest.raises(Refused, match=r"config\.json: task: no task is called 'os'"):
         open_run(tmp_path / "run", CPU)
 
@@ -410,6 +412,7 @@ def test_a_hostile_folder_is_refused(
     shutil.copytree(run, tmp_path / "run")
     told = json.loads((run / "config.json").read_text())
     (tmp_path / "run/config.json").write_text(json.dumps(told | change))
+    RunFolder(tmp_path / "run").seal()
     with pytest.raises(Refused, match=says):
         open_run(tmp_path / "run", CPU)
 
@@ -435,6 +438,7 @@ def test_too_many_unknown_keys_are_refused_before_they_are_listed(
     told = json.loads((run / "config.json").read_text())
     told["model"]["encoder"] |= {str(n): n for n in range(20_001)}
     (tmp_path / "run/config.json").write_text(json.dumps(told))
+    RunFolder(tmp_path / "run").seal()
     with pytest.raises(Refused, match=r"config\.json has more than 20,000 keys"):
         open_run(tmp_path / "run", CPU)
     raw = recipe(tmp_path) | {"training": [{str(n): n for n in range(20_001)}]}
@@ -448,11 +452,13 @@ def test_files_that_inflate_few_numbers_are_refused(run: Path, tmp_path: Path) -
     told = json.loads((run / "config.json").read_text())
     told["model"]["members"] = 32
     (tmp_path / "run/config.json").write_text(json.dumps(told))
+    RunFolder(tmp_path / "run").seal()
     outline = STORY.config.model_validate(told).outline()
     shapes = {name: tuple(x.shape) for name, x in outline.items()}
     few = {shape: torch.zeros(shape) for shape in shapes.values()}
     many = {name: few[shape] for name, shape in shapes.items()}
     (tmp_path / "run/model.safetensors").write_bytes(b"".join(map(bytes, tensors.parts(many))))
+    RunFolder(tmp_path / "run").seal()
     with pytest.raises(Refused, match=r"stores 'members\.\S+' and 'members\.\S+' as one tensor"):
         open_run(tmp_path / "run", CPU)
 
@@ -464,6 +470,7 @@ def test_labels_and_answers_are_escaped_for_the_terminal_and_json(
     told = json.loads((run / "config.json").read_text())
     told |= {"labels": ["dis\x1b[2J\n\u202eliked", "liked"], "names": {}}
     (tmp_path / "run/config.json").write_text(json.dumps(told))
+    RunFolder(tmp_path / "run").seal()
     (tmp_path / "in.txt").write_text("it was awful indeed\n")
     (said,) = predict(tmp_path / "run", str(tmp_path / "in.txt"), device="cpu")
     assert said.line().startswith(r"dis\x1b[2J\n\u202eliked")
@@ -473,6 +480,7 @@ def test_labels_and_answers_are_escaped_for_the_terminal_and_json(
     weights["answer.bias"][:] = torch.nan
     path = tmp_path / "run/model.safetensors"
     path.write_bytes(b"".join(map(bytes, tensors.parts(weights))))
+    RunFolder(tmp_path / "run").seal()
     answers = predict(tmp_path / "run", str(tmp_path / "in.txt"), device="cpu")
     with pytest.raises(Refused, match="its weights contain NaN"):
         list(printed(answers, as_json=True, keep=False))
@@ -568,6 +576,7 @@ def test_a_run_from_before_letters_can_be_opened(run: Path, tmp_path: Path) -> N
     told = json.loads((run / "config.json").read_text())
     del told["grams"], told["model"]["letters"]
     (tmp_path / "run/config.json").write_text(json.dumps(told))
+    RunFolder(tmp_path / "run").seal()
     said = [
         next(iter(show(folder, ["it was good"], device="cpu"))).text
         for folder in (run, tmp_path / "run")
@@ -599,11 +608,13 @@ def test_a_files_letters_must_be_those_of_its_words(spelt: Path, tmp_path: Path)
     for bad in (10**9, -1, 1):
         weights["spelled.known"][5, 0] = bad
         path.write_bytes(b"".join(bytes(part) for part in tensors.parts(weights)))
+        RunFolder(tmp_path / "run").seal()
         with pytest.raises(Refused, match=r"do not fit the words of tokenizer\.json"):
             open_run(tmp_path / "run", CPU)
     told = json.loads((spelt / "config.json").read_text())
     for grams, says in ((3, "its grams do not fit"), (10**9, "less than or equal")):
         (tmp_path / "run/config.json").write_text(json.dumps(told | {"grams": grams}))
+        RunFolder(tmp_path / "run").seal()
         with pytest.raises(Refused, match=says):
             open_run(tmp_path / "run", CPU)
 
