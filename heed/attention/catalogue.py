@@ -11,8 +11,20 @@ from heed.records import Claims
 Slot = Literal["score", "past", "reach", "align", "read"]
 
 
+class Called:
+    """What the literature calls by other words."""
+
+    __slots__ = ()
+    also: str  # these words, in English and Chinese, with commas between
+
+    @property
+    def synonyms(self) -> tuple[str, ...]:
+        """The words that lead to it. They are no names: each part has one."""
+        return tuple(self.also.split(", "))
+
+
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Called):
     """One name of the catalogue."""
 
     name: str
@@ -21,12 +33,22 @@ class Entry:
     formula: str
     source: str
     about: str
+    also: str
     blind: bool = False  # takes no score: it looks at no key
 
     @property
     def claims(self) -> Claims:
         """What it can do, as its part declares."""
         return Claims() if issubclass(self.part, Mixed) else self.part.claims
+
+
+@dataclass(frozen=True, slots=True)
+class Beside(Called):
+    """What is often called an attention, and is here a use of any mechanism."""
+
+    name: str  # as a user writes it
+    about: str
+    also: str
 
 
 DEFAULTS: dict[Slot, str | None] = {
@@ -38,7 +60,16 @@ DEFAULTS: dict[Slot, str | None] = {
 }
 
 _ENTRIES = (
-    Entry("dot", "score", score.Dot, "q·k", "Luong 2015 §3.1", "how far they point the same way"),
+    Entry(
+        "dot",
+        "score",
+        score.Dot,
+        "q·k",
+        "Luong 2015 §3.1",
+        "how far they point the same way",
+        also="luong, dot product, inner product, multiplicative, content-based, "
+        "点积, 点乘, 内积, 乘性",
+    ),
     Entry(
         "scaled-dot",
         "score",
@@ -46,6 +77,8 @@ _ENTRIES = (
         "q·k / √D",
         "Vaswani 2017 eq. 1",
         "dot, kept from growing with the width",
+        also="vaswani, scaled dot product, dot product, sdpa, transformer, multiplicative, "
+        "缩放点积, 点积, 点乘, 内积, 乘性",
     ),
     Entry(
         "general",
@@ -54,6 +87,7 @@ _ENTRIES = (
         "q·W k",
         "Luong 2015 §3.1",
         "bilinear: a learned map between query and key",
+        also="luong, bilinear, multiplicative, content-based, 双线性, 乘性, 一般",
     ),
     Entry(
         "additive",
@@ -62,6 +96,8 @@ _ENTRIES = (
         "w·tanh(W₁ k + W₂ q)",
         "Bahdanau 2015 A.1.2",
         "a small network compares them",
+        also="bahdanau, mlp, perceptron, feed-forward, tanh, rnnsearch, content-based, "
+        "加性, 加法, 感知机, 前馈",
     ),
     Entry(
         "concat",
@@ -70,6 +106,7 @@ _ENTRIES = (
         "w·tanh(W [q; k])",
         "Luong 2015 §3.1",
         "additive, drawn as one matrix",
+        also="luong, concatenation, mlp, tanh, content-based, 拼接",
     ),
     Entry(
         "concat-identity",
@@ -78,6 +115,7 @@ _ENTRIES = (
         "w·tanh(W q + k)",
         "Luong 2015, released code",
         "concat with half of W fixed to the identity",
+        also="luong code, identity, 恒等",
     ),
     Entry(
         "location",
@@ -86,6 +124,7 @@ _ENTRIES = (
         "(W q)_s",
         "Luong 2015 §3.1",
         "places chosen from the query alone",
+        also="luong, location-based, position-based, 位置, 基于位置",
     ),
     Entry(
         "key-value",
@@ -94,8 +133,18 @@ _ENTRIES = (
         "(α q·k + β q·v) / √D",
         "after Miller 2016",
         "the value takes part in the comparison",
+        also="miller, key-value memory, memory network, 键值, 记忆网络",
     ),
-    Entry("cosine", "score", score.Cosine, "β cos(q, k)", "Graves 2014 §3.3.1", "angle alone"),
+    Entry(
+        "cosine",
+        "score",
+        score.Cosine,
+        "β cos(q, k)",
+        "Graves 2014 §3.3.1",
+        "angle alone",
+        also="graves, content-based, content addressing, ntm, neural turing machine, "
+        "cosine similarity, 余弦, 余弦相似度, 图灵机",
+    ),
     Entry(
         "relative",
         "score",
@@ -103,6 +152,7 @@ _ENTRIES = (
         "[(q+u)·k + (q+w)·r_{t−s} + (q+z)·g] / √D",
         "Dai 2019 §3.3, Yang 2019",
         "content and distance",
+        also="dai, transformer-xl, xlnet, relative position, 相对, 相对位置, 位置",
     ),
     Entry(
         "coverage",
@@ -111,6 +161,7 @@ _ENTRIES = (
         "cov_t = Σ_{τ<t} a_τ enters e_t",
         "See 2017 §2.3",
         "knows what has been looked at; penalty Σ min(a, cov)",
+        also="see, pointer-generator, 覆盖, 覆盖度",
     ),
     Entry(
         "location-aware",
@@ -119,8 +170,18 @@ _ENTRIES = (
         "U (F ∗ a_{t−1}) enters e_t",
         "Chorowski 2015 §2.2",
         "knows where it looked last",
+        also="chorowski, location-sensitive, hybrid, convolutional, tacotron, "
+        "位置敏感, 位置感知, 位置, 混合, 卷积",
     ),
-    Entry("global", "reach", reach.Global, "all visible s", "Luong 2015 §3.1", "every place"),
+    Entry(
+        "global",
+        "reach",
+        reach.Global,
+        "all visible s",
+        "Luong 2015 §3.1",
+        "every place",
+        also="luong global, full, all keys, unrestricted, 全局, 完全",
+    ),
     Entry(
         "local-m",
         "reach",
@@ -128,6 +189,7 @@ _ENTRIES = (
         "|s − min(t, S−1)| ≤ d",
         "Luong 2015 §3.2",
         "a window that moves with the step",
+        also="luong, local, monotonic local, local monotonic, 局部, 单调局部, 局部单调, 单调",
     ),
     Entry(
         "local-p",
@@ -136,6 +198,7 @@ _ENTRIES = (
         "|s − p_t| ≤ d, a·exp(−(s−p_t)²/2σ²), p_t = (S−1)σ(v·tanh(W q))",
         "Luong 2015 eq. 9-10",
         "a window around a predicted place",
+        also="luong, local, predictive, local predictive, gaussian, 局部, 预测, 局部预测, 高斯",
     ),
     Entry(
         "fixed-window",
@@ -144,6 +207,8 @@ _ENTRIES = (
         "|s − t| ≤ d",
         "Beltagy 2020 §3.1",
         "self-attention among neighbours",
+        also="beltagy, longformer, sliding window, banded, local, neighbourhood, neighborhood, "
+        "滑动窗口, 固定窗口, 窗口, 局部",
     ),
     Entry(
         "expanded-window",
@@ -152,6 +217,7 @@ _ENTRIES = (
         "|s − t| ≤ d one by one; a far block: e(q, mean k) + log n, mean v",
         "after Beltagy 2020 and Zhu 2021",
         "near places one by one, far ones by the block",
+        also="longformer, long-short, zhu, block, pooled, hierarchical, 扩展窗口, 窗口, 分块",
     ),
     Entry(
         "mixed",
@@ -160,6 +226,7 @@ _ENTRIES = (
         "c = g c_global + (1−g) c_local-p",
         "Luong 2015 §3, combined",
         "global and local-p, blended by a gate",
+        also="hybrid, gated, global and local, local and global, 混合, 门控, 全局局部",
     ),
     Entry(
         "static",
@@ -168,8 +235,18 @@ _ENTRIES = (
         "one query for the whole text",
         "Yang 2016 §2.2",
         "a text becomes a vector",
+        also="yang, han, hierarchical, pooling, attentive pooling, self-attentive, learned query, "
+        "静态, 池化, 层次",
     ),
-    Entry("softmax", "align", align.Softmax, "exp(e) / Σ exp(e)", "Bridle 1990", "a distribution"),
+    Entry(
+        "softmax",
+        "align",
+        align.Softmax,
+        "exp(e) / Σ exp(e)",
+        "Bridle 1990",
+        "a distribution",
+        also="soft, deterministic, dense, boltzmann, bridle, 软, 柔性, 确定性",
+    ),
     Entry(
         "sparsemax",
         "align",
@@ -177,6 +254,7 @@ _ENTRIES = (
         "argmin_p ‖p − e‖²",
         "Martins 2016",
         "a distribution with exact zeros",
+        also="sparse, martins, simplex projection, 稀疏",
     ),
     Entry(
         "entmax",
@@ -185,6 +263,7 @@ _ENTRIES = (
         "[e/2 − τ]₊²",
         "Peters 2019",
         "between softmax and sparsemax, α = 1.5",
+        also="sparse, peters, tsallis, entmax15, alpha-entmax, 稀疏",
     ),
     Entry(
         "argmax",
@@ -193,6 +272,7 @@ _ENTRIES = (
         "1[s = argmax e]",
         "Bengio 2013",
         "hard; learns straight through",
+        also="hard, straight-through, ste, one-hot, maximum, 硬, 硬性, 最大值",
     ),
     Entry(
         "sample",
@@ -201,6 +281,8 @@ _ENTRIES = (
         "s ~ Categorical(softmax e)",
         "Xu 2015 §4.1",
         "hard; learns by REINFORCE",
+        also="hard, stochastic, xu, reinforce, monte carlo, sampling, show attend and tell, "
+        "硬, 硬性, 随机, 采样, 抽样",
     ),
     Entry(
         "gumbel",
@@ -209,6 +291,8 @@ _ENTRIES = (
         "argmax(e + g), gradient of softmax((e + g)/τ)",
         "Jang 2017",
         "hard draws; learns straight through",
+        also="hard, stochastic, gumbel-softmax, jang, maddison, concrete, straight-through, "
+        "硬, 硬性, 随机",
     ),
     Entry(
         "forward",
@@ -217,6 +301,7 @@ _ENTRIES = (
         "a_t(s) ∝ (a_{t−1}(s) + a_{t−1}(s−1)) exp(e)",
         "Zhang 2018 §3",
         "stays or advances by one",
+        also="zhang, tts, stay or advance, 前向, 单调",
     ),
     Entry(
         "forced-forward",
@@ -225,6 +310,7 @@ _ENTRIES = (
         "a_t(s) ∝ exp(e) (1 − min(1, cov)) Σ_{s'≤s} a_{t−1}(s')",
         "after Zhang 2018 and See 2017",
         "hardly uses a place again, and moves on",
+        also="zhang, forced monotonic, 强制前向, 单调",
     ),
     Entry(
         "monotonic",
@@ -233,6 +319,7 @@ _ENTRIES = (
         "q_j = (1 − p_{j−1}) q_{j−1} + a_{t−1,j}, a_j = p_j q_j",
         "Raffel 2017",
         "reads left to right, never back; rows may sum to less than one",
+        also="raffel, hard monotonic, monotone, online, streaming, 单调, 硬单调, 流式",
     ),
     Entry(
         "mixture-window",
@@ -241,9 +328,20 @@ _ENTRIES = (
         "Σ_k α_k exp(−β_k (κ_k − s)²), κ only grows",
         "Graves 2013 §5.1",
         "soft windows that move forward; looks at no key",
+        also="graves, gmm, gaussian mixture, mixture of gaussians, gaussian, soft window, "
+        "高斯混合, 混合高斯, 高斯, 混合",
         blind=True,
     ),
-    Entry("blend", "read", read.Blend, "Σ_s a_s v_s", "Bahdanau 2015 eq. 5", "gathers values"),
+    Entry(
+        "blend",
+        "read",
+        read.Blend,
+        "Σ_s a_s v_s",
+        "Bahdanau 2015 eq. 5",
+        "gathers values",
+        also="weighted sum, weighted average, expectation, context vector, "
+        "加权和, 加权平均, 上下文向量",
+    ),
     Entry(
         "pointer",
         "read",
@@ -251,7 +349,48 @@ _ENTRIES = (
         "a itself",
         "Vinyals 2015 §2.3",
         "the distribution over the input is the answer",
+        also="vinyals, pointer network, ptr-net, pointer-generator, copy, copying, "
+        "指针, 指针网络, 复制, 拷贝",
     ),
 )
 
 CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+
+BESIDE = (
+    Beside(
+        "heed.MultiHeadAttention(width, heads, mechanism=...)",
+        "any mechanism in several heads",
+        also="multi-head, multihead, mha, self-attention, intra-attention, 多头, 自注意力",
+    ),
+    Beside(
+        "heed.MultiHeadAttention(width, heads, groups=...)",
+        "heads that share keys and values; groups=1 is multi-query attention",
+        also="grouped-query, gqa, multi-query, mqa, 分组查询, 多查询",
+    ),
+    Beside(
+        "attend(x, attend.remember(x))",
+        "any mechanism asked about the queries' own text",
+        also="self-attention, intra-attention, 自注意力",
+    ),
+    Beside(
+        "attend(query, attend.remember(keys, values))",
+        "any mechanism asked about another text",
+        also="cross-attention, encoder-decoder attention, 交叉注意力, 编码器-解码器注意力",
+    ),
+    Beside(
+        "visible=heed.causal()",
+        "in a call of any mechanism: no query sees the keys after it",
+        also="causal, masked, autoregressive, unidirectional, 因果, 掩码",
+    ),
+    Beside(
+        "heed.MultiHeadAttention(..., position=Rotary())",
+        "positions inside the heads, from heed.attention.position; or ALiBi(heads=...)",
+        also="rotary, rope, alibi, 旋转",
+    ),
+    Beside(
+        "heed.kernels",
+        "what computes a mechanism fast, chosen by itself: heed list kernels",
+        also="flash, memory-efficient, fused, xformers, 闪存",
+    ),
+)
+"""Words for attention that name no part, and what a user writes instead."""

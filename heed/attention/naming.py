@@ -13,6 +13,7 @@ from heed.attention.catalogue import CATALOGUE, DEFAULTS, Slot
 from heed.attention.mechanism import Mechanism
 from heed.attention.mixed import FixedGate, HeadGate, Mixed, QueryGate
 from heed.attention.score import Blind
+from heed.attention.synonyms import nearest
 from heed.errors import Refused, UnknownName
 from heed.shapes import whole
 
@@ -32,7 +33,7 @@ def parse(name: str) -> dict[Slot, str]:
         if not word:
             raise Refused(f"there is an empty part in '{name}'; a name is like local-p/general")
         if word not in CATALOGUE:
-            raise UnknownName("mechanism", word, CATALOGUE)
+            raise UnknownName("mechanism", word, CATALOGUE, nearest(word))
         slot = CATALOGUE[word].slot
         if slot in parts:
             raise Refused(f"'{name}' names two parts for the slot {slot}: {parts[slot]} and {word}")

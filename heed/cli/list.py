@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heed.errors import UnknownName
+from heed.errors import Refused, UnknownName
 
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
     import heed
-    from heed.attention.catalogue import Entry
+    from heed.attention.catalogue import Beside, Entry
 
-EXAMPLES = "heed list mechanisms\n\nheed list recipes --json"
+EXAMPLES = "heed list mechanisms hard\n\nheed list recipes --json"
 
 WIDE = 240  # columns, where no terminal says how many: a line each, for grep
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
@@ -45,6 +45,14 @@ def run(
             help="What to list: mechanisms, kernels, models, tasks or recipes.",
         ),
     ],
+    word: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[WORD]",
+            help="Only mechanisms that are called so in the literature, such as hard or 点积, or "
+            "that have the word in their description or source.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
     """List mechanisms (by their parts), kernels, models, tasks or recipes."""
@@ -52,11 +60,13 @@ def run(
 
     if collection not in COLLECTIONS:
         raise UnknownName("collection", collection, COLLECTIONS)
-    found = COLLECTIONS[collection]()
+    if word is not None and collection != "mechanisms":
+        raise Refused(f"only mechanisms are searched by a word: heed list {collection}")
+    found = COLLECTIONS[collection]() if word is None else _searched(word)
     if as_json:
         print(json.dumps(found, ensure_ascii=False, indent=1))
     elif collection == "mechanisms":
-        tell(found, Console(highlight=False))
+        tell(found, Console(highlight=False), searched=word is not None)
     elif collection == "kernels":
         tell_kernels(found, Console(highlight=False))
     else:
@@ -111,8 +121,9 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-def tell(found: list[dict[str, Any]], console: Console) -> None:
-    """A table, one section per slot."""
+def tell(found: list[dict[str, Any]], console: Console, searched: bool = False) -> None:
+    """A table, one section per slot; after a search each part has its description and synonyms."""
+    from rich.markup import escape
     from rich.table import Table
 
     from heed.attention.catalogue import DEFAULTS
@@ -124,7 +135,7 @@ def tell(found: list[dict[str, Any]], console: Console) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_header=wide)
     for name in columns:
         table.add_column(name, no_wrap=name == "name", overflow="fold")
-    for slot, entries in groupby(found, lambda each: each["slot"]):
+    for slot, entries in groupby((x for x in found if x["slot"]), lambda each: each["slot"]):
         default = DEFAULTS[slot]
         table.add_row(f"\n[bold magenta]{slot}[/]", f"\n[dim]default: {default or 'none'}[/]")
         for each in entries:
@@ -132,7 +143,15 @@ def tell(found: list[dict[str, Any]], console: Console) -> None:
             if not wide:
                 facts, formula = [], f"{formula}\n[dim]{' · '.join(filter(None, facts))}[/]"
             table.add_row(f"  [bold]{each['name']}[/]", formula, *facts)
-    console.print(table)
+            if searched:
+                table.add_row("", f"[dim]{escape(synonyms(each))}[/]")
+    if table.row_count:
+        console.print(table)
+    for each in found:
+        if not each["slot"]:  # no part, but a use of any mechanism
+            console.print(f"\n[bold]{escape(each['name'])}[/]\n  {escape(synonyms(each))}")
+    if not table.row_count:
+        return
     console.print(
         "\n[dim]names:[/] parts joined by /, at most one per slot: local-p/general, "
         "coverage/additive\n"
@@ -153,24 +172,32 @@ def cells(each: dict[str, Any]) -> list[str]:
     return [escape(words) for words in said]
 
 
+def synonyms(each: dict[str, Any]) -> str:
+    """What an entry is, and what else it is called."""
+    return f"{each['about']}; also called {', '.join(each['synonyms'])}"
+
+
 def limits(claims: dict[str, Any]) -> list[str]:
     """What a part cannot do, and how it learns if not by its exact gradient."""
     learns = LEARNS[claims["gradient"]]
     return [words for claim, words in LIMITS.items() if not claims[claim]] + [learns] * bool(learns)
 
 
-def as_data(entry: Entry) -> dict[str, Any]:
-    """One entry as plain data."""
+def as_data(entry: Entry | Beside) -> dict[str, Any]:
+    """One entry as plain data; a use of any mechanism has no slot."""
+    from heed.attention.catalogue import Beside
     from heed.attention.naming import options_of
     from heed.records import Claims
 
+    said = {"name": entry.name, "about": entry.about, "synonyms": list(entry.synonyms)}
+    if isinstance(entry, Beside):
+        return {**said, "slot": None}
     claims = entry.claims
     return {
-        "name": entry.name,
+        **said,
         "slot": entry.slot,
         "formula": entry.formula,
         "source": entry.source,
-        "about": entry.about,
         "claims": {name: getattr(claims, name) for name in Claims.__slots__},
         "options": options_of(entry.name),
         "kernels": kernels_of(entry.name),
@@ -211,6 +238,16 @@ def _mechanisms() -> list[dict[str, Any]]:
     from heed.attention.catalogue import CATALOGUE
 
     return [as_data(entry) for entry in CATALOGUE.values()]
+
+
+def _searched(word: str) -> list[dict[str, Any]]:
+    from heed.attention.catalogue import CATALOGUE
+    from heed.attention.synonyms import nearest, search
+
+    found = search(word)
+    if not found:
+        raise UnknownName("mechanism", word, CATALOGUE, nearest(word))
+    return [as_data(each) for each in found]
 
 
 def _kernels() -> list[dict[str, Any]]:

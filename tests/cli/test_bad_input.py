@@ -225,6 +225,7 @@ def test_pairs_that_are_all_too_long_are_refused(training: Callable[..., str]) -
         (["seed=99999999999"], "seed: "),
         # Unknown mechanisms.
         (["--attention", "aditive"], "did you mean additive"),
+        (["--attention", "hard"], "did you mean argmax or sample or gumbel?"),
         (["model.attention=local-p/genral"], "did you mean general"),
         (["--attention", "os.system"], "'os.system'"),
         (["--attention", "__import__('os')"], "__import__"),

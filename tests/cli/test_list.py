@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import heed
-from heed.attention.catalogue import CATALOGUE
+from heed.attention.catalogue import BESIDE, CATALOGUE
 from heed.cli.list import _kernels, as_data, kernels_of, tell, tell_kernels
 
 
@@ -26,11 +26,12 @@ def test_json_has_every_name_and_every_field(listed) -> None:
     assert list(listed) == list(CATALOGUE)
     for name, each in listed.items():
         entry = CATALOGUE[name]
-        assert [each[x] for x in ("slot", "formula", "source", "about")] == [
+        assert [each[x] for x in ("slot", "formula", "source", "about", "synonyms")] == [
             entry.slot,
             entry.formula,
             entry.source,
             entry.about,
+            list(entry.synonyms),
         ]
         assert set(each["claims"]) == {"step", "at_once", "heads", "context", "gradient"}
 
@@ -85,6 +86,38 @@ def test_the_table_has_a_line_for_each_name(command) -> None:
     assert "learns" not in lines["dot"]
 
 
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("bahdanau", {"additive", "blend"}),
+        ("hard", {"argmax", "sample", "gumbel", "monotonic"}),
+        ("余弦", {"cosine"}),
+        ("Multi-Head", {"heed.MultiHeadAttention(width, heads, mechanism=...)"}),
+    ],
+)
+def test_a_word_of_the_literature_is_searched(command, word: str, names: set[str]) -> None:
+    found = json.loads(command("list", "mechanisms", word, "--json").out)
+    assert {each["name"] for each in found} == names
+    told = command("list", "mechanisms", word)
+    assert (told.code, told.err) == (0, "")
+    assert {name for name in CATALOGUE if f"\n  {name} " in told.out} == names & set(CATALOGUE)
+    for each in found:
+        assert each["name"] in told.out
+        assert f"{each['about']}; also called {', '.join(each['synonyms'])}" in told.out
+
+
+def test_a_word_that_is_nowhere_gets_the_nearest(command) -> None:
+    done = command("list", "mechanisms", "bahdanu")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "heed: no mechanism is called 'bahdanu'; did you mean additive?\n"
+
+
+def test_only_mechanisms_are_searched(command) -> None:
+    done = command("list", "kernels", "hard")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "heed: only mechanisms are searched by a word: heed list kernels\n"
+
+
 @pytest.mark.parametrize(("wrong", "near"), [("mechanism", "mechanisms"), ("model", "models")])
 def test_another_collection_is_refused(command, wrong: str, near: str) -> None:
     done = command("list", wrong)
@@ -95,11 +128,11 @@ def test_another_collection_is_refused(command, wrong: str, near: str) -> None:
 
 def test_nothing_is_lost_on_a_narrow_terminal() -> None:
     console = Console(width=80, force_terminal=True, color_system=None, file=io.StringIO())
-    tell([as_data(CATALOGUE[name]) for name in CATALOGUE], console)
+    tell([as_data(entry) for entry in (*CATALOGUE.values(), *BESIDE)], console, searched=True)
     text = console.file.getvalue()
     assert "…" not in text
     assert max(map(cell_len, text.splitlines())) <= 80
-    for word in ("Categorical", "tanh", "9-10"):
+    for word in ("Categorical", "tanh", "9-10", "缩放点积", "heed.causal()"):
         assert word in "".join(text.split())
 
 

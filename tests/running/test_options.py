@@ -71,6 +71,8 @@ def xlnet(options: Raw) -> Raw:
         (xlnet({"segments": True}), "one text has no segments to compare"),
         (bert("location", {"longest": 99}), "options.longest=99 .* set longest=99"),
         (bert("scaled-dot", {"window": 3}), "no option of these mechanisms is called 'window'"),
+        (decoder("bilinear", {}), "'bilinear'; did you mean general?"),
+        (transformer("multi-head", {}), r"did you mean heed\.MultiHeadAttention\(width, heads"),
         (decoder("location", {"longest": 5}), "the model has 5 positions.* set data.longest=5"),
         (decoder("location", {"longest": "x"}), "a whole number, 1 or more; got 'x'"),
         (transformer("location", {"longest": 99}), "has 99 positions, but pairs have up to .*=100"),
