@@ -24,6 +24,11 @@ NEEDS: tuple[Need, ...] = ("context", "weight", "energy")
 Gradient = Literal["exact", "straight-through", "score-function"]
 """How a mechanism learns: by its true derivative, by that of its soft twin, or by REINFORCE."""
 
+Mass = Literal["one", "at most one", "any"]
+"""The sum of the weights of a query that sees a key: always one, one or less, or any number."""
+
+MASSES: tuple[Mass, ...] = ("one", "at most one", "any")
+
 
 @dataclass(frozen=True, slots=True)
 class Claims:
@@ -34,6 +39,7 @@ class Claims:
     heads: bool = True  # inside multi-head attention
     context: bool = True  # gathers values
     gradient: Gradient = "exact"
+    mass: Mass = "one"
 
     @property
     def differentiable(self) -> bool:
@@ -47,6 +53,7 @@ class Claims:
             self.heads and other.heads,
             self.context and other.context,
             other.gradient if self.gradient == "exact" else self.gradient,
+            max(self.mass, other.mass, key=MASSES.index),
         )
 
 

@@ -194,6 +194,8 @@ def test_a_mechanism_can_do_only_what_all_its_parts_can() -> None:
     assert not together.differentiable
     assert (Claims() & Claims()) == Claims()
     assert Claims().differentiable
+    assert (Claims(mass="any") & Claims(mass="at most one")).mass == "any"
+    assert (Claims() & Claims(mass="at most one")).mass == "at most one"
 
 
 def test_the_first_inexact_gradient_is_reported() -> None:

@@ -39,7 +39,7 @@ class Entry(Called):
     @property
     def claims(self) -> Claims:
         """What it can do, as its part declares."""
-        return Claims() if issubclass(self.part, Mixed) else self.part.claims
+        return reach.LocalP.claims if issubclass(self.part, Mixed) else self.part.claims
 
 
 @dataclass(frozen=True, slots=True)

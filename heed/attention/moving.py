@@ -17,6 +17,7 @@ from heed.attention.past import fitted
 from heed.attention.score import linear, parameter
 from heed.kernels import scan as kernel
 from heed.kernels.choose import is_on
+from heed.records import Claims
 from heed.shapes import real, whole
 
 
@@ -269,6 +270,8 @@ class Monotonic(Moving):
     noise   the spread of the noise that training adds, which drives σ(e) towards 0 or 1
     """
 
+    claims = Claims(mass="at most one")
+
     def __init__(self, *, heads: int = 1, offset: float = -1.0, noise: float = 1.0) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(heads, 1, 1))
@@ -297,6 +300,7 @@ class Monotonic(Moving):
 class MixtureWindow(Align):
     """A mixture of windows that can only move forward; no key is looked at. Graves 2013 §5.1."""
 
+    claims = Claims(mass="any")
     in_line = True
 
     def __init__(self, *, query: int, heads: int = 1, components: int = 5) -> None:

@@ -94,6 +94,8 @@ class LocalP(Reach):
     multiplied by exp(-(s - p_t)² / 2σ²), σ = window / 2, and not normalised again.
     """
 
+    claims = Claims(mass="at most one")
+
     def __init__(
         self, *, query: int, heads: int = 1, window: int = 10, hidden: int | None = None
     ) -> None:

@@ -30,6 +30,7 @@ LIMITS = {
     "heads": "not in heads",
     "context": "no context",
 }
+MASSES = {"one": "", "at most one": "rows sum to 1 or less", "any": "rows sum to any number"}
 LEARNS = {
     "exact": "",
     "straight-through": "learns straight through",
@@ -178,9 +179,9 @@ def synonyms(each: dict[str, Any]) -> str:
 
 
 def limits(claims: dict[str, Any]) -> list[str]:
-    """What a part cannot do, and how it learns if not by its exact gradient."""
-    learns = LEARNS[claims["gradient"]]
-    return [words for claim, words in LIMITS.items() if not claims[claim]] + [learns] * bool(learns)
+    """What a part cannot do; what its rows sum to, and how it learns, where that is special."""
+    found = [words for claim, words in LIMITS.items() if not claims[claim]]
+    return [*found, *filter(None, (MASSES[claims["mass"]], LEARNS[claims["gradient"]]))]
 
 
 def as_data(entry: Entry | Beside) -> dict[str, Any]:

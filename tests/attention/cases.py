@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Tensor
 
 import heed
 from heed.attention.catalogue import CATALOGUE, DEFAULTS
-from heed.attention.naming import parse
+from heed.attention.naming import build, parse
+from heed.errors import Refused
 from heed.records import Attended, Claims
 
 COMPOSITIONS = (
@@ -57,9 +59,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "forward": {"agent": True},
 }
 
-COMPARED_AS_THEY_ARE = {"dot", "scaled-dot", "key-value", "cosine", "relative"}
-"""Scores whose queries and keys must have one width."""
-
 FIRST = heed.State(0, origin=0)
 """The first query stands at the first key, however many are asked at once."""
 
@@ -99,7 +98,7 @@ class Case:
     @property
     def draws(self) -> bool:
         """Whether training is random."""
-        return bool(self.words & {"sample", "gumbel"})
+        return any(getattr(CATALOGUE[word].part, "draws", False) for word in self.words)
 
     @property
     def T(self) -> int:
@@ -117,9 +116,11 @@ class Case:
             return (3 * self.heads or 4,) * 3
         if self.heads:
             return 3 * self.heads, 5, 4
+        if any(CATALOGUE[word].blind for word in self.words):
+            return 4, 3, 5
         score = self.parts["score"]
-        key = 4 if score in COMPARED_AS_THEY_ARE and "mixture-window" not in self.words else 3
-        return 4, key, key if score == "key-value" else 5
+        key = 3 if takes(score, 4, 3, 3) else 4
+        return 4, key, 5 if takes(score, 4, key, 5) else key
 
     def build(self, dtype: torch.dtype = torch.float64, **more: Any) -> Any:
         """In training mode, unless that is random."""
@@ -148,6 +149,16 @@ class Case:
         shapes = (B, self.T if T is None else T, M), (B, S, K), (B, S, R)
         q, k, v = (torch.randn(shape, dtype=dtype, requires_grad=grad) for shape in shapes)
         return q, k, v
+
+
+@cache
+def takes(score: str, query: int, key: int, value: int) -> bool:
+    """Whether a score compares queries and keys of these widths, and values of this one."""
+    try:
+        build(score, query=query, key=key, value=value)
+    except Refused:
+        return False
+    return True
 
 
 def claims(name: str) -> Claims:

@@ -1,7 +1,6 @@
 """Every name of the catalogue has the abilities it claims, and refuses the rest.
 
-All tests here and beside run on a new entry. They fail until what is expected of it is written down
-below.
+All tests here and beside run on a new entry, and compare what it does with what it claims.
 """
 
 import inspect
@@ -20,16 +19,19 @@ from heed.records import Claims
 from tests.attention.cases import ALONE, CASES, FIRST, INSIDE, Case, S, close, every, main
 
 SOFT, HARD = Claims(), Claims(gradient="straight-through")
+FADING = Claims(mass="at most one")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What is known of a name from the literature rather than from the code."""
+    """What is known of a name from the literature rather than from the code.
+
+    A new name needs none: this keeps what is said of the others from changing unseen.
+    """
 
     slot: Slot
     claims: Claims = SOFT
     kernel: str = "reference"  # the kernel that serves it alone, with defaults for all else
-    mass: str = "one"  # the sum of a row: one, at most one, or any
     options: tuple[str, ...] = ()
     weights: bool = False  # has parameters
     past: bool = False  # its state has more than the step
@@ -50,13 +52,13 @@ EXPECTED = {
     "location-aware": Expected("past", options=("channels", "kernel"), weights=True, past=True),
     "global": Expected("reach", kernel="sdpa"),
     "local-m": Expected("reach", kernel="sdpa", options=("window",)),
-    "local-p": Expected("reach", mass="at most one", options=("window", "hidden"), weights=True),
+    "local-p": Expected("reach", FADING, options=("window", "hidden"), weights=True),
     "fixed-window": Expected("reach", kernel="sdpa", options=("window",)),
     "expanded-window": Expected("reach", kernel="sdpa", options=("window", "block")),
     "mixed": Expected(
         "reach",
+        FADING,
         kernel="sdpa + reference",
-        mass="at most one",
         options=("gate", "window", "hidden"),
         weights=True,
         past=True,
@@ -78,16 +80,16 @@ EXPECTED = {
     "forced-forward": Expected("align", kernel="scan", past=True),
     "monotonic": Expected(
         "align",
+        FADING,
         kernel="scan",
-        mass="at most one",
         options=("offset", "noise"),
         weights=True,
         past=True,
     ),
     "mixture-window": Expected(
         "align",
+        Claims(mass="any"),
         kernel="scan",
-        mass="any",
         options=("components",),
         weights=True,
         past=True,
@@ -97,6 +99,7 @@ EXPECTED = {
 }
 
 each_entry = pytest.mark.parametrize("name", CATALOGUE)
+each_expected = pytest.mark.parametrize("name", EXPECTED)
 
 
 def plain(name: str, **options: Any) -> heed.Attention:
@@ -104,30 +107,34 @@ def plain(name: str, **options: Any) -> heed.Attention:
     return heed.Attention(name, query=4, key=4, value=4, **options)
 
 
-def test_the_expectations_cover_the_catalogue() -> None:
-    assert set(CATALOGUE) == set(EXPECTED)
+def test_every_name_is_tested_alone_and_every_slot_in_combinations() -> None:
     assert {word for case in CASES for word in case.words} == set(CATALOGUE)
-    for slot in get_args(Slot):  # every slot is combined with the others, not only tested alone
+    for slot in get_args(Slot):
         composed = [c for c in ALONE if len(c.words) > 1 and slot in parse(c.name)]
         assert composed, slot
 
 
 @each_entry
 def test_an_entry_documents_itself(name: str) -> None:
-    entry, expected = CATALOGUE[name], EXPECTED[name]
+    entry = CATALOGUE[name]
     assert entry.name == name
+    assert all((entry.formula, entry.source, entry.about, inspect.getdoc(entry.part)))
+    assert plain(name).mechanism.claims == entry.claims
+
+
+@each_expected
+def test_an_entry_is_what_is_expected(name: str) -> None:
+    entry, expected = CATALOGUE[name], EXPECTED[name]
     assert entry.slot == expected.slot
     assert entry.claims == expected.claims
-    assert all((entry.formula, entry.source, entry.about, inspect.getdoc(entry.part)))
     assert sorted(options_of(name)) == sorted(expected.options)
 
 
-@each_entry
+@each_expected
 def test_an_entry_alone_does_what_is_expected(name: str) -> None:
     expected, case = EXPECTED[name], Case(name)
     attend = plain(name)
     assert any(True for _ in attend.parameters()) == expected.weights
-    assert attend.mechanism.claims == expected.claims
     q, k, v = (torch.randn(2, n, 4) for n in (case.T, S, S))
     seen = attend(q, attend.remember(k, v))
     assert seen.kernel == expected.kernel
@@ -141,10 +148,9 @@ def test_the_sum_of_a_row(case: Case) -> None:
     q, k, v = case.inputs()
     seen = attend(q, attend.remember(k, v), case.first, need="weight")
     assert (seen.weight >= 0).all()
-    kinds = {EXPECTED[word].mass for word in case.words}
-    if kinds == {"one"}:
+    if case.claims.mass == "one":
         close(seen.mass, torch.ones_like(seen.mass))
-    elif "any" not in kinds:
+    elif case.claims.mass == "at most one":
         assert seen.mass.max() <= 1 + 1e-12
         assert seen.mass.min() < 1 - 1e-6
 
@@ -236,7 +242,7 @@ def test_the_order_of_the_parts_does_not_matter(case: Case) -> None:
 
 @each_entry
 def test_a_default_may_be_named(name: str) -> None:
-    words = [w for slot, w in DEFAULTS.items() if w and slot != EXPECTED[name].slot]
+    words = [w for slot, w in DEFAULTS.items() if w and slot != CATALOGUE[name].slot]
     if CATALOGUE[name].blind:
         words.remove("scaled-dot")
     case, said = Case(name), Case("/".join([*words, name]))
@@ -264,7 +270,7 @@ def test_two_parts_for_one_slot_are_refused(first: str, second: str) -> None:
         plain(f"{second}/{first}")
 
 
-@pytest.mark.parametrize("score", [n for n, e in EXPECTED.items() if e.slot == "score"])
+@pytest.mark.parametrize("score", [n for n, e in CATALOGUE.items() if e.slot == "score"])
 def test_a_score_that_would_not_be_used_is_refused(score: str) -> None:
     with pytest.raises(Refused, match=f"does not compare keys, so '{score}' would not be used"):
         plain(f"{score}/mixture-window")
@@ -304,7 +310,7 @@ def test_what_is_not_a_name_gets_the_whole_list(given: str) -> None:
 def test_an_unknown_option_is_refused(name: str) -> None:
     with pytest.raises(UnknownName, match=f"no option of '{name}' is called 'xyzzy'; known: "):
         plain(name, xyzzy=3)
-    for option in EXPECTED[name].options:
+    for option in options_of(name):
         with pytest.raises(UnknownName, match=f"did you mean .*{option}"):
             plain(name, **{option[:-1]: 3})
 

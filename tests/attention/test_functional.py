@@ -10,25 +10,16 @@ from heed import Visible
 from heed.attention.catalogue import CATALOGUE
 from heed.attention.naming import build
 from heed.errors import Refused, ShapeError, UnknownName
+from tests.attention.cases import Case
 
-WEIGHTLESS = (
-    "dot",
-    "scaled-dot",
-    "global",
-    "local-m",
-    "fixed-window",
-    "expanded-window",
-    "softmax",
-    "sparsemax",
-    "entmax",
-    "argmax",
-    "forward",
-    "forced-forward",
-    "blend",
-    "pointer",
-)
-DRAWN = ("sample", "gumbel")
-WEIGHTED = tuple(name for name in CATALOGUE if name not in (*WEIGHTLESS, *DRAWN))
+
+def learns(name: str) -> bool:
+    """Whether a mechanism has weights."""
+    return any(True for _ in build(name, query=5, key=5).parameters())
+
+
+WEIGHTED = [name for name in CATALOGUE if learns(name)]
+WEIGHTLESS = [name for name in CATALOGUE if not learns(name) and not Case(name).draws]
 
 
 def qkv(

@@ -1,5 +1,7 @@
 """Each mechanism learns: every name of the catalogue, on a task that suits it, in seconds.
 
+A name that TRIALS does not list must learn to look up a symbol.
+
 A tiny model (embeddings, the mechanism, a linear read-out) is trained on fresh batches until it
 answers a held-out batch correctly; then it is tested on others.
 """
@@ -249,37 +251,22 @@ def learn(name: str, trial: Trial) -> Model:
 
 
 TRIALS = {
-    "dot": Trial(look_up),
-    "scaled-dot": Trial(look_up),
-    "general": Trial(look_up),
-    "additive": Trial(look_up),
-    "concat": Trial(look_up),
-    "concat-identity": Trial(look_up),
     "location": Trial(at_a_place, {"longest": S}),
     "key-value": Trial(look_up_by_value),
-    "cosine": Trial(look_up),
     "relative": Trial(step_aside),
     "coverage": Trial(in_turn),
     "location-aware": Trial(on_from_the_mark),
-    "global": Trial(look_up),
     "local-m": Trial(look_around, {"window": 1}),
     "local-p": Trial(about_a_place, {"window": 6}),
     "fixed-window": Trial(look_around, {"window": 1}),
     "expanded-window": Trial(look_up_nearby, {"window": 1}),
     "mixed": Trial(by_name_or_place, {"window": 6}),
     "static": Trial(find_the_mark),
-    "softmax": Trial(look_up),
-    "sparsemax": Trial(look_up),
-    "entmax": Trial(look_up),
-    "argmax": Trial(look_up),
     "sample": Trial(look_up, reaches=0.95),
-    "gumbel": Trial(look_up),
     "forward": Trial(walk(1)),
     "forced-forward": Trial(in_turn_forward),
     "monotonic": Trial(walk(2)),
     "mixture-window": Trial(stride),
-    "blend": Trial(look_up),
-    "pointer": Trial(look_up),
 }
 
 COMPOSITIONS = {
@@ -307,13 +294,13 @@ COMPOSITIONS = {
 }
 
 
-def test_every_name_has_a_task() -> None:
-    assert set(TRIALS) == set(CATALOGUE)
+def test_the_names_with_a_task_exist() -> None:
+    assert set(TRIALS) <= set(CATALOGUE)
 
 
-@pytest.mark.parametrize("name", [*TRIALS, *COMPOSITIONS])
+@pytest.mark.parametrize("name", [*CATALOGUE, *COMPOSITIONS])
 def test_it_learns_its_task(name: str) -> None:
-    trial = {**TRIALS, **COMPOSITIONS}[name]
+    trial = {**TRIALS, **COMPOSITIONS}.get(name, Trial(look_up))
     fresh = trial.task(512)
     assert Model(name, **trial.options).accuracy(fresh) < 0.6, "nothing was to be learned"
     assert learn(name, trial).accuracy(fresh) >= trial.reaches

@@ -19,21 +19,20 @@ from torch import Tensor
 
 import heed
 from heed import Visible
+from heed.attention.catalogue import CATALOGUE
 from heed.attention.naming import build
 from heed.kernels import KERNELS
 from heed.visible import Places
-from tests.attention.cases import COMPARED_AS_THEY_ARE, NAMES, SMALL, claims
+from tests.attention.cases import NAMES, SMALL, Case, claims, takes
 
 DOUBLE, HALVES = torch.float64, (torch.bfloat16, torch.float16)
 DTYPES = (DOUBLE, torch.float32, *HALVES)
 FIRST = heed.State(0, origin=0)
 
 WORDS = {name: set(name.split("/")) for name in NAMES}
-SUM_TO_ONE = {"softmax", "sparsemax", "entmax", "argmax", "sample", "gumbel", "forward",
-              "forced-forward"}  # fmt: skip
-ALIGNS = {*SUM_TO_ONE, "monotonic", "mixture-window"}
-FADES = {"local-p", "mixed"}  # a gain makes rows sum to less than one
-JUMPS = {"argmax", "sample", "gumbel", "local-p", "mixed", "sparsemax", "entmax"}
+JUMPS = {"local-p", "mixed", "sparsemax", "entmax"} | {
+    name for name, entry in CATALOGUE.items() if not entry.claims.differentiable
+}
 """Where the last digit of an energy can move a whole weight: only float64 makes that unlikely."""
 
 # The dot family with softmax, which a fused kernel serves.
@@ -95,7 +94,7 @@ class Example:
         options = {k: x for word in self.words for k, x in SMALL.get(word, {}).items()}
         sizes = {"query": M, "key": K, "value": R, "heads": self.H, "groups": self.G}
         made = build(self.name, **sizes, **options)
-        return made.to(self.dtype).train(not self.words & {"sample", "gumbel"})
+        return made.to(self.dtype).train(not Case(self.name).draws)
 
     @cached_property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -242,13 +241,10 @@ def examples(
     B, S = draw(st.integers(1, 3)), draw(st.integers(1, 9))
     T = draw(st.integers(1, 7)) if claims(name).at_once else 1
     M, K, R = (draw(st.integers(1, 7)) for _ in "MKR")
-    blind = "mixture-window" in WORDS[name]
-    score = next((w for w in WORDS[name] if w in COMPARED_AS_THEY_ARE), None)
-    scored = WORDS[name] & {"general", "additive", "concat", "concat-identity", "location"}
-    if score or not (scored or blind):
-        K = M
-    if score == "key-value":
-        R = K
+    score = Case(name).parts["score"]
+    if not any(CATALOGUE[word].blind for word in WORDS[name]):
+        K = K if takes(score, M, K, K) else M
+        R = R if takes(score, M, K, R) else K
     dtypes = (DOUBLE,) if steady and WORDS[name] & JUMPS else DTYPES
     mask = draw(masks(B, H, T, S)) if masked or draw(st.integers(0, 4)) else None
     return Example(
@@ -299,19 +295,19 @@ def test_weights_are_consistent(name: str, data: st.DataObject) -> None:
 
 
 def sums(example: Example, seen: heed.Attended, ok: Tensor) -> None:
-    """Rows sum to one, or to what the parts claim."""
-    align = next(iter(example.words & ALIGNS), "softmax")
-    # Far blocks are visible in full or not at all.
-    narrow = example.words & {"local-m", "local-p", "fixed-window", "expanded-window"}
+    """Rows sum to what the parts claim."""
     mass, near = seen.mass, 1e-5
-    if align == "mixture-window":
+    claimed = claims(example.name).mass
+    if claimed == "any":
         return
     assert (mass <= 1 + near).all()
-    if align not in SUM_TO_ONE or example.words & FADES:
+    if claimed == "at most one":
         return
     one, none = (mass - 1).abs() <= near, mass == 0
     assert (one | none).all()
-    if align not in ("forward", "forced-forward") and not narrow:
+    parts = Case(example.name).parts
+    walks = CATALOGUE[parts["align"]].part.in_line  # it may find all that is visible behind it
+    if not walks and parts["reach"] in ("global", "static"):  # others hide keys of their own
         assert one[ok.any(-1)].all()
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 import heed
 from heed.attention.catalogue import BESIDE, CATALOGUE
 from heed.cli.list import _kernels, as_data, kernels_of, tell, tell_kernels
+from heed.records import Claims
 
 
 @pytest.fixture
@@ -33,12 +34,13 @@ def test_json_has_every_name_and_every_field(listed) -> None:
             entry.about,
             list(entry.synonyms),
         ]
-        assert set(each["claims"]) == {"step", "at_once", "heads", "context", "gradient"}
+        assert set(each["claims"]) == set(Claims.__slots__)
 
 
 def test_special_properties_are_listed(listed) -> None:
     assert listed["sample"]["claims"]["gradient"] == "score-function"
     assert listed["pointer"]["claims"]["context"] is False
+    assert listed["local-p"]["claims"]["mass"] == "at most one"
     assert listed["static"]["claims"]["at_once"] is False
     assert listed["local-p"]["options"] == {"window": 10, "hidden": None}
     assert listed["mixed"]["options"] == {"gate": "query", "window": 10, "hidden": None}
@@ -80,6 +82,8 @@ def test_the_table_has_a_line_for_each_name(command) -> None:
         assert entry.formula in lines[name]
         assert entry.source in lines[name]
     assert "not in heads, no context" in lines["pointer"]
+    assert "rows sum to 1 or less" in lines["monotonic"]
+    assert "rows sum to any number" in lines["mixture-window"]
     assert "learns by REINFORCE" in lines["sample"]
     assert "count=1" in lines["sample"]
     assert lines["dot"].split()[-1] == "sdpa"
