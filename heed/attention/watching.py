@@ -16,7 +16,7 @@ seen.follow(best[0])["decoder.stack.layers.0.cross"].weight
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -183,8 +183,14 @@ class StandIn(Watchable):
         return attend(need=need, statistics=statistics)
 
 
+PREPARING: list[Callable[[nn.Module], object]] = []
+"""What integrations do to a model before its attentions are looked for."""
+
+
 def attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The outermost attentions inside a model, with their paths."""
+    for prepare in PREPARING:
+        prepare(model)
     found: list[tuple[str, nn.Module]] = []
     for path, module in model.named_modules():
         inside = any(path.startswith(f"{outer}." if outer else "") for outer, _ in found)

@@ -8,17 +8,23 @@ with heed.watch(model, statistics=True) as seen:  # any length that the model it
 seen["transformer.h.0.attn"][0].statistics.entropy
 huggingface.disable(model)
 
-`enable` registers an attention and a mask function under the name "heed", and puts a stand-in into
-each module that attends. The numbers are those of the model's own attention; a query that sees
-nothing (padding) reads zero. What cannot be served exactly is refused.
+AutoModelForCausalLM.from_pretrained(..., attn_implementation="heed")  # the same, after the import
+
+The import registers an attention and a mask function under the name "heed"; `enable`, or the first
+watch, puts a stand-in into each module that attends. The numbers are those of the model's own
+attention; a query that sees nothing (padding) reads zero. What cannot be served exactly, or only in
+part, is refused.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,20 +32,22 @@ from torch import Tensor, nn
 import heed
 from heed.attention.memory import Memory
 from heed.attention.score import Score, dot, per_head
-from heed.attention.watching import StandIn, Standing
+from heed.attention.watching import PREPARING, StandIn, Standing
 from heed.errors import Refused
 from heed.integrations.added import Added, parted, sum_of
+from heed.integrations.interface import attends, attends_alone, handed
 from heed.records import Attended
 from heed.visible import Places, Visible, causal
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+Model = TypeVar("Model", bound=nn.Module)
 
 NAME = "heed"
 """The name under which transformers knows heed's attention."""
 
 CHILD = "heed_stand_in"
 BEFORE = "_attention_before_heed"
+FEW = 3
+NUMBER = re.compile(r"\b\d+\b")
 
 IGNORED = frozenset(
     {
@@ -65,36 +73,38 @@ IGNORED = frozenset(
 """Arguments that change nothing of an attention; a sliding window is in its mask."""
 
 
-def enable(model: PreTrainedModel) -> PreTrainedModel:
+def enable(model: Model) -> Model:
     """Let every attention of a model go through heed; `disable(model)` undoes it.
 
-    Models whose attention does not go through transformers' AttentionInterface are refused.
+    The model may be wrapped: by PEFT, by torch.compile, or as a part of another module. One that
+    computes some of its attention by itself, or asks for what heed does not have, is refused.
     """
     _register()
-    from transformers import PreTrainedModel
-
-    if not isinstance(model, PreTrainedModel):
+    if not isinstance(model, nn.Module) or not (submodels := _submodels(model)):
         raise Refused(f"enable takes a model of transformers, not {type(model).__name__}")
-    attending = [module for module in model.modules() if _attends(module)]
-    submodels = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
-    alone = [each for each in submodels if not _exchangeable(each)]
-    if alone or not attending:
-        raise Refused(
-            f"{type(alone[0] if alone else model).__name__} computes some attention by itself and "
-            "not as transformers' AttentionInterface has it, so heed cannot replace it"
-        )
-    before = [each.config._attn_implementation for each in submodels]
-    model.set_attn_implementation(NAME)
-    for each, name in zip(submodels, before, strict=True):
-        if name != NAME or not hasattr(each, BEFORE):
+    attending = {path: module for path, module in model.named_modules() if attends(module)}
+    _check(model, submodels, attending)
+    changed = [*submodels.values(), *attending.values()]
+    before = [_chosen(each) for each in changed]
+    for path, each in submodels.items():
+        if not _above(path, submodels):
+            each.set_attn_implementation(NAME)
+    for each, name in zip(changed, before, strict=True):
+        if name is not None and (name != NAME or not hasattr(each, BEFORE)):
             setattr(each, BEFORE, "sdpa" if name == NAME else name)
-    for module in attending:
+    if deaf := {path: each for path, each in attending.items() if _chosen(each) != NAME}:
+        disable(model)
+        raise Refused(
+            f"{type(model).__name__} does not pass a chosen attention on to {_listed(deaf)}, so "
+            "heed cannot replace it"
+        )
+    for module in attending.values():
         if CHILD not in module._modules:
             module.add_module(CHILD, StandIn())
     return model
 
 
-def disable(model: PreTrainedModel) -> PreTrainedModel:
+def disable(model: Model) -> Model:
     """The model as it was before `enable`."""
     for module in list(model.modules()):
         if CHILD in module._modules:
@@ -118,19 +128,100 @@ def _register() -> None:
     AttentionMaskInterface.register(NAME, mask)
 
 
-def _exchangeable(model: PreTrainedModel) -> bool:
+def _complete(model: nn.Module) -> None:
+    """Enable what was built with attn_implementation="heed", before it is watched."""
+    chosen = {path: each for path, each in _submodels(model).items() if _chosen(each) == NAME}
+    for path, each in chosen.items():
+        inside = (module for module in each.modules() if attends(module))
+        if not _above(path, chosen) and any(CHILD not in x._modules for x in inside):
+            enable(each)
+
+
+def _submodels(model: nn.Module) -> dict[str, Any]:
+    """The models of transformers inside a module, itself included, by path."""
+    from transformers import PreTrainedModel
+
+    return {path: x for path, x in model.named_modules() if isinstance(x, PreTrainedModel)}
+
+
+def _above(path: str, submodels: Mapping[str, Any]) -> list[str]:
+    """The paths of submodels around a path, the outermost first."""
+    around = [each for each in submodels if each != path and f"{path}.".startswith(_within(each))]
+    return sorted(around, key=len)
+
+
+def _within(path: str) -> str:
+    return f"{path}." if path else ""
+
+
+def _chosen(module: nn.Module) -> str | None:
+    """The name of the attention that a module's configuration asks for."""
+    name: str | None = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    return name
+
+
+def _check(model: nn.Module, submodels: Mapping[str, Any], attending: Mapping[str, Any]) -> None:
+    """Refuse a model that heed would serve in part, or not at all, with the reason."""
+    name = _name(model)
+    alone = {path: module for path, module in model.named_modules() if attends_alone(module)}
+    if not alone and not attending:
+        raise Refused(
+            f"{name} has no attention: no module of it weighs keys for a query, so there is "
+            "nothing to watch"
+        )
+    if alone:
+        few = f"{len(alone)} of its {len(alone) + len(attending)} attentions"
+        every = all(isinstance(module, nn.MultiheadAttention) for module in alone.values())
+        cure = "; first exchange it: heed.integrations.torch.replace(model)" if every else ""
+        raise Refused(
+            f"{name} computes {few if attending else 'its attention'} by itself, not through "
+            f"transformers' AttentionInterface, so heed cannot replace it: {_listed(alone)}{cure}"
+        )
+    for path, module in attending.items():
+        around = _above(path, submodels)
+        if not around or not _exchangeable(type(submodels[around[-1]])):
+            owner = type(submodels[around[-1]]) if around else type(model)
+            raise Refused(_closed(owner))
+        for key, given in handed(module).items():
+            if key not in SERVED:
+                _refuse_unknown(module, key, given)
+
+
+def _name(model: nn.Module) -> str:
+    """The name of a model's class, that of the model inside a wrapper."""
+    return next(type(each).__name__ for each in _submodels(model).values())
+
+
+def _listed(modules: Mapping[str, nn.Module]) -> str:
+    """The first few of some modules by path and class, those of all layers as one."""
+    named = [f"{NUMBER.sub('*', path)} ({type(x).__name__})" for path, x in modules.items()]
+    found = list(dict.fromkeys(named))
+    rest = [f"and {len(found) - FEW} more"] if len(found) > FEW else []
+    return ", ".join(found[:FEW] + rest)
+
+
+def _exchangeable(kind: Any) -> bool:
     """Whether a model lets any attention be put in, with masks as for fused attention: where none
     is made, the module itself says whether it is causal."""
-    told = getattr(model, "_supports_sdpa", False)
-    any_other = getattr(model, "_supports_attention_backend", False)
-    return model._can_set_attn_implementation() and bool(told or any_other)
+    told = getattr(kind, "_supports_sdpa", False)
+    any_other = getattr(kind, "_supports_attention_backend", False)
+    return kind._can_set_attn_implementation() and bool(told or any_other)
 
 
-def _attends(module: nn.Module) -> bool:
-    """Whether a module asks transformers for its attention function."""
-    forward = inspect.unwrap(type(module).forward)
-    code = getattr(forward, "__code__", None)
-    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+def _closed(kind: type) -> str:
+    return (
+        f"{kind.__name__} does not support the masks of fused attention, so heed cannot replace "
+        "its attention"
+    )
+
+
+def _refuse_unknown(module: nn.Module, name: str, given: Any) -> None:
+    """Refuse an argument that would change an attention in a way that heed does not know."""
+    if name not in IGNORED and given is not None and given is not False:
+        raise Refused(
+            f"{type(module).__name__} passes '{name}' to its attention, which heed does not "
+            "support; use another attn_implementation for this model"
+        )
 
 
 def mask(*given: Any, **named: Any) -> Tensor | None:
@@ -166,16 +257,11 @@ def attention(
     The weights are formed where the model is asked for them (output_attentions=True).
     """
     for name, argument in others.items():
-        if name not in IGNORED and argument is not None and argument is not False:
-            raise Refused(
-                f"{type(module).__name__} passes '{name}' to its attention, which heed does not "
-                "support; use another attn_implementation for this model"
-            )
+        _refuse_unknown(module, name, argument)
     deputy = module._modules.get(CHILD)
-    if deputy is None:
-        raise Refused(
-            f"{type(module).__name__} is not enabled: heed.integrations.huggingface.enable(model)"
-        )
+    if deputy is None:  # built with attn_implementation="heed", and neither enabled nor watched
+        _refuse_closed(module)
+        deputy = UNWATCHED
     look = causal() if is_causal is None and getattr(module, "is_causal", True) else None
     look = causal() if is_causal else look
     key, value, visible, bias = _sight(query, key, value, attention_mask, look, position_bias)
@@ -187,6 +273,31 @@ def attention(
     seen: Attended = deputy(query, attend, need="weight" if asked else "context")
     context = seen.context.transpose(1, 2).contiguous()
     return context, seen.weight.to(query.dtype) if asked else None
+
+
+SERVED = frozenset(inspect.signature(attention).parameters)
+"""Arguments that heed's attention knows."""
+
+UNWATCHED = StandIn()
+"""Attends for modules that have no stand-in yet."""
+
+
+def _refuse_closed(module: nn.Module) -> None:
+    """Refuse a module from a file whose models do not let any attention be put in.
+
+    A call of attention does not know the model around it; `enable` does.
+    """
+    from transformers import PreTrainedModel
+
+    kind = type(module)
+    for each in vars(sys.modules[kind.__module__]).values():
+        if not isinstance(each, type) or not issubclass(each, PreTrainedModel):
+            continue
+        if each.__module__ == kind.__module__ and not _exchangeable(each):
+            raise Refused(
+                f"{_closed(each)}; for another model with a {kind.__name__}: "
+                "heed.integrations.huggingface.enable(model)"
+            )
 
 
 def _sight(
@@ -283,3 +394,8 @@ def _place(scale: float, cap: float | None, dropout: float) -> str:
         score = Dot(scale) if cap is None else CappedDot(scale, float(cap))
         setattr(_built, place, heed.Mechanism(score=score, dropout=dropout))
     return place
+
+
+PREPARING.append(_complete)
+with suppress(Refused):  # without transformers, `enable` says what to install
+    _register()

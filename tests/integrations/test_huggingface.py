@@ -166,7 +166,7 @@ def test_decoders(name: str, side: str) -> None:
     model, mask = made(*CAUSAL[name]), padding(side)
 
     def sides(want: Any) -> dict[str, Tensor]:
-        paths = [n for n, m in model.named_modules() if huggingface._attends(m)]
+        paths = [n for n, m in model.named_modules() if huggingface.attends(m)]
         return dict(zip(paths, want.attentions, strict=True))
 
     given = {} if mask is None else {"attention_mask": mask}
@@ -183,7 +183,7 @@ def test_encoders(name: str, side: str) -> None:
     model, mask = made(*READING[name]), padding(side)
 
     def sides(want: Any) -> dict[str, Tensor]:
-        paths = [n for n, m in model.named_modules() if huggingface._attends(m)]
+        paths = [n for n, m in model.named_modules() if huggingface.attends(m)]
         return dict(zip(paths, want.attentions, strict=len(paths) > 1))
 
     if name == "albert":  # one layer, called again and again: its records are listed in order
@@ -205,7 +205,7 @@ def test_encoder_decoders(name: str, side: str) -> None:
     crosses = ("encoder_attn", "EncDecAttention")
 
     def sides(want: Any) -> dict[str, Tensor]:
-        paths = [n for n, m in model.named_modules() if huggingface._attends(m)]
+        paths = [n for n, m in model.named_modules() if huggingface.attends(m)]
         reading = [p for p in paths if "decoder." not in p]
         cross = [p for p in paths if p.endswith(crosses)]
         own = [p for p in paths if p not in (*reading, *cross)]
