@@ -44,7 +44,7 @@ class Code:
 
 def attends(module: nn.Module) -> bool:
     """Whether a module asks transformers for its attention function."""
-    return bool(_code_of(module).asking)
+    return bool(fetching(module))
 
 
 def attends_alone(module: nn.Module) -> bool:
@@ -58,11 +58,16 @@ def attends_alone(module: nn.Module) -> bool:
     return bool(names & FUSED or (NAMED.search(kind.__name__) and names & WEIGHING))
 
 
+def fetching(module: nn.Module) -> tuple[FunctionType, ...]:
+    """The functions by which a module asks transformers for its attention function."""
+    return _code_of(module).asking
+
+
 def handed(module: nn.Module) -> dict[str, Any]:
     """What a module hands to its attention by name; a value that only a call would tell is True."""
     return {
         str(keyword.arg): _value(keyword.value, module)
-        for function in _code_of(module).asking
+        for function in fetching(module)
         for call in _calls(function)
         for keyword in call.keywords
         if keyword.arg is not None
