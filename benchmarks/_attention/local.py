@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
+from math import isqrt
 
 import torch
 from torch import Tensor
@@ -238,7 +239,7 @@ def _fixed(sizes: tuple[int, int, int, int], half: int, device: str, dtype: torc
 
 def _expanded(sizes: tuple[int, int, int, int], half: int, device: str, dtype: torch.dtype) -> Work:
     D, T = sizes[3], sizes[2]
-    mechanism = build("expanded-window", query=D, key=D, window=half)
+    mechanism = build("expanded-window", query=D, key=D, window=half, block=isqrt(T))
     work = _by_reference(mechanism, sizes, 2 * half + 1 + T**0.5, device, dtype)
     if FUSED[device] >= T:
         q, k, v = work.inputs.values()

@@ -214,7 +214,7 @@ _ENTRIES = (
         "expanded-window",
         "reach",
         reach.ExpandedWindow,
-        "|s − t| ≤ d one by one; a far block: e(q, mean k) + log n, mean v",
+        "|s − t| ≤ d one by one; a far block of n: e(q, mean k) + log n, mean v",
         "after Beltagy 2020 and Zhu 2021",
         "near places one by one, far ones by the block",
         also="longformer, long-short, zhu, block, pooled, hierarchical, 扩展窗口, 窗口, 分块",

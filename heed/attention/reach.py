@@ -4,10 +4,8 @@ A reach narrows what is visible and may give a gain, multiplied onto the weights
 them (`expanded-window`) also regroups the memory and folds the weights back onto its members.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from operator import index
 from typing import ClassVar
 
 import torch
@@ -174,23 +172,21 @@ class ExpandedWindow(Reach):
     added to its energy. A block can be looked at when all its members can: under a causal mask,
     when it is complete and past. Its weight is reported as a/n on each of n members.
 
-    block  keys per block; by default near sqrt(S). Give it where S changes and the answer must not:
-           for a memory that grows between steps, or a text that comes in batches of other lengths.
+    block  keys per block. A constant: a size taken from S would make a text's answer depend on its
+           neighbours in the batch. The cost is least near sqrt(S), 32 for a thousand keys.
     """
 
     regroups = True
 
-    def __init__(self, *, window: int = 128, block: int | None = None) -> None:
+    def __init__(self, *, window: int = 128, block: int = 32) -> None:
         super().__init__()
         self.window = whole("window", window, 0)
-        self.block = None if block is None else whole("block", block, 1, WIDEST)
+        self.block = whole("block", block, 1, WIDEST)
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
-        blocks = Blocks(
-            memory.exists, self.block or max(1, math.isqrt(index(memory.S))), memory.sinks
-        )
+        blocks = Blocks(memory.exists, self.block, memory.sinks)
         bias = blocks.log_counts(memory.k.dtype)
         wider = replace(
             memory,

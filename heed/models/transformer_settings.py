@@ -78,16 +78,10 @@ class TransformerSettings(Settings):
     longest: int = Field(512, ge=1, le=65536)  # for learned positions, and `location` in a decoder
 
 
-def _refuse_misfit(name: str, options: dict[str, Any], self_attends: bool, causal: bool) -> None:
-    """Refuse a mechanism whose answers would depend on padding or on symbols yet to be written, or
-    that compares places within one text where there are two."""
-    parts = naming.parse(name)
-    reach = parts.get("reach")
-    if reach == "expanded-window" and "block" not in options:
-        raise Refused(
-            f"'{name}' sizes its blocks by the padded length of the text by default; "
-            "set options: {block: 16}"
-        )
+def _refuse_misfit(name: str, self_attends: bool, causal: bool) -> None:
+    """Refuse a mechanism whose answers would depend on symbols yet to be written, or that compares
+    places within one text where there are two."""
+    reach = naming.parse(name).get("reach")
     if causal and reach in ("local-p", "mixed"):
         raise Refused(
             f"'{name}' places its window by the text's length, which a decoder's self-attention "
@@ -117,7 +111,7 @@ def multi_head(
         raise Refused(f"width={width} does not split into heads={heads}")
     lanes = []
     for name, count in head_groups(layer, heads):
-        _refuse_misfit(name, options or {}, self_attends, causal)
+        _refuse_misfit(name, self_attends, causal)
         known = naming.options_of(name)
         sizes = dict.fromkeys(("query", "key", "value"), width // heads)
         given = {option: x for option, x in (options or {}).items() if option in known}

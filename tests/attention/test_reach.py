@@ -212,12 +212,13 @@ def naive_expanded(
 @pytest.mark.parametrize("causal", [False, True], ids=["open", "causal"])
 @pytest.mark.parametrize("padding", ["none", "end", "inside"])
 @pytest.mark.parametrize(
-    ("T", "S", "half", "size"), [(11, 11, 2, 3), (4, 12, 1, 4), (12, 12, 0, 1), (10, 10, 1, None)]
+    ("T", "S", "half", "size"), [(11, 11, 2, 3), (4, 12, 1, 4), (12, 12, 0, 1), (70, 70, 1, None)]
 )
 def test_expanded_window_equals_a_loop(
     T: int, S: int, half: int, size: int | None, padding: str, causal: bool
 ) -> None:
-    attend = heed.Attention("expanded-window", query=4, value=3, window=half, block=size).double()
+    given = {} if size is None else {"block": size}
+    attend = heed.Attention("expanded-window", query=4, value=3, window=half, **given).double()
     q, k, v = (torch.randn(2, n, d).double() for n, d in ((T, 4), (S, 4), (S, 3)))
     exists = torch.ones(2, S, dtype=torch.bool)
     if padding == "end":
@@ -230,7 +231,7 @@ def test_expanded_window_equals_a_loop(
     seen = attend(q, memory, visible=visible, need="weight")
     for b in range(2):
         context, weight = naive_expanded(
-            q[b], k[b], v[b], exists[b].tolist(), half, size or math.isqrt(S), causal
+            q[b], k[b], v[b], exists[b].tolist(), half, size or 32, causal
         )
         torch.testing.assert_close(
             seen.weight[b, 0], torch.tensor(weight, dtype=torch.float64), **TIGHT
@@ -242,6 +243,28 @@ def test_expanded_window_equals_a_loop(
     fused = attend(q, memory, visible=visible)
     assert fused.kernel == "sdpa"
     torch.testing.assert_close(fused.context, seen.context)
+
+
+@pytest.mark.parametrize("off", [(), tuple(heed.kernels.KERNELS)], ids=["kernel", "reference"])
+def test_the_blocks_of_an_expanded_window_do_not_depend_on_the_padded_length(
+    off: tuple[str, ...],
+) -> None:
+    """60 keys alone, beside a row of 120, and in a memory that grows: the same contexts."""
+    attend = heed.Attention("expanded-window", query=8, window=4).double()
+    x = 3 * torch.randn(2, 120, 8).double()
+    with heed.kernels.off(*off):
+        together = attend(x, attend.remember(x, visible=heed.lengths([60, 120])), heed.State())
+        alone = attend(x[:1, :60])
+        torch.testing.assert_close(alone.context[0], together.context[0, :60])
+        whole = attend(x, visible=heed.causal()).context
+        memory, state, steps = attend.remember(x[:, :0]), heed.State(), []
+        for t in range(120):
+            here = x[:, t : t + 1]
+            memory = memory.extend(here)
+            seen = attend(here, memory, state, visible=heed.causal())
+            state = seen.state
+            steps.append(seen.context)
+        torch.testing.assert_close(torch.cat(steps, 1), whole)
 
 
 def test_expanded_window_sees_only_complete_past_blocks() -> None:

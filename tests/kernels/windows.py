@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isqrt
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ class Case:
         reach = {
             "local-m": lambda: LocalM(window=self.half),
             "fixed-window": lambda: FixedWindow(window=self.half),
-            "expanded-window": lambda: ExpandedWindow(window=self.half),
+            "expanded-window": lambda: ExpandedWindow(window=self.half, block=isqrt(self.S)),
         }[self.reach]()
         found: Reached = reach(q, memory, places, visible)
         return found

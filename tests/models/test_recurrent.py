@@ -98,6 +98,16 @@ def test_a_row_alone_equals_the_row_in_a_padded_batch(
         torch.testing.assert_close(alone.logits[0], whole[row])
 
 
+def test_a_text_does_not_depend_on_the_lengths_of_its_neighbours() -> None:
+    """Far keys are seen by the block, whose size once followed the longest text of the batch."""
+    model = network(attention="expanded-window", options={"window": 1}, decoder="luong")
+    torch.manual_seed(3)
+    source, lengths, inputs = torch.randint(4, V, (2, 120)), torch.tensor([60, 120]), batch()[2][:2]
+    whole = model(source, lengths, inputs).logits
+    alone = model(source[:1, :60], lengths[:1], inputs[:1]).logits
+    torch.testing.assert_close(alone[0], whole[0])
+
+
 @pytest.mark.parametrize("settings", DECODERS + BASELINES)
 def test_the_content_of_padding_changes_nothing(settings: dict[str, Any]) -> None:
     model = network(**settings)
