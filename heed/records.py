@@ -70,6 +70,7 @@ class State(NamedTuple):
     step: int = 0
     origin: int = 0  # the place of the first query among the keys
     slots: Mapping[str, Any] = EMPTY
+    at_end: bool = False  # begun without a state, which put the last query at the last key
 
     @property
     def rows(self) -> int | None:
@@ -88,7 +89,7 @@ class State(NamedTuple):
 
     def _each(self, rows: Callable[[Tensor], Tensor]) -> State:
         slots = {name: _map(slot, rows) for name, slot in self.slots.items()}
-        return State(self.step, self.origin, slots)
+        return self._replace(slots=slots)
 
 
 def _rows(slot: Any) -> int | None:

@@ -36,6 +36,19 @@ class Places:
     device: torch.device
     segment: Tensor | None = None  # of the queries  B T
     key_segment: Tensor | None = None  # of the keys  B S
+    at_end: bool = False  # a later call of a loop that began without a state
+
+    @property
+    def first(self) -> int:
+        """The place of the first query among the keys."""
+        place = self.origin + self.step
+        if self.at_end and place + self.T > self.S:
+            raise Refused(
+                f"this query stands beyond the last of the {self.S} keys: the first call had no "
+                "state, which puts its last query at the last key; begin the loop with "
+                "heed.State(), or extend the memory before each step"
+            )
+        return place
 
     @property
     def steps(self) -> Tensor:
@@ -45,7 +58,7 @@ class Places:
     @property
     def query(self) -> Tensor:
         """The place of each query among the keys.    T"""
-        return self.steps + self.origin
+        return torch.arange(self.first, self.first + self.T, device=self.device)
 
     @property
     def key(self) -> Tensor:

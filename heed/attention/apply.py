@@ -43,9 +43,9 @@ def run(
 ) -> Attended:
     """Queries B H T M over a memory; the context is B H T R."""
     T, S = query.shape[2], memory.S
-    if state is None:
-        state = State(0, S - T)
-    places = Places(T, S, state.step, state.origin, query.device, segments, memory.segments)
+    later = state is not None and state.at_end
+    state = State(0, S - T, at_end=True) if state is None else state
+    places = Places(T, S, state.step, state.origin, query.device, segments, memory.segments, later)
     if visible is not None:
         of_keys, visible = visible.split()
         memory = memory if of_keys is None else memory.hide(of_keys)
@@ -361,7 +361,7 @@ def _nothing(
 
 
 def _after(state: State, T: int, slots: Mapping[str, Any]) -> State:
-    return State(state.step + T, state.origin, slots)
+    return state._replace(step=state.step + T, slots=slots)
 
 
 def wide(x: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ class Asking:
         attend = self.attend
         asked = self.prepare(attend.shape_query(query))
         context = attend.shape_context(self.look(asked))
-        after = State(state.step + 1, state.origin)
+        after = state._replace(step=state.step + 1)
         return Attended(context, after, kernel=seen.kernel, refusals=seen.refusals)
 
     def _ask(self, query: Tensor, state: State) -> Attended:

@@ -89,7 +89,7 @@ class Attending(Watchable):
                   self-attention
         state     from the last step's record. A loop over steps begins with `heed.State()`, whose
                   first query stands at the first key; without a state the last query of the call
-                  stands at the last key
+                  stands at the last key, and one beyond it is refused where places matter
         visible   who may look where, beyond what the memory hides; a boolean tensor is T S, B T S
                   or B H T S (keys alone, B S, are `heed.Visible.keys(mask)`). Padding belongs to
                   the memory, which cleans it before anything is projected
@@ -159,7 +159,8 @@ class Attending(Watchable):
         if query is not None and rest is not None:
             T, S = query.shape[1], keys.shape[1]
             step, origin = (0, S - T) if state is None else (state.step, state.origin)
-            places = Places(T, S, step, origin, keys.device)
+            later = state is not None and state.at_end
+            places = Places(T, S, step, origin, keys.device, at_end=later)
             if not every_key_seen(rest, places):
                 seen = Keys(rest.dense(places).any(2).any(1))
                 keys, values = clean(seen, keys, keys)

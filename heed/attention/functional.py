@@ -53,7 +53,7 @@ def attend(
         plain = sdpa.plain(q, k, v, causal, scaled) if choose.is_on("sdpa") else None
         if plain is not None:
             context, T, S = plain
-            return Attended(context, State(T, S - T, {}), kernel="sdpa")
+            return Attended(context, State(T, S - T, at_end=True), kernel="sdpa")
     _check(q, k, v)
     if not isinstance(mechanism, str | Mechanism):
         raise Refused(

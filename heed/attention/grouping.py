@@ -116,7 +116,7 @@ class HeadGroups(Mechanism):
         states = {name: one.state for name, one in zip(self.names, seen, strict=True)}
         return Attended(
             torch.cat([one.context for one in seen], 1),
-            State(seen[0].state.step, seen[0].state.origin, states),
+            seen[0].state._replace(slots=states),
             weight=None if need == "context" else torch.cat([one.weight for one in seen], 1),
             energy=torch.cat([one.energy for one in seen], 1) if need == "energy" else None,
             log_prob=self._fact([one.log_prob for one in seen]),

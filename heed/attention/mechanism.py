@@ -17,7 +17,7 @@ from heed.attention.read import Blend, Read
 from heed.attention.score import Score
 from heed.attention.watched import Watchable
 from heed.errors import Refused, ShapeError, UnknownName
-from heed.records import NEEDS, Attended, Claims, Need, State, Summary, as_summary
+from heed.records import EMPTY, NEEDS, Attended, Claims, Need, State, Summary, as_summary
 from heed.shapes import check, check_devices, check_dtypes, check_groups, real
 from heed.visible import Visible, as_visible
 
@@ -172,7 +172,7 @@ class Mechanism(Watchable):
 
 def lane_state(state: State, lane: str) -> State:
     """The state of one of several lanes; at the first step, the step and origin of the whole."""
-    found: State = state.slots.get(lane, State(state.step, state.origin))
+    found: State = state.slots.get(lane, state._replace(slots=EMPTY))
     return found
 
 

@@ -138,7 +138,7 @@ class Mixed(Mechanism):
         after = dict(zip(self.names, (one.state, two.state), strict=True))
         return Attended(
             context.to(one.context.dtype),
-            State(one.state.step, one.state.origin, after),
+            one.state._replace(slots=after),
             weight=None if need == "context" else weight,
             log_prob=_together(one.log_prob, two.log_prob),
             entropy=_together(one.entropy, two.entropy),

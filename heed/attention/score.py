@@ -336,7 +336,7 @@ class Relative(Score):
             self.segment_vectors = parameter(heads, 2, query)  # same, other
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
-        first = places.origin + places.step  # where the first query stands
+        first = places.first
         behind = not self.ahead and places.last_at_end
         if behind:
             distances = torch.arange(places.S, -1, -1, device=q.device)

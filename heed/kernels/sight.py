@@ -15,7 +15,7 @@ from heed.visible import Causal, Lengths, Near, Places, Visible, Window, conjunc
 class Sight:
     """A conjunction of predicates, sorted by kind: a key must pass every one that is set.
 
-    Query t stands at place first + t. Keys from `stop` on exist for no query, and a kernel need not
+    Query t stands at place first + t, where places matter. Keys from `stop` on exist for no query, and a kernel need not
     visit them; `table` holds the predicates of all other kinds.
     """
 
@@ -42,12 +42,13 @@ class Sight:
 def sight(call: Call) -> Sight:
     """The visibility of a call, sorted by kind."""
     places = call.places
-    seen = Sight(places.origin + places.step)
+    seen = Sight()
     others: list[Visible] = []
     for part in conjuncts(call.visible):
         if isinstance(part, Causal):
-            seen.causal = True
+            seen.first, seen.causal = places.first, True
         elif isinstance(part, Window):
+            seen.first = places.first
             seen.half = part.half if seen.half is None else min(seen.half, part.half)
         elif isinstance(part, Near) and seen.centre is None:
             seen.centre, seen.radius = part.centre, part.half

@@ -1,6 +1,7 @@
 """Contracts of every mechanism: splitting queries, caches, padding, hidden keys, empty inputs."""
 
 import random
+from itertools import product
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import heed
-from heed.attention.position import ALiBi
+from heed.attention.position import ALiBi, Rotary
+from heed.errors import Refused
 from tests.attention.cases import (
     CASES,
     FIRST,
@@ -119,6 +121,58 @@ def test_a_growing_cache_agrees_with_one_causal_call(case: Case) -> None:
         close(torch.cat(rows, 2), main(whole))
     again = attend(q[:, -1:], memory.truncate(S - 2).extend(k[:, -2:], v[:, -2:]), steps[-2].state)
     close(main(again)[..., -1, :], main(steps[-1])[..., -1, :])
+
+
+@every([c for c in CASES if not c.words & {"local-p", "mixed"}], step=True, at_once=True)
+def test_a_loop_begun_without_a_state_goes_on_while_its_memory_grows(case: Case) -> None:
+    attend = case.build()
+    q, k, v = case.inputs(T=4)  # of 6 keys: the first query stands at the third
+    whole = attend(q, attend.remember(k, v), visible=heed.causal(), need="weight")
+    memory = attend.remember(k[:, :4], v[:, :4])
+    records = [attend(q[:, :2], memory, visible=heed.causal(), need="weight")]
+    for t in (2, 3):
+        here = slice(t + 2, t + 3)
+        memory = memory.extend(k[:, here], v[:, here])
+        state = records[-1].state
+        records.append(attend(q[:, t : t + 1], memory, state, visible=heed.causal(), need="weight"))
+    rows = [nn.functional.pad(x.weight, (0, S - x.weight.shape[-1])) for x in records]
+    close(torch.cat(rows, 2), whole.weight)
+
+
+@every(CASES, step=True, at_once=True)
+def test_a_query_beyond_the_last_key_is_refused(case: Case) -> None:
+    """Without a state the first query stands at the last key, and a fixed memory has no place for
+    the next one; where places do not matter, the loop is that of `heed.State()`."""
+    attend = case.build()
+    q, k, v = case.inputs(T=S + 3)
+    memory = attend.remember(k, v)
+    asked = [{"visible": heed.causal()}, {"visible": ~heed.window(1) | heed.causal()}]
+    if case.words & {"fixed-window", "expanded-window", "relative"}:
+        asked.append({})
+    for first in (1, 3):
+        state, next_one = attend(q[:, :first], memory).state, q[:, first : first + 1]
+        for given, need in product(asked, ("context", "weight")):
+            for later in (state, state.select(torch.tensor([2, 0, 1]))):
+                with pytest.raises(Refused, match=r"begin the loop with heed\.State\(\)"):
+                    attend(next_one, memory, later, need=need, **given)
+            attend(next_one, memory.extend(k[:, :1], v[:, :1]), state, need=need, **given)
+        if {} not in asked:
+            begun = attend(q[:, :first], memory, FIRST).state
+            close(main(attend(next_one, memory, state)), main(attend(next_one, memory, begun)))
+    state = heed.State()
+    for t in range(S + 3):
+        state = attend(q[:, t : t + 1], memory, state, visible=heed.causal()).state
+    assert state.step == S + 3
+
+
+def test_positions_of_queries_beyond_the_last_key_are_refused() -> None:
+    for position in (ALiBi(heads=2), Rotary()):
+        attend = heed.MultiHeadAttention(8, 2, position=position)
+        x = torch.randn(1, 4, 8)
+        memory = attend.remember(x)
+        state = attend(x[:, :1], memory).state
+        with pytest.raises(Refused, match=r"begin the loop with heed\.State\(\)"):
+            attend(x[:, :1], memory, state)
 
 
 @every(CASES)

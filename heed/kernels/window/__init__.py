@@ -144,7 +144,7 @@ def _coarse(call: Call, coarse: Coarse) -> Geometry:
     N, size = coarse.member.shape[1:]
     place = torch.arange(N * size, device=call.q.device, dtype=torch.int32).view(N, size)
     last = torch.where(coarse.member, place, -1).amax(-1)  # B N
-    see.half, see.block = coarse.half, size
+    see.first, see.half, see.block = call.places.first, coarse.half, size
     see.opens = torch.where(last < 0, LAST, last if see.causal else -LAST).to(torch.int32)
     see.logs = coarse.bias[:, 0, 0, coarse.S :].float().contiguous()
     return see
