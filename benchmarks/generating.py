@@ -101,9 +101,9 @@ def heed_writes(
     """The continuations by heed; replay: with its steps from a CUDA graph."""
     device = model.words.table.weight.device
     with torch.inference_mode():
-        inputs, lengths = padded([prompt[:-1] for prompt in prompts], device)
+        inputs, first = padded([prompt[:-1] for prompt in prompts], device)
         stepper: Any = Replaying(model, new) if replay else model
-        carry = stepper.begin(inputs, lengths=lengths)
+        carry = stepper.begin(inputs, first=first)
         rules: dict[str, Any] = {
             "begin": torch.tensor([prompt[-1] for prompt in prompts], device=device),
             "end": END,
@@ -128,11 +128,11 @@ def theirs_write(
     **how: Any,
 ) -> list[list[int]]:
     """The continuations by `generate`."""
-    inputs, lengths = padded(prompts, model.device)
+    inputs, first = padded(prompts, model.device)
     T = inputs.shape[1]
     there = torch.ones_like(inputs)
-    if lengths is not None:
-        there = (torch.arange(T, device=model.device) >= T - lengths[:, None]).long()
+    if first is not None:
+        there = (torch.arange(T, device=model.device) >= first[:, None]).long()
     with torch.inference_mode():
         found: Tensor = model.generate(
             inputs,

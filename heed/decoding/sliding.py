@@ -16,9 +16,9 @@ from heed.decoding.stepping import Choosy, Step
 
 
 class Model(Protocol):
-    """A model that begins with prompts, which stand at the end of their rows."""
+    """A model that begins with prompts at the end of their rows, from the column `first` on."""
 
-    def begin(self, inputs: Tensor, *, lengths: Tensor | None = None) -> Any:
+    def begin(self, inputs: Tensor, *, first: Tensor | None = None) -> Any:
         """N T, N -> carry"""
 
     def step(self, carry: Any, symbols: Tensor) -> Step[Any]:
@@ -70,14 +70,14 @@ def first_seen(n: int, places: int) -> int:
 
 
 def padded(texts: list[list[int]], device: torch.device | str) -> tuple[Tensor, Tensor | None]:
-    """Texts at the end of their rows, and their lengths; None where they are equal.    N T, N"""
+    """Texts at the end of their rows, and the columns where they begin; None: all 0.    N T, N"""
     T = max(map(len, texts), default=0)
     rows = [[0] * (T - len(text)) + text for text in texts]
     table = torch.tensor(rows, dtype=torch.long, device=device).view(len(texts), T)
-    lengths = None
+    first = None
     if any(len(text) < T for text in texts):
-        lengths = torch.tensor([len(text) for text in texts], device=device)
-    return table, lengths
+        first = torch.tensor([T - len(text) for text in texts], device=device)
+    return table, first
 
 
 class Sliding:
@@ -88,14 +88,14 @@ class Sliding:
 
     def begin(self, texts: list[list[int]]) -> Carry:
         """Begin after these texts, which may be empty and of any length."""
-        text, lengths = padded([t[first_seen(len(t) + 1, self.places) :] for t in texts], "cpu")
+        text, first = padded([t[first_seen(len(t) + 1, self.places) :] for t in texts], "cpu")
         whole = torch.tensor([len(t) for t in texts], dtype=torch.long)
-        return self._begun(text, lengths, whole)
+        return self._begun(text, first, whole)
 
-    def _begun(self, text: Tensor, lengths: Tensor | None, whole: Tensor) -> Carry:
+    def _begun(self, text: Tensor, first: Tensor | None, whole: Tensor) -> Carry:
         text, whole = text.to(self.device), whole.to(self.device)
-        lengths = None if lengths is None else lengths.to(self.device)
-        inner = self.model.begin(text, lengths=lengths)
+        first = None if first is None else first.to(self.device)
+        inner = self.model.begin(text, first=first)
         return Carry(inner, text, whole, self.places - text.shape[1])
 
     def step(self, carry: Carry, symbols: Tensor) -> Slid:
@@ -112,8 +112,8 @@ class Sliding:
         sizes = carry.lengths.tolist()
         seen = [n - first_seen(n + 1, self.places) for n in sizes]
         T = max(seen)
-        lengths = torch.tensor(seen) if min(seen) < T else None
-        return self._begun(carry.text[:, carry.text.shape[1] - T :], lengths, carry.lengths)
+        first = torch.tensor([T - n for n in seen]) if min(seen) < T else None
+        return self._begun(carry.text[:, carry.text.shape[1] - T :], first, carry.lengths)
 
     def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
         """The carry of the chosen rows."""

@@ -54,12 +54,14 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = nn.Linear(width, width)
 
-    def forward(self, states: Tensor, behind: Tensor | None = None) -> Tensor:
-        """B S M -> B M; `behind` how many places of padding, B"""
+    def forward(self, states: Tensor, first: Tensor | None = None) -> Tensor:
+        """B S M -> B M; `first` the column of each text's first symbol, B"""
         if not states.shape[1]:
             raise ShapeError("a text needs at least one symbol, which represents it")
-        first = states[:, 0] if behind is None else at(states, behind[:, None])[:, 0]
-        return torch.tanh(self.dense(first))
+        if first is None:
+            return torch.tanh(self.dense(states[:, 0]))
+        places = first.clamp(max=states.shape[1] - 1)  # an empty text has no first symbol
+        return torch.tanh(self.dense(at(states, places[:, None])[:, 0]))
 
 
 class MaskedWords(nn.Module):

@@ -69,7 +69,7 @@ class NativeCarry(NamedTuple):
     pasts: tuple[Tensor, ...]  # for each place, the keys and values of its rows: N' L 2 M
     origins: Tensor  # N T: the row of each place that a hypothesis comes from
     sentences: Tensor  # N: which source each looks at
-    behind: Tensor | None = None  # N: how many places in front of each text are padding
+    first: Tensor | None = None  # N: the column of each text's first symbol; None: 0
 
     @property
     def place(self) -> int:
@@ -81,9 +81,9 @@ class NativeCarry(NamedTuple):
         check_symbols(symbols, N, stack.symbols)
         past = stack.table.new_empty(N, stack.depth, 2, stack.width)
         pasts = (*self.pasts, past)
-        place = self.start.place(self.place, self.behind).to(torch.float32)
+        place = self.start.place(self.place, self.first).to(torch.float32)
         symbols = symbols.long().contiguous()
-        x, weight = stack.step(symbols, place, pasts, self.origins, self.sentences, self.behind)
+        x, weight = stack.step(symbols, place, pasts, self.origins, self.sentences, self.first)
         origins = torch.cat([self.origins, _counted(N)], 1)
         return NativeStep(x, self.output, self._replace(pasts=pasts, origins=origins), weight)
 
@@ -104,11 +104,11 @@ class NativeCarry(NamedTuple):
     def select(self, rows: Tensor, same: bool) -> NativeCarry:
         """The chosen hypotheses."""
         origins = self.origins.index_select(0, rows)
-        behind = None if self.behind is None else self.behind.index_select(0, rows)
+        first = None if self.first is None else self.first.index_select(0, rows)
         if same and len(rows) == len(self.sentences):
-            return self._replace(origins=origins, behind=behind)
+            return self._replace(origins=origins, first=first)
         sentences = self.sentences.index_select(0, rows)
-        chosen = self._replace(origins=origins, sentences=sentences, behind=behind)
+        chosen = self._replace(origins=origins, sentences=sentences, first=first)
         kept = sum(len(past) for past in self.pasts)
         return chosen._without_the_lost() if kept > 2 * origins.numel() else chosen
 
@@ -136,7 +136,7 @@ def native_carry(
         return None
     if len({_alike(layer) for layer in layers}) > 1 or _shares_heads(decoder):
         return None
-    check_behind(carry.behind, places)
+    check_first(carry.first, places)
     sources = [_source(kept.source, exists) for kept in carry.layers if kept.source is not None]
     norm, lay = decoder.stack.norm, _laid(weights)
     if lay is as_it_is and len(carry.sentence) > MANY:
@@ -161,7 +161,7 @@ def native_carry(
         (),
         torch.empty(len(carry.sentence), 0, dtype=torch.int64, device="cpu"),
         carry.sentence.contiguous(),
-        None if carry.behind is None else carry.behind.long().contiguous(),
+        None if carry.first is None else carry.first.long().contiguous(),
     )
 
 
@@ -178,15 +178,15 @@ def check_symbols(symbols: Tensor, rows: int, count: int) -> None:
         raise IndexError(f"symbols are numbers from 0 to {count - 1}; got {low} to {high}")
 
 
-def check_behind(behind: Tensor | None, places: int) -> None:
+def check_first(first: Tensor | None, places: int) -> None:
     """Refuse texts that begin before their row or after its end: C would look there."""
-    if behind is None or not behind.numel():
+    if first is None or not first.numel():
         return
-    low, high = torch.aminmax(behind)
+    low, high = torch.aminmax(first)
     if int(low) < 0 or int(high) > places:
         raise ShapeError(
             f"a text has 0 to {places} of the {places} symbols of its row; "
-            f"lengths has {places - int(high)} to {places - int(low)}"
+            f"first has {int(low)} to {int(high)}"
         )
 
 

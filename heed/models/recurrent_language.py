@@ -15,10 +15,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from heed.attention.memory import key_table
 from heed.errors import Refused
 from heed.models.cells import Dropout
 from heed.models.sequence import Carry, Encoder, Labeller
-from heed.models.words import lengths_of
+from heed.models.words import Real, not_padding
 from heed.models.written import Step, Unformed, Written
 from heed.records import Need
 from heed.settings import Settings
@@ -58,21 +59,22 @@ class RecurrentLanguage(nn.Module):
         self,
         inputs: Tensor,
         need: Need = "context",
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Real | None = None,
+        first: Tensor | Sequence[int] | None = None,
     ) -> Carry:
         """The carry after a prompt, which may be empty.    N T -> carry
 
-        Prompts of different lengths, N, stand at the end of their rows; what is in front of them
-        is not read.
+        lengths  of each prompt, N, with padding behind it; or which symbols are not padding, N T
+        first    the column of each prompt's first symbol, N, with padding in front of it
         """
         N, T = inputs.shape
-        if lengths is not None:
-            lengths = lengths_of(lengths, inputs, behind=True)
+        exists = not_padding(lengths, first, inputs)
+        read = None if exists is None else key_table(exists, T, inputs.device)
         carry = self.labeller.begin(N)
         for t in range(T):
             after = self.labeller.encoder.step(inputs[:, t], carry.hidden)
-            if lengths is not None:
-                there = (t >= T - lengths)[:, None]
+            if read is not None:
+                there = read[:, t, None]
                 pairs = zip(after, carry.hidden, strict=True)
                 after = tuple(
                     tuple(torch.where(there, new, old) for new, old in zip(*each, strict=True))

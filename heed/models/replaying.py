@@ -15,7 +15,7 @@ of `heed.models.stepping` does not apply, the decoder takes its own steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from heed.models.native_stepping import NativeStep
 from heed.models.plain import Hidden, PlainLayer
 from heed.models.stepping import Cache, PlainCarry, Start
 from heed.models.transformer import AnyCarry, Decoder
+from heed.models.words import Real
 from heed.models.written import Step
 
 PATIENCE = 8  # eager rounds, before a recording is likely to pay
@@ -106,7 +107,7 @@ class Held:
         self.decoder, self.most, self.moves = decoder, most, 0
         self.caches: list[Cache] = []  # N H P D each
         self.layers: tuple[PlainLayer, ...] = ()
-        self.symbols, self.behind, self.order = (
+        self.symbols, self.first, self.order = (
             torch.zeros(rows, dtype=torch.long, device=device) for _ in range(3)
         )
         self.place = torch.zeros(1, dtype=torch.long, device=device)
@@ -118,8 +119,8 @@ class Held:
         studio = studio_of(self.place.device)
         self.forward, self.reorder = Recorded(studio, rounds), Recorded(studio, rounds)
 
-    def begin(self, inputs: Tensor, lengths: Tensor | None, new: int) -> AnyCarry | Carry:
-        """The carry after prompts, with `new` symbols to come.    N T, N"""
+    def begin(self, inputs: Tensor, new: int, **padding: Any) -> AnyCarry | Carry:
+        """The carry after prompts, with `new` symbols to come.    N T"""
         T = inputs.shape[1]
         self.until, self.moves = T + new, self.moves + 1
         room = self._room(T)
@@ -135,15 +136,15 @@ class Held:
             own.v.zero_()
             return own.fill(read)
 
-        carry = self.decoder.begin(inputs, lengths=lengths, keep=keep)
+        carry = self.decoder.begin(inputs, keep=keep, **padding)
         if not isinstance(carry, PlainCarry):
             return carry
         if not self.places:
             self.layers = carry.layers
             self._measure(carry.start, room)
-        self.behind.zero_()
-        if carry.behind is not None:
-            self.behind[: len(inputs)].copy_(carry.behind)
+        self.first.zero_()
+        if carry.first is not None:
+            self.first[: len(inputs)].copy_(carry.first)
         self.place.fill_(T)
         self.steps = T
         return Carry(self, self.moves)
@@ -183,11 +184,11 @@ class Held:
     def _step(self) -> Tensor:
         """The logits, N V; no operation depends on a number that only the host knows."""
         x = torch.add(
-            self.where.index_select(0, self.place - self.behind),
+            self.where.index_select(0, self.place - self.first),
             embedding(self.symbols, self.start.table),
             alpha=self.start.scale,
         )
-        there = (self.every <= self.place) & (self.every >= self.behind[:, None])
+        there = (self.every <= self.place) & (self.every >= self.first[:, None])
         unseen = Hidden(there, x.dtype)
         for layer, own in zip(self.layers, self.caches, strict=True):
             x = self._look_back(x, layer, own, unseen)
@@ -217,7 +218,7 @@ class Held:
         return None
 
     def _reorder(self) -> Tensor:
-        for table in chain(*((own.k, own.v) for own in self.caches), [self.behind]):
+        for table in chain(*((own.k, own.v) for own in self.caches), [self.first]):
             table.copy_(table.index_select(0, self.order))
         return self.order
 
@@ -227,8 +228,8 @@ class Held:
         for own in self.caches:
             own.k = own.k.index_select(0, rows)
             own.v = own.v.index_select(0, rows)
-        self.behind = self.behind.index_select(0, rows)
-        self.symbols, self.order = (torch.zeros_like(self.behind) for _ in range(2))
+        self.first = self.first.index_select(0, rows)
+        self.symbols, self.order = (torch.zeros_like(self.first) for _ in range(2))
 
 
 class Replaying:
@@ -243,14 +244,21 @@ class Replaying:
         self.most = None if table is None else int(table.num_embeddings)
         self.held: Held | None = None
 
-    def begin(self, inputs: Tensor, *, lengths: Tensor | None = None) -> AnyCarry | Carry:
-        """The carry after prompts, which stand at the end of their rows.    N T, N"""
+    def begin(
+        self,
+        inputs: Tensor,
+        *,
+        lengths: Real | None = None,
+        first: Tensor | Sequence[int] | None = None,
+    ) -> AnyCarry | Carry:
+        """The carry after prompts, whose padding is said as to `Decoder.begin`.    N T"""
+        padding: dict[str, Any] = {"lengths": lengths, "first": first}
         N, T = inputs.shape
         if not N or (self.most is not None and self.most < T):
-            return self.decoder.begin(inputs, lengths=lengths)
+            return self.decoder.begin(inputs, **padding)
         if self.held is None or not N <= len(self.held.symbols) <= SPARE * N:
             self.held = Held(self.decoder, N, self.most)
-        return self.held.begin(inputs, lengths, self.new)
+        return self.held.begin(inputs, self.new, **padding)
 
     def step(self, carry: AnyCarry | Carry, symbols: Tensor) -> Step | NativeStep:
         """One more symbol for each text; its logits stand until the next step.    N -> N V"""

@@ -95,23 +95,23 @@ class Start:
         if isinstance(self.position, Learned):
             self.places = self.position.table.weight.to(self.table.dtype)
 
-    def __call__(self, symbols: Tensor, place: int, behind: Tensor | None) -> Tensor:
+    def __call__(self, symbols: Tensor, place: int, first: Tensor | None) -> Tensor:
         """N -> N M"""
-        where = self.place(place, behind)
+        where = self.place(place, first)
         return torch.add(where, embedding(symbols, self.table), alpha=self.scale)
 
-    def place(self, place: int, behind: Tensor | None = None) -> Tensor:
-        """The vector of a position: M, or N M where texts begin after `behind` padding, N."""
-        last = place if behind is None else self._last(place, behind)
+    def place(self, place: int, first: Tensor | None = None) -> Tensor:
+        """The vector of a position: M, or N M where texts begin at column `first`, N."""
+        last = place if first is None else self._last(place, first)
         while last >= self.places.shape[0]:
             self.places = torch.cat([self.places, self._more(self.places.shape[0])])
-        return self.places[place] if behind is None else self.places[place - behind]
+        return self.places[place] if first is None else self.places[place - first]
 
-    def _last(self, place: int, behind: Tensor) -> int:
+    def _last(self, place: int, first: Tensor) -> int:
         """The last place of a text, once a row has become longer than learned positions reach."""
         if not isinstance(self.position, Learned) or place < self.position.table.num_embeddings:
             return place
-        return int((place - behind).max()) if behind.numel() and readable(behind) else place
+        return int((place - first).max()) if first.numel() and readable(first) else place
 
     def _more(self, start: int) -> Tensor:
         """The positions that follow; beyond the last learned one they are refused."""
@@ -134,11 +134,11 @@ class PlainCarry(NamedTuple):
     hidden: Hidden | None
     sentence: Tensor  # which row of `source` each hypothesis asks    N
     aligns: int | None  # the layer whose weights are wanted
-    behind: Tensor | None = None  # how many places in front of each text are padding    N
+    first: Tensor | None = None  # the column of each text's first symbol; None: 0    N
 
     def step(self, symbols: Tensor) -> tuple[Tensor, PlainCarry, Tensor | None]:
         """N -> N M, before the last norm; and the weights that are wanted, N S."""
-        x, weight = self.start(symbols, self.place, self.behind), None
+        x, weight = self.start(symbols, self.place, self.first), None
         unseen, after = self._unseen(x), []
         for i, (layer, own, source) in enumerate(
             zip(self.layers, self.own, self.source, strict=True)
@@ -155,10 +155,10 @@ class PlainCarry(NamedTuple):
 
     def _unseen(self, x: Tensor) -> Hidden | None:
         """Masks the padding in front of texts that are shorter than others."""
-        if self.behind is None:
+        if self.first is None:
             return None
         places = torch.arange(self.place + 1, device=x.device)
-        return Hidden(places >= self.behind[:, None], x.dtype)
+        return Hidden(places >= self.first[:, None], x.dtype)
 
     def _look_back(
         self, x: Tensor, layer: PlainLayer, own: Cache, unseen: Hidden | None
@@ -196,15 +196,15 @@ class PlainCarry(NamedTuple):
     def select(self, rows: Tensor, same: bool) -> PlainCarry:
         """The chosen hypotheses; their keys and values are copied with the next step."""
         chosen = rows if self.rows is None else self.rows[rows]
-        behind = None if self.behind is None else self.behind[rows]
+        first = None if self.first is None else self.first[rows]
         if same:
-            return self._replace(rows=chosen, behind=behind)
+            return self._replace(rows=chosen, first=first)
         kept, sentence = regroup(self.sentence[rows])
         source = tuple(None if each is None else each.select(kept) for each in self.source)
         hidden = self.hidden
         if hidden is not None:
             hidden = Hidden(hidden.far[kept, 0, 0] == 0, hidden.far.dtype)
-        followed = self._replace(rows=chosen, behind=behind)
+        followed = self._replace(rows=chosen, first=first)
         return followed._replace(source=source, hidden=hidden, sentence=sentence)
 
 
@@ -251,7 +251,7 @@ def shorten(
         hidden,
         carry.sentence,
         None if carry.need == "context" else decoder.alignment_layer,
-        carry.behind,
+        carry.first,
     )
 
 
@@ -263,7 +263,7 @@ def _read(
     The last layer gives nothing else: the first step brings the symbol whose output is wanted.
     Padding begins as zeros, so that nothing in it is ever NaN.
     """
-    x = decoder.words(inputs, behind=carry.behind, exists=there)
+    x = decoder.words(inputs, first=carry.first, exists=there)
     layers = decoder.stack.layers
     for i, (layer, kept) in enumerate(zip(layers, carry.layers, strict=True)):
         skip = 1 if i + 1 == len(layers) else 0  # the queries

@@ -23,10 +23,10 @@ from heed.models.encoding import encode
 from heed.models.layers import Kept, Stack, counts_from_anywhere
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
-from heed.models.words import Real, Words, lengths_of, sight
+from heed.models.words import Real, Words, at_the_end, in_front, lengths_of, not_padding, sight
 from heed.models.written import Step, Unformed, Written, formed
 from heed.records import Attended, Need
-from heed.visible import Keys, Visible
+from heed.visible import Visible
 
 
 class Encoder(nn.Module):
@@ -83,7 +83,7 @@ class Carry(NamedTuple):
     layers: tuple[Kept, ...]
     sentence: Tensor  # which row of a folded memory each hypothesis asks    N
     need: Need
-    behind: Tensor | None = None  # how many places in front of each text are padding    N
+    first: Tensor | None = None  # the column of each text's first symbol; None: 0    N
 
 
 AnyCarry = Carry | PlainCarry | NativeCarry
@@ -116,19 +116,21 @@ class Decoder(nn.Module):
         need: Need = "context",
         source: Tensor | None = None,
         visible: Visible | None = None,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Real | None = None,
+        first: Tensor | Sequence[int] | None = None,
         aligned: bool = False,
     ) -> Written:
         """A whole text at once: symbols B T (and an encoded source B S M) -> logits B T V.
 
-        Padding after a text needs no mask, since no place looks ahead. Where texts stand at the end
-        of their rows, `lengths` B says how long each is.
-
+        lengths  of each text, B, with padding behind it; or which symbols are not padding, B T;
+                 None: all. Each text counts its positions from its own first symbol
+        first    the column of each text's first symbol, B, with padding in front of it
         aligned  the weights of the layer that aligns are needed, whatever `need` says
         """
         kept = [Kept(source=memory) for memory in self._memories(source, visible)]
-        behind, exists = self._padding(inputs, lengths)
-        x = self.words(inputs, behind=behind, exists=exists)
+        exists = not_padding(lengths, first, inputs)
+        first = self._counted(in_front(exists, inputs))
+        x = self.words(inputs, first=first, exists=exists)
         needs = [need] * len(kept)
         if aligned and need == "context":
             needs[self.alignment_layer] = "weight"
@@ -141,19 +143,25 @@ class Decoder(nn.Module):
         need: Need = "context",
         source: Tensor | None = None,
         visible: Visible | None = None,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Real | None = None,
+        first: Tensor | Sequence[int] | None = None,
         keep: KeepCache | None = None,
     ) -> AnyCarry:
         """The carry after a prompt, which may be empty.    N T -> carry
 
-        Prompts of different lengths, N, stand at the end of their rows; what is in front of them
-        is never looked at, and each row counts its places from its own first symbol. `keep` stores
-        keys and values on the fast path; by default they go into caches that grow.
+        Prompts of different lengths are given as in `forward`: `lengths` for padding behind them,
+        `first` for padding in front. All of them are moved to the end of their rows, where they go
+        on; padding is never looked at, and each text counts its positions from its own first
+        symbol. `keep` stores keys and values on the fast path; by default they go into caches that
+        grow.
         """
-        behind, exists = self._padding(inputs, lengths)
+        exists, first = not_padding(lengths, first, inputs), None
+        if exists is not None:
+            inputs, exists, first = at_the_end(exists, inputs)
+            exists = exists if self._counted(first) is not None else None
         kept = tuple(Kept(source=memory) for memory in self._memories(source, visible))
         rows = torch.arange(len(inputs), device=inputs.device)
-        carry = Carry(0, kept, rows, need, behind)
+        carry = Carry(0, kept, rows, need, first)
         short = shorten(self, carry, inputs, exists, keep)
         if short is not None:
             return short
@@ -194,32 +202,25 @@ class Decoder(nn.Module):
                 source = source.select(kept if layer.folds else rows)
             own = None if own is None else own.select(rows)
             layers.append(Kept(own, own_state.select(rows), source, state.select(rows)))
-        behind = None if carry.behind is None else carry.behind[rows]
-        return carry._replace(layers=tuple(layers), sentence=sentence, behind=behind)
+        first = None if carry.first is None else carry.first[rows]
+        return carry._replace(layers=tuple(layers), sentence=sentence, first=first)
 
-    def _padding(
-        self, inputs: Tensor, lengths: Tensor | Sequence[int] | None
-    ) -> tuple[Tensor | None, Visible | None]:
-        """How many places in front of each text are padding, N, and the mask of the others."""
-        if lengths is None:
-            return None, None
-        lengths = lengths_of(lengths, inputs, behind=True)
-        for layer in self.stack.layers:
-            if not counts_from_anywhere(layer.attention.mechanism):
-                raise Refused(
-                    "this attention counts places from the beginning of its row, so padding in "
-                    "front of a text would move it; take texts of one length together"
-                )
-        T = inputs.shape[1]
-        behind = T - lengths
-        return behind, Keys(torch.arange(T, device=inputs.device) >= behind[:, None])
+    def _counted(self, first: Tensor | None) -> Tensor | None:
+        """Where texts begin, unless padding in front of them would move them.    N"""
+        layers = () if first is None else self.stack.layers
+        if not all(counts_from_anywhere(layer.attention.mechanism) for layer in layers):
+            raise Refused(
+                "this attention counts places from the beginning of its row, so padding in "
+                "front of a text would move it; take texts of one length together"
+            )
+        return first
 
     def _further(
         self, carry: Carry, symbols: Tensor, exists: Visible | None = None
     ) -> tuple[Tensor, dict[str, Attended], Carry]:
         needs: list[Need] = ["context"] * len(carry.layers)
         needs[self.alignment_layer] = carry.need  # the only one that a step reports
-        x = self.words(symbols, carry.place, behind=carry.behind, exists=exists)
+        x = self.words(symbols, carry.place, first=carry.first, exists=exists)
         x, seen, kept = self.stack(x, carry.layers, heed.causal(), needs, exists)
         return x, seen, carry._replace(place=carry.place + symbols.shape[1], layers=kept)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import heed
-from heed.attention.memory import key_table
+from heed.attention.memory import as_keys, key_table
 from heed.attention.position import Learned, Sinusoidal, sinusoid
 from heed.errors import Refused, ShapeError
 from heed.kernels.ability import recorded, transformed
@@ -47,13 +47,13 @@ class Words(nn.Module):
         symbols: Tensor,
         start: int = 0,
         types: Tensor | None = None,
-        behind: Tensor | None = None,
+        first: Tensor | None = None,
         exists: Visible | None = None,
     ) -> Tensor:
         """B T -> B T M; the first of T stands at `start`.
 
         types   of each symbol, B T; the first type where none are given
-        behind  how many places of padding stand in front of each row, B: they are not counted
+        first   the column of each text's first symbol, B, where positions count from
         exists  which symbols are not padding; if that depends on no query, the vectors of padding
                 become zero before the norm, and get no gradient
         """
@@ -68,7 +68,7 @@ class Words(nn.Module):
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types))
         if self.position is not None:
-            x = _standing(self.position, x, start, behind)
+            x = _standing(self.position, x, start, first)
         if exists is not None and exists.about_keys_alone:
             # Before the norm, in whose gradient 0 times NaN would be NaN.
             x = x.where(key_table(exists, x.shape[1], x.device)[..., None], 0)
@@ -76,13 +76,13 @@ class Words(nn.Module):
         return known
 
 
-def _standing(position: nn.Module, x: Tensor, start: int, behind: Tensor | None) -> Tensor:
-    """Vectors plus positions, counted in each row from its own first symbol.    B T M, B"""
-    if behind is None:
+def _standing(position: nn.Module, x: Tensor, start: int, first: Tensor | None) -> Tensor:
+    """Vectors plus positions, counted in each row from its first symbol.    B T M, B"""
+    if first is None:
         told: Tensor = position(x, start)
         return told
     T, M = x.shape[1:]
-    places = torch.arange(start, start + T, device=x.device) - behind[:, None]
+    places = torch.arange(start, start + T, device=x.device) - first[:, None]
     places = places.clamp(min=0)  # what stands in front is hidden from all
     if isinstance(position, Learned):
         longest, end = position.table.num_embeddings, start + T
@@ -120,18 +120,55 @@ def sight(given: Real | None, symbols: Tensor) -> Visible | None:
     return Visible.keys(given.bool())
 
 
-def in_front(exists: Visible | None, symbols: Tensor) -> Tensor | None:
-    """How many places of padding stand in front of each text.    B S -> B
+def not_padding(
+    lengths: Real | None, first: Tensor | Sequence[int] | None, symbols: Tensor
+) -> Visible | None:
+    """Which symbols B T are not padding, by `lengths` or by the column of each text's `first`.
 
-    None where none do; an empty text has none. On a GPU, which is not waited for, all may be zero.
+    None: all. Texts with lengths stand at the beginning of their rows, those with a first column
+    at the end.
+    """
+    if first is None:
+        return as_keys(sight(lengths, symbols))
+    if lengths is not None:
+        raise Refused(
+            "give lengths for padding behind the texts, or first for padding in front of them; "
+            "for both kinds, lengths takes which symbols are not padding, B T"
+        )
+    places = torch.arange(symbols.shape[1], device=symbols.device)
+    return Visible.keys(places >= _whole_each("first", first, symbols)[:, None])
+
+
+def in_front(exists: Visible | None, symbols: Tensor) -> Tensor | None:
+    """The column of each text's first symbol, S for an empty text.    B S -> B
+
+    None where no padding is in front. On a GPU, which is not waited for, all may be zero.
     """
     if exists is None or isinstance(exists, Lengths) or not exists.about_keys_alone:
         return None
-    if not symbols.shape[1]:
-        return None
-    there = key_table(exists, symbols.shape[1], symbols.device)
-    behind = there.int().argmax(-1).expand(len(symbols))
-    return None if readable(behind) and not behind.any() else behind
+    there = key_table(exists, symbols.shape[1], symbols.device).expand(len(symbols), -1)
+    return _begins(there)
+
+
+def at_the_end(exists: Visible, symbols: Tensor) -> tuple[Tensor, Visible, Tensor | None]:
+    """Symbols with all texts moved to the end of their rows, to be continued there.    B T
+
+    -> the symbols, which of them are not padding, and what `in_front` says of them
+    """
+    B, T = symbols.shape
+    there = key_table(exists, T, symbols.device).expand(B, T)
+    if T:
+        places = torch.arange(T, device=symbols.device)
+        end = ((places + 1) * there).amax(-1, keepdim=True)
+        came_from = (places + end) % T  # what is padding behind goes to the front
+        symbols, there = symbols.gather(1, came_from), there.gather(1, came_from)
+    return symbols, Visible.keys(there), _begins(there)
+
+
+def _begins(there: Tensor) -> Tensor | None:
+    """B T -> B; None where it is known that every text begins in the first column."""
+    first = (there.cumsum(-1) == 0).sum(-1)
+    return None if readable(first) and not first.any() else first
 
 
 def readable(numbers: Tensor) -> bool:
@@ -160,28 +197,34 @@ def check_types(types: Tensor, symbols: Tensor) -> None:
         )
 
 
-def lengths_of(given: Tensor | Sequence[int], symbols: Tensor, *, behind: bool = False) -> Tensor:
-    """The lengths of texts within their rows, refused if they are none.    B, B T -> B
+def lengths_of(given: Tensor | Sequence[int], symbols: Tensor) -> Tensor:
+    """The lengths of texts within their rows, refused if they are none.    B, B T -> B"""
+    return _whole_each("lengths", given, symbols)
 
-    behind  whether texts stand behind their padding, for complaints
-    """
+
+_PADDING = {"lengths": "mask.sum(-1)", "first": "(mask == 0).sum(-1)"}
+"""What each argument is, by an attention mask."""
+
+
+def _whole_each(name: str, given: Tensor | Sequence[int], symbols: Tensor) -> Tensor:
+    """One whole number from 0 to T for each text, refused if it is none.    B, B T -> B"""
     B, T = symbols.shape
-    lengths = _tensor(given, symbols)
-    if lengths.shape != (B,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
-        cure = "; an attention mask has them as mask.sum(-1)" * (lengths.shape == symbols.shape)
-        cure += ", with all padding in front of the texts" if cure and behind else ""
+    numbers = _tensor(given, symbols)
+    if numbers.shape != (B,) or numbers.is_floating_point() or numbers.dtype == torch.bool:
+        masks = numbers.shape == symbols.shape
+        cure = f"; an attention mask has them as {_PADDING[name]}" if masks else ""
         raise ShapeError(
-            f"lengths takes one whole number for each of {B} texts; got {lengths.dtype} "
-            f"of shape {tuple(lengths.shape)}{cure}"
+            f"{name} takes one whole number for each of {B} texts; got {numbers.dtype} "
+            f"of shape {tuple(numbers.shape)}{cure}"
         )
-    if not B or not readable(lengths):
-        return lengths
-    low, high = (int(x) for x in lengths.aminmax())
+    if not B or not readable(numbers):
+        return numbers
+    low, high = (int(x) for x in numbers.aminmax())
     if low < 0 or high > T:
         raise ShapeError(
-            f"a text has 0 to {T} of the {T} symbols of its row; lengths has {low} to {high}"
+            f"a text has 0 to {T} of the {T} symbols of its row; {name} has {low} to {high}"
         )
-    return lengths
+    return numbers
 
 
 def _tensor(given: Tensor | Sequence[Any], symbols: Tensor) -> Tensor:

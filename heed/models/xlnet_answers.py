@@ -2,7 +2,7 @@
 
     said = network(symbols, targets=places, visible=order)   # B T, B P, B T T -> said.logits B P V
     said = network(symbols)                                  # each next symbol -> said.logits B T V
-    carry = network.begin(prompts, lengths=lengths)          # N T, N, texts at their rows' ends
+    carry = network.begin(prompts, lengths=lengths)          # N T, N
     step = network.step(carry, symbols)                      # N -> step.logits N V
 
 Yang 2019 §2; the summary of a text is the state of its last symbol, which pre-training ends with.
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import heed
 from heed.errors import Refused, ShapeError
 from heed.models.answers import Answered
-from heed.models.words import Real, lengths_of, sight
+from heed.models.words import Real, at_the_end, not_padding, sight
 from heed.models.written import Step, Unformed, Written, formed
 from heed.models.xlnet import TwoStreams
 from heed.models.xlnet_sights import Memories, Segment
@@ -104,22 +104,23 @@ class LanguageModel(nn.Module):
         inputs: Tensor,
         need: Need = "context",
         *,
-        lengths: Tensor | Sequence[int] | None = None,
+        lengths: Real | None = None,
+        first: Tensor | Sequence[int] | None = None,
         types: Tensor | None = None,
         memories: Memories | None = None,
     ) -> Carry:
         """The carry after a prompt, which may be empty.    N T -> carry
 
-        Prompts of different lengths, N, are at the end of their rows; the padding before them is
-        never seen. Unless the network is causal, a prompt's symbols see each other; each symbol
-        written after it sees the prompt and the symbols written before.
+        lengths  of each prompt, N, with padding behind it; or which symbols are not padding, N T
+        first    the column of each prompt's first symbol, N, with padding in front of it
+        Padding is never seen. Unless the network is causal, a prompt's symbols see each other;
+        each symbol written after it sees the prompt and the symbols written before.
         """
-        exists = None
-        if lengths is not None:
-            lengths = lengths_of(lengths, inputs, behind=True)
-            T = inputs.shape[1]
-            exists = torch.arange(T, device=inputs.device) >= T - lengths[:, None]
         types = types if inputs.shape[1] else None
+        exists = not_padding(lengths, first, inputs)
+        if exists is not None:
+            types = None if types is None else at_the_end(exists, types)[0]
+            inputs, exists, _ = at_the_end(exists, inputs)
         return Carry(self.streams.begin(inputs, exists, types, memories))
 
     def step(self, carry: Carry, symbols: Tensor) -> Step:

@@ -139,8 +139,8 @@ class Writer:
             model = Sliding(model, self.places, self.device)
             carry = model.begin(before)
         else:
-            inputs, lengths = padded(before, self.device)
-            carry = model.begin(inputs, lengths=lengths)
+            inputs, first = padded(before, self.device)
+            carry = model.begin(inputs, first=first)
         rules: dict[str, Any] = {
             "begin": torch.tensor([row[-1] for row in ids], device=self.device),
             "end": self.marks.end,

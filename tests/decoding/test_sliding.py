@@ -26,12 +26,12 @@ class Reader:
         self.seen: list[tuple[int, ...]] = []
         self.begun = 0
 
-    def begin(self, inputs: Tensor, *, lengths: Tensor | None = None) -> list[list[int]]:
+    def begin(self, inputs: Tensor, *, first: Tensor | None = None) -> list[list[int]]:
         self.begun += 1
         rows, T = inputs.tolist(), inputs.shape[1]
-        sizes = [T] * len(rows) if lengths is None else lengths.tolist()
+        begins = [0] * len(rows) if first is None else first.tolist()
         assert self.places > T
-        return [row[T - size :] for row, size in zip(rows, sizes, strict=True)]
+        return [row[begin:] for row, begin in zip(rows, begins, strict=True)]
 
     def step(self, carry: list[list[int]], symbols: Tensor) -> Said:
         after = [[*row, x] for row, x in zip(carry, symbols.tolist(), strict=True)]
@@ -55,10 +55,10 @@ def test_what_the_model_sees_of_a_text() -> None:
 
 
 def test_padding_is_on_the_left() -> None:
-    table, lengths = padded([[5, 6], [], [7]], "cpu")
+    table, first = padded([[5, 6], [], [7]], "cpu")
     assert table.tolist() == [[5, 6], [0, 0], [0, 7]]
-    assert lengths is not None
-    assert lengths.tolist() == [2, 0, 1]
+    assert first is not None
+    assert first.tolist() == [0, 2, 1]
     assert padded([[5], [6]], "cpu")[1] is None
 
 

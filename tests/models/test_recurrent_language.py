@@ -25,11 +25,16 @@ def test_steps_and_the_whole_pass_agree(cell: str, layers: int) -> None:
             torch.testing.assert_close(step.logits, whole[:, t], rtol=1e-5, atol=1e-6)
 
 
-def test_prompts_are_aligned_at_the_end_of_their_rows() -> None:
+@pytest.mark.parametrize("side", ["behind", "in front"])
+def test_prompts_are_padded_behind_or_in_front(side: str) -> None:
     model = build(RecurrentLanguageSettings(embedding=5, hidden=7), symbols=V).eval()
     prompts = [[3, 4, 5], [], [6]]
-    rows = torch.tensor([[0] * (3 - len(p)) + p for p in prompts])
-    carry = model.begin(rows, lengths=torch.tensor([3, 0, 1]))
+    if side == "behind":
+        rows = torch.tensor([p + [0] * (3 - len(p)) for p in prompts])
+        carry = model.begin(rows, lengths=[3, 0, 1])
+    else:
+        rows = torch.tensor([[0] * (3 - len(p)) + p for p in prompts])
+        carry = model.begin(rows, first=[0, 3, 2])
     carry = model.select(carry, torch.tensor([2, 0, 1]))
     found = model.step(carry, torch.tensor([1, 2, 3])).logits
     for row, (prompt, symbol) in enumerate([([6], 1), ([3, 4, 5], 2), ([], 3)]):

@@ -94,11 +94,11 @@ def test_steps_equal_the_decoders(decoder: Decoder, mixed: bool) -> None:
     """Whichever rows continue, although room was requested for two symbols only."""
     texts = PROMPTS if mixed else [[5, 6], [7, 8], [9, 4]]
     device = torch.get_default_device()
-    inputs, lengths = padded(texts, device)
+    inputs, first = padded(texts, device)
     model = Replaying(decoder, 2)
     chosen = {5: [2, 0], 9: [1, 1, 0], 10: [0, 1, 2, 1, 0]}
     for _ in range(2):  # again with what the first pass left behind
-        ours, plain = model.begin(inputs, lengths=lengths), decoder.begin(inputs, lengths=lengths)
+        ours, plain = model.begin(inputs, first=first), decoder.begin(inputs, first=first)
         N = len(inputs)
         for t in range(14):
             if t in chosen:
@@ -117,14 +117,14 @@ def test_steps_equal_the_decoders(decoder: Decoder, mixed: bool) -> None:
 @torch.inference_mode()
 def test_searches_find_the_same(decoder: Decoder) -> None:
     device = torch.get_default_device()
-    inputs, lengths = padded(PROMPTS, device)
+    inputs, first = padded(PROMPTS, device)
     rules: dict[str, Any] = {"begin": torch.tensor([3, 4, 5, 6]), "end": 1, "longest": 14}
     rules |= {"device": device, "cut": True}
     model = Replaying(decoder, 14)
     for search, how in SEARCHES:
-        wanted = search(decoder, decoder.begin(inputs, lengths=lengths), 4, **rules, **how)
+        wanted = search(decoder, decoder.begin(inputs, first=first), 4, **rules, **how)
         for _ in range(2):
-            found = search(model, model.begin(inputs, lengths=lengths), 4, **rules, **how)
+            found = search(model, model.begin(inputs, first=first), 4, **rules, **how)
             assert symbols_of(found) == symbols_of(wanted)
     assert recorded()
 
@@ -198,9 +198,9 @@ def test_other_paths_are_taken_unchanged(decoder: Decoder) -> None:
 def test_half_precision_needs_no_particular_kernel(decoder: Decoder) -> None:
     """GPUs before Hopper have no other kernel for partial masks, and it accepts no wider table."""
     model = Replaying(decoder.to("cuda", torch.bfloat16))
-    inputs, lengths = padded(PROMPTS, "cuda")
+    inputs, first = padded(PROMPTS, "cuda")
     with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-        carry = model.begin(inputs, lengths=lengths)
+        carry = model.begin(inputs, first=first)
         for _ in range(5):
             step = model.step(carry, torch.full((4,), 3, device="cuda"))
             carry = step.carry

@@ -154,28 +154,47 @@ def test_any_attention_writes_step_by_step_as_in_one_pass(mechanism: Any) -> Non
         torch.testing.assert_close(step.logits, at_once[:, t])
 
 
-def roads(net: Decoder, x: Tensor, lengths: Tensor, monkeypatch: pytest.MonkeyPatch) -> dict:
+def roads(net: Decoder, x: Tensor, **padding: Any) -> dict:
     """The same prompts on the general path, the fast one, and the one in C."""
     with torch.enable_grad():
-        found: dict[type, Any] = {Carry: (net, net.begin(x, lengths=lengths))}
-    found[PlainCarry] = (net, net.begin(x, lengths=lengths))
+        found: dict[type, Any] = {Carry: (net, net.begin(x, **padding))}
+    found[PlainCarry] = (net, net.begin(x, **padding))
     if native.missing() is None:
         single = writer().float()
         single.load_state_dict(net.state_dict())
-        found[NativeCarry] = (single, single.begin(x, lengths=lengths))
+        found[NativeCarry] = (single, single.begin(x, **padding))
     for kind, (_, carry) in found.items():
         assert type(carry) is kind
     return found
 
 
+@pytest.mark.parametrize("mechanism", CAUSAL, ids=str)
 @torch.no_grad()
-def test_batched_prompts_continue_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_stand_for_padding_behind_in_a_writer_too(mechanism: Any) -> None:
+    """As for `heed.lengths`, BERT and XLNet: a text begins in the first column of its row."""
+    net = writer(attention=mechanism, options=options(mechanism))
+    x, lengths = torch.randint(1, SYMBOLS, (B, T)), torch.tensor([T, 2, 5])
+    there = torch.arange(T) < lengths[:, None]
+    for told in (lengths, there, there.long(), heed.lengths(lengths)):
+        said = net(x, lengths=told).logits
+        for row, n in enumerate(lengths.tolist()):
+            alone = net(x[row : row + 1, :n]).logits[0]
+            torch.testing.assert_close(said[row, :n], alone)
+
+
+@pytest.mark.parametrize("side", ["behind", "in front", "both"])
+@torch.no_grad()
+def test_batched_prompts_continue_as_if_alone(side: str) -> None:
     """Three lengths, one of them zero; rows are selected, repeated and dropped."""
     net = writer()
     x, lengths = torch.randint(1, SYMBOLS, (B, 6)), torch.tensor([6, 0, 3])
-    for kind, (model, carry) in roads(net, x, lengths, monkeypatch).items():
+    first = {"behind": 0 * lengths, "in front": 6 - lengths, "both": (6 - lengths) // 2}[side]
+    place = torch.arange(6)
+    there = (place >= first[:, None]) & (place < (first + lengths)[:, None])
+    padding = {"behind": {"lengths": lengths}, "in front": {"first": first}}
+    for kind, (model, carry) in roads(net, x, **padding.get(side, {"lengths": there})).items():
         bound = 1e-4 if kind is NativeCarry else 1e-10
-        texts = [row[6 - n :] for row, n in zip(x, lengths.tolist(), strict=True)]
+        texts = [row[own] for row, own in zip(x, there, strict=True)]
         for rows in ([0, 1, 2], [2, 1, 0], [0, 0, 2, 1], [3, 1, 0], [2], [0]):
             carry = model.select(carry, torch.tensor(rows))
             written = torch.randint(1, SYMBOLS, (len(rows),))
@@ -195,56 +214,72 @@ def test_other_attentions_continue_batched_prompts_too(mechanism: str) -> None:
     net = writer(attention=mechanism, options=options(mechanism))
     x, lengths = torch.randint(1, SYMBOLS, (B, 6)), torch.tensor([6, 2, 3])
     written = torch.randint(1, SYMBOLS, (B, 4))
-    carry = net.begin(x, lengths=lengths)
+    behind, in_front = net.begin(x, lengths=lengths), net.begin(x, first=6 - lengths)
     for t in range(4):
-        step = net.step(carry, written[:, t])
-        carry = step.carry
+        steps = net.step(behind, written[:, t]), net.step(in_front, written[:, t])
+        behind, in_front = (step.carry for step in steps)
         for row, n in enumerate(lengths.tolist()):
-            text = torch.cat([x[row, 6 - n :], written[row, : t + 1]])
-            torch.testing.assert_close(step.logits[row], net(text[None]).logits[0, -1])
+            for step, prompt in zip(steps, (x[row, :n], x[row, 6 - n :]), strict=True):
+                text = torch.cat([prompt, written[row, : t + 1]])
+                torch.testing.assert_close(step.logits[row], net(text[None]).logits[0, -1])
 
 
+@pytest.mark.parametrize("side", ["behind", "in front"])
 @torch.no_grad()
-def test_padding_in_front_changes_no_bit() -> None:
+def test_padding_changes_no_bit(side: str) -> None:
     net = writer()
     x, lengths = torch.randint(1, SYMBOLS, (B, 6)), torch.tensor([6, 2, 3])
-    other = x.where(torch.arange(6) >= 6 - lengths[:, None], 7)
+    there = torch.arange(6) < lengths[:, None]
+    told = {"lengths": lengths}
+    if side == "in front":
+        there, told = there.flip(1), {"first": 6 - lengths}
+    other = x.where(there, 7)
     assert not torch.equal(x, other)
-    for write in (
-        lambda y: net(y, lengths=lengths).logits[:, -1],
-        lambda y: begun(net, y, lengths),
-    ):
+    for write in (lambda y: net(y, **told).logits[there], lambda y: begun(net, y, **told)):
         assert torch.equal(write(x), write(other))
 
 
-def begun(net: Decoder, x: Tensor, lengths: Tensor | list[int]) -> Tensor:
-    return net.step(net.begin(x, lengths=lengths), torch.tensor([4, 5, 6])[: len(x)]).logits
+def begun(net: Decoder, x: Tensor, **padding: Any) -> Tensor:
+    return net.step(net.begin(x, **padding), torch.tensor([4, 5, 6])[: len(x)]).logits
 
 
 @pytest.mark.parametrize("mechanism", ["location", "local-m", "monotonic", "coverage/additive"])
 def test_an_attention_that_counts_from_the_front_refuses_padding_there(mechanism: str) -> None:
     net = writer(attention=mechanism)
+    x = torch.ones(2, 5, dtype=torch.long)
+    for told in ({"lengths": [5, 3]}, {"first": [0, 2]}):
+        with pytest.raises(Refused, match="texts of one length together"):
+            net.begin(x, **told)
     with pytest.raises(Refused, match="texts of one length together"):
-        net.begin(torch.ones(2, 5, dtype=torch.long), lengths=torch.tensor([5, 3]))
+        net(x, first=[0, 2])
+    assert torch.equal(begun(net, x, lengths=[5, 5]), begun(net, x))
 
 
 def test_lengths_that_do_not_fit_are_refused() -> None:
     net, x = writer(), torch.ones(2, 5, dtype=torch.long)
-    for wrong in (torch.tensor([5]), torch.tensor([5.0, 3.0]), torch.tensor([True, True])):
-        for read in (net, net.begin):
-            with pytest.raises(HeedError, match="one whole number for each of 2 texts"):
-                read(x, lengths=wrong)
-    for beyond in ([6, 3], [5, -1]):
-        for read in (net, net.begin):
-            with pytest.raises(HeedError, match="0 to 5 of the 5 symbols"):
-                read(x, lengths=torch.tensor(beyond))
     for read in (net, net.begin):
-        says = r"as mask\.sum\(-1\), with all padding in front of the texts"
-        with pytest.raises(HeedError, match=says):
-            read(x, lengths=torch.ones_like(x))
-    one, other = (net(x, lengths=given).logits for given in ([5, 3], torch.tensor([5, 3])))
-    assert torch.equal(one, other)
-    assert torch.equal(begun(net, x[:, :3], [3, 1]), begun(net, x[:, :3], torch.tensor([3, 1])))
+        for name in ("lengths", "first"):
+            for wrong in (torch.tensor([5]), torch.tensor([5.0, 3.0]), torch.tensor([True, True])):
+                with pytest.raises(HeedError, match=f"{name} takes one whole number for each of 2"):
+                    read(x, **{name: wrong})
+            for beyond in ([6, 3], [5, -1]):
+                with pytest.raises(HeedError, match=f"0 to 5 of the 5 symbols.*; {name} has"):
+                    read(x, **{name: torch.tensor(beyond)})
+        with pytest.raises(
+            HeedError, match=r"an attention mask has them as \(mask == 0\)\.sum\(-1\)"
+        ):
+            read(x, first=torch.ones_like(x))
+        with pytest.raises(HeedError, match="booleans, or 0 and 1"):
+            read(x, lengths=torch.ones(2, 5))
+        with pytest.raises(
+            Refused, match="padding behind the texts, or first for padding in front"
+        ):
+            read(x, lengths=[5, 3], first=[0, 2])
+    for told, same in (({"lengths": [3, 1]}, [3, 1]), ({"first": [0, 2]}, [0, 2])):
+        (name,) = told
+        tensor = {name: torch.tensor(same)}
+        assert torch.equal(net(x[:, :3], **told).logits, net(x[:, :3], **tensor).logits)
+        assert torch.equal(begun(net, x[:, :3], **told), begun(net, x[:, :3], **tensor))
     with pytest.raises(Refused, match="positions end at 30; this text reaches 40"):
         net.begin(x.repeat(1, 8), lengths=torch.tensor([40, 3]))
 
@@ -304,13 +339,13 @@ def test_masks_of_any_kind_are_accepted(given: str) -> None:
 @torch.no_grad()
 def test_positions_end_with_the_text_and_not_its_row() -> None:
     net, x = writer(longest=6), torch.randint(1, SYMBOLS, (2, 8))
-    said = net(x, lengths=torch.tensor([4, 6])).logits
+    said = net(x, first=torch.tensor([4, 2])).logits
     torch.testing.assert_close(said[:1, 4:], net(x[:1, 4:]).logits)
     with pytest.raises(Refused, match="positions end at 6; this text reaches 7"):
-        net(x, lengths=torch.tensor([4, 7]))
+        net(x, first=torch.tensor([4, 1]))
     for model, bound in ((net, 1e-10), (writer(longest=6).float(), 1e-4)):
         model.load_state_dict(net.state_dict())
-        carry = model.begin(x[:, :5], lengths=torch.tensor([1, 2]))
+        carry = model.begin(x[:, :5], first=torch.tensor([4, 3]))
         for t in range(5, 8):  # the row is longer than positions reach, but no text is
             step = model.step(carry, x[:, t])
             carry = step.carry
@@ -524,7 +559,7 @@ def test_nan_in_padding_reaches_no_gradient_of_gpt2() -> None:
     clean, *spoilt = poisoned(
         network,
         network.words.table.weight,
-        lambda: network(symbols, lengths=lengths).logits[exists],
+        lambda: network(symbols, first=T - lengths).logits[exists],
     )
     for found in spoilt:
         torch.testing.assert_close(found, clean, rtol=0, atol=0)

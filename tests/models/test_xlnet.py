@@ -465,12 +465,15 @@ def test_a_continuation_is_predicted_in_the_order_of_its_prompt(
 def test_prompts_of_different_lengths_continue_as_if_alone(attention: Any) -> None:
     ours = network(attention=attention)
     prompts, more = torch.randint(0, SYMBOLS, (B, T)), torch.randint(0, SYMBOLS, (B, 4))
+    types = torch.randint(0, 2, (B, T))
     lengths = torch.tensor([T, 1, 6])
-    together = stepped(ours, ours.begin(prompts, lengths=lengths), more)
-    for b in range(B):
-        own = prompts[b : b + 1, T - lengths[b] :]
-        alone = stepped(ours, ours.begin(own), more[b : b + 1])
-        torch.testing.assert_close(together[b : b + 1], alone)
+    behind = stepped(ours, ours.begin(prompts, lengths=lengths, types=types), more)
+    in_front = stepped(ours, ours.begin(prompts, first=T - lengths, types=types), more)
+    for b, n in enumerate(lengths.tolist()):
+        for together, where in ((behind, slice(n)), (in_front, slice(T - n, T))):
+            own = ours.begin(prompts[b : b + 1, where], types=types[b : b + 1, where])
+            alone = stepped(ours, own, more[b : b + 1])
+            torch.testing.assert_close(together[b : b + 1], alone)
 
 
 def test_searches_can_write_with_it() -> None:
@@ -647,8 +650,9 @@ def test_symbols_outside_the_table_are_refused(wrong: int) -> None:
     [torch.tensor([5]), torch.tensor([5, 6]), torch.tensor([5, -1]), torch.tensor([True, True])],
 )
 def test_lengths_of_prompts_that_do_not_fit_are_refused(wrong: Tensor) -> None:
-    with pytest.raises(HeedError, match=r"each of 2 texts|0 to 5 of the 5 symbols"):
-        network().begin(torch.ones(2, 5, dtype=torch.long), lengths=wrong)
+    for name in ("lengths", "first"):
+        with pytest.raises(HeedError, match=r"each of 2 texts|0 to 5 of the 5 symbols"):
+            network().begin(torch.ones(2, 5, dtype=torch.long), **{name: wrong})
 
 
 def test_rows_of_symbols_alone_are_accepted() -> None:

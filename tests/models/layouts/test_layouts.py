@@ -175,7 +175,8 @@ def test_gpt2s_numbers_equal_theirs_with_any_padding(architecture: str, seed: in
             there = torch.arange(S) >= S - lengths[:, None]
         places = (there.long().cumsum(1) - 1).clamp(min=0)
         wanted = model(x, attention_mask=there.long(), position_ids=places)
-        said = network(x, lengths=lengths if side == "in front" else None)
+        told = {"none": {}, "behind": {"lengths": lengths}, "in front": {"first": S - lengths}}
+        said = network(x, **told[side])
         if architecture == "GPT2Model":
             near(said.output.known[there], wanted.last_hidden_state[there])
         else:
@@ -207,12 +208,18 @@ def test_gpt2_continues_prompts_of_any_length_as_theirs(seed: int) -> None:
     wanted = model.generate(
         x, attention_mask=there.long(), do_sample=False, max_new_tokens=S, use_cache=True
     )[:, S:]
-    carry, symbols, written = network.begin(x[:, :-1], lengths=lengths - 1), x[:, -1], []
-    for _ in range(S):
-        step = network.step(carry, symbols)
-        carry, symbols = step.carry, step.logits.argmax(-1)
-        written.append(symbols)
-    assert torch.equal(torch.stack(written, 1), wanted)
+    behind = torch.stack([row.roll(n) for row, n in zip(x, lengths.tolist(), strict=True)])
+    for carry in (
+        network.begin(x[:, :-1], first=S - lengths),
+        network.begin(x[:, :-1], lengths=there[:, :-1].long()),  # as a tokeniser says it
+        network.begin(behind, lengths=lengths - 1),
+    ):
+        symbols, written = x[:, -1], []
+        for _ in range(S):
+            step = network.step(carry, symbols)
+            carry, symbols = step.carry, step.logits.argmax(-1)
+            written.append(symbols)
+        assert torch.equal(torch.stack(written, 1), wanted)
 
 
 CASES = [(BERT, name) for name in BERT.architectures] + [(GPT2, n) for n in GPT2.architectures]
