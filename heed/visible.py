@@ -100,6 +100,9 @@ class Visible:
     def check(self, S: int) -> None:
         """Refuse counts that S keys do not have; those on a GPU, which is not waited for, pass."""
 
+    def check_axes(self, B: int, T: int) -> None:
+        """Refuse a bare table of two axes that, for B rows of T queries, may be B S or T S."""
+
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         """The same predicate over rearranged batch rows."""
         return self
@@ -266,12 +269,20 @@ class Mask(Visible):
     """Any table of booleans."""
 
     table: Tensor  # T S, B T S or B H T S
+    bare: bool = False  # whether a tensor alone was given, so that two axes need not be T S
 
     def dense(self, places: Places) -> Tensor:
         table = self.table.to(places.device)
         if table.ndim == 2:
             return table[None, None]
         return table[:, None] if table.ndim == 3 else table
+
+    def check_axes(self, B: int, T: int) -> None:
+        if self.bare and self.table.ndim == 2 and 1 != len(self.table) == B == T:
+            raise ShapeError(
+                f"a mask {tuple(self.table.shape)} of {B} rows with {T} queries may be B S or T S: "
+                "for each row's keys it is heed.Visible.keys(mask), for each query's mask[None]"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,6 +311,10 @@ class Pair(Visible):
     def check(self, S: int) -> None:
         self.first.check(S)
         self.second.check(S)
+
+    def check_axes(self, B: int, T: int) -> None:
+        self.first.check_axes(B, T)
+        self.second.check_axes(B, T)
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         return type(self)(self.first.rearranged(rows), self.second.rearranged(rows))
@@ -355,6 +370,9 @@ class Not(Visible):
 
     def check(self, S: int) -> None:
         self.part.check(S)
+
+    def check_axes(self, B: int, T: int) -> None:
+        self.part.check_axes(B, T)
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         return Not(self.part.rearranged(rows))
@@ -425,7 +443,7 @@ def as_visible(given: Visible | Tensor | None) -> Visible:
     if isinstance(given, Visible):
         return given
     if isinstance(given, Tensor):
-        return Visible.mask(given)
+        return Mask(_boolean(given, (2, 3, 4)), bare=True)
     cure = ": lengths, one per row, are heed.lengths(n)" if isinstance(given, list | tuple) else ""
     raise Refused(
         f"visible takes heed.causal(), heed.lengths(n), ... or a boolean tensor; "
@@ -447,6 +465,8 @@ def _boolean(mask: Tensor, axes: tuple[int, ...]) -> Tensor:
             2: "a tokeniser's attention_mask, B S, is heed.Visible.keys(attention_mask.bool())",
         }
         cure = cures.get(mask.ndim, "of 1 and 0, it is mask.bool()")
+        if mask.is_floating_point():  # mask.bool() would hide where an added mask has 0
+            cure = "added to energies, of 0 and -inf it is mask == 0; of 1 and 0 mask == 1"
         raise Refused(f"a mask is boolean, True = visible; got {mask.dtype}: {cure}")
     if mask.ndim not in axes:
         raise ShapeError(f"this mask needs {' or '.join(map(str, axes))} axes; got {mask.ndim}")

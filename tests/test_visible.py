@@ -1,6 +1,8 @@
 """The algebra of visibility, compared with naive loops over every position."""
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import heed
 from heed import Visible
+from heed.attention.grouping import HeadGroups
+from heed.attention.naming import build
 from heed.errors import Refused, ShapeError
 from heed.visible import Both, Either, Gaussian, Near, Not, Places, both
 
@@ -295,6 +299,80 @@ def test_whoever_has_lengths_or_a_tokenisers_mask_is_told_what_to_say() -> None:
         heed.lengths(mask)
     told = heed.attend(q, q, q, visible=Visible.keys(mask.bool())).context
     assert torch.equal(told, heed.attend(q, q, q, visible=heed.lengths([3, 1])).context)
+
+
+def two_kinds() -> HeadGroups:
+    """A mechanism of its own for each of two heads, 2 wide."""
+    kinds = ("additive", "scaled-dot")
+    return HeadGroups([(build(name, query=2, key=2, value=2), 1) for name in kinds])
+
+
+ALL_DOORS: dict[str, Callable[[Tensor, Any], Any]] = {
+    "attend": lambda x, seen: heed.attend(*(x[:, None],) * 3, visible=seen),
+    "Attention": lambda x, seen: heed.Attention("dot", query=4)(x, visible=seen),
+    "composed": lambda x, seen: heed.Attention("dot", query=4)(x, visible=heed.window(2) & seen),
+    "on a memory": lambda x, seen: (
+        (attend := heed.Attention("additive", query=4))(x, attend.remember(x), visible=seen)
+    ),
+    "heads": lambda x, seen: heed.MultiHeadAttention(4, 2)(x, visible=seen),
+    "groups": lambda x, seen: heed.MultiHeadAttention(4, 2, mechanism=two_kinds())(
+        x, visible=seen
+    ),
+    "mixed": lambda x, seen: heed.Attention("mixed", query=4)(x, visible=seen),
+    "a Mechanism": lambda x, seen: (
+        (made := heed.Attention("dot", query=4).mechanism)(
+            x[:, None], made.remember(x[:, None]), visible=seen
+        )
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", [*ALL_DOORS, "remember", "keys", "mask"])
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_a_mask_of_numbers_is_told_what_shows_what_it_shows(door: str, axes: int) -> None:
+    """torch's float masks are added: 0 shows, and `.bool()` of them would hide what they show."""
+    doors = ALL_DOORS | {
+        "remember": lambda x, seen: heed.Attention("dot", query=4).remember(x, visible=seen),
+        "keys": lambda x, seen: Visible.keys(seen),
+        "mask": lambda x, seen: Visible.mask(seen),
+    }
+    shown = torch.ones(3, 3, dtype=torch.bool).tril()
+    added = torch.zeros(3, 3).masked_fill(~shown, -torch.inf)[(None,) * (axes - 2)]
+    for dtype in (torch.float32, torch.float16, torch.float64):
+        with pytest.raises(Refused, match=f"got {dtype}: .*") as told:
+            doors[door](torch.randn(3, 3, 4), added.to(dtype))
+        (cure,) = re.findall(r"of 0 and -inf it is (mask == 0)", str(told.value))
+        assert torch.equal(eval(cure, {"mask": added}), shown.expand_as(added))
+        (cure,) = re.findall(r"of 1 and 0 (mask == 1)", str(told.value))
+        assert torch.equal(eval(cure, {"mask": shown.float()}), shown)
+        assert "bool()" not in str(told.value)
+
+
+@pytest.mark.parametrize("door", ALL_DOORS)
+def test_a_table_that_may_be_of_keys_or_of_queries_is_refused(door: str) -> None:
+    """As many rows as queries: B S and T S look alike, and each would be a guess."""
+    x, mask = torch.randn(3, 3, 4), torch.ones(3, 3, dtype=torch.bool).tril()
+    says = r"B S or T S: .*heed\.Visible\.keys\(mask\), .*mask\[None\]"
+    with pytest.raises(ShapeError, match=says):
+        ALL_DOORS[door](x, mask)
+    of_keys = ALL_DOORS[door](x, Visible.keys(mask)).context
+    of_queries = ALL_DOORS[door](x, mask[None]).context
+    assert of_keys.shape == of_queries.shape
+    told = ALL_DOORS[door](x, Visible.mask(mask))  # its two axes are T S, as it says
+    assert told.context.shape == of_queries.shape
+
+
+def test_two_axes_that_can_be_read_in_one_way_need_no_more() -> None:
+    attend = heed.Attention("dot", query=4)
+    for B, T in ((3, 5), (1, 1), (1, 4), (2, 1)):
+        x, memory = torch.randn(B, T, 4), attend.remember(torch.randn(B, 6, 4))
+        mask = torch.rand(T, 6) > 0.5
+        told = attend(x, memory, visible=mask).context
+        assert torch.equal(told, attend(x, memory, visible=mask[None]).context)
+    x, memory = torch.randn(3, 3, 4), attend.remember(torch.randn(3, 6, 4))
+    attend(x, memory, visible=torch.ones(1, 6, dtype=torch.bool))  # the same for all queries
+    table = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1]]).bool()
+    assert torch.equal(attend.remember(x, visible=table).exists, table)  # a memory has no queries
 
 
 @pytest.mark.parametrize("axes", [0, 1, 5])

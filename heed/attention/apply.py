@@ -47,6 +47,8 @@ def run(
     state = State(0, S - T, at_end=True) if state is None else state
     places = Places(T, S, state.step, state.origin, query.device, segments, memory.segments, later)
     if visible is not None:
+        if not torch.compiler.is_exporting():  # which would take B != T for a demand
+            visible.check_axes(query.shape[0], T)
         of_keys, visible = visible.split()
         memory = memory if of_keys is None else memory.hide(of_keys)
     if T == 0 or S + memory.sinks == 0:

@@ -103,6 +103,9 @@ Real = Tensor | Visible | Sequence[Any]
 of a tokeniser has them, B S; either of them as a list; or a predicate."""
 
 
+_ADDED = " (a mask that is added, of 0 and -inf, is mask == 0; one of 1 and 0 is mask == 1)"
+
+
 def sight(given: Real | None, symbols: Tensor) -> Visible | None:
     """Which symbols B S are not padding; None: all."""
     if given is None or isinstance(given, Visible):
@@ -114,6 +117,7 @@ def sight(given: Real | None, symbols: Tensor) -> Visible | None:
         raise ShapeError(
             "a mask of existing symbols has booleans, or 0 and 1, B S "
             f"{tuple(symbols.shape)}; got {given.dtype} of shape {tuple(given.shape)}"
+            f"{_ADDED * given.is_floating_point()}"
         )
     if given.dtype != torch.bool:
         within("the numbers of an attention mask", given, 0, 2)
