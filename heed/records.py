@@ -57,8 +57,33 @@ class Claims:
         )
 
 
+def gradientless() -> bool:
+    """Whether a gradient that is wanted later is lost to what is made now, inside a record.
+
+    So it is in the forward of an autograd function, such as reentrant checkpointing: only tensors
+    that it returns get a gradient.
+    """
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    return not (torch._C._is_fwd_grad_enabled() or torch.is_inference_mode_enabled())
+
+
+def check_gradient(what: str, lost: bool) -> None:
+    """Refuse what was made where `gradientless`, once a gradient may be wanted of it."""
+    if lost and torch.is_grad_enabled():
+        raise Refused(
+            f"this {what} comes from inside reentrant checkpointing (or an autograd function), "
+            "through which a record passes no gradient: checkpoint(..., use_reentrant=False), or "
+            "return the tensor seen.context; to look at it only, read it under torch.no_grad()"
+        )
+
+
 EMPTY: Mapping[str, Any] = {}
 """The slots of a mechanism that remembers nothing."""
+
+
+class Cut(dict[str, Any]):
+    """Slots to which no gradient comes back."""
 
 
 class State(NamedTuple):
@@ -89,7 +114,7 @@ class State(NamedTuple):
 
     def _each(self, rows: Callable[[Tensor], Tensor]) -> State:
         slots = {name: _map(slot, rows) for name, slot in self.slots.items()}
-        return self._replace(slots=slots)
+        return self._replace(slots=Cut(slots) if isinstance(self.slots, Cut) else slots)
 
 
 def _rows(slot: Any) -> int | None:
@@ -275,6 +300,7 @@ class Attended:
     kernel: str
     refusals: tuple[tuple[str, str], ...]
     _statistics: Statistics | None
+    _lost: bool  # whether no gradient comes back to what it was formed from
 
     def __init__(
         self,
@@ -300,6 +326,7 @@ class Attended:
         self.kernel = kernel
         self.refusals = refusals
         self._statistics = statistics
+        self._lost = fields.pop("_lost", False) or gradientless()
         if fields:  # dataclasses.replace passes the private names
             for name in ("_context", "_weight", "_energy", "_statistics"):
                 setattr(self, name, fields.pop(name, None))
@@ -316,6 +343,7 @@ class Attended:
     @property
     def context(self) -> Tensor:
         """The context that was read."""
+        check_gradient("record", self._lost)
         if self._context is None:
             raise NotFormed(
                 "there is no context in this record: a pointer has none (its distribution is "
@@ -326,6 +354,7 @@ class Attended:
     @property
     def weight(self) -> Tensor:
         """The attention weights, before dropout.    B H T S"""
+        check_gradient("record", self._lost)
         if self._weight is None:
             raise NotFormed(
                 'the weights were not formed; ask for them: attend(query, memory, need="weight")'
@@ -335,6 +364,7 @@ class Attended:
     @property
     def energy(self) -> Tensor:
         """The energies before align, hidden places included.    B H T S"""
+        check_gradient("record", self._lost)
         if self._energy is None:
             raise NotFormed(
                 'the energies were not formed; ask for them: attend(query, memory, need="energy") '
@@ -381,6 +411,7 @@ class Attended:
             "kernel": self.kernel,
             "refusals": self.refusals,
             "statistics": self._statistics,
+            "_lost": self._lost,
         }
         return Attended(**{**kept, **changes})
 

@@ -23,7 +23,7 @@ from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics
 from heed.kernels.ability import full_precision, lowered, recorded
 from heed.kernels.choose import ALIGNING, SERVING, choose, is_on, switched_off
-from heed.records import Attended, Call, Need, State, Statistics, Summary
+from heed.records import Attended, Call, Cut, Need, State, Statistics, Summary, gradientless
 from heed.visible import Causal, Places, Visible, both
 
 if TYPE_CHECKING:
@@ -363,6 +363,7 @@ def _nothing(
 
 
 def _after(state: State, T: int, slots: Mapping[str, Any]) -> State:
+    slots = Cut(slots) if slots and gradientless() else slots
     return state._replace(step=state.step + T, slots=slots)
 
 

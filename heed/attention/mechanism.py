@@ -17,7 +17,18 @@ from heed.attention.read import Blend, Read
 from heed.attention.score import Score
 from heed.attention.watched import Watchable
 from heed.errors import Refused, ShapeError, UnknownName
-from heed.records import EMPTY, NEEDS, Attended, Claims, Need, State, Summary, as_summary
+from heed.records import (
+    EMPTY,
+    NEEDS,
+    Attended,
+    Claims,
+    Cut,
+    Need,
+    State,
+    Summary,
+    as_summary,
+    check_gradient,
+)
 from heed.shapes import check, check_devices, check_dtypes, check_groups, real
 from heed.visible import Visible, as_visible
 
@@ -136,6 +147,7 @@ class Mechanism(Watchable):
             )
         if query.ndim != 4 or query.shape[0] != memory.k.shape[0]:
             check(query=(query, "B H T M"), keys=(memory.k, "B G S D"))
+        check_gradient("memory", memory.lost)
         if memory.owner is not None and memory.owner is not self.token:
             raise Refused("this memory was made by another attention; use the one that made it")
         check_dtypes(queries=query, memory=memory.v)
@@ -162,6 +174,7 @@ class Mechanism(Watchable):
         if not self.slots.issuperset(state.slots):
             strange = ", ".join(sorted(set(state.slots) - self.slots))
             raise Refused(f"this state holds {strange}: it was made by another mechanism")
+        check_gradient("state", isinstance(state.slots, Cut))
         rows = state.rows
         if rows is not None and rows != query.shape[0]:
             raise ShapeError(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from heed.errors import Refused, ShapeError
 from heed.kernels.ability import full_precision, recorded, transformed
+from heed.records import gradientless
 from heed.shapes import check, check_dtypes, check_rows, selected, whole
 from heed.visible import Keys, Places, Visible, as_visible
 
@@ -36,6 +37,7 @@ class Memory:
     keep: Keep | None = None
     owner: object = None  # the mechanism that made it, and may be asked about it
     prepared: dict[str, Any] = field(default_factory=dict)  # what kernels derived from k: a cache
+    lost: bool = field(default_factory=gradientless)  # whether no gradient comes back to keys
 
     @staticmethod
     def of(
@@ -163,7 +165,7 @@ class Memory:
 
     def _with(self, **changes: Any) -> Memory:
         """The same memory with changes, and an empty cache."""
-        return replace(self, prepared={}, **changes)
+        return replace(self, prepared={}, lost=self.lost or gradientless(), **changes)
 
     def _insert(self, old: Tensor, new: Tensor) -> Tensor:
         """Append along S, before the sinks."""

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
+from heed.attention.backward_hooks import UserHook, register
 from heed.attention.following import (
     Text,
     When,
@@ -40,7 +42,21 @@ class Hook(partial[Any]):
 
 
 class Watchable(nn.Module):
-    """A module that can be watched. Copies and pickles leave out the hooks of watches and walks."""
+    """A module that can be watched. Copies and pickles leave out the hooks of watches and walks.
+
+    It returns a record, so full backward hooks on it are given the gradients of the context, and of
+    weights and energies as far as the call formed them.
+    """
+
+    def register_full_backward_hook(self, hook: UserHook, prepend: bool = False) -> RemovableHandle:
+        """As of any module: hook(module, grad_input, grad_output), of positional arguments."""
+        return register(self, prepend, [hook], [])
+
+    def register_full_backward_pre_hook(
+        self, hook: UserHook, prepend: bool = False
+    ) -> RemovableHandle:
+        """As of any module: hook(module, grad_output)."""
+        return register(self, prepend, [], [hook])
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
