@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from heed.running.loading import load
     from heed.visible import Visible, causal, lengths, window
 
+__version__ = "0.1.0"
+"""The one place that says it: pyproject.toml reads it from here, without importing anything."""
+
 __all__ = [
     "Attended",
     "Attention",

@@ -12,14 +12,29 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils._pytree import register_constant, register_pytree_node
 
-from heed.errors import NotFormed, Refused, ShapeError
+from heed.errors import NotFormed, Refused, ShapeError, UnknownName
 from heed.shapes import check_rows, selected, whole
 from heed.visible import Gaussian, Places, Visible
 
-Need = Literal["context", "weight", "energy"]
-"""What a call must form; each includes the ones before it."""
+Need = Literal["context", "weight", "energy", "weights", "energies"]
+"""What a call must form; each includes the ones before it. A plural means the same."""
 
 NEEDS: tuple[Need, ...] = ("context", "weight", "energy")
+
+_SAID: dict[object, Need] = {
+    "context": "context",
+    **dict.fromkeys(("weight", "weights"), "weight"),
+    **dict.fromkeys(("energy", "energies"), "energy"),
+}
+
+
+def as_need(need: str) -> Need:
+    """The need that is meant, one of `NEEDS`; any other word is refused with the nearest."""
+    found = _SAID.get(need) if isinstance(need, str) else None
+    if found is None:
+        raise UnknownName("need", need, NEEDS)
+    return found
+
 
 Gradient = Literal["exact", "straight-through", "score-function"]
 """How a mechanism learns: by its true derivative, by that of its soft twin, or by REINFORCE."""

@@ -2,6 +2,11 @@
 
 import ast
 import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -52,6 +57,19 @@ def test_a_public_name_exists_and_has_a_docstring(name: str) -> None:
     own = vars(thing).get("__doc__") if inspect.isclass(thing) else thing.__doc__
     assert own
     assert own.strip()
+
+
+def test_the_version_is_said_in_one_place_and_needs_no_installation() -> None:
+    """The package takes it from the source, and the source alone tells it, without torch."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert "version" not in project["project"]
+    assert project["tool"]["setuptools"]["dynamic"] == {"version": {"attr": "heed.__version__"}}
+    assert re.fullmatch(r"\d+\.\d+\.\d+", heed.__version__)
+    assert version("heed-attention") == heed.__version__
+    told = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import heed; print(heed.__version__)"
+    bare = [sys.executable, "-I", "-S", "-c", f"{told}; assert 'torch' not in sys.modules"]
+    done = subprocess.run(bare, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (heed.__version__, "")
 
 
 def test_every_module_has_a_docstring() -> None:

@@ -27,7 +27,7 @@ from heed.kernels.ability import needs_grad, recorded, saving, transformed
 from heed.kernels.choose import KERNELS
 from heed.kernels.linear.steps import mapping
 from heed.kernels.looping import gathering
-from heed.records import Attended, Need, State
+from heed.records import Attended, Need, State, as_need
 from heed.visible import Places
 
 Look = Callable[[Tensor], Tensor]
@@ -45,7 +45,7 @@ class Asking:
         if needs_grad(memory.k, memory.v) and known and not _seen_through():
             k, v = gathering(memory.k, memory.v)
             memory = replace(memory, k=k, v=v, prepared=_known(attend, memory))
-        self.attend, self.memory, self.need = attend, memory, need
+        self.attend, self.memory, self.need = attend, memory, as_need(need)
         self.hooks, self.saving = hooks(attend.modules()), saving()
         self.first: tuple[Tensor, Attended] | None = None
         self.look: Look | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +12,19 @@ from torch import Tensor
 from heed.attention.apply import every_key_seen
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory, check_counts, clean
-from heed.attention.naming import build, parse
+from heed.attention.naming import build, options_of, parse
 from heed.attention.position import Position
+from heed.attention.torch_words import refuse, refuse_all
 from heed.attention.watched import Watchable
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary
 from heed.shapes import check, check_width
 from heed.visible import Keys, Places, Visible, as_visible
+
+
+def made_on(device: torch.device | str | int | None) -> AbstractContextManager[object]:
+    """A context in which parameters are made on a device; None: where PyTorch would make them."""
+    return nullcontext() if device is None else torch.device(device)
 
 
 class Attending(Watchable):
@@ -58,11 +65,14 @@ class Attending(Watchable):
         values: Tensor | None = None,
         visible: Visible | Tensor | None = None,
         segments: Tensor | None = None,
+        **torch_arguments: Any,
     ) -> Memory:
         """Project keys and values (default: the keys) once, to be asked many times.
 
         keys: B S K.  values: B S R.  visible: which keys exist, `heed.lengths(n)` or booleans B S.
         """
+        if torch_arguments:
+            refuse_all("memory", torch_arguments, Attending.remember)
         check(keys=(keys, "B S K"))
         values = keys if values is None else values
         memory = Memory.of(keys, values, self._keep, visible, segments, self.token)
@@ -99,7 +109,7 @@ class Attending(Watchable):
                   not be formed
         """
         if torch_arguments:
-            raise Refused(torch_argument(next(iter(torch_arguments))))
+            refuse_all("call", torch_arguments, Attending.forward)
         if state is not None and not isinstance(state, State):
             raise Refused(
                 "the third argument is the state; keys and values go into a memory: "
@@ -178,6 +188,7 @@ class Attention(Attending):
     mechanism  a name, or a Mechanism put together from parts
     query, key, value  the widths of what is compared and read
     dropout    on the weights, in training
+    device, dtype  of the parameters, which are made there; "meta" makes none
     options    of the parts named, such as window=10; `heed list mechanisms` shows them
     """
 
@@ -189,31 +200,36 @@ class Attention(Attending):
         key: int | None = None,
         value: int | None = None,
         dropout: float = 0.0,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
         self.position = None
+        with made_on(device):
+            self.mechanism = self._built(mechanism, (query, key, value), dropout, options)
+        self.to(device=device, dtype=dtype)
+
+    def _built(
+        self,
+        mechanism: str | Mechanism,
+        widths: tuple[int | None, int | None, int | None],
+        dropout: float,
+        options: dict[str, Any],
+    ) -> Mechanism:
+        query, key, value = widths
         if isinstance(mechanism, Mechanism):
-            if options or dropout or (query, key, value) != (None, None, None):
+            if options or dropout or widths != (None, None, None):
                 raise Refused("a Mechanism already has its widths, dropout and options")
-            self.mechanism = mechanism
-            return
-        if "heads" in options or "groups" in options:
-            raise Refused("heed.Attention has one head; use heed.MultiHeadAttention")
+            return mechanism
         key = query if key is None else key
         parse(mechanism)  # what is no name is refused before widths are asked for
+        refuse("module", options.keys() - options_of(mechanism))
         if key is None:
             raise Refused(f"'{mechanism}' needs the widths it compares: query=..., key=...")
         query = key if query is None else query
         self.widths = (query, key, value)
-        self.mechanism = build(
-            mechanism,
-            query=query,
-            key=key,
-            value=value,
-            dropout=dropout,
-            **options,
-        )
+        return build(mechanism, query=query, key=key, value=value, dropout=dropout, **options)
 
     def shape_query(self, query: Tensor) -> Tensor:
         return query.unsqueeze(1)
@@ -223,24 +239,3 @@ class Attention(Attending):
 
     def shape_context(self, context: Tensor) -> Tensor:
         return context.squeeze(1)
-
-
-def torch_argument(name: str) -> str:
-    """The message for someone who calls this like torch.nn.MultiheadAttention."""
-    if name in ("attn_mask", "key_padding_mask"):
-        where = "remember(visible=~mask), or visible=heed.Visible.keys(~mask)"
-        cure = "visible=~mask" if name == "attn_mask" else where
-        return f"'{name}' hides where it is True; heed's visible shows where it is True: {cure}"
-    cures = {
-        "need_weights": 'need="weight"',
-        "average_attn_weights": 'need="weight" and .weight.mean(1)',
-        "is_causal": "visible=heed.causal()",
-        "key": "attend(query, attend.remember(keys, values))",
-        "value": "attend(query, attend.remember(keys, values))",
-    }
-    if name in cures:
-        return f"'{name}' is an argument of torch's module; here it is {cures[name]}"
-    return (
-        f"there is no argument '{name}'; a call takes query, memory, state, visible, need, "
-        "segments, statistics"
-    )

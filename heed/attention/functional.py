@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from heed.attention.attending import torch_argument
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import check_counts
-from heed.attention.naming import build
+from heed.attention.naming import build, options_of
+from heed.attention.torch_words import refuse
 from heed.errors import Refused
 from heed.kernels import choose, sdpa
 from heed.kernels.ability import unchanging
@@ -19,6 +19,9 @@ from heed.visible import Causal, Visible
 
 SCALED = {"scaled-dot": True, "dot": False}
 """The names of a plain dot product, and whether it is scaled."""
+
+MOST = 1024
+"""How many built mechanisms are kept."""
 
 _built = SimpleNamespace()
 """The mechanisms built so far; of a dict, a compiler would see only its first contents."""
@@ -34,20 +37,21 @@ def attend(
     *,
     need: Need = "context",
     statistics: Summary | bool | None = None,
-    **torch_arguments: Any,
+    dropout: float = 0.0,
+    **options: Any,
 ) -> Attended:
     """Queries B H T D over keys B G S D and values B G S R -> context B H T R.
 
     mechanism: the name of one without weights (`dot`, `sparsemax/local-m`, ...), or any Mechanism.
     visible: who may look where. With `heed.causal()` and T != S the last query stands at the last
     key. Heads share keys and values where H is a multiple of G. statistics: True or a
-    `heed.Summary`, for statistics of the weights without forming them.
+    `heed.Summary`, for statistics of the weights without forming them. dropout: on the weights, in
+    every call. options: of the parts named, such as scale=0.1 of `scaled-dot` or window=10.
     """
-    if torch_arguments:
-        raise Refused(torch_argument(next(iter(torch_arguments))))
     scaled = SCALED.get(mechanism) if type(mechanism) is str else None
     causal = type(visible) is Causal
     bare = need == "context" and state is None and statistics is None
+    bare = bare and not options and not dropout
     if scaled is not None and bare and (causal or visible is None):
         # The commonest call takes the shortest road: a few microseconds over PyTorch's own.
         plain = sdpa.plain(q, k, v, causal, scaled) if choose.is_on("sdpa") else None
@@ -61,8 +65,11 @@ def attend(
             " (who may look where is visible=...)"
         )
     if isinstance(mechanism, str):
-        widths = [index(x.shape[-1]) for x in (q, k, v)]  # constants, even while compiling
-        mechanism = _weightless(mechanism, *widths)
+        widths = tuple(index(x.shape[-1]) for x in (q, k, v))  # constants, even while compiling
+        mechanism = _weightless(mechanism, widths, dropout, options)
+    elif options or dropout:
+        refuse("function", options.keys() - {"scale"})
+        raise Refused("a Mechanism already has its dropout and options; pass its name for others")
     if isinstance(visible, Visible) and not causal:
         check_counts(visible, k.shape[2])
     memory = mechanism.remember(k, v)
@@ -71,23 +78,34 @@ def attend(
     return seen
 
 
-def _weightless(name: str, query: int, key: int, value: int) -> Mechanism:
-    """The mechanism of a name, built once for these widths."""
-    mechanism: Mechanism = getattr(_built, _shelved(name, query, key, value))
+def _weightless(
+    name: str, widths: tuple[int, ...], dropout: float, options: dict[str, Any]
+) -> Mechanism:
+    """The mechanism of a name, built once for these widths and options."""
+    place = _shelved(name, widths, dropout, tuple(options.items()))
+    mechanism: Mechanism = getattr(_built, place)
     return mechanism
 
 
 @unchanging
-def _shelved(name: str, query: int, key: int, value: int) -> str:
+def _shelved(
+    name: str, widths: tuple[int, ...], dropout: float, options: tuple[tuple[str, Any], ...]
+) -> str:
     """Build a mechanism unless it exists, and give the attribute of `_built` that holds it.
 
     A compiler calls this while tracing, but does not trace it: it cannot trace the making of a
     module, only the use of one that exists.
     """
-    place = f"{name} {query} {key} {value}"
+    place = f"{name} {widths} {dropout!r} {options!r}".replace(
+        ".", ","
+    )  # a compiler splits at dots
     if hasattr(_built, place):
         return place
-    mechanism = build(name, query=query, key=key, value=value).eval()
+    told = dict(options)
+    refuse("function", told.keys() - options_of(name))
+    query, key, value = widths
+    mechanism = build(name, query=query, key=key, value=value, dropout=dropout, **told)
+    mechanism.train(dropout > 0)
     if any(True for _ in mechanism.parameters()):
         raise Refused(
             f"'{name}' has weights to learn: build it once, heed.Attention('{name}', ...), "
@@ -98,6 +116,8 @@ def _shelved(name: str, query: int, key: int, value: int) -> str:
             f"'{name}' draws in training and takes the best in evaluation, and a function "
             "has no such modes: build heed.Attention or a Mechanism"
         )
+    if len(vars(_built)) >= MOST:  # a scale that differs in every call must not fill the memory
+        delattr(_built, next(iter(vars(_built))))
     setattr(_built, place, mechanism)
     return place
 

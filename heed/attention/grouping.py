@@ -92,7 +92,7 @@ class HeadGroups(Mechanism):
         """Each group attends on its own heads: queries B H T M -> context B H T R."""
         if query is None:
             raise Refused("groups of heads need a query")
-        self.check_call(query, memory, state, need)
+        need = self.check_call(query, memory, state, need)
         queries, memories = query.split(self.heads, 1), self.memories(memory)
         seen = [
             lane(

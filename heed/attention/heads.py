@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from heed.attention.attending import Attending
+from heed.attention.attending import Attending, made_on
 from heed.attention.mechanism import Mechanism
-from heed.attention.naming import build
+from heed.attention.naming import build, options_of
 from heed.attention.position import Position
+from heed.attention.torch_words import refuse
 from heed.errors import Refused
 from heed.shapes import check_dtypes, whole
 
@@ -57,7 +58,7 @@ class MultiHeadAttention(Attending):
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = True,
-        device: torch.device | str | None = None,
+        device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
         *,
         mechanism: str | Mechanism = "scaled-dot",
@@ -85,8 +86,9 @@ class MultiHeadAttention(Attending):
                 raise Refused(f"position takes Rotary() or ALiBi(heads=...), not {position!r}")
             position.check(num_heads, self.head_dim)
         self.position, self.add_zero_attn = position, add_zero_attn
-        self._project(bias, add_bias_kv)
-        self.mechanism = self._built(mechanism, dropout, options)
+        with made_on(device):
+            self._project(bias, add_bias_kv)
+            self.mechanism = self._built(mechanism, dropout, options)
         self.to(device=device, dtype=dtype)
 
     @classmethod
@@ -200,6 +202,7 @@ class MultiHeadAttention(Attending):
                 raise Refused("a Mechanism brings its own dropout: Mechanism(..., dropout=...)")
             built = mechanism
         else:
+            refuse("module", options.keys() - options_of(mechanism))
             width = self.head_dim
             built = build(
                 mechanism,

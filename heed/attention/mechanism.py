@@ -16,16 +16,16 @@ from heed.attention.reach import Global, Reach
 from heed.attention.read import Blend, Read
 from heed.attention.score import Score
 from heed.attention.watched import Watchable
-from heed.errors import Refused, ShapeError, UnknownName
+from heed.errors import Refused, ShapeError
 from heed.records import (
     EMPTY,
-    NEEDS,
     Attended,
     Claims,
     Cut,
     Need,
     State,
     Summary,
+    as_need,
     as_summary,
     check_gradient,
 )
@@ -126,7 +126,7 @@ class Mechanism(Watchable):
         """Attend: queries B H T M -> context B H T R, weight B H T S."""
         if query is None:
             query = self.reach.question(memory.k.shape[0])
-        self.check_call(query, memory, state, need)
+        need = self.check_call(query, memory, state, need)
         if segments is not None:
             check(queries=(query, "B H T M"), segments=(segments, "B T"))
         if visible is not None:
@@ -134,10 +134,9 @@ class Mechanism(Watchable):
         asked = as_summary(statistics)
         return apply.run(self, query, memory, state, visible, need, segments, position, asked)
 
-    def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> None:
-        """Refuse what this mechanism cannot do, before anything is computed."""
-        if need not in NEEDS:
-            raise UnknownName("need", need, NEEDS)
+    def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> Need:
+        """Refuse what this mechanism cannot do, before anything is computed; else the need."""
+        need = as_need(need)
         if not isinstance(query, Tensor) or not query.is_floating_point():
             raise Refused(f"queries are a tensor of real numbers; got {_kind(query)}")
         if not isinstance(memory, Memory):
@@ -165,6 +164,7 @@ class Mechanism(Watchable):
             )
         if state is not None:
             self._check_state(query, state)
+        return need
 
     def _check_state(self, query: Tensor, state: State) -> None:
         if not isinstance(state, State):

@@ -113,7 +113,7 @@ class Mixed(Mechanism):
         """Attend with both and blend: queries B H T M -> context B H T R, weight B H T S."""
         if query is None:
             raise Refused("mixed needs a query")
-        self.check_call(query, memory, state, need)
+        need = self.check_call(query, memory, state, need)
         summary = as_summary(statistics)
         asked: dict[str, Any] = {
             "visible": visible,

@@ -148,13 +148,17 @@ class Dot(Score):
 
 
 class ScaledDot(Score):
-    """q·k / sqrt(D). Vaswani 2017 eq. 1."""
+    """q·k / sqrt(D). Vaswani 2017 eq. 1.
 
-    def __init__(self, *, query: int, key: int) -> None:
+    scale  another factor than 1 / sqrt(D)
+    """
+
+    def __init__(self, *, query: int, key: int, scale: float | None = None) -> None:
         super().__init__()
         _same_width(self, query, key)
         self.kept_width = key
-        self.scale = query**-0.5
+        self.usual = scale is None  # fast paths compute the usual scale themselves
+        self.scale = query**-0.5 if scale is None else real("scale", scale, 1e-6)
 
 
 class General(Score):

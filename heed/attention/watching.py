@@ -42,8 +42,8 @@ from heed.attention.watched import (
     folder_for,
     matching,
 )
-from heed.errors import Refused, UnknownName
-from heed.records import NEEDS, Attended, Need, Statistics, Summary, as_summary
+from heed.errors import Refused
+from heed.records import NEEDS, Attended, Need, Statistics, Summary, as_need, as_summary
 from heed.shapes import whole
 from heed.visible import Visible
 
@@ -251,18 +251,14 @@ class Wish:
 
     @staticmethod
     def of(need: Need | None, summary: Summary | None, seen: Watched, following: Following) -> Wish:
-        least: Need = need or ("weight" if summary is None else "context")
-        if least not in NEEDS:
-            raise UnknownName("need", least, NEEDS)
+        least = as_need(need or ("weight" if summary is None else "context"))
         return Wish(least, summary, seen.heads, seen.rows, following)
 
     def hooks(self, path: str, keeper: Keeper) -> tuple[Hook, Hook]:
         """The hooks before and after a call of a module."""
 
         def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            wanted = kwargs.get("need", "context")
-            if wanted not in NEEDS:
-                return args, kwargs  # the attention itself will say what is wrong
+            wanted = as_need(kwargs.get("need", "context"))
             T = _queries(args, kwargs)
             need, asked = self._of_call(T)
             more: dict[str, Any] = {"need": max(wanted, need, key=NEEDS.index)}

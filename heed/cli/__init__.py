@@ -12,11 +12,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+from heed import __version__
 from heed.cli import compare, convert, demo, evaluate, predict, show, train
 from heed.cli import list as listing
 from heed.cli.options import safe
@@ -43,7 +43,7 @@ def about(
 ) -> None:
     """Without a verb: the version, or the help."""
     if show:
-        print(f"heed {version('heed-attention')}")
+        print(f"heed {__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
 

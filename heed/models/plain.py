@@ -41,7 +41,8 @@ def known(network: nn.Module) -> bool:
     training), and no hook waits for their calls."""
     modules = list(network.modules())
     ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in modules)
-    return ours and not any(each.training for each in modules) and plain(modules)
+    usual = all(each.usual for each in modules if isinstance(each, ScaledDot))
+    return ours and usual and not any(each.training for each in modules) and plain(modules)
 
 
 class Hidden(Position):

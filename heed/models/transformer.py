@@ -25,7 +25,7 @@ from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
 from heed.models.words import Real, Words, at_the_end, in_front, lengths_of, not_padding, sight
 from heed.models.written import Step, Unformed, Written, formed
-from heed.records import Attended, Need
+from heed.records import Attended, Need, as_need
 from heed.visible import Visible
 
 
@@ -161,7 +161,7 @@ class Decoder(nn.Module):
             exists = exists if self._counted(first) is not None else None
         kept = tuple(Kept(source=memory) for memory in self._memories(source, visible))
         rows = torch.arange(len(inputs), device=inputs.device)
-        carry = Carry(0, kept, rows, need, first)
+        carry = Carry(0, kept, rows, as_need(need), first)
         short = shorten(self, carry, inputs, exists, keep)
         if short is not None:
             return short

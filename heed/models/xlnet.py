@@ -26,7 +26,7 @@ from heed.errors import Refused, ShapeError
 from heed.models.layers import FeedForward, Residual, counts_from_anywhere
 from heed.models.words import Real, check_types, within
 from heed.models.xlnet_sights import Memories, Segment, Sights, picked, spread
-from heed.records import Attended, Need, State
+from heed.records import Attended, Need, State, as_need
 from heed.visible import Visible
 
 
@@ -148,6 +148,7 @@ class TwoStreams(nn.Module):
         ahead     every position also predicts the symbol after it, and none looks ahead
         nudge     added to the symbols' vectors  B T M
         """
+        need = as_need(need)
         if ahead and (targets is not None or visible is not None):
             raise Refused("ahead=True is left to right: leave out targets and visible, or ahead")
         self._check(symbols, types, targets, memories)

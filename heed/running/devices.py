@@ -2,10 +2,10 @@
 
 import os
 import re
-from importlib import metadata
 
 import torch
 
+import heed
 from heed.errors import Refused
 
 
@@ -69,8 +69,5 @@ def speaks() -> bool:
 
 
 def version() -> str:
-    """The installed version; "unknown" if heed runs from a source tree."""
-    try:
-        return metadata.version("heed-attention")
-    except metadata.PackageNotFoundError:
-        return "unknown"
+    """The version of heed, installed or not."""
+    return heed.__version__

@@ -39,7 +39,7 @@ class Expected:
 
 EXPECTED = {
     "dot": Expected("score", kernel="sdpa"),
-    "scaled-dot": Expected("score", kernel="sdpa"),
+    "scaled-dot": Expected("score", kernel="sdpa", options=("scale",)),
     "general": Expected("score", kernel="sdpa", weights=True),
     "additive": Expected("score", kernel="additive", options=("width",), weights=True),
     "concat": Expected("score", kernel="additive", options=("width",), weights=True),
@@ -225,8 +225,8 @@ def test_what_was_not_asked_for_is_not_formed(case: Case) -> None:
         _ = seen.weight
     with pytest.raises(NotFormed, match='need="energy"'):
         _ = seen.energy
-    with pytest.raises(UnknownName, match="no need is called 'weights'; did you mean weight"):
-        attend(q, attend.remember(k, v), need="weights")
+    with pytest.raises(UnknownName, match="no need is called 'wieght'; did you mean weight"):
+        attend(q, attend.remember(k, v), need="wieght")
 
 
 @pytest.mark.parametrize("case", [c for c in ALONE if len(c.words) > 1], ids=str)

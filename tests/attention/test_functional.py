@@ -144,7 +144,7 @@ def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean scaled-dot"):
         heed.attend(*qkv(), "scaled_dot")
     with pytest.raises(UnknownName, match="did you mean weight"):
-        heed.attend(*qkv(), need="weights")  # type: ignore[arg-type]
+        heed.attend(*qkv(), need="weigth")  # type: ignore[arg-type]
 
 
 SHAPES = {

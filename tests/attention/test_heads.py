@@ -172,7 +172,7 @@ def test_weights_are_initialised_as_torchs(layout: dict[str, Any]) -> None:
     [
         (
             {"attn_mask": torch.zeros(S, S, dtype=torch.bool)},
-            r"hides where it is True.*visible=~mask",
+            r"visible=~mask where True hides, as in torch\.nn\.MultiheadAttention",
         ),
         ({"key_padding_mask": torch.zeros(B, S).bool()}, r"remember\(visible=~mask\)"),
         ({"need_weights": True}, r'need="weight"'),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heed.errors import Refused
-from heed.running.devices import chosen, crowded, no_memory, speaks, version
+from heed.running.devices import chosen, crowded, no_memory, speaks
 
 
 def test_auto_takes_a_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,17 +71,6 @@ def test_only_the_first_process_prints(
     if rank is not None:
         monkeypatch.setenv("RANK", rank)
     assert speaks() is speaking
-
-
-def test_a_source_tree_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.metadata
-
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    assert version()[0].isdigit()
-    monkeypatch.setattr(importlib.metadata, "version", missing)
-    assert version() == "unknown"
 
 
 def test_a_full_gpu_is_told_from_other_errors() -> None:
