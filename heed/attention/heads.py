@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from heed.attention.attending import Attending, made_on
+from heed.attention.initial import Drawn, drawn, initialise
 from heed.attention.mechanism import Mechanism
 from heed.attention.naming import build, options_of
 from heed.attention.position import Position
@@ -27,7 +28,7 @@ def join(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-class MultiHeadAttention(Attending):
+class MultiHeadAttention(Attending, Drawn):
     """Project, split into heads, attend with any mechanism, join, project out. Vaswani 2017 §3.2.2.
 
     The arguments and the state dict are those of `torch.nn.MultiheadAttention`; the conventions of
@@ -164,16 +165,12 @@ class MultiHeadAttention(Attending):
             "bias_v": (1, 1, shared) if add_bias_kv else None,
         }
         for name, shape in shapes.items():
-            self.register_parameter(
-                name, None if shape is None else nn.Parameter(torch.zeros(shape))
-            )
-            if name.endswith("proj_weight") and shape is not None:
-                nn.init.xavier_uniform_(getattr(self, name))
-            if name.startswith("bias_") and shape is not None:
-                nn.init.xavier_normal_(getattr(self, name))
+            spread = nn.init.xavier_normal_ if name.startswith("bias_") else nn.init.xavier_uniform_
+            rule = nn.init.zeros_ if name == "in_proj_bias" else spread
+            self.register_parameter(name, None if shape is None else drawn(rule, *shape))
         self.out_proj = nn.Linear(wide, wide, bias=bias)
         if bias:
-            nn.init.zeros_(self.out_proj.bias)
+            initialise(self.out_proj, bias=nn.init.zeros_)
 
     def _projected(self, x: Tensor, which: int) -> Tensor:
         """B T M -> B T H·D"""

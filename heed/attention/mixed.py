@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heed.attention.initial import Drawn
 from heed.attention.mechanism import Mechanism, lane_state
 from heed.attention.memory import Memory, concat
 from heed.attention.position import Position
-from heed.attention.score import linear, parameter
+from heed.attention.score import constant, linear, parameter
 from heed.attention.statistics import statistics as summarised
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary, as_summary
@@ -32,19 +33,19 @@ class FixedGate(nn.Module):
         return query.new_full((), self.share)
 
 
-class HeadGate(nn.Module):
+class HeadGate(Drawn):
     """A learned share per head."""
 
     def __init__(self, *, heads: int = 1) -> None:
         super().__init__()
-        self.logit = nn.Parameter(torch.zeros(heads, 1, 1))
+        self.logit = constant(0, heads, 1, 1)
 
     def forward(self, query: Tensor) -> Tensor:
         """B H T M -> H 1 1"""
         return torch.sigmoid(self.logit)
 
 
-class QueryGate(nn.Module):
+class QueryGate(Drawn):
     """A share that each query chooses: σ(w·q_t)."""
 
     def __init__(self, *, query: int, heads: int = 1) -> None:

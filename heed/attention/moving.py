@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from heed.attention.align import Align, Aligned, weighed
+from heed.attention.initial import drawn
 from heed.attention.past import fitted
-from heed.attention.score import linear, parameter
+from heed.attention.score import constant, linear, parameter
 from heed.kernels import scan as kernel
 from heed.kernels.choose import is_on
 from heed.records import Claims
@@ -274,8 +275,8 @@ class Monotonic(Moving):
 
     def __init__(self, *, heads: int = 1, offset: float = -1.0, noise: float = 1.0) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(heads, 1, 1))
-        self.offset = nn.Parameter(torch.full((heads, 1, 1), real("offset", offset, -1e6, 1e6)))
+        self.scale = constant(1, heads, 1, 1)
+        self.offset = constant(real("offset", offset, -1e6, 1e6), heads, 1, 1)
         self.noise = real("noise", noise, 0)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
@@ -297,6 +298,12 @@ class Monotonic(Moving):
         return kernel.walk("hard", energy.detach(), ok, before)[:2]
 
 
+def _of_mass_one(bias: Tensor) -> None:
+    """Logs of heights by which windows of sharpness one have a mass of one.    H 1 3K"""
+    components = bias.shape[-1] // 3
+    bias.zero_()[..., :components] = -math.log(components * math.sqrt(math.pi))
+
+
 class MixtureWindow(Align):
     """A mixture of windows that can only move forward; no key is looked at. Graves 2013 §5.1."""
 
@@ -309,8 +316,7 @@ class MixtureWindow(Align):
         # Small, since exp would scatter the first windows; each row's first mass is about one:
         # a window of sharpness one covers α √π.
         self.weight = parameter(heads, 3 * components, query, fan_in=10 * query)
-        self.bias = nn.Parameter(torch.zeros(heads, 1, 3 * components))
-        nn.init.constant_(self.bias[..., :components], -math.log(components * math.sqrt(math.pi)))
+        self.bias = drawn(_of_mass_one, heads, 1, 3 * components)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         logs = _from_query(query, self.weight, energy) + self.bias.to(energy.dtype)

@@ -3,12 +3,11 @@
 import re
 from typing import Any, ClassVar
 
-from torch import nn
-
+from heed.attention.initial import Drawn
 from heed.records import Claims
 
 
-class Part(nn.Module):
+class Part(Drawn):
     """A score, past, reach, align or read.
 
     The name follows from the class: `LocationAware` is location-aware, and one of your own has the

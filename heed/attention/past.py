@@ -6,11 +6,11 @@ A past turns what it remembers into a hint for the score, and remembers each ste
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import conv1d, pad
 
 from heed.attention.part import Part
-from heed.attention.score import parameter
+from heed.attention.score import constant, parameter
 from heed.errors import Refused
 from heed.shapes import whole
 
@@ -55,10 +55,9 @@ class Coverage(Past):
 
     def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
         super().__init__(heads=heads, hint_width=hint_width)
-        self.weight = parameter(heads, hint_width)
-        if hint_width == 1:
-            # Added to the energy: from a positive start, learning goes the wrong way.
-            nn.init.constant_(self.weight, -1.0)
+        # Added to the energy: from a positive start, learning goes the wrong way.
+        added = hint_width == 1
+        self.weight = constant(-1, heads, 1) if added else parameter(heads, hint_width)
 
     def hint(self, before: Tensor) -> Tensor:
         return before[:, :, None, :, None] * self.weight[:, None, None].to(before.dtype)

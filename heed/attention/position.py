@@ -8,6 +8,7 @@ Distances inside a score are the score `relative`.
 import torch
 from torch import Tensor, nn
 
+from heed.attention.initial import initialise, normal
 from heed.errors import Refused
 from heed.shapes import whole
 from heed.visible import Places
@@ -115,7 +116,7 @@ class Learned(nn.Module):
     def __init__(self, *, longest: int, width: int) -> None:
         super().__init__()
         self.table = nn.Embedding(longest, width)
-        nn.init.normal_(self.table.weight, std=0.02)
+        initialise(self.table, weight=normal(0.02))
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """B T M -> B T M; the first of T stands at `start`."""

@@ -6,6 +6,7 @@ distance; `location` looks at no key), so a few kernels serve them all.
 """
 
 import math
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.functional import normalize
 
+from heed.attention.initial import drawn
 from heed.attention.memory import Memory
 from heed.attention.part import Part
 from heed.attention.position import waves
@@ -84,7 +86,12 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 def parameter(*shape: int, fan_in: int | None = None) -> nn.Parameter:
     """A matrix per head, uniform in ±sqrt(3 / fan_in) so that variances are kept.    H D M"""
     bound = math.sqrt(3 / (fan_in or shape[-1]))
-    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+    return drawn(partial(nn.init.uniform_, a=-bound, b=bound), *shape)
+
+
+def constant(value: float, *shape: int) -> nn.Parameter:
+    """A parameter that begins as one number everywhere."""
+    return drawn(partial(nn.init.constant_, val=value), *shape)
 
 
 class Score(Part):
@@ -177,14 +184,17 @@ class Additive(Score):
     """w·tanh(W₁ k + W₂ q). Bahdanau 2015 A.1.2."""
 
     family = "additive"
+    one_matrix: ClassVar[bool] = False
+    """Whether the maps of query and key are drawn as the halves of one matrix."""
 
     def __init__(
         self, *, query: int, key: int, heads: int = 1, groups: int = 1, width: int | None = None
     ) -> None:
         super().__init__()
         width = whole("width", query if width is None else width, 1)
-        self.query_weight = parameter(heads, width, query)
-        self.key_weight = parameter(groups, width, key)
+        fan_in = query + key if self.one_matrix else None
+        self.query_weight = parameter(heads, width, query, fan_in=fan_in)
+        self.key_weight = parameter(groups, width, key, fan_in=fan_in)
         self.score_vector = parameter(heads, width)
         self.kept_width = self.hint_width = width
 
@@ -208,13 +218,7 @@ class Concat(Additive):
     W [q; k] = W₂ q + W₁ k, so this is `additive` with the two halves initialised as one matrix.
     """
 
-    def __init__(
-        self, *, query: int, key: int, heads: int = 1, groups: int = 1, width: int | None = None
-    ) -> None:
-        super().__init__(query=query, key=key, heads=heads, groups=groups, width=width)
-        width = self.hint_width
-        self.query_weight = parameter(heads, width, query, fan_in=query + key)
-        self.key_weight = parameter(groups, width, key, fan_in=query + key)
+    one_matrix = True
 
 
 class ConcatIdentity(Additive):
@@ -266,8 +270,8 @@ class KeyValue(Score):
                 f"keys; key={key}, value={value}"
             )
         self.scale = query**-0.5
-        self.alpha = nn.Parameter(torch.full((groups, 1, 1), 0.5))
-        self.beta = nn.Parameter(torch.full((groups, 1, 1), 0.5))
+        self.alpha = constant(0.5, groups, 1, 1)
+        self.beta = constant(0.5, groups, 1, 1)
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         check_dtypes(keys=keys, weights=self.alpha)
@@ -286,9 +290,7 @@ class Cosine(Score):
         super().__init__()
         _same_width(self, query, key)
         self.kept_width = key
-        self.log_sharpness = nn.Parameter(
-            torch.full((heads, 1, 1), math.log(real("sharpness", sharpness, 1e-6)))
-        )
+        self.log_sharpness = constant(math.log(real("sharpness", sharpness, 1e-6)), heads, 1, 1)
 
     def ask(self, query: Tensor) -> Tensor:
         check_dtypes(queries=query, weights=self.log_sharpness)
@@ -332,11 +334,11 @@ class Relative(Score):
         self.width = whole("width", query + query % 2 if width is None else width, 2)
         if self.width % 2:
             raise Refused(f"width={self.width} must be even: its sinusoids come in pairs")
-        self.content_bias = nn.Parameter(torch.zeros(heads, 1, query))  # u
-        self.distance_bias = nn.Parameter(torch.zeros(heads, 1, query))  # w
+        self.content_bias = constant(0, heads, 1, query)  # u
+        self.distance_bias = constant(0, heads, 1, query)  # w
         self.distance_weight = parameter(heads, query, self.width)
         if segments:
-            self.segment_bias = nn.Parameter(torch.zeros(heads, 1, query))  # z
+            self.segment_bias = constant(0, heads, 1, query)  # z
             self.segment_vectors = parameter(heads, 2, query)  # same, other
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from heed.attention.initial import Drawn
+from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.layers import bend_of
 from heed.models.transformer import Encoder
@@ -64,7 +66,7 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(at(states, places[:, None])[:, 0]))
 
 
-class MaskedWords(nn.Module):
+class MaskedWords(Drawn):
     """Predicts masked words: dense, activation, norm, and the embeddings transposed.
 
     The table of embeddings is handed in: it belongs to the encoder.
@@ -74,7 +76,7 @@ class MaskedWords(nn.Module):
         super().__init__()
         self.dense, self.bend = nn.Linear(width, width), bend_of(activation)
         self.norm = nn.LayerNorm(width, eps=epsilon)
-        self.bias = nn.Parameter(torch.zeros(symbols))
+        self.bias = constant(0, symbols)
 
     def forward(self, states: Tensor, table: Tensor) -> Unformed:
         """B K M, V M -> B K V, computed only when needed"""

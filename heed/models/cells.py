@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
+from heed.attention.initial import initialise
 from heed.attention.listening import plain
 from heed.errors import UnknownName
 from heed.models import unrolled
@@ -98,6 +99,12 @@ class Dropout(nn.Module):
         return drawn.expand(B, T, M)
 
 
+def _remembering(bias: Tensor) -> None:
+    """Open the forget gates.    4H"""
+    hidden = len(bias) // 4
+    bias[hidden : 2 * hidden] = 1
+
+
 class Layer(nn.Module):
     """One layer in one direction: over a whole row, or a step at a time with the same weights."""
 
@@ -108,7 +115,7 @@ class Layer(nn.Module):
         self.cell = CELLS[cell]
         self.rnn = self.cell.module(inputs, hidden, batch_first=True)
         if cell == "lstm":  # a cell that remembers by default. Jozefowicz 2015 §2.2
-            nn.init.ones_(self._weight("bias_ih")[hidden : 2 * hidden])
+            initialise(self.rnn, bias_ih_l0=_remembering)
 
     def _weight(self, name: str) -> Tensor:
         return cast(Tensor, getattr(self.rnn, f"{name}_l0"))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import heed
 from heed.attention.grouping import HeadGroups
+from heed.attention.initial import initialise
 from heed.attention.mixed import Mixed
 from heed.attention.reach import OrEverything
 from heed.records import Attended, Need, State
@@ -91,8 +92,7 @@ class FeedForward(nn.Sequential):
         bend = bend_of(activation)
         widen, narrow = nn.Linear(width, feed), nn.Linear(feed, width)
         for end in (widen, narrow):
-            nn.init.xavier_uniform_(end.weight)
-            nn.init.zeros_(end.bias)
+            initialise(end, weight=nn.init.xavier_uniform_, bias=nn.init.zeros_)
         super().__init__(widen, bend, nn.Dropout(dropout), narrow)
 
 

@@ -14,6 +14,7 @@ Static, Mean, Greatest, Last, First, Gathered    from B S M to B M; only real pl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -23,6 +24,7 @@ from torch.nn.functional import embedding_bag, pad
 import heed
 from heed.attention.attending import Attending
 from heed.attention.heads import join
+from heed.attention.initial import Drawn, initialise
 from heed.attention.naming import build
 from heed.models.answers import Pooler
 from heed.models.cells import Dropout
@@ -67,7 +69,7 @@ class Vectors(nn.Module):
     def __init__(self, symbols: int, width: int, *, words: float = 0.0, dropout: float = 0.0):
         super().__init__()
         self.table = nn.Embedding(symbols, width)
-        nn.init.uniform_(self.table.weight, -0.1, 0.1)
+        initialise(self.table, weight=partial(nn.init.uniform_, a=-0.1, b=0.1))
         self.words, self.dropout = words, Dropout(dropout)
 
     def forward(self, symbols: Tensor) -> Tensor:
@@ -79,7 +81,13 @@ class Vectors(nn.Module):
         return self.dropout(x)  # type: ignore[no-any-return]
 
 
-class Spelled(nn.Module):
+def _but_nothing(table: Tensor) -> None:
+    """Draw vectors; the first stands for nothing, and is zero.    N M"""
+    nn.init.uniform_(table, -0.1, 0.1)
+    table[0] = 0
+
+
+class Spelled(Drawn):
     """Words as the mean of their letters' vectors, zero where nothing of them is known; to be added
     to the words' own. Bojanowski 2017 §3.2
 
@@ -95,10 +103,9 @@ class Spelled(nn.Module):
     ) -> None:
         super().__init__()
         self.table = nn.Embedding(letters + 1, width, padding_idx=0)
-        nn.init.uniform_(self.table.weight, -0.1, 0.1)
-        with torch.no_grad():
-            self.table.weight[0] = 0
+        initialise(self.table, weight=_but_nothing)
         self.register_buffer("known", torch.zeros(symbols, most, dtype=torch.int32))
+        initialise(self, known=nn.init.zeros_)
         self.dropout = Dropout(dropout)
 
     def forward(self, symbols: Tensor, letters: Tensor | None = None) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from heed.attention.initial import initialise, normal, tie
 from heed.attention.memory import key_table
 from heed.errors import Refused
 from heed.models.cells import Dropout
@@ -101,7 +102,7 @@ def build(settings: RecurrentLanguageSettings, *, symbols: int) -> RecurrentLang
         )
     embed = nn.Embedding(symbols, settings.embedding)
     if settings.tied:  # or the first logits would be as wide as the embeddings
-        nn.init.normal_(embed.weight, std=settings.hidden**-0.5)
+        initialise(embed, weight=normal(settings.hidden**-0.5))
     encoder = Encoder(
         embed,
         inputs=settings.embedding,
@@ -113,5 +114,5 @@ def build(settings: RecurrentLanguageSettings, *, symbols: int) -> RecurrentLang
     )
     labeller = Labeller(encoder, symbols)
     if settings.tied:
-        labeller.out.weight = embed.weight
+        tie(labeller.out, embed)
     return RecurrentLanguage(labeller)

@@ -17,6 +17,7 @@ from torch import nn
 
 import heed
 from heed.attention.catalogue import CATALOGUE
+from heed.attention.initial import initialise, normal, tie
 from heed.attention.naming import check_options, options_of, parse
 from heed.attention.read import Join
 from heed.errors import HeedError, Refused
@@ -141,7 +142,7 @@ def build(
     embed = read if shared and settings.share else _embedding(target, width)
     out = nn.Linear(width if settings.tied else hidden, target)
     if settings.tied:
-        out.weight = embed.weight
+        tie(out, embed)
     encoder = Encoder(
         read,
         inputs=width,
@@ -202,5 +203,5 @@ def _attention(settings: RecurrentSettings, hidden: int, longest: int) -> heed.A
 def _embedding(symbols: int, width: int) -> nn.Embedding:
     """Vectors of length about one: as the output's weights too, they give modest logits."""
     embed = nn.Embedding(symbols, width)
-    nn.init.normal_(embed.weight, std=width**-0.5)
+    initialise(embed, weight=normal(width**-0.5))
     return embed

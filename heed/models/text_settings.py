@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeVar
 
-import torch
 from pydantic import Field
 from torch import nn
 
 import heed
+from heed.attention.initial import initialise, normal
 from heed.attention.position import Learned
 from heed.errors import Refused
 from heed.models.answers import Answerer, MaskedWords, Pooler
@@ -193,14 +193,13 @@ def build_gpt2(settings: GPT2Settings) -> Decoder:
     return network
 
 
-@torch.no_grad()
 def draw(network: nn.Module, spread: float) -> None:
     """Draw new weights: normal, biases zero. Norms and the weights of mechanisms stay."""
     for module in network.modules():
         if isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=spread)
+            initialise(module, weight=normal(spread))
         if isinstance(module, heed.MultiHeadAttention):
-            nn.init.normal_(module.in_proj_weight, std=spread)  # type: ignore[arg-type]
+            initialise(module, in_proj_weight=normal(spread))
             draw_linear([module.out_proj], spread)
         if isinstance(module, FeedForward | Pooler | MaskedWords | Answerer):
             draw_linear((x for x in module.children() if isinstance(x, nn.Linear)), spread)
@@ -208,13 +207,12 @@ def draw(network: nn.Module, spread: float) -> None:
             draw_linear([module.output], spread)
 
 
-@torch.no_grad()
 def draw_linear(maps: Iterable[nn.Linear], spread: float) -> None:
     """Draw new weights of linear maps; biases are zero."""
     for each in maps:
-        nn.init.normal_(each.weight, std=spread)
+        initialise(each, weight=normal(spread))
         if each.bias is not None:
-            nn.init.zeros_(each.bias)
+            initialise(each, bias=nn.init.zeros_)
 
 
 def _words(settings: TextSettings, **parts: Any) -> Words:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import heed
+from heed.attention.initial import initialise, normal
 from heed.attention.memory import as_keys, key_table
 from heed.attention.position import Learned, Sinusoidal, sinusoid
 from heed.errors import Refused, ShapeError
@@ -37,7 +38,7 @@ class Words(nn.Module):
         super().__init__()
         self.table = nn.Embedding(symbols, width)
         # So that inputs and tied outputs both start near one.
-        nn.init.normal_(self.table.weight, std=width**-0.5)
+        initialise(self.table, weight=normal(width**-0.5))
         self.position, self.dropout = position, nn.Dropout(dropout)
         self.types, self.norm = types, norm
         self.scale = width**0.5 if scale is None else scale

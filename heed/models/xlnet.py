@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 import heed
+from heed.attention.initial import Drawn
+from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.layers import FeedForward, Residual, counts_from_anywhere
 from heed.models.words import Real, check_types, within
@@ -97,7 +99,7 @@ class Layer(nn.Module):
         return seen.replace(context=picked(seen.context, targets), **rows)
 
 
-class TwoStreams(nn.Module):
+class TwoStreams(Drawn):
     """The layers, the embedding table, and the initial vector of every query.
 
     causal  a symbol sees itself and those before it; otherwise its whole segment by default
@@ -119,7 +121,7 @@ class TwoStreams(nn.Module):
     ) -> None:
         super().__init__()
         self.words, self.dropout = words, nn.Dropout(dropout)
-        self.question = nn.Parameter(torch.zeros(words.embedding_dim))
+        self.question = constant(0, words.embedding_dim)
         self.layers = nn.ModuleList(layers)  # type: ignore[assignment]
         self.causal, self.memory, self.reuse = causal, memory, reuse
 

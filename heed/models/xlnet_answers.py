@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 import heed
+from heed.attention.initial import Drawn
+from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.answers import Answered
 from heed.models.words import Real, at_the_end, not_padding, sight
@@ -54,7 +56,7 @@ class Carry(NamedTuple):
     layers: tuple[heed.Memory, ...]
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Drawn):
     """Predicts symbols: any of a text in any order, or each next one. Yang 2019 eq. 5.
 
     The output is the transposed embedding and a bias, unless an `output` of its own is given.
@@ -64,7 +66,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.streams, self.output = streams, output
         if output is None:
-            self.bias = nn.Parameter(torch.zeros(streams.words.num_embeddings))
+            self.bias = constant(0, streams.words.num_embeddings)
 
     def forward(
         self,

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
 from torch import nn
 
 import heed
 from heed.attention.grouping import HeadGroups
+from heed.attention.initial import initialise, normal
 from heed.attention.mixed import Mixed
 from heed.attention.reach import OrEverything
 from heed.attention.score import Relative
@@ -155,7 +155,6 @@ def _even_out(mechanism: heed.Mechanism) -> None:
         mechanism.reach = OrEverything(mechanism.reach)
 
 
-@torch.no_grad()
 def _draw(network: nn.Module, spread: float) -> None:
     """Draw new weights: normal, the score's vectors too; biases of linear maps are zero."""
     draw(network, spread)
@@ -163,7 +162,6 @@ def _draw(network: nn.Module, spread: float) -> None:
         if isinstance(module, Summary | Answerer | LanguageModel):
             draw_linear((x for x in module.children() if isinstance(x, nn.Linear)), spread)
         if isinstance(module, Relative):
-            for weight in module.parameters():
-                nn.init.normal_(weight, std=spread)
+            initialise(module, **{name: normal(spread) for name, _ in module.named_parameters()})
         if isinstance(module, TwoStreams):
-            nn.init.normal_(module.question, std=spread)
+            initialise(module, question=normal(spread))
