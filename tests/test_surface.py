@@ -72,6 +72,40 @@ def test_the_version_is_said_in_one_place_and_needs_no_installation() -> None:
     assert (done.stdout.strip(), done.stderr) == (heed.__version__, "")
 
 
+TYPED = """
+import torch
+import heed
+from heed.attention.naming import build
+from heed.models.text_settings import BertSettings, build_bert
+from heed.models.transformer import EncoderDecoder
+
+def of(x: torch.Tensor, n: torch.Tensor, network: EncoderDecoder) -> None:
+    one, two = heed.Attention("additive", query=4), heed.MultiHeadAttention(4, 2)
+    mechanism = build("dot", query=4, key=4)
+    reveal_type(one(x, one.remember(x)))
+    reveal_type(two(x, visible=heed.causal(), need="weights").weight)
+    reveal_type(mechanism(x, mechanism.remember(x)))
+    reveal_type(heed.attend(x, x, x, scale=0.1))
+    reveal_type(network(n, n, n).logits)
+    reveal_type(build_bert(BertSettings())(n))
+    two(x, need="wieght")
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_sees_what_a_call_gives(tmp_path: Path) -> None:
+    """nn.Module alone would give Any; 12 s of the processor, or one if mypy has run before."""
+    (tmp_path / "typed.py").write_text(TYPED, "utf-8")
+    command = [sys.executable, "-m", "mypy", "--no-pretty", str(tmp_path / "typed.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    seen = re.findall(r'Revealed type is "([\w.]+)"', done.stdout)
+    record = "heed.records.Attended"
+    tensor, answered = "torch._tensor.Tensor", "heed.models.answers.Answered"
+    assert seen == [record, tensor, record, record, tensor, answered], done.stdout
+    (error,) = re.findall(r"error: (.*)", done.stdout)
+    assert 'Argument "need"' in error
+
+
 def test_every_module_has_a_docstring() -> None:
     assert undocumented(ROOT) == []
 

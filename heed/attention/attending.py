@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -144,6 +144,9 @@ class Attending(Watchable):
             return seen
         return seen.replace(context=self.shape_context(seen.context))
 
+    if TYPE_CHECKING:  # a call gives what forward gives; nn.Module would say Any
+        __call__ = forward
+
     def _keep(self, keys: Tensor, values: Tensor, start: int) -> tuple[Tensor, Tensor]:
         check_width("keys", keys, self.widths[1])
         check_width("values", values, self.widths[2])
@@ -230,6 +233,10 @@ class Attention(Attending):
         query = key if query is None else query
         self.widths = (query, key, value)
         return build(mechanism, query=query, key=key, value=value, dropout=dropout, **options)
+
+    def extra_repr(self) -> str:
+        widths = zip(("query", "key", "value"), self.widths, strict=True)
+        return ", ".join(f"{name}={width}" for name, width in widths if width is not None)
 
     def shape_query(self, query: Tensor) -> Tensor:
         return query.unsqueeze(1)

@@ -73,9 +73,7 @@ def attend(
     if isinstance(visible, Visible) and not causal:
         check_counts(visible, k.shape[2])
     memory = mechanism.remember(k, v)
-    seen = mechanism(q, memory, state, visible=visible, need=need, statistics=statistics)
-    assert isinstance(seen, Attended)
-    return seen
+    return mechanism(q, memory, state, visible=visible, need=need, statistics=statistics)
 
 
 def _weightless(

@@ -139,8 +139,13 @@ class MultiHeadAttention(Attending, Drawn):
         return out
 
     def extra_repr(self) -> str:
-        shared = "" if self.groups == self.num_heads else f", groups={self.groups}"
-        return f"{self.embed_dim}, {self.num_heads}{shared}"
+        wide, heads = self.embed_dim, self.num_heads
+        others = {"groups": heads, "kdim": wide, "vdim": wide}
+        told = {name: getattr(self, name) for name in others}
+        told = {"embed_dim": wide, "num_heads": heads} | {
+            name: x for name, x in told.items() if x != others[name]
+        }
+        return ", ".join(f"{name}={x}" for name, x in told.items())
 
     def sinks(self) -> list[tuple[Tensor, Tensor]]:
         sinks = []

@@ -15,13 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from inspect import signature
+from typing import Any, Self
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
 from heed.errors import Refused
+
+ALONE = ("heads", "groups", "hint_width")
+"""What is told only where it is not one."""
 
 Rule = Callable[[Tensor], object]
 """Draws a tensor in place; a function at the top of a file or a partial of one, to be pickled."""
@@ -41,7 +45,27 @@ def drawn(rule: Rule, *shape: int) -> nn.Parameter:
 
 
 class Drawn(nn.Module):
-    """A module whose own parameters are `drawn`."""
+    """A module whose own parameters are `drawn`. Printed, it tells what it was made with."""
+
+    _given: dict[str, int | float | str]
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Note the numbers and words that it is made with, for printing."""
+        made = super().__new__(cls)
+        vars(made)["_given"] = {n: x for n, x in given.items() if isinstance(x, int | float | str)}
+        return made
+
+    def extra_repr(self) -> str:
+        """Each argument of its making: as it was given, else as the module knows it, else by
+        default; what says nothing is left out."""
+        told = []
+        for name, argument in signature(type(self)).parameters.items():
+            value = self._given.get(name, getattr(self, name, argument.default))
+            plain = isinstance(value, int | float | str) and value is not False
+            if plain and not (name in ALONE and value == 1):
+                number = isinstance(value, float)
+                told.append(f"{name}={value:.6g}" if number else f"{name}={value!r}")
+        return ", ".join(told)
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         """Own a parameter, and know how it is drawn."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import and_
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -69,6 +70,9 @@ class Mechanism(Watchable):
         _check_parts(self)
         self.claims = reduce(and_, (part.claims for part in self.parts))
 
+    def extra_repr(self) -> str:
+        return f"dropout={self.dropout}" if getattr(self, "dropout", 0) else ""
+
     @property
     def parts(self) -> tuple[Score | Past | Reach | Align | Read, ...]:
         """The parts that it has; `past` may be missing."""
@@ -133,6 +137,9 @@ class Mechanism(Watchable):
             visible = as_visible(visible)
         asked = as_summary(statistics)
         return apply.run(self, query, memory, state, visible, need, segments, position, asked)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> Need:
         """Refuse what this mechanism cannot do, before anything is computed; else the need."""

@@ -19,7 +19,7 @@ from heed.records import Attended, Need, State, Summary, as_summary
 from heed.visible import Visible
 
 
-class FixedGate(nn.Module):
+class FixedGate(Drawn):
     """The same share for every query."""
 
     def __init__(self, share: float = 0.5) -> None:

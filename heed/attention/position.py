@@ -8,7 +8,7 @@ Distances inside a score are the score `relative`.
 import torch
 from torch import Tensor, nn
 
-from heed.attention.initial import initialise, normal
+from heed.attention.initial import Drawn, initialise, normal
 from heed.errors import Refused
 from heed.shapes import whole
 from heed.visible import Places
@@ -45,7 +45,7 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.tensor((slopes + extra)[:heads])
 
 
-class Position(nn.Module):
+class Position(Drawn):
     """A position applied inside the heads; by default it does nothing."""
 
     def check(self, heads: int, width: int) -> None:

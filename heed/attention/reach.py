@@ -52,9 +52,6 @@ class Reach(Part):
     regroups: ClassVar[bool] = False
     """Whether it merges keys into blocks, which parts that need keys in a line cannot use."""
 
-    def extra_repr(self) -> str:
-        return f"window={self.window}" if hasattr(self, "window") else ""
-
     def question(self, B: int) -> Tensor:
         """The reach's own query, where a call brings none.    -> B H 1 M"""
         raise Refused("this mechanism needs a query; only a learned 'static' brings its own")

@@ -13,7 +13,7 @@ The numbers come from the mechanism's own parts, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -54,7 +54,8 @@ def walk(
     """
     with listen(attention) as heard, torch.no_grad():
         more: dict[str, Any] = {"visible": visible, "segments": segments}
-        attention(query, memory, state, **{k: x for k, x in more.items() if x is not None})
+        attend: Callable[..., Attended] = attention
+        attend(query, memory, state, **{k: x for k, x in more.items() if x is not None})
     return follow(heard[""], row=row, position=position, head=head)
 
 

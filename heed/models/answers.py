@@ -11,6 +11,7 @@ An encoder reads (heed.models.transformer), and heads answer. Devlin 2019 ยง3, ย
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -142,6 +143,9 @@ class Answerer(nn.Module):
             else self.answer(self.dropout(states if pooled is None else pooled)),
             seen,
         )
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     @property
     def table(self) -> Tensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -242,6 +242,9 @@ class Classifier(nn.Module):
         logits = self.answer(self.dropout(pooled))
         seen = {**read.seen, **looked}
         return Classified(read.states, pooled, None, None, logits, seen, read.vectors)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 def build(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,9 @@ class Committee(nn.Module):
         given = zip(self.members, nudges, strict=True)
         said: list[Classified] = [x(symbols, lengths, need, far, letters) for x, far in given]
         return Voted(_vote(said), _side_by_side(said) if need != "context" else {}, said)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 def build(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +125,9 @@ class Decoder(nn.Module):
         seen = Attended.join(records)
         return self.write(self.known(steps, seen, e), seen)
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
     def write(self, known: Tensor, seen: Attended) -> Written:
         """B T width -> logits B T V"""
         return Written(Unformed.of(self.dropout(known), self.out), {"decoder.attention": seen})
@@ -223,6 +226,9 @@ class Fixed(nn.Module):
         written: Written = self.generator(source.summary(self.summary), inputs)
         return written
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
 
 class RecurrentTranslator(nn.Module):
     """A recurrent encoder and one of the decoders."""
@@ -246,6 +252,9 @@ class RecurrentTranslator(nn.Module):
         need = "weight" if aligned and need == "context" else need
         written: Written = self.decoder(self.encoder(source, lengths), inputs, need)
         return written
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def begin(self, source: Tensor, lengths: Tensor, need: Need = "context") -> Any:
         """Read the source: what the first step needs."""

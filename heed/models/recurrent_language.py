@@ -9,7 +9,7 @@ It is decoded as a Transformer's decoder is: `begin` with prompts, `step`, `sele
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -55,6 +55,9 @@ class RecurrentLanguage(nn.Module):
         encoder = self.labeller.encoder
         states = encoder.dropout(encoder(inputs).states)
         return Written(Unformed.of(states, self.labeller.out))
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def begin(
         self,

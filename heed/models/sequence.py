@@ -14,7 +14,7 @@ is turned round within its own length.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +114,9 @@ class Encoder(nn.Module):
             x = states.where(there, 0)
         return Encoded(x, self._ends(x, lengths), lengths, vectors)
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
     def _ends(self, states: Tensor, lengths: Tensor) -> Tensor:
         """The states in which each direction ends.    B S M -> B M"""
         last = ends(states, lengths)
@@ -175,6 +178,9 @@ class Turn(torch.autograd.Function):
         """B S M, B·S -> B S M"""
         return x.flatten(0, 1).index_select(0, place).view_as(x)
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         """Separate from forward, as torch.func requires."""
@@ -211,6 +217,9 @@ class Labeller(nn.Module):
         answers: Tensor = self.out(self.encoder.dropout(self.encoder(x, lengths).states))
         return answers
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
     def begin(self, rows: int) -> Carry:
         """The carry before the first symbol of so many texts."""
         return Carry(self.encoder.begin(rows))
@@ -238,6 +247,9 @@ class Classifier(nn.Module):
         read = self.encoder(x, lengths).summary(self.summary)
         answer: Tensor = self.out(self.encoder.dropout(read[:, None])[:, 0])
         return answer
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +302,9 @@ class Generator(nn.Module):
         states = self.stack(torch.cat([e, *told], -1), self.first(vector))
         known = self.dropout(self.readout(states, *told, e))
         return Written(Unformed.of(known, self.out))
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def begin(self, vector: Tensor) -> Carry:
         """The carry before the first symbol.    B K"""

@@ -12,7 +12,7 @@ networks from settings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,9 @@ class Encoder(nn.Module):
         Places are counted from the first column, padding or not, as in Hugging Face's BERT.
         """
         return self.through(*self.look_up(source, lengths, words, types), need)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def look_up(
         self,
@@ -136,6 +139,9 @@ class Decoder(nn.Module):
             needs[self.alignment_layer] = "weight"
         x, seen, _ = self.stack(x, kept, heed.causal(), needs, exists)
         return Written(self._unformed(x), seen)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def begin(
         self,
@@ -270,6 +276,9 @@ class EncoderDecoder(nn.Module):
             f"{end}.{path}": look for end, looks in ends.items() for path, look in looks.items()
         }
         return Written(written.output, seen)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def begin(
         self, source: Tensor, lengths: Tensor | Sequence[int], need: Need = "context"

@@ -15,7 +15,7 @@ The heads are in `heed.models.xlnet_answers`, the settings in `heed.models.xlnet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -179,6 +179,9 @@ class TwoStreams(Drawn):
             there = self._kept(there[:, L:], there[:, :L])
         states = self.dropout(h if g is None else g)
         return Read(states, Memories(tuple(kept), there), seen, vectors)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def begin(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +100,9 @@ class LanguageModel(Drawn):
             ahead=targets is None,
         )
         return Predicted(self.unformed(read.states), read.seen, read.memories)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def begin(
         self,
@@ -223,3 +226,6 @@ class Answerer(nn.Module):
         known = read.states if pooled is None else pooled
         logits = None if self.answer is None else self.answer(self.dropout(known))
         return Recalled(read.states, pooled, None, None, logits, read.seen, read.memories)
+
+    if TYPE_CHECKING:
+        __call__ = forward
