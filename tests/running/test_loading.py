@@ -25,7 +25,6 @@ from tests.running.folders import (
     headed,
     hollow,
     network,
-    other_entry,
     page,
     pointer,
     reconfigure,
@@ -260,23 +259,6 @@ def outline(**changes: Any) -> dict[str, Tensor]:
     return {name: x for name, x in their.state_dict().items() if "decoder" not in name}
 
 
-GIGABYTE = b"cbuiltins\nbytearray\nJ\0\0\0\x40\x85R."
-
-
-def unpickled(folder: Path, steps: bytes, name: str = "data.pkl") -> None:
-    """Weights as a pickle with these opcodes instead of torch.save's."""
-    (folder / "model.safetensors").unlink()
-    torch.save({"a": torch.zeros(1)}, folder / "pytorch_model.bin")
-    other_entry(folder / "pytorch_model.bin", "data.pkl", b"\x80\x02" + steps, name)
-
-
-def one_number(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    reconfigure(folder, **WIDE)
-    named = {name: torch.zeros(1).expand(x.shape) for name, x in outline(**WIDE).items()}
-    torch.save(named, folder / "pytorch_model.bin")
-
-
 def tied_layer(folder: Path) -> None:
     """A layer that shares the numbers of another, as heed's own files say it."""
     reconfigure(folder, **WIDE)
@@ -323,13 +305,6 @@ WRONG |= {
         "is not a safetensors file",
     ),
     "odd shard": (odd_shard, "is not a safetensors file"),
-    "one number for all": (one_number, "but fewer numbers"),
-    "a pickle of a gigabyte": (lambda f: unpickled(f, GIGABYTE), "more than weights"),
-    "in large letters": (lambda f: unpickled(f, GIGABYTE, "DATA.PKL"), "more than weights"),
-    "a pickle of tables": (
-        lambda f: unpickled(f, b"(" + b"}" * (2**22 - 9) + b"l."),
-        "more than weights",
-    ),
 }
 
 

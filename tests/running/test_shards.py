@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from safetensors.torch import save_file
 from heed.errors import HeedError, Refused
 from heed.running import shards
 from heed.running.shards import MANY, SMALL, Shelf, find
-from tests.running.folders import cut, headed, other_entry, page, pointer
+from tests.running.folders import cut, headed, page, pointer
 
 TENSORS = {"a": torch.randn(3, 4), "b": torch.randn(5).half(), "c": torch.arange(6)}
 INDEX = "model.safetensors.index.json"
@@ -165,7 +164,7 @@ class Touch:
 
 def test_a_pickle_with_code_does_not_run_it(tmp_path: Path) -> None:
     torch.save({"a": Touch(tmp_path / "touched")}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(Refused, match="more than weights"):
+    with pytest.raises(Refused, match="cannot be read as weights"):
         find(Shelf(tmp_path), pickled=True)
     assert not (tmp_path / "touched").exists()
 
@@ -174,52 +173,8 @@ def plain_pickle(path: Path) -> None:
     path.write_bytes(pickle.dumps({"a": 1}))
 
 
-def packed(path: Path) -> None:
-    torch.save(TENSORS, path)
-    with zipfile.ZipFile(path) as inside:
-        entries = {entry.filename: inside.read(entry) for entry in inside.infolist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as again:
-        for name, data in entries.items():
-            again.writestr(name, data)
-
-
 def other_things(path: Path) -> None:
     torch.save({"a": torch.zeros(2), "step": 7}, path)
-
-
-def one_number(path: Path) -> None:
-    torch.save({"a": torch.zeros(1).expand(2**20, 2**10)}, path)
-
-
-def cut_numbers(path: Path) -> None:
-    torch.save({"a": torch.zeros(2**20)}, path)
-    other_entry(path, "data/0", bytes(64))
-
-
-def without_numbers(path: Path) -> None:
-    torch.save({"a": torch.empty(2**40, device="meta")}, path)
-
-
-def same_numbers(path: Path) -> None:
-    torch.save(dict.fromkeys(map(str, range(9)), torch.zeros(2**12)), path)
-
-
-def other_order(path: Path) -> None:
-    torch.save(TENSORS, path)
-    other_entry(path, "byteorder", b"big")
-
-
-DESCRIBES_MORE = [one_number, cut_numbers, without_numbers, same_numbers, other_order]
-
-
-@pytest.mark.parametrize("broken", DESCRIBES_MORE)
-def test_a_pickle_that_describes_more_than_the_file_holds_is_refused(
-    tmp_path: Path, broken
-) -> None:
-    """Before a network of its sizes is made."""
-    broken(tmp_path / "pytorch_model.bin")
-    with pytest.raises(Refused, match=r"pytorch_model\.bin"):
-        find(Shelf(tmp_path), pickled=True)
 
 
 def test_pickled_weights_may_share_their_numbers(tmp_path: Path) -> None:
@@ -248,7 +203,7 @@ def odd_letters(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"/data/0", b"/data/\xff"))
 
 
-@pytest.mark.parametrize("broken", [plain_pickle, packed, other_things, odd_letters, page, pointer])
+@pytest.mark.parametrize("broken", [plain_pickle, other_things, odd_letters, page, pointer])
 def test_a_file_that_is_not_a_checkpoint_is_refused(tmp_path: Path, broken) -> None:
     broken(tmp_path / "pytorch_model.bin")
     with pytest.raises(Refused, match=r"pytorch_model\.bin"):
