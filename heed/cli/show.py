@@ -54,7 +54,7 @@ def run(
     at: Annotated[str | None, typer.Option(help="With --walk: the word, or its position.")] = None,
     layer: Annotated[
         int | None,
-        typer.Option(help="With --walk: the attention, or the member of a committee, from 0."),
+        typer.Option(help="With --walk: the attention, from 0."),
     ] = None,
     head: Annotated[int | None, typer.Option(help="With --walk: the head, from 0.")] = None,
     history: Annotated[

@@ -96,7 +96,6 @@ class ClassifierSettings(Settings):
     pool     mean, max, last (of XLNet its summary), first (of BERT), or a static attention by name:
              static/additive
     letters  words are also known by their runs of so many to so many letters (data/letters.py)
-    members  networks that learn side by side and vote (models/committee.py)
     """
 
     kind: Literal["classifier"] = "classifier"
@@ -116,7 +115,6 @@ class ClassifierSettings(Settings):
         0.0, description="Whole words that are left out in training; their letters stay."
     )
     attention_dropout: Share = Field(0.0, description="On the weights of a static attention.")
-    members: int = Field(1, ge=1, le=32)
 
     @model_validator(mode="after")
     def _fits(self) -> ClassifierSettings:
@@ -140,10 +138,6 @@ class ClassifierSettings(Settings):
         if self.letters is not None:
             raise ValueError(
                 f"letters need whole words, which {name} does not read; leave them out"
-            )
-        if self.members > 1:
-            raise ValueError(
-                f"members need different initial weights, and {name} has one set; set members=1"
             )
         if self.encoder.head != "none":
             raise ValueError("encoder.head belongs to the classifier; leave it out")
@@ -190,11 +184,6 @@ class Classified(Answered):
     """Answers, and the word vectors that they were computed from.    B S E"""
 
     vectors: Tensor
-
-    @property
-    def members(self) -> list[Classified]:
-        """The members that vote, as in a committee: here this network alone."""
-        return [self]
 
 
 class Classifier(nn.Module):

@@ -13,7 +13,6 @@ from heed.running.devices import chosen
 from heed.running.opening import open_run
 from heed.running.stories.story import Listened
 from heed.tasks.walking import WHOLE, Walk
-from heed.viewing.taking import MEMBER, short
 from heed.viewing.walk import Key, Stage, Told, vector
 
 SHOWN = 40  # words in a message at most
@@ -45,7 +44,7 @@ def told(heard: Listened, at: str | None = None, layer: int | None = None, head:
     if not 0 <= n < len(paths):
         raise Refused(f"--layer {n}: there are {len(paths)}, from 0: {', '.join(paths[:SHOWN])}")
     words = heard.words(paths[n])
-    named = short(paths)[paths[n]] if paths[n].startswith(MEMBER) else paths[n]
+    named = paths[n]
     place = _place(words, at, heard.first, named)
     walked = heard.walk(paths[n], place, head)
     heads = heard.calls[paths[n]][0].query.shape[1]
@@ -63,8 +62,7 @@ def told(heard: Listened, at: str | None = None, layer: int | None = None, head:
 
 def _choice(paths: Sequence[str], heads: int) -> tuple[str, str]:
     """How many attentions and heads support walks, and the options that choose; "" if one does."""
-    what = "members" if paths[0].startswith(MEMBER) else "attentions"
-    counts = ((len(paths), what, "--layer"), (heads, "heads", "--head"))
+    counts = ((len(paths), "attentions", "--layer"), (heads, "heads", "--head"))
     found = [(f"{n} {name}", f"{option} 0 to {n - 1}") for n, name, option in counts if n > 1]
     if not found:
         return "", ""

@@ -28,7 +28,6 @@ class Judgement:
     looks   the weight of each piece in each look of a static attention, H S, where there is one
             and it was asked for
     heads   every other attention by its path, H S S, where they were asked for
-    members how many networks voted; the looks of one come after those of another
     """
 
     text: str
@@ -39,7 +38,6 @@ class Judgement:
     looks: NDArray[np.float32] | None = None
     heads: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     symbols: int = 0  # of the whole text; the model has read len(pieces)
-    members: int = 1
 
     @property
     def weight(self) -> NDArray[np.float32] | None:
@@ -119,7 +117,6 @@ class Labeller:
             None if pooled is None else pooled[:, 0],
             seen,
             symbols,
-            len(getattr(self.model, "members", (self.model,))),
         )
 
     def surprise(self, examples: Sequence[Labelled]) -> float:

@@ -38,9 +38,6 @@ PLAIN = {
 }
 """The names for modules of other libraries."""
 
-MEMBER = "members."
-"""The beginning of the paths of a committee's networks, which are not layers."""
-
 TOLD = ("entropy", "peak", "spread")
 """The statistics of a head without weights, each the mean over its queries."""
 
@@ -146,8 +143,7 @@ def fitted(words: Sequence[str], count: int) -> tuple[str, ...]:
 
 def short(paths: Iterable[str]) -> dict[str, str]:
     """Paths without the parts that all of them have: "transformer.h.3.attn" is "layer 3", and
-    "encoder.block.3.layer.0.SelfAttention" beside those of a decoder is "encoder 3 self". Networks
-    of a committee are members: "members.2.pool.attention" is "member 2"."""
+    "encoder.block.3.layer.0.SelfAttention" beside those of a decoder is "encoder 3 self"."""
     cut = {path: [PLAIN.get(part, part) for part in path.split(".")] for path in paths}
     shared = set.intersection(*map(set, cut.values())) if cut else set()
     found = {
@@ -160,10 +156,7 @@ def short(paths: Iterable[str]) -> dict[str, str]:
     if len(set(map(tuple, found.values()))) < len(found) or [] in found.values():
         return {path: path or "attention" for path in cut}
     plain = all(len(parts) == 1 and parts[0].isdecimal() for parts in found.values())
-    what = "member" if all(path.startswith(MEMBER) for path in cut) else "layer"
-    return {
-        path: f"{what} {parts[0]}" if plain else _joined(parts) for path, parts in found.items()
-    }
+    return {path: f"layer {parts[0]}" if plain else _joined(parts) for path, parts in found.items()}
 
 
 def _unnamed(parts: list[str]) -> list[str]:

@@ -383,7 +383,6 @@ def test_a_bert_that_names_its_symbols_needs_a_matching_vocabulary() -> None:
         ({"encoder": {"kind": "bert", "head": "masked"}}, "leave it out"),
         ({"encoder": {"kind": "bert"}, "word_dropout": 0.1}, "use encoder.dropout"),
         ({"encoder": {"kind": "xlnet", "head": "language"}}, "leave it out"),
-        ({"encoder": {"kind": "xlnet"}, "members": 2}, "XLNet has one set"),
         ({"encoder": {"kind": "xlnet"}, "pool": "first"}, "in the last symbol: model.pool=last"),
         ({"encoder": {"kind": "lstm", "hidden": 10**9}}, "less than or equal"),
         ({"encoder": {"kind": "cnn", "widths": []}}, "at least 1"),

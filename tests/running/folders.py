@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -84,17 +83,6 @@ def headed(path: Path, header: bytes, size: int = 0) -> None:
     """A safetensors file with this header and that many bytes of numbers, on no disk space."""
     path.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(path, 8 + len(header) + size)
-
-
-def other_entry(path: Path, ending: str, data: bytes, name: str | None = None) -> None:
-    """Replace and rename a file of torch.save."""
-    with zipfile.ZipFile(path) as inside:
-        entries = {entry: inside.read(entry) for entry in inside.namelist()}
-    (old,) = [entry for entry in entries if entry.endswith(ending)]
-    new = old.removesuffix(ending) + (ending if name is None else name)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as again:
-        for entry, kept in entries.items():
-            again.writestr(*((new, data) if entry == old else (entry, kept)))
 
 
 def hollow(path: Path, named: Mapping[str, Tensor], metadata: object = None) -> None:

@@ -72,15 +72,6 @@ def test_looks_of_a_static_attention_are_shown_as_their_mean_or_one_by_one() -> 
     assert [panel.title[-6:] for panel in found.panels] == ["head 0", "head 1"]
     np.testing.assert_allclose([panel.weight[0] for panel in found.panels], looks, atol=1e-6)
     assert [each.title for each in found.drawn()] == [panel.title for panel in found.panels]
-    committee = replace(said, looks=np.concatenate([looks, looks]), members=2)
-    (mean,) = Weighing(committee).panels
-    assert mean.title == "attention weights, mean of 2 members with 2 heads each"
-    titles = [panel.title for panel in Weighing(committee, every=True).panels]
-    assert titles[1:3] == [f"attention weights · member {m} · head {1 - m}" for m in (0, 1)]
-    pair = replace(said, members=2)
-    assert Weighing(pair).panels[0].title == "attention weights, mean of 2 members"
-    titles = [panel.title for panel in Weighing(pair, every=True).panels]
-    assert titles == ["attention weights · member 0", "attention weights · member 1"]
     (only,) = Weighing(replace(said, looks=looks[:1]), every=True).panels
     assert only.title == "attention weights"
 

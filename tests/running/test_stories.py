@@ -16,7 +16,7 @@ from torch import Tensor
 from heed.cli.predict import printed
 from heed.data.batches import FILLER, Batch
 from heed.errors import Refused, UnknownName
-from heed.models import classifier, committee
+from heed.models import classifier
 from heed.running.compare import Cell, page
 from heed.running.evaluate import evaluate
 from heed.running.events import Note, finish
@@ -187,50 +187,18 @@ def test_adversarial_words_are_learnt_beside_the_plain_ones(kind: str) -> None:
     torch.testing.assert_close(judged.total, plain.total)
 
 
-@pytest.mark.parametrize("adversarial", [0.0, 0.3])
-def test_each_member_of_a_committee_learns_as_if_alone(adversarial: float) -> None:
-    torch.manual_seed(0)
-    settings = classifier.ClassifierSettings(pool="static/additive", members=3)
-    model = committee.build(settings, symbols=9, labels=3).double().eval()
-    given = batch([0, 1, 2, FILLER])
-    told = LabelTraining(steps=1, smoothing=0.1, adversarial=adversarial)
-    together = Labelling(told)(model, given)
-    together.total.backward()
-    grads = [weight.grad for weight in model.parameters()]
-    model.zero_grad()
-    alone = [Labelling(told)(each, given) for each in model.members]  # type: ignore[union-attr]
-    torch.stack([each.total for each in alone]).mean().backward()
-    for weight, grad in zip(model.parameters(), grads, strict=True):
-        torch.testing.assert_close(grad, weight.grad)
-    for part, found in together.parts.items():
-        torch.testing.assert_close(found, torch.stack([each.parts[part] for each in alone]).mean())
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # compilers warn
-@pytest.mark.parametrize("members", [1, 2])
-def test_a_compiled_network_learns_from_adversarial_words_alike(
-    tmp_path: Path, members: int
-) -> None:
+def test_a_compiled_network_learns_from_adversarial_words_alike(tmp_path: Path) -> None:
     torch.compiler.reset()
     raw = recipe(files(tmp_path / "data"), steps=3, validate_every=3, adversarial=0.3)
-    raw["model"] |= {"pool": "mean", "members": members}
+    raw["model"] |= {"pool": "mean"}
     losses = []
     for compiled in (False, True):
         raw["training"]["compile"] = compiled
         done, _ = trained(raw, tmp_path / f"run-{compiled}")
         losses.append(done.scores["test"].loss)
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-def test_the_baseline_counts_one_member_and_several_alike() -> None:
-    settings = classifier.ClassifierSettings(pool="static/sample/additive", members=3)
-    model, levels = committee.build(settings, symbols=9, labels=3), []
-    for network in (model, model.members[0]):  # type: ignore[index]
-        objective = Labelling(LabelTraining(steps=1))
-        objective(network, batch([0, 1, 2, FILLER]))
-        levels.append(objective.baseline.count.item())
-    assert levels[0] == levels[1] > 0
 
 
 def test_letters_are_added_once_to_adversarial_words() -> None:
@@ -450,7 +418,7 @@ def test_files_that_inflate_few_numbers_are_refused(run: Path, tmp_path: Path) -
     """Some names share numbers in the file, but not in the network."""
     shutil.copytree(run, tmp_path / "run")
     told = json.loads((run / "config.json").read_text())
-    told["model"]["members"] = 32
+    told["model"]["encoder"]["layers"] = 4
     (tmp_path / "run/config.json").write_text(json.dumps(told))
     RunFolder(tmp_path / "run").seal()
     outline = STORY.config.model_validate(told).outline()
@@ -459,7 +427,7 @@ def test_files_that_inflate_few_numbers_are_refused(run: Path, tmp_path: Path) -
     many = {name: few[shape] for name, shape in shapes.items()}
     (tmp_path / "run/model.safetensors").write_bytes(b"".join(map(bytes, tensors.parts(many))))
     RunFolder(tmp_path / "run").seal()
-    with pytest.raises(Refused, match=r"stores 'members\.\S+' and 'members\.\S+' as one tensor"):
+    with pytest.raises(Refused, match=r"stores '\S+' and '\S+' as one tensor"):
         open_run(tmp_path / "run", CPU)
 
 
@@ -529,10 +497,9 @@ def test_a_run_with_letters_keeps_them_in_its_weights(spelt: Path, tmp_path: Pat
     assert shown.text.startswith("disliked")
 
 
-def test_a_committee_works_with_every_verb(tmp_path: Path) -> None:
-    """It trains, is interrupted and resumes, starts another run, predicts and is shown."""
+def test_an_interrupted_run_with_letters_resumes_and_starts_another(tmp_path: Path) -> None:
     raw = recipe(files(tmp_path / "data"), steps=40, validate_every=20, save_every=5)
-    raw["model"] |= {"members": 2, "heads": 2, "letters": [2, 4], "dropout": 0.1}
+    raw["model"] |= {"heads": 2, "letters": [2, 4], "dropout": 0.1}
     raw["training"] |= {"adversarial": 0.1}
     trained(raw, tmp_path / "whole")
     work = train(resolve(raw), tmp_path / "run", device="cpu")
@@ -543,32 +510,13 @@ def test_a_committee_works_with_every_verb(tmp_path: Path) -> None:
     trained(raw, tmp_path / "run", resume=True)
     whole, parts = (tensors.read(tmp_path / x / "model.safetensors") for x in ("whole", "run"))
     assert all(torch.equal(weight, parts[name]) for name, weight in whole.items())
-    assert finish(evaluate(tmp_path / "run", device="cpu")).scores.accuracy == 100
-
-    run = open_run(tmp_path / "run", CPU)
-    for member in run.worker.model.members:
-        assert torch.equal(member.spelled.known, run.worker.words.letters.known)
-    text = "it was awful indeed"
-    (told,) = show(tmp_path / "run", [text], device="cpu")
-    (look,) = STORY.look(run, [text])
-    assert told.judgement.label == "disliked"
-    assert told.judgement.looks.shape == (4, 5)
-    for said in (told, look):
-        assert said.text == told.text
-    assert look.item is not None
-    drawn = look.item("").weighed
-    assert drawn.weights == pytest.approx(told.weighed.weights, abs=1e-6)
 
     _, notes = trained(raw, tmp_path / "again", start=tmp_path / "run")
     assert not [note for note in notes if "new:" in note]
-    for members in (1, 3):
-        raw["model"]["members"] = members
-        with pytest.raises(Refused, match=rf"2 members, but the .* {members}: model.members=2"):
-            trained(raw, tmp_path / f"of-{members}", start=tmp_path / "run")
-    raw["model"] |= {"letters": [3, 3], "members": 2}
+    raw["model"] |= {"letters": [3, 3]}
     _, notes = trained(raw, tmp_path / "other", start=tmp_path / "run")
     (note,) = [note for note in notes if "taken" in note]
-    assert note.endswith("new: members.0.spelled.*, members.1.spelled.*")
+    assert note.endswith("new: spelled.*")
 
 
 def test_a_run_from_before_letters_can_be_opened(run: Path, tmp_path: Path) -> None:

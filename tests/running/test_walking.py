@@ -79,22 +79,6 @@ def test_a_static_attention_has_one_query(tmp_path_factory: pytest.TempPathFacto
             walk(folder, ["the film is good"], at=at, device="cpu")
 
 
-def test_the_members_of_a_committee_are_not_layers(tmp_path: Path) -> None:
-    raw = labelling.recipe(labelling.files(tmp_path / "data"), steps=1)
-    raw["model"] |= {"members": 3}
-    finish(train(resolve(raw), tmp_path / "run", device="cpu"))
-    last, first = (walk(tmp_path / "run", ["it was dull"], layer=n)[0] for n in (None, 0))
-    assert [told.title for told in (last, first)] == [
-        "the text · position 0 · member 2",
-        "the text · position 0 · member 0",
-    ]
-    assert last.choice == first.choice == "one of 3 members"
-    assert last.options == first.options == "--layer 0 to 2"
-    (look,) = opened(tmp_path / "run").looks(["it was dull"])
-    assert [layer.name for layer in look.takes[0].layers] == ["member 0", "member 1", "member 2"]
-    assert look.item("").weighed.title == "attention weights, mean of 3 members"
-
-
 @pytest.mark.parametrize(
     ("which", "said"),
     [

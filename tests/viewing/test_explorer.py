@@ -739,7 +739,7 @@ def test_a_finger_chooses_without_hovering(show: Open) -> None:
 
 
 def test_a_long_title_does_not_shrink_the_bars_on_a_narrow_screen(show: Open) -> None:
-    title = "attention weights, mean of 3 members with 4 heads each"
+    title = "attention weights, mean of 4 heads · of the text as read"
     said = Said([("Text", "a")], Weighed(title, list("abcde"), [0.2] * 5))
     tab = show(Page("t", [Examples([said])]), width=400, height=800)  # type: ignore[list-item]
     assert tab.text(".chart-name") == title

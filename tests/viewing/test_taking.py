@@ -18,7 +18,6 @@ T5 = {
 NAMES: list[dict[str, str]] = [
     T5,
     {"transformer.h.0.attn": "layer 0", "transformer.h.1.attn": "layer 1"},
-    {f"members.{n}.pool.attention": f"member {n}" for n in range(3)},
     {f"blocks.{n}.{m}.attn": f"{n}.{m}" for n in "01" for m in "01"},  # both numbers count
     {"0.content": "layer 0 content", "0.query": "layer 0 query", "pool": "pool"},
     {"decoder.attention": "decoder.attention"},

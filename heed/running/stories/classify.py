@@ -21,7 +21,7 @@ from heed.data.tables import read_texts
 from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
-from heed.models import committee
+from heed.models import classifier
 from heed.models.classifier import POOLS, PRETRAINED, ClassifierSettings
 from heed.running.devices import version
 from heed.running.events import Note, Work
@@ -100,7 +100,7 @@ class ClassifyConfig(Config):
 
     def build(self) -> nn.Module:
         """The network, its weights drawn at random."""
-        return committee.build(
+        return classifier.build(
             self.model,
             symbols=self.symbols,
             labels=len(self.labels),
@@ -128,7 +128,7 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
 
     def draft(self, recipe: ClassifyRecipe) -> None:
         """Build the network; neither the vocabulary nor the labels matter."""
-        committee.build(recipe.model, symbols=len(SPECIALS), labels=2)
+        classifier.build(recipe.model, symbols=len(SPECIALS), labels=2)
 
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Another pool: mean, max, last, first, or a static attention, whose `static/` may be left
@@ -212,12 +212,6 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
     def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
         """All weights of the start, XLNet's streams under the encoder's name; those of letters only
         if the n-grams have the same numbers."""
-        mine, theirs = committee.count(model.state_dict()), committee.count(start.weights)
-        if start.task == self.name and mine != theirs:
-            raise Refused(
-                f"{start.path} has {theirs} members, but the recipe's model has {mine}: "
-                f"model.members={theirs}"
-            )
         own = words_known(model)
         there = {
             f"encoder.{name}" if name.startswith("streams.") else name: x
@@ -337,7 +331,7 @@ def spelled(words: Words, model: ClassifierSettings) -> Words:
 
 
 def words_known(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers with the letter n-grams of a model's words, one for each member."""
+    """The buffers with the letter n-grams of a model's words."""
     return {name: x for name, x in model.named_buffers() if name.endswith(KNOWN)}
 
 

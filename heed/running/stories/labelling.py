@@ -54,25 +54,17 @@ class Labelling(nn.Module):
         labels = batch.tokens["label"][:, 0] - 1  # -1: a filler
         size = self.settings.adversarial if torch.is_grad_enabled() else 0.0
         with twice() if size else nullcontext():
-            said = model(text, lengths).members
-        totals, nlls = self._surprises(said, labels)
-        earned = [self._chance(one, batch, nll) for one, nll in zip(said, nlls, strict=True)]
-        if any(_drew(one) for one in said):
-            self._expect(batch, -nlls.detach().mean(0))
-        parts = {"nll": nlls.detach().mean(0).sum()}
+            said = model(text, lengths)
+        total, nll = self._surprise(said, labels)
+        earned = self._chance(said, batch, nll)
+        if _drew(said):
+            self._expect(batch, -nll.detach())
+        parts = {"nll": nll.detach().sum()}
         if size:
-            each = zip(totals, said, strict=True)
-            far = [nudge(total, one.vectors, lengths, size) for total, one in each]
-            # K B S E of a committee, B S E of a single network
-            moved = model(text, lengths, nudge=torch.stack(far).squeeze(0)).members
-            worse, _ = self._surprises(moved, labels)
-            totals, parts["moved"] = totals + worse, worse.detach().mean(0).sum()
-        return Loss(totals.mean(0).sum() + sum(earned) / len(said), parts)
-
-    def _surprises(self, said: list[Classified], labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss of each member on each text, and its -log p.    K B, K B"""
-        totals, nlls = zip(*(self._surprise(one, labels) for one in said), strict=True)
-        return torch.stack(totals), torch.stack(nlls)
+            far = nudge(total, said.vectors, lengths, size)  # B S E
+            worse, _ = self._surprise(model(text, lengths, nudge=far), labels)
+            total, parts["moved"] = total + worse, worse.detach().sum()
+        return Loss(total.sum() + earned, parts)
 
     def _surprise(self, said: Classified, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The loss on each text, and its -log p.    B, B"""

@@ -60,13 +60,9 @@ class Shown:
         said = self.judgement
         if said.looks is None or said.weight is None:
             return None
-        heads = len(said.looks) // said.members
-        several = [
-            f"{n} {what}" for n, what in ((said.members, "members"), (heads, "heads")) if n > 1
-        ]
-        mean = f", mean of {' with '.join(several)}" if several else ""
-        each = " each" if len(several) > 1 else ""
-        return Weighed(f"attention weights{mean}{each}", said.pieces, said.weight.tolist())
+        heads = len(said.looks)
+        mean = f", mean of {heads} heads" if heads > 1 else ""
+        return Weighed(f"attention weights{mean}", said.pieces, said.weight.tolist())
 
     @property
     def _looks(self) -> list[Weighed]:
@@ -75,18 +71,9 @@ class Shown:
         if not self.every or said.looks is None or len(said.looks) == 1:
             return [] if self.weighed is None else [self.weighed]
         return [
-            Weighed(f"attention weights · {self._whose(n)}", said.pieces, weight.tolist())
+            Weighed(f"attention weights · head {n}", said.pieces, weight.tolist())
             for n, weight in enumerate(said.looks)
         ]
-
-    def _whose(self, n: int) -> str:
-        """The name of a head, in a committee with its member."""
-        said = self.judgement
-        assert said.looks is not None
-        member, head = divmod(n, len(said.looks) // said.members)
-        if said.members == 1:
-            return f"head {head}"
-        return f"member {member} · head {head}" if len(said.looks) > said.members else f"member {n}"
 
     @property
     def panels(self) -> list[Panel]:
@@ -139,7 +126,7 @@ def look(labeller: Labeller, text: str, right: str = "") -> Look:
     found = layers(seen, lambda path: (said.pieces, None)) if said.pieces else []
     maps = [record.statistics.map for path, record in seen.items() if "pool" in path.split(".")]
     whole = [x[0, :, 0] for x in maps if x is not None and x.shape[-1] == len(said.pieces)]
-    if whole:  # in a committee, the heads of one member after those of another
+    if whole:
         said = replace(said, looks=torch.cat(whole).float().cpu().numpy())
     shown = Shown(said, right)
     takes = [Take("", found)] if found else []
