@@ -113,7 +113,8 @@ def test_links_outside_their_pair_are_dropped_and_reported(
     (pair,) = from_files(files_from([tmp_path / "pairs.tsv"], tmp_path / "gold"), report)
     assert pair.links is not None
     assert pair.links.sure == {(0, 0), (1, 1)}
-    assert "1 links outside" in str(report)
+    told = f"1 link to words that are not there left out, the first at {tmp_path / 'gold'}:1: 2-2"
+    assert told in str(report)
 
 
 def test_a_longer_test_must_be_longer() -> None:
