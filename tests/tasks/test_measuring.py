@@ -170,6 +170,9 @@ WRITTEN = {
         "zh",
     ),
     "mostly English lines": (["我爱喝茶。", "The tea is good.", "We all drink it here."], "13a"),
+    "English with much Thai": (["ประเทศไทย is a nice place."], "13a"),
+    "Thai with Chinese": (["ร้านหนังสือในกรุงปักกิ่ง(北京)"], "char"),
+    "Chinese with numbers": (["圆周率=3.14159265358979"], "zh"),
     "numbers alone": (["2024 3.14"], "13a"),
     "nothing": ([], "13a"),
 }
