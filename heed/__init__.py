@@ -79,7 +79,11 @@ if not TYPE_CHECKING:  # a type checker that saw it would accept every misspelt 
         if name in _ROOMS:
             return import_module(f"heed.{name}")
         if name not in _HOMES:
-            raise AttributeError(f"module 'heed' has no attribute '{name}'")
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, __all__, n=1)
+            cure = f"; did you mean heed.{near[0]}?" if near else ""
+            raise AttributeError(f"module 'heed' has no attribute '{name}'{cure}")
         found = globals()[name] = getattr(import_module(_HOMES[name]), name)
         return found
 

@@ -107,6 +107,10 @@ class Visible:
         """The same predicate over rearranged batch rows."""
         return self
 
+    def of_heads(self, start: int, stop: int) -> Visible:
+        """The same predicate for some of the heads."""
+        return self
+
     def __and__(self, other: Visible) -> Visible:
         return Both(self, as_visible(other))
 
@@ -277,6 +281,11 @@ class Mask(Visible):
             return table[None, None]
         return table[:, None] if table.ndim == 3 else table
 
+    def of_heads(self, start: int, stop: int) -> Visible:
+        if self.table.ndim < 4 or self.table.shape[1] == 1:
+            return self
+        return Mask(self.table[:, start:stop])
+
     def check_axes(self, B: int, T: int) -> None:
         if self.bare and self.table.ndim == 2 and 1 != len(self.table) == B == T:
             raise ShapeError(
@@ -318,6 +327,9 @@ class Pair(Visible):
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         return type(self)(self.first.rearranged(rows), self.second.rearranged(rows))
+
+    def of_heads(self, start: int, stop: int) -> Visible:
+        return type(self)(self.first.of_heads(start, stop), self.second.of_heads(start, stop))
 
     def tables(self, places: Places) -> tuple[Tensor, Tensor]:
         """Both answers as booleans; refused where their shapes do not broadcast."""
@@ -376,6 +388,9 @@ class Not(Visible):
 
     def rearranged(self, rows: Callable[[Tensor], Tensor]) -> Visible:
         return Not(self.part.rearranged(rows))
+
+    def of_heads(self, start: int, stop: int) -> Visible:
+        return Not(self.part.of_heads(start, stop))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

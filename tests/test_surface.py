@@ -106,6 +106,20 @@ def test_a_type_checker_sees_what_a_call_gives(tmp_path: Path) -> None:
     assert 'Argument "need"' in error
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("MultiheadAttention", "MultiHeadAttention"), ("attention", None), ("Atention", "Attention")],
+)
+def test_a_misspelt_name_is_told_the_nearest(name: str, meant: str | None) -> None:
+    """torch spells heads another way."""
+    if meant is None:
+        assert inspect.ismodule(getattr(heed, name))  # a room, not a misspelt name
+        return
+    with pytest.raises(AttributeError, match=f"'{name}'; did you mean heed.{meant}\\?$"):
+        getattr(heed, name)
+    assert not hasattr(heed, "quite_another")
+
+
 def test_every_module_has_a_docstring() -> None:
     assert undocumented(ROOT) == []
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from heed.attention.added import Added, checked, parted
 from heed.attention.apply import every_key_seen
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory, check_counts, clean
@@ -18,8 +19,8 @@ from heed.attention.torch_words import refuse, refuse_all
 from heed.attention.watched import Watchable
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary
-from heed.shapes import check, check_width
-from heed.visible import Keys, Places, Visible, as_visible
+from heed.shapes import check, check_devices, check_width
+from heed.visible import Keys, Places, Visible, as_visible, both
 
 
 def made_on(device: torch.device | str | int | None) -> AbstractContextManager[object]:
@@ -91,6 +92,7 @@ class Attending(Watchable):
         need: Need = "context",
         segments: Tensor | None = None,
         statistics: Summary | bool | None = None,
+        bias: Tensor | None = None,
         **torch_arguments: Any,
     ) -> Attended:
         """Attend: queries B T M -> context B T R, weight B H T S.
@@ -107,6 +109,8 @@ class Attending(Watchable):
         segments  which segment each query is in, B T, for a `relative` score that compares them
         statistics  True or a `heed.Summary`: the record has `statistics` of the weights, which need
                   not be formed
+        bias      numbers added to the energies, B H T S, where all axes but S may be 1; -inf hides.
+                  Gradients flow to it
         """
         if torch_arguments:
             refuse_all("call", torch_arguments, Attending.forward)
@@ -130,14 +134,18 @@ class Attending(Watchable):
             if memory.owner is not self.token:
                 raise Refused("this memory was made by another attention; use the one that made it")
             memory = replace(memory, owner=self.mechanism.token)
+        asked = None if query is None else self.shape_query(query)
+        position = self.position
+        if bias is not None and isinstance(memory, Memory):
+            visible, position = self._added(bias, asked, memory, visible)
         seen: Attended = self.mechanism(
-            None if query is None else self.shape_query(query),
+            asked,
             memory,
             state,
             visible=visible,
             need=need,
             segments=segments,
-            position=self.position,
+            position=position,
             statistics=statistics,
         )
         if not self.mechanism.claims.context:
@@ -146,6 +154,17 @@ class Attending(Watchable):
 
     if TYPE_CHECKING:  # a call gives what forward gives; nn.Module would say Any
         __call__ = forward
+
+    def _added(
+        self, bias: Tensor, asked: Tensor | None, memory: Memory, visible: Visible | None
+    ) -> tuple[Visible | None, Position | None]:
+        """What may be seen under a bias, and the position that adds it."""
+        if asked is None:
+            raise Refused("a bias needs queries: those of a learned 'static' take none")
+        seen, added = parted("bias", checked(bias, (*asked.shape[:3], memory.S)))
+        check_devices(queries=asked, bias=bias)
+        visible = both(visible, Visible.mask(seen))
+        return visible, self.position if added is None else Added(added, self.position)
 
     def _keep(self, keys: Tensor, values: Tensor, start: int) -> tuple[Tensor, Tensor]:
         check_width("keys", keys, self.widths[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from operator import and_
 
 import torch
@@ -14,10 +14,10 @@ from torch.nn.functional import pad
 
 from heed.attention.mechanism import Mechanism, lane_state
 from heed.attention.memory import Memory, concat
-from heed.attention.position import Position
+from heed.attention.position import OfHeads, Position
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Statistics, Summary, as_summary
-from heed.visible import Visible
+from heed.visible import Visible, as_visible
 
 
 class HeadGroups(Mechanism):
@@ -94,15 +94,17 @@ class HeadGroups(Mechanism):
             raise Refused("groups of heads need a query")
         need = self.check_call(query, memory, state, need)
         queries, memories = query.split(self.heads, 1), self.memories(memory)
+        spans = list(pairwise([0, *accumulate(self.heads)]))
+        seen_by = None if visible is None else as_visible(visible)
         seen = [
             lane(
                 queries[i],
                 memories[i],
                 None if state is None else lane_state(state, self.names[i]),
-                visible=visible,
+                visible=None if seen_by is None else seen_by.of_heads(*spans[i]),
                 need=need,
                 segments=segments,
-                position=position,
+                position=None if position is None else OfHeads(position, *spans[i]),
                 statistics=statistics,
             )
             for i, lane in enumerate(self.lanes)

@@ -37,6 +37,7 @@ class MultiHeadAttention(Attending, Drawn):
 
     mechanism  a name, or a Mechanism built for these heads; its options follow
     groups     how many keys and values the heads share; by default as many as there are heads
+    head_dim   how wide a head is; by default embed_dim / num_heads, which must be whole
     position   `Rotary()` or `ALiBi(heads=...)`, applied inside the heads
     """
 
@@ -64,6 +65,7 @@ class MultiHeadAttention(Attending, Drawn):
         *,
         mechanism: str | Mechanism = "scaled-dot",
         groups: int | None = None,
+        head_dim: int | None = None,
         position: Position | None = None,
         **options: Any,
     ) -> None:
@@ -71,13 +73,19 @@ class MultiHeadAttention(Attending, Drawn):
         if not batch_first:
             raise Refused("heed keeps the batch first: give queries as B T M")
         whole("embed_dim", embed_dim, 1)
-        if whole("num_heads", num_heads, 1) and embed_dim % num_heads:
-            raise Refused(f"embed_dim={embed_dim} does not split into num_heads={num_heads} heads")
+        if whole("num_heads", num_heads, 1) and embed_dim % num_heads and head_dim is None:
+            raise Refused(
+                f"embed_dim={embed_dim} does not split into num_heads={num_heads} heads; "
+                "head_dim=... gives them another width"
+            )
         self.num_heads = num_heads
         self.groups = num_heads if groups is None else whole("groups", groups, 1)
         if num_heads % self.groups:
             raise Refused(f"num_heads={num_heads} is not a multiple of groups={self.groups}")
-        self.embed_dim, self.head_dim = embed_dim, embed_dim // num_heads
+        self.embed_dim = embed_dim
+        self.head_dim = whole(
+            "head_dim", embed_dim // num_heads if head_dim is None else head_dim, 1
+        )
         self.kdim, self.vdim = (
             whole("kdim, vdim", embed_dim if x is None else x, 1) for x in (kdim, vdim)
         )
@@ -109,6 +117,10 @@ class MultiHeadAttention(Attending, Drawn):
             )
         if choices.get("groups", module.num_heads) != module.num_heads:
             raise Refused("torch's module has as many keys as heads; it cannot be given groups")
+        if choices.get("head_dim", module.head_dim) != module.head_dim:
+            raise Refused(
+                f"the heads of this module are {module.head_dim} wide; leave out head_dim"
+            )
         made = cls(
             module.embed_dim,
             module.num_heads,
@@ -140,12 +152,15 @@ class MultiHeadAttention(Attending, Drawn):
 
     def extra_repr(self) -> str:
         wide, heads = self.embed_dim, self.num_heads
-        others = {"groups": heads, "kdim": wide, "vdim": wide}
-        told = {name: getattr(self, name) for name in others}
-        told = {"embed_dim": wide, "num_heads": heads} | {
-            name: x for name, x in told.items() if x != others[name]
-        }
+        usual = {"groups": heads, "kdim": wide, "vdim": wide, "head_dim": wide // heads}
+        told = {name: x for name in usual if (x := getattr(self, name)) != usual[name]}
+        told = {"embed_dim": wide, "num_heads": heads} | told
         return ", ".join(f"{name}={x}" for name, x in told.items())
+
+    @property
+    def inner_dim(self) -> int:
+        """How wide all heads are together."""
+        return self.num_heads * self.head_dim
 
     def sinks(self) -> list[tuple[Tensor, Tensor]]:
         sinks = []
@@ -158,14 +173,14 @@ class MultiHeadAttention(Attending, Drawn):
 
     def _project(self, bias: bool, add_bias_kv: bool) -> None:
         """Make the parameters, named and initialised as torch does."""
-        wide, shared = self.embed_dim, self.groups * self.head_dim
-        packed = wide == self.kdim == self.vdim and self.groups == self.num_heads
+        wide, inner, shared = self.embed_dim, self.inner_dim, self.groups * self.head_dim
+        packed = wide == inner == shared == self.kdim == self.vdim
         shapes = {
             "in_proj_weight": (3 * wide, wide) if packed else None,
-            "q_proj_weight": None if packed else (wide, wide),
+            "q_proj_weight": None if packed else (inner, wide),
             "k_proj_weight": None if packed else (shared, self.kdim),
             "v_proj_weight": None if packed else (shared, self.vdim),
-            "in_proj_bias": (wide + 2 * shared,) if bias else None,
+            "in_proj_bias": (inner + 2 * shared,) if bias else None,
             "bias_k": (1, 1, shared) if add_bias_kv else None,
             "bias_v": (1, 1, shared) if add_bias_kv else None,
         }
@@ -173,7 +188,7 @@ class MultiHeadAttention(Attending, Drawn):
             spread = nn.init.xavier_normal_ if name.startswith("bias_") else nn.init.xavier_uniform_
             rule = nn.init.zeros_ if name == "in_proj_bias" else spread
             self.register_parameter(name, None if shape is None else drawn(rule, *shape))
-        self.out_proj = nn.Linear(wide, wide, bias=bias)
+        self.out_proj = nn.Linear(inner, wide, bias=bias)
         if bias:
             initialise(self.out_proj, bias=nn.init.zeros_)
 
@@ -186,7 +201,7 @@ class MultiHeadAttention(Attending, Drawn):
     def _projection(self, which: int) -> tuple[Tensor, Tensor | None]:
         """The weight and bias of the queries (0), keys (1) or values (2)."""
         shared = self.groups * self.head_dim
-        sizes = (self.embed_dim, shared, shared)
+        sizes = (self.inner_dim, shared, shared)
         begin = sum(sizes[:which])
         part = slice(begin, begin + sizes[which])
         bias = None if self.in_proj_bias is None else self.in_proj_bias[part]

@@ -64,6 +64,32 @@ class Position(Drawn):
         return self
 
 
+class OfHeads(Position):
+    """A position for some of the heads."""
+
+    def __init__(self, position: Position, start: int, stop: int) -> None:
+        super().__init__()
+        self.position, self.start, self.stop = position, start, stop
+
+    def turn(self, x: Tensor, places: Tensor) -> Tensor:
+        return self.position.turn(x, places)
+
+    def bias(self, places: Places) -> Tensor | None:
+        added = self.position.bias(places)
+        if added is None:
+            return None
+        added = four_axes(added)
+        return added if added.shape[1] == 1 else added[:, self.start : self.stop]
+
+    def cut(self, row: int, start: int, stop: int) -> "Position":
+        return OfHeads(self.position.cut(row, start, stop), self.start, self.stop)
+
+
+def four_axes(table: Tensor) -> Tensor:
+    """... T S -> B H T S, the missing axes 1"""
+    return table.reshape((1,) * (4 - table.ndim) + table.shape)
+
+
 class Rotary(Position):
     """Queries and keys turn with their place, so that q·k depends on the distance. Su 2021."""
 

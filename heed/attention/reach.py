@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from heed.attention.memory import Memory, concat
 from heed.attention.part import Part
-from heed.attention.position import Position
+from heed.attention.position import Position, four_axes
 from heed.attention.score import linear, parameter
 from heed.errors import Refused
 from heed.kernels.ability import recorded, transformed
@@ -40,7 +40,7 @@ class Reached:
         added = None if position is None else position.bias(places)
         if added is None:
             return self.bias
-        added = added.reshape((1,) * (4 - added.ndim) + added.shape)
+        added = four_axes(added)
         added = self.widen(added) if self.widen else pad(added, (0, self.memory.sinks))
         return added if self.bias is None else self.bias + added
 

@@ -44,6 +44,7 @@ def walk(
     *,
     visible: Visible | Tensor | None = None,
     segments: Tensor | None = None,
+    bias: Tensor | None = None,
     row: int = 0,
     position: int = -1,
     head: int = 0,
@@ -53,7 +54,7 @@ def walk(
     row, position, head  which query and head; negative positions count from the last
     """
     with listen(attention) as heard, torch.no_grad():
-        more: dict[str, Any] = {"visible": visible, "segments": segments}
+        more: dict[str, Any] = {"visible": visible, "segments": segments, "bias": bias}
         attend: Callable[..., Attended] = attention
         attend(query, memory, state, **{k: x for k, x in more.items() if x is not None})
     return follow(heard[""], row=row, position=position, head=head)

@@ -212,6 +212,51 @@ def test_impossible_heads_are_refused() -> None:
         heed.MultiHeadAttention(M, H, mechanism="forward", add_zero_attn=True)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(("width", "count"), [(12, 3), (10, 3), (4, 4)])
+def test_heads_may_have_any_width(width: int, count: int, layout: dict[str, Any]) -> None:
+    """Compared with PyTorch's fused attention between projections written out."""
+    D = 5
+    attend = drawn(heed.MultiHeadAttention(width, count, head_dim=D, **layout)).double()
+    k_width, v_width = layout.get("kdim", width), layout.get("vdim", width)
+    query, keys, values = (
+        torch.randn(B, n, d).double() for n, d in ((T, width), (S, k_width), (S, v_width))
+    )
+    biases = (None,) * 3 if attend.in_proj_bias is None else attend.in_proj_bias.chunk(3)
+    weights = (attend.q_proj_weight, attend.k_proj_weight, attend.v_proj_weight)
+    q, k, v = (
+        nn.functional.linear(x, w, b)
+        for x, w, b in zip((query, keys, values), weights, biases, strict=True)
+    )
+    if attend.bias_k is not None:
+        k = torch.cat([k, attend.bias_k.expand(B, 1, -1)], 1)
+        v = torch.cat([v, attend.bias_v.expand(B, 1, -1)], 1)
+    if attend.add_zero_attn:
+        k, v = (torch.cat([x, x.new_zeros(B, 1, count * D)], 1) for x in (k, v))
+    q, k, v = (x.unflatten(-1, (count, D)).transpose(1, 2) for x in (q, k, v))
+    context = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    wanted = attend.out_proj(context)
+    assert wanted.shape == (B, T, width)
+    torch.testing.assert_close(attend(query, attend.remember(keys, values)).context, wanted)
+
+
+def test_head_dim_of_the_usual_width_changes_nothing() -> None:
+    told = heed.MultiHeadAttention(M, H, head_dim=M // H)
+    plain = heed.MultiHeadAttention(M, H)
+    assert list(told.state_dict()) == list(plain.state_dict())
+    assert repr(told) == repr(plain)
+    grouped = heed.MultiHeadAttention(10, 4, head_dim=6, groups=2, position=Rotary())
+    assert grouped(torch.randn(B, T, 10)).context.shape == (B, T, 10)
+    assert "10, 4, groups=2, head_dim=6" in repr(grouped)
+    with pytest.raises(Refused, match="heads of this module are 4 wide; leave out head_dim"):
+        heed.MultiHeadAttention.from_torch(
+            nn.MultiheadAttention(M, H, batch_first=True), head_dim=5
+        )
+    for wrong in (0, -1, 2.5):
+        with pytest.raises(Refused, match="head_dim is a whole number, 1 or more"):
+            heed.MultiHeadAttention(M, H, head_dim=wrong)
+
+
 def test_a_query_of_the_wrong_width_is_named_with_both_widths() -> None:
     attend = heed.MultiHeadAttention(M, H)
     with pytest.raises(ShapeError, match=r"queries are 10 wide.*built for 12"):
