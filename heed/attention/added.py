@@ -35,9 +35,9 @@ class Added(Position):
 def checked(bias: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     """A bias as a user gives it, refused unless it broadcasts to B H T S."""
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
-        given = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
+        kind = bias.dtype if isinstance(bias, Tensor) else type(bias).__name__
         raise Refused(
-            f"bias holds numbers that are added to the energies; got {given} "
+            f"bias holds numbers that are added to the energies; got {kind} "
             "(a boolean mask, True = visible, is visible=mask)"
         )
     if bias.ndim != 4:

@@ -534,6 +534,32 @@ def poisoned(network: nn.Module, table: Tensor, ask: Any) -> list[list[Tensor]]:
     return found
 
 
+@pytest.mark.parametrize("layer", ["encoder.words", "encoder.stack.layers.1.attention.out_proj"])
+def test_tools_that_exchange_what_a_layer_gave_get_its_gradient(layer: str) -> None:
+    """As captum's layer methods do: integrated gradients add up to the change of the answer."""
+    settings = BertSettings(**SMALL, longest=T, head="classify", labels=3)
+    net = random_weights(build_bert(settings)).double().eval()
+    x, lengths, gave = torch.randint(1, SYMBOLS, (B, T)), torch.tensor([T, 4, 6]), []
+    module = net.get_submodule(layer)
+
+    def logits(given: Tensor) -> Tensor:
+        with module.register_forward_hook(lambda *_: given):
+            answers: Tensor = net(x, lengths).logits[:, 1]
+            return answers
+
+    with module.register_forward_hook(lambda _, __, out: gave.append(out.detach())):
+        wanted = net(x, lengths).logits[:, 1]
+    (end,) = gave
+    torch.testing.assert_close(logits(end), wanted)
+    steps, share = 400, torch.zeros_like(end)
+    for i in range(steps):
+        at = (end * (i + 0.5) / steps).requires_grad_()
+        share += torch.autograd.grad(logits(at).sum(), at)[0] * end / steps
+    change = wanted - logits(torch.zeros_like(end))
+    assert change.abs().max() > 1e-2
+    torch.testing.assert_close(share.flatten(1).sum(1), change, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("attention", ["scaled-dot", "additive"])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_nan_in_padding_reaches_no_gradient_of_bert(side: str, attention: str) -> None:
