@@ -111,9 +111,15 @@ def real(name: str, value: object, low: float, high: float = math.inf) -> float:
 
 def check_rows(rows: object) -> Tensor:
     """Rows to be selected, by their numbers, as a tensor of one axis; the numbers are not read."""
-    if not isinstance(rows, Tensor) or rows.ndim != 1 or rows.dtype not in (torch.int64, torch.int32):
+    if (
+        not isinstance(rows, Tensor)
+        or rows.ndim != 1
+        or rows.dtype not in (torch.int64, torch.int32)
+    ):
         told = f"{rows.dtype} {tuple(rows.shape)}" if isinstance(rows, Tensor) else _told(rows)
-        raise Refused(f"rows to select are a tensor of whole numbers, int64, of one axis; got {told}")
+        raise Refused(
+            f"rows to select are a tensor of whole numbers, int64, of one axis; got {told}"
+        )
     return rows
 
 

@@ -175,7 +175,10 @@ def test_rows_can_be_selected_and_repeated(
 
 
 ROWS = {
-    "beyond the last": (torch.tensor([0, B]), f"there are B={B} rows to select from, .* no row {B}"),
+    "beyond the last": (
+        torch.tensor([0, B]),
+        f"there are B={B} rows to select from, .* no row {B}",
+    ),
     "below the first": (torch.tensor([-1, 0]), "no row -1"),
     "real": (torch.tensor([0.0, 1.0]), "whole numbers, int64, of one axis; got torch.float32"),
     "an empty list's": (torch.tensor([]), "whole numbers, int64, of one axis; got torch.float32"),

@@ -90,7 +90,8 @@ def pack(weight: Tensor, bias: Tensor | None = None, rows: int | None = None) ->
     kept = _kept.setdefault(weight, {})
     known = kept.get(N)
     if known is None or known[0] != place:
-        data = _room(-(-N // PANEL) * K * PANEL).view(-1, K, PANEL)
+        across = -(-N // PANEL)
+        data = _room(across * K * PANEL).view(across, K, PANEL)
         _pack(address(part), part.stride(0), address(data), N, K)
         known = kept[N] = place, data
     return Packed(known[1], None if bias is None else bias.detach()[:N], N, K)

@@ -227,6 +227,8 @@ static void OF(forward_prior)(
     REAL *restrict prior)
 {
     REAL total = 0;
+    if (!S)
+        return;
     arriving[0] = 0;
     if (!seen || !memchr(seen, 0, S))
         memcpy(arriving + 1, before, (S - 1) * sizeof(REAL));
