@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from heed.cli.options import put, safe
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -86,7 +88,7 @@ def run(
         print("heed: stopped; to continue, run the same command with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
     if as_json:
-        print((place / "comparison.json").read_text("utf-8"))
+        put((place / "comparison.json").read_text("utf-8"))
     else:
         tell(cells, story(raw["task"]), Console(highlight=False))
     if any(cell.trained is None for cell in cells):
@@ -104,4 +106,4 @@ def tell(cells: list[Cell], told: AnyStory, console: Console) -> None:
     console.print(drawn(found.columns, found.rows, SHORT))
     for cell in cells:
         if cell.error:
-            console.print(f"{cell.mechanism}: {cell.error}", markup=False, soft_wrap=True)
+            console.print(safe(f"{cell.mechanism}: {cell.error}"), markup=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from heed.cli.options import decoding_options, said
+from heed.cli.options import decoding_options, lines, put, safe, said
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,11 +85,11 @@ def run(
     )
     found = follow(evaluate(folder, data or part, device=device, **options), quiet=as_json)
     if out is not None:
-        out.write_text("".join(f"{line}\n" for line in found.answers()), "utf-8")
+        out.write_text(lines(found.answers()), "utf-8")
     if links is not None:
         links.write_text("".join(f"{line}\n" for line in found.pharaoh()), "utf-8")
     if as_json:
-        print(json.dumps(asdict(found.scores), ensure_ascii=False, indent=1))
+        put(json.dumps(asdict(found.scores), ensure_ascii=False, indent=1))
     else:
         tell(found, Console(highlight=False))
 
@@ -105,9 +105,9 @@ def tell(found: Evaluated, console: Console) -> None:
         console.width = 160  # signatures are whole, or of no use
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, figure, remark in found.facts():
-        table.add_row(name, figure, Text(remark, "dim"))
+        table.add_row(Text(safe(name)), Text(safe(figure)), Text(safe(remark), "dim"))
     console.print(table)
     for each in found.tables():
         if each.title:
-            console.print(Text(f"\n{each.title}", "dim"))
+            console.print(Text(f"\n{safe(each.title)}", "dim"))
         console.print(drawn(each.columns, each.rows))

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
+from heed.cli.options import safe
 from heed.running.events import Event, Note, Result, Work, finish
 from heed.running.events import Progress as Stage
 
@@ -42,14 +43,14 @@ class Lines:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Note):
-            print(event.text, file=self.file, flush=True)
+            print(safe(event.text), file=self.file, flush=True)
             return
         now, ended = time.monotonic(), 0 < event.total <= event.done
         if event.stage != self.stage or ended or now - self.last >= EVERY:
             self.stage, self.last = event.stage, now
             share = f" {event.done:.0f}" if event.done or event.total else ""
             share += f"/{event.total:.0f}" if event.total else ""
-            note = f"  {event.note}" if event.note else ""
+            note = f"  {safe(event.note)}" if event.note else ""
             print(f"{event.stage}{share}{note}", file=self.file, flush=True)
 
 
@@ -70,7 +71,7 @@ def _with_bars(work: Work[Result], console: Console) -> Result:
 
     def tell(event: Event) -> None:
         if isinstance(event, Note):
-            bars.console.print(event.text, markup=False, soft_wrap=True)
+            bars.console.print(safe(event.text), markup=False, soft_wrap=True)
             return
         _advance(bars, current, event)
 
@@ -89,5 +90,5 @@ def _advance(bars: Progress, current: dict[str, TaskID], event: Stage) -> None:
         current[event.stage],
         completed=event.done,
         total=event.total or None,
-        note=event.note,
+        note=safe(event.note),
     )

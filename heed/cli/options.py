@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 from heed.errors import Refused
+from heed.viewing.escaping import JOINERS, SPACES, escaped
 
 
 def decoding_options(**given: Any) -> dict[str, Any]:
@@ -36,5 +38,15 @@ def check_text(words: Iterable[str]) -> None:
 
 def safe(message: str) -> str:
     """One line, what is not printable escaped, since it may quote an untrusted file."""
-    line = message.replace("\n", " ")
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+    return escaped(message.replace("\n", " "))
+
+
+def lines(answers: Iterable[str]) -> str:
+    """One line for each answer, whatever line ends a vocabulary has."""
+    return "".join(answer.replace("\n", " ") + "\n" for answer in answers)
+
+
+def put(data: str) -> None:
+    """Print data: to a program as it is, on a terminal without what could control that."""
+    seen = escaped(data, f"\n\t{JOINERS}{SPACES}") if sys.stdout.isatty() else data
+    print(seen, flush=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from heed.cli.options import decoding_options, safe, said
+from heed.cli.options import decoding_options, lines, put, safe, said
 from heed.errors import Refused
 
 if TYPE_CHECKING:
@@ -90,10 +90,7 @@ def printed(answers: Iterator[Answer], as_json: bool, *, keep: bool) -> Iterator
     """
     before, first, number = "", 0, 0
     for number, found in enumerate(answers, 1):
-        if as_json:
-            print(_json(found.as_data()), flush=True)
-        else:
-            print(found.line(), flush=True)
+        put(_json(found.as_data()) if as_json else lines([found.line()])[:-1])
         remark = getattr(found, "remark", "")
         if remark != before:
             _same(before, first, number)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from heed.cli.options import put
 from heed.errors import Refused
 
 EXAMPLES = "heed train grammar --attention local-p/general\n\nheed train runs/grammar --resume"
@@ -67,7 +68,7 @@ def run(
     if resume and overwrite:
         raise Refused("--resume continues a run, and --overwrite starts it again: give one")
     if going and print_config:
-        print((Path(recipe) / "recipe.yaml").read_text("utf-8"), end="")
+        put((Path(recipe) / "recipe.yaml").read_text("utf-8").rstrip("\n"))
         return
     if not going:
         changes = list(overrides or [])

@@ -24,6 +24,7 @@ from heed.running.shards import Shelf, is_pretrained
 from heed.running.stories.story import AnyRun, Listened, Shown
 from heed.tasks.looking import Pass, passes
 from heed.training import checkpoint
+from heed.training.manifest import MANIFEST
 from heed.viewing.atlas import Take
 from heed.viewing.blocks import Column, Examples, Table, Value
 from heed.viewing.looking import Look, beside
@@ -121,7 +122,7 @@ def opened(path: Path, device: str = "auto") -> Subject:
         name = path.resolve().name
     except RuntimeError as error:  # links in a circle
         raise Refused(f"{path} is a circular link") from error
-    if path.parent.name == "checkpoints" and (path / checkpoint.MANIFEST).exists():
+    if path.parent.name == "checkpoints" and (path / MANIFEST).exists():
         return OfRun(_at_step(path, where), f"{path.resolve().parent.parent.name} {name}")
     return OfRun(open_run(path, where), name)
 

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 from heed import atomic
 from heed.errors import Refused
+from heed.viewing.escaping import JOINERS, escaped
 from heed.viewing.panels import Panel
 from heed.viewing.terminal import Range, cut, shown
 
@@ -42,15 +43,9 @@ STYLE = f"""
 """
 
 
-JOINERS = "\u200c\u200d"  # Persian, the scripts of India and emoji are written with these
-
-
 def written(text: str) -> str:
     """Any text, safe inside HTML and XML: without markup and control characters."""
-    safe = (
-        c if c.isprintable() or c in JOINERS else " " if c.isspace() else shown(c) for c in text
-    )
-    return escape("".join(safe))
+    return escape(escaped("".join(" " if c.isspace() else c for c in text), JOINERS))
 
 
 def token(text: str) -> str:
@@ -58,7 +53,7 @@ def token(text: str) -> str:
     the direction of writing, end a line or are invisible are escaped."""
     if not text.strip(" "):
         return "␣" * len(text)
-    return "".join(c if c.isprintable() or c in JOINERS else shown(c) for c in text)
+    return escaped(text, JOINERS)
 
 
 def shortened(label: str, longest: int = LONGEST) -> str:

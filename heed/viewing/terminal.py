@@ -18,6 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from heed.viewing.escaping import escaped
 from heed.viewing.panels import Panel
 
 # Viridis: perceptually uniform, also in grey and for the colour-blind, and unlike the background of
@@ -48,7 +49,7 @@ class HeatMap:
             yield layout.line(label, weights[: layout.columns].tolist())
         yield Text()
         yield _indented(layout, layout.paint.legend())
-        yield _indented(layout, Text(self.axes, style="dim"))
+        yield _indented(layout, Text(shown(self.axes), style="dim"))
         for note in layout.notes(panel):
             yield _indented(layout, Text(note, style="dim"))
 
@@ -187,7 +188,7 @@ def shown(label: str) -> str:
     escaped."""
     if not label.strip(" "):
         return "␣" * len(label)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in label)
+    return escaped(label)
 
 
 def cut(label: str, width: int) -> str:

@@ -353,6 +353,8 @@ def test_a_folder_that_is_not_a_run_is_refused(
         write("run/recipe.yaml", yaml.safe_dump({"task": "caption"}))
     if kind == "no weights":
         write("run/config.json", json.dumps({"task": "translate"}))
+    if Path("run/config.json").exists():
+        RunFolder("run").seal()
     before = sorted(Path().rglob("*"))
     name = "no/such/run" if kind == "nowhere" else "run"  # the hub is not asked for it
     said = refused(command(*verb[:1], name, *verb[1:]))

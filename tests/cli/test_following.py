@@ -98,3 +98,18 @@ def test_exceptions_are_passed_on(terminal: bool) -> None:
 
     with pytest.raises(Refused, match="no such file"):
         follow(failing(), console=Console(file=StringIO(), force_terminal=terminal))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_no_note_controls_the_terminal(terminal: bool) -> None:
+    """It may quote a sample, a label or the first line of a file."""
+
+    def telling() -> Work[str]:
+        yield Progress("training", 1, 2, "\x9b5A\u202eloss")
+        yield Note("sample: \x1b]0;title\x07\nheed: done \u202e")
+        return "done"
+
+    shown = on_a_terminal(telling()) if terminal else "\n".join(plainly(telling()))
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert r"sample: \x1b]0;title\x07 heed: done \u202e" in plain
+    assert not set("\x07\x9b\u202e") & set(shown)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 
 from heed.cli.predict import printed
+from heed.training.folder import RunFolder
 from tests.running.writing import written
 
 LINES = ["我 爱 我", "", "你 爱 他们", "我们 很 高兴"]
@@ -131,3 +135,52 @@ def test_the_page_is_self_contained(predict: Callable[..., str], tmp_path: Path)
         assert f">{source}<" in html
         assert f">{text}<" in html
         assert json.loads(drawn)["labels"][0] == text.split()
+
+
+EVIL = "\x1b[2J\x9b5A\n\u202e\u200bi"
+
+
+@pytest.fixture
+def hostile(writer: Path, tmp_path: Path) -> Path:
+    """A run each of whose words, when it is written, would control a terminal."""
+    run = Path(shutil.copytree(writer, tmp_path / "hostile"))
+    path = run / "target_tokenizer.json"
+    told = json.loads(path.read_text())
+    words = told["model"]["vocab"]
+    evil = {word if n < 4 else f"{word[:1]}{n}{EVIL}": n for word, n in words.items()}
+    told["model"]["vocab"] = evil
+    path.write_text(json.dumps(told))
+    RunFolder(run).seal()
+    return run
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--best", "2")])
+def test_answers_are_data_but_on_a_terminal_they_do_not_control_it(
+    command: Callable[..., Any],
+    hostile: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    more: tuple[str, ...],
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("我 爱 我\n\n你 爱 他们\n")
+    words = ("predict", str(hostile), str(path), "--device", "cpu", *more)
+    piped = command(*words)
+    assert piped.out.count("\n") == 3, "an answer is a line, whatever the vocabulary has"
+    assert "\u202e" in piped.out
+    assert ("\x1b" in piped.out) == (more != ("--json",))  # JSON has its own escapes of that
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = command(*words)
+    assert shown.out.count("\n") == 3
+    assert not any(unicodedata.category(c) in ("Cc", "Cf") for c in re.sub("[\n\t]", "", shown.out))
+    assert r"\u202e" in shown.out
+
+
+@pytest.mark.parametrize("verb", ["show", "evaluate"])
+def test_what_is_printed_of_a_hostile_vocabulary_is_escaped(
+    command: Callable[..., Any], hostile: Path, verb: str
+) -> None:
+    done = command(verb, str(hostile), "--device", "cpu")
+    assert done.code == 0
+    said = re.sub("\n", "", done.out + done.err)
+    assert not any(unicodedata.category(c) in ("Cc", "Cf") for c in said)
