@@ -18,7 +18,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -40,50 +40,34 @@ from heed.records import Summary
 
 EMBEDDED = re.compile("embed|position|token")  # of a parameter's name
 AGREED = 1e-5  # of the largest magnitude
+COMPARED = ("outputs", "weights", "statistics")
 SAID = ("entropy", "peak", "mass", "expected", "spread", "received")
-SYMBOLS, T = 64, 9
-SIDE, MELS = 32, 8  # of a picture, and the height of a spectrogram
-PICTURE = 60  # the symbol that stands for a part of a picture
+UNEVEN = 1.02  # times the share of a uniform weight: the least of a largest weight
 
-SIZES: dict[str, Any] = (
-    dict.fromkeys(
-        "hidden_size d_model n_embd dim embed_dim embedding_size emb_dim encoder_hidden_size "
-        "word_embed_proj_dim qkv_hidden_size".split(),
-        32,
-    )
-    | dict.fromkeys(
-        "intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim d_ff d_inner n_inner "
-        "ffn_hidden_size moe_intermediate_size shared_expert_intermediate_size "
-        "shared_intermediate_size mlp_dim feed_forward_size".split(),
-        40,
-    )
-    | dict.fromkeys(
-        "num_hidden_layers n_layer n_layers encoder_layers decoder_layers num_layers "
-        "num_decoder_layers".split(),
-        2,
-    )
-    | dict.fromkeys(
-        "num_attention_heads n_head n_heads encoder_attention_heads decoder_attention_heads "
-        "num_heads num_local_experts num_experts n_routed_experts".split(),
-        4,
-    )
-    | dict.fromkeys("num_key_value_heads num_kv_heads num_experts_per_tok".split(), 2)
-    | dict.fromkeys("head_dim d_kv kv_channels attention_head_size".split(), 8)
-    | dict.fromkeys("max_position_embeddings n_positions n_ctx max_target_positions".split(), 64)
-    | {
-        "vocab_size": SYMBOLS,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "decoder_start_token_id": 0,
-        "sliding_window": 4,
-        "image_size": SIDE,
-        "patch_size": 8,
-        "num_mel_bins": MELS,
-        "type_vocab_size": 2,
-    }
-)
-"""Small sizes, under the names that configurations give them."""
+SMALL = """
+32 hidden_size d_model n_embd dim embed_dim embedding_size emb_dim encoder_hidden_size
+32 word_embed_proj_dim qkv_hidden_size image_size
+40 intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim d_ff d_inner n_inner ffn_hidden_size
+40 moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size mlp_dim
+40 feed_forward_size
+2 num_hidden_layers n_layer n_layers encoder_layers decoder_layers num_layers num_decoder_layers
+4 num_attention_heads n_head n_heads encoder_attention_heads decoder_attention_heads num_heads
+4 num_local_experts num_experts n_routed_experts sliding_window
+2 num_key_value_heads num_kv_heads num_experts_per_tok type_vocab_size
+8 head_dim d_kv kv_channels attention_head_size patch_size num_mel_bins
+64 vocab_size max_position_embeddings n_positions n_ctx max_target_positions
+0 pad_token_id decoder_start_token_id
+1 bos_token_id
+2 eos_token_id
+"""
+"""Small sizes, and the names that configurations give them."""
+
+SIZES = {
+    name: int(size) for size, *names in map(str.split, SMALL.split("\n")[1:-1]) for name in names
+}
+SYMBOLS, SIDE, MELS = (SIZES[name] for name in ("vocab_size", "image_size", "num_mel_bins"))
+T = 9
+PICTURE = 60  # the symbol that stands for a part of a picture
 
 
 @dataclass(frozen=True)
@@ -197,22 +181,14 @@ def small(kind: Any, settings: Mapping[str, Any]) -> Any:
     known = {
         key: size
         for key, size in SIZES.items()
-        if key in usual and (key.endswith("_id") or isinstance(usual[key], int | tuple))
+        if key in usual and (key.endswith("_id") or isinstance(usual[key], int))
     }
-    known = {key: size for key, size in known.items() if not isinstance(usual[key], tuple)}
-    known |= {name: small(part, {}) for name, part in _parts(kind) if name in usual}
-    parts = dict(_parts(kind))
+    parts = {name: type(part) for name in kind.sub_configs if (part := getattr(kind(), name, None))}
+    known |= {name: small(part, {}) for name, part in parts.items() if name in usual}
     for name, given in settings.items():
         inside = name in parts and isinstance(given, Mapping)
         known[name] = small(parts[name], given) if inside else given
     return kind(**known)
-
-
-def _parts(kind: Any) -> list[tuple[str, Any]]:
-    """The configurations inside a configuration, with their classes; those of a choice are left."""
-    usual = kind()
-    named = [(name, getattr(usual, name, None)) for name in kind.sub_configs]
-    return [(name, type(part)) for name, part in named if part is not None]
 
 
 def made(case: Case) -> Any:
@@ -299,12 +275,12 @@ def compared(case: Case) -> dict[str, Any]:
     ours = [len(seen[path]) if path in seen else 0 for path in theirs]
     if not weights or ours != [len(every) for every in theirs.values()] or len(got) != len(want):
         raise SystemExit(f"{case.name}: {ours} calls, {[len(x) for x in theirs.values()]} of eager")
-    said, shares = [], []
+    said: list[float] = []
     for path, n in weights:
         right = statistics(theirs[path][n], Summary())
         here = told[path][n].statistics
-        S = theirs[path][n].shape[-1]
-        shares += [float(right.peak[..., -1].max()) * S] if S > 2 else []
+        if float(right.peak[..., -1].max()) * theirs[path][n].shape[-1] < UNEVEN:
+            raise SystemExit(f"{case.name}: the weights of {path} are uniform, which shows nothing")
         said += [apart(getattr(here, name), getattr(right, name)) for name in SAID]
     return {
         **row,
@@ -312,14 +288,14 @@ def compared(case: Case) -> dict[str, Any]:
         "outputs": max(apart(*both) for both in zip(got, want, strict=True)),
         "weights": max(apart(seen[path][n].weight, theirs[path][n]) for path, n in weights),
         "statistics": max(said),
-        "shares": min(shares),
     }
 
 
 PAIR = {"decoder_start_token_id": 0, "forced_eos_token_id": None, "forced_bos_token_id": None}
 MLA = {
     **{"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8},
-    **{"v_head_dim": 8, "head_dim": 8, "num_key_value_heads": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+    **{"v_head_dim": 8, "num_key_value_heads": 4, "n_group": 1, "topk_group": 1},
+    "first_k_dense_replace": 1,
 }
 REFORMER = {
     **{"axial_pos_embds": False, "attn_layers": ["local", "lsh"], "num_buckets": 2},
@@ -513,7 +489,7 @@ GROUPS: dict[str, list[Case]] = {
         Case("xLSTM", "xLSTMModel", alone),
         Case("RecurrentGemma", "RecurrentGemmaModel", text, {"num_hidden_layers": 3}),
         Case("Jamba", "JambaModel", text, {**PERIOD, "use_mamba_kernels": False}),
-        Case("Zamba", "ZambaModel", text, {"num_hidden_layers": 6, **PERIOD, "attn_layer_period": 3}),
+        Case("Zamba", "ZambaModel", text, {**PERIOD, "num_hidden_layers": 5}),
         Case("Zamba 2", "Zamba2Model", text, ZAMBA2),
         Case("Bamba", "BambaModel", text, {**MAMBA, "attn_layer_indices": [1]}),
         Case("Falcon-H1", "FalconH1Model", text, {**MAMBA, "mamba_d_ssm": 64}),
@@ -523,3 +499,79 @@ GROUPS: dict[str, list[Case]] = {
         Case("Kimi Linear", "KimiLinearModel", text, {"layer_types": HALVES}),
     ],
 }
+
+
+def outcome(row: Mapping[str, Any]) -> str:
+    """What the table says of a row."""
+    if "refused" not in row:
+        return "equal"
+    said = row["refused"]
+    alone = re.search(r"computes (?:its|(.*) of its (.*)) attentions? by itself.*?: ", said)
+    if alone is None:
+        return f"refused: {said.partition(' ')[2].partition(', so')[0].partition(';')[0]}"
+    paths = said[alone.end() :].partition(";")[0]
+    kinds = dict.fromkeys(f"`{kind}`" for kind in re.findall(r"\((\w+)\)", paths))
+    few = f"{alone[1]} of {alone[2]} attentions" if alone[1] else "attention"
+    cure = "; first `replace`" if "replace(model)" in said else ""
+    return f"refused: {few} of its own, {', '.join(kinds)}{cure}"
+
+
+def table(rows: Mapping[str, list[dict[str, Any]]]) -> str:
+    """The table of all groups, and what was found."""
+    lines = [["", "Architecture", "Class", "Attentions", "Through heed"]]
+    for group, each in rows.items():
+        for n, row in enumerate(each):
+            count = str(row.get("attentions", ""))
+            lines.append(
+                ["" if n else group, row["name"], f"`{row['model']}`", count, outcome(row)]
+            )
+    every = [row for each in rows.values() for row in each]
+    equal = [row for row in every if "refused" not in row]
+    off = ", ".join(f"{key} {max(row[key] for row in equal):.0e}" for key in COMPARED)
+    return (
+        f"With transformers {transformers.__version__}, {len(equal)} of {len(every)} are equal and "
+        f"{len(every) - len(equal)} refused. The largest differences, as a share of the largest "
+        f"magnitude: {off}.\n\n{markdown_table(lines, 5)}"
+    )
+
+
+def chosen(names: Sequence[str]) -> dict[str, list[Case]]:
+    """The cases of these names, or all of them."""
+    if unknown := set(names) - {case.name for cases in GROUPS.values() for case in cases}:
+        raise SystemExit(f"there is no architecture {', '.join(sorted(unknown))}")
+    kept = {
+        group: [case for case in cases if not names or case.name in names]
+        for group, cases in GROUPS.items()
+    }
+    return {group: cases for group, cases in kept.items() if cases}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Hugging Face architectures through heed.")
+    parser.add_argument("names", nargs="*", help="architectures, as the table names them")
+    parser.add_argument("--json", action="store_true", help="print the rows")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/")
+    options = parser.parse_args()
+    if options.write and options.names:
+        parser.error("--write takes no names: the table has all architectures")
+    warnings.filterwarnings("ignore")
+    logging.set_verbosity_error()
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for group, cases in chosen(options.names).items():
+        rows[group] = []
+        for case in cases:
+            begin = time.perf_counter()
+            rows[group].append(row := compared(case))
+            took = f"{time.perf_counter() - begin:5.1f} s"
+            print(f"{took}  {case.name}: {outcome(row)}", file=sys.stderr, flush=True)
+            if wrong := [key for key in COMPARED if not row.get(key, 0.0) <= AGREED]:
+                raise SystemExit(f"{case.name}: {', '.join(wrong)} differ: {row}")
+    if options.json:
+        print(json.dumps(rows))
+    if options.write:
+        command = "benchmarks/architectures.py"
+        put(DOCS / "looking-inside.md", "architectures", command, table(rows))
+
+
+if __name__ == "__main__":
+    main()

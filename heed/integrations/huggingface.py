@@ -166,8 +166,8 @@ def _check(model: nn.Module, submodels: Mapping[str, Any], attending: Mapping[st
     alone = {path: module for path, module in model.named_modules() if attends_alone(module)}
     if not alone and not attending:
         raise Refused(
-            f"{name} has no attention: no module of it weighs keys for a query, so there is "
-            "nothing to watch"
+            f"{name} has no attention that weighs keys for a query, so there is nothing for heed "
+            "to replace or watch"
         )
     if alone:
         few = f"{len(alone)} of its {len(alone) + len(attending)} attentions"
@@ -396,6 +396,6 @@ def _place(scale: float, cap: float | None, dropout: float) -> str:
     return place
 
 
-PREPARING.append(_complete)
 with suppress(Refused):  # without transformers, `enable` says what to install
     _register()
+    PREPARING.append(_complete)

@@ -17,6 +17,7 @@ import heed
 from heed.attention.statistics import statistics
 from heed.errors import NotFormed, Refused, UnknownName
 from heed.integrations import huggingface
+from heed.integrations.torch import replace
 from heed.records import Summary
 
 SYMBOLS, B, T = 53, 3, 9
@@ -415,55 +416,220 @@ def test_dropout_is_applied() -> None:
     assert torch.equal(model(text).logits, model(text).logits)
 
 
+SIGLIP = {
+    **{"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3},
+    **{"intermediate_size": 20, "image_size": 8, "patch_size": 4},
+}
 REFUSED = {
     "bloom": ("BloomForCausalLM", {**ENDS, "hidden_size": 12, "n_layer": 1, "n_head": 3}),
     "xlnet": ("XLNetModel", {"d_model": 12, "n_layer": 1, "n_head": 3, "d_inner": 16, **ENDS}),
     "gptj": ("GPTJModel", {**GPT2, "rotary_dim": 2}),
-    # Part of it goes through the interface, where no mask would mean no causal mask either.
+    # Part of it goes through the interface.
     "pegasus-x": ("PegasusXForConditionalGeneration", BART),
+    "longt5": ("LongT5Model", {**T5, **ENDS}),
+    "siglip": ("SiglipVisionModel", SIGLIP),
+    "resnet": ("ResNetModel", {"embedding_size": 8, "hidden_sizes": [8], "depths": [1]}),
+    "mamba": ("MambaModel", {**ENDS, "hidden_size": 8, "num_hidden_layers": 1, "state_size": 4}),
+    "rwkv": ("RwkvModel", {**ENDS, "hidden_size": 8, "num_hidden_layers": 2}),
+    "switch": ("SwitchTransformersModel", {**T5, **ENDS, "num_experts": 2}),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        {**LLAMA, "head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1},
+    ),
+}
+TOLD = {
+    "bloom": r"computes its attention by itself.*: transformer.h.\*.self_attention \(BloomAtt",
+    "xlnet": r"computes its attention by itself.*: layer.\*.rel_attn \(XLNetRelativeAttention\)$",
+    "gptj": "computes its attention by itself",
+    "pegasus-x": r"2 of its 6 attentions by itself.*: model.encoder.layers.\*.self_attn \(Pegas",
+    "longt5": r"2 of its 6 attentions .*: encoder.block.\*.layer.\*.LocalSelfAttention \(LongT5Lo",
+    "siglip": r"1 of its 2 att.*: head.attention \(MultiheadAttention\); .*torch\.replace\(model\)",
+    "resnet": "ResNetModel has no attention that weighs keys",
+    "mamba": "MambaModel has no attention that weighs keys",
+    "rwkv": "RwkvModel has no attention that weighs keys",
+    "switch": "SwitchTransformersStack does not support the masks of fused attention",
+    "gpt-oss": "GptOssAttention passes 's_aux' to its attention",
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_models_with_an_attention_of_their_own_are_refused(name: str) -> None:
+def test_a_model_that_is_not_wholly_served_is_refused_at_once(name: str) -> None:
     model = made(*REFUSED[name])
     before = model.config._attn_implementation
-    with pytest.raises(Refused, match="computes some attention by itself"):
+    with pytest.raises(Refused, match=TOLD[name]) as refusal:
         huggingface.enable(model)
+    assert "\n" not in str(refusal.value)
     assert model.config._attn_implementation == before
+    assert not any(huggingface.CHILD in module._modules for module in model.modules())
+
+
+def test_the_attention_of_torch_inside_a_model_can_be_exchanged_first() -> None:
+    model, picture = made(*REFUSED["siglip"]), torch.randn(B, 3, 8, 8)
+    want = eager(model, pixel_values=picture)
+    huggingface.enable(replace(model))
+    with torch.no_grad(), heed.watch(model) as seen:
+        got = model(pixel_values=picture)
+    near(got.pooler_output, want.pooler_output)
+    near(seen["encoder.layers.0.self_attn"][0].weight, want.attentions[0])
+    assert seen["head.attention"][0].weight.shape == (B, 3, 1, 4)
+
+
+def test_a_backbone_without_attention_does_not_matter() -> None:
+    backbone = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])
+    config = transformers.DetrConfig(
+        **{key: value for key, value in BART.items() if "layers" in key or "heads" in key},
+        **{"d_model": 12, "encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "num_queries": 5},
+        **{"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None},
+        backbone_config=backbone,
+    )
+    model, picture = transformers.DetrForObjectDetection(config).eval(), torch.randn(1, 3, 32, 32)
+    want = eager(model, pixel_values=picture)
+    huggingface.enable(model)
+    with torch.no_grad(), heed.watch(model) as seen:
+        near(model(pixel_values=picture).logits, want.logits)
+    assert len(seen) == 6
+    near(seen["model.encoder.layers.0.self_attn"][0].weight, want.encoder_attentions[0])
+    near(seen["model.decoder.layers.1.encoder_attn"][0].weight, want.cross_attentions[1])
 
 
 def test_what_is_not_a_model_of_transformers_is_refused() -> None:
-    model: Any = nn.Linear(2, 2)
-    with pytest.raises(Refused, match="takes a model of transformers"):
-        huggingface.enable(model)
+    for model in (nn.Linear(2, 2), "bert-base-uncased"):
+        wrong: Any = model
+        with pytest.raises(Refused, match="takes a model of transformers"):
+            huggingface.enable(wrong)
 
 
-def test_unknown_features_are_refused() -> None:
-    small = {**LLAMA, "head_dim": 4, "num_local_experts": 2, "num_experts_per_tok": 1}
-    sinks = huggingface.enable(made("GptOssForCausalLM", small))
-    with pytest.raises(Refused, match="GptOssAttention passes 's_aux' to its attention"):
-        sinks(ids())
+def test_unknown_features_of_a_call_are_refused() -> None:
     model = huggingface.enable(made(*CAUSAL["llama"]))
     with pytest.raises(Refused, match="passes 'cu_seq_lens_q'"):
         model(ids(), cu_seq_lens_q=torch.tensor([0, T]))
 
 
-def test_a_model_that_was_not_enabled_is_refused() -> None:
-    huggingface._register()
-    kind, config = CAUSAL["llama"]
+def test_a_module_that_would_not_hear_of_it_is_refused() -> None:
+    model = made(*CAUSAL["llama"])
+    attention: Any = model.model.layers[1].self_attn
+    attention.config = copy.deepcopy(model.config)
+    attention.config._attn_implementation = "eager"
+    with pytest.raises(Refused, match=r"pass a chosen attention on to model.layers.\*.self_attn"):
+        huggingface.enable(model)
+    assert model.config._attn_implementation == "sdpa"
+    assert attention.config._attn_implementation == "eager"
+
+
+class Wrapped(nn.Module):
+    """A model as PEFT wraps it: twice, and with an adapter beside a product of each attention."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        for layer in model.get_submodule("model.layers").children():
+            attention: Any = layer.self_attn
+            attention.q_proj = Adapted(attention.q_proj)
+        self.base_model = nn.ModuleDict({"model": model})
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return self.base_model["model"](*given, **named)
+
+
+class Adapted(nn.Module):
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = plain
+        self.lora_A = nn.Linear(plain.in_features, 2, bias=False)
+        self.lora_B = nn.Linear(2, plain.out_features, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base_layer(x) + self.lora_B(self.lora_A(x))
+        return out
+
+
+def test_a_wrapped_model_is_enabled_inside_its_wrapper() -> None:
+    model = made(*CAUSAL["llama"])
+    wrapped, text = Wrapped(model), ids()
+    want = eager(model, input_ids=text)
+    assert huggingface.enable(wrapped) is wrapped
+    with torch.no_grad(), heed.watch(wrapped) as seen:
+        near(wrapped(text).logits, want.logits)
+    paths = [f"base_model.model.model.layers.{n}.self_attn" for n in range(2)]
+    assert list(seen) == paths
+    for path, weight in zip(paths, want.attentions, strict=True):
+        near(seen[path][0].weight, weight)
+    assert huggingface.disable(wrapped) is wrapped
+    assert model.config._attn_implementation == "eager"
+
+
+def test_a_compiled_model_is_enabled() -> None:
+    model, text = made(*CAUSAL["llama"]), ids()
+    want = eager(model, input_ids=text, use_cache=False)
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(model, backend="aot_eager")
+    with torch.no_grad():
+        compiled(text, use_cache=False)  # with its own attention
+        huggingface.enable(compiled)
+        near(compiled(text, use_cache=False).logits, want.logits)
+        with heed.watch(compiled) as seen:
+            near(compiled(text, use_cache=False).logits, want.logits)
+    near(seen["_orig_mod.model.layers.1.self_attn"][0].weight, want.attentions[1])
+    torch._dynamo.reset()
+
+
+def built(name: str) -> Any:
+    """A model made with attn_implementation="heed", in one of transformers' own ways."""
+    kind, config = {**CAUSAL, **PAIRS, **REFUSED}[name]
     cls = getattr(transformers, kind)
-    chosen = cls._from_config(cls.config_class(**config), attn_implementation="heed")
-    with pytest.raises(Refused, match=r"enable\(model\)"):
-        chosen(ids())
-    with pytest.raises(Refused, match=r"huggingface\.enable"), heed.watch(chosen):
+    return cls._from_config(cls.config_class(**config), attn_implementation="heed").eval()
+
+
+def test_the_name_is_known_to_transformers(tmp_path: Path) -> None:
+    model, text = made(*CAUSAL["mistral"]), ids()
+    want = eager(model, input_ids=text, attention_mask=padding("right"))
+    model.save_pretrained(tmp_path)
+    opened = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="heed")
+    there = padding("right")
+    with torch.no_grad():
+        near(opened(text, attention_mask=there).logits, want.logits, there)  # not watched yet
+        with heed.watch(opened) as seen:
+            near(opened(text, attention_mask=there).logits, want.logits, there)
+    assert there is not None
+    for path, weight in zip(seen, want.attentions, strict=True):
+        near(seen[path][0].weight.transpose(1, 2), weight.transpose(1, 2), there)
+    assert huggingface.disable(opened).config._attn_implementation == "sdpa"
+    chosen = transformers.AutoModel.from_config(opened.config, attn_implementation="heed")
+    with heed.watch(nn.ModuleDict({"theirs": chosen, "ours": heed.Attention("dot", query=4)})) as s:
         pass
-    both = nn.ModuleDict({"theirs": chosen, "ours": heed.Attention("dot", query=4)})
+    assert list(s) == ["theirs.layers.0.self_attn", "theirs.layers.1.self_attn", "ours"]
+
+
+def test_a_model_built_with_the_name_is_checked() -> None:
+    text = ids()
+    with pytest.raises(Refused, match="GptOssAttention passes 's_aux'"):
+        built("gpt-oss")(text)
+    with pytest.raises(Refused, match="does not support the masks of fused attention"):
+        built("switch")(input_ids=text, decoder_input_ids=text)
+    with pytest.raises(Refused, match="2 of its 6 attentions"), heed.watch(built("longt5")):
+        pass
+
+
+def test_a_model_that_was_not_enabled_is_told_how() -> None:
+    theirs = made(*CAUSAL["llama"])
+    with pytest.raises(Refused, match=r"huggingface\.enable"), heed.watch(theirs):
+        pass
+    both = nn.ModuleDict({"theirs": theirs, "ours": heed.Attention("dot", query=4)})
     told = r"'theirs.*self_attn' is a LlamaAttention of transf.*huggingface\.enable"
     with pytest.raises(UnknownName, match=told), heed.watch(both, modules="theirs.*"):
         pass
-    huggingface.enable(chosen)(ids())
-    assert huggingface.disable(chosen).config._attn_implementation == "sdpa"
+
+
+def test_a_part_that_chose_the_name_is_watched_alone() -> None:
+    config = transformers.CLIPConfig(
+        text_config={**BERT, "eos_token_id": 2}, vision_config=SIGLIP, projection_dim=8
+    )
+    model = transformers.CLIPModel._from_config(
+        config, attn_implementation={"text_config": "heed", "vision_config": "sdpa"}
+    )
+    with heed.watch(model) as seen:
+        model(input_ids=ids(), pixel_values=torch.randn(B, 3, 8, 8))
+    assert [len(seen[path]) for path in seen] == [1, 1]
+    assert all(path.startswith("text_model.") for path in seen)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bart"])
@@ -483,7 +649,7 @@ def test_a_model_can_be_restored(name: str) -> None:
     assert all(
         m.config._attn_implementation == "eager" for m in model.modules() if hasattr(m, "config")
     )
-    with pytest.raises(Refused), heed.watch(model):
+    with pytest.raises(Refused, match=r"huggingface\.enable\(model\)"), heed.watch(model):
         pass
 
 
@@ -501,15 +667,28 @@ def test_copies_and_saved_models_still_work(tmp_path: Path) -> None:
     near(again(text).logits, model(text).logits)
 
 
+def succeeds(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_importing_needs_no_transformers() -> None:
-    code = (
-        "import sys, heed, heed.integrations.huggingface as h, heed.integrations.torch\n"
+    succeeds(
+        "import sys, heed, heed.integrations.torch\n"
         "assert 'transformers' not in sys.modules\n"
         "sys.modules['transformers'] = None\n"
-        "import heed.errors\n"
+        "import heed.integrations.huggingface as h, heed.errors\n"
         "try: h.enable(None)\n"
         "except heed.errors.Refused as error: assert 'heed-attention[hf]' in str(error)\n"
         "else: raise SystemExit(1)\n"
+        "with heed.watch(heed.Attention('dot', query=4)): pass\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+
+
+def test_the_import_alone_makes_the_name_known() -> None:
+    succeeds(
+        "import heed.integrations.huggingface, transformers as t\n"
+        "c = t.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=9)\n"
+        "m = t.AutoModel.from_config(c, attn_implementation='heed')\n"
+        "assert m.config._attn_implementation == 'heed'\n"
+    )
