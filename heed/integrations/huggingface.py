@@ -260,7 +260,7 @@ def attention(
         _refuse_unknown(module, name, argument)
     deputy = module._modules.get(CHILD)
     if deputy is None:  # built with attn_implementation="heed", and neither enabled nor watched
-        _refuse_closed(module)
+        _open_to_all(type(module).__module__)
         deputy = UNWATCHED
     look = causal() if is_causal is None and getattr(module, "is_causal", True) else None
     look = causal() if is_causal else look
@@ -282,22 +282,23 @@ UNWATCHED = StandIn()
 """Attends for modules that have no stand-in yet."""
 
 
-def _refuse_closed(module: nn.Module) -> None:
-    """Refuse a module from a file whose models do not let any attention be put in.
+@torch.compiler.assume_constant_result
+def _open_to_all(file: str) -> bool:
+    """True for a module's file whose models let any attention be put in; others are refused.
 
     A call of attention does not know the model around it; `enable` does.
     """
     from transformers import PreTrainedModel
 
-    kind = type(module)
-    for each in vars(sys.modules[kind.__module__]).values():
+    for each in vars(sys.modules[file]).values():
         if not isinstance(each, type) or not issubclass(each, PreTrainedModel):
             continue
-        if each.__module__ == kind.__module__ and not _exchangeable(each):
+        if each.__module__ == file and not _exchangeable(each):
             raise Refused(
-                f"{_closed(each)}; for another model with a {kind.__name__}: "
+                f"{_closed(each)}; for another model of its kind: "
                 "heed.integrations.huggingface.enable(model)"
             )
+    return True
 
 
 def _sight(

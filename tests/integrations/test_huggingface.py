@@ -599,6 +599,17 @@ def test_the_name_is_known_to_transformers(tmp_path: Path) -> None:
     assert list(s) == ["theirs.layers.0.self_attn", "theirs.layers.1.self_attn", "ours"]
 
 
+def test_a_model_built_with_the_name_compiles_before_its_first_call() -> None:
+    model, text = built("mistral"), ids()
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda x: model(x, use_cache=False).logits, backend="aot_eager", fullgraph=True
+    )
+    got = compiled(text)
+    near(got, eager(model, input_ids=text, use_cache=False).logits)
+    torch._dynamo.reset()
+
+
 def test_a_model_built_with_the_name_is_checked() -> None:
     text = ids()
     with pytest.raises(Refused, match="GptOssAttention passes 's_aux'"):
