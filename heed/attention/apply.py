@@ -99,14 +99,14 @@ def _look_back(
     S = call.k.shape[2] if reached.fold is None else call.places.S
 
     @torch.no_grad()
-    def weights(start: int, stop: int) -> tuple[Tensor, Tensor | None]:
+    def weights(start: int, stop: int) -> tuple[Tensor, Tensor | None, Tensor]:
         some = of_queries(call, start, stop)
         with full_precision(query):
             scene = _scene(some, query[:, :, start:stop], reached)
             look = _look if mechanism.past is None else _look_step_by_step
             aligned, energy, _, _ = look(mechanism, scene, state.slots)
             weight = aligned.weight if reached.fold is None else reached.fold(aligned.weight)
-            return weight, _log_sum(call, energy, scene.ok)
+            return weight, *_of_energies(call, energy, scene.ok)
 
     reason: str | None = _FOLDED
     if reached.fold is None:
@@ -204,8 +204,8 @@ def _stated(
     weight: Tensor, asked: Summary, call: Call, energy: Tensor, ok: Tensor | None
 ) -> Statistics:
     """The statistics of weights that have been formed."""
-    weight, log_sum = weight.detach(), _log_sum(call, energy, ok)
-    return summarise(lambda *_: (weight, log_sum), weight.shape, asked)
+    weight, told = weight.detach(), _of_energies(call, energy, ok)
+    return summarise(lambda *_: (weight, *told), weight.shape, asked)
 
 
 def _unstated(weight: Tensor, asked: Summary) -> Statistics:
@@ -213,7 +213,8 @@ def _unstated(weight: Tensor, asked: Summary) -> Statistics:
     weight, empty = weight.detach(), not weight.shape[-1]
     weight = pad(weight, (0, 1)) if empty else weight
     asked = asked if weight.shape[2] else replace(asked, rows=())
-    seen = summarise(lambda *_: (weight, None), weight.shape, asked)
+    none = weight.new_full(weight.shape[:3], -torch.inf)
+    seen = summarise(lambda *_: (weight, None, none), weight.shape, asked)
     if not empty:
         return seen
     by_key = ("received", "top", "share", "map", "rows")
@@ -221,9 +222,13 @@ def _unstated(weight: Tensor, asked: Summary) -> Statistics:
     return seen._replace(**kept)
 
 
-def _log_sum(call: Call, energy: Tensor, ok: Tensor | None) -> Tensor | None:
-    """The log-sum-exp of what a softmax saw; None for other aligns.    B H T S -> B H T"""
-    return hidden(energy.detach(), ok).logsumexp(-1) if call.align == "softmax" else None
+def _of_energies(call: Call, energy: Tensor, ok: Tensor | None) -> tuple[Tensor | None, Tensor]:
+    """The log-sum-exp of what a softmax saw, None for other aligns; and the largest energy.
+
+    B H T S -> B H T, twice
+    """
+    seen = hidden(energy.detach(), ok)
+    return seen.logsumexp(-1) if call.align == "softmax" else None, seen.amax(-1)
 
 
 @dataclass(slots=True, eq=False)

@@ -122,6 +122,7 @@ class Mixed(Mechanism):
             "need": "weight" if summary is not None and need == "context" else need,
             "segments": segments,
             "position": position,
+            "statistics": None if summary is None else Summary(received=False),
         }
         memories = self.memories(memory)
         states = [None if state is None else lane_state(state, name) for name in self.names]
@@ -135,7 +136,8 @@ class Mixed(Mechanism):
             weight = share * one.weight + (1 - share) * two.weight
         said = None
         if summary is not None and weight is not None:
-            said = summarised(weight.detach(), summary)
+            lanes = [lane.statistics.largest for lane in (one, two)]
+            said = summarised(weight.detach(), summary)._replace(largest=_larger(*lanes))
         after = dict(zip(self.names, (one.state, two.state), strict=True))
         return Attended(
             context.to(one.context.dtype),
@@ -148,6 +150,11 @@ class Mixed(Mechanism):
             refusals=one.refusals + two.refusals,
             statistics=said,
         )
+
+
+def _larger(one: Tensor | None, two: Tensor | None) -> Tensor | None:
+    """The larger of what two lanes compared."""
+    return None if one is None or two is None else torch.maximum(one, two)
 
 
 def _together(one: Tensor | None, two: Tensor | None) -> Tensor | None:

@@ -15,8 +15,9 @@ from heed.records import Statistics, Summary
 
 __all__ = ["Statistics", "entropy", "pooled", "received", "statistics", "summarise"]
 
-Weights = Callable[[int, int], tuple[Tensor, Tensor | None]]
-"""Takes `start` and `stop`: the weights of these queries, B H n S, and log Σ exp(e), B H n."""
+Weights = Callable[[int, int], tuple[Tensor, Tensor | None, Tensor | None]]
+"""Takes `start` and `stop`: the weights of these queries, B H n S, log Σ exp(e) and the largest e,
+B H n."""
 
 BLOCK = 2**22
 """How many weights are formed together, where queries may be treated block by block."""
@@ -24,7 +25,11 @@ BLOCK = 2**22
 
 def statistics(weight: Tensor, asked: Summary = Summary()) -> Statistics:  # noqa: B008
     """B H T S -> Statistics"""
-    return summarise(lambda start, stop: (weight[:, :, start:stop], None), weight.shape, asked)
+
+    def some(start: int, stop: int) -> tuple[Tensor, None, None]:
+        return weight[:, :, start:stop], None, None
+
+    return summarise(some, weight.shape, asked)
 
 
 def check_rows(asked: Summary, T: int) -> None:
@@ -65,7 +70,12 @@ def summarise(
 
 
 def _block(
-    weight: Tensor, log_sum: Tensor | None, asked: Summary, cut: tuple[int, int], T: int
+    weight: Tensor,
+    log_sum: Tensor | None,
+    largest: Tensor | None,
+    asked: Summary,
+    cut: tuple[int, int],
+    T: int,
 ) -> Statistics:
     """The statistics of some of T queries; their map is their share of the whole one."""
     mass = weight.sum(-1)
@@ -85,6 +95,7 @@ def _block(
         (share * away * away).sum(-1).sqrt(),
         received(weight) if asked.received else None,
         log_sum,
+        largest,
         None if top is None else top.indices,
         None if top is None else top.values,
         None if asked.map is None else _pool(weight, *asked.map, cut[0], T),

@@ -43,6 +43,7 @@ AXES = {
     "statistics.spread": "BHT",
     "statistics.received": "BHS",
     "statistics.log_sum": "BHT",
+    "statistics.largest": "BHT",
     "statistics.top": "BHTk",
     "statistics.share": "BHTk",
     "statistics.map": "BHrc",

@@ -1,6 +1,8 @@
 """Statistics of weights, compared with results by hand and naive loops."""
 
+import contextlib
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ from heed.attention.statistics import (
 from heed.errors import NotFormed, Refused
 from heed.kernels import statistics as kernel
 from heed.records import Summary
+from heed.visible import Places
+from tests.attention.cases import CASES, Case, every
 
 DOUBLE = torch.float64
 
@@ -157,9 +161,9 @@ ASKED = Summary(top=3, map=(3, 4), rows=(4, 1))
 
 
 def assert_same(got: Statistics, want: Statistics) -> None:
-    """All but log_sum, which does not follow from weights."""
+    """All but those of energies, which do not follow from weights."""
     for name, x, y in zip(got._fields, got, want, strict=True):
-        if name not in ("log_sum", "top"):
+        if name not in ("log_sum", "largest", "top"):
             assert (x is None) == (y is None), name
             if x is not None:
                 torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: n + m)
@@ -205,9 +209,9 @@ def test_statistics_block_by_block_are_the_same(
     weight = torch.rand(2, 2, 7, 9, dtype=DOUBLE).softmax(-1)
     sizes = []
 
-    def some(start: int, stop: int) -> tuple[Tensor, None]:
+    def some(start: int, stop: int) -> tuple[Tensor, None, None]:
         sizes.append(stop - start)
-        return weight[:, :, start:stop], None
+        return weight[:, :, start:stop], None, None
 
     monkeypatch.setattr(definition, "BLOCK", block)
     assert_same(summarise(some, weight.shape, ASKED, apart=True), statistics(weight, ASKED))
@@ -316,3 +320,123 @@ def test_only_a_summary_is_accepted() -> None:
     wrong: Any = "entropy"
     with pytest.raises(Refused, match=r"True or heed\.Summary"):
         heed.attend(*(torch.randn(1, 1, 2, 4) for _ in range(3)), statistics=wrong)
+
+
+def energies(case: Case) -> tuple[Any, Tensor, Tensor]:
+    """Statistics of a call; the energies of that call, and which of them its queries may see."""
+    attend, (q, k, v) = case.build(), case.inputs()
+    ok = torch.rand(len(q), q.shape[1], k.shape[1]) > 0.3
+    ok[0, 0] = False  # a query that sees nothing
+    memory = attend.remember(k, v, heed.lengths([k.shape[1], 3, 0]))
+    asked: dict[str, Any] = {"visible": ok, "statistics": True}
+    seen = attend(q, memory, case.first, **asked)
+    dense = attend(q, memory, case.first, visible=ok, need="energy")
+    there = heed.lengths([k.shape[1], 3, 0]).dense(Places(1, k.shape[1], 0, 0, k.device))
+    return seen, dense.energy, ok[:, None] & there
+
+
+PLAIN_REACH = [
+    case
+    for case in CASES
+    if not case.words & {"mixed", "expanded-window", "local-m", "local-p", "fixed-window"}
+    and case.parts["read"] != "pointer"
+]
+
+
+@every(PLAIN_REACH)
+def test_the_largest_energy_is_that_of_the_keys_that_are_seen(case: Case) -> None:
+    """By hand from all energies, for every score, past and align; -inf where nothing is seen."""
+    seen, energy, ok = energies(case)
+    want = energy.masked_fill(~ok, -torch.inf).amax(-1)
+    assert (want == -torch.inf).any()
+    torch.testing.assert_close(seen.statistics.largest, want)
+
+
+@pytest.mark.parametrize("off", [(), ("statistics",), ("statistics", "window", "sdpa", "banded")])
+@pytest.mark.parametrize("size", [1.0, 40.0, 3000.0])
+@pytest.mark.parametrize("reach", ["global", "local-m", "local-p", "fixed-window"])
+def test_the_largest_energy_by_hand(reach: str, size: float, off: tuple[str, ...]) -> None:
+    """From the formulas of Luong and Vaswani: a gain on the weights changes no energy."""
+    B, H, T, S, D = 2, 3, 11, 90, 8  # long enough for the kernel of windows
+    options = {} if reach == "global" else {"window": 3}
+    mechanism = build(f"{reach}/scaled-dot", query=D, key=D, heads=H, **options)
+    q, k = size * torch.randn(B, H, T, D), torch.randn(B, H, S, D)
+    steps, keys = torch.arange(T), torch.arange(S)
+    near = torch.ones(B, H, T, S, dtype=torch.bool)
+    if reach == "local-m":
+        near = ((keys - steps[:, None]).abs() <= 3).expand_as(near)
+    if reach == "fixed-window":
+        near = ((keys - steps[:, None]).abs() <= 3).expand_as(near)
+    if reach == "local-p":
+        part = mechanism.reach
+        inside = torch.einsum("bhtm,hdm->bhtd", q, part.weight).tanh()
+        centre = torch.einsum("bhtd,hd->bht", inside, part.vector[:, 0]).sigmoid() * (S - 1)
+        near = (keys - centre[..., None]).abs() <= 3
+    energy = (q.double() @ k.double().mT) / D**0.5
+    want = energy.masked_fill(~near, -torch.inf).amax(-1)
+    state = heed.State(0, origin=0)
+    with torch.no_grad(), heed.kernels.off(*off) if off else contextlib.nullcontext():
+        seen = mechanism(q, mechanism.remember(k), state, statistics=True)
+    assert (seen.kernel == "reference") == (len(off) > 1)
+    assert ("statistics" in dict(seen.refusals)) == (len(off) == 1)
+    torch.testing.assert_close(seen.statistics.largest.double(), want, rtol=1e-6, atol=1e-5 * size)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_sharp_row_tells_its_largest_energy(dtype: torch.dtype) -> None:
+    """The peak is 1 and all else is nothing; or 4096 keys are equal, and it is tiny."""
+    q = torch.tensor([[[[256.0]], [[-1.0]]]], dtype=dtype)  # 1 2 1 1
+    k = torch.zeros(1, 2, 4096, 1, dtype=dtype)
+    k[0, 0, 7], k[0, 1] = 96.0, 2.0
+    seen = heed.attend(q, k, k, "dot", statistics=True)
+    torch.testing.assert_close(
+        seen.statistics.largest.flatten().double(), torch.tensor([24576.0, -2.0], dtype=DOUBLE),
+        rtol=1e-6, atol=0,
+    )  # fmt: skip
+
+
+def test_the_largest_energy_of_lanes_blocks_and_groups() -> None:
+    q, k = torch.randn(2, 2, 5, 4), torch.randn(2, 2, 9, 4)
+    mixed = build("mixed/scaled-dot", query=4, key=4, heads=2, window=1)
+    told = mixed(q, mixed.remember(k), statistics=True).statistics.largest
+    want = (q @ k.mT / 2).amax(-1)  # one of the lanes sees every key, the other no other energies
+    torch.testing.assert_close(told, want)
+
+    blocks = build("expanded-window/dot", query=4, key=4, window=0, block=3)
+    first = heed.State(0, origin=0)
+    told = blocks(q[:, :, :1], blocks.remember(k), first, statistics=True).statistics.largest
+    single = (q[:, :, :1] @ k[:, :, :3].mT)[..., 0, :]  # the block at the window, key by key
+    means = k.unflatten(2, (3, 3)).mean(3)[:, :, 1:]
+    far = (q[:, :, :1] @ means.mT)[..., 0, :] + math.log(3)
+    torch.testing.assert_close(told[..., 0], torch.cat([single, far], -1).amax(-1))
+
+    groups = HeadGroups([(build(x, query=4, key=4), 1) for x in ("dot", "scaled-dot")])
+    told = groups(q, groups.remember(k), statistics=True).statistics.largest
+    energy = q @ k.mT * torch.tensor([1, 0.5])[:, None, None]
+    torch.testing.assert_close(told, energy.amax(-1))
+
+
+def test_the_largest_energy_of_no_keys_and_of_weights_alone() -> None:
+    q, k = torch.randn(2, 2, 5, 4), torch.randn(2, 2, 0, 4)
+    told = heed.attend(q, k, k, statistics=True).statistics.largest
+    assert told is not None
+    assert (told == -torch.inf).all()
+    assert told.shape == (2, 2, 5)
+    assert statistics(torch.rand(1, 1, 2, 3)).largest is None
+
+
+def test_the_largest_energy_is_watched_joined_and_stored(tmp_path: Path) -> None:
+    attend, x = heed.MultiHeadAttention(8, 2), torch.randn(2, 6, 8)
+    with heed.watch(attend, statistics=True) as seen:
+        whole = attend(x, visible=heed.causal(), need="energy")
+        memory = attend.remember(x)
+        for t in range(6):
+            attend(x[:, t : t + 1], memory, heed.State(t), visible=heed.causal())
+    ok = torch.ones(6, 6, dtype=torch.bool).tril()
+    want = whole.energy.masked_fill(~ok, -torch.inf).amax(-1)
+    first, *steps = seen[""]
+    torch.testing.assert_close(first.statistics.largest, want)
+    joined = heed.Attended.join(steps).statistics
+    torch.testing.assert_close(joined.largest, want)
+    seen.save(tmp_path / "seen")
+    assert torch.equal(heed.load_watch(tmp_path / "seen")[""][0].statistics.largest, want)

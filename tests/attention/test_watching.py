@@ -289,7 +289,7 @@ def test_torchs_own_attention_is_reported_with_the_remedy() -> None:
 
 
 def test_an_unknown_need_gets_the_nearest(net: Net, x: Tensor) -> None:
-    typo: Any = "weights"
+    typo: Any = "wieghts"
     with pytest.raises(UnknownName, match="did you mean weight"), heed.watch(net, typo):
         pass
     attend = heed.Attention("dot", query=8)

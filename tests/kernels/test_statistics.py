@@ -80,6 +80,13 @@ def assert_agree(got: Statistics, weight: Tensor, want: Statistics, atol: float 
         assert (once[share > 0] <= 1).all()  # no place twice
 
 
+def assert_largest(got: Statistics, q: Tensor, k: Tensor, weight: Tensor) -> None:
+    """The largest energy is that of the keys with weight, compared in float64."""
+    energy = q.double() @ k.double().repeat_interleave(q.shape[1] // k.shape[1], 1).mT * D**-0.5
+    want = energy.masked_fill(weight == 0, -torch.inf).amax(-1)
+    torch.testing.assert_close(got.largest, want, rtol=1e-5, atol=1e-5, check_dtype=False)
+
+
 @pytest.fixture(params=["as it is", "without the library"])
 def serving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """In C, if it was built; and in PyTorch, in several blocks."""
@@ -96,7 +103,9 @@ def test_the_twins_agree(name: str, shape: tuple[int, int], heads: tuple[int, in
     q, k = torch.randn(B, H, T, D), torch.randn(B, G, S, D)
     seen = ask(q, k, visible, ASKED)
     assert "statistics" not in dict(seen.refusals)
-    assert_agree(seen.statistics, *twin(q, k, visible, ASKED))
+    weight, want = twin(q, k, visible, ASKED)
+    assert_agree(seen.statistics, weight, want)
+    assert_largest(seen.statistics, q, k, weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, DOUBLE])

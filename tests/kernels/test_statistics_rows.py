@@ -76,6 +76,9 @@ def assert_agree(got: Attended, q: Tensor, k: Tensor, v: Tensor, visible: Any, a
     share = weight / weight.sum(-1, keepdim=True).clamp(min=1e-30)
     held = share.gather(-1, said.place[..., None])[..., 0]
     torch.testing.assert_close(held, told.peak, rtol=10 * atol, atol=atol)
+    energy = q.double() @ k.double().repeat_interleave(q.shape[1] // k.shape[1], 1).mT
+    largest = (energy * q.shape[-1] ** -0.5).masked_fill(weight == 0, -torch.inf).amax(-1)
+    torch.testing.assert_close(said.largest, largest, rtol=2e-5, atol=5e-5, check_dtype=False)
     blind = weight.sum(-1) == 0
     assert not got.context[blind].any()
     assert (said.place[blind] == 0).all()

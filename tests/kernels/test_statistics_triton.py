@@ -77,6 +77,9 @@ def check(
     q, k = q.double(), k.double()
     weight = heed.attend(q, k, k, visible=visible, need="weight").weight
     assert_agree(seen.statistics, weight, asked, 1e-5 if dtype == torch.float32 else 4e-4)
+    energy = q @ k.repeat_interleave(heads[0] // heads[1], 1).mT * D**-0.5
+    want = energy.masked_fill(weight == 0, -torch.inf).amax(-1).float()
+    torch.testing.assert_close(seen.statistics.largest, want, rtol=2e-5, atol=5e-5)
 
 
 @pytest.mark.parametrize("name", VISIBLES)

@@ -6,6 +6,7 @@ requested, one pass may compute both (`together`).
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -67,6 +68,9 @@ def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
         columns,
     )
     mass, entropy, peak, expected, spread = facts.unbind()
+    # A gain lowers weights and no energies: without it, the largest weight has the largest energy.
+    bare = None if call.gain is None else run(replace(call, gain=None), Summary(), total)
+    largest = _largest(total, mass, peak) if bare is None else bare.largest
     return Statistics(
         mass,
         entropy,
@@ -76,6 +80,7 @@ def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
         spread,
         received if asked.received else None,
         total,
+        largest,
         top if asked.top else None,
         share if asked.top else None,
         None if asked.map is None else pooled,
@@ -123,8 +128,14 @@ def together(call: Call) -> tuple[Tensor, Statistics]:
         call.clean,
     )
     mass, entropy, peak, expected, spread, log_sum = facts.unbind()
-    said = Statistics(mass, entropy, peak, place, expected, spread, log_sum=log_sum)
-    return context, said
+    rows = (mass, entropy, peak, place, expected, spread)
+    largest = _largest(log_sum, mass, peak)
+    return context, Statistics(*rows, log_sum=log_sum, largest=largest)
+
+
+def _largest(log_sum: Tensor, mass: Tensor, peak: Tensor) -> Tensor:
+    """The largest energy of a softmax, whose weight is exp(e - log Σ exp(e)).    B H T"""
+    return log_sum + (mass * peak).log()
 
 
 def context(call: Call, name: str, run: Callable[[Call], Tensor]) -> tuple[Tensor, Tensor | None]:
