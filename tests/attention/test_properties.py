@@ -23,7 +23,7 @@ from heed.attention.catalogue import CATALOGUE
 from heed.attention.naming import build
 from heed.kernels import KERNELS
 from heed.visible import Places
-from tests.attention.cases import NAMES, SMALL, Case, claims, takes
+from tests.attention.cases import NAMES, Case, claims, takes
 
 DOUBLE, HALVES = torch.float64, (torch.bfloat16, torch.float16)
 DTYPES = (DOUBLE, torch.float32, *HALVES)
@@ -91,7 +91,7 @@ class Example:
         """In training mode, unless that is random."""
         torch.manual_seed(self.seed)
         M, K, R = self.widths
-        options = {k: x for word in self.words for k, x in SMALL.get(word, {}).items()}
+        options = Case(self.name).options
         sizes = {"query": M, "key": K, "value": R, "heads": self.H, "groups": self.G}
         made = build(self.name, **sizes, **options)
         return made.to(self.dtype).train(not Case(self.name).draws)
