@@ -262,7 +262,7 @@ class Statistics(NamedTuple):
     log_sum: Tensor | None = None  # log Σ exp(e) of what a softmax saw; else None  B H T
     largest: Tensor | None = None  # the largest energy; -inf where none is seen  B H T
     top: Tensor | None = None  # the places of the largest shares, largest first  B H T top
-    share: Tensor | None = None  # those shares  B H T top
+    share: Tensor | None = None  # those shares; 0: fewer keys are seen  B H T top
     map: Tensor | None = None  # each cell: its queries' mean mass on its keys  B H rows columns
     rows: Tensor | None = None  # the weights of the chosen queries  B H n S
 

@@ -53,7 +53,7 @@ def sparsemax(energy: Tensor, ok: Tensor | None = None) -> Tensor:
     energy = centred(energy, ok)
     with torch.no_grad():
         ranked, rank = _ranked(energy)
-        support = energy >= _last(ranked, 1 + rank * ranked > ranked.cumsum(-1))
+        support = ~(energy < _last(ranked, 1 + rank * ranked > ranked.cumsum(-1)))
     size, total = _moments(energy, support)
     return torch.where(support, energy - (total - 1) / size, 0)
 
@@ -66,7 +66,7 @@ def entmax(energy: Tensor, ok: Tensor | None = None) -> Tensor:
         mean = ranked.cumsum(-1) / rank
         spread = (ranked * ranked).cumsum(-1) - rank * mean * mean
         threshold = mean - ((1 - spread) / rank).clamp(min=0).sqrt()
-        support = energy >= _last(ranked, threshold <= ranked)
+        support = ~(energy < _last(ranked, threshold <= ranked))
     size, total = _moments(energy, support)
     away = torch.where(support, energy - total / size, 0)
     room = (1 - (away * away).sum(-1, keepdim=True)) / size
@@ -119,7 +119,7 @@ def _ranked(energy: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _last(ranked: Tensor, inside: Tensor) -> Tensor:
-    """The lowest ranked energy that is inside; +inf for a row where none is."""
+    """The lowest ranked energy that is inside; +inf for a row where none is. NaN is below none."""
     count = inside.sum(-1, keepdim=True)
     last = ranked.gather(-1, (count - 1).clamp(min=0))
     return torch.where(count > 0, last, torch.inf)

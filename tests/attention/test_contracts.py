@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import heed
+from heed.attention.catalogue import CATALOGUE
 from heed.attention.position import ALiBi, Rotary
 from heed.errors import Refused
 from tests.attention.cases import (
+    ALONE,
     CASES,
     FIRST,
     INSIDE,
@@ -189,6 +191,60 @@ def test_a_row_alone_agrees_with_the_row_in_a_padded_batch(case: Case) -> None:
             want = dict(answers(batch))[name][row]
             close(x, want[..., :n] if name == "weight" else want)
         assert not batch.weight[b, ..., n:].any()
+
+
+@pytest.mark.parametrize(("T", "S"), [(3, 5), (90, 1500)])
+@pytest.mark.parametrize("name", ["scaled-dot", "additive", "fixed-window", "local-m", "local-p"])
+@pytest.mark.parametrize("count", [1, 1000, -3], ids=["S+1", "S+1000", "below 0"])
+def test_lengths_beyond_the_keys_of_a_memory_mean_all_of_them(
+    count: int, name: str, T: int, S: int
+) -> None:
+    """It may still grow. Behind the last key lies NaN, which a kernel must not reach."""
+    attend = heed.Attention(name, query=8).eval()
+    text = torch.full((1, S + 64, 8), torch.nan)
+    text[:, :S] = torch.randn(1, S, 8)
+    q, k = torch.randn(1, T, 8), text[:, :S]
+    given, meant = (count, 0) if count < 0 else (S + count, S)
+    with torch.no_grad():
+        memory = attend.remember(k)
+        for asked in (None, heed.Summary(top=2, map=(2, 2))):
+            seen, want = (
+                attend(q, memory, FIRST, visible=heed.lengths([n]), statistics=asked)
+                for n in (given, meant)
+            )
+            assert torch.equal(seen.context, want.context)
+            assert seen.context.isfinite().all()
+            if asked is not None:
+                assert all(torch.equal(x, y) for x, y in zip(*stated(seen, want), strict=True))
+    whole = attend(q, memory, FIRST, need="weight").context if meant else torch.zeros(1, T, 8)
+    close(seen.context, whole, 1e-5)
+
+
+def stated(*records: heed.Attended) -> list[list[Tensor]]:
+    return [[x for x in record.statistics if x is not None] for record in records]
+
+
+NAN_SPREADS = [c for c in ALONE if not CATALOGUE[c.parts["align"]].part.in_line
+               and not c.draws and "past" not in c.parts]  # fmt: skip
+
+
+@ROADS
+@every(NAN_SPREADS, at_once=True, context=True)
+def test_a_query_of_nan_is_not_taken_for_one_that_sees_nothing(
+    case: Case, need: Any, off: tuple[str, ...]
+) -> None:
+    """Its row is NaN, the others are as without it. A loss of zero would hide that it diverged."""
+    attend = case.build()
+    q, k, v = case.inputs()
+    bad = q.clone()
+    bad[0, 1] = torch.nan
+    with heed.kernels.off(*off, "sdpa"):  # PyTorch's own reads zero for NaN on some CPUs
+        memory = attend.remember(k, v, EXISTS)
+        fine, seen = (main(attend(x, memory, case.first, need=need)) for x in (q, bad))
+    assert seen[0, 1].isnan().all()
+    assert not seen[1].any()  # sees no key
+    seen[0, 1] = fine[0, 1]
+    assert torch.equal(seen, fine)
 
 
 def poisoned(x: Tensor, exists: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -44,6 +45,37 @@ def test_local_m_uses_the_length_of_each_row() -> None:
     weight = flat("local-m", S=4, T=4, n=[4, 2], window=0).weight[:, 0]
     assert weight[0].tolist() == torch.eye(4).tolist()
     assert weight[1].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0], [0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("first", [None, heed.State(), heed.State(0, origin=3)])
+def test_local_m_counts_steps_wherever_the_queries_stand(first: heed.State | None) -> None:
+    """p_t = min(t, S − 1): two queries of five keys look at the beginning, not the end."""
+    attend = heed.Attention("dot/local-m", query=2, window=1).double()
+    keys, third, half = torch.zeros(1, 5, 2).double(), 1 / 3, 1 / 2
+    memory = attend.remember(keys)
+    seen = attend(keys[:, :2], memory, first, need="weight")
+    expected = torch.tensor([[half, half, 0, 0, 0], [third, third, third, 0, 0]]).double()
+    torch.testing.assert_close(seen.weight[0, 0], expected)
+    if first is not None:
+        then = attend(keys[:, :1], memory, seen.state, need="weight")  # t = 2
+        expected = torch.tensor([[0, third, third, third, 0]]).double()
+        torch.testing.assert_close(then.weight[0, 0], expected)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_local_m_of_a_long_text_is_the_mean_of_its_window(learns: bool) -> None:
+    """Equal energies and no state: query t reads the mean of the values t − 7 to t + 7."""
+    values = torch.randn(2, 1500, 3)
+    attend = heed.Attention("dot/local-m", query=3, window=7)
+    keys = torch.zeros(2, 1500, 3, requires_grad=learns)
+    seen = attend(torch.zeros(2, 40, 3), attend.remember(keys, values, heed.lengths([1500, 20])))
+    assert seen.kernel == "window"
+    by_hand = numpy.zeros((2, 40, 3))
+    for b, n in enumerate((1500, 20)):
+        for t in range(40):
+            place = min(t, n - 1)
+            by_hand[b, t] = values[b, max(0, place - 7) : min(n, place + 8)].numpy().mean(0)
+    torch.testing.assert_close(seen.context.detach(), torch.tensor(by_hand).float())
 
 
 def test_fixed_window_by_hand() -> None:

@@ -306,6 +306,19 @@ def test_a_gain_and_the_gradient_of_its_centre(
     assert_near(got, by_autograd(weighed, inputs, loss), exact)
 
 
+def test_a_centre_of_nan_does_not_spread_from_a_row_without_keys(served: str) -> None:
+    """0 · NaN is NaN: a gain must not be multiplied onto weights that are hidden."""
+    T, S = 5, 33
+    centre = torch.rand(B, 4, T) * S
+    centre[1] = torch.nan
+    stop = torch.tensor([S, 0, 7], dtype=torch.int32)
+    inputs = draw(4, 2, T, S, 24, 10)
+    got = by_library(inputs, torch.randn(B, 4, T, 10), Plan(stop=stop, gain_centre=centre, sigma=2))
+    for x in got[:4]:  # the context, and the gradients of queries, keys and values
+        assert not x[1].any()
+        assert x.isfinite().all()
+
+
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_dropout_is_the_same_forward_and_backward(p: float, served: str) -> None:
     """Compared with the plain computation under the same dropout mask."""

@@ -201,6 +201,35 @@ def test_equal_weights_are_listed_from_the_first_on() -> None:
     torch.testing.assert_close(share, torch.full_like(share, 1 / 40))
 
 
+LISTED = {
+    "random": torch.randn(1, 1, 20, 4, generator=torch.Generator().manual_seed(1)),
+    "equal": torch.zeros(1, 1, 20, 4),
+    "nan": torch.full((1, 1, 20, 4), torch.nan),
+    "two values": (torch.arange(20) % 2 * 1.0)[:, None].repeat(1, 1, 1, 4),
+}
+
+
+@pytest.mark.parametrize("kernel", [native, plain], ids=["C", "PyTorch"])
+@pytest.mark.parametrize("keys", LISTED)
+def test_the_largest_name_no_key_twice(keys: str, kernel: Any) -> None:
+    """Not even in a row with fewer keys in sight than it lists, nor among equal weights or NaN."""
+    k, top = LISTED[keys], 8
+    q = torch.ones(1, 1, 20, 4)
+    energy = (q @ k.mT * 0.25)[0, 0].double()
+    _, _, _, _, place, share, _ = kernel.summarise(Question(**fresh(q=q, k=k, top=top)))
+    for t in range(20):
+        named = place[0, 0, t].tolist()
+        assert len({*named}) == top
+        assert all(0 <= s < 20 for s in named)
+        weight = energy[t, : t + 1].softmax(-1)
+        want = torch.tensor([weight[s] if s <= t else 0.0 for s in named], dtype=torch.double)
+        sure = torch.full_like(want, torch.nan) if keys == "nan" else want
+        torch.testing.assert_close(share[0, 0, t].double(), sure, equal_nan=True)
+        if keys != "nan":
+            best = weight.sort(descending=True).values[:top]
+            torch.testing.assert_close(want[: len(best)], best)
+
+
 @pytest.mark.parametrize("poison", [torch.nan, torch.inf])
 def test_nan_in_a_visible_key_spoils_only_its_rows(poison: float) -> None:
     q, k = torch.randn(1, 1, 6, 4).abs(), torch.randn(1, 1, 6, 4)

@@ -65,6 +65,8 @@ def assert_agree(got: Statistics, weight: Any, asked: Summary, atol: float) -> N
     if got.top is not None and want.share is not None:
         held = share.gather(-1, got.top).where(want.share > 0, 0)  # or there are no more keys
         torch.testing.assert_close(held, want.share, rtol=10 * atol, atol=atol)
+        named = torch.zeros_like(share).scatter_add(-1, got.top, (got.share > 0).to(held))
+        assert (named[share > 0] <= 1).all()  # no key twice
 
 
 def check(

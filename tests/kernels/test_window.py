@@ -81,6 +81,22 @@ def test_hidden_keys_change_no_bit(reach: str, table: str, poison: float) -> Non
 
 
 @needs_library
+def test_a_centre_of_nan_does_not_spread_from_a_row_without_keys() -> None:
+    """0 · NaN is NaN: a gain must not be multiplied onto weights that are hidden."""
+    attend = heed.Attention("local-p", query=8)
+    keys = torch.randn(2, 1500, 8, requires_grad=True)
+    query = torch.randn(2, 90, 8)
+    query[1] = torch.nan
+    seen = attend(query, attend.remember(keys, visible=heed.lengths([1500, 0])))
+    assert seen.kernel == "window"
+    assert not seen.context[1].any()
+    assert seen.context[0].isfinite().all()
+    (slope,) = torch.autograd.grad(seen.context[0].sum(), keys)
+    assert slope.isfinite().all()
+    assert not slope[1].any()
+
+
+@needs_library
 @pytest.mark.parametrize("reach", REACHES)
 @pytest.mark.parametrize("p", [0.3, 1.0])
 def test_dropout_drops_what_its_mask_says(

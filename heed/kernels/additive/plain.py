@@ -185,6 +185,7 @@ def _parts(scene: _Scene) -> Iterator[_Part]:
                 if scene.seen.gain_centre is not None:
                     centre = _of(scene.seen.gain_centre, some, h, times)[..., None]
                     away = (torch.arange(S, device="cpu") - centre) / scene.seen.sigma
+                    away = away.where(ok, 0)  # or 0 · NaN, where an unseen centre is NaN
                 yield _Part(scene, h, (some, h, times), (some, h // (H // G)), ok, away)
 
 
