@@ -124,7 +124,7 @@ def check_rows(rows: object) -> Tensor:
 
 
 def selected(x: Tensor, rows: Tensor) -> Tensor:
-    """The chosen rows of a tensor; a GPU, which is not waited for, refuses others in its own way."""
+    """The chosen rows of a tensor; on a GPU, which is not waited for, others fail as in PyTorch."""
     try:
         return x.index_select(0, rows)
     except (IndexError, RuntimeError):  # the second, where x is empty

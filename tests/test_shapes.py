@@ -63,7 +63,7 @@ ODD = (-1, 2.0, True, "3", None, 2**31, 2**70, -(10**5000), 10**5000)
 
 @pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
 def test_what_is_no_such_whole_number_is_refused_in_a_short_line(value: object) -> None:
-    with pytest.raises(Refused, match="^block is a whole number") as told:
+    with pytest.raises(Refused, match=r"^block is a whole number") as told:
         whole("block", value, 0)
     assert len(str(told.value)) < 80
 

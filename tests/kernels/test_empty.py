@@ -12,6 +12,7 @@ from torch import Tensor
 import heed
 from heed.attention.catalogue import CATALOGUE
 from heed.attention.naming import build, options_of
+from heed.errors import Refused
 from heed.kernels import native
 from heed.kernels.additive import native as additive
 from heed.kernels.additive.plan import Plan
@@ -194,11 +195,14 @@ def test_likeliest_symbols() -> None:
     for rows, N, K, many in product((0, 7), (0, 18), (0, 5), (0, 1, 3)):
         x, weight = torch.randn(rows, K), torch.randn(N, K)
         none = torch.empty(0, dtype=torch.int64)
+        if not N or not many:
+            with pytest.raises(Refused, match="at least one"):
+                linear.likeliest(x, linear.pack(weight), many, 0, none)
+            continue
         found = linear.likeliest(x, linear.pack(weight), many, 0, none)
         assert found.symbol.shape == (rows, min(many, N))
-        if N and many:
-            best = (x @ weight.t()).log_softmax(-1).topk(many).values.sort(-1).values
-            torch.testing.assert_close(found.log_prob.sort(-1).values, best)
+        best = (x @ weight.t()).log_softmax(-1).topk(many).values.sort(-1).values
+        torch.testing.assert_close(found.log_prob.sort(-1).values, best)
 
 
 @needs_library

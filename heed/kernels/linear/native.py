@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from heed.errors import Refused
 from heed.kernels import native
 from heed.kernels.native import address
 from heed.kernels.strides import dense
@@ -178,6 +179,8 @@ def likeliest(x: Tensor, packed: Packed, many: int, end: int, forbid: Tensor) ->
     """
     data, bias, N, K, row = packed
     M, many = x.shape[0], min(many, N)
+    if many < 1:  # C looks at the last of them
+        raise Refused(f"at least one symbol is chosen, of at least one; got {many} of {N}")
     symbols = torch.empty(M, many, dtype=torch.int64, device="cpu")
     found = Likeliest(x.new_empty(M, many), symbols, x.new_empty(M))
     log_prob, symbol, ending = (address(each) for each in found)

@@ -41,19 +41,21 @@ struct job {
 };
 
 /* e^x to one or two ulp, without a branch, down to the smallest subnormal number: a very unlikely
-key must not become impossible. */
+key must not become impossible. The power of two is read from the bits of a rounded float: NaN, which
+stays NaN, has no integer. */
 HEED_INLINE float exp_float(float x)
 {
     x = x < -104.0f ? -104.0f : x;
     x = x > 88.7f ? 88.7f : x;
-    float n = (x * 0x1.715476p+0f + 0x1.8p23f) - 0x1.8p23f;
+    union { float value; int32_t bits; } turn = {0x1.8p23f}, turned = {x * 0x1.715476p+0f + 0x1.8p23f};
+    float n = turned.value - turn.value;
     float r = (x - n * 0x1.62e400p-1f) - n * 0x1.7f7d1cp-20f;
     float p = 0x1.6850e4p-10f * r + 0x1.123bccp-7f;
     p = p * r + 0x1.555b98p-5f;
     p = p * r + 0x1.55548ep-3f;
     p = p * r + 0x1.fffff8p-2f;
     p = r * r * p + r + 1.0f;
-    int32_t power = (int32_t)n, half = power >> 1;
+    int32_t power = turned.bits - turn.bits, half = power >> 1;
     union { int32_t bits; float value; } one = {(half + 127) << 23}, two = {(power - half + 127) << 23};
     return p * one.value * two.value;
 }
