@@ -20,6 +20,7 @@ from heed.data.verbatim import Verbatim
 from heed.errors import Refused
 from heed.models.written import Written
 from heed.models.xlnet_settings import XLNetSettings
+from heed.running import predict as predicting
 from heed.running.evaluate import evaluate
 from heed.running.events import finish
 from heed.running.learner import Trained
@@ -145,6 +146,17 @@ def test_predict_answers_every_line(
     assert [each["answers"][0]["slid"] for each in answers] == [name == "gpt"] * 4
     refused = server.run("predict", runs[name], tmp_path / "in.txt", "--temperature", "0")
     assert "temperature" in refused.refused()
+
+
+def test_a_prompt_that_is_too_long_is_continued_at_its_end(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predicting, "LONGEST", 9)
+    (tmp_path / "in.txt").write_text("a dog came, and the cat\nd the cat\n")
+    long, end = predict(runs["lstm"], str(tmp_path / "in.txt"), device="cpu", method="greedy")
+    assert long.line() == end.line() != ""
+    assert long.as_data() == {**end.as_data(), "characters": 23}
+    assert long.remark == "only the last 9 of 23 characters were read"
 
 
 def test_a_page_distinguishes_prompt_and_continuation(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from heed.running.predict import predict
+from heed.running.preparing import LONGEST
 from tests.running.small import Server
 
 LINES = [
@@ -72,6 +73,27 @@ def test_the_command_writes_as_many_lines(server: Server, trained: Path, tmp_pat
     done = server.run("predict", trained, path, "--json")
     rows = [json.loads(line) for line in done.out.split("\n")[:-1]]
     assert [row["source"] for row in rows] == [LINES[0], *LINES[1:]]
+
+
+def test_a_line_that_is_too_long_is_cut_aloud_in_bounded_memory(
+    server: Server, trained: Path, tmp_path: Path
+) -> None:
+    """Nine megabytes between two plain lines: as many answers, and a remark that names the line."""
+    path, short = tmp_path / "in.txt", tmp_path / "short.txt"
+    long = ("爱" * 199 + " ") * 15_000
+    path.write_text(f"我 爱\n{long}\n你 爱\n")
+    short.write_text(f"我 爱\n{long[:LONGEST]}\n你 爱\n")
+    done, plain = (server.run("predict", trained, each) for each in (path, short))
+    assert (done.code, plain.err) == (0, "")
+    assert done.out == plain.out
+    said = f"only the first 100,000 of {len(long):,} characters were read"
+    assert done.err == f"heed: line 2: {said}\n"
+    assert done.memory < plain.memory + 200
+    fed = server.call("fed", [str(path), "predict", str(trained), "-", "--json"]).wait()
+    assert fed.err == done.err
+    rows = [json.loads(line) for line in fed.out.splitlines()]
+    assert [row.get("characters") for row in rows] == [None, len(long), None]
+    assert [len(row["source"]) for row in rows] == [3, LONGEST, 3]
 
 
 def test_the_standard_input(server: Server, trained: Path, tmp_path: Path) -> None:

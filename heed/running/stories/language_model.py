@@ -108,6 +108,7 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
     about = headline(language_model)
     recipe = LanguageRecipe
     config = LanguageConfig
+    continues = True
     figures = (
         Column("loss", ".4f", "low"),
         Column("perplexity", ".3f", "low"),

@@ -151,6 +151,7 @@ class Story(ABC, Generic[R, C, P, T, W]):
     recipe: ClassVar[type[Recipe]]
     config: ClassVar[type[Config]]
     whole: ClassVar[bool] = False  # every weight of a start must fit
+    continues: ClassVar[bool] = False  # texts are continued, so that their ends matter most
     figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
     onward: ClassVar[Sequence[str]] = ("predict {run} FILE", "show {run}")  # once it is trained
     looks: ClassVar[str] = ""  # heading of a comparison's pictures; none without
