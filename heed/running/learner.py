@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from heed.errors import Refused
+from heed.errors import HeedError, Refused
 from heed.running.devices import crowded
 from heed.running.events import Note, Progress, Stopped, Work
 from heed.running.opening import fits, read_config
@@ -151,7 +151,7 @@ class Learner:
             yield from self._told()
             return
         saved = checkpoint.load(self.folder.checkpoints / self.found)
-        restore(saved.tensors, saved.facts, *self._state(), self.crew)
+        self._restore(saved)
         self.story.ready(self.model, self.tokens)  # replaces what the file has
         if self.crew.main:
             checkpoint.rewind(self.folder.checkpoints, self.standing.step)
@@ -160,6 +160,18 @@ class Learner:
             self.journal.rewind(self.standing.step)
         yield from self._told()
         yield Note(f"resuming from step {self.standing.step}")
+
+    def _restore(self, saved: checkpoint.Saved) -> None:
+        """Go on from a checkpoint; one whose numbers cannot be those of this run is refused."""
+        place, standing = self.folder.checkpoints / str(self.found), self.standing
+        try:
+            restore(saved.tensors, saved.facts, *self._state(), self.crew)
+        except HeedError as error:
+            raise Refused(f"{place}: {error}") from None
+        if checkpoint.at(self.folder.checkpoints, standing.step) != place:
+            raise Refused(f"{place}: the checkpoint is of step {standing.step:,}")
+        if standing.place and standing.place >= self.batches.count(standing.epoch):
+            raise Refused(f"{place}: the checkpoint is beyond the end of its epoch")
 
     def _newest(self) -> str | None:
         found = self.folder.newest(self._say) if self.crew.main else None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
 from heed.errors import HeedError, Refused
+from heed.training.facts import Count, Facts, checked
 from heed.training.settings import Training
 
 KINDS: dict[str, type[Adam]] = {"adamw": AdamW, "adam": Adam}
@@ -133,6 +134,14 @@ class Schedule:
             )
 
 
+class Dropped(Facts):
+    """The best score, the validations since, and the drops so far."""
+
+    best: float | None
+    bad: Count
+    drops: Count
+
+
 class Plateau(Schedule):
     """Drops the rate by a factor when `patience` validations in a row brought nothing better."""
 
@@ -158,18 +167,12 @@ class Plateau(Schedule):
 
     def facts(self) -> dict[str, Any]:
         """The best score, the validations since, and the drops so far."""
-        return {"best": self.best, "bad": self.bad, "drops": self.drops}
+        return Dropped(best=self.best, bad=self.bad, drops=self.drops).model_dump()
 
     def restore(self, facts: dict[str, Any]) -> None:
         """Go on from what was saved."""
-        try:
-            best, bad, drops = facts["best"], int(facts["bad"]), int(facts["drops"])
-            self.best = None if best is None else float(best)
-        except (KeyError, TypeError, ValueError) as wrong:
-            raise HeedError(
-                f"the checkpoint holds no state of schedule=plateau: {facts}"
-            ) from wrong
-        self.bad, self.drops = bad, drops
+        saved = checked(Dropped, facts, "schedule=plateau")
+        self.best, self.bad, self.drops = saved.best, saved.bad, saved.drops
 
 
 def schedule(settings: Training, total: int | None = None) -> Schedule:

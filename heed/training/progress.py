@@ -12,33 +12,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from heed.errors import HeedError
 from heed.training.distributed import Distributed
+from heed.training.facts import Count, Facts, checked
 from heed.training.objective import Objective
 from heed.training.optimise import Schedule
 
 Tensors = dict[str, dict[str, Tensor]]
 
 
-class Progress(BaseModel):
+Pair = Annotated[list[Count], Field(min_length=2, max_length=2)]
+
+
+class Progress(Facts):
     """How far a run has come. The loop writes it; `judge` takes the scores of validations."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    step: int = Field(0, ge=0)
-    epoch: int = Field(0, ge=0)
-    place: int = Field(0, ge=0)  # batches of the epoch that each process has done
-    tokens: int = Field(0, ge=0)
-    seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
-    best: float | None = Field(None, allow_inf_nan=False)  # score; the lower, the better
-    bad: int = Field(0, ge=0)  # validations since the best
+    step: Count = 0
+    epoch: Count = 0
+    place: Count = 0  # batches of the epoch that each process has done
+    tokens: Count = 0
+    seconds: float = Field(0.0, ge=0)
+    best: float | None = None  # score; the lower, the better
+    bad: Count = 0  # validations since the best
 
     _paused: float = PrivateAttr(default=0.0)
     _skips: Tensor = PrivateAttr(default_factory=lambda: torch.zeros(2, dtype=torch.int64))
@@ -122,7 +124,7 @@ def restore(
 ) -> None:
     """Put everything back as `gather` found it, or raise and say what does not fit."""
     crew = distributed or Distributed()
-    world = _get(facts, "world")
+    world = checked(Count, _get(facts, "world"), "world")
     if world != crew.world:
         raise HeedError(
             f"the checkpoint was saved by {world} processes, but there are {crew.world}; "
@@ -155,11 +157,12 @@ def _moments(model: nn.Module, optimiser: Optimizer) -> dict[str, dict[str, Tens
 def _load_moments(
     model: nn.Module, optimiser: Optimizer, saved: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
-    kind, moved = _get(facts, "kind"), _get(facts, "moved")
+    kind = checked(str, _get(facts, "kind"), "optimiser.kind")
+    moved = checked(list[str], _get(facts, "moved"), "optimiser.moved")
     if kind != type(optimiser).__name__:
         raise HeedError(f"the checkpoint holds the state of {kind}, not {type(optimiser).__name__}")
     named = dict(model.named_parameters())
-    if not isinstance(moved, list) or not all(name in named for name in moved):
+    if not all(name in named for name in moved):
         raise HeedError(f"the checkpoint has the state of other parameters: {moved}")
     expected: dict[str, Tensor] = {}
     for name, p in named.items():
@@ -189,9 +192,13 @@ def _generators(device: torch.device) -> dict[str, Tensor]:
 
 def _load_generators(device: torch.device, saved: Mapping[str, Tensor]) -> None:
     _fits("random numbers", _generators(device), saved)
-    torch.set_rng_state(saved["cpu"].cpu())
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(saved["cuda"].cpu(), device)
+    try:
+        torch.set_rng_state(saved["cpu"].cpu())
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(saved["cuda"].cpu(), device)
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0]
+        raise HeedError(f"the checkpoint holds no valid random numbers: {said}") from None
 
 
 def _buffers(objective: Objective) -> dict[str, Tensor]:
@@ -205,12 +212,16 @@ def _load_buffers(objective: Objective, saved: Mapping[str, Tensor]) -> None:
 
 
 def _load_progress(progress: Progress, facts: Mapping[str, Any]) -> None:
-    try:
-        saved = Progress.model_validate(_get(facts, "progress"))
-        total, row = (int(n) for n in _get(facts, "skips"))
-    except (ValidationError, TypeError, ValueError) as wrong:
-        first = str(wrong).splitlines()[0]
-        raise HeedError(f"the checkpoint does not hold valid progress: {first}") from wrong
+    told = _get(facts, "progress")
+    for name in Progress.model_fields:
+        _get(told, name)
+    saved = checked(Progress, told, "progress")
+    total, row = checked(Pair, _get(facts, "skips"), "skips")
+    if max(saved.epoch, saved.bad, total) > saved.step or row > total:
+        raise HeedError(
+            f"the checkpoint holds no valid progress: {saved.step:,} steps cannot have "
+            f"{saved.epoch:,} epochs, {saved.bad:,} validations and {total:,} steps without effect"
+        )
     for name in Progress.model_fields:
         setattr(progress, name, getattr(saved, name))
     progress._skips = torch.tensor([total, row])

@@ -188,6 +188,33 @@ def spoil(path: Path, how: str) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"step": 10**30}, "progress.step"),
+        ({"step": 7}, "the checkpoint is of step 7"),
+        ({"place": 10**9}, "beyond the end of its epoch"),
+        ({"best": float("nan")}, "progress.best"),
+    ],
+)
+def test_a_checkpoint_with_absurd_numbers_is_refused(
+    server: Server, killed: Path, tmp_path: Path, changes: dict[str, Any], says: str
+) -> None:
+    """Its hashes are valid: somebody has written it so."""
+    run = Path(shutil.copytree(killed, tmp_path / "run"))
+    newest = checkpoint.newest(run / "checkpoints", print)
+    assert newest is not None
+    saved = checkpoint.load(newest)
+    saved.facts["progress"].update(changes)
+    checkpoint.save(newest, saved.tensors, saved.facts)
+    said = server.run("train", run, "--resume")
+    assert (said.code, "Traceback" in said.err) == (2, False), said.err
+    last = said.err.splitlines()[-1]
+    assert last.startswith(f"heed: {newest}: ")
+    assert says in last
+    assert (run / "metrics.jsonl").read_bytes() == (killed / "metrics.jsonl").read_bytes()
+
+
 def test_a_finished_run_stays_as_it_is(server: Server, undisturbed: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(undisturbed, run)
