@@ -14,6 +14,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,6 @@ from heed.training import durable
 
 Scores = Mapping[str, Any]
 """Numbers by name; names may be nested."""
-
-EVENTS_SECONDS = 10
-"""How long TensorBoard's events may wait in memory: only they are lost by a kill."""
 
 
 def flatten(scores: Scores, prefix: str = "") -> dict[str, float | int | str | bool | None]:
@@ -71,7 +69,8 @@ class Journal:
     """Writes scores down as they come.
 
     path     metrics.jsonl; TensorBoard's files stand beside it
-    events   whether to write those too; if `tensorboard` is not installed, `say` is called once
+    events   whether to write those too; if `tensorboard` is not installed, or they cannot be
+             written, `say` is called once, and the lines go on without them
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Journal:
         self.path = path
         self._say = say
         self._wanted = events
-        self._events: Any = None
+        self._events: Events | None = None
         self._purge: int | None = None
         self._file: int | None = None
 
@@ -89,10 +88,9 @@ class Journal:
         flat = flatten(scores)
         entry = {"step": step, "time": round(time.time(), 3), **flat}
         self._append((json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n").encode())
-        writer = self._writer()
-        for name, value in flat.items() if writer else ():
-            if isinstance(value, int | float):
-                writer.add_scalar(name, value, step)
+        numbers = {name: value for name, value in flat.items() if isinstance(value, int | float)}
+        if self._wanted:
+            self._show(step, numbers)
 
     def rewind(self, step: int) -> None:
         """Remove what came after a step, and incomplete lines."""
@@ -126,8 +124,10 @@ class Journal:
         before = os.fstat(file).st_size
         try:
             atomic.write_all(file, memoryview(line))
-        except BaseException:
+        except BaseException as error:
             os.ftruncate(file, before)
+            if isinstance(error, OSError):
+                error.filename = str(self.path)
             raise
 
     def _open(self) -> int:
@@ -140,21 +140,60 @@ class Journal:
         os.ftruncate(file, end)
         return file
 
-    def _writer(self) -> Any:
-        if self._wanted and self._events is None:
-            self._events = _summary_writer(self.path.parent, self._purge)
-            if self._events is None:
-                self._wanted = False
-                self._say("no TensorBoard events: pip install tensorboard to have them")
-        return self._events
-
-
-def _summary_writer(folder: Path, purge: int | None) -> Any:
-    """TensorBoard's writer; None where it is not installed. What came before `purge` stays."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its imports warn of each other's future
+    def _show(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write an event; where that is not possible, it is said, and not tried again."""
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            if self._events is None:
+                self._events = Events(self.path.parent, self._purge)
+                self._purge = None
+            self._events.write(step, numbers)
         except ImportError:
-            return None
-    return SummaryWriter(str(folder), purge_step=purge, flush_secs=EVENTS_SECONDS)
+            self._wanted = False
+            self._say("no TensorBoard events: pip install tensorboard to have them")
+        except OSError as error:
+            self._wanted = False
+            self._say(f"no more TensorBoard events: {error.filename}: {error.strerror or error}")
+
+
+class Events:
+    """TensorBoard's file of numbers. Its own writer has a thread, which a full disk ends with a
+    traceback; here each event is on its way to the disk when `write` returns.
+
+    purge  the first step that is shown anew: what earlier files have from there on is not shown
+    """
+
+    def __init__(self, folder: Path, purge: int | None) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # its imports warn of each other's future
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.record_writer import RecordWriter
+        self._event, self._summary = Event, Summary
+        seconds, part = divmod(time.time_ns(), 10**9)
+        # TensorBoard reads the files in the order of their names.
+        self.path = folder / f"events.out.tfevents.{seconds:010d}.{part:09d}.{os.getpid()}"
+        self._records = RecordWriter(open(self.path, "xb"))  # noqa: SIM115  closed by `close`
+        session = SessionLog(status=SessionLog.START)
+        begun = [] if purge is None else [{"step": purge, "session_log": session}]
+        self._add({"file_version": "brain.Event:2"}, *begun)
+
+    def write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write the numbers of a step."""
+        values = [self._summary.Value(tag=name, simple_value=x) for name, x in numbers.items()]
+        self._add({"step": step, "summary": self._summary(value=values)})
+
+    def _add(self, *events: Mapping[str, Any]) -> None:
+        try:
+            for fields in events:
+                event = self._event(wall_time=time.time(), **fields)
+                self._records.write(event.SerializeToString())
+            self._records.flush()
+        except OSError as error:
+            self.close()
+            error.filename = str(self.path)
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        with suppress(OSError):  # of what could not be written, `write` has told
+            self._records.close()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from heed.data.grammar import draw
 from heed.running.recipe import resolve
@@ -135,3 +138,44 @@ def test_resuming_with_the_same_recipe_is_accepted(command: Callable[..., Any], 
     assert "model.kind=" in other.err
     assert " more keys; to resume with" in other.err
     assert (here / "my run/model.safetensors").read_bytes() == model
+
+
+def test_events_that_cannot_be_written_do_not_stop_a_training(
+    command: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(records: Any, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RecordWriter, "write", full)
+    done = command("train", "mine.yaml", "--device", "cpu", "training.log_every=1")
+    assert done.code == 0
+    assert done.err.count("no more TensorBoard events: runs/mine/events.out.tfevents.") == 1
+    assert "Traceback" not in done.err
+    assert len((here / "runs/mine/metrics.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_metrics_that_cannot_be_written_stop_a_training_that_can_be_resumed(
+    command: Callable[..., Any], here: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """In a line that names the file; the resumed run ends as one that was never stopped."""
+    words = ["mine.yaml", "--device", "cpu", "training.steps=5", "training.log_every=1"]
+    write, left = os.write, [3]
+
+    def full(file: int, data: bytes) -> int:
+        if os.readlink(f"/proc/self/fd/{file}").endswith("metrics.jsonl"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(code, os.strerror(code))
+        return write(file, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        done = command("train", *words)
+    assert done.code == 1
+    assert done.err.endswith(f"\nheed: runs/mine/metrics.jsonl: {os.strerror(code)}\n")
+    assert "Traceback" not in done.err
+    assert command("train", "runs/mine", "--resume", "--device", "cpu").code == 0
+    assert command("train", *words, "--run", "whole").code == 0
+    found = [(here / run / "model.safetensors").read_bytes() for run in ("runs/mine", "whole")]
+    assert found[0] == found[1]

@@ -307,8 +307,8 @@ def _serve() -> None:
 def _load() -> None:
     """Import all that a command needs, and start no thread: a process with threads cannot fork."""
     import sacrebleu.metrics  # noqa: F401
+    import tensorboard.summary.writer.record_writer  # noqa: F401
     import torch
-    import torch.utils.tensorboard
 
     import heed.cli
     import heed.running

@@ -145,11 +145,7 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def test_tensorboard_sees_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Files of one second are told apart by a count and read in the order of their names: 10 before
-    # 9.
-    writer = importlib.import_module("tensorboard.summary.writer.event_file_writer")
-    monkeypatch.setattr(writer, "_global_uid", writer.AtomicCounter(0))
+def test_tensorboard_sees_each_step_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     with Journal(path) as book:
         for step in (1, 2, 3):
@@ -161,10 +157,66 @@ def test_tensorboard_sees_each_step_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert steps(path) == [1, 2]
 
 
+class Failing:
+    """Writes a few records, and then meets a full disk or a broken one."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, good: int, code: int) -> None:
+        self.left, self.code = good, code
+        record = importlib.import_module("tensorboard.summary.writer.record_writer").RecordWriter
+        self.real = {name: getattr(record, name) for name in ("write", "flush")}
+        for name in self.real:
+            patch.setattr(record, name, lambda *given, name=name: self.tried(name, *given))
+
+    def tried(self, name: str, *given: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(self.code, os.strerror(self.code))
+        self.real[name](*given)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("good", range(8))
+def test_events_that_cannot_be_written_are_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, good: int, code: int
+) -> None:
+    """The lines are the record, and go on."""
+    lines: list[str] = []
+    Failing(monkeypatch, good, code)
+    with Journal(tmp_path / "metrics.jsonl", say=lines.append) as book:
+        for step in range(1, 6):
+            book.write(step, {"loss": 1.0, "valid": {"bleu": 5.0}})
+    assert steps(tmp_path / "metrics.jsonl") == [1, 2, 3, 4, 5]
+    (line,) = lines
+    assert line.startswith(f"no more TensorBoard events: {tmp_path / 'events.out.tfevents.'}")
+    assert line.endswith(f": {os.strerror(code)}")
+
+
+def test_a_kill_loses_no_event(tmp_path: Path) -> None:
+    book = Journal(tmp_path / "metrics.jsonl")
+    book.write(1, {"loss": 1.0})
+    book.write(2, {"loss": 2.0})
+    assert events(tmp_path) == {"loss": [(1, 1.0), (2, 2.0)]}
+    book.close()
+
+
+def test_lines_that_cannot_be_written_name_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: int, data: memoryview) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with Journal(tmp_path / "metrics.jsonl", events=False) as book:
+        book.write(1, {})
+        monkeypatch.setattr(os, "write", fail)
+        with pytest.raises(OSError, match="Input/output") as told:
+            book.write(2, {})
+    assert told.value.filename == str(tmp_path / "metrics.jsonl")
+
+
 def test_a_missing_tensorboard_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     lines: list[str] = []
     with Journal(tmp_path / "metrics.jsonl", say=lines.append) as book:
         book.write(1, {"loss": 1})
@@ -177,6 +229,6 @@ def test_no_events_where_none_are_wanted(tmp_path: Path, monkeypatch: pytest.Mon
     def never(*args: Any) -> None:
         pytest.fail("asked for events")
 
-    monkeypatch.setattr(journal, "_summary_writer", never)
+    monkeypatch.setattr(journal, "Events", never)
     with Journal(tmp_path / "metrics.jsonl", events=False) as book:
         book.write(1, {"loss": 1})
