@@ -130,10 +130,9 @@ def _register() -> None:
 
 def _complete(model: nn.Module) -> None:
     """Enable what was built with attn_implementation="heed", before it is watched."""
-    chosen = {path: each for path, each in _submodels(model).items() if _chosen(each) == NAME}
-    for path, each in chosen.items():
-        inside = (module for module in each.modules() if attends(module))
-        if not _above(path, chosen) and any(CHILD not in x._modules for x in inside):
+    for each in _submodels(model).values():  # the outermost first, with all that is inside
+        attending = (module for module in each.modules() if attends(module))
+        if _chosen(each) == NAME and any(CHILD not in module._modules for module in attending):
             enable(each)
 
 
