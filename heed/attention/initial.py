@@ -142,6 +142,17 @@ def _rules(module: nn.Module) -> dict[str, Rule]:
 
 
 @torch.no_grad()
-def _draw(weight: Tensor | None, rule: Rule) -> None:
-    if weight is not None:
+def _draw(weight: Any, rule: Rule) -> None:
+    """Draw a tensor; a sharded one whole, since rules look at places, before each process keeps
+    its shard of what the first has drawn."""
+    if weight is None:
+        return
+    mesh = getattr(weight, "device_mesh", None)
+    if mesh is None:
         rule(weight)
+        return
+    from torch.distributed.tensor import distribute_tensor
+
+    whole = torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
+    rule(whole)
+    weight.copy_(distribute_tensor(whole, mesh, weight.placements))

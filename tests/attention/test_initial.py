@@ -147,7 +147,11 @@ NETWORKS: dict[str, Make] = {
         TransformerSettings(**PAIR, position="learned", tied=False, norm="post"), False
     ),
     "transformer, mixed heads": lambda: pair(
-        TransformerSettings(**PAIR, cross_attention="additive + monotonic/general")
+        TransformerSettings(
+            **PAIR,
+            cross_attention="additive + monotonic/general",
+            encoder_attention="mixture-window",
+        )
     ),
     **{
         f"bert, {head}": lambda head=head: text_settings.build(
@@ -212,6 +216,36 @@ def test_the_same_seed_draws_the_same(name: str) -> None:
     for key, x in tensors(want).items():
         assert tensors(made)[key].isfinite().all()
         assert torch.equal(tensors(made)[key] == 0, x == 0), key
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module", "ignore:DTensor random operators")
+@pytest.mark.parametrize("name", ["recurrent, apart", "recurrent", "transformer, mixed heads"])
+def test_a_sharded_network_is_drawn_as_one_that_is_not(name: str) -> None:
+    """Rules that look at places, such as that of forget gates, are given whole tensors."""
+    from torch.distributed import destroy_process_group, init_process_group
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with torch.device("meta"):
+            made: Any = NETWORKS[name]()
+        fully_shard(made, mesh=init_device_mesh("cpu", (1,)))
+        made.to_empty(device="cpu")
+        for x in made.parameters():
+            nn.init.constant_(x, torch.nan)
+        for module in made.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()
+        for key, want in tensors(NETWORKS[name]()).items():
+            got = tensors(made)[key].full_tensor()
+            assert got.isfinite().all(), key
+            if want.unique().numel() <= 2:  # constants
+                assert torch.equal(got, want), key
+        symbols = torch.randint(0, 9, (2, 5))
+        assert made(symbols, torch.tensor([5, 4]), symbols).logits.isfinite().all()
+    finally:
+        destroy_process_group()
 
 
 def test_a_deep_copy_and_a_pickle_draw_their_own_weights() -> None:
