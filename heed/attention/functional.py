@@ -1,5 +1,6 @@
 """Attention as a function, for mechanisms that have no weights of their own."""
 
+from math import ldexp
 from operator import index
 from types import SimpleNamespace
 from typing import Any
@@ -65,7 +66,7 @@ def attend(
             " (who may look where is visible=...)"
         )
     if isinstance(mechanism, str):
-        widths = tuple(index(x.shape[-1]) for x in (q, k, v))  # constants, even while compiling
+        widths = (index(q.shape[-1]), index(k.shape[-1]), index(v.shape[-1]))
         mechanism = _weightless(mechanism, widths, dropout, options)
     elif options or dropout:
         refuse("function", options.keys() - {"scale"})
@@ -77,31 +78,42 @@ def attend(
 
 
 def _weightless(
-    name: str, widths: tuple[int, ...], dropout: float, options: dict[str, Any]
+    name: str, widths: tuple[int, int, int], dropout: float, options: dict[str, Any]
 ) -> Mechanism:
     """The mechanism of a name, built once for these widths and options."""
-    place = _shelved(name, widths, dropout, tuple(options.items()))
+    told = tuple((option, _constant(x)) for option, x in options.items())
+    place = _shelved(name, *widths, _constant(dropout), told)
     mechanism: Mechanism = getattr(_built, place)
     return mechanism
 
 
+def _constant(x: Any) -> Any:
+    """The same number, which a compiler that takes it for any number then compiles for alone."""
+    if isinstance(x, float):
+        return ldexp(x, 0)
+    return index(x) if isinstance(x, int) and not isinstance(x, bool) else x
+
+
 @unchanging
 def _shelved(
-    name: str, widths: tuple[int, ...], dropout: float, options: tuple[tuple[str, Any], ...]
+    name: str,
+    query: int,
+    key: int,
+    value: int,
+    dropout: float,
+    options: tuple[tuple[str, Any], ...],
 ) -> str:
     """Build a mechanism unless it exists, and give the attribute of `_built` that holds it.
 
     A compiler calls this while tracing, but does not trace it: it cannot trace the making of a
     module, only the use of one that exists.
     """
-    place = f"{name} {widths} {dropout!r} {options!r}".replace(
-        ".", ","
-    )  # a compiler splits at dots
+    place = f"{name} {query} {key} {value} {dropout!r} {options!r}"
+    place = place.replace(".", ",")  # a compiler would split at dots
     if hasattr(_built, place):
         return place
     told = dict(options)
     refuse("function", told.keys() - options_of(name))
-    query, key, value = widths
     mechanism = build(name, query=query, key=key, value=value, dropout=dropout, **told)
     mechanism.train(dropout > 0)
     if any(True for _ in mechanism.parameters()):
@@ -115,7 +127,7 @@ def _shelved(
             "has no such modes: build heed.Attention or a Mechanism"
         )
     if len(vars(_built)) >= MOST:  # a scale that differs in every call must not fill the memory
-        delattr(_built, next(iter(vars(_built))))
+        vars(_built).pop(next(iter(vars(_built))), None)
     setattr(_built, place, mechanism)
     return place
 

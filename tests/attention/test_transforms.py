@@ -135,6 +135,23 @@ def test_the_function_compiles_for_unknown_lengths(name: str) -> None:
         close(compiled(q, k), look(q, k), 1e-5)
 
 
+def test_the_function_compiles_for_numbers_that_change() -> None:
+    """A compiler takes them for any number, and a mechanism is built for one."""
+    torch._dynamo.reset()
+
+    def look(q: Tensor, scale: float, window: int, dropout: float = 0.0) -> Tensor:
+        told: dict[str, Any] = {"scale": scale, "window": window, "dropout": dropout}
+        return heed.attend(q, q, q, "fixed-window/scaled-dot", **told).context
+
+    compiled = torch.compile(look, fullgraph=True, dynamic=True, backend="eager")
+    q = torch.randn(2, 4, 9, 8)
+    for told in ((0.3, 2), (0.5, 3), (1.0, 3, 0.25)):
+        torch.manual_seed(0)
+        got = compiled(q, *told)
+        torch.manual_seed(0)
+        close(got, look(q, *told), 1e-5)  # type: ignore[arg-type]
+
+
 FRESH = """
 import torch
 import heed
