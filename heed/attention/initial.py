@@ -153,6 +153,6 @@ def _draw(weight: Any, rule: Rule) -> None:
         return
     from torch.distributed.tensor import distribute_tensor
 
-    whole = torch.empty(weight.shape, dtype=weight.dtype, device=weight.device)
+    whole = weight.full_tensor().clone()  # a rule may leave some of it as it is
     rule(whole)
     weight.copy_(distribute_tensor(whole, mesh, weight.placements))
