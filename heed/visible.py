@@ -9,7 +9,7 @@ A predicate is a description, not a tensor: kernels read the description, and on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -451,6 +451,14 @@ def conjuncts(visible: Visible | None) -> list[Visible]:
     if isinstance(visible, Both):
         return conjuncts(visible.first) + conjuncts(visible.second)
     return [] if visible is None else [visible]
+
+
+def all_of(parts: Iterable[Visible]) -> Visible | None:
+    """The conjunction of all predicates; None where there are none."""
+    joined: Visible | None = None
+    for part in parts:
+        joined = both(joined, part)
+    return joined
 
 
 def as_visible(given: Visible | Tensor | None) -> Visible:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import dropout, pad
 
 from heed.attention.align import Aligned, hidden
+from heed.attention.blind import placed, sighted, zeroed
 from heed.attention.memory import Memory
 from heed.attention.past import fitted
 from heed.attention.piecewise import of_queries, of_table
@@ -43,9 +44,8 @@ def run(
 ) -> Attended:
     """Queries B H T M over a memory; the context is B H T R."""
     T, S = query.shape[2], memory.S
-    later = state is not None and state.at_end
+    places = placed(T, S, state, query.device, segments, memory.segments)
     state = State(0, S - T, at_end=True) if state is None else state
-    places = Places(T, S, state.step, state.origin, query.device, segments, memory.segments, later)
     if visible is not None:
         if not torch.compiler.is_exporting():  # which would take B != T for a demand
             visible.check_axes(query.shape[0], T)
@@ -55,6 +55,7 @@ def run(
         return _nothing(mechanism, query, memory, state, need, asked)
     known = both(memory.visible, visible)
     reached = mechanism.reach(query, memory, places, known)
+    query = zeroed(query, sighted(memory, reached.visible, places))
     call = call_of(mechanism, query, reached, places, need, position)
     call.clean = reached.visible is known and every_key_seen(visible, places)
     name, refusals = choose(call)
@@ -208,7 +209,7 @@ def _stated(
     return summarise(lambda *_: (weight, *told), weight.shape, asked)
 
 
-def _unstated(weight: Tensor, asked: Summary) -> Statistics:
+def unstated(weight: Tensor, asked: Summary) -> Statistics:
     """The statistics where there are no queries or no keys; for these an unseen key is added."""
     weight, empty = weight.detach(), not weight.shape[-1]
     weight = pad(weight, (0, 1)) if empty else weight
@@ -258,7 +259,10 @@ def _scene(call: Call, query: Tensor, reached: Reached) -> _Scene:
     ok = call.dense_visible()
     k, v = call.cleaned(ok)
     memory = replace(reached.memory, k=wide(k), v=wide(v), prepared={})
-    q = call.q if ok is None else call.q.where(ok.any(-1, keepdim=True), 0)
+    q = call.q
+    if ok is not None:
+        seen = ok.any(-1, keepdim=True)
+        q, query = q.where(seen, 0), query.where(seen, 0)
     return _Scene(wide(q), query, memory, call.places, ok, _gain(call), call.bias)
 
 
@@ -363,7 +367,7 @@ def _nothing(
         log_prob=fact if draws else None,
         entropy=fact if draws else None,
         penalty=fact if mechanism.past is not None and mechanism.past.charges else None,
-        statistics=None if asked is None else _unstated(weight, asked),
+        statistics=None if asked is None else unstated(weight, asked),
     )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from heed.attention.apply import call_of
 from heed.attention.attending import Attending
+from heed.attention.blind import placed, sighted, zeroed
 from heed.attention.listening import hooks, plain
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
@@ -28,7 +29,6 @@ from heed.kernels.choose import KERNELS
 from heed.kernels.linear.steps import mapping
 from heed.kernels.looping import gathering
 from heed.records import Attended, Need, State, as_need
-from heed.visible import Places
 
 Look = Callable[[Tensor], Tensor]
 """Queries as the score compares them, B H 1 D -> the context, B H 1 R"""
@@ -50,6 +50,7 @@ class Asking:
         self.first: tuple[Tensor, Attended] | None = None
         self.look: Look | None = None
         self.prepare: Prepare | None = None
+        self.seen: Tensor | None = None
 
     def select(self, rows: Tensor) -> Asking:
         """An Asking of the chosen rows of the memory."""
@@ -64,7 +65,7 @@ class Asking:
         if query.shape != like.shape or query.dtype != like.dtype or state.slots:
             return self._ask(query, state)
         attend = self.attend
-        asked = self.prepare(attend.shape_query(query))
+        asked = self.prepare(attend.shape_query(zeroed(query, self.seen)))
         context = attend.shape_context(self.look(asked))
         after = state._replace(step=state.step + 1)
         return Attended(context, after, kernel=seen.kernel, refusals=seen.refusals)
@@ -76,6 +77,8 @@ class Asking:
             self.look = _again(self.attend, self.memory, query, seen)
             if self.look is not None:
                 self.prepare = _asks(self.attend.mechanism.score)
+                places = placed(1, self.memory.S, State(), query.device)
+                self.seen = sighted(self.memory, self.memory.visible, places)
         return seen
 
 
@@ -90,7 +93,7 @@ def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> 
         return None
     if attend.position is not None or memory.segments is not None:
         return None
-    places = Places(1, memory.S, 0, 0, query.device)
+    places = placed(1, memory.S, State(), query.device)
     asked, reached = attend.shape_query(query), Reached(memory, memory.visible)
     call = call_of(mechanism, asked, reached, places, "context")
     call.clean = True

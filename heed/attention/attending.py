@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from heed.attention.added import Added, checked, parted
 from heed.attention.apply import every_key_seen
+from heed.attention.blind import placed, spared
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory, check_counts, clean
 from heed.attention.naming import build, options_of, parse
@@ -20,7 +21,7 @@ from heed.attention.watched import Watchable
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary
 from heed.shapes import check, check_devices, check_width
-from heed.visible import Keys, Places, Visible, as_visible, both
+from heed.visible import Keys, Visible, as_visible, both
 
 
 def made_on(device: torch.device | str | int | None) -> AbstractContextManager[object]:
@@ -39,6 +40,9 @@ class Attending(Watchable):
     position: Position | None  # set in __init__: a default on the class would hide the module
     widths: tuple[int | None, int | None, int | None] = (None, None, None)
     """The widths of queries, keys and values that it was built for; None where unknown."""
+    num_heads: int = 1
+    projects: ClassVar[bool] = False
+    """Whether `shape_query` multiplies queries by weights, whose gradient a NaN would reach."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,12 +138,15 @@ class Attending(Watchable):
             if memory.owner is not self.token:
                 raise Refused("this memory was made by another attention; use the one that made it")
             memory = replace(memory, owner=self.mechanism.token)
-        asked = None if query is None else self.shape_query(query)
         position = self.position
         if bias is not None and isinstance(memory, Memory):
-            visible, position = self._added(bias, asked, memory, visible)
+            visible, position = self._added(bias, query, memory, visible)
+        if query is not None:
+            if self.projects and isinstance(memory, Memory):
+                query = spared(query, memory, visible, state)
+            query = self.shape_query(query)
         seen: Attended = self.mechanism(
-            asked,
+            query,
             memory,
             state,
             visible=visible,
@@ -156,13 +163,14 @@ class Attending(Watchable):
         __call__ = forward
 
     def _added(
-        self, bias: Tensor, asked: Tensor | None, memory: Memory, visible: Visible | None
+        self, bias: Tensor, query: Tensor | None, memory: Memory, visible: Visible | None
     ) -> tuple[Visible | None, Position | None]:
         """What may be seen under a bias, and the position that adds it."""
-        if asked is None:
+        if query is None:
             raise Refused("a bias needs queries: those of a learned 'static' take none")
-        seen, added = parted("bias", checked(bias, (*asked.shape[:3], memory.S)))
-        check_devices(queries=asked, bias=bias)
+        B, T, _ = query.shape
+        seen, added = parted("bias", checked(bias, (B, self.num_heads, T, memory.S)))
+        check_devices(queries=query, bias=bias)
         visible = both(visible, Visible.mask(seen))
         return visible, self.position if added is None else Added(added, self.position)
 
@@ -190,9 +198,7 @@ class Attending(Watchable):
             check_counts(rest, keys.shape[1])
         if query is not None and rest is not None:
             T, S = query.shape[1], keys.shape[1]
-            step, origin = (0, S - T) if state is None else (state.step, state.origin)
-            later = state is not None and state.at_end
-            places = Places(T, S, step, origin, keys.device, at_end=later)
+            places = placed(T, S, state, keys.device)
             if not every_key_seen(rest, places):
                 seen = Keys(rest.dense(places).any(2).any(1))
                 keys, values = clean(seen, keys, keys)

@@ -41,6 +41,7 @@ class MultiHeadAttention(Attending, Drawn):
     position   `Rotary()` or `ALiBi(heads=...)`, applied inside the heads
     """
 
+    projects = True
     in_proj_weight: Tensor | None
     in_proj_bias: Tensor | None
     q_proj_weight: Tensor

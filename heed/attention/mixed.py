@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heed.attention.apply import unstated
+from heed.attention.blind import spared
 from heed.attention.initial import Drawn
 from heed.attention.mechanism import Mechanism, lane_state
 from heed.attention.memory import Memory, concat
@@ -16,7 +18,7 @@ from heed.attention.score import constant, linear, parameter
 from heed.attention.statistics import statistics as summarised
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary, as_summary
-from heed.visible import Visible
+from heed.visible import Visible, as_visible
 
 
 class FixedGate(Drawn):
@@ -115,6 +117,7 @@ class Mixed(Mechanism):
         if query is None:
             raise Refused("mixed needs a query")
         need = self.check_call(query, memory, state, need)
+        visible = None if visible is None else as_visible(visible)
         summary = as_summary(statistics)
         asked: dict[str, Any] = {
             "visible": visible,
@@ -128,7 +131,7 @@ class Mixed(Mechanism):
         states = [None if state is None else lane_state(state, name) for name in self.names]
         one: Attended = self.first(query, memories[0], states[0], **asked)
         two: Attended = self.second(query, memories[1], states[1], **asked)
-        share = self.gate(query)
+        share = self.gate(spared(query, memory, visible, state))
         share = share.to(torch.promote_types(share.dtype, torch.float32))  # or 1 - share is rounded
         context = share * one.context + (1 - share) * two.context
         weight = None
@@ -136,8 +139,9 @@ class Mixed(Mechanism):
             weight = share * one.weight + (1 - share) * two.weight
         said = None
         if summary is not None and weight is not None:
+            told = summarised if weight.numel() else unstated
             lanes = [lane.statistics.largest for lane in (one, two)]
-            said = summarised(weight.detach(), summary)._replace(largest=_larger(*lanes))
+            said = told(weight.detach(), summary)._replace(largest=_larger(*lanes))
         after = dict(zip(self.names, (one.state, two.state), strict=True))
         return Attended(
             context.to(one.context.dtype),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from heed.attention.reach import Reached
 from heed.attention.score import per_head
 from heed.attention.walked import Walk
 from heed.records import State
-from heed.visible import Coarse, Mask, Places, Visible, both, conjuncts
+from heed.visible import Coarse, Mask, Places, all_of, both, conjuncts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,14 +234,6 @@ class Step:
                 far = "pooled in its block" if reached.fold else "outside the window"
                 whys[n] = next(there, far)
         return tuple(whys)
-
-
-def all_of(parts: Sequence[Visible]) -> Visible | None:
-    """The conjunction of all predicates; None where there are none."""
-    joined: Visible | None = None
-    for part in parts:
-        joined = both(joined, part)
-    return joined
 
 
 def _slots(mechanism: Mechanism) -> Iterator[tuple[str, Any]]:

@@ -25,13 +25,23 @@ from heed.attention.attending import Attending
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.piecewise import of_some
-from heed.attention.stages import Step, all_of
+from heed.attention.stages import Step
 from heed.attention.walked import Asked, Walk, at_rest
 from heed.attention.watched import Hook
 from heed.attention.watching import EAGER, Standing, present
 from heed.errors import Refused
 from heed.records import Attended, State
-from heed.visible import Causal, Mask, Packed, Places, Visible, Window, as_visible, conjuncts
+from heed.visible import (
+    Causal,
+    Mask,
+    Packed,
+    Places,
+    Visible,
+    Window,
+    all_of,
+    as_visible,
+    conjuncts,
+)
 
 __all__ = ["Asked", "Walk", "follow", "listen", "walk"]
 

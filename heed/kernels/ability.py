@@ -85,6 +85,15 @@ def recorded() -> bool:
     )
 
 
+def known(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds; of sizes that a graph leaves open, whether it must."""
+    if not recorded():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(condition)
+
+
 def saving() -> object:
     """The hooks on tensors that autograd saves, as checkpointing sets them; None without any.
 

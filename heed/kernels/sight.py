@@ -15,8 +15,8 @@ from heed.visible import Causal, Lengths, Near, Places, Visible, Window, conjunc
 class Sight:
     """A conjunction of predicates, sorted by kind: a key must pass every one that is set.
 
-    Query t stands at place first + t, where places matter. Keys from `stop` on exist for no query, and a kernel need not
-    visit them; `table` holds the predicates of all other kinds.
+    Query t stands at place first + t, where places matter. Keys from `stop` on exist for no query,
+    and a kernel need not visit them; `table` holds the predicates of all other kinds.
     """
 
     first: int = 0

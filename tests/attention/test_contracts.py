@@ -23,6 +23,7 @@ from tests.attention.cases import (
     answers,
     close,
     every,
+    flat,
     joined,
     main,
     same_record,
@@ -317,6 +318,78 @@ def test_a_query_that_sees_nothing_reads_zero_and_has_zero_gradients(
     if need == "weight":
         assert not seen.weight[1].any()
         assert not seen.weight[2, :, -1].any()
+
+
+def blind(case: Case, kind: str) -> tuple[Any, Any, Any, Tensor]:
+    """What the memory shows, what the call shows, its state, and the queries that see nothing."""
+    t, exists = torch.arange(case.T), torch.ones(3, S, dtype=torch.bool)
+    lost = torch.zeros(3, case.T, dtype=torch.bool)
+    lost[1], lost[2, -1] = True, True
+    if kind == "a mask":
+        return None, ~lost[:, :, None].expand(-1, -1, S), case.first, lost
+    if kind == "an empty row":
+        return (
+            heed.lengths([6, 0, 4]),
+            None,
+            case.first,
+            (t < 9) & torch.tensor([[0], [1], [0]]).bool(),
+        )
+    if kind == "an empty row, later":
+        return (
+            None,
+            heed.lengths([6, 0, 4]),
+            case.first,
+            (t < 9) & torch.tensor([[0], [1], [0]]).bool(),
+        )
+    if kind == "a causal mask":  # the first two keys of a row do not exist
+        exists[1, :2] = False
+        first = S - case.T if case.first is None else 0
+        return exists, heed.causal(), case.first, (t + first < 2) & ~exists[:, :1]
+    if kind == "a window":  # of a query and the one before it, far behind the keys
+        lost = t + S >= S + 2
+        return None, heed.window(1), case.first and heed.State(0, S - 1), lost.expand(3, -1)
+    assert kind == "no key"
+    return None, None, case.first, torch.ones(3, case.T, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("off", [(), tuple(heed.kernels.KERNELS)], ids=["kernel", "reference"])
+@pytest.mark.parametrize(
+    "kind",
+    ["a mask", "an empty row", "an empty row, later", "a causal mask", "a window", "no key"],
+)
+@every(CASES)
+def test_nan_in_a_query_that_sees_nothing_changes_no_bit(
+    case: Case, kind: str, off: tuple[str, ...]
+) -> None:
+    """Nor of the gradients of weights, which are sums over all queries."""
+    known, given, first, lost = blind(case, kind)
+    attend = case.build()
+    q, k, v = case.inputs(S=0 if kind == "no key" else S, grad=True)
+
+    def answers_of(q: Tensor, steps: int, **asked: Any) -> list[Tensor]:
+        memory, state, records = attend.remember(k, v, known), first, []
+        for here in torch.arange(case.T).split(-(-case.T // steps)):
+            part = given[:, here] if isinstance(given, Tensor) else given
+            seen = attend(q[:, here], memory, state, visible=part, **asked)
+            state = seen.state if case.claims.step else None
+            records.append(seen)
+        told = [x for seen in records for _, x in answers(seen)]
+        said = [x for seen in records for x in seen.formed.statistics or () if x is not None]
+        out = torch.cat([main(x) if case.claims.context else main(x)[:, 0] for x in records], 1)
+        if case.claims.context and not case.heads:
+            assert not out[lost].any()
+        slopes = gradients(out, q, k, v, *attend.parameters())
+        assert not slopes[0][lost].any()
+        return [*told, *said, *flat(state), *slopes]
+
+    filled = q.detach().masked_fill(lost[..., None], torch.nan).requires_grad_()
+    assert filled.isnan().any() or not lost.any()
+    with heed.kernels.off(*off):
+        for asked in ({}, {"need": "weight", "statistics": True}):
+            for steps in (1, case.T) if case.claims.step else (1,):
+                want, got = (answers_of(x, steps, **asked) for x in (q, filled))
+                for x, y in zip(got, want, strict=True):
+                    assert torch.equal(x, y)
 
 
 @every(CASES)

@@ -1,9 +1,9 @@
 """Attention within windows, for the dot family: each query visits only its window.
 
 `local-m`, `local-p` (predicted centres, the Gaussian after the softmax, gradients to the centres),
-`fixed-window`, and `expanded-window`. Time and memory grow with T, for any centres (those of
-`expanded-window` with T·S / block too); no mask is ever formed. Its twin is the reference with the same reach; README.md
-explains the algorithm and its cost.
+`fixed-window` and `expanded-window`. Time and memory grow with T, for any centres (those of
+`expanded-window` with T·S / block, too); no mask is ever formed. Its twin is the reference with the
+same reach; README.md explains the algorithm and its cost.
 """
 
 from dataclasses import replace

@@ -1,0 +1,117 @@
+"""Queries that see nothing: they are zeroed before anything is computed of them.
+
+Their context is zero in any case. But NaN in them (rows that were never filled) would come back: by
+what else is computed of a query, as a gate or a centre, and in gradients, since 0 · NaN is NaN.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from heed.attention.memory import Memory
+from heed.kernels.ability import known, recorded, transformed
+from heed.records import State
+from heed.visible import (
+    FAR,
+    Causal,
+    Coarse,
+    Near,
+    Places,
+    Visible,
+    Window,
+    all_of,
+    both,
+    conjuncts,
+)
+
+
+def placed(
+    T: int,
+    S: int,
+    state: State | None,
+    device: torch.device,
+    segment: Tensor | None = None,
+    key_segment: Tensor | None = None,
+) -> Places:
+    """The places of T queries; without a state the last of them stands at the last of S keys."""
+    if state is None:
+        return Places(T, S, 0, S - T, device, segment, key_segment)
+    return Places(T, S, state.step, state.origin, device, segment, key_segment, state.at_end)
+
+
+def spared(query: Tensor, memory: Memory, visible: Visible | None, state: State | None) -> Tensor:
+    """The queries of a call, with zero for those that see nothing.    B H T M or B T M"""
+    places = placed(query.shape[-2], memory.S, state, query.device)
+    return zeroed(query, sighted(memory, both(memory.visible, visible), places))
+
+
+def zeroed(query: Tensor, seen: Tensor | None) -> Tensor:
+    """Zero for queries that see nothing: those of B T M see nothing in any head.    B|1 H|1 T|1"""
+    if seen is None:
+        return query
+    seen = (seen if query.ndim == 4 else seen.any(1))[..., None]
+    fits = all(n == 1 or n == m for n, m in zip(seen.shape, query.shape, strict=False))
+    return query.where(seen, 0) if fits else query  # a mask that does not fit is refused later
+
+
+def sighted(memory: Memory, visible: Visible | None, places: Places) -> Tensor | None:
+    """Which queries see a key; None where all are known to.    B|1 H|1 T|1
+
+    visible  what the memory and the call show. The window that a query chooses by its own content
+             hides nothing here
+    """
+    if memory.sinks:
+        return None
+    if places.S == 0:
+        return torch.zeros(1, 1, 1, dtype=torch.bool, device=places.device)
+    visible = visible.inner if isinstance(visible, Coarse) else visible
+    parts = [part for part in conjuncts(visible) if not isinstance(part, Near)]
+    keys = [part for part in parts if part.about_keys_alone]
+    spans = [part for part in parts if isinstance(part, Causal | Window)]
+    unknown = recorded() or transformed() is not None or not memory.k.is_cpu
+    if not unknown and _see_the_first(memory, parts, keys, places):
+        return None
+    exist, shown = all_of(keys), all_of(parts)
+    exists = None if exist is None else exist.dense(places)  # B|1 1 1 S
+    seen = None if exists is None else exists.any(-1)
+    if len(keys) + len(spans) < len(parts):
+        assert shown is not None
+        seen = shown.dense(places).any(-1)
+    elif spans:
+        seen = _in_reach(exists, spans, places)
+    return seen if unknown or seen is None or not seen.all() else None
+
+
+def _see_the_first(
+    memory: Memory, parts: list[Visible], keys: list[Visible], places: Places
+) -> bool:
+    """Whether it is known of the memory that every query sees the first key."""
+    if len(keys) > len(conjuncts(memory.visible)):
+        return False
+    if not all(type(part) is Causal for part in parts if not part.about_keys_alone):
+        return False
+    if len(keys) < len(parts) and places.first < 0:
+        return False
+    if memory.visible is None:
+        return True
+    if "begins" not in memory.prepared:
+        memory.prepared["begins"] = bool(memory.exists[:, 0].all())
+    return bool(memory.prepared["begins"])
+
+
+def _in_reach(exists: Tensor | None, spans: list[Causal | Window], places: Places) -> Tensor | None:
+    """Which queries find a key in their interval, computed without a table T S.    B|1 1 T"""
+    half = min((part.half for part in spans if isinstance(part, Window)), default=FAR)
+    ahead = 0 if any(isinstance(part, Causal) for part in spans) else half
+    if exists is None:
+        last = places.first + places.T - 1
+        if known(places.first + ahead >= 0) and known(last - half < places.S):
+            return None
+        place = places.query[None, None]
+        return (place + ahead >= 0) & (place - half < places.S)
+    count = pad(exists[:, :, 0].cumsum(-1), (1, 0))  # B|1 1 S+1
+    end = count.shape[-1] - 1
+    low, high = ((places.query + n).clamp(0, end) for n in (-half, ahead + 1))
+    return count[..., high] > count[..., low]
