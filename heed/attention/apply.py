@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import dropout, pad
 
 from heed.attention.align import Aligned, hidden
-from heed.attention.blind import placed, sighted, zeroed
+from heed.attention.blind import placed, spared
 from heed.attention.memory import Memory
 from heed.attention.past import fitted
 from heed.attention.piecewise import of_queries, of_table
@@ -55,7 +55,7 @@ def run(
         return _nothing(mechanism, query, memory, state, need, asked)
     known = both(memory.visible, visible)
     reached = mechanism.reach(query, memory, places, known)
-    query = zeroed(query, sighted(memory, reached.visible, places))
+    query = spared(query, memory, reached.visible, places)
     call = call_of(mechanism, query, reached, places, need, position)
     call.clean = reached.visible is known and every_key_seen(visible, places)
     name, refusals = choose(call)

@@ -143,7 +143,8 @@ class Attending(Watchable):
             visible, position = self._added(bias, query, memory, visible)
         if query is not None:
             if self.projects and isinstance(memory, Memory):
-                query = spared(query, memory, visible, state)
+                places = placed(query.shape[1], memory.S, state, query.device)
+                query = spared(query, memory, both(memory.visible, visible), places)
             query = self.shape_query(query)
         seen: Attended = self.mechanism(
             query,

@@ -6,6 +6,8 @@ what else is computed of a query, as a gate or a centre, and in gradients, since
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -22,7 +24,6 @@ from heed.visible import (
     Visible,
     Window,
     all_of,
-    both,
     conjuncts,
 )
 
@@ -41,10 +42,27 @@ def placed(
     return Places(T, S, state.step, state.origin, device, segment, key_segment, state.at_end)
 
 
-def spared(query: Tensor, memory: Memory, visible: Visible | None, state: State | None) -> Tensor:
-    """The queries of a call, with zero for those that see nothing.    B H T M or B T M"""
-    places = placed(query.shape[-2], memory.S, state, query.device)
-    return zeroed(query, sighted(memory, both(memory.visible, visible), places))
+def spared(query: Tensor, memory: Memory, visible: Visible | None, places: Places) -> Tensor:
+    """The queries, with zero for those that see nothing.    B H T M or B T M
+
+    visible  what the memory and the call show. The window that a query chooses by its own content
+             hides nothing here
+    """
+    if memory.sinks or (places.S and _in_line(visible, places)) or _finite(query):
+        return query
+    return zeroed(query, sighted(memory, visible, places))
+
+
+def _in_line(visible: Visible | None, places: Places) -> bool:
+    """Whether every query sees the first key, by no more than the kind of mask."""
+    return visible is None or (type(visible) is Causal and known(places.first >= 0))
+
+
+def _finite(x: Tensor) -> bool:
+    """Whether all numbers are known to be finite; on a GPU, which is not waited for, none are."""
+    if not x.is_cpu or recorded() or transformed() is not None:
+        return False
+    return math.isfinite(x.detach().sum().item())
 
 
 def zeroed(query: Tensor, seen: Tensor | None) -> Tensor:
@@ -57,11 +75,7 @@ def zeroed(query: Tensor, seen: Tensor | None) -> Tensor:
 
 
 def sighted(memory: Memory, visible: Visible | None, places: Places) -> Tensor | None:
-    """Which queries see a key; None where all are known to.    B|1 H|1 T|1
-
-    visible  what the memory and the call show. The window that a query chooses by its own content
-             hides nothing here
-    """
+    """Which queries see a key; None where all are known to.    B|1 H|1 T|1"""
     if memory.sinks:
         return None
     if places.S == 0:
@@ -70,40 +84,19 @@ def sighted(memory: Memory, visible: Visible | None, places: Places) -> Tensor |
     parts = [part for part in conjuncts(visible) if not isinstance(part, Near)]
     keys = [part for part in parts if part.about_keys_alone]
     spans = [part for part in parts if isinstance(part, Causal | Window)]
-    unknown = recorded() or transformed() is not None or not memory.k.is_cpu
-    if not unknown and _see_the_first(memory, parts, keys, places):
-        return None
     exist, shown = all_of(keys), all_of(parts)
     exists = None if exist is None else exist.dense(places)  # B|1 1 1 S
-    seen = None if exists is None else exists.any(-1)
     if len(keys) + len(spans) < len(parts):
         assert shown is not None
-        seen = shown.dense(places).any(-1)
-    elif spans:
-        seen = _in_reach(exists, spans, places)
-    return seen if unknown or seen is None or not seen.all() else None
-
-
-def _see_the_first(
-    memory: Memory, parts: list[Visible], keys: list[Visible], places: Places
-) -> bool:
-    """Whether it is known of the memory that every query sees the first key."""
-    if len(keys) > len(conjuncts(memory.visible)):
-        return False
-    if not all(type(part) is Causal for part in parts if not part.about_keys_alone):
-        return False
-    if len(keys) < len(parts) and places.first < 0:
-        return False
-    if memory.visible is None:
-        return True
-    if "begins" not in memory.prepared:
-        memory.prepared["begins"] = bool(memory.exists[:, 0].all())
-    return bool(memory.prepared["begins"])
+        return shown.dense(places).any(-1)
+    if spans:
+        return _in_reach(exists, spans, places)
+    return None if exists is None else exists.any(-1)
 
 
 def _in_reach(exists: Tensor | None, spans: list[Causal | Window], places: Places) -> Tensor | None:
     """Which queries find a key in their interval, computed without a table T S.    B|1 1 T"""
-    half = min((part.half for part in spans if isinstance(part, Window)), default=FAR)
+    half = min([FAR, *(part.half for part in spans if isinstance(part, Window))])
     ahead = 0 if any(isinstance(part, Causal) for part in spans) else half
     if exists is None:
         last = places.first + places.T - 1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from heed.attention.apply import unstated
-from heed.attention.blind import spared
+from heed.attention.blind import placed, spared
 from heed.attention.initial import Drawn
 from heed.attention.mechanism import Mechanism, lane_state
 from heed.attention.memory import Memory, concat
@@ -18,7 +18,7 @@ from heed.attention.score import constant, linear, parameter
 from heed.attention.statistics import statistics as summarised
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary, as_summary
-from heed.visible import Visible, as_visible
+from heed.visible import Visible, as_visible, both
 
 
 class FixedGate(Drawn):
@@ -131,7 +131,8 @@ class Mixed(Mechanism):
         states = [None if state is None else lane_state(state, name) for name in self.names]
         one: Attended = self.first(query, memories[0], states[0], **asked)
         two: Attended = self.second(query, memories[1], states[1], **asked)
-        share = self.gate(spared(query, memory, visible, state))
+        places = placed(query.shape[2], memory.S, state, query.device)
+        share = self.gate(spared(query, memory, both(memory.visible, visible), places))
         share = share.to(torch.promote_types(share.dtype, torch.float32))  # or 1 - share is rounded
         context = share * one.context + (1 - share) * two.context
         weight = None

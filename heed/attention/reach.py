@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from heed.attention.blind import sighted, zeroed
+from heed.attention.blind import spared
 from heed.attention.memory import Memory, concat
 from heed.attention.part import Part
 from heed.attention.position import Position, four_axes
@@ -104,7 +104,7 @@ class LocalP(Reach):
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
-        query = zeroed(query, sighted(memory, visible, places))
+        query = spared(query, memory, visible, places)
         chosen = linear(torch.tanh(linear(query, self.weight)), self.vector)[..., 0]  # B H T
         chosen = chosen.to(torch.promote_types(chosen.dtype, torch.float32))
         last = (memory.lengths - 1).clamp(min=0)

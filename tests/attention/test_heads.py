@@ -247,7 +247,7 @@ def test_head_dim_of_the_usual_width_changes_nothing() -> None:
     assert repr(told) == repr(plain)
     grouped = heed.MultiHeadAttention(10, 4, head_dim=6, groups=2, position=Rotary())
     assert grouped(torch.randn(B, T, 10)).context.shape == (B, T, 10)
-    assert "10, 4, groups=2, head_dim=6" in repr(grouped)
+    assert "embed_dim=10, num_heads=4, groups=2, head_dim=6" in repr(grouped)
     with pytest.raises(Refused, match="heads of this module are 4 wide; leave out head_dim"):
         heed.MultiHeadAttention.from_torch(
             nn.MultiheadAttention(M, H, batch_first=True), head_dim=5

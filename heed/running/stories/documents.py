@@ -116,7 +116,9 @@ def likely(folder: RunFolder, symbols: Symbols) -> NDArray[np.float64] | None:
     counts = folder.read_json(folder.frequencies, limit=DIGITS * size)
     sound = isinstance(counts, list) and len(counts) == size
     if not sound or not all(type(n) is int and 0 <= n < 2**40 for n in counts):
-        raise Refused(f"{folder.frequencies} is not a list of {size} frequencies; train again: --overwrite")
+        raise Refused(
+            f"{folder.frequencies} is not a list of {size} frequencies; train again: --overwrite"
+        )
     return unigram(np.array(counts, np.int64), symbols.plain)
 
 
