@@ -73,6 +73,10 @@ def test_truncation_by_hand() -> None:
     torch.testing.assert_close(truncate(logits, 0.6), torch.tensor([[0.5, 0.3, 0, 0]]))
     # After top-k the first has .625, which exceeds .6.
     torch.testing.assert_close(truncate(logits[:, :2], 0.6), torch.tensor([[0.625, 0.0]]))
+    # A share that is reached exactly needs no further symbol; halves and quarters are exact.
+    exact = torch.tensor([[0.5, 0.25, 0.25]])
+    assert truncate(exact.log(), 0.5).tolist() == [[0.5, 0, 0]]
+    assert truncate(exact.log(), 0.75).tolist() == [[0.5, 0.25, 0]]
 
 
 def drawn(seed: int, **how) -> list[Hypothesis]:

@@ -14,7 +14,7 @@ from heed.errors import HeedError, Refused, ShapeError, UnknownName
 from heed.models.layouts.xlnet import names, settings, stored
 from heed.models.xlnet_answers import Answerer, LanguageModel
 from heed.models.xlnet_settings import XLNetSettings, build
-from heed.models.xlnet_sights import Memories, picked, spread
+from heed.models.xlnet_sights import Memories, picked, placed, spread
 from tests.models.layouts.walking import given, same_network
 
 SYMBOLS, B, T = 40, 3, 9
@@ -660,3 +660,13 @@ def test_rows_of_symbols_alone_are_accepted() -> None:
         network().streams(torch.zeros(T, dtype=torch.long))
     with pytest.raises(Refused, match="language"):
         network("none")(torch.zeros(1, 2, dtype=torch.long), asked=torch.zeros(1, 1))
+
+
+def test_a_target_below_zero_is_none() -> None:
+    """It hides no symbol, not the first either, and its query is left out."""
+    targets = torch.tensor([[2, -1], [-1, 0]])
+    assert placed(targets, 4).tolist() == [[False, False, True, False], [True, False, False, False]]
+    g = torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]])
+    assert spread(g, targets, 4)[..., 0].tolist() == [[0, 0, 1, 0], [4, 0, 0, 0]]
+    x = torch.arange(8.0).view(2, 4, 1)
+    assert picked(x, targets)[..., 0].tolist() == [[2, 0], [0, 4]]

@@ -23,8 +23,9 @@ from rich.console import Console
 
 from heed.cli.compare import tell
 from heed.errors import Refused
+from heed.running import compare as comparing
 from heed.running.compare import Cell, _heard, compare, page, table
-from heed.running.events import finish
+from heed.running.events import Work, finish
 from heed.running.recipe import load
 from heed.running.stories.translate import STORY
 from heed.running.train import Trained
@@ -116,6 +117,22 @@ def test_the_page_has_every_mechanism_and_the_reason_of_a_failure(writer: Path) 
     assert "BLEU by sentence length" in html
     *_, last = (writer / "examples/test.jsonl").read_text().splitlines()[:5]
     assert json.loads(last)["source"] in html
+
+
+def test_mechanisms_are_told_in_the_order_asked_whichever_ends_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["general", "additive", "dot"]
+
+    def together(asked: list[Any], most: int) -> Work[list[Cell]]:
+        yield from ()
+        return [Cell(job.mechanism, error="no") for job in reversed(asked)]
+
+    monkeypatch.setattr(comparing, "_together", together)
+    cells = finish(compare(recipe(), names, tmp_path / "out", device="cpu"))
+    assert [cell.mechanism for cell in cells] == names
+    written = json.loads((tmp_path / "out/comparison.json").read_text())
+    assert [each["mechanism"] for each in written] == names
 
 
 def test_a_process_that_died_is_reported_with_its_code() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from heed.data import cache
 from heed.data.pairs import Links
 from heed.errors import Refused
 from heed.running.events import Note, finish
+from heed.running.preparing import cached
 from heed.running.recipe import resolve
 from heed.running.stories import pairs
 from heed.running.stories.pairs import Prepared, kept, prepare, vocabulary_of
@@ -84,6 +86,16 @@ def test_pairs_are_tokenised_and_dropped_ones_are_counted(recipe: Recipe, tmp_pa
     ]
     assert rows == [("a b", "x"), ("a", "y x")]
     assert json.loads((tmp_path / "run/cache/ready.json").read_text()) == {"pairs": 2}
+
+
+def test_a_cache_with_a_number_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    """9 is the last of ten symbols; an embedding of nine has no row for it."""
+    folder = RunFolder.create(tmp_path / "run")
+    cache.write(folder.cache, "train", {"source": [[4, 9], [3]]}, fingerprint="mark")
+    assert len(cached(folder, "mark", {"source": 10})) == 2
+    for sizes in ({"source": 9}, {"target": 10}, {"source": 10, "target": 10}):
+        with pytest.raises(Refused, match="does not fit the tokenisers; start again: --overwrite"):
+            cached(folder, "mark", sizes)
 
 
 def test_examples_are_read_back_with_their_possible_links(recipe: Recipe, tmp_path: Path) -> None:

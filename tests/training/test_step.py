@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
+from heed.training.objective import Loss
 from heed.training.settings import Training
-from tests.training.fitting import Batches, Run, Spoilt, same
+from tests.training.fitting import Batches, Goal, Run, Spoilt, same
 
 
 def test_accumulated_batches_move_weights_as_one_large_batch_does() -> None:
@@ -65,6 +68,27 @@ def test_a_step_with_nan_changes_nothing_and_is_counted(clip: float) -> None:
     assert not last.skipped
     assert (run.progress.skipped, run.progress.spoilt) == (2, 0)
     assert not same({"model": after["model"]}, {"model": run.save()[0]["model"]})
+
+
+class Endless(Spoilt):
+    """Infinite at the given batches, though every gradient is finite."""
+
+    def forward(self, model: Any, batch: Any) -> Loss:
+        loss = Goal.forward(self, model, batch)
+        self.call += 1
+        return Loss(loss.total + float("inf"), loss.parts) if self.call in self.at else loss
+
+
+def test_a_step_with_an_infinite_loss_is_skipped_though_its_gradient_is_finite() -> None:
+    run = Run(Training(steps=3, warmup=0))
+    run.goal = Endless({2})
+    run.go(until=1)
+    before = run.save()[0]["model"]
+    run.goal.call = 1
+    (moment,) = run.go(until=2)
+    assert moment.norm.isfinite()
+    assert bool(moment.skipped)
+    assert same({"model": before}, {"model": run.save()[0]["model"]})
 
 
 def test_a_custom_optimiser_is_spared_too() -> None:

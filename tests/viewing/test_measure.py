@@ -65,6 +65,9 @@ def test_agreement() -> None:
     bits = -(0.75 * log(0.75) + 0.25 * log(0.25)) / log(2) - 0.5
     pair = measure.agreement([[[1.0, 0.0]], [[0.5, 0.5]]])
     assert pair[0, 1] == pytest.approx(1 - bits)
+    # A row that one of them does not look in counts for neither: only the first is compared.
+    blind = measure.agreement([[[1.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [0.5, 0.5]]])
+    assert blind[0, 1] == pytest.approx(1.0)
     with pytest.raises(ShapeError, match="takes weights H T S; got 4 × 4"):
         measure.agreement(EVEN)
 
