@@ -2,8 +2,9 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,23 @@ def test_replacing_leaves_the_old_or_the_new(
     assert os.listdir(tmp_path) == ["a"]
     atomic.replace(path, [b"new"])
     assert path.read_bytes() == b"new"
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut there is the old file or the new one, and never an empty one."""
+    done: list[str] = []
+    for name in ("write", "fsync", "replace"):
+        real = getattr(os, name)
+
+        def noted(*given: Any, name: str = name, real: Callable[..., Any] = real) -> Any:
+            done.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(os, name, noted)
+    atomic.replace(tmp_path / "a", [b"new"])
+    assert done == ["write", "fsync", "replace", "fsync"]  # the last is of the folder
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "爱" * 85, "🙂" * 63], ids=["1", "3", "4"])

@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from heed.cli.predict import printed
+from heed.running.predict import CHUNK
 from heed.training.folder import RunFolder
 from tests.running.writing import written
 
@@ -55,6 +56,24 @@ def test_a_table_is_not_translated_line_by_line(
     done = command("predict", str(writer), str(path), "--device", "cpu")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert f"cut -f1 {path} | heed predict RUN -" in done.err
+
+
+@pytest.mark.parametrize(
+    ("file", "typed", "lines"), [("-", True, 1), ("-", False, CHUNK), ("in.txt", True, CHUNK)]
+)
+def test_what_is_typed_is_answered_line_by_line(
+    command: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, file: str, typed: bool, lines: int
+) -> None:
+    asked: list[int] = []
+
+    def told(*_: Any, at_once: int, **__: Any) -> Iterator[Any]:
+        asked.append(at_once)
+        return iter(())
+
+    monkeypatch.setattr("heed.running.predict.predict", told)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: typed))
+    assert command("predict", "run", file).code == 0
+    assert asked == [lines]
 
 
 def test_several_answers_are_ordered_by_score(predict: Callable[..., str]) -> None:
