@@ -202,7 +202,7 @@ def test_a_row_alone_agrees_with_the_row_in_a_padded_batch(case: Case) -> None:
 def test_lengths_beyond_the_keys_of_a_memory_mean_all_of_them(
     count: int, name: str, T: int, S: int
 ) -> None:
-    """It may still grow. Behind the last key lies NaN, which a kernel must not reach."""
+    """It may still grow. Behind the last key, where the last query stands, lies NaN."""
     attend = heed.Attention(name, query=8).eval()
     text = torch.full((1, S + 64, 8), torch.nan)
     text[:, :S] = torch.randn(1, S, 8)
@@ -212,14 +212,14 @@ def test_lengths_beyond_the_keys_of_a_memory_mean_all_of_them(
         memory = attend.remember(k)
         for asked in (None, heed.Summary(top=2, map=(2, 2))):
             seen, want = (
-                attend(q, memory, FIRST, visible=heed.lengths([n]), statistics=asked)
+                attend(q, memory, visible=heed.lengths([n]), statistics=asked)
                 for n in (given, meant)
             )
             assert torch.equal(seen.context, want.context)
             assert seen.context.isfinite().all()
             if asked is not None:
                 assert all(torch.equal(x, y) for x, y in zip(*stated(seen, want), strict=True))
-    whole = attend(q, memory, FIRST, need="weight").context if meant else torch.zeros(1, T, 8)
+    whole = attend(q, memory, need="weight").context if meant else torch.zeros(1, T, 8)
     close(seen.context, whole, 1e-5)
 
 

@@ -135,6 +135,33 @@ def test_mechanisms_are_told_in_the_order_asked_whichever_ends_first(
     assert [each["mechanism"] for each in written] == names
 
 
+@pytest.mark.parametrize(("jobs", "each"), [(1, 8), (3, 2), (9, 1)])
+def test_the_processors_are_shared_by_those_that_train_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, jobs: int, each: int
+) -> None:
+    given: list[int] = []
+
+    class Process:
+        def __init__(self, args: tuple[Any, int, Any], **_: Any) -> None:
+            job, threads, self.heard = args
+            self.name = job.mechanism
+            given.append(threads)
+
+        def start(self) -> None:
+            self.heard.put((self.name, Cell(self.name, error="no")))
+
+        def join(self) -> None:
+            """It has ended."""
+
+    context = SimpleNamespace(Queue=Queue, Process=Process)
+    monkeypatch.setattr(comparing.multiprocessing, "get_context", lambda how: context)
+    monkeypatch.setattr(comparing.torch, "get_num_threads", lambda: 8)
+    asked = [SimpleNamespace(mechanism=name) for name in ("dot", "additive")]
+    cells = finish(comparing._together(asked, jobs))  # type: ignore[arg-type]
+    assert [cell.mechanism for cell in cells] == ["dot", "additive"]
+    assert given == [each, each]
+
+
 def test_a_process_that_died_is_reported_with_its_code() -> None:
     alive: Any = {"dot": SimpleNamespace(exitcode=-9), "additive": SimpleNamespace(exitcode=None)}
     queue: Any = Queue()
