@@ -92,7 +92,7 @@ def whole(name: str, value: object, least: int, most: float = LARGEST) -> int:
     """An option that is a whole number, from `least` to `most`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise Refused(f"{name} is a whole number, {least} or more; got {_told(value)}")
-    if value > most:
+    if int(value) > most:
         raise Refused(f"{name} is a whole number from {least} to {most}; got {_told(value)}")
     return int(value)
 
@@ -138,7 +138,7 @@ def selected(x: Tensor, rows: Tensor) -> Tensor:
 
 def _told(value: object) -> str:
     """A value as a message tells it; of a long number only how long it is."""
-    if isinstance(value, Integral) and abs(value) >= 1 << 64:
+    if isinstance(value, Integral) and abs(int(value)) >= 1 << 64:
         return f"a number of {int(value).bit_length()} bits"
     return repr(value)
 

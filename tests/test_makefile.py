@@ -17,3 +17,13 @@ def test_the_set_up_does_not_print_that_pip_itself_is_old() -> None:
     installs = [line for line in told.replace("\\\n", " ").splitlines() if "pip install" in line]
     assert len(installs) == 1
     assert "--quiet --disable-pip-version-check" in installs[0]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_what_the_sanitizers_run_is_there() -> None:
+    command = ["make", "--dry-run", "sanitize"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    *_, run = told.replace("\\\n", " ").strip().splitlines()
+    files = run.split('"not triton and not compile"')[1].split()
+    assert "tests/kernels" in files
+    assert all((ROOT / file).exists() for file in files)

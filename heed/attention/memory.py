@@ -39,6 +39,14 @@ class Memory:
     prepared: dict[str, Any] = field(default_factory=dict)  # what kernels derived from k: a cache
     lost: bool = field(default_factory=gradientless)  # whether no gradient comes back to keys
 
+    def __post_init__(self) -> None:
+        """Refuse keys and values that do not belong together: a kernel checks no bounds."""
+        k, v = self.k.shape, self.v.shape
+        if len(k) != 4 or len(v) != 4 or k[:3] != v[:3]:
+            check(k=(self.k, "B G S D"), v=(self.v, "B G S R"))
+        if self.sinks and not 0 < self.sinks <= k[2]:
+            raise ShapeError(f"of {k[2]} keys, {self.sinks} cannot be sinks")
+
     @staticmethod
     def of(
         keys: Tensor,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from heed.errors import ShapeError
 from heed.records import Call
 from heed.visible import Causal, Lengths, Near, Places, Visible, Window, conjuncts
 
@@ -40,7 +41,10 @@ class Sight:
 
 
 def sight(call: Call) -> Sight:
-    """The visibility of a call, sorted by kind."""
+    """The visibility of a call, sorted by kind; refused where it does not fit the attention.
+
+    The definition would refuse it, but kernels check no bounds.
+    """
     places = call.places
     seen = Sight()
     others: list[Visible] = []
@@ -62,10 +66,48 @@ def sight(call: Call) -> Sight:
             others.append(part)
     if others:
         seen.table = _table(others, places)
+    if not _fits(seen, (*call.q.shape[:3], places.S)):
+        call.dense_visible()  # raises, and says what does not fit
+    if seen.centre is not None:
+        seen.centre = _each(seen.centre, places)
     if seen.exists is not None:
         stop = _stop(call, seen.exists)
         seen.stop = stop if seen.stop is None else torch.minimum(seen.stop, stop)
     return seen
+
+
+def peaks(call: Call) -> Tensor | None:
+    """The centre of each query's gain.    B|1 H|1 T"""
+    if call.gain is None:
+        return None
+    if not _broadcasts(call.gain.centre, tuple(call.q.shape[:3])):
+        told = tuple(call.gain.centre.shape)
+        raise ShapeError(f"the centres of a gain are B H T, any axis may be 1; got {told}")
+    return _each(call.gain.centre, call.places)
+
+
+def _fits(seen: Sight, shape: tuple[int, ...]) -> bool:
+    """Whether every table broadcasts to the attention, B H T S; along S it must be whole."""
+    B, S = shape[0], shape[3]
+    if seen.table is not None and not (seen.table.shape[3] == S and _broadcasts(seen.table, shape)):
+        return False
+    if seen.exists is not None and seen.exists.shape[1] != S:
+        return False
+    if seen.centre is not None and not _broadcasts(seen.centre, shape[:3]):
+        return False
+    # No len(x): an export would take it for a constant.
+    rows = [x.shape[0] for x in (seen.exists, seen.stop) if x is not None]
+    return all(n in (1, B) for n in rows)
+
+
+def _broadcasts(x: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether each axis is 1 or whole."""
+    return x.ndim == len(shape) and all(n in (1, m) for n, m in zip(x.shape, shape, strict=True))
+
+
+def _each(centre: Tensor, places: Places) -> Tensor:
+    """Centres, one for each query, where one may have served all.    ... 1|T -> ... T"""
+    return centre.expand(*centre.shape[:2], places.T)
 
 
 def _stop(call: Call, exists: Tensor) -> Tensor:

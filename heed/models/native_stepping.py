@@ -173,6 +173,8 @@ def check_symbols(symbols: Tensor, rows: int, count: int) -> None:
         raise Refused(
             f"symbols are int64 or int32 on the CPU, not {symbols.dtype} on {symbols.device.type}"
         )
+    if not rows:
+        return
     low, high = torch.aminmax(symbols)
     if int(low) < 0 or int(high) >= count:
         raise IndexError(f"symbols are numbers from 0 to {count - 1}; got {low} to {high}")

@@ -1,7 +1,7 @@
 """Memories grow, reorder, repeat and truncate, and are immutable."""
 
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
@@ -340,6 +340,51 @@ def test_a_bare_table_is_read_as_keys() -> None:
     assert torch.equal(attend.remember(keys, visible=table).exists, table)
     with pytest.raises(ShapeError, match="needs 2 axes; got 3"):
         attend.remember(keys, visible=table[:, None])
+
+
+UNFIT = {
+    "fewer values": ((2, 1, 80, M), (2, 1, 5, M), 0, "disagree on S"),
+    "values of another batch": ((2, 1, 80, M), (1, 1, 80, M), 0, "disagree on B"),
+    "values of other groups": ((2, 2, 80, M), (2, 1, 80, M), 0, "disagree on G"),
+    "keys without heads": ((2, 80, M), (2, 80, M), 0, "must have 4 axes"),
+    "more sinks than keys": ((2, 1, 80, M), (2, 1, 80, M), 81, "81 cannot be sinks"),
+}
+
+
+@pytest.mark.parametrize("which", UNFIT)
+def test_keys_and_values_that_do_not_belong_together_make_no_memory(which: str) -> None:
+    """A kernel would read beyond the shorter."""
+    k, v, sinks, told = UNFIT[which]
+    with pytest.raises(ShapeError, match=told):
+        Memory(torch.randn(k), torch.randn(v), sinks=sinks)
+
+
+def test_what_was_prepared_of_other_keys_is_not_used() -> None:
+    mechanism = heed.Attention("additive", query=M).mechanism
+    query, first, other = (torch.randn(2, 1, n, M) for n in (3, 8, 3000))
+    memory = mechanism.remember(first)
+    mechanism(query, memory)
+    for keys in (other, torch.randn_like(first), first):
+        found = mechanism(query, replace(memory, k=keys, v=keys)).context
+        torch.testing.assert_close(found, mechanism(query, Memory(keys, keys)).context)
+
+
+HIDES = {
+    "fewer keys": Visible.keys(torch.ones(3, 8, dtype=torch.bool)),
+    "fewer rows": Visible.keys(torch.ones(2, 80, dtype=torch.bool)),
+    "lengths of fewer rows": heed.lengths([80, 3]),
+}
+
+
+@pytest.mark.parametrize("which", HIDES)
+@pytest.mark.parametrize("name", ["fixed-window", "additive", "dot"])
+def test_a_mask_in_a_memory_made_by_hand_must_fit(name: str, which: str) -> None:
+    mechanism, x = heed.Attention(name, query=M).mechanism, torch.randn(3, 1, 80, M)
+    if name == "fixed-window":
+        mechanism.reach.window = 1  # type: ignore[assignment]
+    for statistics in (None, True):
+        with pytest.raises(ShapeError, match=r"do(es)? not fit"):
+            mechanism(x, Memory(x, x, HIDES[which]), statistics=statistics)
 
 
 def test_a_memory_made_by_hand_cannot_grow() -> None:

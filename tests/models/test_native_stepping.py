@@ -103,6 +103,26 @@ def test_the_c_path_agrees_with_the_general_one(
     agree(net, carry, exact, general)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("width", [16, 512])
+@torch.no_grad()
+def test_no_text_is_written_further(width: int, threads: int) -> None:
+    net, before = network(width=width, alignment_layer=0), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        carry = net.begin(*(x[:0] for x in texts()), "weight")
+        assert isinstance(carry, NativeCarry)
+        for _ in range(2):
+            step = net.step(carry, torch.empty(0, dtype=torch.int64))
+            carry = net.select(step.carry, torch.empty(0, dtype=torch.int64))
+            found = step.likeliest(2, END, torch.empty(0, dtype=torch.int64))
+            assert step.logits.shape == (0, SYMBOLS)
+            assert step.weight.shape == (0, S)
+            assert found.symbol.shape == (0, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("level", native.LEVELS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @torch.no_grad()

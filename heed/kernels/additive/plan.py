@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heed.kernels.sight import Sight, sight
+from heed.kernels.sight import peaks, sight
 from heed.records import Call
 from heed.visible import FAR
 
@@ -32,32 +32,16 @@ class Plan(NamedTuple):
 
 def plan(call: Call) -> Plan:
     """The visibility and the gain of a call, as an operator takes them."""
-    seen, gain = sight(call), call.gain
-    if not _fits(seen, (*call.q.shape[:3], call.k.shape[2])):
-        call.dense_visible()  # raises, and says what does not fit
+    seen, gain = sight(call), peaks(call)
     return Plan(
         seen.stop,
         seen.exists,
         seen.table,
         None if seen.centre is None else seen.centre.to(torch.float32),
-        None if gain is None else gain.centre.to(torch.float32),
-        1.0 if gain is None else gain.sigma,
+        None if gain is None else gain.to(torch.float32),
+        1.0 if call.gain is None else call.gain.sigma,
         seen.first,
         seen.causal,
         -1 if seen.half is None else min(seen.half, FAR),
         min(seen.radius, FAR),
     )
-
-
-def _fits(seen: Sight, shape: tuple[int, ...]) -> bool:
-    """Whether every table broadcasts to the attention, B H T S; along S it must be whole."""
-    B, S = shape[0], shape[3]
-    if seen.table is not None:
-        axes = zip(seen.table.shape, shape, strict=True)
-        if seen.table.shape[3] != S or any(n not in (1, m) for n, m in axes):
-            return False
-    if seen.exists is not None and seen.exists.shape[1] != S:
-        return False
-    # No len(x): an export would take it for a constant.
-    rows = [x.shape[0] for x in (seen.exists, seen.stop) if x is not None]
-    return all(n in (1, B) for n in rows)

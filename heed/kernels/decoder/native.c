@@ -464,6 +464,8 @@ static void take_part(void *context, struct heed_turns *turns)
 
 HEED_EXPORT int HEED(heed_decoder_step)(const struct step *a, int threads)
 {
+    if (!a->N)
+        return 0;
     int64_t weights = 4 * a->M * a->M + 2 * a->M * a->F;
     if (threads > 1 && (weights > FAR || a->N < ROWS * threads / 2))
         return write(a, 0, a->N, threads);

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from heed.kernels.ability import lowered, needs_grad, no_triton, transformed
 from heed.kernels.refusing import other_weights, several_dtypes
-from heed.kernels.sight import Sight, sight
+from heed.kernels.sight import Sight, peaks, sight
 from heed.kernels.statistics.operator import rows as rows_of
 from heed.kernels.statistics.operator import statistics
 from heed.records import Call, Statistics, Summary
@@ -48,7 +48,7 @@ def run(call: Call, asked: Summary, log_sum: Tensor | None) -> Statistics:
     q, k = _as_fused(call.q.detach()), _as_fused(call.k.detach())
     seen, T, N = sight(call), q.shape[2], k.shape[2]
     rows, columns = (0, 0) if asked.map is None else (min(asked.map[0], T), min(asked.map[1], N))
-    gain = None if call.gain is None else call.gain.centre.detach()
+    gain = peaks(call)
     total, facts, place, received, top, share, pooled = statistics(
         q,
         k,

@@ -15,7 +15,7 @@ from heed.kernels.ability import lowered, transformed
 from heed.kernels.looping import Rows
 from heed.kernels.native import unbuilt
 from heed.kernels.refusing import additions, long_numbers, more_than_context, other_weights
-from heed.kernels.sight import Sight, sight
+from heed.kernels.sight import Sight, peaks, sight
 from heed.kernels.window import operator, steps
 from heed.kernels.window.geometry import Geometry
 from heed.records import Call
@@ -115,12 +115,12 @@ def geometry(call: Call) -> Geometry:
 
 
 def _described(call: Call, view: Sight) -> Geometry:
-    gain = call.gain
+    gain, peak = call.gain, peaks(call)
     return Geometry(
         centre=None if view.centre is None else view.centre.float().contiguous(),
         order=None,
         ranked=None,
-        peak=None if gain is None else gain.centre.float().contiguous(),
+        peak=None if peak is None else peak.float().contiguous(),
         stop=None if view.stop is None else view.stop.contiguous(),
         exists=None if view.exists is None else view.exists.contiguous(),
         opens=None,
