@@ -193,19 +193,21 @@ class Coarse(Visible):
     """
 
     inner: Visible | None  # over the S keys
-    member: Tensor  # which keys exist, by the block  B N n
+    exists: Tensor  # B S
+    member: Tensor  # the same by the block  B N n
     half: int
     S: int
     sinks: int
     bias: Tensor  # B 1 1 S+sinks+N
 
     def dense(self, places: Places) -> Tensor:
-        exists = self.member.flatten(-2)[:, None, None, : self.S]  # B 1 1 S
+        block = places.key // self.member.shape[-1]  # the block of each key
+        exists = self.exists[:, None, None]  # B 1 1 S
         ok = exists
         if self.inner is not None:
             ok = Both(self.inner, Mask(exists.expand(-1, -1, places.T, -1))).dense(places)
-        size, touched = self.member.shape[-1], self.touched(places)
-        near = ok & touched.repeat_interleave(size, -1)[:, : self.S]
+        touched = self.touched(places)
+        near = ok & touched.gather(-1, block.expand(touched.shape[0], -1))
         near = pad(near, (0, self.sinks), value=True)  # the sinks stand nowhere: always near
         far = self.open(ok) & ~touched
         axes = torch.broadcast_shapes(near.shape[:-1], far.shape[:-1])
@@ -225,9 +227,12 @@ class Coarse(Visible):
 
 
 def cut(x: Tensor, size: int) -> Tensor:
-    """Cut the last axis into blocks, the last one padded with False or 0.    ... S -> ... N n"""
-    padded = pad(x, (0, -x.shape[-1] % size))
-    return padded.reshape(*x.shape[:-1], padded.shape[-1] // size, size)
+    """Cut the last axis into blocks, the last one padded with False or 0.    ... S -> ... N n
+
+    An export has an empty block more: its graph cannot serve both a single block and several.
+    """
+    N = (x.shape[-1] + size - 1) // size + torch.compiler.is_exporting()
+    return pad(x, (0, max(N, 1) * size - x.shape[-1])).unfold(-1, size, size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,7 +22,7 @@ from heed.attention.statistics import check_rows, summarise
 from heed.errors import ShapeError
 from heed.kernels import additive
 from heed.kernels import statistics as fused_statistics
-from heed.kernels.ability import full_precision, lowered, recorded
+from heed.kernels.ability import full_precision, known, lowered, recorded
 from heed.kernels.choose import ALIGNING, SERVING, choose, is_on, switched_off
 from heed.records import Attended, Call, Cut, Need, State, Statistics, Summary, gradientless
 from heed.visible import Causal, Places, Visible, both
@@ -53,11 +53,11 @@ def run(
         memory = memory if of_keys is None else memory.hide(of_keys)
     if T == 0 or S + memory.sinks == 0:
         return _nothing(mechanism, query, memory, state, need, asked)
-    known = both(memory.visible, visible)
-    reached = mechanism.reach(query, memory, places, known)
+    shown = both(memory.visible, visible)
+    reached = mechanism.reach(query, memory, places, shown)
     query = spared(query, memory, reached.visible, places)
     call = call_of(mechanism, query, reached, places, need, position)
-    call.clean = reached.visible is known and every_key_seen(visible, places)
+    call.clean = reached.visible is shown and every_key_seen(visible, places)
     name, refusals = choose(call)
     if asked is not None and mechanism.align.draws and mechanism.training:
         name = None  # statistics come from a second pass, which would draw other weights
@@ -166,7 +166,7 @@ def call_of(
 
 def every_key_seen(visible: Visible | None, places: Places) -> bool:
     """Whether no key of the memory is hidden from all queries by what a call adds."""
-    return visible is None or (type(visible) is Causal and places.last_at_end)
+    return visible is None or (type(visible) is Causal and known(places.last_at_end))
 
 
 def _reference(

@@ -197,7 +197,9 @@ class ExpandedWindow(Reach):
         )
         return Reached(
             wider,
-            Coarse(visible, blocks.member, self.window, memory.S, memory.sinks, bias),
+            Coarse(
+                visible, blocks.exists, blocks.member, self.window, memory.S, memory.sinks, bias
+            ),
             bias=bias,
             fold=blocks.fold,
             widen=lambda felt: blocks.widen(felt.expand(*query.shape[:2], places.T, memory.S)),
@@ -208,7 +210,7 @@ class Blocks:
     """S keys, one column each (sinks after them), and N blocks of them, one column more each."""
 
     def __init__(self, exists: Tensor, size: int, sinks: int) -> None:
-        self.S, self.size, self.sinks = exists.shape[-1], size, sinks
+        self.S, self.size, self.sinks, self.exists = exists.shape[-1], size, sinks, exists
         self.member = cut(exists, size)  # B N n
         self.count = self.member.sum(-1).clamp(min=1)  # B N
 
@@ -230,8 +232,11 @@ class Blocks:
         """A block's weight, shared among its members.    B H T S+N -> B H T S"""
         columns = self.S + self.sinks
         single, far = weight[..., :columns], weight[..., columns:]
-        share = (far / self.count[:, None, None])[..., None] * self.member[:, None, None]
-        return single + pad(share.flatten(-2)[..., : self.S], (0, self.sinks))
+        block = torch.arange(self.S, device=weight.device) // self.size
+        block = block.where(self.exists, far.shape[-1])[:, None, None]  # no block: a share of zero
+        share = pad(far / self.count[:, None, None], (0, 1))
+        share = share.gather(-1, block.expand(*far.shape[:-1], -1))
+        return single + pad(share, (0, self.sinks))
 
     def widen(self, felt: Tensor) -> Tensor:
         """A bias over keys and blocks, a block's being its mean.    B H T S -> B H T S+N"""

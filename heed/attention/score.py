@@ -19,6 +19,7 @@ from heed.attention.memory import Memory
 from heed.attention.part import Part
 from heed.attention.position import waves
 from heed.errors import Refused, ShapeError
+from heed.kernels.ability import known
 from heed.shapes import check_devices, check_dtypes, real, whole
 from heed.visible import Places
 
@@ -248,12 +249,12 @@ class Location(Score):
         return linear(query, self.weight)  # D is the place asked for
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
-        if self.longest < places.S:
+        if known(self.longest < places.S):
             raise Refused(
                 f"location was built for at most {self.longest} places; this source has "
                 f"S={places.S}: build it with longest={places.S}"
             )
-        energy = q[..., : places.S]
+        energy = q.index_select(-1, places.key)  # an export knows a slice as whole or as part
         return energy if hint is None else energy + hint[..., 0]
 
 
@@ -343,7 +344,7 @@ class Relative(Score):
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
         first = places.first
-        behind = not self.ahead and places.last_at_end
+        behind = not self.ahead and known(places.last_at_end)
         if behind:
             distances = torch.arange(places.S, -1, -1, device=q.device)
         else:
@@ -353,7 +354,9 @@ class Relative(Score):
         pattern = torch.cat(waves(distances.to(q.dtype), self.width), -1)  # N W
         k, weight = per_head(memory.k, q.shape[1]), self.distance_weight.to(q.dtype)
         asked, r = q + self.distance_bias.to(q.dtype), pattern
-        if q.shape[1] * q.shape[2] <= self.width:  # few queries: map them, rather than every r
+        if known(
+            q.shape[1] * q.shape[2] <= self.width
+        ):  # few queries: map them, rather than every r
             asked = asked @ weight  # B H T W
         else:
             r = pattern @ weight.mT  # H N D

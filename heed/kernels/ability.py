@@ -86,8 +86,11 @@ def recorded() -> bool:
 
 
 def known(condition: bool | torch.SymBool) -> bool:
-    """Whether a condition on sizes holds; of sizes that a graph leaves open, whether it must."""
-    if not recorded():
+    """Whether a condition on sizes holds; of sizes that an export leaves open, whether it must.
+
+    A compiler would make a graph for each case; an export has one, which must serve all of them.
+    """
+    if not torch.compiler.is_exporting():
         return bool(condition)
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from heed.kernels import sdpa
+from heed.kernels.ability import known
 from heed.kernels.refusing import additions
 from heed.records import Call
 from heed.visible import Causal, Places, Visible, Window, conjuncts
@@ -25,9 +26,9 @@ def refusal(call: Call) -> str | None:
         return "it knows windows, causal masks and hidden keys, and no other mask"
     if (reason := additions(call)) is not None:
         return reason
-    if not (call.places.T == call.places.S and call.places.last_at_end):
+    if not (known(call.places.T == call.places.S) and known(call.places.last_at_end)):
         return "it serves whole texts that attend to themselves, T = S"
-    if 4 * _block(windows) >= call.places.S:
+    if not known(4 * _block(windows) < call.places.S):
         return "the text is short enough for one mask"
     return sdpa.refusal(call)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from heed.kernels.ability import forward_mode, needs_grad
+from heed.kernels.ability import forward_mode, known, needs_grad
 from heed.kernels.refusing import more_than_context, other_weights
 from heed.records import Call
 from heed.visible import Causal, Visible
@@ -35,7 +35,7 @@ def run(call: Call) -> Tensor:
         if visible is None or _sees_all(visible, call):
             return _fused(call, call.q, call.k, call.v)
         # Sinks are columns beside the keys that all queries see: with sinks, no call is square.
-        square = places.S == places.T and places.last_at_end and not call.sinks
+        square = known(places.S == places.T) and known(places.last_at_end) and not call.sinks
         if type(visible) is Causal and square:
             return _fused(call, call.q, call.k, call.v, causal=True)
     ok = call.dense_visible()
@@ -85,7 +85,7 @@ def masked(
 
 def _sees_all(visible: Visible, call: Call) -> bool:
     """A single causal query at the end, as in decoding, sees every key."""
-    return type(visible) is Causal and call.places.T == 1 and call.places.last_at_end
+    return type(visible) is Causal and call.places.T == 1 and known(call.places.last_at_end)
 
 
 def _fused(

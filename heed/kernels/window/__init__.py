@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from heed.kernels.ability import lowered, transformed
+from heed.kernels.ability import known, lowered, transformed
 from heed.kernels.looping import Rows
 from heed.kernels.native import unbuilt
 from heed.kernels.refusing import additions, long_numbers, more_than_context, other_weights
@@ -65,7 +65,7 @@ def _too_short(call: Call, coarse: Coarse | None, narrow: list[Window | Near]) -
     if coarse is not None:
         halves.append(coarse.half + coarse.member.shape[-1])
     half = min(halves)
-    if 4 * max(half, 16) >= call.places.S:
+    if known(4 * max(half, 16) >= call.places.S):
         return "the text is short enough for one mask"
     return None
 
