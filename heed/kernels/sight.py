@@ -107,7 +107,8 @@ def _broadcasts(x: Tensor, shape: tuple[int, ...]) -> bool:
 
 def _each(centre: Tensor, places: Places) -> Tensor:
     """Centres, one for each query, where one may have served all.    ... 1|T -> ... T"""
-    return centre.expand(*centre.shape[:2], places.T)
+    whole = centre.shape[2] == places.T  # then it stays the caller's own tensor, a leaf perhaps
+    return centre if whole else centre.expand(*centre.shape[:2], places.T)
 
 
 def _stop(call: Call, exists: Tensor) -> Tensor:
