@@ -97,6 +97,11 @@ def known(condition: bool | torch.SymBool) -> bool:
     return statically_known_true(condition)
 
 
+def for_onnx() -> bool:
+    """Whether the graph being made is for ONNX, which has no operators of heed."""
+    return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
+
+
 def saving() -> object:
     """The hooks on tensors that autograd saves, as checkpointing sets them; None without any.
 

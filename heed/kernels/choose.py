@@ -22,6 +22,7 @@ from heed.kernels import (
     surprise,
     window,
 )
+from heed.kernels.ability import for_onnx
 from heed.records import Call
 
 
@@ -70,6 +71,9 @@ Switching `single` off also switches off all that loops share (looping.py), on a
 windows (window/steps.py).
 """
 
+OPERATORS = frozenset({"window", "additive", "scan", "statistics"})
+"""Kernels that enter a graph as operators of heed's own."""
+
 _off: frozenset[str] = frozenset()
 _times_off: Counter[str] = Counter()  # contexts may overlap, in threads too
 _switch = Lock()
@@ -88,12 +92,14 @@ def choose(call: Call) -> tuple[str | None, tuple[tuple[str, str], ...]]:
 
 def is_on(name: str) -> bool:
     """Whether a kernel may be chosen."""
-    return name not in _off
+    return switched_off(name) is None
 
 
 def switched_off(name: str) -> str | None:
     """Why a kernel may not be chosen; None where it may."""
-    return "it is switched off" if name in _off else None
+    if name in _off:
+        return "it is switched off"
+    return "ONNX has none of heed's operators" if name in OPERATORS and for_onnx() else None
 
 
 @contextmanager

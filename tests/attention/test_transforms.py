@@ -16,6 +16,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import heed
+from heed.attention.catalogue import CATALOGUE
 from heed.attention.read import Join
 from tests.attention.cases import (
     ALONE,
@@ -194,6 +195,67 @@ def test_exports(case: Case) -> None:
     want = asked(q, k, v, LENGTHS)
     for name, x in program.module()(q, k, v, LENGTHS).items():
         close(x, want[name], 1e-6)
+
+
+def unrolls(case: Case) -> bool:
+    """Whether a graph holds each step of the call, so that T is fixed."""
+    return bool(case.words & {"coverage", "location-aware"}) or not case.claims.at_once
+
+
+class Answers(Asked):
+    """The context alone, or the weights where there is none or they are wanted."""
+
+    def __init__(self, case: Case, visible: Any, need: Any) -> None:
+        super().__init__(case, case.build(torch.float32, **LONGER.get(case.name, {})).eval())
+        self.visible, self.need = visible, need
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, n: Tensor) -> Tensor:  # type: ignore[override]
+        memory = self.attend.remember(k, v, heed.lengths(n))
+        seen = self.attend(q, memory, self.first, visible=self.visible, need=self.need)
+        return seen.weight if self.need == "weight" else main(seen)
+
+
+LONGER = {"location": {"longest": 80}, "relative": {"width": 8}}
+NAMED = [case for case in ALONE if case.name in CATALOGUE or case.name == "local-p/general"]
+OPEN = (
+    [(case, None, "context") for case in [*NAMED, Case("scaled-dot", 4, 2), Case("additive", 4, 2)]]
+    + [(Case(x), None, "weight") for x in ("relative", "expanded-window", "local-p/general")]
+    + [(Case(x), heed.causal(), "context") for x in ("dot", "relative", "fixed-window")]
+)
+
+
+@pytest.mark.parametrize(("case", "visible", "need"), OPEN, ids=str)
+def test_exports_for_open_lengths(case: Case, visible: Any, need: Any) -> None:
+    """One graph: T beyond the width of `relative`, S within one block and many, and T = S."""
+    asked = Answers(case, visible, need)
+    T, S = (torch.export.Dim(name, min=2, max=80) for name in "TS")
+    sizes = ({} if unrolls(case) else {1: T}, {1: S}, {1: S}, {})
+
+    def given(T: int, S: int) -> tuple[Tensor, ...]:
+        T = case.T if unrolls(case) else T
+        return *case.inputs(B=2, T=T, S=S, dtype=torch.float32), torch.tensor([S, S // 2])
+
+    graph = torch.export.export(asked, given(7, 11), dynamic_shapes=sizes).module()
+    for inputs in (given(3, 9), given(20, 5), given(5, 75), given(70, 70), given(2, 2)):
+        close(graph(*inputs), asked(*inputs), 1e-5)
+
+
+# torch warns of its own names when it decomposes a graph.
+@pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning")
+@every(
+    [Case(x) for x in ("additive", "entmax/additive", "local-m/additive", "monotonic/additive")]
+    + [Case(x) for x in ("local-p/general", "expanded-window", "forward", "mixture-window")]
+    + [Case("concat", 4, 2)]
+)
+def test_a_graph_for_onnx_has_no_operator_of_heed(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    asked = Answers(case, None, "context")
+    inputs = (*case.inputs(B=2, S=75, dtype=torch.float32), torch.tensor([75, 40]))
+    program = torch.export.export(asked, inputs).run_decompositions()
+    assert not [x for x in program.graph.nodes if "heed" in str(x.target)]
+    close(program.module()(*inputs), asked(*inputs), 1e-5)
 
 
 class Read(nn.Module):

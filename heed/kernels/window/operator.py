@@ -5,6 +5,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from heed.kernels.ability import known
 from heed.kernels.window import native, plain
 from heed.kernels.window.geometry import Geometry, by_rows
 
@@ -46,7 +47,7 @@ def _heard(told: tuple[Any, ...], order: Tensor | None, ranked: Tensor | None) -
 
 def _sorts(centre: Tensor | None, rising: bool, T: int) -> bool:
     """Whether queries must be sorted, so that a tile of them touches few keys."""
-    return centre is not None and not rising and T > ALONE
+    return centre is not None and not rising and known(T > ALONE)
 
 
 def _forward_cuda(q: Tensor, k: Tensor, v: Tensor, *told: Any) -> Four:
