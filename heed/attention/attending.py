@@ -130,6 +130,12 @@ class Attending(Watchable):
             check_width("queries", query, self.widths[0])
         if memory is None:
             memory = query
+        position = self.position
+        if bias is not None and memory is not None:
+            if isinstance(memory, Tensor):
+                check(keys=(memory, "B S K"))
+            S = memory.S if isinstance(memory, Memory) else memory.shape[1]
+            visible, position = self._added(bias, query, S, visible)
         if isinstance(memory, Tensor):
             memory = self._remember_for(query, memory, state, visible, segments)
         if memory is None:
@@ -138,13 +144,11 @@ class Attending(Watchable):
             if memory.owner is not self.token:
                 raise Refused("this memory was made by another attention; use the one that made it")
             memory = replace(memory, owner=self.mechanism.token)
-        position = self.position
-        if bias is not None and isinstance(memory, Memory):
-            visible, position = self._added(bias, query, memory, visible)
         if query is not None:
             if self.projects and isinstance(memory, Memory):
                 places = placed(query.shape[1], memory.S, state, query.device)
-                query = spared(query, memory, both(memory.visible, visible), places)
+                shown = both(visible, self.mechanism.shown(memory, places))
+                query = spared(query, memory, both(memory.visible, shown), places)
             query = self.shape_query(query)
         seen: Attended = self.mechanism(
             query,
@@ -164,13 +168,13 @@ class Attending(Watchable):
         __call__ = forward
 
     def _added(
-        self, bias: Tensor, query: Tensor | None, memory: Memory, visible: Visible | None
+        self, bias: Tensor, query: Tensor | None, S: int, visible: Visible | None
     ) -> tuple[Visible | None, Position | None]:
         """What may be seen under a bias, and the position that adds it."""
         if query is None:
             raise Refused("a bias needs queries: those of a learned 'static' take none")
         B, T, _ = query.shape
-        seen, added = parted("bias", checked(bias, (B, self.num_heads, T, memory.S)))
+        seen, added = parted("bias", checked(bias, (B, self.num_heads, T, S)))
         check_devices(queries=query, bias=bias)
         visible = both(visible, Visible.mask(seen))
         return visible, self.position if added is None else Added(added, self.position)

@@ -81,9 +81,11 @@ def sighted(memory: Memory, visible: Visible | None, places: Places) -> Tensor |
     if places.S == 0:
         return torch.zeros(1, 1, 1, dtype=torch.bool, device=places.device)
     visible = visible.inner if isinstance(visible, Coarse) else visible
-    parts = [part for part in conjuncts(visible) if not isinstance(part, Near)]
+    chosen = (part for part in conjuncts(visible) if isinstance(part, Near) and not part.rising)
+    hiding = set(map(id, chosen))
+    parts = [part for part in conjuncts(visible) if id(part) not in hiding]
     keys = [part for part in parts if part.about_keys_alone]
-    spans = [part for part in parts if isinstance(part, Causal | Window)]
+    spans = [part for part in parts if isinstance(part, Causal | Window | Near)]
     exist, shown = all_of(keys), all_of(parts)
     exists = None if exist is None else exist.dense(places)  # B|1 1 1 S
     if len(keys) + len(spans) < len(parts):
@@ -94,17 +96,29 @@ def sighted(memory: Memory, visible: Visible | None, places: Places) -> Tensor |
     return None if exists is None else exists.any(-1)
 
 
-def _in_reach(exists: Tensor | None, spans: list[Causal | Window], places: Places) -> Tensor | None:
+def _in_reach(
+    exists: Tensor | None, spans: list[Causal | Window | Near], places: Places
+) -> Tensor | None:
     """Which queries find a key in their interval, computed without a table T S.    B|1 1 T"""
     half = min([FAR, *(part.half for part in spans if isinstance(part, Window))])
     ahead = 0 if any(isinstance(part, Causal) for part in spans) else half
-    if exists is None:
+    around = [part for part in spans if isinstance(part, Near)]
+    bounds = [(part.centre - part.half, part.centre + part.half) for part in around]
+    if len(bounds) < len(spans):
         last = places.first + places.T - 1
-        if known(places.first + ahead >= 0) and known(last - half < places.S):
+        near = known(places.first + ahead >= 0) and known(last - half < places.S)
+        if near and exists is None and not bounds:
             return None
         place = places.query[None, None]
-        return (place + ahead >= 0) & (place - half < places.S)
+        bounds.append((place - half, place + ahead))
+    low, high = bounds[0]
+    for begin, end in bounds[1:]:
+        low, high = torch.maximum(low, begin), torch.minimum(high, end)
+    if exists is None:
+        return (high >= 0) & (low < places.S) & (low <= high)
     count = pad(exists[:, :, 0].cumsum(-1), (1, 0))  # B|1 1 S+1
-    end = count.shape[-1] - 1
-    low, high = ((places.query + n).clamp(0, end) for n in (-half, ahead + 1))
-    return count[..., high] > count[..., low]
+    most = count.shape[-1] - 1
+    low, high = low.clamp(0, most), (high + 1).clamp(0, most)
+    B = max(count.shape[0], low.shape[0])
+    count, low, high = count.expand(B, -1, -1), low.expand(B, -1, -1), high.expand(B, -1, -1)
+    return count.gather(-1, high) > count.gather(-1, low)

@@ -17,7 +17,7 @@ from heed.attention.memory import Memory, concat
 from heed.attention.position import OfHeads, Position
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Statistics, Summary, as_summary
-from heed.visible import Visible, as_visible
+from heed.visible import Places, Visible, as_visible
 
 
 class HeadGroups(Mechanism):
@@ -76,6 +76,10 @@ class HeadGroups(Mechanism):
             replace(memory, k=k[i][..., : self.widths[i]], v=v[i], owner=lane.token, prepared={})
             for i, lane in enumerate(self.lanes)
         ]
+
+    def shown(self, memory: Memory, places: Places) -> Visible | None:
+        """What all lanes show alike: each of them looks for itself."""
+        return None
 
     def forward(
         self,

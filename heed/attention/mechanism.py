@@ -31,7 +31,7 @@ from heed.records import (
     check_gradient,
 )
 from heed.shapes import check, check_devices, check_dtypes, check_groups, real
-from heed.visible import Visible, as_visible
+from heed.visible import Places, Visible, as_visible
 
 
 class Mechanism(Watchable):
@@ -140,6 +140,10 @@ class Mechanism(Watchable):
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def shown(self, memory: Memory, places: Places) -> Visible | None:
+        """What the reach shows whatever a query says; None: every key."""
+        return self.reach.shown(memory, places)
 
     def check_call(self, query: Tensor, memory: Memory, state: State | None, need: Need) -> Need:
         """Refuse what this mechanism cannot do, before anything is computed; else the need."""

@@ -18,7 +18,7 @@ from heed.attention.score import constant, linear, parameter
 from heed.attention.statistics import statistics as summarised
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary, as_summary
-from heed.visible import Visible, as_visible, both
+from heed.visible import Places, Visible, as_visible, both
 
 
 class FixedGate(Drawn):
@@ -100,6 +100,10 @@ class Mixed(Mechanism):
         """The memory of each lane: its own columns of the keys, and all values."""
         kept = zip(memory.k.split(self.widths, -1), self.lanes, strict=True)
         return [replace(memory, k=k, owner=lane.token, prepared={}) for k, lane in kept]
+
+    def shown(self, memory: Memory, places: Places) -> Visible | None:
+        """What all lanes show alike: each of them looks for itself."""
+        return None
 
     def forward(
         self,

@@ -57,6 +57,10 @@ class Reach(Part):
         """The reach's own query, where a call brings none.    -> B H 1 M"""
         raise Refused("this mechanism needs a query; only a learned 'static' brings its own")
 
+    def shown(self, memory: Memory, places: Places) -> Visible | None:
+        """What it shows whatever a query says; None: every key."""
+        return None
+
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
@@ -75,12 +79,15 @@ class LocalM(Reach):
         super().__init__()
         self.window = whole("window", window, 0)
 
+    def shown(self, memory: Memory, places: Places) -> Visible:
+        last = (memory.lengths - 1).clamp(min=0)
+        centre = torch.minimum(places.steps, last[:, None])[:, None]  # B 1 T
+        return Near(centre, self.window, rising=True)
+
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
-        last = (memory.lengths - 1).clamp(min=0)
-        centre = torch.minimum(places.steps, last[:, None])[:, None]  # B 1 T
-        return Reached(memory, both(visible, Near(centre, self.window, rising=True)))
+        return Reached(memory, both(visible, self.shown(memory, places)))
 
 
 class LocalP(Reach):
@@ -120,10 +127,13 @@ class FixedWindow(Reach):
         super().__init__()
         self.window = whole("window", window, 0)
 
+    def shown(self, memory: Memory, places: Places) -> Visible:
+        return Window(self.window)
+
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
     ) -> Reached:
-        return Reached(memory, both(visible, Window(self.window)))
+        return Reached(memory, both(visible, self.shown(memory, places)))
 
 
 WIDEST = 2**16

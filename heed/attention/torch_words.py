@@ -15,7 +15,8 @@ Door = Literal["call", "memory", "function", "module"]
 
 MASK = (
     "visible=mask where True is seen, as in scaled_dot_product_attention; visible=~mask where True "
-    "hides, as in torch.nn.MultiheadAttention"
+    "hides, as in torch.nn.MultiheadAttention; numbers added to energies are bias=mask in calls of "
+    "modules, with four axes B H T S"
 )
 HEADS = "heed.Attention has one head; use heed.MultiHeadAttention(embed_dim, num_heads, ...)"
 
@@ -25,6 +26,7 @@ OF_CALLS = {
     "key_padding_mask": "remember(visible=~mask) or visible=heed.Visible.keys(~mask), since "
     "torch's hides where it is True",
     "attention_mask": "remember(visible=mask.bool()) or visible=heed.Visible.keys(mask.bool())",
+    "attn_bias": "bias=..., with four axes B H T S",
     "is_causal": "visible=heed.causal()",
     "need_weights": 'need="weight"',
     "average_attn_weights": 'need="weight" and .weight.mean(1)',
@@ -57,6 +59,8 @@ OF_MEMORIES = {
 """What belongs to a memory, and how to say it there."""
 
 OF_FUNCTIONS = {
+    "bias": "a call of heed.Attention or heed.MultiHeadAttention takes one",
+    "attn_bias": "a call of heed.Attention or heed.MultiHeadAttention takes one, as bias=...",
     "key_padding_mask": "visible=heed.Visible.keys(~mask), since torch's hides where it is True",
     "attention_mask": "visible=heed.Visible.keys(mask.bool())",
     "num_heads": "the heads are axis 1 of q, k and v, B H T D",

@@ -78,7 +78,9 @@ def masked(
     if ok is not None:
         sighted = ok.any(-1, keepdim=True)  # B|1 H|1 T 1
         ok, q = ok | ~sighted, q.where(sighted, 0)
-        bias = ok if bias is None else torch.where(ok, bias, -torch.inf)
+        if bias is not None:  # of an opened row nothing is kept, NaN neither
+            bias = torch.where(ok, bias.where(sighted, 0), -torch.inf)
+        bias = ok if bias is None else bias
     context = _fused(call, q, k, v, mask=bias)
     return context if sighted is None else context.where(sighted, 0)
 

@@ -15,6 +15,7 @@ import heed
 from heed.attention.grouping import HeadGroups
 from heed.attention.initial import initialise
 from heed.attention.mixed import Mixed
+from heed.attention.position import Rotary
 from heed.attention.reach import OrEverything
 from heed.records import Attended, Need, State
 from heed.visible import Visible, both
@@ -34,10 +35,14 @@ def forgets(mechanism: heed.Mechanism) -> bool:
     )
 
 
-def counts_from_anywhere(mechanism: heed.Mechanism) -> bool:
+def counts_from_anywhere(attention: heed.MultiHeadAttention) -> bool:
     """Whether padding in front of a text changes nothing: places matter by distance, if at all."""
+    return _from_anywhere(attention.mechanism, isinstance(attention.position, Rotary))
+
+
+def _from_anywhere(mechanism: heed.Mechanism, rotated: bool) -> bool:
     if isinstance(mechanism, HeadGroups):
-        return all(counts_from_anywhere(lane) for lane in mechanism.lanes)
+        return all(_from_anywhere(lane, rotated) for lane in mechanism.lanes)
     if isinstance(mechanism, Mixed):
         return False
     reach = mechanism.reach
@@ -47,6 +52,8 @@ def counts_from_anywhere(mechanism: heed.Mechanism) -> bool:
         and mechanism.align.name in ("softmax", "sparsemax", "entmax", "argmax")
         and reach.name in ("global", "fixed-window")
         and mechanism.score.name != "location"
+        # A turn of both by one angle leaves only these as they were.
+        and (not rotated or mechanism.score.name in ("dot", "scaled-dot", "cosine"))
     )
 
 

@@ -214,7 +214,7 @@ class Decoder(nn.Module):
     def _counted(self, first: Tensor | None) -> Tensor | None:
         """Where texts begin, unless padding in front of them would move them.    N"""
         layers = () if first is None else self.stack.layers
-        if not all(counts_from_anywhere(layer.attention.mechanism) for layer in layers):
+        if not all(counts_from_anywhere(layer.attention) for layer in layers):
             raise Refused(
                 "this attention counts places from the beginning of its row, so padding in "
                 "front of a text would move it; take texts of one length together"

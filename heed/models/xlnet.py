@@ -26,7 +26,7 @@ from heed.attention.initial import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.layers import FeedForward, Residual, counts_from_anywhere
-from heed.models.words import Real, check_types, within
+from heed.models.words import Real, at_the_end, check_types, not_padding, within
 from heed.models.xlnet_sights import Memories, Segment, Sights, picked, spread
 from heed.records import Attended, Need, State, as_need
 from heed.visible import Visible
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         epsilon: float = 1e-12,
     ) -> None:
         super().__init__()
-        if not counts_from_anywhere(attention.mechanism):
+        if not counts_from_anywhere(attention):
             raise Refused(
                 "the queries of the two streams are in no order, so every query must be answered "
                 "by itself: a mechanism with a past, one that moves along the keys, or one that "
@@ -193,8 +193,13 @@ class TwoStreams(Drawn):
         """The content of a text to be continued, as each layer keeps it.    N T
 
         Unless the network is causal, its symbols see each other; they never see later symbols.
+        With padding, texts are moved to the end of their rows, where they go on.
         """
         self._check(symbols, types, None, memories)
+        exists = not_padding(lengths, None, symbols)
+        if exists is not None:
+            types = None if types is None else at_the_end(exists, types)[0]
+            symbols, lengths, _ = at_the_end(exists, symbols)
         segment = Segment.of(symbols, lengths, memories)
         sights = segment.sights(causal=self.causal)
         h, kept = segment.entered(self.dropout(self.words(symbols))), []

@@ -22,7 +22,7 @@ from heed.attention.initial import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.answers import Answered
-from heed.models.words import Real, at_the_end, not_padding, sight
+from heed.models.words import Real, not_padding, sight
 from heed.models.written import Step, Unformed, Written, formed
 from heed.models.xlnet import TwoStreams
 from heed.models.xlnet_sights import Memories, Segment
@@ -123,9 +123,6 @@ class LanguageModel(Drawn):
         """
         types = types if inputs.shape[1] else None
         exists = not_padding(lengths, first, inputs)
-        if exists is not None:
-            types = None if types is None else at_the_end(exists, types)[0]
-            inputs, exists, _ = at_the_end(exists, inputs)
         return Carry(self.streams.begin(inputs, exists, types, memories))
 
     def step(self, carry: Carry, symbols: Tensor) -> Step:

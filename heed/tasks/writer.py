@@ -214,7 +214,7 @@ class Writer:
         if not isinstance(self.model, Decoder):
             return True
         layers = self.model.stack.layers
-        return all(counts_from_anywhere(layer.attention.mechanism) for layer in layers)
+        return all(counts_from_anywhere(layer.attention) for layer in layers)
 
     def read(self, text: str, *, overlap: int = 0) -> Reading:
         """How surprised the model is by a text, symbol by symbol."""

@@ -197,3 +197,27 @@ def test_a_mask_is_what_may_be_seen_and_what_is_added() -> None:
     assert added is not None
     assert added.tolist() == [[0.0, 0.0, 0.0, 1.5]]
     assert parted("mask", torch.tensor([[0.0, -torch.inf]]))[1] is None  # it only hides
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_nan_where_a_bias_hides_reaches_no_gradient(kernel: bool) -> None:
+    attend, x = heed.MultiHeadAttention(8, 2), torch.randn(1, 5, 8)
+    x[:, 3:] = torch.nan
+    bias = torch.zeros(1, 1, 5, 5)
+    bias[..., 3:] = bias[:, :, 3:] = -torch.inf
+    with heed.kernels.off(*(() if kernel else heed.kernels.KERNELS)):
+        attend(x, bias=bias).context.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in attend.parameters())
+
+
+def test_nan_in_the_bias_of_a_hidden_row_reaches_no_gradient() -> None:
+    attend = heed.MultiHeadAttention(8, 2)
+    x = torch.randn(1, 4, 8, requires_grad=True)
+    bias, shown = torch.zeros(1, 1, 4, 4), torch.ones(1, 1, 4, 4, dtype=torch.bool)
+    bias[:, :, 2], shown[:, :, 2] = torch.nan, False
+    bias.requires_grad_()
+    seen = attend(x, bias=bias, visible=shown)
+    assert seen.kernel == "sdpa"
+    seen.context.sum().backward()
+    assert x.grad.isfinite().all()
+    assert bias.grad.isfinite().all()

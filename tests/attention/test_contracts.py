@@ -395,6 +395,25 @@ def test_nan_in_a_query_that_sees_nothing_changes_no_bit(
                     assert torch.equal(x, y)
 
 
+@pytest.mark.parametrize("name", ["general/local-m", "additive/local-m", "cosine/local-m"])
+def test_nan_in_a_query_whose_window_is_hidden_reaches_no_gradient(name: str) -> None:
+    attend = heed.Attention(name, query=4, key=4, window=1).double()
+    q, k = torch.randn(1, 6, 4).double(), torch.randn(1, 8, 4).double()
+    q[:, 4:] = torch.nan  # their windows are the keys 3 to 6, all of them hidden
+    memory = attend.remember(k, visible=heed.Visible.keys(SHOWN))
+    seen = attend(q, memory, FIRST)
+    assert not seen.context[:, 4:].any()
+    assert all(x.isfinite().all() for x in gradients(main(seen), *attend.parameters()))
+
+
+def test_nan_behind_a_text_reaches_no_gradient_of_windowed_heads() -> None:
+    attend = heed.MultiHeadAttention(8, 2, mechanism="fixed-window", window=2)
+    x = torch.randn(1, 10, 8)
+    x[:, 6:] = torch.nan
+    seen = attend(x, visible=heed.lengths(torch.tensor([4])))
+    assert all(x.isfinite().all() for x in gradients(seen.context, *attend.parameters()))
+
+
 @every(CASES)
 def test_a_source_hidden_from_all_queries_reads_zero(case: Case) -> None:
     attend = case.build()
@@ -405,6 +424,9 @@ def test_a_source_hidden_from_all_queries_reads_zero(case: Case) -> None:
         bias = attend.out_proj.bias if case.heads else torch.zeros(1, dtype=q.dtype)
         assert torch.equal(seen.context, bias.expand_as(seen.context))
     assert not any(x.any() for x in gradients(main(seen), q, k, v))
+
+
+SHOWN = torch.tensor([[True] * 2 + [False] * 5 + [True]])
 
 
 @every(CASES)

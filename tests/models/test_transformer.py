@@ -584,3 +584,22 @@ def test_it_learns_to_copy() -> None:
         loss.backward()
         optimiser.step()
     assert loss < 0.7  # chance is log 16 = 2.8
+
+
+@pytest.mark.parametrize("mechanism", ["scaled-dot", "cosine", "general", "additive", "relative"])
+def test_a_rotated_text_behind_padding_is_as_alone_or_refused(mechanism: str) -> None:
+    """Rotation changes the energies of `general` and the like by where a text stands."""
+    torch.manual_seed(0)
+    settings = TransformerSettings(
+        encoder_layers=1, decoder_layers=1, width=16, feed=32, heads=4,
+        decoder_attention=mechanism, position="rotary",
+    )  # fmt: skip
+    net = build_decoder(settings, symbols=20, longest=30).double().eval()
+    ids = torch.randint(1, 20, (1, 6))
+    padded = torch.cat([torch.zeros(1, 5, dtype=torch.long), ids], 1)
+    if mechanism in ("scaled-dot", "cosine"):
+        torch.testing.assert_close(net(padded, first=[5]).logits[:, 5:], net(ids).logits)
+        return
+    for read in (net, net.begin):
+        with pytest.raises(Refused, match="texts of one length together"):
+            read(padded, first=[5])

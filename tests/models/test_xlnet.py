@@ -670,3 +670,11 @@ def test_a_target_below_zero_is_none() -> None:
     assert spread(g, targets, 4)[..., 0].tolist() == [[0, 0, 1, 0], [4, 0, 0, 0]]
     x = torch.arange(8.0).view(2, 4, 1)
     assert picked(x, targets)[..., 0].tolist() == [[2, 0], [0, 4]]
+
+
+def test_a_prompt_with_padding_behind_goes_on_as_if_alone() -> None:
+    streams = network("language").streams
+    symbols, after = torch.randint(0, SYMBOLS, (2, 6)), torch.tensor([1, 2])
+    padded, _ = streams.further(after, streams.begin(symbols, torch.tensor([6, 3])))
+    alone, _ = streams.further(after[1:], streams.begin(symbols[1:, :3]))
+    torch.testing.assert_close(padded[1:], alone)
