@@ -118,7 +118,8 @@ def notes(rows: list[Row]) -> list[str]:
             times = [r.seconds[OURS] for r in some if OURS in r.seconds]
             grown = ", ".join(f"{after / before:.2f}" for before, after in pairwise(times))
             if grown:
-                said.append(f"{name}, {way}: each doubling of T takes {grown} times as long")
+                sizes = ", blocks of √T" if name == "expanded-window" else ""
+                said.append(f"{name}{sizes}, {way}: each doubling of T takes {grown} times as long")
     for row in rows:
         if row.way == FORWARD and row.seconds.keys() >= {MADE, THERE}:
             more = (row.bytes[MADE] - row.bytes[THERE]) / 2**20
