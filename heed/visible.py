@@ -231,8 +231,9 @@ def cut(x: Tensor, size: int) -> Tensor:
 
     An export has an empty block more: its graph cannot serve both a single block and several.
     """
-    N = (x.shape[-1] + size - 1) // size + torch.compiler.is_exporting()
-    return pad(x, (0, max(N, 1) * size - x.shape[-1])).unfold(-1, size, size)
+    N = (x.shape[-1] + size - 1) // size
+    N = N + 1 if torch.compiler.is_exporting() else max(N, 1)
+    return pad(x, (0, N * size - x.shape[-1])).unfold(-1, size, size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
