@@ -150,10 +150,10 @@ def _placed(place: Tensor, plain: Tensor, exact: Tensor, dtype: torch.dtype) -> 
 def _blockwise(q: Tensor, k: Tensor, asked: Summary) -> Statistics:
     """The statistics by their definition, a block of queries at a time."""
 
-    def weights(start: int, stop: int) -> tuple[Tensor, Tensor]:
+    def weights(start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
         energy = q[:, :, start:stop] @ k.mT * q.shape[-1] ** -0.5
         energy = energy.to(torch.promote_types(energy.dtype, torch.float32))
-        return energy.softmax(-1), energy.logsumexp(-1)
+        return energy.softmax(-1), energy.logsumexp(-1), energy.amax(-1)
 
     return summarise(weights, (*q.shape[:3], k.shape[2]), asked, apart=True)
 
@@ -169,6 +169,7 @@ def _of(seen: Statistics, rows: Tensor | None) -> Statistics:
         "expected",
         "spread",
         "log_sum",
+        "largest",
         "top",
         "share",
     ):
