@@ -145,7 +145,7 @@ class Attending(Watchable):
                 raise Refused("this memory was made by another attention; use the one that made it")
             memory = replace(memory, owner=self.mechanism.token)
         if query is not None:
-            if self.projects and isinstance(memory, Memory):
+            if self.projects and isinstance(memory, Memory) and not self.mechanism.opens:
                 places = placed(query.shape[1], memory.S, state, query.device)
                 shown = both(visible, self.mechanism.shown(memory, places))
                 query = spared(query, memory, both(memory.visible, shown), places)

@@ -44,6 +44,10 @@ class HeadGroups(Mechanism):
         return any(lane.in_line for lane in self.lanes)
 
     @property
+    def opens(self) -> bool:
+        return any(lane.opens for lane in self.lanes)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the groups' slots in the state."""
         return tuple(str(i) for i in range(len(self.heads)))

@@ -85,6 +85,11 @@ class Mechanism(Watchable):
         return any(part.in_line for part in self.parts)
 
     @property
+    def opens(self) -> bool:
+        """Whether a query may look where the call hides everything from it."""
+        return self.reach.opens
+
+    @property
     def slots(self) -> set[str]:
         """The parts that may have a slot in the state."""
         return {part.name for part in (self.past, self.align) if part is not None}

@@ -85,6 +85,10 @@ class Mixed(Mechanism):
     def in_line(self) -> bool:
         return self.first.in_line or self.second.in_line
 
+    @property
+    def opens(self) -> bool:
+        return self.first.opens or self.second.opens
+
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         return concat([lane.keep(keys, values) for lane in self.lanes], -1)
 
@@ -136,7 +140,8 @@ class Mixed(Mechanism):
         one: Attended = self.first(query, memories[0], states[0], **asked)
         two: Attended = self.second(query, memories[1], states[1], **asked)
         places = placed(query.shape[2], memory.S, state, query.device)
-        share = self.gate(spared(query, memory, both(memory.visible, visible), places))
+        shown = both(memory.visible, visible)
+        share = self.gate(query if self.opens else spared(query, memory, shown, places))
         share = share.to(torch.promote_types(share.dtype, torch.float32))  # or 1 - share is rounded
         context = share * one.context + (1 - share) * two.context
         weight = None

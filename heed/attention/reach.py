@@ -52,6 +52,8 @@ class Reach(Part):
     window: int  # the half-width, where there is one
     regroups: ClassVar[bool] = False
     """Whether it merges keys into blocks, which parts that need keys in a line cannot use."""
+    opens: ClassVar[bool] = False
+    """Whether a query may look where the call hides everything from it."""
 
     def question(self, B: int) -> Tensor:
         """The reach's own query, where a call brings none.    -> B H 1 M"""
@@ -152,6 +154,7 @@ class OrEverything(Reach):
     """
 
     formula = "all alike, where nothing else is seen"
+    opens = True
 
     def __init__(self, inner: Reach) -> None:
         super().__init__()

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 import heed
+from heed.attention import blind
+from heed.attention.naming import build
 from heed.attention.reach import FixedWindow, Global, LocalP, OrEverything
 from heed.attention.score import Dot
 from heed.errors import Refused
@@ -437,3 +439,23 @@ def test_or_everything_describes_its_uniform_rows(grad: bool) -> None:
     said = mechanism(q, memory, visible=ok, statistics=True).statistics
     torch.testing.assert_close(said.mass, torch.ones_like(said.mass))
     torch.testing.assert_close(said.received.double(), weight.sum(2))
+
+
+def test_a_query_that_may_look_at_everything_keeps_its_gradient(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU, too, where queries are not looked at for NaN before those that see nothing go."""
+    mechanism = build("scaled-dot", query=4, key=4, heads=2)
+    assert isinstance(mechanism, heed.Mechanism)
+    mechanism.reach = OrEverything(Global())
+    attend = heed.MultiHeadAttention(8, 2, mechanism=mechanism).double()
+    x = torch.randn(1, 3, 8).double()
+    shown = torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    shown[:, :, 1] = False
+    slopes = []
+    for finite in (True, False):
+        monkeypatch.setattr(blind, "_finite", lambda _, known=finite: known)
+        energy = attend(x, visible=shown, need="energy").energy
+        slopes.append(torch.autograd.grad(energy[:, :, 1].sum(), attend.in_proj_weight)[0])
+    assert slopes[0].any()
+    assert torch.equal(*slopes)
