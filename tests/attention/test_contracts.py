@@ -355,10 +355,12 @@ def blind(case: Case, kind: str) -> tuple[Any, Any, Any, Tensor]:
     return None, None, case.first, torch.ones(3, case.T, dtype=torch.bool)
 
 
-@pytest.mark.parametrize("off", [(), tuple(heed.kernels.KERNELS)], ids=["kernel", "reference"])
+BLIND = ("a mask", "an empty row", "an empty row, later", "a causal mask", "a window", "no key")
+
+
 @pytest.mark.parametrize(
-    "kind",
-    ["a mask", "an empty row", "an empty row, later", "a causal mask", "a window", "no key"],
+    ("kind", "off"),
+    [(kind, ()) for kind in BLIND] + [("a mask", tuple(heed.kernels.KERNELS))],
 )
 @every(CASES)
 def test_nan_in_a_query_that_sees_nothing_changes_no_bit(
