@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from heed.attention.heads import MultiHeadAttention
     from heed.attention.mechanism import Mechanism
     from heed.attention.memory import Memory
-    from heed.attention.watch_file import load_watch
-    from heed.attention.watched import Watched
-    from heed.attention.watching import watch
     from heed.errors import HeedError
     from heed.records import Attended, State, Summary
     from heed.running.loading import load
     from heed.visible import Visible, causal, lengths, window
+    from heed.watching.watch import watch
+    from heed.watching.watch_file import load_watch
+    from heed.watching.watched import Watched
 
 __version__ = "0.1.0"
 """The one place that says it: pyproject.toml reads it from here, without importing anything."""
@@ -57,13 +57,13 @@ _HOMES = {
     "State": "heed.records",
     "Summary": "heed.records",
     "Visible": "heed.visible",
-    "Watched": "heed.attention.watched",
+    "Watched": "heed.watching.watched",
     "attend": "heed.attention.functional",
     "causal": "heed.visible",
     "lengths": "heed.visible",
     "load": "heed.running.loading",
-    "load_watch": "heed.attention.watch_file",
-    "watch": "heed.attention.watching",
+    "load_watch": "heed.watching.watch_file",
+    "watch": "heed.watching.watch",
     "window": "heed.visible",
 }
 """Where each public name lives. It is imported on first use: torch takes seconds to import, and

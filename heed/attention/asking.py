@@ -19,7 +19,7 @@ from torch import Tensor
 from heed.attention.apply import call_of
 from heed.attention.attending import Attending
 from heed.attention.blind import placed, sighted, zeroed
-from heed.attention.listening import hooks, plain
+from heed.attention.hooks import hooks, plain
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.reach import Global, LocalM, LocalP, Reached

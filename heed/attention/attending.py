@@ -17,7 +17,7 @@ from heed.attention.memory import Memory, check_counts, clean
 from heed.attention.naming import build, options_of, parse
 from heed.attention.position import Position
 from heed.attention.torch_words import refuse, refuse_all
-from heed.attention.watched import Watchable
+from heed.attention.watchable import Watchable
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Summary
 from heed.shapes import check, check_devices, check_width

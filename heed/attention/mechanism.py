@@ -16,7 +16,7 @@ from heed.attention.position import Position
 from heed.attention.reach import Global, Reach
 from heed.attention.read import Blend, Read
 from heed.attention.score import Score
-from heed.attention.watched import Watchable
+from heed.attention.watchable import Watchable
 from heed.errors import Refused, ShapeError
 from heed.records import (
     EMPTY,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from heed.attention.listening import plain
+from heed.attention.hooks import plain
 from heed.attention.memory import concat
 from heed.attention.part import Part
 from heed.attention.score import per_head

@@ -19,8 +19,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from heed import atomic
 from heed.errors import Refused
+from heed.storage import atomic
 
 VERSION = 1
 HEADER_LIMIT = 1 << 20

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from heed import atomic
 from heed.data import vocabulary
 from heed.data.vocabulary import BOS, EOS, KINDS, PAD, SPACE, SPECIALS, UNK, WHITE, Kind
 from heed.errors import Refused, UnknownName
+from heed.storage import atomic
 
 __all__ = ["BOS", "EOS", "KINDS", "PAD", "SPECIALS", "UNK", "Kind", "Tokeniser"]
 

@@ -23,13 +23,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from heed import atomic
 from heed.data import vocabulary_classes, vocabulary_pieces
 from heed.data.panics import hushed, tried
 from heed.data.spelling import spelling
 from heed.data.vocabulary_classes import PIECES
 from heed.data.vocabulary_files import LONGEST, Given
 from heed.errors import Refused
+from heed.storage import atomic
 
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 FILES = (*PIECES, "merges.txt", *SETTINGS)

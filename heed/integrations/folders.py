@@ -18,9 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heed.attention.walked import Asked, Walk
-from heed.attention.walking import follow, listen
-from heed.attention.watching import attentions, watch
 from heed.errors import Refused
 from heed.integrations import huggingface
 from heed.integrations.opening import clearly, described, model_of, quiet, tokeniser_of
@@ -29,6 +26,9 @@ from heed.viewing.looking import Look
 from heed.viewing.pieces import labels
 from heed.viewing.taking import layers, summary
 from heed.viewing.words import Said
+from heed.watching.walk import follow, listen
+from heed.watching.walked import Asked, Walk
+from heed.watching.watch import attentions, watch
 
 LIMIT = 2**32  # bytes of maps that are kept
 LONGEST = 200  # symbols that are written at most

@@ -33,11 +33,11 @@ import heed
 from heed.attention.added import Added, parted, sum_of
 from heed.attention.memory import Memory
 from heed.attention.score import Score, dot, per_head
-from heed.attention.watching import PREPARING, StandIn, Standing
 from heed.errors import Refused
 from heed.integrations.interface import attends, attends_alone, handed
 from heed.records import Attended
 from heed.visible import Places, Visible, causal
+from heed.watching.watch import PREPARING, StandIn, Standing
 
 Model = TypeVar("Model", bound=nn.Module)
 

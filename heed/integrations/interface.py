@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from heed.attention.watched import Watchable
+from heed.attention.watchable import Watchable
 
 NAMED = re.compile(r"att(entio)?n", re.IGNORECASE)
 FUSED = frozenset(

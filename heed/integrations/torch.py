@@ -25,13 +25,13 @@ from torch import Tensor, nn
 
 from heed.attention.added import Added, parted, sum_of
 from heed.attention.heads import MultiHeadAttention
-from heed.attention.listening import HOOKS
-from heed.attention.watched import matching
-from heed.attention.watching import StandIn
+from heed.attention.hooks import HOOKS
 from heed.errors import Refused, ShapeError
 from heed.records import Attended, Need, Summary
 from heed.shapes import check_width
 from heed.visible import Visible, both, causal
+from heed.watching.watch import StandIn
+from heed.watching.watched import matching
 
 
 def replace(

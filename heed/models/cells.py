@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
+from heed.attention.hooks import plain
 from heed.attention.initial import initialise
-from heed.attention.listening import plain
 from heed.errors import UnknownName
 from heed.models import unrolled
 

@@ -16,7 +16,7 @@ from torch.nn.functional import gelu, linear
 
 import heed
 from heed.attention.align import Softmax
-from heed.attention.listening import plain
+from heed.attention.hooks import plain
 from heed.attention.position import Learned, Position, Sinusoidal
 from heed.attention.reach import Global
 from heed.attention.read import Blend

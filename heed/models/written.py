@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from heed.attention.listening import plain
+from heed.attention.hooks import plain
 from heed.kernels.surprise.native import Judge, judging
 from heed.records import Attended
 

@@ -32,6 +32,7 @@ from heed.running.stories.classify import Label
 from heed.running.stories.language_model import LanguageConfig
 from heed.running.stories.pretrain import PretrainConfig
 from heed.running.stories.story import AnyRun, Config, Run
+from heed.storage.run_folder import RunFolder
 from heed.tasks import language_model
 from heed.tasks.borrowing import Borrowed, Renumbered
 from heed.tasks.cutting import Cutting, Gathers, Words
@@ -39,7 +40,6 @@ from heed.tasks.labeller import Labeller
 from heed.tasks.pretrain import Hidden, Objective, Ordered
 from heed.tasks.pretrainer import Pretrainer
 from heed.tasks.writer import Decoding, Writer
-from heed.training.folder import RunFolder
 
 READ = 512  # symbols per input of a model without a limit of positions
 

@@ -32,7 +32,7 @@ from heed.running.showing import show
 from heed.running.stories import story
 from heed.running.stories.story import AnyStory
 from heed.running.train import Trained, train
-from heed.training.folder import RunFolder
+from heed.storage.run_folder import RunFolder
 from heed.viewing.blocks import Block, Value
 from heed.viewing.page import Examples, Heading, Page, Paragraph, Table
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from tokenizers import processors
 from torch import Tensor
 
-from heed import atomic
 from heed.data import vocabularies
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
@@ -31,9 +30,9 @@ from heed.running.hub import folder_of
 from heed.running.loading import NAMES, Loaded, Stored, loading
 from heed.running.opening import check_weights, read_config
 from heed.running.shards import Shelf
+from heed.storage import atomic, durable, tensors
+from heed.storage.run_folder import RunFolder
 from heed.tasks import language_model, pretrain
-from heed.training import durable, tensors
-from heed.training.folder import RunFolder
 
 ROLES = ("pad", "bos", "eos", "sep", "cls")  # special symbols whose numbers a config.json holds
 

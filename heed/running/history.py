@@ -9,8 +9,8 @@ from pathlib import Path
 
 from heed.errors import HeedError, Refused
 from heed.running.shards import is_pretrained
-from heed.training.folder import RunFolder
-from heed.training.journal import read
+from heed.storage.journal import read
+from heed.storage.run_folder import RunFolder
 from heed.viewing.chart import INKS, Line, LineChart
 from heed.viewing.history import History, Moment, panels
 from heed.viewing.taking import short

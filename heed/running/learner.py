@@ -20,11 +20,12 @@ from heed.running.opening import fits, read_config
 from heed.running.starting import begin
 from heed.running.stories import story
 from heed.running.stories.story import Start
-from heed.training import checkpoint, optimise, signals
+from heed.storage import checkpoint
+from heed.storage.journal import Journal
+from heed.storage.run_folder import RunFolder
+from heed.training import optimise, signals
 from heed.training.distributed import Distributed
 from heed.training.fit import Moment, apart, due, fit, planned
-from heed.training.folder import RunFolder
-from heed.training.journal import Journal
 from heed.training.objective import Objective
 from heed.training.progress import Progress as Standing
 from heed.training.progress import gather, load_weights, restore

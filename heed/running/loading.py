@@ -35,7 +35,7 @@ from heed.running.hub import folder_of
 from heed.running.opening import fits
 from heed.running.shards import Shelf, find
 from heed.settings import Settings
-from heed.training import tensors
+from heed.storage import tensors
 
 LINE = 500  # characters of an error; an untrusted file may have names of a megabyte
 

@@ -20,8 +20,8 @@ from heed.running.hub import folder_of
 from heed.running.shards import is_pretrained
 from heed.running.stories import story
 from heed.running.stories.story import AnyRun, AnyStory, Config, Run
-from heed.training.folder import RunFolder
-from heed.training.tensors import header, tied
+from heed.storage.run_folder import RunFolder
+from heed.storage.tensors import header, tied
 
 __all__ = ["Run", "check_weights", "checked", "fits", "open_run", "read_config"]
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from heed.data import cache
 from heed.data.text import read_lines
 from heed.errors import Refused
-from heed.training.folder import RunFolder
+from heed.storage.run_folder import RunFolder
 
 LONGEST = 100_000  # characters of an example
 PARTS = ("valid", "test", "long")  # of the data, beside what is trained on

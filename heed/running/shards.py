@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from heed.errors import HeedError, Refused
-from heed.training import durable
-from heed.training.tensors import Header, plain_header
+from heed.storage import durable
+from heed.storage.tensors import Header, plain_header
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"

@@ -22,9 +22,9 @@ from heed.running.devices import chosen
 from heed.running.opening import fits, open_run
 from heed.running.shards import Shelf, is_pretrained
 from heed.running.stories.story import AnyRun, Listened, Shown
+from heed.storage import checkpoint
+from heed.storage.manifest import MANIFEST
 from heed.tasks.looking import Pass, passes
-from heed.training import checkpoint
-from heed.training.manifest import MANIFEST
 from heed.viewing.atlas import Take
 from heed.viewing.blocks import Column, Examples, Table, Value
 from heed.viewing.looking import Look, beside

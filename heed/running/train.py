@@ -26,9 +26,9 @@ from heed.running.recipe import as_yaml, check, differing, parse, resolve
 from heed.running.starting import BROUGHT, opened, sized
 from heed.running.stories import story
 from heed.running.stories.story import Start
+from heed.storage.run_folder import RunFolder
 from heed.training import distributed, signals
 from heed.training.distributed import Distributed
-from heed.training.folder import RunFolder
 
 __all__ = ["Learner", "Trained", "onward", "train"]
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from heed.attention.following import join, keys, sizes
 from heed.attention.statistics import statistics
-from heed.attention.watching import Records, Watched, attentions, watch
 from heed.records import Attended
 from heed.viewing.taking import summary
+from heed.watching.hypotheses import join, keys, sizes
+from heed.watching.watch import Records, Watched, attentions, watch
 
 LIMIT = 2**32
 """How many bytes of maps are kept. However long a text is, its maps have the same size."""

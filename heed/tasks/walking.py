@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from heed.attention.walked import Asked, Walk
-from heed.attention.walking import follow, listen
-from heed.attention.watching import attentions
 from heed.errors import Refused
 from heed.tasks.cutting import labels
+from heed.watching.walk import follow, listen
+from heed.watching.walked import Asked, Walk
+from heed.watching.watch import attentions
 
 if TYPE_CHECKING:  # each task has its own worker, and needs no other
     from heed.tasks.labeller import Labeller

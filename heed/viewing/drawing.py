@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.cells import cell_len
 
-from heed import atomic
 from heed.errors import Refused
+from heed.storage import atomic
 from heed.viewing.escaping import JOINERS, escaped
 from heed.viewing.panels import Panel
 from heed.viewing.terminal import Range, cut, shown

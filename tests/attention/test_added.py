@@ -12,8 +12,8 @@ from heed.attention.added import Added, parted
 from heed.attention.grouping import HeadGroups
 from heed.attention.naming import build
 from heed.attention.position import ALiBi, Rotary, alibi_slopes
-from heed.attention.walking import walk
 from heed.errors import Refused, ShapeError
+from heed.watching.walk import walk
 
 B, H, T, S, M = 2, 3, 4, 6, 12
 SHAPES = [(B, H, T, S), (1, H, T, S), (B, 1, 1, S), (1, 1, T, S)]

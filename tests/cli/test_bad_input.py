@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from heed.training.folder import RunFolder
+from heed.storage.run_folder import RunFolder
 from tests.running.small import small
 
 GOOD = [f"我 爱 {n}\ti love {n}" for n in range(6)]

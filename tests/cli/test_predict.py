@@ -16,7 +16,7 @@ import pytest
 
 from heed.cli.predict import printed
 from heed.running.predict import CHUNK
-from heed.training.folder import RunFolder
+from heed.storage.run_folder import RunFolder
 from tests.running.writing import written
 
 LINES = ["我 爱 我", "", "你 爱 他们", "我们 很 高兴"]

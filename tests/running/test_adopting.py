@@ -23,7 +23,7 @@ from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.showing import show
 from heed.running.stories.pretraining import HiddenWords
-from heed.training import tensors
+from heed.storage import tensors
 from heed.training.settings import Training
 from heed.viewing.pieces import label
 from tests.running import labelling as labels

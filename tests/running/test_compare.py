@@ -29,9 +29,9 @@ from heed.running.events import Work, finish
 from heed.running.recipe import load
 from heed.running.stories.translate import STORY
 from heed.running.train import Trained
+from heed.storage import checkpoint
+from heed.storage.run_folder import RunFolder
 from heed.tasks.translate import Scores
-from heed.training import checkpoint
-from heed.training.folder import RunFolder
 from tests.running.writing import recipe, written
 
 

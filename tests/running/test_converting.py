@@ -30,7 +30,7 @@ from heed.running.opening import open_run
 from heed.running.stories.classify import ClassifyConfig
 from heed.running.stories.language_model import LanguageConfig
 from heed.running.stories.pretrain import PretrainConfig
-from heed.training.folder import RunFolder
+from heed.storage.run_folder import RunFolder
 from tests.running.folders import network, reconfigure, save
 
 CLASSES = [name for layout in LAYOUTS.values() for name in layout.architectures]

@@ -18,10 +18,10 @@ import yaml
 from heed.running.events import finish
 from heed.running.recipe import resolve
 from heed.running.stories import story
-from heed.training import checkpoint, journal
-from heed.training.folder import RunFolder
+from heed.storage import checkpoint, journal
+from heed.storage.run_folder import RunFolder
+from heed.storage.tensors import read
 from heed.training.objective import Several
-from heed.training.tensors import read
 from tests.running import labelling, test_pretrain
 from tests.running.small import Job, Server, small, write_recipe
 

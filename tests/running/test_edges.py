@@ -15,8 +15,8 @@ from heed.running.events import finish
 from heed.running.opening import open_run
 from heed.running.recipe import resolve
 from heed.running.train import train
+from heed.storage import checkpoint, journal
 from heed.tasks.translator import Decoding
-from heed.training import checkpoint, journal
 from tests.running.writing import recipe, written
 
 CPU = torch.device("cpu")

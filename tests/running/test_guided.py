@@ -19,8 +19,8 @@ from heed.running.stories.pairs import LINKS, kept, prepare
 from heed.running.stories.translate_settings import TranslateTraining
 from heed.running.stories.translating import TeacherForcing, links
 from heed.running.train import train
+from heed.storage.run_folder import RunFolder
 from heed.tasks.translator import shifted
-from heed.training.folder import RunFolder
 from tests.running.writing import recipe
 
 RECURRENT = {"kind": "recurrent", "embedding": 8, "hidden": 12, "dropout": 0}

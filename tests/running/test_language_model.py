@@ -30,9 +30,9 @@ from heed.running.recipe import load, resolve
 from heed.running.stories import story
 from heed.running.stories.remembering import Remembering
 from heed.running.stories.writing import NextSymbol, Validated, escaped, evaluated, unescaped
+from heed.storage import tensors
 from heed.tasks.language_model import build, judged
 from heed.tasks.writer import Decoding, Reading
-from heed.training import tensors
 from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
 

@@ -20,8 +20,8 @@ import yaml
 
 from heed.errors import HeedError
 from heed.running.opening import open_run
-from heed.training import checkpoint, tensors
-from heed.training.folder import RunFolder
+from heed.storage import checkpoint, tensors
+from heed.storage.run_folder import RunFolder
 from tests.running.small import Server
 
 Spoil = Callable[[Path], object]

@@ -17,8 +17,8 @@ from heed.running.recipe import resolve
 from heed.running.stories import pairs
 from heed.running.stories.pairs import Prepared, kept, prepare, vocabulary_of
 from heed.running.stories.translate_settings import TranslateRecipe as Recipe
+from heed.storage.run_folder import RunFolder
 from heed.tasks.translator import Example
-from heed.training.folder import RunFolder
 from tests.running.small import small
 
 LINES = ["a b\tx", "c c c c c c\ty", "\tz", "d\tx y x y x y", "a\ty x", "b d\t "]

@@ -27,10 +27,10 @@ from heed.running.stories.filling import layers
 from heed.running.stories.pretraining import HiddenWords, rows
 from heed.running.train import onward
 from heed.running.walking import walk
+from heed.storage import tensors
+from heed.storage.run_folder import RunFolder
 from heed.tasks.pretrain import Hidden, build
 from heed.tasks.pretrainer import Filled
-from heed.training import tensors
-from heed.training.folder import RunFolder
 from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
 

@@ -18,7 +18,7 @@ from heed.running import learner as training
 from heed.running.events import Progress, finish
 from heed.running.recipe import resolve
 from heed.running.train import train
-from heed.training import checkpoint, journal
+from heed.storage import checkpoint, journal
 from tests.running.small import Job, Server, small, write_recipe
 
 KILLS = 20

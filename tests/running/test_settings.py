@@ -21,11 +21,11 @@ from heed.running.stories.pairs import Prepared, prepare
 from heed.running.stories.translate_settings import TranslateRecipe as Recipe
 from heed.running.stories.translating import Validator
 from heed.running.train import Learner, Trained, train
+from heed.storage import checkpoint, journal, tensors
+from heed.storage.run_folder import RunFolder
 from heed.tasks import translator as working
 from heed.tasks.translator import Decoding
-from heed.training import checkpoint, journal, tensors
 from heed.training.distributed import Distributed
-from heed.training.folder import RunFolder
 from heed.training.settings import Training
 from heed.training.signals import Stop
 from tests.running.small import small

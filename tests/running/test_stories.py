@@ -30,8 +30,8 @@ from heed.running.stories.classify import STORY, files_from
 from heed.running.stories.labelling import Labelling, LabelTraining, Validator
 from heed.running.stories.story import Start, Story
 from heed.running.train import Trained, train
-from heed.training import checkpoint, tensors
-from heed.training.folder import RunFolder
+from heed.storage import checkpoint, tensors
+from heed.storage.run_folder import RunFolder
 from tests.running.labelling import BAD, GOOD, files, labelled, recipe
 
 CPU = torch.device("cpu")

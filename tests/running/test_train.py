@@ -21,9 +21,9 @@ from heed.running.learner import Learner
 from heed.running.opening import open_run
 from heed.running.recipe import parse, resolve
 from heed.running.train import train
-from heed.training import checkpoint, journal, tensors
+from heed.storage import checkpoint, journal, tensors
+from heed.storage.run_folder import RunFolder
 from heed.training.fit import fit
-from heed.training.folder import RunFolder
 from heed.training.progress import Progress as Standing
 from tests.running import labelling
 from tests.running.small import Server, small, write_recipe

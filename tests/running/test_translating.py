@@ -12,8 +12,8 @@ import torch
 from heed.running.opening import open_run
 from heed.running.stories.pairs import kept
 from heed.running.stories.translating import GREEDY, SAMPLES, Validator
-from heed.training import journal
-from heed.training.folder import RunFolder
+from heed.storage import journal
+from heed.storage.run_folder import RunFolder
 from tests.running.writing import written
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from heed.errors import HeedError
-from heed.training import checkpoint
+from heed.storage import checkpoint
 from heed.training.distributed import Distributed, idle, join
 from heed.training.settings import Training
 from tests.training.fitting import Goal, Run
@@ -24,7 +24,7 @@ SCRIPT = """
 import json, os, signal, sys, warnings, weakref
 from pathlib import Path
 import torch
-from heed.training import checkpoint
+from heed.storage import checkpoint
 from heed.training.distributed import join
 from heed.training.settings import Training
 from heed.training.signals import listening

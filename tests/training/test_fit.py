@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from heed.errors import HeedError
-from heed.training import checkpoint
+from heed.storage import checkpoint
 from heed.training.fit import SPACED, SPOILT, Source, apart, due, planned
 from heed.training.settings import Training
 from tests.training.fitting import Batches, Run, Spoilt, same

@@ -45,11 +45,11 @@ from heed.running.stories.story import (
     shown_part,
 )
 from heed.running.stories.weighing import Answer, Shown, look
+from heed.storage.run_folder import RunFolder
 from heed.tasks import classify
 from heed.tasks.cutting import Gathers, Words
 from heed.tasks.labeller import Labeller
 from heed.tasks.walking import Heard, labelled
-from heed.training.folder import RunFolder
 from heed.viewing import blocks
 from heed.viewing.blocks import Block, Charts, Value
 from heed.viewing.chart import BarChart, Bars

@@ -21,9 +21,9 @@ from heed.running import preparing
 from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root
 from heed.running.stories.story import Start
+from heed.storage.run_folder import RunFolder
 from heed.tasks.borrowing import Hiding, Renumbered, load_hiding, symbols_of
 from heed.tasks.pretrain import Data, Hidden, Ordered, Part, sentences, unigram
-from heed.training.folder import RunFolder
 
 COUNTED = 1 << 24  # symbols that are counted at a time
 DIGITS = 24  # bytes of a frequency in its file, at most

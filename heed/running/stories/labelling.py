@@ -15,10 +15,10 @@ from heed.data.batches import Batch
 from heed.data.labelled import Labelled
 from heed.models.classifier import Classified
 from heed.running.events import Progress, Work
+from heed.storage.run_folder import RunFolder
 from heed.tasks.classify import Scores, judged
 from heed.tasks.labeller import Judgement, Labeller
 from heed.training.adversarial import nudge, twice
-from heed.training.folder import RunFolder
 from heed.training.objective import Loss
 from heed.training.reinforce import MovingAverage, reinforce
 from heed.training.settings import Training, Weight

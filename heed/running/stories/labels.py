@@ -16,9 +16,9 @@ from heed.running import preparing
 from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root, text_of
 from heed.running.stories.story import Start
+from heed.storage.run_folder import RunFolder
 from heed.tasks.classify import Data, check_names, examples
 from heed.tasks.cutting import MOST, Cutting, Gathers, Words, load_cutting
-from heed.training.folder import RunFolder
 
 TRAINING = ("data.train.text", "data.train.label")
 """The keys of the columns of the training file."""

@@ -42,11 +42,11 @@ from heed.running.stories.writing import (
     shown,
     unescaped,
 )
+from heed.storage.run_folder import RunFolder
 from heed.tasks import language_model
 from heed.tasks.borrowing import Text
 from heed.tasks.walking import Heard, continued
 from heed.tasks.writer import Decoding, Writer
-from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
 from heed.viewing.looking import Look
 

@@ -14,9 +14,9 @@ from heed.running import preparing
 from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root, text_of
 from heed.running.stories.story import Start
+from heed.storage.run_folder import RunFolder
 from heed.tasks.translate import Data, examples
 from heed.tasks.translator import Example, Vocabulary
-from heed.training.folder import RunFolder
 
 COUNTED = 1 << 24  # symbols that are counted at a time
 LINKS = "links"

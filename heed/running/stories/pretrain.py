@@ -47,12 +47,12 @@ from heed.running.stories.story import (
     scored_part,
     shown_part,
 )
+from heed.storage.run_folder import RunFolder
 from heed.tasks import pretrain
 from heed.tasks.borrowing import Hiding, Renumbered
 from heed.tasks.pretrainer import Pretrainer, numbers_of
 from heed.tasks.walking import Heard, filled
 from heed.tasks.writer import Decoding
-from heed.training.folder import RunFolder
 from heed.viewing.blocks import Column, Value
 from heed.viewing.looking import Look
 from heed.viewing.panels import of_heads

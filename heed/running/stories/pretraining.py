@@ -23,9 +23,9 @@ from heed.errors import Refused
 from heed.running.events import Progress, Work
 from heed.running.stories.documents import Document
 from heed.running.stories.filling import layers
+from heed.storage.run_folder import RunFolder
 from heed.tasks.pretrain import Objective, Scores, judged, maker
 from heed.tasks.pretrainer import Filled, Pretrainer, ask
-from heed.training.folder import RunFolder
 from heed.training.objective import Loss, SequenceObjective
 from heed.training.settings import Training
 from heed.viewing.blocks import Table

@@ -37,8 +37,8 @@ from heed.running.stories.records import (
     Validator,
 )
 from heed.settings import Settings
+from heed.storage.run_folder import RunFolder
 from heed.training.fit import Source
-from heed.training.folder import RunFolder
 from heed.training.settings import Training
 from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.looking import Look

@@ -17,10 +17,10 @@ from heed.running import preparing
 from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root
 from heed.running.stories.story import Start
+from heed.storage.run_folder import RunFolder
 from heed.tasks.borrowing import Borrowed, Text, load_text, marks_of
 from heed.tasks.cutting import MOST
 from heed.tasks.language_model import Data, DocumentReport, Piece, texts, vocabulary
-from heed.training.folder import RunFolder
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,11 @@ from heed.running.stories.story import (
 )
 from heed.running.stories.translate_settings import TranslateConfig, TranslateRecipe
 from heed.running.stories.translating import Evaluated, TeacherForcing, Validator, evaluated
+from heed.storage.run_folder import RunFolder
 from heed.tasks import translate
 from heed.tasks.measuring import check_tokeniser
 from heed.tasks.translator import WIDEST, Decoding, Example, Translator, Vocabulary
 from heed.tasks.walking import Heard, translated
-from heed.training.folder import RunFolder
 from heed.viewing.blocks import Block, Charts, Column, Heading, Paragraph, Value
 from heed.viewing.looking import Look
 

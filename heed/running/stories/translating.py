@@ -19,6 +19,7 @@ from heed.running.events import Progress, Work
 from heed.running.stories.alignments import alignment
 from heed.running.stories.pairs import LINKS
 from heed.running.stories.translate_settings import TranslateTraining
+from heed.storage.run_folder import RunFolder
 from heed.tasks.measuring import Tokenise, to_pharaoh
 from heed.tasks.translate import Scores, judged
 from heed.tasks.translator import (
@@ -29,7 +30,6 @@ from heed.tasks.translator import (
     Translator,
     shifted,
 )
-from heed.training.folder import RunFolder
 from heed.training.objective import Loss, SequenceObjective
 from heed.viewing.blocks import Column, Table
 from heed.viewing.image import svg

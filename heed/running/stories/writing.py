@@ -19,10 +19,10 @@ from heed.errors import Refused
 from heed.records import Attended
 from heed.running.events import Progress, Work
 from heed.running.stories.remembering import Remembering
+from heed.storage.run_folder import RunFolder
 from heed.tasks.language_model import Scores, judged
 from heed.tasks.looking import looked
 from heed.tasks.writer import Continuation, Decoding, Reading, Writer, sharpness
-from heed.training.folder import RunFolder
 from heed.training.objective import Loss, SequenceObjective
 from heed.training.settings import Training
 from heed.viewing.atlas import Take

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 import heed
 from heed.attention.catalogue import CATALOGUE
 from heed.attention.statistics import statistics
-from heed.attention.watching import StandIn, attentions
 from heed.errors import NotFormed, Refused, UnknownName
 from heed.records import Attended, Summary
+from heed.watching.watch import StandIn, attentions
 
 
 class Net(nn.Module):

@@ -25,10 +25,7 @@ from heed.attention.attending import Attending
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.piecewise import of_some
-from heed.attention.stages import Step
-from heed.attention.walked import Asked, Walk, at_rest
-from heed.attention.watched import Hook
-from heed.attention.watching import EAGER, Standing, present
+from heed.attention.watchable import Hook
 from heed.errors import Refused
 from heed.records import Attended, State
 from heed.visible import (
@@ -42,6 +39,9 @@ from heed.visible import (
     as_visible,
     conjuncts,
 )
+from heed.watching.stages import Step
+from heed.watching.walked import Asked, Walk, at_rest
+from heed.watching.watch import EAGER, Standing, present
 
 __all__ = ["Asked", "Walk", "follow", "listen", "walk"]
 

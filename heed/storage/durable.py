@@ -1,6 +1,6 @@
 """What a run keeps, written to outlast a crash, a kill or a full disk, and read with suspicion.
 
-Files are written as heed/atomic.py says, and hashed. Nothing is pickled, and no link is followed.
+Files are written as `atomic` says, and hashed. Nothing is pickled, and no link is followed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from heed import atomic
 from heed.errors import HeedError, Refused
+from heed.storage import atomic
 
 LIMIT = 2 * 2**20
 """How many bytes of JSON are read at most."""

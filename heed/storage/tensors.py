@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import Refused
-from heed.training.durable import Damaged, open_plain, parse_json
+from heed.storage.durable import Damaged, open_plain, parse_json
 
 HEADER_LIMIT = 16 * 2**20
 """How many bytes a header may have: enough for some hundred thousand tensors."""

@@ -18,11 +18,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from heed import atomic
-from heed.attention.following import Text, When, fields, of_fields
-from heed.attention.watched import Records, Watched, Words
 from heed.errors import HeedError, Refused
 from heed.records import Attended, State
+from heed.storage import atomic
+from heed.watching.hypotheses import Text, When, fields, of_fields
+from heed.watching.watched import Records, Watched, Words
 
 FORMAT = "heed.watch"
 VERSION = 1

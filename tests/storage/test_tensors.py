@@ -10,10 +10,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from heed import atomic
 from heed.errors import Refused
-from heed.training import tensors
-from heed.training.durable import Damaged
+from heed.storage import atomic, tensors
+from heed.storage.durable import Damaged
 
 
 def write(path: Path, named: dict[str, Tensor]) -> Path:

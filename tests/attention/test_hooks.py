@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from heed.attention.listening import hooks, plain
+from heed.attention.hooks import hooks, plain
 
 EVERYWHERE = nn.modules.module
 OWN = (

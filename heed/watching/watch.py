@@ -27,25 +27,24 @@ import torch
 from torch import Tensor, nn
 
 from heed.attention.attending import Attending
-from heed.attention.following import Following, changed
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.position import Position
-from heed.attention.watch_file import load_watch
-from heed.attention.watched import (
-    Hook,
-    Keeper,
-    Other,
-    Records,
-    Watchable,
-    Watched,
-    folder_for,
-    matching,
-)
+from heed.attention.watchable import Hook, Watchable
 from heed.errors import Refused
 from heed.records import NEEDS, Attended, Need, Statistics, Summary, as_need, as_summary
 from heed.shapes import whole
 from heed.visible import Visible
+from heed.watching.hypotheses import Following, changed
+from heed.watching.watch_file import load_watch
+from heed.watching.watched import (
+    Keeper,
+    Other,
+    Records,
+    Watched,
+    folder_for,
+    matching,
+)
 
 __all__ = ["Records", "StandIn", "Standing", "Watched", "attentions", "load_watch", "watch"]
 

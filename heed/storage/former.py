@@ -14,8 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from heed import atomic
-from heed.training import durable
+from heed.storage import atomic, durable
 
 FORMER = ".heed.former"
 MOVING = ".heed.moving"

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import heed
-from heed.attention.watching import Watched, load_watch
 from heed.errors import Refused
 from heed.records import Summary
+from heed.watching.watch import Watched, load_watch
 
 HOSTILE = ["</script><script>alert(1)</script>", "\u202e\ud800", "", "x" * 1000, "\x00", "中国"]
 
@@ -73,7 +73,7 @@ def test_a_path_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path, f
 
 
 def test_followed_texts_can_still_be_followed(tmp_path: Path) -> None:
-    from tests.attention.test_following import searched, survivors, transformer
+    from tests.watching.test_hypotheses import searched, survivors, transformer
 
     net: Any = transformer()
     with heed.watch(net, heads=[1]) as seen:

@@ -16,8 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from heed.training import durable
-from heed.training.durable import Damaged, Digest
+from heed.storage import durable
+from heed.storage.durable import Damaged, Digest
 
 FORMAT = 2
 MANIFEST = "manifest.json"

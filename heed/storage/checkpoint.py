@@ -20,12 +20,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from heed import atomic
 from heed.errors import HeedError, Refused
-from heed.training import durable, manifest
-from heed.training.durable import Damaged
-from heed.training.manifest import MANIFEST
-from heed.training.tensors import parts, read
+from heed.storage import atomic, durable, manifest
+from heed.storage.durable import Damaged
+from heed.storage.manifest import MANIFEST
+from heed.storage.tensors import parts, read
 
 FACTS = "facts.json"
 GROUP = re.compile(r"[a-z][a-z0-9_-]{0,63}")

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from heed.errors import HeedError, Refused
-from heed.training import checkpoint, manifest
-from heed.training.checkpoint import Damaged, average, load, newest, prune, save, verify
-from heed.training.manifest import FORMAT
-from tests.training.faults import every_fault
+from heed.storage import checkpoint, manifest
+from heed.storage.checkpoint import Damaged, average, load, newest, prune, save, verify
+from heed.storage.manifest import FORMAT
+from tests.storage.faults import every_fault
 
 
 def groups(seed: int) -> dict[str, dict[str, Tensor]]:
@@ -396,7 +396,7 @@ KILLING = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 import torch
-from heed.training import checkpoint
+from heed.storage import checkpoint
 
 STEPS, EVERY = 600, 5
 torch.set_num_threads(1)

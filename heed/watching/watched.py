@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, overload
 
-from torch import nn
-from torch.utils.hooks import RemovableHandle
-
-from heed.attention.backward_hooks import UserHook, register
-from heed.attention.following import (
+from heed.errors import HeedError, Refused, UnknownName
+from heed.records import Attended
+from heed.watching.hypotheses import (
     Text,
     When,
     detached,
@@ -24,48 +21,9 @@ from heed.attention.following import (
     of_row,
     sizes,
 )
-from heed.errors import HeedError, Refused, UnknownName
-from heed.records import Attended
 
 SPILLED_AT = 2**28
 """Bytes of records kept in memory, where a spill folder is given and no limit."""
-
-HOOKS = (
-    *("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"),
-    *("_forward_hooks", "_forward_hooks_with_kwargs"),
-)
-"""Where a module keeps its hooks, by number."""
-
-
-class Hook(partial[Any]):
-    """A hook on a module that belongs to a watch or a walk."""
-
-
-class Watchable(nn.Module):
-    """A module that can be watched. Copies and pickles leave out the hooks of watches and walks.
-
-    It returns a record, so full backward hooks on it are given the gradients of the context, and of
-    weights and energies as far as the call formed them.
-    """
-
-    def register_full_backward_hook(self, hook: UserHook, prepend: bool = False) -> RemovableHandle:
-        """As of any module: hook(module, grad_input, grad_output), of positional arguments."""
-        return register(self, prepend, [hook], [])
-
-    def register_full_backward_pre_hook(
-        self, hook: UserHook, prepend: bool = False
-    ) -> RemovableHandle:
-        """As of any module: hook(module, grad_output)."""
-        return register(self, prepend, [], [hook])
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(vars(self))
-        hooks = (*self._forward_pre_hooks.items(), *self._forward_hooks.items())
-        ours = {number for number, hook in hooks if isinstance(hook, Hook)}
-        for name in HOOKS if ours else ():
-            kept = {number: x for number, x in state[name].items() if number not in ours}
-            state[name] = type(state[name])(kept)
-        return state
 
 
 class Other(NamedTuple):
@@ -249,7 +207,7 @@ class Watched(Mapping[str, Records]):
 
     def save(self, path: str | PathLike[str]) -> None:
         """Save all but the contexts and the slots of states, as one safetensors file."""
-        from heed.attention.watch_file import save
+        from heed.watching.watch_file import save
 
         save(self, Path(path))
 
@@ -335,7 +293,7 @@ class Keeper:
 
     def _empty(self, folder: Path) -> None:
         """Write what is in memory to the next file."""
-        from heed.attention.watch_file import Kept, write
+        from heed.watching.watch_file import Kept, write
 
         held = [self.seen.records[path].entries[i] for path, i in self.waiting]
         records = [entry for entry in held if isinstance(entry, Attended)]

@@ -12,8 +12,8 @@ import numpy
 import pytest
 import torch
 
-from heed.training import journal
-from heed.training.journal import Journal, flatten, read
+from heed.storage import journal
+from heed.storage.journal import Journal, flatten, read
 
 
 def steps(path: Path) -> list[int]:

@@ -17,10 +17,10 @@ import safetensors.torch
 import torch
 
 from heed.errors import HeedError, Refused
-from heed.training import checkpoint, durable, former, manifest
-from heed.training.folder import FILES, Damaged, RunFolder
-from heed.training.tensors import header, tied
-from tests.training.faults import every_fault
+from heed.storage import checkpoint, durable, former, manifest
+from heed.storage.run_folder import FILES, Damaged, RunFolder
+from heed.storage.tensors import header, tied
+from tests.storage.faults import every_fault
 
 
 def make_run(path: Path) -> RunFolder:
@@ -402,7 +402,7 @@ def test_two_processes_never_write_to_one_folder(tmp_path: Path) -> None:
 
 HOLD = """
 import sys, time
-from heed.training.folder import RunFolder
+from heed.storage.run_folder import RunFolder
 with RunFolder(sys.argv[1]).lock():
     print("locked", flush=True)
     time.sleep(60)

@@ -20,9 +20,9 @@ from heed.attention.past import fitted
 from heed.attention.position import Position
 from heed.attention.reach import Reached
 from heed.attention.score import per_head
-from heed.attention.walked import Walk
 from heed.records import State
 from heed.visible import Coarse, Mask, Places, all_of, both, conjuncts
+from heed.watching.walked import Walk
 
 
 @dataclass(frozen=True, slots=True, eq=False)

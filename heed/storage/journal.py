@@ -19,8 +19,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from heed import atomic
-from heed.training import durable
+from heed.storage import atomic, durable
 
 Scores = Mapping[str, Any]
 """Numbers by name; names may be nested."""

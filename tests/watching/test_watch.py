@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import heed
 from heed.attention.statistics import statistics
-from heed.attention.watching import attentions
 from heed.errors import NotFormed, Refused, UnknownName
 from heed.records import Summary
+from heed.watching.watch import attentions
 
 
 class Block(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from heed import atomic
+from heed.storage import atomic
 
 
 def test_a_call_that_takes_only_a_part_is_called_again(

@@ -29,11 +29,10 @@ from typing import Any
 
 from torch import Tensor
 
-from heed import atomic
 from heed.errors import Refused
-from heed.training import checkpoint, durable, former, manifest, tensors
-from heed.training.durable import LIMIT, Damaged
-from heed.training.manifest import MANIFEST
+from heed.storage import atomic, checkpoint, durable, former, manifest, tensors
+from heed.storage.durable import LIMIT, Damaged
+from heed.storage.manifest import MANIFEST
 
 __all__ = ["Damaged", "RunFolder"]
 

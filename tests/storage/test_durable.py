@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from heed.errors import Refused
-from heed.training import durable
-from heed.training.durable import Damaged
+from heed.storage import durable
+from heed.storage.durable import Damaged
 
 
 def test_a_file_is_hashed_as_it_is_written(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from heed.attention.grouping import HeadGroups
 from heed.attention.mixed import FixedGate, Mixed
 from heed.attention.naming import build
 from heed.attention.position import ALiBi, Rotary
-from heed.attention.walking import follow, listen, walk
 from heed.errors import Refused
 from heed.visible import Visible
+from heed.watching.walk import follow, listen, walk
 from tests.attention.cases import CASES, TIED, Case, close, every
 
 ROW = 1
