@@ -38,7 +38,7 @@ from heed.decoding import Hypothesis, beam
 from heed.models.layers import Layer
 from heed.models.transformer import EncoderDecoder
 from heed.models.transformer_settings import TransformerSettings, build
-from heed.running.events import finish
+from heed.events import finish
 from heed.running.opening import Run, open_run
 from heed.running.recipe import resolve
 from heed.running.stories.pairs import kept

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 # Plain modules that any room may import, and that import only each other.
-SHARED = {"errors", "records", "settings", "shapes", "visible"}
+SHARED = {"errors", "events", "records", "settings", "shapes", "visible"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "attention": {"kernels"},

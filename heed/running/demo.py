@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from heed.errors import Refused
-from heed.running.events import Event, Progress, Work, relayed
+from heed.events import Event, Progress, Work, relayed
 from heed.running.recipe import load, overridden, resolve, with_attention
 from heed.running.showing import show
 from heed.running.stories.alignments import Shown, by_length

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from heed.errors import HeedError, Refused
+from heed.events import Note, Progress, Stopped, Work
 from heed.running.devices import crowded
-from heed.running.events import Note, Progress, Stopped, Work
 from heed.running.opening import fits, read_config
 from heed.running.starting import begin
 from heed.running.stories import story

@@ -13,19 +13,68 @@ A good run  The recipe `sst2` gets 82 % of the test right in two minutes; docs/r
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+import torch
+from pydantic import Field, ValidationError, model_validator
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from heed.data.held_out import Held, HeldOut, Part, check, without_files
-from heed.data.labelled import Labelled, LabelledFiles, TextReport, fits_a_line, read_labelled
-from heed.data.tokenise import Kind
+import heed
+from heed.answers.form import Example
+from heed.answers.label import Judgement, Label, LabelScores, LabelTraining, confusion_scores
+from heed.answers.worker import Worker
+from heed.data.held_out import Held, HeldOut, check, without_files
+from heed.data.kinds import text
+from heed.data.kinds.text import Gathers, Text
+from heed.data.labelled import (
+    NAMES,
+    LabelledFiles,
+    TextReport,
+    choice,
+    fits_a_line,
+    label_set,
+    read_labelled,
+)
+from heed.data.labelled import Column as FileColumn
+from heed.data.letters import GRAMS, Letters
+from heed.data.letters import MOST as MOST_LETTERS
+from heed.data.naming import format_of
+from heed.data.tables import read_texts
+from heed.data.text import is_json_lines
+from heed.data.tokenise import SPECIALS, UNK, Kind, Tokeniser
+from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
+from heed.events import Note, Progress, Work
+from heed.models import classifier
+from heed.models.classifier import POOLS, PRETRAINED, ClassifierSettings
+from heed.models.reading import GATHERS
 from heed.settings import Settings
-from heed.tasks.labeller import Judgement
+from heed.storage.run_folder import RunFolder
+from heed.tasks.task import (
+    Codec,
+    Config,
+    Prepared,
+    Recipe,
+    Start,
+    Task,
+    check_vocabulary,
+    headline,
+)
+from heed.viewing.blocks import Block, Charts, Column, Table, Value
+from heed.viewing.chart import BarChart, Bars
+
+TRAINING = ("data.train.text", "data.train.label")
+"""The keys of the columns of the training file."""
+NAMED = 40  # characters of a column's name, at most
+KNOWN = "spelled.known"  # the buffer of a network that reads letter n-grams
+
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class Tokens(Settings):
@@ -66,57 +115,88 @@ class Data(Settings):
             raise ValueError(f"data.names: {odd!r} has a tab, a line's end or the like")
         return self
 
-    def parts(self) -> list[Part]:
-        """The parts that there are beside the training texts."""
-        return ["valid", "test"] if self.test or self.held_out.test else ["valid"]
+
+class ClassifyRecipe(Recipe):
+    """One training run: task, data, model, training."""
+
+    task: Literal["classify"]
+    data: Data
+    model: ClassifierSettings
+    training: LabelTraining
+
+    @model_validator(mode="after")
+    def _spelled(self) -> ClassifyRecipe:
+        if self.model.letters is not None and self.data.tokens.kind != "word":
+            raise ValueError(
+                f"model.letters needs whole words, but data.tokens.kind={self.data.tokens.kind} "
+                "makes pieces; set it to word, or leave letters out"
+            )
+        return self
 
 
-def examples(
-    data: Data, part: Part, root: Path, report: TextReport, labels: Sequence[str] | None = None
-) -> Iterator[Labelled]:
-    """The texts of one part; what is read, kept and dropped is counted in the report.
+class ClassifyConfig(Config):
+    """config.json of a run that labels texts."""
 
-    labels  those of the training texts, by name: any other is refused, with its line
-    """
-    own: LabelledFiles | None = getattr(data, part)
-    files = (own or data.train).under(root / data.folder)
-    known = None if labels is None else _known(data.names, labels)
-    only = data.held_out.only(part) if own is None or part == "train" else None
-    key = f"data.{'train' if own is None else part}"
-    named: dict[str, Any] = {"labels": known, "options": (f"{key}.text", f"{key}.label")}
-    for row in read_labelled(files, only=only, report=report, **named):
-        yield row._replace(label=data.names.get(row.label, row.label))
-    if not report.kept:
-        data.held_out.lacks(part, report)
+    task: Literal["classify"]
+    model: ClassifierSettings
+    symbols: int = Field(ge=4, le=2_000_000)
+    labels: list[Name] = Field(min_length=2, max_length=10_000)
+    names: dict[Name, Name] = Field(
+        default_factory=dict, max_length=10_000, description="Names of the labels in data files."
+    )
+    longest: int = Field(ge=2, le=1_000_000, description="Symbols of a text that are read.")
+    grams: int = Field(0, ge=0, le=GRAMS, description="Letter n-grams that the words share.")
+    text: FileColumn | None = Field(None, description="The column of the text in data files.")
+    label: FileColumn | None = Field(None, description="The column of the label.")
 
-
-def check_names(names: Mapping[str, str], labels: Sequence[str]) -> None:
-    """Refuse names that were meant for labels of other texts."""
-    odd = [f"'{label}' ({name})" for label, name in names.items() if name not in labels]
-    if odd:
-        raise Refused(
-            f"data.names: no training text has the label {odd[0]}{' and others' * (len(odd) > 1)}"
-            f"; there are {', '.join(labels[:10])}{' and more' * (len(labels) > 10)}: "
-            "data.names={} takes them as they stand"
+    def build(self) -> nn.Module:
+        """The network, its weights drawn at random."""
+        letters = (self.grams, MOST_LETTERS)
+        return classifier.build(
+            self.model, symbols=self.symbols, labels=len(self.labels), letters=letters
         )
 
 
-def _known(names: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:
-    """Labels as files may have them, by code or already by name, and what they are called."""
-    return {name: name for name in labels} | {
-        label: name for label, name in names.items() if name in labels
-    }
+class TextLabel(Label):
+    """The label of a text, for a network that may also read the letters of words.
 
+    letters  the letter n-grams of words, where it does
+    gathers  the number of the symbol at a text's end that stands for the whole text and has a
+             token type of its own; None: the model is given no types
+    """
 
-@dataclass(frozen=True, slots=True)
-class LabelScores:
-    """How well one label is recognised: precision of the texts that got it, recall of its own."""
+    def __init__(
+        self, names: Sequence[str], letters: Letters | None = None, gathers: int | None = None
+    ) -> None:
+        super().__init__(names)
+        self.letters, self.gathers = letters, gathers
 
-    label: str
-    texts: int
-    precision: float
-    recall: float
-    f1: float
+    def more(self, worker: Worker, items: Sequence[Any], rows: Sequence[Any]) -> dict[str, Any]:
+        """Types of symbols, and the letters of words; of unknown words, as their text has them."""
+        found: dict[str, Any] = {}
+        if self.gathers is None and self.letters is None:
+            return found
+        table = pad_sequence([torch.tensor(row[0]) for row in rows], batch_first=True)
+        if self.gathers is not None:
+            lengths = torch.tensor([len(row[0]) for row in rows])
+            last = torch.arange(table.shape[1]) == lengths[:, None] - 1
+            found["types"] = (GATHERS * (last & table.eq(self.gathers))).to(worker.device)
+        if self.letters is not None:
+            found["letters"] = self._letters(self.letters, worker, table, items).to(worker.device)
+        return found
+
+    def _letters(
+        self, letters: Letters, worker: Worker, table: Tensor, items: Sequence[Any]
+    ) -> Tensor:
+        """B S -> B S K"""
+        found = letters.known[table]
+        for row, ids, (item,) in zip(found, table.tolist(), items, strict=True):
+            unknown = [place for place, i in enumerate(ids) if i == UNK]
+            if unknown:
+                spelt = worker.kind.spelt(ids, item)
+                words = [spelt[place].strip() for place in unknown]
+                row[unknown] = letters.rows(words).to(row.dtype)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,33 +218,319 @@ class Scores:
             f"accuracy {self.accuracy:.2f} % · macro-F1 {self.macro_f1:.2f} · loss {self.loss:.4f}"
         )
 
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The figures of all texts together."""
+        found = [
+            ("texts", f"{self.texts:,}", ""),
+            ("accuracy", f"{self.accuracy:.2f} %", ""),
+            ("macro-F1", f"{self.macro_f1:.2f}", "mean over labels"),
+            ("loss", f"{self.loss:.4f}", "nats per text"),
+        ]
+        cut = ("truncated", f"{self.cut:,}", "texts longer than the model reads")
+        return [*found, cut] if self.cut else found
 
-def judged(
-    rows: Sequence[Labelled], said: Sequence[Judgement], labels: Sequence[str], loss: float
-) -> Scores:
-    """The scores of what the model said of the texts."""
-    numbers = {label: c for c, label in enumerate(labels)}
-    confusion = [[0] * len(labels) for _ in labels]
-    for row, judgement in zip(rows, said, strict=True):
-        confusion[numbers[row.label]][numbers[judgement.label]] += 1
-    by_label = [_label_scores(label, c, confusion) for label, c in numbers.items()]
-    given = [sum(row[c] for row in confusion) for c in range(len(labels))]
-    present = [each for each, n in zip(by_label, given, strict=True) if each.texts or n]
-    right = sum(confusion[c][c] for c in range(len(labels)))
-    return Scores(
-        len(rows),
-        100 * right / max(1, len(rows)),
-        100 * sum(each.f1 for each in present) / max(1, len(present)),
-        loss,
-        by_label,
-        list(labels),
-        confusion,
-        sum(each.cut for each in said),
+    def tables(self) -> list[Table]:
+        """The scores of each label, and the confusion matrix."""
+        columns = [Column("label"), Column("texts", ",d")]
+        columns += [Column(name, ".3f") for name in ("precision", "recall", "F1")]
+        each: list[list[Value]] = [
+            [one.label, one.texts, one.precision, one.recall, one.f1] for one in self.by_label
+        ]
+        wide = [Column("true ↓ predicted →"), *(Column(label, ",d") for label in self.labels)]
+        rows = zip(self.labels, self.confusion, strict=True)
+        confusion = Table(wide, [[label, *row] for label, row in rows], "Confusion matrix")
+        return [Table(columns, each), confusion]
+
+
+class Classify(Task[ClassifyRecipe, ClassifyConfig]):
+    """What running needs to know of classification."""
+
+    name = "classify"
+    about = headline(sys.modules[__name__])
+    recipe, config, form = ClassifyRecipe, ClassifyConfig, Label
+    examples_are = "texts"
+    looks = "One text: the attention weights of each mechanism"
+    options = ("text",)
+    scoring = ("out", *NAMES)
+    figures = (
+        Column("accuracy", ".2f", "high"),
+        Column("macro-F1", ".2f", "high"),
+        Column("loss", ".4f", "low"),
     )
 
+    def draft(self, recipe: ClassifyRecipe) -> None:
+        """Build the network; neither the vocabulary nor the labels matter."""
+        classifier.build(recipe.model, symbols=len(SPECIALS), labels=2)
 
-def _label_scores(label: str, c: int, confusion: list[list[int]]) -> LabelScores:
-    right, texts, given = confusion[c][c], sum(confusion[c]), sum(row[c] for row in confusion)
-    precision, recall = right / max(1, given), right / max(1, texts)
-    f1 = 2 * right / max(1, texts + given)
-    return LabelScores(label, texts, precision, recall, f1)
+    def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Another pool: mean, max, last, first, or a static attention, whose `static/` may be left
+        out. With BERT and XLNet, any other name is the attention between their words."""
+        model = {key: value for key, value in model.items() if key != "options"}
+        encoder = model.get("encoder")
+        plain = name in POOLS or name == "none" or "static" in name.split("/")
+        if not plain and isinstance(encoder, Mapping) and encoder.get("kind") in PRETRAINED:
+            return {**model, "encoder": {**encoder, "attention": name}}
+        pool = "mean" if name == "none" else name if plain else f"static/{name}"
+        looks = {"heads": 1} if pool in POOLS else {}  # only an attention has several
+        return {**model, "pool": pool, **looks}
+
+    def report(self) -> TextReport:
+        """A count of texts."""
+        return TextReport()
+
+    def examples(
+        self, data: Data, part: str, root: Path, report: Any, codec: Codec | None = None
+    ) -> Iterator[Example]:
+        """The texts of one part; with a codec, other labels than its own are refused."""
+        own: LabelledFiles | None = getattr(data, part)
+        files = (own or data.train).under(root / data.folder)
+        labels = None if codec is None else codec.form.names
+        known = None if labels is None else _known(data.names, labels)
+        only = data.held_out.only(part) if own is None or part == "train" else None
+        key = f"data.{'train' if own is None else part}"
+        named: dict[str, Any] = {"labels": known, "options": (f"{key}.text", f"{key}.label")}
+        for row in read_labelled(files, only=only, report=report, **named):
+            yield Example((row.text,), data.names.get(row.label, row.label))
+        if not report.kept:
+            data.held_out.lacks(part, report)
+
+    def fit(
+        self, recipe: ClassifyRecipe, folder: RunFolder, root: Path, start: Start | None
+    ) -> Work[Codec]:
+        """The labels of the training texts, and a tokeniser."""
+        data, first = recipe.data, TextReport()
+        files = data.train.under(root / data.folder)
+        found = (each.answer for each in self.examples(data, "train", root, first))
+        labels = label_set(found, lambda: choice(files, TRAINING))
+        _check_names(data.names, labels)
+        if first.alone:
+            yield Note(
+                f"{data.train}:1: the first line is read as a text with the label '{first.alone}', "
+                f"which no other text has; if it is a header, name its columns: {_columns(first)}"
+            )
+        pieces: Any
+        if start is not None:
+            if not isinstance(start.tokeniser, Tokeniser | Vocabulary):
+                raise Refused(f"{start.path} has no tokeniser of sentences, which these texts need")
+            pieces = start.tokeniser
+        else:
+            yield Progress(f"learning {data.tokens.kind} tokens", 0)
+            again = (each.inputs[0] for each in self.examples(data, "train", root, TextReport()))
+            tokens = data.tokens
+            pieces = Tokeniser.train(
+                tokens.kind, again, tokens.size, tokens.lowercase, least=tokens.least
+            )
+        pieces.save(folder.tokenizer)
+        limits = [data.longest, *filter(None, [recipe.model.reads])]
+        return _codec(text.load(folder.tokenizer), labels, recipe.model, min(limits))
+
+    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+        """How many texts and labels there are."""
+        long = codec.inputs["text"].longest
+        said = f"; {cut:,} longer than {long} symbols were cut" if cut else ""
+        if part == "train":
+            yield f"training texts: {report}; {len(codec.form.names)} labels{said}"
+        else:
+            yield f"{part} texts: {report}"
+
+    def describe(self, recipe: ClassifyRecipe, prepared: Prepared) -> ClassifyConfig:
+        """config.json."""
+        kind, form = prepared.codec.inputs["text"], prepared.codec.form
+        return ClassifyConfig(
+            heed=heed.__version__,
+            task=recipe.task,
+            model=recipe.model,
+            symbols=kind.size,
+            labels=list(form.names),
+            names=recipe.data.names,
+            longest=kind.longest or recipe.data.longest,
+            grams=0 if form.letters is None else form.letters.size,
+            text=recipe.data.train.text,
+            label=recipe.data.train.label,
+        )
+
+    def codec(self, folder: RunFolder, config: ClassifyConfig) -> Codec:
+        """The tokeniser, the labels, and the letter n-grams of words."""
+        pieces = text.load(folder.plain(folder.tokenizer), config.symbols)
+        check_vocabulary(folder, pieces.size, config.symbols)
+        if len(set(config.labels)) != len(config.labels):
+            raise Refused(f"{folder.config}: one of its labels occurs twice")
+        if not set(config.names.values()) <= set(config.labels):
+            raise Refused(f"{folder.config}: names has a name that is not among the labels")
+        found = _codec(pieces, config.labels, config.model, config.longest)
+        if config.grams != (0 if found.form.letters is None else found.form.letters.size):
+            raise Refused(f"{folder.config}: its grams do not fit the words of tokenizer.json")
+        return found
+
+    def ready(self, model: nn.Module, codec: Codec) -> None:
+        """Copy the letter n-grams of the words into the model."""
+        if codec.form.letters is not None:
+            for own in _words_known(model).values():
+                own.copy_(codec.form.letters.known)
+
+    def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
+        """All weights of the start, XLNet's streams under the encoder's name; those of letters only
+        if the n-grams have the same numbers."""
+        own = _words_known(model)
+        there = {
+            f"encoder.{name}" if name.startswith("streams.") else name: x
+            for name, x in start.weights.items()
+        }
+        strange = [x for x in own if x in there and not _same(there[x], own[x])]
+        letters = tuple(name.removesuffix("known") for name in strange)
+        return {name: x for name, x in there.items() if not name.startswith(letters)}
+
+    def worker(
+        self, model: nn.Module, codec: Codec, config: ClassifyConfig, device: torch.device
+    ) -> Worker:
+        """The trained model; refused if its letters are of other words."""
+        letters = codec.form.letters
+        if letters and not all(_same(x, letters.known) for x in _words_known(model).values()):
+            raise Refused("the letters in the weights do not fit the words of tokenizer.json")
+        return super().worker(model, codec, config, device)
+
+    def judged(
+        self, worker: Worker, examples: Sequence[Example], said: Sequence[Judgement]
+    ) -> Scores:
+        """Accuracy, macro-F1, scores by label."""
+        labels, loss = worker.form.names, worker.loss(examples)
+        found = confusion_scores([each.answer for each in examples], said, labels)
+        return Scores(
+            len(examples),
+            found.accuracy,
+            found.macro_f1,
+            loss,
+            found.by_label,
+            list(labels),
+            found.table,
+            sum(each.cut for each in said),
+        )
+
+    def given(
+        self, config: Any, codec: Codec, paths: Sequence[Path], options: Mapping[str, Any]
+    ) -> Work[list[Example]]:
+        """The labelled texts of a file; options: text and label, its columns."""
+        report, names = TextReport(), config.names
+        known = {label: label for label in config.labels} | names
+        files = _files(paths, config, {name: options[name] for name in NAMES if name in options})
+        found = read_labelled(files, labels=known, report=report)
+        rows = [Example((row.text,), names.get(row.label, row.label)) for row in found]
+        yield Note(str(report))
+        return rows
+
+    def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
+        """The lines of a text, or the texts in a column of a table; option: text, the column."""
+        kind = format_of(file, ("tsv", "csv", "jsonl"))
+        if "text" in options:
+            named = options["text"]
+            return read_texts(file, named if kind == "jsonl" else _column(named))
+        if kind is not None and Path(file).exists():
+            what, which = "a table", "COLUMN, by name or by number from 0"
+            if kind == "jsonl":
+                what, which = "JSON lines", "KEY"
+            raise Refused(
+                f"{file} has the ending of {what}; say where the text is: --text {which}; to read "
+                f"each line as a text: heed predict RUN - < {shlex.quote(file)}"
+            )
+        return super().lines(file, options)
+
+    def figured(self, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
+        """The values of `figures`."""
+        (found,) = scores.values()
+        return [found.accuracy, found.macro_f1, found.loss]
+
+    def compared(self, scores: Mapping[str, Mapping[str, Any]]) -> list[Block]:
+        """F1 of each label, side by side."""
+        tested = {name: next(iter(each.values())) for name, each in scores.items()}
+        if not tested:
+            return []
+        labels = next(iter(tested.values())).labels
+        bars = [Bars(n, [each.f1 for each in test.by_label]) for n, test in tested.items()]
+        return [Charts([BarChart("F1 of each label", labels, bars)])]
+
+
+TASK = Classify()
+
+
+def _codec(pieces: Any, labels: Sequence[str], model: ClassifierSettings, longest: int) -> Codec:
+    """The codec for a model, with the letters of words where it reads them."""
+    kind = Text(pieces, longest=longest, gathers=_gathers(model))
+    letters = None if model.letters is None else _letters_of(pieces, *model.letters)
+    return Codec({"text": kind}, TextLabel(labels, letters))
+
+
+def _gathers(model: ClassifierSettings) -> Gathers | None:
+    """The place of the symbol whose state represents the text: BERT and XLNet have one."""
+    places: dict[str, Gathers] = {"bert": "first", "xlnet": "last"}
+    return places.get(model.encoder.kind)
+
+
+def _letters_of(pieces: Any, shortest: int, longest: int) -> Letters:
+    """The runs of letters in words; refused where symbols are pieces of words."""
+    kind = getattr(pieces, "kind", "of a pretrained model")
+    if kind != "word":
+        raise Refused(f"letters need whole words, but the tokens are {kind}; leave them out")
+    words = [word.strip() for word in pieces.spelt(range(pieces.size))]
+    return Letters(["" for _ in SPECIALS] + words[len(SPECIALS) :], shortest, longest)
+
+
+def _words_known(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers with the letter n-grams of a model's words."""
+    return {name: x for name, x in model.named_buffers() if name.endswith(KNOWN)}
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
+
+
+def _check_names(names: Mapping[str, str], labels: Sequence[str]) -> None:
+    """Refuse names that were meant for labels of other texts."""
+    odd = [f"'{label}' ({name})" for label, name in names.items() if name not in labels]
+    if odd:
+        raise Refused(
+            f"data.names: no training text has the label {odd[0]}{' and others' * (len(odd) > 1)}"
+            f"; there are {', '.join(labels[:10])}{' and more' * (len(labels) > 10)}: "
+            "data.names={} takes them as they stand"
+        )
+
+
+def _known(names: Mapping[str, str], labels: Sequence[str]) -> dict[str, str]:
+    """Labels as files may have them, by code or already by name, and what they are called."""
+    return {name: name for name in labels} | {
+        label: name for label, name in names.items() if name in labels
+    }
+
+
+def _columns(report: TextReport) -> str:
+    """The keys that make names of columns of the first line; a long cell is none, but a text."""
+    cells = (report.first, report.alone)
+    named = cells if max(map(len, cells)) <= NAMED else ("COLUMN", "COLUMN")
+    pairs = zip(TRAINING, named, strict=True)
+    return " ".join(shlex.quote(f"{key}={name}") for key, name in pairs)
+
+
+def _column(named: str) -> int | str:
+    """A column by its number, of a few digits, or by its name."""
+    return int(named) if named.isdecimal() and len(named) < 10 else named
+
+
+def _files(paths: Sequence[Path], config: Any, named: Mapping[str, str]) -> LabelledFiles:
+    """Labelled texts as the command line names them: one file, with the run's columns.
+
+    named  the columns of this file that differ, by number or name
+    """
+    if len(paths) != 1:
+        raise Refused(f"give one file of labelled texts; got {len(paths)} files")
+    told: dict[str, Any] = {"text": config.text, "label": config.label}
+    if is_json_lines(paths[0]):
+        kind = "jsonl"
+        told = {key: column for key, column in told.items() if isinstance(column, str)}
+        told |= named
+    else:
+        kind = "csv" if paths[0].name.removesuffix(".gz").endswith(".csv") else "tsv"
+        told |= {key: _column(name) for key, name in named.items()}
+    try:
+        return LabelledFiles(**{kind: paths[0]}, **told)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise Refused(f"--text and --label: {message}") from None

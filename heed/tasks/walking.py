@@ -19,12 +19,11 @@ from heed.watching.walked import Asked, Walk
 from heed.watching.watch import attentions
 
 if TYPE_CHECKING:  # each task has its own worker, and needs no other
-    from heed.tasks.labeller import Labeller
     from heed.tasks.pretrainer import Pretrainer
     from heed.tasks.translator import Decoding, Translator
     from heed.tasks.writer import Writer
 
-__all__ = ["Heard", "Walk", "continued", "filled", "labelled", "translated"]
+__all__ = ["Heard", "Walk", "continued", "filled", "translated"]
 
 
 NONE = "this model has no attention to walk through"
@@ -95,15 +94,6 @@ def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
     target = worker.vocabulary.target
     rows = labels(target, target.encode([best.text])[0][: worker.writes])
     return Heard(text, best.text, calls, rows, best.columns, chosen)
-
-
-def labelled(worker: Labeller, text: str) -> Heard:
-    """The one query of a static attention; without one, the words' attention to each other."""
-    with _listening(worker.model) as heard:
-        (judged,) = worker.label([text])
-    if not judged.pieces:
-        raise Refused("there is nothing to walk through: the text is blank")
-    return Heard(text, judged.label, _heard(heard), judged.pieces, judged.pieces)
 
 
 def continued(worker: Writer, text: str) -> Heard:

@@ -18,11 +18,11 @@ from heed.data.cache import Corpus
 from heed.data.packing import Packed
 from heed.data.verbatim import Verbatim
 from heed.errors import Refused
+from heed.events import finish
 from heed.models.written import Written
 from heed.models.xlnet_settings import XLNetSettings
 from heed.running import predict as predicting
 from heed.running.evaluate import evaluate
-from heed.running.events import finish
 from heed.running.learner import Trained
 from heed.running.opening import open_run
 from heed.running.predict import predict

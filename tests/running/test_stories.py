@@ -11,23 +11,23 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from heed.running.stories.classify import STORY, files_from
+from heed.running.stories.labelling import Labelling, LabelTraining, Validator
 from torch import Tensor
 
 from heed.cli.predict import printed
 from heed.data.batches import FILLER, Batch
 from heed.errors import Refused, UnknownName
+from heed.events import Note, finish
 from heed.models import classifier
 from heed.running.compare import Cell, page
 from heed.running.evaluate import evaluate
-from heed.running.events import Note, finish
 from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.recipe import resolve, with_attention
 from heed.running.showing import show
 from heed.running.starting import begin, opened
 from heed.running.stories import STORIES, story
-from heed.running.stories.classify import STORY, files_from
-from heed.running.stories.labelling import Labelling, LabelTraining, Validator
 from heed.running.stories.story import Start, Story
 from heed.running.train import Trained, train
 from heed.storage import checkpoint, tensors

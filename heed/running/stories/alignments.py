@@ -139,7 +139,8 @@ def take(translator: Translator, translation: Translation, name: str = "") -> li
     pair = [Example(translation.source, translation.text)]
     _, seen = looked(translator.model, lambda: translator.read(pair, look=False))
     words = words_of(translator, translation)
-    found = layers(seen, words, kinds={path: _kind(path) for path in seen})
+    kinds: dict[str, Kind] = {path: _kind(path) for path in seen}
+    found = list(layers(seen, words, kinds=kinds).values())
     crossing = [n for n, layer in enumerate(found) if layer.kind == "cross"]
     chosen = getattr(translator.model.decoder, "alignment_layer", -1)
     opens = crossing[chosen] if crossing else None
@@ -163,8 +164,9 @@ def look(
         for one in take(translator, each, f"{n} · {each.text}" if len(read) > 1 else "")
     ]
     # The explorer opens with the alignment: a second, smaller map above it would be redundant.
-    shown = Shown(replace(best, weight=None), reference)
-    return Look(best.source, best.text, takes, shown.block, readings=[each.text for each in found])
+    facts = [("Source", best.source), ("Translation", best.text)]
+    facts += [("Reference", reference)] if reference else []
+    return Look(best.source, best.text, takes, facts, readings=[each.text for each in found])
 
 
 def by_length(scores: Mapping[str, Mapping[str, Scores]], title: str = "") -> LineChart:

@@ -17,8 +17,8 @@ from heed.data.masking import Symbols, mask_of, with_mask
 from heed.data.tokenise import Tokeniser
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
+from heed.events import Note, Progress, Work
 from heed.running import preparing
-from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root
 from heed.running.stories.story import Start
 from heed.storage.run_folder import RunFolder

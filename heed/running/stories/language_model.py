@@ -14,9 +14,9 @@ from torch import nn
 from heed.data.packing import Packed
 from heed.data.sources import TextFiles, each_file, told
 from heed.errors import Refused
+from heed.events import Work
 from heed.models.xlnet_settings import XLNetSettings
 from heed.running.devices import version
-from heed.running.events import Work
 from heed.running.stories.remembering import Remembering
 from heed.running.stories.story import (
     Config,

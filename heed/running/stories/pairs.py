@@ -10,8 +10,8 @@ from heed.data import cache
 from heed.data.pairs import Files, Links, Report
 from heed.data.tokenise import UNK
 from heed.errors import Refused
+from heed.events import Note, Progress, Work
 from heed.running import preparing
-from heed.running.events import Note, Progress, Work
 from heed.running.preparing import data_root, text_of
 from heed.running.stories.story import Start
 from heed.storage.run_folder import RunFolder

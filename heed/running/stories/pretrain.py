@@ -17,8 +17,8 @@ from heed.data.remaking import Remade
 from heed.data.sources import told
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
+from heed.events import Note, Work
 from heed.running.devices import version
-from heed.running.events import Note, Work
 from heed.running.stories.documents import (
     Prepared,
     gathered,

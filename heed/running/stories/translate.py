@@ -17,9 +17,9 @@ from heed.data.pairs import Files, Report
 from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS, Tokeniser
 from heed.errors import Refused
+from heed.events import Note, Work
 from heed.models import building
 from heed.running.devices import version
-from heed.running.events import Note, Work
 from heed.running.stories.alignments import Answer, Shown, by_length, few, heads, lengths, look
 from heed.running.stories.pairs import LINKS, Prepared, headed, kept, prepare, vocabulary_of
 from heed.running.stories.story import (

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heed.data.batches import Batch
 from heed.data.tokenise import PAD
-from heed.running.events import Progress, Work
+from heed.events import Progress, Work
 from heed.running.stories.alignments import alignment
 from heed.running.stories.pairs import LINKS
 from heed.running.stories.translate_settings import TranslateTraining

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from heed.data.batches import Batch
 from heed.errors import Refused
+from heed.events import Progress, Work
 from heed.records import Attended
-from heed.running.events import Progress, Work
 from heed.running.stories.remembering import Remembering
 from heed.storage.run_folder import RunFolder
 from heed.tasks.language_model import Scores, judged
@@ -282,10 +282,12 @@ def look(writer: Writer, text: str) -> Look:
     """A text, the most likely next symbols, and the maps of every attention: of two streams, the
     one that predicts."""
     (pieces, likeliest, _), seen = looked(writer.model, lambda: writer.look(text, "context"), 1)
-    found = layers(seen, lambda path: (pieces, None))
+    found = list(layers(seen, lambda path: (pieces, None)).values())
     read = Shown(escaped(text), "".join(likeliest), (), _remark(writer, text, bool(found)))
     takes = [Take("", found)] if found else []
-    return Look(read.source, read.text, takes, read.block, remark=read.remark, named=read.named)
+    said = read.block()
+    more: dict[str, Any] = {"facts": said.facts, "answer": said.answer}
+    return Look(read.source, read.text, takes, remark=read.remark, named=read.named, **more)
 
 
 def _remark(writer: Writer, text: str, attends: bool) -> str:

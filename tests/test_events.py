@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from heed.running.events import Note, Progress, Stopped, Work, finish
+from heed.events import Note, Progress, Stopped, Work, finish
 
 
 def counting(to: int, told: list[int]) -> Work[int]:

@@ -1,0 +1,240 @@
+"""A form of answer: how it is learnt, decoded, kept, and what a person sees of it.
+
+A form knows neither a task nor the kind of the input: it gets batches of tensors and a network that
+takes them, `network(*inputs, ...)` or step by step, `begin(*inputs)`, `step`, `select`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from heed.data.plan import longest_first
+from heed.errors import Refused
+from heed.records import Attended
+from heed.settings import Settings
+from heed.training.objective import Objective
+from heed.training.settings import Training
+from heed.viewing.panels import Panel
+from heed.viewing.words import Weighed
+
+if TYPE_CHECKING:
+    from heed.answers.worker import Worker
+
+Gold = TypeVar("Gold")
+Given = TypeVar("Given", bound="Answer")
+
+Words = tuple[Sequence[str], Sequence[str] | None]
+"""The words of an attention's queries and of its keys; None: the same."""
+
+
+class Example(NamedTuple):
+    """One example.
+
+    inputs  an item for each part of the input
+    answer  the right answer
+    gold    where attention should be, where that is known
+    """
+
+    inputs: tuple[Any, ...]
+    answer: Any
+    gold: Any = None
+
+
+class Movable(Objective, Protocol):
+    """An objective that can be moved to a device, as an nn.Module can."""
+
+    def to(self, device: torch.device) -> Objective:
+        """The same objective, on that device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How surprised a model was by a right answer.
+
+    nats   summed over all that was predicted
+    count  how much that was
+    """
+
+    nats: float
+    count: int
+
+
+class Answer(Protocol):
+    """A model's answer to one input."""
+
+    @property
+    def source(self) -> str:
+        """The input, in a line."""
+
+    @property
+    def text(self) -> str:
+        """The answer as a terminal shows it beside the input."""
+
+    @property
+    def remark(self) -> str:
+        """A warning, such as that the input was cut; "" without one."""
+
+    @property
+    def answer(self) -> str:
+        """The answer alone, in a line, for `heed evaluate --out`."""
+
+    def line(self) -> str:
+        """The answer in a line of `heed predict`; blank for a blank input."""
+
+    def as_data(self) -> dict[str, Any]:
+        """The answer as plain data, for --json."""
+
+    def facts(self, gold: Any = None) -> tuple[list[tuple[str, str]], int | None]:
+        """Names and values for a page, and which of them is the answer; `gold` is the right one."""
+
+
+class Lead(NamedTuple):
+    """What a terminal draws first of an answer's attention.
+
+    weighed  words by the weight of one query for a whole input, for each head
+    panels   the most telling maps; with neither, all heads are drawn small
+    opens    the layer that a page shows first, by its path; None: the first
+    """
+
+    weighed: Sequence[Weighed] = ()
+    panels: Sequence[Panel] = ()
+    opens: str | None = None
+
+
+class Form(ABC, Generic[Gold, Given]):
+    """A form of answer, fitted to the data of a run."""
+
+    name: ClassVar[str]
+    unit: ClassVar[str] = "symbols"  # what the objective counts
+    column: ClassVar[str] = "answer"  # of the cache
+    optional: ClassVar[Sequence[str]] = ()  # columns in which an example may have no number
+    training: ClassVar[type[Training]] = Training
+    decoding: ClassVar[type[Settings] | None] = None
+    tokens: ClassVar[int] = 8000  # positions in a batch that is answered, padding included
+    rereads: ClassVar[bool] = False  # whether attention is watched while an answer is read again
+    named: ClassVar[str] = ""  # what the answer is, if it is no plain answer
+    first: ClassVar[int] = 0  # the query that a walk shows by default
+
+    # What the cache has
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash of all that decides the numbers of answers."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """How many different numbers each column of answers may have."""
+
+    @abstractmethod
+    def rows(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
+        """The rows of right answers, by column."""
+
+    @abstractmethod
+    def as_data(self, gold: Gold) -> Any:
+        """A right answer as plain data, as a run folder keeps it."""
+
+    @abstractmethod
+    def of_data(self, found: Any) -> Gold:
+        """The inverse of `as_data`; a ValueError if it is none, since folders are not trusted."""
+
+    def gold_as_data(self, gold: Any) -> Any:
+        """Where attention should be, as plain data."""
+        raise NotImplementedError
+
+    def gold_of_data(self, found: Any) -> Any:
+        """The inverse of `gold_as_data`; a ValueError if it is none."""
+        raise ValueError
+
+    # Learning
+
+    @abstractmethod
+    def objective(self, parts: Sequence[str], settings: Any) -> Movable:
+        """The objective, for batches with these columns of inputs."""
+
+    # Answering
+
+    def check(self, choice: Any, best: int) -> None:
+        """Refuse settings of decoding that give no such answers."""
+        if best > 1:
+            raise Refused(f"--best {best} needs several answers, and there is one")
+
+    def blank(self, worker: Worker, item: tuple[Any, ...]) -> list[Given]:
+        """The answer to a blank input."""
+        raise NotImplementedError
+
+    def batches(self, worker: Worker, rows: Mapping[int, Sequence[Any]]) -> Iterator[list[int]]:
+        """Which inputs are answered together, by their numbers."""
+        costs = {i: max(map(len, row)) for i, row in rows.items()}
+        return longest_first(costs, worker.tokens)
+
+    @abstractmethod
+    def answers(
+        self, worker: Worker, items: Sequence[Any], rows: Sequence[Any], choice: Any, best: int
+    ) -> list[list[Given]]:
+        """The answers to a batch of inputs, best first."""
+
+    @abstractmethod
+    def readings(
+        self, worker: Worker, examples: Sequence[Example], rows: Sequence[Any]
+    ) -> Sequence[Reading]:
+        """How well a batch of right answers is predicted."""
+
+    # Looking inside
+
+    @abstractmethod
+    def seen(
+        self, worker: Worker, examples: Sequence[Example], rows: Sequence[Any]
+    ) -> Mapping[str, tuple[Attended, Tensor]]:
+        """Every attention while right answers are read, with how many queries each row has."""
+
+    def reread(self, worker: Worker, item: tuple[Any, ...], answer: Given) -> None:
+        """Read an answer once more, so that its attention can be watched."""
+
+    def words(self, worker: Worker, item: tuple[Any, ...], answer: Given) -> Callable[[str], Words]:
+        """The words of each attention, by its path."""
+        words = worker.words(item)
+        return lambda path: (words, None)
+
+    def kind(self, path: str) -> Any:
+        """Whether an attention is to itself or across, by its path; None: by its words."""
+        return None
+
+    def lead(self, worker: Worker, answer: Given, layers: Mapping[str, Any]) -> Lead:
+        """What to draw first of an answer's attention; `layers` by path."""
+        return Lead()
+
+    def walked(self, worker: Worker, paths: Sequence[str]) -> tuple[Sequence[str], int]:
+        """The attentions to walk through, by path, and which of them is the most telling."""
+        return paths, -1
+
+    # Validation
+
+    @abstractmethod
+    def validated(
+        self, worker: Worker, examples: Sequence[Example]
+    ) -> tuple[float, dict[str, float], str]:
+        """The loss, further figures, and a summary in a line."""
+
+    def sample(self, example: Example, answer: Given) -> str:
+        """The lines of a sample file about one example."""
+        told, _ = answer.facts(example.answer)
+        wide = max(len(name) for name, _ in told) + 2
+        return "".join(f"{name.lower():{wide}}{value}\n" for name, value in told) + "\n"
+
+
+def loss_of(readings: Sequence[Reading]) -> float:
+    """Nats per unit."""
+    return sum(each.nats for each in readings) / max(1, sum(each.count for each in readings))
+
+
+def network_of(model: nn.Module) -> Any:
+    """The network itself, inside DistributedDataParallel or not."""
+    return getattr(model, "module", model)

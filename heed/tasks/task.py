@@ -1,0 +1,379 @@
+"""A task: a kind for each part of its input, a form of answer, and what a right answer is.
+
+    class Tag(Task[TagRecipe, TagConfig]):
+        name, recipe, config = "tag", TagRecipe, TagConfig
+        ...
+    TASK = Tag()
+
+Preparing, training, validating, predicting and showing are written once, in running/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor, nn
+
+from heed.answers.form import Example, Form
+from heed.answers.worker import Worker
+from heed.data.batches import Batches
+from heed.data.cache import Corpus
+from heed.data.pairs import Report
+from heed.data.text import read_lines
+from heed.errors import HeedError, Refused
+from heed.events import Progress, Work
+from heed.settings import Settings, complaint
+from heed.storage.run_folder import RunFolder
+from heed.training.settings import Training
+from heed.viewing.blocks import Block, Column, Table, Value
+
+Choice = TypeVar("Choice", bound=Settings)
+
+
+class Recipe(Settings):
+    """One training run. A task narrows down `task`, `data` and `model`, and adds what it needs."""
+
+    task: str
+    about: str = Field("", description="What this recipe is for.")
+    needs: str = Field("", description="Where its data is expected.")
+    good: str = Field("", description="What a good run looks like.")
+    seed: int = Field(1, ge=0, le=2**31 - 1)
+    data: Any
+    model: Any
+    training: Training
+
+
+class Config(Settings):
+    """config.json: all that is needed to build the model again."""
+
+    heed: str = Field(max_length=100, description="The version that wrote it.")
+    task: str
+    model: Any
+
+    def build(self) -> nn.Module:
+        """The network, its weights drawn at random."""
+        raise NotImplementedError
+
+    def outline(self) -> dict[str, Tensor]:
+        """Its weights without values: nothing is allocated. Shared weights are one tensor."""
+        with torch.device("meta"):
+            return self.build().state_dict(keep_vars=True)
+
+
+class Start(NamedTuple):
+    """What a training starts from instead of random weights (running/starting.py).
+
+    task       of the run; None for a pretrained folder that is not a run of heed
+    tokeniser  the one that its weights were trained with, or None
+    settings   of its model, as in a recipe
+    """
+
+    path: Path
+    task: str | None
+    weights: Mapping[str, Tensor]
+    tokeniser: Any = None
+    settings: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How examples become numbers and back: a kind for each part of the input, and a form."""
+
+    inputs: Mapping[str, Any]  # of Kind; a task knows which
+    form: Any  # of Form
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that decides the numbers."""
+        told = [(name, kind.fingerprint) for name, kind in self.inputs.items()]
+        return hashlib.sha256(repr([*told, self.form.fingerprint]).encode()).hexdigest()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many different numbers each column of symbols may have."""
+        symbols = {n: int(kind.size) for n, kind in self.inputs.items() if not kind.width}
+        return {**symbols, **self.form.sizes}
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """How many real numbers a position has, in the columns that have such."""
+        return {name: kind.width for name, kind in self.inputs.items() if kind.width}
+
+    def rows(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
+        """The rows of examples by column, however long those of the inputs are."""
+        items = zip(*(each.inputs for each in examples), strict=True)
+        whole = {
+            name: kind.whole(some)
+            for (name, kind), some in zip(self.inputs.items(), items, strict=True)
+        }
+        return {**whole, **self.form.rows(examples)}
+
+    def as_data(self, example: Example) -> dict[str, Any]:
+        """An example as plain data, as a run folder keeps it."""
+        parts = zip(self.inputs.items(), example.inputs, strict=True)
+        found = {name: kind.as_data(item) for (name, kind), item in parts}
+        gold = {} if example.gold is None else {"gold": self.form.gold_as_data(example.gold)}
+        return {**found, self.form.column: self.form.as_data(example.answer), **gold}
+
+    def of_data(self, found: Any) -> Example:
+        """The inverse of `as_data`; an error means that it is no example."""
+        inputs = tuple(kind.of_data(found[name]) for name, kind in self.inputs.items())
+        gold = self.form.gold_of_data(found["gold"]) if "gold" in found else None
+        return Example(inputs, self.form.of_data(found[self.form.column]), gold)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What training reads."""
+
+    codec: Codec
+    train: Corpus
+    valid: Sequence[Example]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What `heed evaluate` reports.
+
+    scores  a dataclass of plain data, with `line()`: --json prints its fields
+    told    the answer to each example, a line each, for --out
+    """
+
+    scores: Any
+    told: Sequence[str] = ()
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """Name, figure and remark, a row each."""
+        found: list[tuple[str, str, str]] = self.scores.facts()
+        return found
+
+    def tables(self) -> list[Table]:
+        """The tables that follow the facts."""
+        found: list[Table] = self.scores.tables()
+        return found
+
+    def answers(self) -> list[str]:
+        """A line for each example."""
+        return list(self.told)
+
+
+R = TypeVar("R", bound=Recipe)
+C = TypeVar("C", bound=Config)
+
+
+class Task(ABC, Generic[R, C]):
+    """What running needs to know of a task."""
+
+    name: ClassVar[str]
+    about: ClassVar[str] = ""  # a line for `heed list tasks`
+    recipe: ClassVar[type[Recipe]]
+    config: ClassVar[type[Config]]
+    form: ClassVar[type[Form[Any, Any]]]
+    examples_are: ClassVar[str] = "examples"  # what messages call them
+    whole: ClassVar[bool] = False  # every weight of a start of the same task must fit
+    continues: ClassVar[bool] = False  # inputs are continued, so that their ends matter most
+    figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
+    onward: ClassVar[Sequence[str]] = ("predict {run} FILE", "show {run}")  # once it is trained
+    looks: ClassVar[str] = ""  # heading of a comparison's pictures; none without
+    few: ClassVar[int] = 5  # examples that are shown if no input is given
+    sampled: ClassVar[int] = 5  # of each validation, written to samples/
+    watched: ClassVar[int] = 64  # examples whose attention each validation measures
+    options: ClassVar[Sequence[str]] = ()  # of `predict`, beside those of decoding
+    scoring: ClassVar[Sequence[str]] = ("out",)  # options of `evaluate`
+
+    # Before a run
+
+    def check(self, recipe: R) -> None:
+        """Refuse a recipe that cannot be built, before anything is read."""
+        try:
+            with torch.device("meta"):
+                self.draft(recipe)
+        except HeedError as error:
+            raise Refused(f"the recipe's model cannot be built: {error}") from None
+
+    @abstractmethod
+    def draft(self, recipe: R) -> None:
+        """Build the recipe's network for any vocabulary; nothing is allocated."""
+
+    def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """The model of a raw recipe, with another mechanism: --attention."""
+        raise Refused(f"the recipes of {self.name} have no attention to replace")
+
+    # Examples and their numbers
+
+    def parts(self, data: Any) -> list[str]:
+        """The parts of the data beside what is trained on."""
+        return ["valid", "test"] if data.test or data.held_out.test else ["valid"]
+
+    def report(self) -> Report:
+        """A new count of what was read, kept and dropped."""
+        return Report()
+
+    @abstractmethod
+    def examples(
+        self, data: Any, part: str, root: Path, report: Any, codec: Codec | None = None
+    ) -> Iterator[Example]:
+        """The examples of one part, counted in the report.
+
+        codec  fitted to the training examples: what it has no number for may be refused
+        """
+
+    @abstractmethod
+    def fit(self, recipe: R, folder: RunFolder, root: Path, start: Start | None) -> Work[Codec]:
+        """Learn tokenisers, labels and scales from the training examples, and save them.
+
+        With a start its tokeniser is used, since its weights fit no other.
+        """
+
+    def longest(self, recipe: R) -> int | None:
+        """Positions of an example of the training data at most; longer ones are dropped."""
+        return None
+
+    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+        """Notes on a part that was read; `cut` examples were longer than the model reads."""
+        longest = next(iter(codec.inputs.values())).longest
+        long = f"; {cut:,} longer than {longest} symbols were cut" if cut else ""
+        which = "training" if part == "train" else part
+        yield f"{which} {self.examples_are}: {report}{long}"
+
+    @abstractmethod
+    def describe(self, recipe: R, prepared: Prepared) -> C:
+        """The config.json of the run."""
+
+    @abstractmethod
+    def codec(self, folder: RunFolder, config: C) -> Codec:
+        """The codec of a run; refused if the config does not match. This must be quick."""
+
+    def tokeniser(self, codec: Codec) -> Any:
+        """The tokeniser for a training that starts from this run."""
+        return getattr(next(iter(codec.inputs.values())), "pieces", None)
+
+    def ready(self, model: nn.Module, codec: Codec) -> None:
+        """Copy what a model takes from its tokenisers into it, before training."""
+
+    def adopted(self, model: nn.Module, start: Start) -> Mapping[str, Tensor]:
+        """A start's weights under the names of this model."""
+        return start.weights
+
+    def batches(self, recipe: R, prepared: Prepared, *, shard: tuple[int, int], fixed: bool) -> Any:
+        """Batches of each epoch, examples of similar length together."""
+        tokens = recipe.training.batch_tokens
+        return Batches(prepared.train, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
+
+    def worker(self, model: nn.Module, codec: Codec, config: C, device: torch.device) -> Worker:
+        """The trained model at work."""
+        return Worker(model, codec.inputs, codec.form, device)
+
+    # Judging
+
+    @abstractmethod
+    def judged(self, worker: Worker, examples: Sequence[Example], said: Sequence[Any]) -> Any:
+        """The scores of the best answer to each example."""
+
+    def scored_parts(self, there: Sequence[str]) -> Sequence[str]:
+        """The parts to score when training ends, of those that a run keeps."""
+        return [part for part in ("test", "valid") if part in there][:1] or ["test"]
+
+    def evaluated(
+        self,
+        worker: Worker,
+        examples: Sequence[Example],
+        config: C,
+        options: Mapping[str, Any],
+        stage: str,
+    ) -> Work[Evaluated]:
+        """Answer examples and score the answers."""
+        choice, _ = self.chosen(config, options)
+        found: dict[int, Any] = {}
+        for done in worker.stream([each.inputs for each in examples], choice):
+            found |= {i: best[0] for i, best in done.items()}
+            yield Progress(stage, len(found), len(examples))
+        said = [found[i] for i in range(len(examples))]
+        return Evaluated(self.judged(worker, examples, said), [each.answer for each in said])
+
+    def given(
+        self, config: C, codec: Codec, paths: Sequence[Path], options: Mapping[str, Any]
+    ) -> Work[list[Example]]:
+        """The examples in files that `heed evaluate` names."""
+        raise Refused(f"runs of the task {self.name} are scored on their own data alone")
+
+    def of_kept(self, options: Mapping[str, Any]) -> None:
+        """Refuse options that need files, where a part that the run keeps is scored."""
+        for name in options:
+            if name in self.scoring and name != "out":
+                raise Refused(f"--{name.replace('_', '-')} needs a file; name one")
+
+    # Answering
+
+    def best(self, choice: Any) -> int:
+        """How many answers to one input can be explored."""
+        return 1
+
+    def chosen(self, config: C, options: Mapping[str, Any]) -> tuple[Any, int]:
+        """The settings of decoding, and how many answers, by the options that were given."""
+        changes = {k: x for k, x in options.items() if k not in (*self.options, *self.scoring)}
+        best = changes.pop("best", 1)
+        decoding = getattr(config, "decoding", None)
+        return None if decoding is None else changed(decoding, changes), best
+
+    def known(self) -> Sequence[str]:
+        """The options of `predict`."""
+        decoding = self.form.decoding
+        return (*self.options, *(("best", *decoding.model_fields) if decoding else ()))
+
+    def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
+        """What of a file is given to `predict`: its lines; "-" is the standard input."""
+        return (text for _, text in read_lines(file))
+
+    def of_line(self, codec: Codec, line: str) -> tuple[Any, ...]:
+        """The input that a line stands for; its parts are parted by tabs."""
+        kinds = list(codec.inputs.values())
+        cells = [line] if len(kinds) == 1 else line.split("\t")
+        if len(cells) != len(kinds):
+            raise Refused(f"give {' TAB '.join(codec.inputs)} in a line; got {len(cells)} of them")
+        return tuple(kind.of_line(cell) for kind, cell in zip(kinds, cells, strict=True))
+
+    # Comparing
+
+    def figured(self, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
+        """The values of `figures`, from the scores of each part."""
+        raise Refused(f"runs of the task {self.name} do not support compare")
+
+    def compared(self, scores: Mapping[str, Mapping[str, Any]]) -> list[Block]:
+        """The blocks below the table of a comparison's page; scores by mechanism and part."""
+        return []
+
+    def only(self, options: Mapping[str, Any], known: Sequence[str]) -> None:
+        """Refuse an option that this task does not have."""
+        for name in options:
+            if name not in known:
+                option = name.replace("_", "-")
+                raise Refused(f"--{option} is not for runs of the task {self.name}")
+
+
+def headline(task: ModuleType) -> str:
+    """The first line of a task module's docstring; empty under `python -OO`."""
+    return (task.__doc__ or "").partition("\n")[0].rstrip(".")
+
+
+def check_vocabulary(folder: RunFolder, found: object, told: object) -> None:
+    """Refuse a config.json whose vocabulary sizes are not those of the tokenisers."""
+    if found != told:
+        raise Refused(f"{folder.config}: its vocabulary size is not that of the tokeniser")
+
+
+def changed(decoding: Choice, changes: Mapping[str, Any]) -> Choice:
+    """A run's decoding settings, with some of them changed."""
+    kind = type(decoding)
+    try:
+        return kind(**{**decoding.model_dump(), **changes})
+    except ValidationError as error:
+        raise Refused(f"decoding: {complaint(kind, error)}") from None
