@@ -281,7 +281,8 @@ class Label(Form[str, Judgement]):
         """Loss, accuracy and macro-F1."""
         said = [best[0] for best in worker.answers([each.inputs for each in examples])]
         loss = loss_of(worker.read(examples))
-        found = confusion_scores([each.answer for each in examples], said, self.names)
+        labels = [each.label for each in said]
+        found = confusion_scores([each.answer for each in examples], labels, self.names)
         figures = {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
         return loss, figures, f"accuracy {found.accuracy:.2f} % · loss {loss:.4f}"
 
@@ -319,14 +320,12 @@ class Confusion:
     table: list[list[int]]
 
 
-def confusion_scores(
-    right: Sequence[str], said: Sequence[Judgement], labels: Sequence[str]
-) -> Confusion:
+def confusion_scores(right: Sequence[str], said: Sequence[str], labels: Sequence[str]) -> Confusion:
     """The scores of some labels."""
     numbers = {label: c for c, label in enumerate(labels)}
     table = [[0] * len(labels) for _ in labels]
-    for gold, judgement in zip(right, said, strict=True):
-        table[numbers[gold]][numbers[judgement.label]] += 1
+    for gold, label in zip(right, said, strict=True):
+        table[numbers[gold]][numbers[label]] += 1
     by_label = [_label_scores(label, c, table) for label, c in numbers.items()]
     given = [sum(row[c] for row in table) for c in range(len(labels))]
     present = [each for each, n in zip(by_label, given, strict=True) if each.texts or n]

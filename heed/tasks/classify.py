@@ -394,7 +394,8 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
     ) -> Scores:
         """Accuracy, macro-F1, scores by label."""
         labels, loss = worker.form.names, worker.loss(examples)
-        found = confusion_scores([each.answer for each in examples], said, labels)
+        right, told = [each.answer for each in examples], [each.label for each in said]
+        found = confusion_scores(right, told, labels)
         return Scores(
             len(examples),
             found.accuracy,
@@ -412,7 +413,9 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
         """The labelled texts of a file; options: text and label, its columns."""
         report, names = TextReport(), config.names
         known = {label: label for label in config.labels} | names
-        files = _files(paths, config, {name: options[name] for name in NAMES if name in options})
+        files = files_from(
+            paths, config, {name: options[name] for name in NAMES if name in options}
+        )
         found = read_labelled(files, labels=known, report=report)
         rows = [Example((row.text,), names.get(row.label, row.label)) for row in found]
         yield Note(str(report))
@@ -455,7 +458,7 @@ TASK = Classify()
 def _codec(pieces: Any, labels: Sequence[str], model: ClassifierSettings, longest: int) -> Codec:
     """The codec for a model, with the letters of words where it reads them."""
     kind = Text(pieces, longest=longest, gathers=_gathers(model))
-    letters = None if model.letters is None else _letters_of(pieces, *model.letters)
+    letters = None if model.letters is None else letters_of(pieces, *model.letters)
     return Codec({"text": kind}, TextLabel(labels, letters))
 
 
@@ -465,7 +468,7 @@ def _gathers(model: ClassifierSettings) -> Gathers | None:
     return places.get(model.encoder.kind)
 
 
-def _letters_of(pieces: Any, shortest: int, longest: int) -> Letters:
+def letters_of(pieces: Any, shortest: int, longest: int) -> Letters:
     """The runs of letters in words; refused where symbols are pieces of words."""
     kind = getattr(pieces, "kind", "of a pretrained model")
     if kind != "word":
@@ -514,7 +517,7 @@ def _column(named: str) -> int | str:
     return int(named) if named.isdecimal() and len(named) < 10 else named
 
 
-def _files(paths: Sequence[Path], config: Any, named: Mapping[str, str]) -> LabelledFiles:
+def files_from(paths: Sequence[Path], config: Any, named: Mapping[str, str] = {}) -> LabelledFiles:
     """Labelled texts as the command line names them: one file, with the run's columns.
 
     named  the columns of this file that differ, by number or name

@@ -23,6 +23,7 @@ from heed.tasks.task import Codec, Evaluated, Prepared, Start, Task
 from heed.viewing.blocks import Block, Value
 from heed.viewing.image import svg
 from heed.viewing.looking import Look
+from heed.viewing.panels import Panel
 
 if TYPE_CHECKING:
     from heed.running.learner import Trained
@@ -57,20 +58,25 @@ class Validator:
         """Loss and scores, a few answers with a picture, and the attentions' statistics."""
         loss, figures, line = self.worker.form.validated(self.worker, self.examples)
         attention = self.worker.sharpness(self.examples[: self.task.watched])
-        said = self._samples(step)
-        told = {"loss": loss, **figures, "attention": attention}
-        return Validated(loss, told, line + said)
+        self._samples(step)
+        return Validated(loss, {"loss": loss, **figures, "attention": attention}, line)
 
-    def _samples(self, step: int) -> str:
+    def _samples(self, step: int) -> None:
         worker, form = self.worker, self.worker.form
         examples = self.examples[: self.task.sampled]
-        found = [one_pass(worker, each.inputs, gold=each.answer) for each in examples]
         answers = worker.answers([each.inputs for each in examples])
         both = zip(examples, answers, strict=True)
         text = "".join(form.sample(example, best[0]) for example, best in both)
-        panels = [panel for each in found for panel in each.look.panels[:1]]
+        panels = [panel for each in examples for panel in self._pictured(each)]
         self.folder.write_sample(step, text, svg(panels, columns=1) if panels else "")
-        return ""
+
+    def _pictured(self, example: Example) -> list[Panel]:
+        """The most telling map of an example; none where weights are not finite."""
+        try:
+            look = one_pass(self.worker, example.inputs, gold=example.answer).look
+            return look.panels[:1]
+        except Refused:
+            return []
 
 
 @dataclass(frozen=True, slots=True)
