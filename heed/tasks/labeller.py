@@ -16,7 +16,7 @@ from heed.data.labelled import Labelled
 from heed.data.letters import Letters
 from heed.data.plan import longest_first
 from heed.data.tokenise import PAD, UNK
-from heed.models.reading import GATHERS
+from heed.models.xlnet_reader import GATHERS
 from heed.tasks.cutting import Words
 from heed.tasks.looking import sharpness
 

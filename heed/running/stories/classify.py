@@ -22,7 +22,8 @@ from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
 from heed.models import classifier
-from heed.models.classifier import POOLS, PRETRAINED, ClassifierSettings
+from heed.models.classifier import POOLS, ClassifierSettings
+from heed.models.reader_settings import PRETRAINED
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.labelling import (
