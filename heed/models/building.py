@@ -10,14 +10,18 @@ from torch import nn
 
 from heed.models import (
     classifier,
+    generator,
     recurrent_language,
     recurrent_settings,
+    tagger,
     transformer_settings,
     xlnet_settings,
 )
 from heed.models.classifier import ClassifierSettings
+from heed.models.generator import GeneratorSettings
 from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.recurrent_settings import RecurrentSettings
+from heed.models.tagger import TaggerSettings
 from heed.models.text_settings import BERT_SIZES, GPT2_SIZES, BertSettings, GPT2Settings
 from heed.models.transformer_settings import TransformerSettings
 from heed.models.xlnet_settings import XLNetSettings
@@ -48,6 +52,8 @@ MODELS = {
     "xlnet": Known(XLNetSettings, XLNetSettings, xlnet_settings.SIZES),
     "recurrent-language": Known(RecurrentLanguageSettings, recurrent_language, {}),
     "classifier": Known(ClassifierSettings, classifier, {}),
+    "tagger": Known(TaggerSettings, tagger, {}),
+    "generator": Known(GeneratorSettings, generator, {}),
 }
 """Every model that a recipe can name; a task's settings say which of them it takes."""
 

@@ -140,6 +140,14 @@ def build(
     return EncoderDecoder(encoder, decoder)
 
 
+def build_encoder(settings: TransformerSettings, *, symbols: int, longest: int) -> Encoder:
+    """The encoder of the settings, with words of its own; `longest`: the longest text."""
+    check_options(settings.options, [settings.encoder_attention], _size(settings).heads)
+    refuse_segments(settings.options)
+    words = _words(settings, symbols, max(longest, settings.longest))
+    return Encoder(words, _stack(settings, longest, decodes=False))
+
+
 def build_decoder(
     settings: TransformerSettings, *, symbols: int, longest: int, cross: bool = False
 ) -> Decoder:
@@ -214,13 +222,19 @@ def refuse_segments(options: Mapping[str, Any]) -> None:
         raise Refused("segments are for XLNet's texts in parts; leave them out")
 
 
-def check_options(options: dict[str, Any], given: Iterable[Layers], heads: int) -> None:
-    """Refuse an option that no mechanism of these takes."""
+def options_of(given: Iterable[Layers], heads: int) -> dict[str, Any]:
+    """The options that these mechanisms take, with their defaults."""
     known: dict[str, Any] = {}
     for layers in given:
         for layer in [layers] if isinstance(layers, str) else layers:
             for name, _ in head_groups(layer, heads):
                 known |= naming.options_of(name)
+    return known
+
+
+def check_options(options: dict[str, Any], given: Iterable[Layers], heads: int) -> None:
+    """Refuse an option that no mechanism of these takes."""
+    known = options_of(given, heads)
     for option in options:
         if option not in known:
             raise UnknownName("option of these mechanisms", option, known or ["(they take none)"])

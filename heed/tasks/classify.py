@@ -53,7 +53,7 @@ from heed.errors import Refused
 from heed.events import Note, Progress, Work
 from heed.models import classifier
 from heed.models.classifier import POOLS, PRETRAINED, ClassifierSettings
-from heed.models.reading import GATHERS
+from heed.models.xlnet_reader import GATHERS
 from heed.settings import Settings
 from heed.storage.run_folder import RunFolder
 from heed.tasks.task import (
