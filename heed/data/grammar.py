@@ -42,6 +42,7 @@ from heed.data.deriving import (
     source_of,
     target_of,
 )
+from heed.data.tagged import Tagged
 from heed.errors import Refused, UnknownName
 
 Part = Literal["train", "valid", "test"]
@@ -68,13 +69,6 @@ class Sentence(NamedTuple):
     def pair(self) -> tuple[str, str]:
         """The two sides as text, words separated by spaces."""
         return " ".join(self.source), " ".join(self.target)
-
-
-class Tagged(NamedTuple):
-    """The words of a sentence, and the part of speech of each."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...]
 
 
 def draw(
