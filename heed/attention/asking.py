@@ -24,10 +24,10 @@ from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.reach import Global, LocalM, LocalP, Reached
 from heed.attention.score import Additive, General, Score
-from heed.kernels.ability import needs_grad, recorded, saving, transformed
+from heed.kernels.ability import recorded, saving, transformed
 from heed.kernels.choose import KERNELS
+from heed.kernels.deferred_gradients import may_defer, share
 from heed.kernels.linear.steps import mapping
-from heed.kernels.looping import gathering
 from heed.records import Attended, Need, State, as_need
 
 Look = Callable[[Tensor], Tensor]
@@ -41,9 +41,8 @@ class Asking:
     of single queries, B 1 M."""
 
     def __init__(self, attend: Attending, memory: Memory, need: Need = "context") -> None:
-        known = memory.k.is_cpu or memory.k.is_cuda
-        if needs_grad(memory.k, memory.v) and known and not _seen_through():
-            k, v = gathering(memory.k, memory.v)
+        if may_defer(memory.k, memory.v):
+            k, v = share(memory.k, memory.v)
             memory = replace(memory, k=k, v=v, prepared=_known(attend, memory))
         self.attend, self.memory, self.need = attend, memory, as_need(need)
         self.hooks, self.saving = hooks(attend.modules()), saving()
