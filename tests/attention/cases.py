@@ -86,6 +86,11 @@ class Case:
         return {slot: word for slot, word in parts.items() if word}
 
     @property
+    def factors(self) -> dict[str, Any]:
+        """All that a sample pairs with other parameters of a test."""
+        return {**self.parts, "heads": self.heads}
+
+    @property
     def options(self) -> dict[str, Any]:
         return {k: x for word in self.name.split("/") for k, x in small(word).items()}
 
