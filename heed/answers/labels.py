@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heed.answers.form import Example, Form, Movable, Reading, loss_of
+from heed.answers.label import LabelScores, confusion_scores
 from heed.answers.worker import Worker
 from heed.data.batches import Batch
 from heed.records import Attended
 from heed.training.objective import Loss, SequenceObjective
+from heed.viewing.blocks import Column, Table, Value
 from heed.viewing.terminal import shown
 
 NONE = -1
@@ -91,6 +94,49 @@ class Labelling:
         return found, 1
 
 
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How good the labels are, in per cent."""
+
+    sentences: int
+    words: int  # that were read
+    unread: int  # words of sentences that were cut
+    accuracy: float
+    span_f1: float | None  # None: labels mark no spans
+    precision: float | None
+    recall: float | None
+    loss: float  # nats per word
+    floor: float  # accuracy of the most frequent label
+    by_label: list[LabelScores]
+
+    def line(self) -> str:
+        """The scores in one line."""
+        spans = "" if self.span_f1 is None else f"span F1 {self.span_f1:.2f} · "
+        return f"accuracy {self.accuracy:.2f} % · {spans}loss {self.loss:.4f}"
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The figures of all words together."""
+        found = [
+            ("words", f"{self.words:,}", f"in {self.sentences:,} sentences"),
+            ("accuracy", f"{self.accuracy:.2f} %", f"{self.floor:.2f} % by the commonest label"),
+            ("loss", f"{self.loss:.4f}", "nats per word"),
+        ]
+        if self.span_f1 is not None:
+            both = f"precision {self.precision:.2f}, recall {self.recall:.2f}; whole spans"
+            found.insert(2, ("span F1", f"{self.span_f1:.2f}", both))
+        unread = ("unread", f"{self.unread:,}", "words beyond what the model reads")
+        return [*found, unread] if self.unread else found
+
+    def tables(self) -> list[Table]:
+        """The scores of each label."""
+        columns = [Column("label"), Column("words", ",d")]
+        columns += [Column(name, ".3f") for name in ("precision", "recall", "F1")]
+        rows: list[list[Value]] = [
+            [one.label, one.texts, one.precision, one.recall, one.f1] for one in self.by_label
+        ]
+        return [Table(columns, rows)]
+
+
 class Labels(Form[Sequence[str], Labelling]):
     """A label for every place of the first part of an input.
 
@@ -101,9 +147,10 @@ class Labels(Form[Sequence[str], Labelling]):
     name = "labels"
     unit = "labels"
     column = "labels"
+    figures = (Column("accuracy", ".2f", "high"), Column("span F1", ".2f", "high"))
 
     def __init__(self, names: Sequence[str], kind: Any) -> None:
-        self.names, self.kind = tuple(names), kind
+        self.names, self.input = tuple(names), kind
         self._numbers = {label: c for c, label in enumerate(self.names)}
 
     @property
@@ -118,16 +165,16 @@ class Labels(Form[Sequence[str], Labelling]):
 
     def places(self, items: Sequence[Any]) -> list[list[int]]:
         """The places in each row that have a label."""
-        if hasattr(self.kind, "places"):
-            found: list[list[int]] = self.kind.places(items)
+        if hasattr(self.input, "places"):
+            found: list[list[int]] = self.input.places(items)
             return found
-        return [list(range(len(row))) for row in self.kind.rows(items)]
+        return [list(range(len(row))) for row in self.input.rows(items)]
 
     def rows(self, examples: Sequence[Example]) -> dict[str, list[Any]]:
         """The number of the label at each place that has one, 0 elsewhere."""
         items = [each.inputs[0] for each in examples]
         found = []
-        lengths = map(len, self.kind.rows(items))
+        lengths = map(len, self.input.rows(items))
         for each, places, length in zip(examples, self.places(items), lengths, strict=True):
             row = [0] * length
             for place, label in zip(places, each.answer, strict=False):
@@ -161,7 +208,7 @@ class Labels(Form[Sequence[str], Labelling]):
         found, places = [], self.places([item[0] for item in items])
         for n, (item, at) in enumerate(zip(items, places, strict=True)):
             labels = [self.names[c] for c in numbers[n, at].tolist()]
-            names = item[0] if hasattr(self.kind, "places") else list(map(str, at))
+            names = item[0] if hasattr(self.input, "places") else list(map(str, at))
             told = worker.as_line(item), names, labels, shares[n, at].tolist(), len(item[0])
             found.append([Labelling(*told)])
         return found
@@ -187,6 +234,28 @@ class Labels(Form[Sequence[str], Labelling]):
         said = worker.model(values, lengths, need="weight")
         return {path: (record, lengths) for path, record in said.seen.items()}
 
+    def judged(
+        self, worker: Worker, examples: Sequence[Example], said: Sequence[Labelling]
+    ) -> Scores:
+        """Accuracy, span F1, scores by label."""
+        gold = [each.answer[: len(one.labels)] for each, one in zip(examples, said, strict=True)]
+        right = [label for some in gold for label in some]
+        told = [label for one in said for label in one.labels]
+        found = confusion_scores(right, told, self.names)
+        spans = span_scores(gold, [one.labels for one in said])
+        most = max(Counter(right).values(), default=0)
+        total = sum(len(each.answer) for each in examples)
+        floor, loss = 100 * most / max(1, len(right)), worker.loss(examples)
+        counts = len(examples), len(right), total - len(right)
+        f1, precision, recall = spans
+        return Scores(*counts, found.accuracy, f1, precision, recall, loss, floor, found.by_label)
+
+    @classmethod
+    def figured(cls, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
+        """The values of `figures`."""
+        (found,) = scores.values()
+        return [found.accuracy, found.span_f1]
+
     def validated(
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
@@ -204,3 +273,41 @@ class Labels(Form[Sequence[str], Labelling]):
         """Each word with its right and its predicted label."""
         rows = zip(answer.names, example.answer, answer.labels, strict=False)
         return "".join("\t".join(row) + "\n" for row in rows) + "\n"
+
+
+def spans(labels: Sequence[str]) -> set[tuple[int, int, str]]:
+    """First word, end and name of every span that B-, I-, E- and S- mark, as conlleval counts them.
+
+    A span goes on with I- or E- of the same name; after anything else these begin one.
+    """
+    found: set[tuple[int, int, str]] = set()
+    begun, name = 0, ""
+    for place, label in enumerate([*labels, "O"]):
+        mark, _, this = label.partition("-") if label[:2] in MARKS else ("O", "", "")
+        if name and (mark not in "IE" or this != name):
+            found.add((begun, place, name))
+            name = ""
+        if this and not name:
+            begun, name = place, this
+        if mark in "ES" and name:
+            found.add((begun, place + 1, name))
+            name = ""
+    return found
+
+
+MARKS = ("B-", "I-", "E-", "S-")
+"""What the labels of a span begin with; all others are of words outside."""
+
+
+def span_scores(
+    gold: Sequence[Sequence[str]], said: Sequence[Sequence[str]]
+) -> tuple[float, float, float] | tuple[None, None, None]:
+    """F1, precision and recall of whole spans, in per cent; None where labels mark none."""
+    if not any(label[:2] in MARKS for labels in gold for label in labels):
+        return None, None, None
+    right = [spans(labels) for labels in gold]
+    told = [spans(labels) for labels in said]
+    hits = sum(len(one & other) for one, other in zip(right, told, strict=True))
+    total, given = sum(map(len, right)), sum(map(len, told))
+    f1 = 200 * hits / max(1, total + given)
+    return f1, 100 * hits / max(1, given), 100 * hits / max(1, total)

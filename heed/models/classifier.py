@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from heed.attention.naming import check_options, options_of, parse
+from heed.attention.naming import check_options, claims_of, options_of
 from heed.errors import HeedError, Refused
 from heed.models import reader_settings, xlnet_settings
 from heed.models.answers import Answered, at
@@ -87,12 +87,12 @@ def check_pool(pool: str, options: dict[str, Any]) -> None:
         if options:
             raise Refused(f"options need an attention, which '{pool}' is not")
         return
-    parts = parse(pool)
-    if parts.get("reach") != "static":
+    claims = claims_of(pool)
+    if claims.takes_several:
         raise Refused(
             f"'{pool}' has a query for each word; a text needs a single one: static/{pool}"
         )
-    if "pointer" in parts.values():
+    if not claims.gives_context:
         raise Refused(f"'{pool}' returns no context to classify; leave pointer out")
     check_options(pool, options)
     if options.get("segments"):

@@ -11,7 +11,7 @@ from heed.attention.asking import Asking
 from heed.errors import Refused
 from heed.kernels import single
 from heed.kernels.deferred_gradients import share
-from heed.records import Call
+from heed.records import Call, Claims
 from heed.visible import Causal, Keys, Places
 
 B, S, D, R, T = 3, 5, 4, 6, 4
@@ -38,7 +38,7 @@ def call(q: Tensor, k: Tensor, v: Tensor, visible: Any = None, **changes: Any) -
         "gain": None,
         "bias": None,
         "places": Places(q.shape[2], k.shape[2], 0, 0, q.device),
-        "past": False,
+        "claims": Claims(),
         "align": "softmax",
         "read": "blend",
         "dropout": 0.0,
