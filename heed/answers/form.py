@@ -116,6 +116,7 @@ class Form(ABC, Generic[Gold, Given]):
     optional: ClassVar[Sequence[str]] = ()  # columns in which an example may have no number
     training: ClassVar[type[Training]] = Training
     decoding: ClassVar[type[Settings] | None] = None
+    options: ClassVar[Sequence[str]] = ("best",)  # of decoding, beside its settings
     tokens: ClassVar[int] = 8000  # positions in a batch that is answered, padding included
     rereads: ClassVar[bool] = False  # whether attention is watched while an answer is read again
     named: ClassVar[str] = ""  # what the answer is, if it is no plain answer
@@ -160,6 +161,11 @@ class Form(ABC, Generic[Gold, Given]):
         """The objective, for batches with these columns of inputs."""
 
     # Answering
+
+    @classmethod
+    def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        """What the options of decoding change of its settings, and how many answers they want."""
+        return changes, changes.pop("best", 1)
 
     def check(self, choice: Any, best: int) -> None:
         """Refuse settings of decoding that give no such answers."""

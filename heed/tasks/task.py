@@ -355,14 +355,14 @@ class Task(ABC, Generic[R, C]):
     def chosen(self, config: C, options: Mapping[str, Any]) -> tuple[Any, int]:
         """The settings of decoding, and how many answers, by the options that were given."""
         changes = {k: x for k, x in options.items() if k not in (*self.options, *self.scoring)}
-        best = changes.pop("best", 1)
+        changes, best = self.form.asked(changes)
         decoding = getattr(config, "decoding", None)
         return None if decoding is None else changed(decoding, changes), best
 
     def known(self) -> Sequence[str]:
         """The options of `predict`."""
         decoding = self.form.decoding
-        return (*self.options, *(("best", *decoding.model_fields) if decoding else ()))
+        return (*self.options, *((*self.form.options, *decoding.model_fields) if decoding else ()))
 
     def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
         """What of a file is given to `predict`: its lines; "-" is the standard input."""
