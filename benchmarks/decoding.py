@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from heed.running.stories.pairs import kept
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
@@ -41,7 +42,6 @@ from heed.models.transformer import EncoderDecoder
 from heed.models.transformer_settings import TransformerSettings, build
 from heed.running.opening import Run, open_run
 from heed.running.recipe import resolve
-from heed.running.stories.pairs import kept
 from heed.running.train import train
 
 PAD, END = 0, 3

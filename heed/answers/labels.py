@@ -201,13 +201,19 @@ class Labels(Form[Sequence[str], Labelling]):
         return [Labelling(worker.as_line(item))]
 
     def answers(
-        self, worker: Worker, items: Sequence[Any], rows: Sequence[Any], choice: Any, best: int
+        self,
+        worker: Worker,
+        items: Sequence[Any],
+        rows: Sequence[Any],
+        choice: Any,
+        best: int,
+        numbers: Sequence[int],
     ) -> list[list[Labelling]]:
         """The likeliest label at each place."""
-        shares, numbers = worker.model(*worker.given(rows)).logits.float().softmax(-1).max(-1)
+        shares, likely = worker.model(*worker.given(rows)).logits.float().softmax(-1).max(-1)
         found, places = [], self.places([item[0] for item in items])
         for n, (item, at) in enumerate(zip(items, places, strict=True)):
-            labels = [self.names[c] for c in numbers[n, at].tolist()]
+            labels = [self.names[c] for c in likely[n, at].tolist()]
             names = item[0] if hasattr(self.input, "places") else list(map(str, at))
             told = worker.as_line(item), names, labels, shares[n, at].tolist(), len(item[0])
             found.append([Labelling(*told)])

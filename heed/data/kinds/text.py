@@ -82,6 +82,11 @@ class Text(Kind[str]):
         """The piece of each symbol, with the space before it; with the text, unknown ones too."""
         return spelt(self.pieces, row, item)
 
+    def words(self, item: str) -> list[int]:
+        """The word that each symbol of a text belongs to, from 0; -1 for none."""
+        found: list[int] = self.pieces.words(item)
+        return found
+
     def is_blank(self, item: str) -> bool:
         """Whether there is nothing but white space."""
         return not item.strip()

@@ -13,7 +13,7 @@ from heed.errors import UnknownName
 from heed.running.stories.story import AnyStory
 
 STORIES = {
-    "translate": "heed.running.stories.translate",
+    "translate": "heed.tasks.translate",
     "classify": "heed.tasks.classify",
     "language-model": "heed.running.stories.language_model",
     "pretrain": "heed.running.stories.pretrain",
