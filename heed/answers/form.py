@@ -177,15 +177,32 @@ class Form(ABC, Generic[Gold, Given]):
 
     @abstractmethod
     def answers(
-        self, worker: Worker, items: Sequence[Any], rows: Sequence[Any], choice: Any, best: int
+        self,
+        worker: Worker,
+        items: Sequence[Any],
+        rows: Sequence[Any],
+        choice: Any,
+        best: int,
+        numbers: Sequence[int],
     ) -> list[list[Given]]:
-        """The answers to a batch of inputs, best first."""
+        """The answers to a batch of inputs, best first.
+
+        numbers  of the inputs among all: samples may depend on them, but on nothing beside them
+        """
+
+    def as_json(self, answers: Sequence[Given]) -> dict[str, Any]:
+        """The answers to one input as plain data."""
+        return answers[0].as_data()
+
+    def explored(self, choice: Any) -> int:
+        """How many answers to one input can be explored."""
+        return 1
 
     @abstractmethod
     def readings(
         self, worker: Worker, examples: Sequence[Example], rows: Sequence[Any]
     ) -> Sequence[Reading]:
-        """How well a batch of right answers is predicted."""
+        """How well a batch of right answers is predicted. A form may take further arguments."""
 
     # Looking inside
 
@@ -197,6 +214,10 @@ class Form(ABC, Generic[Gold, Given]):
 
     def reread(self, worker: Worker, item: tuple[Any, ...], answer: Given) -> None:
         """Read an answer once more, so that its attention can be watched."""
+
+    def borrowed(self, worker: Worker, answer: Given) -> Given:
+        """Another model's answer, as this model reads it."""
+        return answer
 
     def words(self, worker: Worker, item: tuple[Any, ...], answer: Given) -> Callable[[str], Words]:
         """The words of each attention, by its path."""
@@ -222,6 +243,10 @@ class Form(ABC, Generic[Gold, Given]):
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """The loss, further figures, and a summary in a line."""
+
+    def brief(self, answer: Given) -> str:
+        """An answer in the line that reports a validation; "" leaves it out."""
+        return ""
 
     def sample(self, example: Example, answer: Given) -> str:
         """The lines of a sample file about one example."""

@@ -213,7 +213,13 @@ class Label(Form[str, Judgement]):
         return [Judgement(worker.as_line(item), part=next(iter(worker.inputs)))]
 
     def answers(
-        self, worker: Worker, items: Sequence[Any], rows: Sequence[Any], choice: Any, best: int
+        self,
+        worker: Worker,
+        items: Sequence[Any],
+        rows: Sequence[Any],
+        choice: Any,
+        best: int,
+        numbers: Sequence[int],
     ) -> list[list[Judgement]]:
         """The likeliest label of each input."""
         shares = self._said(worker, items, rows).logits.float().softmax(-1).cpu()

@@ -74,11 +74,14 @@ class Worker:
         return pieces.labels(spelt) if kind.marked else list(map(pieces.sign, spelt))
 
     def answers(
-        self, items: Sequence[tuple[Any, ...]], choice: Any = None, best: int = 1
+        self, items: Sequence[tuple[Any, ...]], choice: Any = None, best: int = 1, first: int = 0
     ) -> list[list[Any]]:
-        """The answers to each input, best first; a blank one has a blank answer."""
+        """The answers to each input, best first; a blank one has a blank answer.
+
+        first  the number of the first input, where others went before: samples depend on it
+        """
         found: dict[int, list[Answer]] = {}
-        for done in self.stream(items, choice, best):
+        for done in self.stream(items, choice, best, first):
             found |= done
         return [
             found[i] if i in found else self.form.blank(self, item) for i, item in enumerate(items)
@@ -86,7 +89,7 @@ class Worker:
 
     @torch.inference_mode()
     def stream(
-        self, items: Sequence[tuple[Any, ...]], choice: Any = None, best: int = 1
+        self, items: Sequence[tuple[Any, ...]], choice: Any = None, best: int = 1, first: int = 0
     ) -> Iterator[dict[int, list[Any]]]:
         """The answers batch by batch, by the numbers of their inputs; blank ones are left out."""
         self.form.check(choice, best)
@@ -95,17 +98,21 @@ class Worker:
         rows = dict(zip(busy, self.rows([items[i] for i in busy]), strict=True)) if busy else {}
         for batch in self.form.batches(self, rows):
             some = [items[i] for i in batch], [rows[i] for i in batch]
-            yield dict(zip(batch, self.form.answers(self, *some, choice, best), strict=True))
+            numbers = [first + i for i in batch]
+            answers = self.form.answers(self, *some, choice, best, numbers)
+            yield dict(zip(batch, answers, strict=True))
 
     @torch.inference_mode()
-    def read(self, examples: Sequence[Example]) -> list[Any]:
-        """How well right answers are predicted."""
+    def read(self, examples: Sequence[Example], **more: Any) -> list[Any]:
+        """How well right answers are predicted; `more` is for the form's `readings`."""
         self.model.eval()
-        rows = dict(enumerate(self.rows([each.inputs for each in examples])))
+        rows = self.rows([each.inputs for each in examples])
+        told = self.form.rows(examples)[self.form.column]
+        whole = {i: (*row, told[i]) for i, row in enumerate(rows)}
         found: dict[int, Reading] = {}
-        for batch in self.form.batches(self, rows):
+        for batch in self.form.batches(self, whole):
             some = [examples[i] for i in batch], [rows[i] for i in batch]
-            found |= zip(batch, self.form.readings(self, *some), strict=True)
+            found |= zip(batch, self.form.readings(self, *some, **more), strict=True)
         return [found[i] for i in range(len(examples))]
 
     def loss(self, examples: Sequence[Example]) -> float:

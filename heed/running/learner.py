@@ -308,7 +308,7 @@ class Learner:
             if self.settings.average > 1:
                 yield from self._average()
             for part in self.story.parts(self.folder):
-                work = self.story.score(self.recipe, self.worker, self.folder, part)
+                work = self.story.score(self.config, self.worker, self.folder, part)
                 scores[part] = yield from work
                 yield Note(f"{part}: {scores[part].line()}")
         trained = self._trained(scores)

@@ -69,19 +69,21 @@ def one_pass(
     gold: Any = None,
     choice: Any = None,
     best: int = 1,
+    answers: Sequence[Any] = (),
     given: Sequence[Any] = (),
 ) -> Pass:
     """Answer an input once, and keep what every attention did.
 
-    gold   the right answer, where it is known
-    best   how many answers are read again, where several can be explored
-    given  another model's answers, which are read instead of the model's own
+    gold     the right answer, where it is known
+    best     how many answers are read again, where several can be explored
+    answers  the model's own, where they are known and the form reads answers again
+    given    another model's answers, which are read instead of the model's own
     """
     form, model = worker.form, worker.model
     seen: list[tuple[Any, dict[str, Attended], dict[str, list[Asked]]]] = []
     if form.rereads:
-        answers = worker.answers([item], choice, best)[0]
-        read = list(given) or answers
+        answers = answers or worker.answers([item], choice, best)[0]
+        read = [form.borrowed(worker, each) for each in given] or answers
         for each in read if not worker.is_blank(item) else ():
             with _watched(model) as kept, torch.inference_mode():
                 model.eval()

@@ -151,13 +151,14 @@ def _write(task: Task[Any, Any], recipe: Any, folder: RunFolder, start: Start | 
     report = task.report()
     cut = yield from _encode(task, recipe, codec, folder, root, report)
     yield from map(Note, task.told("train", report, codec, cut))
+    train = Prepared(codec, cache.Corpus.open(folder.cache, "train", codec.fingerprint), [])
+    yield from map(Note, task.noted(recipe, train))
     for part in task.parts(recipe.data):
         counted = task.report()
         examples = task.examples(recipe.data, part, root, counted, codec)
         keep(folder, part, map(codec.as_data, examples), task.examples_are)
         yield from map(Note, task.told(part, counted, codec, 0))
-    train = cache.Corpus.open(folder.cache, "train", codec.fingerprint)
-    facts = task.describe(recipe, Prepared(codec, train, []))
+    facts = task.describe(recipe, train)
     folder.write_json(folder.cache / "codec.json", facts.model_dump(mode="json"))
     folder.write_json(folder.cache / "ready.json", {task.examples_are: report.kept})
 

@@ -408,7 +408,7 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
 
     def given(
         self, config: Any, codec: Codec, paths: Sequence[Path], options: Mapping[str, Any]
-    ) -> Work[list[Example]]:
+    ) -> Work[list[Any]]:
         """The labelled texts of a file; options: text and label, its columns."""
         report, names = TextReport(), config.names
         known = {label: label for label in config.labels} | names

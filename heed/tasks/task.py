@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -145,10 +145,12 @@ class Evaluated:
 
     scores  a dataclass of plain data, with `line()`: --json prints its fields
     told    the answer to each example, a line each, for --out
+    links   where the model looked for each word of each right answer, a line each, for --links
     """
 
     scores: Any
     told: Sequence[str] = ()
+    links: Sequence[str] = ()
 
     def facts(self) -> list[tuple[str, str, str]]:
         """Name, figure and remark, a row each."""
@@ -163,6 +165,20 @@ class Evaluated:
     def answers(self) -> list[str]:
         """A line for each example."""
         return list(self.told)
+
+    def pharaoh(self) -> list[str]:
+        """The links of each example, in Pharaoh format."""
+        return list(self.links)
+
+    def placed(self, examples: Sequence[Example | None]) -> Evaluated:
+        """The same, with blank lines where a file has no example."""
+        there = [each is not None for each in examples]
+        return replace(self, told=_placed(self.told, there), links=_placed(self.links, there))
+
+
+def _placed(lines: Sequence[str], there: Sequence[bool]) -> list[str]:
+    found = iter(lines)
+    return [next(found) if each else "" for each in there] if lines else []
 
 
 R = TypeVar("R", bound=Recipe)
@@ -244,6 +260,10 @@ class Task(ABC, Generic[R, C]):
         which = "training" if part == "train" else part
         yield f"{which} {self.examples_are}: {report}{long}"
 
+    def noted(self, recipe: R, prepared: Prepared) -> Iterator[str]:
+        """Notes on the training examples as numbers; what cannot be trained on is refused."""
+        yield from ()
+
     @abstractmethod
     def describe(self, recipe: R, prepared: Prepared) -> C:
         """The config.json of the run."""
@@ -265,8 +285,14 @@ class Task(ABC, Generic[R, C]):
 
     def batches(self, recipe: R, prepared: Prepared, *, shard: tuple[int, int], fixed: bool) -> Any:
         """Batches of each epoch, examples of similar length together."""
-        tokens = recipe.training.batch_tokens
-        return Batches(prepared.train, tokens=tokens, seed=recipe.seed, shard=shard, fixed=fixed)
+        return Batches(
+            prepared.train,
+            aside=prepared.codec.form.optional,
+            tokens=recipe.training.batch_tokens,
+            seed=recipe.seed,
+            shard=shard,
+            fixed=fixed,
+        )
 
     def worker(self, model: nn.Module, codec: Codec, config: C, device: torch.device) -> Worker:
         """The trained model at work."""
@@ -285,24 +311,37 @@ class Task(ABC, Generic[R, C]):
     def evaluated(
         self,
         worker: Worker,
-        examples: Sequence[Example],
+        examples: Sequence[Example | None],
         config: C,
         options: Mapping[str, Any],
         stage: str,
     ) -> Work[Evaluated]:
-        """Answer examples and score the answers."""
+        """Answer examples and score the answers; None stands for a line without an example."""
+        there = [each for each in examples if each is not None]
+        said = yield from self.answered(worker, there, config, options, stage)
+        found = Evaluated(self.judged(worker, there, said), [each.answer for each in said])
+        return found.placed(examples)
+
+    def answered(
+        self,
+        worker: Worker,
+        examples: Sequence[Example],
+        config: C,
+        options: Mapping[str, Any],
+        stage: str,
+    ) -> Work[list[Any]]:
+        """The best answer to each example."""
         choice, _ = self.chosen(config, options)
         found: dict[int, Any] = {}
         for done in worker.stream([each.inputs for each in examples], choice):
             found |= {i: best[0] for i, best in done.items()}
             yield Progress(stage, len(found), len(examples))
-        said = [found[i] for i in range(len(examples))]
-        return Evaluated(self.judged(worker, examples, said), [each.answer for each in said])
+        return [found[i] for i in range(len(examples))]
 
     def given(
         self, config: C, codec: Codec, paths: Sequence[Path], options: Mapping[str, Any]
-    ) -> Work[list[Example]]:
-        """The examples in files that `heed evaluate` names."""
+    ) -> Work[list[Any]]:
+        """The examples in files that `heed evaluate` names; None for a line that has none."""
         raise Refused(f"runs of the task {self.name} are scored on their own data alone")
 
     def of_kept(self, options: Mapping[str, Any]) -> None:
@@ -312,10 +351,6 @@ class Task(ABC, Generic[R, C]):
                 raise Refused(f"--{name.replace('_', '-')} needs a file; name one")
 
     # Answering
-
-    def best(self, choice: Any) -> int:
-        """How many answers to one input can be explored."""
-        return 1
 
     def chosen(self, config: C, options: Mapping[str, Any]) -> tuple[Any, int]:
         """The settings of decoding, and how many answers, by the options that were given."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from heed.answers.form import Example
+from heed.answers.form import Example, Form
 from heed.answers.worker import Worker
 from heed.errors import Refused
 from heed.events import Work
@@ -57,26 +57,28 @@ class Validator:
         """Loss and scores, a few answers with a picture, and the attentions' statistics."""
         loss, figures, line = self.worker.form.validated(self.worker, self.examples)
         attention = self.worker.sharpness(self.examples[: self.task.watched])
-        said = self._samples(step)
+        brief = self._samples(step)
         told = {"loss": loss, **figures, "attention": attention}
-        return Validated(loss, told, line + said)
+        return Validated(loss, told, f"{line} · {brief}" if brief else line)
 
     def _samples(self, step: int) -> str:
+        """Write a few answers and their attention; returns the first in brief."""
         worker, form = self.worker, self.worker.form
         examples = self.examples[: self.task.sampled]
-        found = [one_pass(worker, each.inputs, gold=each.answer) for each in examples]
         answers = worker.answers([each.inputs for each in examples])
-        both = zip(examples, answers, strict=True)
+        both = list(zip(examples, answers, strict=True))
+        found = [one_pass(worker, e.inputs, gold=e.answer, answers=some) for e, some in both]
         text = "".join(form.sample(example, best[0]) for example, best in both)
         panels = [panel for each in found for panel in each.look.panels[:1]]
         self.folder.write_sample(step, text, svg(panels, columns=1) if panels else "")
-        return ""
+        return str(form.brief(answers[0][0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer of `heed predict`; with a pass, its attention can be shown."""
+    """The answers of `heed predict` to a line; with a look, the attention can be shown."""
 
+    form: Form[Any, Any]
     found: Sequence[Any]
     best: int = 1
     look: Look | None = None
@@ -93,8 +95,7 @@ class Answered:
 
     def as_data(self) -> dict[str, Any]:
         """As plain data, for JSON."""
-        data: dict[str, Any] = self.found[0].as_data()
-        return data
+        return self.form.as_json(self.found)
 
     def shown(self) -> Look:
         """The answer with its attention."""
@@ -164,11 +165,11 @@ class Composed(Story[Any, Any, Prepared, Codec, Worker]):
         there = [part for part in preparing.PARTS if (folder.examples / f"{part}.jsonl").exists()]
         return list(self.task.scored_parts(there))
 
-    def score(self, recipe: Any, worker: Worker, folder: RunFolder, part: str) -> Work[Any]:
+    def score(self, config: Any, worker: Worker, folder: RunFolder, part: str) -> Work[Any]:
         codec = Codec(worker.inputs, worker.form)
         examples = list(preparing.kept(folder, part, codec.of_data, self.task.examples_are))
         stage = f"scoring {part}"
-        return (yield from self.task.evaluated(worker, examples, recipe, {}, stage)).scores
+        return (yield from self.task.evaluated(worker, examples, config, {}, stage)).scores
 
     def evaluate(
         self, run: Run[Any, Worker], data: str | Sequence[Path], options: Mapping[str, Any]
@@ -201,19 +202,27 @@ class Composed(Story[Any, Any, Prepared, Codec, Worker]):
         task.only(options, task.known())
         choice, best = task.chosen(run.config, options)
         codec = Codec(worker.inputs, worker.form)
+        count = 0
         while chunk := list(islice(lines, at_once)):
             items = [task.of_line(codec, line) for line in chunk]
-            found = worker.answers(items, choice, best)
+            found = worker.answers(items, choice, best, count)
+            count += len(items)
             for item, some in zip(items, found, strict=True):
-                seen = one_pass(worker, item, choice=choice).look if look else None
-                yield Answered(some, best, seen)
+                seen = one_pass(worker, item, answers=some[:1]).look if look else None
+                yield Answered(worker.form, some, best, seen)
 
     def passes(
-        self, run: Run[Any, Worker], texts: Sequence[str], given: Sequence[Look] = ()
+        self,
+        run: Run[Any, Worker],
+        texts: Sequence[str],
+        given: Sequence[Look] = (),
+        *,
+        several: bool = False,
     ) -> list[Pass]:
         """A pass over each text, or over a few examples that the run keeps.
 
-        given  another model's looks at the same texts
+        given    another model's looks at the same texts
+        several  read as many answers to each as can be explored
         """
         task, worker = self.task, run.worker
         codec = Codec(worker.inputs, worker.form)
@@ -223,16 +232,11 @@ class Composed(Story[Any, Any, Prepared, Codec, Worker]):
             kept = preparing.kept(run.folder, part, codec.of_data, task.examples_are)
             examples = list(islice(kept, task.few))
         choice = getattr(run.config, "decoding", None)
+        best = worker.form.explored(choice) if several else 1
         others = [each.readings for each in given] or [()] * len(examples)
+        more: dict[str, Any] = {"choice": choice, "best": best}
         return [
-            one_pass(
-                worker,
-                each.inputs,
-                gold=each.answer,
-                choice=choice,
-                best=task.best(choice),
-                given=other,
-            )
+            one_pass(worker, each.inputs, gold=each.answer, given=other, **more)
             for each, other in zip(examples, others, strict=True)
         ]
 
@@ -244,7 +248,7 @@ class Composed(Story[Any, Any, Prepared, Codec, Worker]):
     def look(
         self, run: Run[Any, Worker], texts: Sequence[str], given: Sequence[Look] = ()
     ) -> list[Look]:
-        return [each.look for each in self.passes(run, texts, given)]
+        return [each.look for each in self.passes(run, texts, given, several=True)]
 
     def hear(self, run: Run[Any, Worker], text: str) -> Pass:
         (found,) = self.passes(run, [text])

@@ -187,7 +187,7 @@ class Writing(Story[LanguageRecipe, LanguageConfig, Prepared, Text, Writer]):
         return Validator(worker, prepared.valid, folder)
 
     def score(
-        self, recipe: LanguageRecipe, worker: Writer, folder: RunFolder, part: str
+        self, config: LanguageConfig, worker: Writer, folder: RunFolder, part: str
     ) -> Work[language_model.Scores]:
         """Loss, perplexity, bits."""
         found = yield from evaluated(worker, kept(folder, part), stage=f"scoring {part}")

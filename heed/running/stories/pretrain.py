@@ -180,12 +180,12 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
         return Validator(worker, batches, hidden(prepared.valid), folder, shares)
 
     def score(
-        self, recipe: PretrainRecipe, worker: Pretrainer, folder: RunFolder, part: str
+        self, config: PretrainConfig, worker: Pretrainer, folder: RunFolder, part: str
     ) -> Work[pretrain.Scores]:
         """Loss, perplexity, accuracy, next sentences."""
-        documents, longest = list(kept(folder, part)), recipe.data.longest
+        documents, longest = list(kept(folder, part)), config.longest
         stage, shares = f"scoring {part}", likely(folder, worker.symbols)
-        found = yield from evaluated(worker, documents, recipe.objective, longest, shares, stage)
+        found = yield from evaluated(worker, documents, config.objective, longest, shares, stage)
         return found.scores
 
     def evaluate(

@@ -167,7 +167,7 @@ class Story(ABC, Generic[R, C, P, T, W]):
         return [judged_part(folder)]
 
     @abstractmethod
-    def score(self, recipe: R, worker: W, folder: RunFolder, part: str) -> Work[Scores]:
+    def score(self, config: C, worker: W, folder: RunFolder, part: str) -> Work[Scores]:
         """How good the model is on a part that the folder keeps."""
 
     def ready(self, model: nn.Module, tokens: T) -> None:

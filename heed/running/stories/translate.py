@@ -163,15 +163,15 @@ class Translating(Story[TranslateRecipe, TranslateConfig, Prepared, Vocabulary, 
         return found or [judged_part(folder)]
 
     def score(
-        self, recipe: TranslateRecipe, worker: Translator, folder: RunFolder, part: str
+        self, config: TranslateConfig, worker: Translator, folder: RunFolder, part: str
     ) -> Work[translate.Scores]:
         """BLEU, chrF, perplexity, alignment error."""
         found = yield from evaluated(
             worker,
             list(kept(folder, part)),
-            recipe.decoding,
-            recipe.data.tokens.lowercase,
-            recipe.scores.bleu_tokenize,
+            config.decoding,
+            config.lowercase,
+            config.scores.bleu_tokenize,
             stage=f"scoring {part}",
         )
         return found.scores
