@@ -21,9 +21,8 @@ from heed.watching.watch import attentions
 if TYPE_CHECKING:  # each task has its own worker, and needs no other
     from heed.tasks.pretrainer import Pretrainer
     from heed.tasks.translator import Decoding, Translator
-    from heed.tasks.writer import Writer
 
-__all__ = ["Heard", "Walk", "continued", "filled", "translated"]
+__all__ = ["Heard", "Walk", "filled", "translated"]
 
 
 NONE = "this model has no attention to walk through"
@@ -94,13 +93,6 @@ def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
     target = worker.vocabulary.target
     rows = labels(target, target.encode([best.text])[0][: worker.writes])
     return Heard(text, best.text, calls, rows, best.columns, chosen)
-
-
-def continued(worker: Writer, text: str) -> Heard:
-    """The words' attention to each other while a text is read."""
-    with _listening(worker.model) as heard:
-        pieces, likely, _ = worker.look(text, "context")
-    return Heard(text, likely[-1], _heard(heard), pieces, pieces, first=-1)
 
 
 def filled(worker: Pretrainer, text: str) -> Heard:

@@ -15,7 +15,7 @@ from heed.running.stories.story import AnyStory
 STORIES = {
     "translate": "heed.running.stories.translate",
     "classify": "heed.tasks.classify",
-    "language-model": "heed.running.stories.language_model",
+    "language-model": "heed.tasks.language_model",
     "pretrain": "heed.running.stories.pretrain",
 }
 """Tasks, and the module of each."""
