@@ -14,6 +14,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -306,6 +307,10 @@ class Task(ABC, Generic[R, C]):
         With a start its tokeniser is used, since its weights fit no other.
         """
 
+    def rows(self, codec: Codec, examples: Sequence[Example]) -> dict[str, list[Any]]:
+        """Examples as rows of the cache, by column."""
+        return codec.rows(examples)
+
     def longest(self, recipe: R) -> int | None:
         """Positions of an example of the training data at most; longer ones are dropped."""
         return None
@@ -316,6 +321,17 @@ class Task(ABC, Generic[R, C]):
         long = f"; {cut:,} longer than {longest} symbols were cut" if cut else ""
         which = "training" if part == "train" else part
         yield f"{which} {self.examples_are}: {report}{long}"
+
+    def beside(self, folder: RunFolder, prepared: Prepared) -> None:
+        """Write what else a run keeps of its training examples."""
+
+    def joined(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """The examples of a part, put together where the run keeps them in pieces."""
+        return examples
+
+    def excerpts(self, codec: Codec, examples: Iterable[Example], count: int) -> list[Example]:
+        """The first few examples; of long ones, only parts."""
+        return list(islice(examples, count))
 
     def noted(self, recipe: R, prepared: Prepared) -> Iterator[str]:
         """Notes on the training examples as numbers; what cannot be trained on is refused."""

@@ -15,7 +15,7 @@ from heed.running.stories.story import AnyStory
 STORIES = {
     "translate": "heed.tasks.translate",
     "classify": "heed.tasks.classify",
-    "language-model": "heed.running.stories.language_model",
+    "language-model": "heed.tasks.language_model",
     "pretrain": "heed.running.stories.pretrain",
     "tag": "heed.tasks.tag",
 }

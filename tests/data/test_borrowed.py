@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from heed.tasks.borrowing import Borrowed, Renumbered, load_text, marks_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from heed.data.tokenise import BOS, EOS, PAD, UNK
 from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
-from heed.tasks.borrowing import Borrowed, Renumbered, load_text, marks_of
 from heed.tasks.cutting import labels
 
 BERT = ["the", "[SEP]", "cat", "[PAD]", "##s", "[CLS]", "[MASK]", "a", "[UNK]", "sat"]

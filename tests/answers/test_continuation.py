@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from heed.tasks.writer import Decoding, Writer, seed_of, sharpness
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -16,7 +17,6 @@ from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.text_settings import GPT2Settings
 from heed.models.xlnet_settings import XLNetSettings
 from heed.tasks.language_model import build, places
-from heed.tasks.writer import Decoding, Writer, seed_of, sharpness
 
 TEXT = "the cat sat on the mat.\nA dog, too!\n"
 PROMPTS = ["the", "", "the cat sat on the mat", "A d", "t"]
