@@ -35,8 +35,8 @@ from transformers import MarianConfig, MarianMTModel
 import heed
 from heed.data.tokenise import BOS, UNK
 from heed.decoding import Hypothesis, beam
+from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.layers import Layer
-from heed.models.transformer import EncoderDecoder
 from heed.models.transformer_settings import TransformerSettings, build
 from heed.running.events import finish
 from heed.running.opening import Run, open_run
