@@ -17,6 +17,7 @@ STORIES = {
     "classify": "heed.tasks.classify",
     "language-model": "heed.tasks.language_model",
     "pretrain": "heed.running.stories.pretrain",
+    "recognise": "heed.tasks.recognise",
     "tag": "heed.tasks.tag",
 }
 """Tasks, and the module of each."""
