@@ -280,15 +280,15 @@ class Label(Form[str, Judgement]):
         if not found:
             return Lead()
         (pool,) = found
-        panels = pool.panels()
-        many = len(panels) > 1
+        weights = [head.levels[-1].values()[0] for head in pool.heads]  # the finest
+        many = len(weights) > 1
         heads = [
-            Weighed(f"attention weights{f' · head {n}' * many}", panel.columns, panel.weight[0])
-            for n, panel in enumerate(panels)
+            Weighed(f"attention weights · head {n}", pool.keys, each.tolist())
+            for n, each in enumerate(weights)
         ]
-        mean = np.mean([panel.weight[0] for panel in panels], 0)
-        title = f"attention weights{f', mean of {len(panels)} heads' * many}"
-        return Lead([Weighed(title, panels[0].columns, mean.tolist()), *(heads if many else ())])
+        title = f"attention weights{f', mean of {len(weights)} heads' * many}"
+        mean = Weighed(title, pool.keys, np.mean(weights, 0).tolist())
+        return Lead([mean, *(heads if many else ())])
 
     def judged(
         self, worker: Worker, examples: Sequence[Example], said: Sequence[Judgement]
@@ -413,7 +413,7 @@ class Scores:
             (self.unit, f"{self.texts:,}", ""),
             ("accuracy", f"{self.accuracy:.2f} %", f"{self.floor:.2f} % by the commonest label"),
             ("macro-F1", f"{self.macro_f1:.2f}", "mean over labels"),
-            ("loss", f"{self.loss:.4f}", f"nats per {self.unit.removesuffix('s')}"),
+            ("loss", f"{self.loss:.4f}", "nats each"),
         ]
         if self.attended is not None:
             share, even = (f"{x:.3f}" for x in self.attended)
