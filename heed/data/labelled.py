@@ -159,16 +159,16 @@ def read_labelled(
         raise Refused(f"there is no text in {files}: {report}")
 
 
-def label_set(rows: Iterable[Labelled], hint: Callable[[], str] = str) -> tuple[str, ...]:
+def label_set(labels: Iterable[str], hint: Callable[[], str] = str) -> tuple[str, ...]:
     """Every label once, in numerical order if all are numbers, otherwise in that of letters.
 
     hint  the end of errors: how to choose another column
     """
     found: set[str] = set()
     texts = 0
-    for row in rows:
+    for label in labels:
         texts += 1
-        found.add(row.label)
+        found.add(label)
         if len(found) > MOST:
             break
     wrong = ""

@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from heed.errors import Refused, UnknownName
-from heed.running.complaining import check_keys, complaint
 from heed.running.hub import folder_of
 from heed.running.shards import is_pretrained
 from heed.running.stories import story
 from heed.running.stories.story import AnyRun, AnyStory, Config, Run
+from heed.settings import check_keys, complaint
 from heed.storage.run_folder import RunFolder
 from heed.storage.tensors import header, tied
 

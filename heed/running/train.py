@@ -17,8 +17,8 @@ from typing import Any
 
 from heed.data.text import counted
 from heed.errors import Refused
+from heed.events import Event, Note, Result, Stopped, Work, relayed
 from heed.running.devices import chosen
-from heed.running.events import Event, Note, Result, Stopped, Work, relayed
 from heed.running.learner import Learner, Trained
 from heed.running.opening import read_config
 from heed.running.preparing import there

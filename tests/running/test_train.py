@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from heed.running.events import finish
+from heed.events import finish
 from heed.running.learner import Learner
 from heed.running.opening import open_run
 from heed.running.recipe import parse, resolve

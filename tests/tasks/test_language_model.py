@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+from heed.tasks.writer import Reading
 from pydantic import ValidationError
 
 from heed.errors import Refused
@@ -22,7 +23,6 @@ from heed.tasks.language_model import (
     texts,
     vocabulary,
 )
-from heed.tasks.writer import Reading
 
 
 def parted(data: Data, root: Path) -> dict[str, list[str]]:
