@@ -20,6 +20,7 @@ from heed.records import Attended
 from heed.settings import Settings
 from heed.training.objective import Objective
 from heed.training.settings import Training
+from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.panels import Panel
 from heed.viewing.words import Weighed
 
@@ -121,6 +122,7 @@ class Form(ABC, Generic[Gold, Given]):
     rereads: ClassVar[bool] = False  # whether attention is watched while an answer is read again
     named: ClassVar[str] = ""  # what the answer is, if it is no plain answer
     first: ClassVar[int] = 0  # the query that a walk shows by default
+    figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
 
     # What the cache has
 
@@ -242,7 +244,21 @@ class Form(ABC, Generic[Gold, Given]):
         """The attentions to walk through, by path, and which of them is the most telling."""
         return paths, -1
 
-    # Validation
+    # Judging
+
+    def judged(self, worker: Worker, examples: Sequence[Example], said: Sequence[Given]) -> Any:
+        """The scores of the best answer to each example."""
+        raise NotImplementedError
+
+    @classmethod
+    def figured(cls, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
+        """The values of `figures`, from the scores of each part."""
+        return []
+
+    @classmethod
+    def compared(cls, scores: Mapping[str, Mapping[str, Any]]) -> list[Block]:
+        """The blocks below the table of a comparison's page; scores by mechanism and part."""
+        return []
 
     @abstractmethod
     def validated(

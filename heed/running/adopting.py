@@ -36,9 +36,10 @@ from heed.settings import complaint
 from heed.storage.run_folder import RunFolder
 from heed.tasks import language_model
 from heed.tasks.borrowing import Borrowed, Renumbered
-from heed.tasks.classify import Name, TextLabel
+from heed.tasks.classify import TextLabel
 from heed.tasks.pretrain import Hidden, Objective, Ordered
 from heed.tasks.pretrainer import Pretrainer
+from heed.tasks.task import Name
 from heed.tasks.writer import Decoding, Writer
 
 READ = 512  # symbols per input of a model without a limit of positions

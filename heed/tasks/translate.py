@@ -585,7 +585,7 @@ def _check_guided(recipe: TranslateRecipe) -> None:
         aligning = recipe.build().aligning
     if aligning is None:
         raise Refused("training.guided needs attention to the source, and this model has none")
-    if not aligning.mechanism.claims.differentiable:
+    if not aligning.mechanism.claims.is_differentiable:
         raise Refused(
             "training.guided needs weights with a gradient, and this attention chooses single "
             "words; take another, or training.guided=0"

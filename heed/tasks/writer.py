@@ -22,7 +22,6 @@ from heed.decoding.sampling import sample
 from heed.decoding.sliding import Sliding, padded
 from heed.decoding.stepping import Hypothesis
 from heed.errors import Refused
-from heed.models.layers import counts_from_anywhere
 from heed.models.replaying import replayed
 from heed.models.transformer import Decoder
 from heed.models.written import Unformed
@@ -214,7 +213,7 @@ class Writer:
         if not isinstance(self.model, Decoder):
             return True
         layers = self.model.stack.layers
-        return all(counts_from_anywhere(layer.attention) for layer in layers)
+        return all(layer.attention.ignores_shifts for layer in layers)
 
     def read(self, text: str, *, overlap: int = 0) -> Reading:
         """How surprised the model is by a text, symbol by symbol."""

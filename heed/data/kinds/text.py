@@ -56,6 +56,11 @@ class Text(Kind[str]):
         return hashlib.sha256(repr(told).encode()).hexdigest()
 
     @property
+    def front(self) -> tuple[int, ...]:
+        """The symbols in front of every text, where heed's own tokeniser cuts it."""
+        return (BOS,) if self.gathers == "first" else ()
+
+    @property
     def is_framed(self) -> bool:
         """Whether the vocabulary puts symbols around a text by itself, such as [CLS] and [SEP]."""
         return isinstance(self.pieces, Vocabulary)

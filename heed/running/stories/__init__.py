@@ -17,6 +17,7 @@ STORIES = {
     "classify": "heed.tasks.classify",
     "language-model": "heed.running.stories.language_model",
     "pretrain": "heed.running.stories.pretrain",
+    "tag": "heed.tasks.tag",
 }
 """Tasks, and the module of each."""
 

@@ -23,6 +23,7 @@ from heed.tasks.task import Codec, Evaluated, Prepared, Start, Task
 from heed.viewing.blocks import Block, Value
 from heed.viewing.image import svg
 from heed.viewing.looking import Look
+from heed.viewing.panels import Panel
 
 if TYPE_CHECKING:
     from heed.running.learner import Trained
@@ -67,11 +68,18 @@ class Validator:
         examples = self.examples[: self.task.sampled]
         answers = worker.answers([each.inputs for each in examples])
         both = list(zip(examples, answers, strict=True))
-        found = [one_pass(worker, e.inputs, gold=e.answer, answers=some) for e, some in both]
         text = "".join(form.sample(example, best[0]) for example, best in both)
-        panels = [panel for each in found for panel in each.look.panels[:1]]
+        panels = [panel for example, some in both for panel in self._pictured(example, some)]
         self.folder.write_sample(step, text, svg(panels, columns=1) if panels else "")
         return str(form.brief(answers[0][0]))
+
+    def _pictured(self, example: Example, answers: Sequence[Any]) -> list[Panel]:
+        """The most telling map of an example; none where weights are not finite."""
+        more: dict[str, Any] = {"gold": example.answer, "answers": answers}
+        try:
+            return one_pass(self.worker, example.inputs, **more).look.panels[:1]
+        except Refused:
+            return []
 
 
 @dataclass(frozen=True, slots=True)
