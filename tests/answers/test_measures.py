@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from heed.data.pairs import Links, read_alignments
-from heed.errors import Refused, ShapeError, UnknownName
 from heed.answers import measures
 from heed.answers.measures import (
     alignment_error,
@@ -22,6 +20,8 @@ from heed.answers.measures import (
     of_words,
     tokeniser_for,
 )
+from heed.data.pairs import Links, read_alignments
+from heed.errors import Refused, ShapeError, UnknownName
 
 SAID = ["the cat sat on the mat .", "a Dog runs in the park today", "hello world again and again"]
 MEANT = ["the cat sat on a mat .", "a dog runs in the park today", "hello world , once again"]
