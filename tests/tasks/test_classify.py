@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heed.tasks.labeller import Judgement
 from pydantic import ValidationError
 
 from heed.data.labelled import Labelled, TextReport
 from heed.errors import Refused
 from heed.tasks.classify import Data, examples, judged
+from heed.tasks.labeller import Judgement
 
 LINES = ["1\tfine film", "0\tdull film", "1\t ", "0\tpoor thing", "\tno label", "1\tlovely one"]
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from heed.tasks.labeller import Labeller
 from torch.nn.functional import cross_entropy
 
 from heed.data.labelled import Labelled
@@ -17,6 +16,7 @@ from heed.data.tokenise import BOS, EOS, UNK, Tokeniser
 from heed.errors import Refused
 from heed.models.classifier import ClassifierSettings, build
 from heed.tasks.cutting import Cutting, Words, load_cutting
+from heed.tasks.labeller import Labeller
 
 TEXTS = [
     "a fine film",
