@@ -13,7 +13,7 @@ from torch.nn.functional import log_softmax
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import RandomSampler
 
-from heed.models.recurrent import RecurrentTranslator
+from heed.models.encoder_decoder import EncoderDecoder
 
 try:
     from joeynmt.datasets import TokenBatchSampler
@@ -134,7 +134,7 @@ class PlainSearch(Plain):
         known = torch.tanh(self.readout(torch.cat([hidden, context, e], -1)))
         return self.out(known), hidden, fed
 
-    def copy(self, ours: RecurrentTranslator) -> None:
+    def copy(self, ours: EncoderDecoder) -> None:
         """Take the weights of heed's network."""
         decoder: Any = ours.decoder
         score = decoder.attention.mechanism.score
@@ -189,7 +189,7 @@ class PlainLuong(Plain):
         fed = torch.tanh(self.join(torch.cat([context, hidden], -1)))
         return self.out(fed), hidden, fed
 
-    def copy(self, ours: RecurrentTranslator) -> None:
+    def copy(self, ours: EncoderDecoder) -> None:
         """Take the weights of heed's network."""
         copy(self, ours, self.pairs(ours.decoder))
 
@@ -228,7 +228,7 @@ class PlainLocal(PlainLuong):
 
 
 @torch.no_grad()
-def copy(plain: Plain, ours: RecurrentTranslator, pairs: list[tuple[Tensor, Tensor]]) -> None:
+def copy(plain: Plain, ours: EncoderDecoder, pairs: list[tuple[Tensor, Tensor]]) -> None:
     """Give a plain network the weights of heed's."""
     decoder, encoder = ours.decoder, ours.encoder
     for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):

@@ -45,7 +45,7 @@ from torch.nn.utils.rnn import pad_sequence
 from heed.data.batches import Batches
 from heed.data.cache import Corpus
 from heed.kernels import KERNELS, off
-from heed.models.recurrent import RecurrentTranslator
+from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.recurrent_settings import RecurrentSettings, build
 from heed.training.capture import Captured
 from heed.training.objective import sequence_loss
@@ -166,7 +166,7 @@ def agree(ours: Runner, theirs: Runner, batch: Batch) -> None:
         sys.exit(f"{ours.name} and {theirs.name} disagree, so no time is reported")
 
 
-def our_network(args: argparse.Namespace, chosen: dict[str, Any]) -> RecurrentTranslator:
+def our_network(args: argparse.Namespace, chosen: dict[str, Any]) -> EncoderDecoder:
     """heed's network of a group."""
     settings = RecurrentSettings(
         embedding=args.embedding, hidden=args.hidden, dropout=0, tied=False, **chosen
@@ -222,7 +222,7 @@ def runners(args: argparse.Namespace, group: str, batch: Batch) -> list[Runner]:
 
 def our_runners(
     name: str,
-    network: RecurrentTranslator,
+    network: EncoderDecoder,
     loss: Callable[[nn.Module, Batch], Tensor],
     plain: Runner,
     args: argparse.Namespace,

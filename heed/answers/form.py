@@ -20,6 +20,7 @@ from heed.records import Attended
 from heed.settings import Settings
 from heed.training.objective import Objective
 from heed.training.settings import Training
+from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.panels import Panel
 from heed.viewing.words import Weighed
 
@@ -116,11 +117,13 @@ class Form(ABC, Generic[Gold, Given]):
     optional: ClassVar[Sequence[str]] = ()  # columns in which an example may have no number
     training: ClassVar[type[Training]] = Training
     decoding: ClassVar[type[Settings] | None] = None
+    options: ClassVar[Sequence[str]] = ("best",)  # of decoding, beside its settings
     tokens: ClassVar[int] = 8000  # positions in a batch that is answered, padding included
     rereads: ClassVar[bool] = False  # whether attention is watched while an answer is read again
     named: ClassVar[str] = ""  # what the answer is, if it is no plain answer
     pictured: ClassVar[int] = 1  # panels of each sample in the picture of a validation
     stream: ClassVar[int] = -1  # of a network with two (XLNet), the one that is looked at
+    figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
 
     # What the cache has
 
@@ -161,6 +164,11 @@ class Form(ABC, Generic[Gold, Given]):
         """The objective, for batches with these columns of inputs."""
 
     # Answering
+
+    @classmethod
+    def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        """What the options of decoding change of its settings, and how many answers they want."""
+        return changes, changes.pop("best", 1)
 
     def check(self, choice: Any, best: int) -> None:
         """Refuse settings of decoding that give no such answers."""
@@ -277,7 +285,21 @@ class Form(ABC, Generic[Gold, Given]):
         """The query that a walk shows by default."""
         return 0
 
-    # Validation
+    # Judging
+
+    def judged(self, worker: Worker, examples: Sequence[Example], said: Sequence[Given]) -> Any:
+        """The scores of the best answer to each example."""
+        raise NotImplementedError
+
+    @classmethod
+    def figured(cls, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
+        """The values of `figures`, from the scores of each part."""
+        return []
+
+    @classmethod
+    def compared(cls, scores: Mapping[str, Mapping[str, Any]]) -> list[Block]:
+        """The blocks below the table of a comparison's page; scores by mechanism and part."""
+        return []
 
     @abstractmethod
     def validated(

@@ -22,6 +22,8 @@ from heed.training.adversarial import nudge, twice
 from heed.training.objective import Loss
 from heed.training.reinforce import MovingAverage, reinforce
 from heed.training.settings import Training, Weight
+from heed.viewing.blocks import Block, Charts, Column, Table, Value
+from heed.viewing.chart import BarChart, Bars
 from heed.viewing.terminal import shown
 from heed.viewing.words import Weighed
 
@@ -175,6 +177,11 @@ class Label(Form[str, Judgement]):
     unit = "texts"
     column = "label"
     training = LabelTraining
+    figures = (
+        Column("accuracy", ".2f", "high"),
+        Column("macro-F1", ".2f", "high"),
+        Column("loss", ".4f", "low"),
+    )
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -281,13 +288,47 @@ class Label(Form[str, Judgement]):
         title = f"attention weights{f', mean of {len(panels)} heads' * many}"
         return Lead([Weighed(title, panels[0].columns, mean.tolist()), *(heads if many else ())])
 
+    def judged(
+        self, worker: Worker, examples: Sequence[Example], said: Sequence[Judgement]
+    ) -> Scores:
+        """Accuracy, macro-F1, scores by label."""
+        right, told = [each.answer for each in examples], [each.label for each in said]
+        found = confusion_scores(right, told, self.names)
+        return Scores(
+            len(examples),
+            found.accuracy,
+            found.macro_f1,
+            worker.loss(examples),
+            found.by_label,
+            list(self.names),
+            found.table,
+            sum(each.cut for each in said),
+        )
+
+    @classmethod
+    def figured(cls, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
+        """The values of `figures`."""
+        (found,) = scores.values()
+        return [found.accuracy, found.macro_f1, found.loss]
+
+    @classmethod
+    def compared(cls, scores: Mapping[str, Mapping[str, Any]]) -> list[Block]:
+        """F1 of each label, side by side."""
+        tested = {name: next(iter(each.values())) for name, each in scores.items()}
+        if not tested:
+            return []
+        labels = next(iter(tested.values())).labels
+        bars = [Bars(n, [each.f1 for each in test.by_label]) for n, test in tested.items()]
+        return [Charts([BarChart("F1 of each label", labels, bars)])]
+
     def validated(
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """Loss, accuracy and macro-F1."""
         said = [best[0] for best in worker.answers([each.inputs for each in examples])]
         loss = loss_of(worker.read(examples))
-        found = confusion_scores([each.answer for each in examples], said, self.names)
+        labels = [each.label for each in said]
+        found = confusion_scores([each.answer for each in examples], labels, self.names)
         figures = {"accuracy": found.accuracy, "macro_f1": found.macro_f1}
         return loss, figures, f"accuracy {found.accuracy:.2f} % · loss {loss:.4f}"
 
@@ -311,6 +352,49 @@ class LabelScores:
 
 
 @dataclass(frozen=True, slots=True)
+class Scores:
+    """How good the labels are."""
+
+    texts: int
+    accuracy: float  # per cent
+    macro_f1: float  # per cent; the mean over labels that occur or were given
+    loss: float  # nats per text
+    by_label: list[LabelScores]
+    labels: list[str]
+    confusion: list[list[int]]  # how many texts of each label (rows) got which (columns)
+    cut: int  # texts that were too long to be read to their end
+
+    def line(self) -> str:
+        """The scores in one line."""
+        return (
+            f"accuracy {self.accuracy:.2f} % · macro-F1 {self.macro_f1:.2f} · loss {self.loss:.4f}"
+        )
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The figures of all texts together."""
+        found = [
+            ("texts", f"{self.texts:,}", ""),
+            ("accuracy", f"{self.accuracy:.2f} %", ""),
+            ("macro-F1", f"{self.macro_f1:.2f}", "mean over labels"),
+            ("loss", f"{self.loss:.4f}", "nats per text"),
+        ]
+        cut = ("truncated", f"{self.cut:,}", "texts longer than the model reads")
+        return [*found, cut] if self.cut else found
+
+    def tables(self) -> list[Table]:
+        """The scores of each label, and the confusion matrix."""
+        columns = [Column("label"), Column("texts", ",d")]
+        columns += [Column(name, ".3f") for name in ("precision", "recall", "F1")]
+        each: list[list[Value]] = [
+            [one.label, one.texts, one.precision, one.recall, one.f1] for one in self.by_label
+        ]
+        wide = [Column("true ↓ predicted →"), *(Column(label, ",d") for label in self.labels)]
+        rows = zip(self.labels, self.confusion, strict=True)
+        confusion = Table(wide, [[label, *row] for label, row in rows], "Confusion matrix")
+        return [Table(columns, each), confusion]
+
+
+@dataclass(frozen=True, slots=True)
 class Confusion:
     """What was taken for what.
 
@@ -325,14 +409,12 @@ class Confusion:
     table: list[list[int]]
 
 
-def confusion_scores(
-    right: Sequence[str], said: Sequence[Judgement], labels: Sequence[str]
-) -> Confusion:
+def confusion_scores(right: Sequence[str], said: Sequence[str], labels: Sequence[str]) -> Confusion:
     """The scores of some labels."""
     numbers = {label: c for c, label in enumerate(labels)}
     table = [[0] * len(labels) for _ in labels]
-    for gold, judgement in zip(right, said, strict=True):
-        table[numbers[gold]][numbers[judgement.label]] += 1
+    for gold, label in zip(right, said, strict=True):
+        table[numbers[gold]][numbers[label]] += 1
     by_label = [_label_scores(label, c, table) for label, c in numbers.items()]
     given = [sum(row[c] for row in table) for c in range(len(labels))]
     present = [each for each, n in zip(by_label, given, strict=True) if each.texts or n]

@@ -30,7 +30,7 @@ from heed.records import Attended, Need
 class Answered:
     """What a model says of texts.
 
-    states   of every symbol; those of padding mean nothing                     B S M
+    states   of every symbol, zero on padding                                    B S M
     pooled   the whole text as one vector, where the head has one                B M
     words    what each place (or each that was asked for) should hold, unformed  B S V, B K V
     follows  whether the second text follows the first: yes, no                  B 2
@@ -131,7 +131,8 @@ class Answerer(nn.Module):
         asked    the places whose words are wanted, B K, whole numbers; None: every place
         """
         exists = sight(lengths, symbols)
-        states, seen = self.encoder(symbols, exists, need, types=types)
+        read = self.encoder(symbols, exists, need, types=types)
+        states, seen = read.states, read.seen
         pooled = None if self.pool is None else self.pool(states, in_front(exists, symbols))
         return Answered(
             states,

@@ -1,96 +1,48 @@
-"""Classifiers: a text to one of several labels, by what its words come to together.
+"""Labels: one for a whole input, by what its places come to together, or one for each place.
 
-A reader gives a state for each word; a pool makes one vector of them: a static attention, which
-shows the weight of each word, or the mean, the maximum, the last or the first state. Yang 2016,
-Kim 2014, Devlin 2019 §4.1, Yang 2019.
+A reader gives a state for each place; a pool makes one vector of them: a static attention, which
+shows the weight of each place, or the mean, the maximum, the last or the first state. Yang 2016,
+Kim 2014, Devlin 2019 §4.1, Yang 2019. Without a pool each place gets a label of its own
+(`heed.models.tagger`).
 
     network = build(ClassifierSettings(pool="static/additive"), symbols=8000, labels=2)
     said = network(symbols, lengths, need="weight")          # B S, B
     said.logits                                              # B C
     said.seen["pool"].weight                                 # B H 1 S
+
+    network = build(ClassifierSettings(encoder={"kind": "gru"}), features=12, labels=9)
+    network(numbers, lengths).logits                         # B S F, B -> B C
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from heed.attention.naming import check_options, options_of, parse
+from heed.attention.naming import check_options, claims_of, options_of
 from heed.errors import HeedError, Refused
-from heed.models import xlnet_settings
-from heed.models.answers import Answered
-from heed.models.reading import (
-    AttentiveReader,
-    ContentReader,
-    ConvolutionReader,
-    FilteredReader,
-    First,
-    Gathered,
-    Greatest,
-    Last,
-    Mean,
-    Reader,
-    RecurrentReader,
-    Spelled,
-    Static,
-    Vectors,
-)
+from heed.models import reader_settings, xlnet_settings
+from heed.models.answers import Answered, at
+from heed.models.pool import First, Gathered, Greatest, Last, Mean, Static
+from heed.models.reader import Reader
+from heed.models.reader_settings import ReaderSettings, build_spelled
 from heed.models.recurrent_settings import Option
-from heed.models.sequence import Encoder as Recurrent
-from heed.models.text_settings import (
-    BertSettings,
-    TextSettings,
-    build_bert,
-    draw_linear,
-    with_symbols,
-)
+from heed.models.text_settings import TextSettings, draw_linear
 from heed.models.transformer_settings import Share
+from heed.models.vectors import Spelled
 from heed.models.words import lengths_of
 from heed.models.xlnet_settings import XLNetSettings
 from heed.records import Need
-from heed.settings import Settings
 
 POOLS = ("mean", "max", "last", "first")
-"""Pools that make one vector of a text's states without attention; all others are attentions."""
-
-PRETRAINED = {"bert": "BERT", "xlnet": "XLNet"}
-"""Encoders that may have learnt from plain text before, and what they are called."""
-
-Run = Annotated[int, Field(ge=1, le=8)]
-Wide = Annotated[int, Field(ge=1, le=63)]
+"""Pools that make one vector of the states without attention; all others are attentions."""
 
 
-class RecurrentEncoder(Settings):
-    """An RNN over words; with `widths`, over words and the outputs of filters around them."""
-
-    kind: Literal["lstm", "gru", "tanh"] = "lstm"
-    embedding: int = Field(200, ge=1, le=8192)
-    hidden: int = Field(200, ge=1, le=8192, description="Both directions together.")
-    layers: int = Field(1, ge=1, le=16)
-    bidirectional: bool = True
-    channels: int = Field(100, ge=1, le=8192, description="Filters of each width.")
-    widths: tuple[Wide, ...] = Field(
-        (), max_length=16, description="Of the filters; none if empty."
-    )
-
-
-class ConvolutionEncoder(Settings):
-    """Filters over neighbouring words."""
-
-    kind: Literal["cnn"] = "cnn"
-    embedding: int = Field(200, ge=1, le=8192)
-    channels: int = Field(100, ge=1, le=8192, description="Filters of each width.")
-    layers: int = Field(
-        1, ge=1, le=9, description="All but the first add to the states that they read."
-    )
-    widths: tuple[Wide, ...] = Field((3, 4, 5), min_length=1, max_length=16)
-
-
-class ClassifierSettings(Settings):
+class ClassifierSettings(ReaderSettings):
     """What a recipe says of a classifier.
 
     pool     mean, max, last (of XLNet its summary), first (of BERT), or a static attention by name:
@@ -99,21 +51,9 @@ class ClassifierSettings(Settings):
     """
 
     kind: Literal["classifier"] = "classifier"
-    encoder: Annotated[
-        RecurrentEncoder | ConvolutionEncoder | BertSettings | XLNetSettings,
-        Field(discriminator="kind"),
-    ] = RecurrentEncoder()
     pool: str = Field("static/additive", max_length=200)
     options: dict[str, Option] = Field(default_factory=dict, max_length=32)  # of the pool
     heads: int = Field(1, ge=1, le=64, description="Looks of a static attention, side by side.")
-    letters: tuple[Run, Run] | None = None
-    dropout: Share = Field(0.3, description="On what the label is told from, and between layers.")
-    embedding_dropout: Share | None = Field(
-        None, description="On the words' vectors; as dropout if not said."
-    )
-    word_dropout: Share = Field(
-        0.0, description="Whole words that are left out in training; their letters stay."
-    )
     attention_dropout: Share = Field(0.0, description="On the weights of a static attention.")
 
     @model_validator(mode="after")
@@ -122,38 +62,20 @@ class ClassifierSettings(Settings):
             check_pool(self.pool, self.options)
         except HeedError as error:  # some are not ValueErrors, which pydantic expects
             raise ValueError(str(error)) from error
-        least = 3 if self.encoder.kind in PRETRAINED else 2  # those add a symbol of their own
-        if self.reads is not None and self.reads < least:
-            raise ValueError(
-                f"longest={self.reads} leaves no word beside the symbols that every text has; set "
-                f"it to {least} or more"
-            )
         if self.heads > 1 and self.pool in POOLS:
             raise ValueError(f"heads need an attention, which '{self.pool}' is not; set heads=1")
-        if self.letters is not None and self.letters[0] > self.letters[1]:
-            raise ValueError("letters are a shortest and a longest run: letters=[3, 5]")
-        name = PRETRAINED.get(self.encoder.kind)
-        if name is None or not isinstance(self.encoder, TextSettings):
-            return self
-        if self.letters is not None:
-            raise ValueError(
-                f"letters need whole words, which {name} does not read; leave them out"
-            )
-        if self.encoder.head != "none":
-            raise ValueError("encoder.head belongs to the classifier; leave it out")
-        if self.word_dropout or self.embedding_dropout is not None:
-            key = "word_dropout" if self.word_dropout else "embedding_dropout"
-            raise ValueError(f"{name} has no {key}; use encoder.dropout")
-        if name == "XLNet" and self.pool == "first":
+        if self.encoder.kind == "xlnet" and self.pool == "first":
             raise ValueError(
                 "pool=first is for BERT; XLNet summarises in the last symbol: model.pool=last"
             )
+        reader_settings.check(self)
         return self
 
     @property
     def reads(self) -> int | None:
         """How many symbols of a text it can read, if there is a limit."""
-        places = [self.encoder.longest] if self.encoder.kind == "bert" else []
+        own = super().reads
+        places = [] if own is None else [own]
         if self.pool not in POOLS and "longest" in options_of(self.pool):
             places.append(int(self.options.get("longest", options_of(self.pool)["longest"])))
         return min(places, default=None)
@@ -165,12 +87,12 @@ def check_pool(pool: str, options: dict[str, Any]) -> None:
         if options:
             raise Refused(f"options need an attention, which '{pool}' is not")
         return
-    parts = parse(pool)
-    if parts.get("reach") != "static":
+    claims = claims_of(pool)
+    if claims.takes_several:
         raise Refused(
             f"'{pool}' has a query for each word; a text needs a single one: static/{pool}"
         )
-    if "pointer" in parts.values():
+    if not claims.gives_context:
         raise Refused(f"'{pool}' returns no context to classify; leave pointer out")
     check_options(pool, options)
     if options.get("segments"):
@@ -189,8 +111,8 @@ class Classified(Answered):
 class Classifier(nn.Module):
     """A reader, a pool, and an output layer for the label.
 
-    reader   words to states
-    pool     states to one vector
+    reader   an input to states
+    pool     states to one vector; None: each state gets a label of its own
     answer   M -> C
     dropout  on what `answer` is given
     spelled  what is added to the words' vectors for their letters
@@ -199,7 +121,7 @@ class Classifier(nn.Module):
     def __init__(
         self,
         reader: Reader,
-        pool: nn.Module,
+        pool: nn.Module | None,
         answer: nn.Linear,
         dropout: float = 0.0,
         spelled: Spelled | None = None,
@@ -211,22 +133,28 @@ class Classifier(nn.Module):
 
     def forward(
         self,
-        symbols: Tensor,
+        inputs: Tensor,
         lengths: Tensor | Sequence[int],
         need: Need = "context",
         nudge: Tensor | None = None,
         letters: Tensor | None = None,
+        asked: Tensor | None = None,
     ) -> Classified:
-        """Texts B S of some lengths B -> logits B C
+        """Inputs of some lengths B -> logits B C; without a pool B S C
 
-        nudge    what is added to the words' vectors  B S E
+        inputs   symbols B S, or real numbers B S F
+        nudge    what is added to the vectors that are read  B S E
         letters  the words' runs of letters, used in place of `spelled.known`  B S K
+        asked    without a pool: the places whose labels are wanted, in place of all  B K
         """
-        lengths = lengths_of(lengths, symbols)
+        lengths = lengths_of(lengths, inputs)
         if self.spelled is not None:
-            own = self.spelled(symbols, letters)
+            own = self.spelled(inputs, letters)
             nudge = own if nudge is None else own + nudge
-        read = self.encoder.read(symbols, lengths, need, nudge)
+        read = self.encoder(inputs, lengths, need, nudge)
+        if self.pool is None:
+            logits = self.answer(self.dropout(at(read.states, asked)))
+            return Classified(read.states, None, None, None, logits, read.seen, read.vectors)
         pooled, looked = self.pool(read, need)
         logits = self.answer(self.dropout(pooled))
         seen = {**read.seen, **looked}
@@ -237,67 +165,27 @@ class Classifier(nn.Module):
 
 
 def build(
-    settings: ClassifierSettings, *, symbols: int, labels: int, letters: tuple[int, int] = (0, 1)
+    settings: ClassifierSettings,
+    *,
+    symbols: int | None = None,
+    features: int | None = None,
+    labels: int,
+    letters: tuple[int, int] = (0, 1),
 ) -> Classifier:
-    """The network for a vocabulary and so many labels.
+    """The network for so many labels.
 
-    letters  how many runs of letters there are, and how many of them a word has at most
+    symbols   the size of the vocabulary
+    features  in its place: inputs are so many real numbers at every place
+    letters   how many runs of letters there are, and how many of them a word has at most
     """
-    reader, width = _reader(settings, symbols)
-    pool = _pool(settings, width)
-    answer = nn.Linear(width * settings.heads, labels)
+    reader = reader_settings.build(settings, symbols=symbols, features=features)
+    pool = _pool(settings, reader.width)
+    answer = nn.Linear(reader.width * settings.heads, labels)
     if isinstance(settings.encoder, TextSettings):
         fresh = [answer, pool.dense] if isinstance(pool, First | Gathered) else [answer]
         draw_linear(fresh, settings.encoder.initial)
-    return Classifier(reader, pool, answer, settings.dropout, _spelled(settings, symbols, letters))
-
-
-def _spelled(
-    settings: ClassifierSettings, symbols: int, letters: tuple[int, int]
-) -> Spelled | None:
-    if settings.letters is None or isinstance(settings.encoder, TextSettings):
-        return None
-    (count, most), width, dropout = letters, settings.encoder.embedding, _vector_dropout(settings)
-    return Spelled(symbols, width, letters=count, most=most, dropout=dropout)
-
-
-def _vector_dropout(settings: ClassifierSettings) -> float:
-    some = settings.embedding_dropout
-    return settings.dropout if some is None else some
-
-
-def _reader(settings: ClassifierSettings, symbols: int) -> tuple[Reader, int]:
-    """The reader, and the width of its states."""
-    chosen = settings.encoder
-    if isinstance(chosen, BertSettings):
-        whole = build_bert(with_symbols(chosen, symbols)).encoder
-        return AttentiveReader(whole.words, whole.stack), chosen.sizes.width
-    if isinstance(chosen, XLNetSettings):
-        streams = xlnet_settings.build(with_symbols(chosen, symbols)).streams
-        return ContentReader(streams), chosen.sizes.width
-    some = _vector_dropout(settings)
-    embed = Vectors(symbols, chosen.embedding, words=settings.word_dropout, dropout=some)
-    if isinstance(chosen, ConvolutionEncoder):
-        filters = _filters(chosen, embed, layers=chosen.layers, dropout=settings.dropout)
-        return filters, filters.width
-    sizes: dict[str, Any] = {
-        "hidden": chosen.hidden,
-        "layers": chosen.layers,
-        "cell": chosen.kind,
-        "bidirectional": chosen.bidirectional,
-    }
-    if not chosen.widths:
-        return RecurrentReader(embed, inputs=chosen.embedding, **sizes), chosen.hidden
-    filters = _filters(chosen, embed)
-    rnn = Recurrent(nn.Identity(), inputs=chosen.embedding + filters.width, **sizes)
-    return FilteredReader(filters, rnn), chosen.hidden
-
-
-def _filters(
-    chosen: ConvolutionEncoder | RecurrentEncoder, embed: nn.Module, **more: Any
-) -> ConvolutionReader:
-    inputs, channels, widths = chosen.embedding, chosen.channels, chosen.widths
-    return ConvolutionReader(embed, inputs=inputs, channels=channels, widths=widths, **more)
+    spelled = build_spelled(settings, symbols=symbols, letters=letters)
+    return Classifier(reader, pool, answer, settings.dropout, spelled)
 
 
 def _pool(settings: ClassifierSettings, width: int) -> nn.Module:

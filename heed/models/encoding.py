@@ -7,13 +7,14 @@ and values are one product, and the mask is made once for all layers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 import heed
-from heed.models.layers import Stack
+from heed.models.layers import Stack, pass_through
 from heed.models.plain import Hidden, PlainLayer, known
 from heed.models.words import Words, readable
 
@@ -39,18 +40,19 @@ def encode(encoder: Encoder, words: Words, source: Tensor, lengths: Tensor) -> T
 
 def _through(stack: Stack, x: Tensor, hidden: Hidden | None) -> Tensor:
     """All layers.    B S M -> B S M"""
-    B, S, _ = x.shape
     for layer in map(PlainLayer.of, stack.layers):
-        enter, leave = layer.around[0]
-        q, k, v = layer.look(enter(x)).view(B, S, 3, layer.heads, -1).permute(2, 0, 3, 1, 4)
-        if hidden is None:
-            context = heed.attend(q, k, v).context
-        else:
-            context = layer.back(q, heed.Memory(k, v), position=hidden).context
-        x = leave(x + layer.join(context.transpose(1, 2).reshape(x.shape)))
-        enter, leave = layer.around[1]
-        x = leave(x + layer.feed(enter(x)))
+        x, _, _ = pass_through(layer, x, partial(_attend, layer, hidden))
     return x if stack.norm is None else stack.norm(x)
+
+
+def _attend(layer: PlainLayer, hidden: Hidden | None, h: Tensor) -> tuple[Tensor, None]:
+    """Self-attention.    B S M -> B S M"""
+    q, k, v = layer.look(h).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
+    if hidden is None:
+        context = heed.attend(q, k, v).context
+    else:
+        context = layer.back(q, heed.Memory(k, v), position=hidden).context
+    return layer.join(context.transpose(1, 2).reshape(h.shape)), None
 
 
 def _plain(encoder: Encoder) -> bool:

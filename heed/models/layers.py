@@ -1,60 +1,21 @@
 """The layers of a Transformer: attention and feed-forward, each with a residual around it.
 
-What each of them keeps between steps goes in and comes out (`Kept`). Encoder and decoder are made
-of them in `heed.models.transformer`. Vaswani 2017 §3
+`pass_through` is one layer, whatever attends in it: a whole text, a step with a cache, a recorded
+step, two streams. What a layer keeps between steps goes in and comes out (`Kept`). Encoder and
+decoder are made of layers in `heed.models.transformer`. Vaswani 2017 §3
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from torch import Tensor, nn
 
 import heed
-from heed.attention.grouping import HeadGroups
 from heed.attention.initial import initialise
-from heed.attention.mixed import Mixed
-from heed.attention.position import Rotary
-from heed.attention.reach import OrEverything
 from heed.records import Attended, Need, State
 from heed.visible import Visible, both
-
-
-def forgets(mechanism: heed.Mechanism) -> bool:
-    """Whether the answer to a query depends neither on earlier queries nor on its place."""
-    if isinstance(mechanism, HeadGroups):
-        return all(forgets(lane) for lane in mechanism.lanes)
-    if isinstance(mechanism, Mixed):
-        return forgets(mechanism.first) and forgets(mechanism.second)
-    return (
-        mechanism.past is None
-        and mechanism.align.name in ("softmax", "sparsemax", "entmax", "argmax")
-        and mechanism.reach.name in ("global", "local-p")
-        and mechanism.score.name != "relative"
-    )
-
-
-def counts_from_anywhere(attention: heed.MultiHeadAttention) -> bool:
-    """Whether padding in front of a text changes nothing: places matter by distance, if at all."""
-    return _from_anywhere(attention.mechanism, isinstance(attention.position, Rotary))
-
-
-def _from_anywhere(mechanism: heed.Mechanism, rotated: bool) -> bool:
-    if isinstance(mechanism, HeadGroups):
-        return all(_from_anywhere(lane, rotated) for lane in mechanism.lanes)
-    if isinstance(mechanism, Mixed):
-        return False
-    reach = mechanism.reach
-    reach = reach.inner if isinstance(reach, OrEverything) else reach
-    return (
-        mechanism.past is None
-        and mechanism.align.name in ("softmax", "sparsemax", "entmax", "argmax")
-        and reach.name in ("global", "fixed-window")
-        and mechanism.score.name != "location"
-        # A turn of both by one angle leaves only these as they were.
-        and (not rotated or mechanism.score.name in ("dot", "scaled-dot", "cosine"))
-    )
 
 
 class Kept(NamedTuple):
@@ -64,6 +25,55 @@ class Kept(NamedTuple):
     own_state: State = State()
     source: heed.Memory | None = None
     source_state: State = State()
+
+
+Out = TypeVar("Out")
+Crossed = TypeVar("Crossed")
+Attend = Callable[[Tensor], tuple[Tensor, Out]]
+"""An attention inside a layer: what it is given to what it adds, and what else it hands back."""
+
+
+class Around(Protocol):
+    """A residual around a sublayer: what f is given, and what x and f(...) become."""
+
+    @property
+    def enter(self) -> Callable[[Tensor], Tensor]:
+        """x -> what f is given."""
+
+    @property
+    def leave(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """x, what f gave -> what the sublayer returns."""
+
+
+class Sublayers(Protocol):
+    """What a layer is made of besides its attentions."""
+
+    @property
+    def around_attention(self) -> Around: ...
+    @property
+    def around_cross(self) -> Around | None: ...
+    @property
+    def around_feed(self) -> Around: ...
+    @property
+    def feed(self) -> Callable[[Tensor], Tensor]: ...
+
+
+def pass_through(
+    layer: Sublayers, x: Tensor, attend: Attend[Out], cross: Attend[Crossed] | None = None
+) -> tuple[Tensor, Out, Crossed | None]:
+    """One layer: attention, cross-attention where there is a source, feed-forward.
+
+    ... M -> ... M, and what each attention hands back
+    """
+    around = layer.around_attention
+    added, out = attend(around.enter(x))
+    x, crossed = around.leave(x, added), None
+    if cross is not None and layer.around_cross is not None:
+        around = layer.around_cross
+        added, crossed = cross(around.enter(x))
+        x = around.leave(x, added)
+    around = layer.around_feed
+    return around.leave(x, layer.feed(around.enter(x))), out, crossed
 
 
 class Residual(nn.Module):
@@ -122,7 +132,7 @@ class Layer(nn.Module):
         self.around_attention = Residual(*around)
         self.around_cross = None if cross is None else Residual(*around)
         self.around_feed = Residual(*around)
-        self.folds = cross is not None and forgets(cross.mechanism)
+        self.folds = cross is not None and cross.mechanism.claims.is_stateless
         """Whether the hypotheses of a sentence may share one memory, as several queries of it."""
 
     def forward(
@@ -134,29 +144,38 @@ class Layer(nn.Module):
         exists: Visible | None = None,
     ) -> tuple[Tensor, dict[str, Attended], Kept]:
         """B T M -> B T M; `exists`: which of these T are not padding."""
-        h = self.around_attention.enter(x)
-        own = None
-        if kept.own is not None:
-            own = kept.own.extend(h, visible=exists)
-        elif exists is not None:
-            visible = both(exists, visible)
-        looked = self.attention(h, own, kept.own_state, visible=visible, need=need)
-        x = self.around_attention.leave(x, looked.context)
+
+        def attend(h: Tensor) -> tuple[Tensor, tuple[Attended, heed.Memory | None]]:
+            own, shown = None, visible
+            if kept.own is not None:
+                own = kept.own.extend(h, visible=exists)
+            elif exists is not None:
+                shown = both(exists, visible)
+            seen = self.attention(h, own, kept.own_state, visible=shown, need=need)
+            return seen.context, (seen, own)
+
+        x, (looked, own), read = pass_through(self, x, attend, self.reading(kept, need))
         seen, read_state = {"self": looked}, kept.source_state
-        if kept.source is not None:
-            x, seen["cross"] = self.read(x, kept, need)
-            read_state = read_state if self.folds else seen["cross"].state
-        x = self.around_feed.leave(x, self.feed(self.around_feed.enter(x)))
+        if read is not None:
+            seen["cross"] = read
+            read_state = read_state if self.folds else read.state
         return x, seen, Kept(own, looked.state, kept.source, read_state)
 
-    def read(self, x: Tensor, kept: Kept, need: Need) -> tuple[Tensor, Attended]:
-        """Cross-attention; a memory with a row per sentence takes K hypotheses as K queries."""
-        assert self.cross is not None
-        assert self.around_cross is not None
-        assert kept.source is not None
-        h = self.around_cross.enter(x).reshape(kept.source.k.shape[0], -1, x.shape[-1])
-        seen = self.cross(h, kept.source, kept.source_state, need=need)
-        return self.around_cross.leave(x, seen.context.reshape(x.shape)), seen
+    def reading(self, kept: Kept, need: Need) -> Attend[Attended] | None:
+        """Cross-attention, where there is a source.
+
+        A memory with a row per sentence takes K hypotheses as K queries.
+        """
+        source, cross = kept.source, self.cross
+        if source is None or cross is None:
+            return None
+
+        def attend(h: Tensor) -> tuple[Tensor, Attended]:
+            asked = h.reshape(source.k.shape[0], -1, h.shape[-1])
+            seen: Attended = cross(asked, source, kept.source_state, need=need)
+            return seen.context.reshape(h.shape), seen
+
+        return attend
 
 
 class Stack(nn.Module):

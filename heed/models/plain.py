@@ -57,23 +57,27 @@ class Hidden(Position):
         return self.far
 
 
-class Sublayer(NamedTuple):
-    """A residual: what comes before and after what it goes around."""
+class PlainResidual(NamedTuple):
+    """A residual, its norm bound to its weights."""
 
     enter: Map
-    leave: Map
+    leave: Callable[[Tensor, Tensor], Tensor]
 
     @staticmethod
-    def of(residual: Residual) -> Sublayer:
+    def of(residual: Residual) -> PlainResidual:
         norm = _norm(residual.norm)
-        return Sublayer(norm, _same) if residual.pre_norm else Sublayer(_same, norm)
+        if residual.pre_norm:
+            return PlainResidual(norm, torch.add)
+        return PlainResidual(_same, lambda x, added: norm(x + added))
 
 
 class PlainLayer(NamedTuple):
     """The operations of one layer, each bound to its weights."""
 
     heads: int
-    around: tuple[Sublayer, ...]  # attention, feed-forward, cross-attention if there is one
+    around_attention: PlainResidual
+    around_cross: PlainResidual | None
+    around_feed: PlainResidual
     look: Map  # N M -> N 3M, query, key and value
     back: heed.Mechanism
     join: Map
@@ -85,10 +89,11 @@ class PlainLayer(NamedTuple):
     @staticmethod
     def of(layer: Layer) -> PlainLayer:
         own, cross = layer.attention, layer.cross
-        parts = (layer.around_attention, layer.around_feed, layer.around_cross)
         return PlainLayer(
             own.num_heads,
-            tuple(Sublayer.of(part) for part in parts if part is not None),
+            PlainResidual.of(layer.around_attention),
+            None if layer.around_cross is None else PlainResidual.of(layer.around_cross),
+            PlainResidual.of(layer.around_feed),
             _linear(own.in_proj_weight, own.in_proj_bias),
             own.mechanism,
             _linear(own.out_proj.weight, own.out_proj.bias),

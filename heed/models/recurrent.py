@@ -1,17 +1,13 @@
-"""Recurrent encoder-decoders (N→M): a sequence to a sequence, with any attention or none.
+"""Recurrent writers: from what any reader read to a text, with any attention or none.
 
-search         attention before the update: it asks with s_{t-1}. Bahdanau 2015 (RNNsearch)
-luong          attention after it: h̃_t = tanh(W [c_t; h_t]), fed back to the next step or not.
-               Luong 2015
-fixed          no attention: all the decoder knows is one vector, fed once or at every step
+Search     attention before the update: it asks with s_{t-1}. Bahdanau 2015 (RNNsearch)
+Luong      attention after it: h̃_t = tanh(W [c_t; h_t]), fed back to the next step
+           (InputFeeding) or not. Luong 2015
+Generator  no attention: all it knows is one vector, fed once or at every step
 
-A decoder writes a whole text (`forward`) or symbol by symbol (`begin`, `step`, `select`), with the
-same numbers. Where nothing is fed back there is no loop over T; where something is, only what
-depends on the step before stays inside the loop. `heed.models.recurrent_settings` builds the
-networks from settings.
-
-    written = network(source, lengths, inputs, need="weight")  # B S, B, B T -> B T V
-    network.alignment(written.seen)                            # B T S
+They write a whole text (`forward`) or symbol by symbol (`begin`, `step`), with the same numbers.
+Where nothing is fed back there is no loop over T; where something is, only what depends on the step
+before stays inside the loop. `heed.models.recurrent_settings` builds them from settings.
 """
 
 from __future__ import annotations
@@ -28,13 +24,14 @@ from heed.attention.asking import Asking
 from heed.attention.read import Join
 from heed.errors import Refused
 from heed.models.cells import Dropout, First, Hidden, Loop, Readout, Stack, select
-from heed.models.sequence import Encoded, Encoder, Generator, Summary
+from heed.models.reader import Read, Summary
+from heed.models.sequence import RecurrentCarry
 from heed.models.written import Step, Unformed, Written
 from heed.records import Attended, Need, State
 
 
 @dataclass(frozen=True, slots=True)
-class Carry:
+class AskingCarry:
     """What the next step needs."""
 
     hidden: tuple[Hidden, ...]  # of every layer
@@ -48,9 +45,9 @@ class Carry:
         """The topmost state.    B H"""
         return self.hidden[-1][0]
 
-    def select(self, rows: Tensor, same: bool = False) -> Carry:
+    def select(self, rows: Tensor, same: bool = False) -> AskingCarry:
         """The carry of the chosen rows; with `same`, their sources stay where they are."""
-        return Carry(
+        return AskingCarry(
             select(self.hidden, rows),
             self.ask if same else self.ask.select(rows),
             self.state.select(rows),
@@ -85,17 +82,16 @@ class Decoder(nn.Module):
         self.attention, self.out, self.summary = attention, out, summary
         self.dropout = dropout or Dropout()
 
-    def begin(self, source: Encoded, need: Need = "context") -> Carry:
+    def begin(self, source: Read, need: Need = "context") -> AskingCarry:
         """The carry before the first symbol.
 
         It holds what the weights made of the source, and some of them in an order of its own: begin
         anew after they were changed. A change through `.data` cannot be noticed.
         """
-        place = torch.arange(source.states.shape[1], device=source.lengths.device)
-        there = heed.Visible.keys(place < source.lengths[:, None])  # a table: each step needs it
+        there = heed.Visible.keys(source.there)  # a table: each step needs it
         memory = self.attention.remember(source.states, visible=there)
         ask = Asking(self.attention, memory, need)
-        return Carry(self.first(source.summary(self.summary)), ask, State())
+        return AskingCarry(self.first(source.summary(self.summary)), ask, State())
 
     @property
     def fed(self) -> int:
@@ -103,17 +99,20 @@ class Decoder(nn.Module):
         return 0
 
     def advance(
-        self, x: Tensor, carry: Carry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
-    ) -> tuple[Carry, Attended]:
+        self, x: Tensor, carry: AskingCarry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
+    ) -> tuple[AskingCarry, Attended]:
         """One step; x is what the embedding brings to the first layer's gates.    B G"""
         raise NotImplementedError
 
-    def known(self, steps: list[Carry], seen: Attended, e: Tensor) -> Tensor:
+    def known(self, steps: list[AskingCarry], seen: Attended, e: Tensor) -> Tensor:
         """What the output is computed from, for all steps at once.    -> B T width"""
         raise NotImplementedError
 
-    def forward(self, source: Encoded, inputs: Tensor, need: Need = "context") -> Written:
-        """Symbols B T -> logits B T V"""
+    def forward(
+        self, source: Read, inputs: Tensor, need: Need = "context", aligned: bool = False
+    ) -> Written:
+        """Symbols B T -> logits B T V; `aligned`: weights are needed, whatever `need` says."""
+        need = _looking(need, aligned)
         e = self.dropout(self.embed(inputs))
         carry, loop = self.begin(source, need), self.stack.loop(self.fed)
         gates = self.stack.each[0].project(e.transpose(0, 1)).unbind(0)  # T × B G
@@ -130,15 +129,29 @@ class Decoder(nn.Module):
 
     def write(self, known: Tensor, seen: Attended) -> Written:
         """B T width -> logits B T V"""
-        return Written(Unformed.of(self.dropout(known), self.out), {"decoder.attention": seen})
+        return Written(Unformed.of(self.dropout(known), self.out), {"attention": seen})
 
-    def step(self, carry: Carry, symbols: Tensor) -> Step:
+    def step(self, carry: AskingCarry, symbols: Tensor) -> Step:
         """The next symbol of each row.    N -> N V"""
         e = self.embed(symbols)
         carry, seen = self.advance(self.stack.each[0].project(e), carry, self.stack.loop(self.fed))
         known = self.known([carry], seen, e[:, None])[:, 0]
         weight = None if carry.ask.need == "context" else seen.weight[:, 0, 0]
         return Step(self.out(known), carry, weight)
+
+    @property
+    def aligning(self) -> heed.Attention | None:
+        """The attention whose weights stand for the word alignment."""
+        return self.attention
+
+    def alignment(self, seen: dict[str, Attended]) -> Tensor:
+        """The weights that stand for the word alignment.    B T S"""
+        return seen["attention"].weight[:, 0]
+
+
+def _looking(need: Need, aligned: bool) -> Need:
+    """What the one attention must give."""
+    return "weight" if aligned and need == "context" else need
 
 
 class Search(Decoder):
@@ -153,13 +166,13 @@ class Search(Decoder):
         return self.context
 
     def advance(
-        self, x: Tensor, carry: Carry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
-    ) -> tuple[Carry, Attended]:
+        self, x: Tensor, carry: AskingCarry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
+    ) -> tuple[AskingCarry, Attended]:
         seen = carry.ask(carry.top[:, None], carry.state)
         hidden = self.stack.step(x, carry.hidden, noise, loop, seen.context.squeeze(1))
-        return Carry(hidden, carry.ask, seen.state), seen
+        return AskingCarry(hidden, carry.ask, seen.state), seen
 
-    def known(self, steps: list[Carry], seen: Attended, e: Tensor) -> Tensor:
+    def known(self, steps: list[AskingCarry], seen: Attended, e: Tensor) -> Tensor:
         states = torch.stack([step.top for step in steps], 1)
         return cast(Tensor, self.readout(states, seen.context, e))
 
@@ -172,19 +185,22 @@ class Luong(Decoder):
         self.join = join
 
     def advance(
-        self, x: Tensor, carry: Carry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
-    ) -> tuple[Carry, Attended]:
+        self, x: Tensor, carry: AskingCarry, loop: tuple[Loop, ...], noise: tuple[Tensor, ...] = ()
+    ) -> tuple[AskingCarry, Attended]:
         hidden = self.stack.step(x, carry.hidden, noise, loop, carry.fed)
         top = hidden[-1][0]
         seen = carry.ask(top[:, None], carry.state)
         fed = (carry.join or self.join)(seen.context.squeeze(1), top)
-        return Carry(hidden, carry.ask, seen.state, fed, carry.join), seen
+        return AskingCarry(hidden, carry.ask, seen.state, fed, carry.join), seen
 
-    def known(self, steps: list[Carry], seen: Attended, e: Tensor) -> Tensor:
+    def known(self, steps: list[AskingCarry], seen: Attended, e: Tensor) -> Tensor:
         return torch.stack([step.fed for step in steps if step.fed is not None], 1)
 
-    def forward(self, source: Encoded, inputs: Tensor, need: Need = "context") -> Written:
+    def forward(
+        self, source: Read, inputs: Tensor, need: Need = "context", aligned: bool = False
+    ) -> Written:
         """Symbols B T -> logits B T V: all states, then all looks, in one call each."""
+        need = _looking(need, aligned)
         carry = self.begin(source, need)
         states = self.stack(self.dropout(self.embed(inputs)), carry.hidden)
         seen = self.attention(states, carry.ask.memory, carry.state, need=need)
@@ -194,10 +210,10 @@ class Luong(Decoder):
 class InputFeeding(Luong):
     """Luong's decoder whose h̃ goes into the next step, so that it knows where it looked. §3.3"""
 
-    def begin(self, source: Encoded, need: Need = "context") -> Carry:
+    def begin(self, source: Read, need: Need = "context") -> AskingCarry:
         carry = super().begin(source, need)
         fed = source.last.new_zeros(len(source.last), self.fed)
-        return Carry(carry.hidden, carry.ask, carry.state, fed, self.join.in_steps())
+        return AskingCarry(carry.hidden, carry.ask, carry.state, fed, self.join.in_steps())
 
     @property
     def fed(self) -> int:
@@ -206,78 +222,72 @@ class InputFeeding(Luong):
     forward = Decoder.forward
 
 
-class Fixed(nn.Module):
-    """No attention: the source is one vector, and a `Generator` does the rest. Sutskever 2014."""
+class Generator(nn.Module):
+    """1→N: no attention. One vector of what was read is the first state, and with `every` an input
+    to every step, too. Sutskever 2014, Cho 2014.
 
-    def __init__(self, generator: Generator, *, summary: Summary = "last") -> None:
+    embed  what was written so far, to vectors: nn.Embedding for symbols, nn.Linear for numbers
+    inputs the width of such a vector
+    out    from the readout to the symbols; its weight may be the embedding's
+    """
+
+    def __init__(
+        self,
+        embed: nn.Module,
+        *,
+        inputs: int,
+        vector: int,
+        hidden: int,
+        out: nn.Linear,
+        layers: int = 1,
+        cell: str = "gru",
+        every: bool = False,
+        readout: str = "tanh",
+        summary: Summary = "last",
+        dropout: Dropout | None = None,
+    ) -> None:
         super().__init__()
-        self.generator, self.summary = generator, summary
-
-    def begin(self, source: Encoded, need: Need = "context") -> Any:
-        """The carry before the first symbol."""
-        return self.generator.begin(source.summary(self.summary))
-
-    def step(self, carry: Any, symbols: Tensor) -> Step:
-        """The next symbol of each row.    N -> N V"""
-        return self.generator.step(carry, symbols)
-
-    def forward(self, source: Encoded, inputs: Tensor, need: Need = "context") -> Written:
-        """Symbols B T -> logits B T V"""
-        written: Written = self.generator(source.summary(self.summary), inputs)
-        return written
-
-    if TYPE_CHECKING:
-        __call__ = forward
-
-
-class RecurrentTranslator(nn.Module):
-    """A recurrent encoder and one of the decoders."""
-
-    def __init__(self, encoder: Encoder, decoder: Decoder | Fixed) -> None:
-        super().__init__()
-        self.encoder, self.decoder = encoder, decoder
+        self.summary = summary
+        told = vector if every else 0
+        self.embed, self.every, self.out = embed, every, out
+        self.first = First(vector, cell=cell, hidden=hidden, layers=layers)
+        self.dropout = dropout or Dropout()
+        self.stack = Stack(cell, inputs + told, hidden, layers, self.dropout)
+        self.readout = Readout(readout, parts=hidden + told + inputs, width=out.in_features)
 
     def forward(
-        self,
-        source: Tensor,
-        lengths: Tensor,
-        inputs: Tensor,
-        need: Need = "context",
-        aligned: bool = False,
+        self, source: Read, inputs: Tensor, need: Need = "context", aligned: bool = False
     ) -> Written:
-        """Source B S, its lengths B, the symbols written so far B T -> logits B T V
-
-        aligned  the weights of `alignment` are needed, whatever `need` says
-        """
-        need = "weight" if aligned and need == "context" else need
-        written: Written = self.decoder(self.encoder(source, lengths), inputs, need)
-        return written
+        """Symbols B T -> logits B T V, no loop over T"""
+        vector = source.summary(self.summary)
+        e = self.dropout(self.embed(inputs))
+        told = [vector[:, None].expand(-1, inputs.shape[1], -1)] if self.every else []
+        states = self.stack(torch.cat([e, *told], -1), self.first(vector))
+        known = self.dropout(self.readout(states, *told, e))
+        return Written(Unformed.of(known, self.out))
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def begin(self, source: Tensor, lengths: Tensor, need: Need = "context") -> Any:
-        """Read the source: what the first step needs."""
-        return self.decoder.begin(self.encoder(source, lengths), need)
+    def begin(self, source: Read, need: Need = "context") -> RecurrentCarry:
+        """The carry before the first symbol."""
+        vector = source.summary(self.summary)
+        return RecurrentCarry(self.first(vector), vector if self.every else None)
 
-    def step(self, carry: Any, symbols: Tensor) -> Step:
-        """The next symbol of each hypothesis.    N -> N V"""
-        return self.decoder.step(carry, symbols)
-
-    def select(self, carry: Any, rows: Tensor, same: bool = False) -> Any:
-        """The carry of the chosen rows, in that order; rows may repeat or be left out.
-
-        same  each row goes on with the same sentence in the same place: its source is not copied
-        """
-        return carry.select(rows, same)
+    def step(self, carry: RecurrentCarry, symbols: Tensor) -> Step:
+        """The next symbol of each row.    N -> N V"""
+        e = self.embed(symbols)
+        told = [] if carry.fed is None else [carry.fed]
+        x = self.stack.each[0].project(torch.cat([e, *told], -1))
+        hidden = self.stack.step(x, carry.hidden)
+        logits = self.out(self.readout(hidden[-1][0], *told, e))
+        return Step(logits, RecurrentCarry(hidden, carry.fed), None)
 
     @property
-    def aligning(self) -> heed.Attention | None:
-        """The attention whose weights stand for the word alignment; None without any."""
-        return None if isinstance(self.decoder, Fixed) else self.decoder.attention
+    def aligning(self) -> None:
+        """No attention stands for an alignment."""
+        return None
 
     def alignment(self, seen: dict[str, Attended]) -> Tensor:
-        """The weights that stand for the word alignment.    B T S"""
-        if not seen:
-            raise Refused("this network has no attention, so it has no alignment to show")
-        return seen["decoder.attention"].weight[:, 0]
+        """Refuse: there is no alignment.    B T S"""
+        raise Refused("this network has no attention, so it has no alignment to show")

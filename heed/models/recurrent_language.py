@@ -19,7 +19,7 @@ from heed.attention.initial import initialise, normal, tie
 from heed.attention.memory import key_table
 from heed.errors import Refused
 from heed.models.cells import Dropout
-from heed.models.sequence import Carry, Encoder, Labeller
+from heed.models.sequence import Encoder, RecurrentCarry
 from heed.models.words import Real, not_padding
 from heed.models.written import Step, Unformed, Written
 from heed.records import Need
@@ -42,9 +42,9 @@ class RecurrentLanguageSettings(Settings):
 class RecurrentLanguage(nn.Module):
     """Writes a text symbol by symbol; what it has read is in its state, however long it was."""
 
-    def __init__(self, labeller: Labeller) -> None:
+    def __init__(self, encoder: Encoder, out: nn.Linear) -> None:
         super().__init__()
-        self.labeller = labeller
+        self.encoder, self.out = encoder, out
 
     def forward(self, inputs: Tensor, need: Need = "context") -> Written:
         """A whole text at once.    B T -> logits B T V
@@ -52,9 +52,8 @@ class RecurrentLanguage(nn.Module):
         Padding comes after a text, so no state of the text depends on it. There is no attention:
         `seen` is empty, whatever `need` is.
         """
-        encoder = self.labeller.encoder
-        states = encoder.dropout(encoder(inputs).states)
-        return Written(Unformed.of(states, self.labeller.out))
+        states = self.encoder.dropout(self.encoder(inputs).states)
+        return Written(Unformed.of(states, self.out))
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -65,7 +64,7 @@ class RecurrentLanguage(nn.Module):
         need: Need = "context",
         lengths: Real | None = None,
         first: Tensor | Sequence[int] | None = None,
-    ) -> Carry:
+    ) -> RecurrentCarry:
         """The carry after a prompt, which may be empty.    N T -> carry
 
         lengths  of each prompt, N, with padding behind it; or which symbols are not padding, N T
@@ -74,24 +73,25 @@ class RecurrentLanguage(nn.Module):
         N, T = inputs.shape
         exists = not_padding(lengths, first, inputs)
         read = None if exists is None else key_table(exists, T, inputs.device)
-        carry = self.labeller.begin(N)
+        hidden = self.encoder.begin(N)
         for t in range(T):
-            after = self.labeller.encoder.step(inputs[:, t], carry.hidden)
+            after = self.encoder.step(inputs[:, t], hidden)
             if read is not None:
                 there = read[:, t, None]
-                pairs = zip(after, carry.hidden, strict=True)
+                pairs = zip(after, hidden, strict=True)
                 after = tuple(
                     tuple(torch.where(there, new, old) for new, old in zip(*each, strict=True))
                     for each in pairs
                 )
-            carry = Carry(after)
-        return carry
+            hidden = after
+        return RecurrentCarry(hidden)
 
-    def step(self, carry: Carry, symbols: Tensor) -> Step:
+    def step(self, carry: RecurrentCarry, symbols: Tensor) -> Step:
         """One more symbol for each text.    N -> N V"""
-        return self.labeller.step(carry, symbols)
+        hidden = self.encoder.step(symbols, carry.hidden)
+        return Step(self.out(hidden[-1][0]), RecurrentCarry(hidden), None)
 
-    def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
+    def select(self, carry: RecurrentCarry, rows: Tensor, same: bool = False) -> RecurrentCarry:
         """The chosen texts, in that order."""
         return carry.select(rows, same)
 
@@ -115,7 +115,7 @@ def build(settings: RecurrentLanguageSettings, *, symbols: int) -> RecurrentLang
         bidirectional=False,
         dropout=Dropout(settings.dropout, variational=settings.variational),
     )
-    labeller = Labeller(encoder, symbols)
+    out = nn.Linear(settings.hidden, symbols)
     if settings.tied:
-        tie(labeller.out, embed)
-    return RecurrentLanguage(labeller)
+        tie(out, embed)
+    return RecurrentLanguage(encoder, out)

@@ -3,8 +3,8 @@
     network = build(RecurrentSettings(attention="local-p/general", decoder="luong"),
                     source=8000, target=8000, shared=False, longest=60)
 
-It takes any mechanism that can be asked at every step of a decoder. The networks are in
-`heed.models.recurrent`.
+It takes any mechanism that can be asked at every step of a decoder. The writers are in
+`heed.models.recurrent`; `build_writer` builds one for any other reader.
 """
 
 from __future__ import annotations
@@ -18,19 +18,14 @@ from torch import nn
 import heed
 from heed.attention.catalogue import CATALOGUE
 from heed.attention.initial import initialise, normal, tie
-from heed.attention.naming import check_options, options_of, parse
+from heed.attention.naming import check_options, options_for_sentences, options_of, parse
 from heed.attention.read import Join
 from heed.errors import HeedError, Refused
 from heed.models.cells import Dropout, First, Readout, Stack
-from heed.models.recurrent import (
-    Decoder,
-    Fixed,
-    InputFeeding,
-    Luong,
-    RecurrentTranslator,
-    Search,
-)
-from heed.models.sequence import Encoder, Generator, Summary
+from heed.models.encoder_decoder import EncoderDecoder
+from heed.models.reader import Summary
+from heed.models.recurrent import Decoder, Generator, InputFeeding, Luong, Search
+from heed.models.sequence import Encoder
 from heed.settings import Settings
 
 
@@ -50,13 +45,6 @@ SIZES = {
 }
 
 DEFAULT_ATTENTION = {"search": "additive", "luong": "general", "fixed": "none"}
-DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
-    "fixed-window": {"window": 10},
-    "expanded-window": {"window": 10},
-    "sample": {"soft": 0.5},
-}
-"""Windows that suit a sentence: the catalogue's are for long texts. With `sample`, half of the rows
-are read softly in training, as Xu 2015 §4.1 advises."""
 
 Option = (
     bool | Annotated[int, Field(ge=-65536, le=65536)] | Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -88,6 +76,13 @@ class RecurrentSettings(Settings):
     share: bool = True  # one embedding for both sides where they share symbols
 
     @property
+    def sizes(self) -> Size:
+        """How large the network is: the named size, and what is given besides."""
+        given = {field: getattr(self, field) for field in Size._fields}
+        kept = {field: x for field, x in given.items() if x is not None}
+        return SIZES[self.size]._replace(**kept)
+
+    @property
     def mechanism(self) -> str:
         """The attention's name, or "none"."""
         return DEFAULT_ATTENTION[self.decoder] if self.attention is None else self.attention
@@ -113,11 +108,11 @@ def check_mechanism(name: str, options: Mapping[str, Any]) -> None:
     """Refuse what a decoder cannot use, and options the mechanism does not take."""
     for word in parse(name).values():
         claims = CATALOGUE[word].claims
-        if not (claims.step and claims.at_once):
+        if not (claims.has_steps and claims.takes_several):
             raise Refused(
                 f"'{word}' has one query for a whole text; a decoder has one at every step"
             )
-        if not claims.context:
+        if not claims.gives_context:
             raise Refused(f"'{word}' returns no context that a decoder could read; leave it out")
     check_options(name, options)
     if options.get("segments"):
@@ -126,81 +121,86 @@ def check_mechanism(name: str, options: Mapping[str, Any]) -> None:
 
 def build(
     settings: RecurrentSettings, *, source: int, target: int, shared: bool, longest: int
-) -> RecurrentTranslator:
+) -> EncoderDecoder:
     """The network that the settings describe.
 
     source, target  the sizes of the vocabularies
     shared          whether they are one vocabulary
     longest         the longest source, for a score that must know it (`location`)
     """
-    standard = SIZES[settings.size]
-    width = settings.embedding or standard.embedding
-    hidden = settings.hidden or standard.hidden
-    layers, cell = settings.layers or standard.layers, settings.cell
-    dropout = Dropout(settings.dropout, variational=settings.variational)
-    read = _embedding(source, width)
-    embed = read if shared and settings.share else _embedding(target, width)
-    out = nn.Linear(width if settings.tied else hidden, target)
-    if settings.tied:
-        tie(out, embed)
+    size = settings.sizes
+    read = embedding(source, size.embedding)
     encoder = Encoder(
         read,
-        inputs=width,
-        hidden=hidden,
-        layers=layers,
-        cell=cell,
+        inputs=size.embedding,
+        hidden=size.hidden,
+        layers=size.layers,
+        cell=settings.cell,
         bidirectional=settings.bidirectional,
-        dropout=dropout,
+        dropout=Dropout(settings.dropout, variational=settings.variational),
     )
+    shares = shared and settings.share
+    writer = build_writer(
+        settings,
+        symbols=target,
+        memory=encoder.width,
+        longest=longest,
+        embed=read if shares else None,
+    )
+    return EncoderDecoder(encoder, writer)
+
+
+def build_writer(
+    settings: RecurrentSettings,
+    *,
+    symbols: int,
+    memory: int,
+    longest: int,
+    embed: nn.Embedding | None = None,
+) -> Decoder | Generator:
+    """The writer of the settings, for any reader.
+
+    memory   the width of the reader's states
+    longest  the most places of a memory, for a score that must know it (`location`)
+    embed    the embedding that it shares with the reader
+    """
+    width, hidden, layers = settings.sizes
+    dropout = Dropout(settings.dropout, variational=settings.variational)
+    embed = embedding(symbols, width) if embed is None else embed
+    out = nn.Linear(width if settings.tied else hidden, symbols)
+    if settings.tied:
+        tie(out, embed)
+    cell: dict[str, Any] = {"cell": settings.cell, "hidden": hidden, "layers": layers}
+    parts: dict[str, Any] = {"out": out, "summary": settings.summary, "dropout": dropout}
     if settings.mechanism == "none":
-        generator = Generator(
-            embed,
-            inputs=width,
-            vector=hidden,
-            hidden=hidden,
-            out=out,
-            layers=layers,
-            cell=cell,
-            every=settings.context == "every",
-            readout=settings.readout,
-            dropout=dropout,
-        )
-        return RecurrentTranslator(encoder, Fixed(generator, summary=settings.summary))
-    fed = {"search": hidden, "luong": out.in_features if settings.input_feeding else 0}
-    parts: dict[str, Any] = {
+        parts |= {"every": settings.context == "every", "readout": settings.readout}
+        return Generator(embed, inputs=width, vector=memory, **cell, **parts)
+    fed = {"search": memory, "luong": out.in_features if settings.input_feeding else 0}
+    parts |= {
         "embed": embed,
-        "stack": Stack(cell, width + fed[settings.decoder], hidden, layers, dropout),
-        "first": First(hidden, cell=cell, hidden=hidden, layers=layers),
-        "attention": _attention(settings, hidden, longest),
-        "out": out,
-        "summary": settings.summary,
-        "dropout": dropout,
+        "stack": Stack(inputs=width + fed[settings.decoder], dropout=dropout, **cell),
+        "first": First(memory, **cell),
+        "attention": _attention(settings, hidden, memory, longest),
     }
-    return RecurrentTranslator(encoder, _decoder(settings, parts, width, hidden))
-
-
-def _decoder(
-    settings: RecurrentSettings, parts: dict[str, Any], width: int, hidden: int
-) -> Decoder:
-    to = parts["out"].in_features
     if settings.decoder == "search":
-        readout = Readout(settings.readout, parts=2 * hidden + width, width=to)
-        return Search(readout=readout, context=hidden, **parts)
+        known = hidden + memory + width
+        readout = Readout(settings.readout, parts=known, width=out.in_features)
+        return Search(readout=readout, context=memory, **parts)
     kind = InputFeeding if settings.input_feeding else Luong
-    return kind(join=Join(context=hidden, query=hidden, width=to), **parts)
+    return kind(join=Join(context=memory, query=hidden, width=out.in_features), **parts)
 
 
-def _attention(settings: RecurrentSettings, hidden: int, longest: int) -> heed.Attention:
+def _attention(
+    settings: RecurrentSettings, hidden: int, memory: int, longest: int
+) -> heed.Attention:
     name = settings.mechanism
-    options: dict[str, Any] = dict(settings.options)
-    for word in parse(name).values():
-        options = {**DEFAULT_OPTIONS.get(word, {}), **options}
+    options: dict[str, Any] = {**options_for_sentences(name), **settings.options}
     if "longest" in options_of(name):
         options.setdefault("longest", longest)
-    return heed.Attention(name, query=hidden, key=hidden, **options)
+    return heed.Attention(name, query=hidden, key=memory, **options)
 
 
-def _embedding(symbols: int, width: int) -> nn.Embedding:
+def embedding(symbols: int, width: int) -> nn.Embedding:
     """Vectors of length about one: as the output's weights too, they give modest logits."""
     embed = nn.Embedding(symbols, width)
     initialise(embed, weight=normal(width**-0.5))

@@ -16,7 +16,7 @@ of `heed.models.stepping` does not apply, the decoder takes its own steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from torch.nn.functional import embedding, pad
 
 import heed
 from heed.errors import HeedError, Refused
+from heed.models.layers import pass_through
 from heed.models.native_stepping import NativeStep
 from heed.models.plain import Hidden, PlainLayer
 from heed.models.stepping import Cache, PlainCarry, Start
@@ -191,22 +192,21 @@ class Held:
         there = (self.every <= self.place) & (self.every >= self.first[:, None])
         unseen = Hidden(there, x.dtype)
         for layer, own in zip(self.layers, self.caches, strict=True):
-            x = self._look_back(x, layer, own, unseen)
-            enter, leave = layer.around[1]
-            x = leave(x + layer.feed(enter(x)))
+            x, _, _ = pass_through(layer, x, partial(self._look_back, layer, own, unseen))
         norm = self.decoder.stack.norm
         logits = self.decoder.logits(x if norm is None else norm(x))
         self.place.add_(1)
         return logits
 
-    def _look_back(self, x: Tensor, layer: PlainLayer, own: Cache, unseen: Hidden) -> Tensor:
+    def _look_back(
+        self, layer: PlainLayer, own: Cache, unseen: Hidden, h: Tensor
+    ) -> tuple[Tensor, None]:
         """Self-attention over all places, with those to come masked.    N M -> N M"""
-        enter, leave = layer.around[0]
-        new = layer.look(enter(x)).view(x.shape[0], 3, layer.heads, -1)  # N 3 H D
+        new = layer.look(h).view(h.shape[0], 3, layer.heads, -1)  # N 3 H D
         own.k.index_copy_(2, self.place, new[:, 1].unsqueeze(2))
         own.v.index_copy_(2, self.place, new[:, 2].unsqueeze(2))
         seen = layer.back(new[:, 0].unsqueeze(2), heed.Memory(own.k, own.v), position=unseen)
-        return leave(x + layer.join(seen.context.reshape(x.shape)))
+        return layer.join(seen.context.reshape(h.shape)), None
 
     def select(self, rows: Tensor) -> None:
         """Put the chosen rows first, in that order.    n"""

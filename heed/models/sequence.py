@@ -1,9 +1,4 @@
-"""Recurrent networks over rows of different lengths: the shapes that need no attention.
-
-N→N   Labeller    a label for every place, or the next symbol: a language model
-N→1   Classifier  a whole sequence to one answer
-1→N   Generator   a vector to a sequence: fed once, as the first state, or at every step
-(N→M, the encoder-decoders, are in recurrent.py.)
+"""A recurrent reader: rows of different lengths, in one direction or in both.
 
 What goes in is a module: `nn.Embedding` for symbols, `nn.Linear` for real numbers. Rows are padded
 and never packed: packing asks the host for the lengths, and no graph could capture that. Padding
@@ -14,7 +9,7 @@ is turned round within its own length.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,34 +18,15 @@ from heed.errors import Refused
 from heed.kernels.ability import transformed
 from heed.models.cells import (
     Dropout,
-    First,
     Hidden,
     Layer,
-    Readout,
-    Stack,
     in_pieces,
     select,
     together,
 )
-from heed.models.written import Step, Unformed, Written
-
-Summary = Literal["last", "mean"]
-"""What stands for a whole row: where it ends, or the mean of all its places."""
-
-
-class Encoded(NamedTuple):
-    """What an encoder read: a state per place (zero on padding), and the ends of the row."""
-
-    states: Tensor  # B S M
-    last: Tensor  # B M; of both directions where there are two: the last place and the first
-    lengths: Tensor  # B
-    vectors: Tensor  # what was read, B S E, zero on padding
-
-    def summary(self, kind: Summary) -> Tensor:
-        """One vector for the row: its ends ("last"), or the mean of all states.    B M"""
-        if kind == "last":
-            return self.last
-        return self.states.sum(1) / self.lengths.clamp(min=1)[:, None].to(self.states.dtype)
+from heed.models.reader import Read, each_length, real, without_padding
+from heed.records import Need
+from heed.visible import Visible
 
 
 class Encoder(nn.Module):
@@ -85,20 +61,21 @@ class Encoder(nn.Module):
         self.dropout = dropout or Dropout()
 
     def forward(
-        self, x: Tensor, lengths: Tensor | None = None, nudge: Tensor | None = None
-    ) -> Encoded:
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        need: Need = "context",
+        nudge: Tensor | None = None,
+    ) -> Read:
         """Symbols B S, or numbers B S X -> states B S M; without lengths, rows are full.
 
         nudge  what is added to the vectors that are read  B S E
         """
-        B, S = x.shape[:2]
         padded = lengths is not None
-        if lengths is None:
-            lengths = torch.full((B,), S, device=x.device)
-        there = (torch.arange(S, device=x.device) < lengths[:, None])[..., None]  # B S 1
-        if x.is_floating_point():
-            x = x.where(there, 0)  # or NaN in padding would reach the gradients
-        place = turned(lengths, S) if len(self.back) else None
+        lengths = each_length(x, lengths)
+        exists = real(x, lengths)
+        there, x = exists[..., None], without_padding(x, exists)
+        place = turned(lengths, x.shape[1]) if len(self.back) else None
         x = self.embed(x)
         x = x if nudge is None else x + nudge
         if padded:  # for the same reason
@@ -112,18 +89,18 @@ class Encoder(nn.Module):
                 both = _both(self._ahead[i], self._back[i], x, turn(x, place))
                 states = torch.cat([both[0], turn(both[1], place)], -1)
             x = states.where(there, 0)
-        return Encoded(x, self._ends(x, lengths), lengths, vectors)
+        return self._ends(Read(x, Visible.keys(exists), {}, vectors))
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def _ends(self, states: Tensor, lengths: Tensor) -> Tensor:
-        """The states in which each direction ends.    B S M -> B M"""
-        last = ends(states, lengths)
+    def _ends(self, read: Read) -> Read:
+        """The states in which two directions end: the last place and the first.    B M"""
         if not len(self.back):
-            return last
+            return read
         own = self.width // 2
-        return torch.cat([last[:, :own], states[:, 0, own:]], -1)
+        ends = torch.cat([read.last[:, :own], read.states[:, 0, own:]], -1)
+        return read._replace(ends=ends)
 
     def begin(self, rows: int) -> tuple[Hidden, ...]:
         """The state before the first place, for reading step by step."""
@@ -146,12 +123,6 @@ class Encoder(nn.Module):
     @property
     def _back(self) -> list[Layer]:
         return cast(list[Layer], list(self.back))
-
-
-def ends(states: Tensor, lengths: Tensor) -> Tensor:
-    """The state of each row's last place.    B S M, B -> B M"""
-    end = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, states.shape[-1])
-    return states.gather(1, end)[:, 0]
 
 
 def _both(ahead: Layer, back: Layer, x: Tensor, turned: Tensor) -> list[Tensor]:
@@ -200,125 +171,14 @@ def turn(x: Tensor, place: Tensor) -> Tensor:
     return cast(Tensor, turn(x.contiguous(), place))
 
 
-class Labeller(nn.Module):
-    """N→N: an answer at every place of a row.
-
-    With an encoder that reads one way, and the next symbol for an answer, it is a language model
-    that goes on by itself: begin, step, select.
-    """
-
-    def __init__(self, encoder: Encoder, answers: int) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.out = nn.Linear(encoder.width, answers)
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """B S (or B S X) -> B S V"""
-        answers: Tensor = self.out(self.encoder.dropout(self.encoder(x, lengths).states))
-        return answers
-
-    if TYPE_CHECKING:
-        __call__ = forward
-
-    def begin(self, rows: int) -> Carry:
-        """The carry before the first symbol of so many texts."""
-        return Carry(self.encoder.begin(rows))
-
-    def step(self, carry: Carry, symbols: Tensor) -> Step:
-        """The next symbol of each text.    N -> N V"""
-        hidden = self.encoder.step(symbols, carry.hidden)
-        return Step(self.out(hidden[-1][0]), Carry(hidden), None)
-
-    def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
-        """The carry of the chosen texts, in that order."""
-        return carry.select(rows, same)
-
-
-class Classifier(nn.Module):
-    """N→1: one answer for a whole row, from its ends or from the mean of its states."""
-
-    def __init__(self, encoder: Encoder, answers: int, *, summary: Summary = "last") -> None:
-        super().__init__()
-        self.encoder, self.summary = encoder, summary
-        self.out = nn.Linear(encoder.width, answers)
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """B S (or B S X) -> B V"""
-        read = self.encoder(x, lengths).summary(self.summary)
-        answer: Tensor = self.out(self.encoder.dropout(read[:, None])[:, 0])
-        return answer
-
-    if TYPE_CHECKING:
-        __call__ = forward
-
-
 @dataclass(frozen=True, slots=True)
-class Carry:
+class RecurrentCarry:
     """What the next step needs: the state of every layer, and the vector fed at every step."""
 
     hidden: tuple[Hidden, ...]
     fed: Tensor | None = None  # B K
 
-    def select(self, rows: Tensor, same: bool = False) -> Carry:
+    def select(self, rows: Tensor, same: bool = False) -> RecurrentCarry:
         """The carry of the chosen rows; with `same`, what was fed need not be copied."""
         fed = self.fed if same or self.fed is None else self.fed.index_select(0, rows)
-        return Carry(select(self.hidden, rows), fed)
-
-
-class Generator(nn.Module):
-    """1→N: a vector becomes a sequence. It is the first state, and with `every` an input too.
-
-    embed  what was written so far, to vectors: nn.Embedding for symbols, nn.Linear for numbers
-    inputs the width of such a vector
-    out    from the readout to the symbols; its weight may be the embedding's
-    """
-
-    def __init__(
-        self,
-        embed: nn.Module,
-        *,
-        inputs: int,
-        vector: int,
-        hidden: int,
-        out: nn.Linear,
-        layers: int = 1,
-        cell: str = "gru",
-        every: bool = False,
-        readout: str = "tanh",
-        dropout: Dropout | None = None,
-    ) -> None:
-        super().__init__()
-        told = vector if every else 0
-        self.embed, self.every, self.out = embed, every, out
-        self.first = First(vector, cell=cell, hidden=hidden, layers=layers)
-        self.dropout = dropout or Dropout()
-        self.stack = Stack(cell, inputs + told, hidden, layers, self.dropout)
-        self.readout = Readout(readout, parts=hidden + told + inputs, width=out.in_features)
-
-    def forward(self, vector: Tensor, inputs: Tensor) -> Written:
-        """B K, symbols B T -> logits B T V, no loop over T"""
-        e = self.dropout(self.embed(inputs))
-        told = [vector[:, None].expand(-1, inputs.shape[1], -1)] if self.every else []
-        states = self.stack(torch.cat([e, *told], -1), self.first(vector))
-        known = self.dropout(self.readout(states, *told, e))
-        return Written(Unformed.of(known, self.out))
-
-    if TYPE_CHECKING:
-        __call__ = forward
-
-    def begin(self, vector: Tensor) -> Carry:
-        """The carry before the first symbol.    B K"""
-        return Carry(self.first(vector), vector if self.every else None)
-
-    def step(self, carry: Carry, symbols: Tensor) -> Step:
-        """The next symbol of each row.    N -> N V"""
-        e = self.embed(symbols)
-        told = [] if carry.fed is None else [carry.fed]
-        x = self.stack.each[0].project(torch.cat([e, *told], -1))
-        hidden = self.stack.step(x, carry.hidden)
-        logits = self.out(self.readout(hidden[-1][0], *told, e))
-        return Step(logits, Carry(hidden, carry.fed), None)
-
-    def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
-        """The carry of the chosen rows, in that order."""
-        return carry.select(rows, same)
+        return RecurrentCarry(select(self.hidden, rows), fed)

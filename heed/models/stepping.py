@@ -18,7 +18,7 @@ from torch.nn.functional import embedding, pad
 
 import heed
 from heed.attention.position import Learned
-from heed.models.layers import Kept, Layer
+from heed.models.layers import Layer, pass_through
 from heed.models.native_stepping import Keep, NativeCarry, native_carry
 from heed.models.own_attention import project
 from heed.models.plain import Hidden, PlainLayer, known
@@ -143,13 +143,14 @@ class PlainCarry(NamedTuple):
         for i, (layer, own, source) in enumerate(
             zip(self.layers, self.own, self.source, strict=True)
         ):
-            x, own = self._look_back(x, layer, own, unseen)
-            if source is not None:
-                need: Need = "weight" if i == self.aligns else "context"
-                x, seen = self._read(x, layer, source, need)
-                weight = weight if seen is None else seen
-            enter, leave = layer.around[1]
-            x = leave(x + layer.feed(enter(x)))
+            need: Need = "weight" if i == self.aligns else "context"
+            x, own, seen = pass_through(
+                layer,
+                x,
+                partial(self._look_back, layer, own, unseen),
+                None if source is None else partial(self._read, layer, source, need),
+            )
+            weight = weight if seen is None else seen
             after.append(own)
         return x, self._replace(place=self.place + 1, own=tuple(after), rows=None), weight
 
@@ -161,11 +162,10 @@ class PlainCarry(NamedTuple):
         return Hidden(places >= self.first[:, None], x.dtype)
 
     def _look_back(
-        self, x: Tensor, layer: PlainLayer, own: Cache, unseen: Hidden | None
+        self, layer: PlainLayer, own: Cache, unseen: Hidden | None, h: Tensor
     ) -> tuple[Tensor, Cache]:
         """Self-attention. Where all texts are equally long, nothing is hidden.    N M -> N M"""
-        enter, leave = layer.around[0]
-        new = layer.look(enter(x)).view(x.shape[0], 3, layer.heads, -1)  # N 3 H D
+        new = layer.look(h).view(h.shape[0], 3, layer.heads, -1)  # N 3 H D
         own = own.extend(self.place, new[:, 1:], self.rows)
         k, v = own.seen(self.place + 1)
         q = new[:, 0].unsqueeze(2)  # N H 1 D
@@ -173,25 +173,24 @@ class PlainCarry(NamedTuple):
             context = heed.attend(q, k, v).context
         else:
             context = layer.back(q, heed.Memory(k, v), position=unseen).context
-        return leave(x + layer.join(context.reshape(x.shape))), own
+        return layer.join(context.reshape(h.shape)), own
 
     def _read(
-        self, x: Tensor, layer: PlainLayer, source: heed.Memory, need: Need
+        self, layer: PlainLayer, source: heed.Memory, need: Need, h: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Cross-attention; the hypotheses of a sentence are so many queries.    N M -> N M, N S"""
         assert layer.ask is not None
         assert layer.answer is not None
         assert layer.mechanism is not None
-        enter, leave = layer.around[2]
         B, _, _, D = source.k.shape
-        q = layer.ask(enter(x)).view(B, -1, layer.heads, D)
+        q = layer.ask(h).view(B, -1, layer.heads, D)
         q = q.transpose(1, 2)  # B H K D
         if self.hidden is None and need == "context":
             seen = heed.attend(q, source.k, source.v)
         else:
             seen = layer.mechanism(q, source, need=need, position=self.hidden)
-        x = leave(x + layer.answer(seen.context.transpose(1, 2).reshape(x.shape)))
-        return x, None if need == "context" else seen.weight.mean(1).flatten(0, 1)
+        added = layer.answer(seen.context.transpose(1, 2).reshape(h.shape))
+        return added, None if need == "context" else seen.weight.mean(1).flatten(0, 1)
 
     def select(self, rows: Tensor, same: bool) -> PlainCarry:
         """The chosen hypotheses; their keys and values are copied with the next step."""
@@ -266,25 +265,26 @@ def _read(
     x = decoder.words(inputs, first=carry.first, exists=there)
     layers = decoder.stack.layers
     for i, (layer, kept) in enumerate(zip(layers, carry.layers, strict=True)):
-        skip = 1 if i + 1 == len(layers) else 0  # the queries
-        new = project(layer.attention, layer.around_attention.enter(x), skip)
-        keep(i, new[:, :, 1 - skip :])
-        if not skip:
-            x = _passed(layer, kept, x, new, there)
+        if i + 1 == len(layers):
+            keep(i, project(layer.attention, layer.around_attention.enter(x), skip=1))
+            return
+        attend = partial(_attend, layer, partial(keep, i), there)
+        x, _, _ = pass_through(layer, x, attend, layer.reading(kept, "context"))
 
 
-def _passed(layer: Layer, kept: Kept, x: Tensor, new: Tensor, there: Visible | None) -> Tensor:
-    """The rest of a layer, given its queries, keys and values.    N T M, N T 3 H D"""
+def _attend(
+    layer: Layer, keep: Callable[[Tensor], None], there: Visible | None, h: Tensor
+) -> tuple[Tensor, None]:
+    """Self-attention over a prompt, whose keys and values are kept.    N T M -> N T M"""
+    new = project(layer.attention, h)  # N T 3 H D
+    keep(new[:, :, 1:])
     q, k, v = new.permute(2, 0, 3, 1, 4)  # N H T D
     if there is None:
         seen = heed.attend(q, k, v, visible=heed.causal())
     else:
         memory = heed.Memory(k, v, there)
         seen = layer.attention.mechanism(q, memory, visible=heed.causal())
-    x = layer.around_attention.leave(x, layer.attention.shape_context(seen.context))
-    if kept.source is not None:
-        x, _ = layer.read(x, kept, "context")
-    return layer.around_feed.leave(x, layer.feed(layer.around_feed.enter(x)))
+    return layer.attention.shape_context(seen.context), None
 
 
 def regroup(sentence: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 import heed
 from heed.errors import Refused
 from heed.models.encoding import encode
-from heed.models.layers import Kept, Stack, counts_from_anywhere
+from heed.models.layers import Kept, Stack
 from heed.models.native_stepping import NativeCarry, NativeStep
+from heed.models.reader import Read
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
 from heed.models.words import Real, Words, at_the_end, in_front, lengths_of, not_padding, sight
 from heed.models.written import Step, Unformed, Written, formed
@@ -41,42 +42,37 @@ class Encoder(nn.Module):
         source: Tensor,
         lengths: Real | None = None,
         need: Need = "context",
+        nudge: Tensor | None = None,
+        *,
         words: Words | None = None,
         types: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, Attended]]:
-        """B S, B -> B S M, and what every attention saw; states of padding mean nothing.
+    ) -> Read:
+        """B S, B -> B S M, and what every attention saw.
 
         lengths  of each text, B; or which symbols are not padding, B S, as an attention mask
                  has it, too; None: all
+        nudge    what is added to the vectors of the symbols, B S M
         types    which of several texts each symbol belongs to, B S
         Places are counted from the first column, padding or not, as in Hugging Face's BERT.
         """
-        return self.through(*self.look_up(source, lengths, words, types), need)
-
-    if TYPE_CHECKING:
-        __call__ = forward
-
-    def look_up(
-        self,
-        source: Tensor,
-        lengths: Real | None = None,
-        words: Words | None = None,
-        types: Tensor | None = None,
-    ) -> tuple[Tensor, Visible | None]:
-        """The vectors of the symbols, and which of them are not padding.    B S -> B S M"""
         words = self.words if words is None else words
         if words is None:
             raise Refused("this encoder shares the embeddings of a decoder: give words=...")
         exists = sight(lengths, source)
-        return words(source, types=types, exists=exists), exists
-
-    def through(
-        self, x: Tensor, exists: Visible | None, need: Need
-    ) -> tuple[Tensor, dict[str, Attended]]:
-        """All layers.    B S M -> B S M, and what every attention saw"""
+        vectors = words(source, types=types, exists=exists)
+        vectors = vectors if nudge is None else vectors + nudge
         layers = len(self.stack.layers)
-        x, seen, _ = self.stack(x, [Kept()] * layers, exists, [need] * layers)
-        return x, seen
+        kept, needs = [Kept()] * layers, [need] * layers
+        states, seen, _ = self.stack(vectors, kept, exists, needs)
+        return Read.of(states, exists, seen, vectors)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    @property
+    def width(self) -> int:
+        """The width of a state."""
+        return self.stack.layers[0].attention.embed_dim
 
 
 class Carry(NamedTuple):
@@ -214,7 +210,7 @@ class Decoder(nn.Module):
     def _counted(self, first: Tensor | None) -> Tensor | None:
         """Where texts begin, unless padding in front of them would move them.    N"""
         layers = () if first is None else self.stack.layers
-        if not all(counts_from_anywhere(layer.attention) for layer in layers):
+        if not all(layer.attention.ignores_shifts for layer in layers):
             raise Refused(
                 "this attention counts places from the beginning of its row, so padding in "
                 "front of a text would move it; take texts of one length together"
@@ -269,9 +265,9 @@ class EncoderDecoder(nn.Module):
         aligned  the weights of `alignment` are needed, whatever `need` says
         """
         lengths = lengths_of(lengths, source)
-        encoded, reading = self._encoded(source, lengths, need)
-        written = self.decoder(inputs, need, encoded, heed.lengths(lengths), aligned=aligned)
-        ends = {"encoder": reading, "decoder": written.seen}
+        read = self._read(source, lengths, need)
+        written = self.decoder(inputs, need, read.states, heed.lengths(lengths), aligned=aligned)
+        ends = {"encoder": read.seen, "decoder": written.seen}
         seen = {
             f"{end}.{path}": look for end, looks in ends.items() for path, look in looks.items()
         }
@@ -288,7 +284,7 @@ class EncoderDecoder(nn.Module):
         words = self.decoder.words if self.encoder.words is None else self.encoder.words
         encoded = encode(self.encoder, words, source, lengths)
         if encoded is None:
-            encoded, _ = self._encoded(source, lengths, "context")
+            encoded = self._read(source, lengths, "context").states
         return self.decoder.begin(source[:, :0], need, encoded, heed.lengths(lengths))
 
     def step(self, carry: AnyCarry, symbols: Tensor) -> Step | NativeStep:
@@ -311,9 +307,7 @@ class EncoderDecoder(nn.Module):
         """
         return seen[f"decoder.{self.decoder.alignment_layer}.cross"].weight.mean(1)
 
-    def _encoded(
-        self, source: Tensor, lengths: Tensor, need: Need
-    ) -> tuple[Tensor, dict[str, Attended]]:
+    def _read(self, source: Tensor, lengths: Tensor, need: Need) -> Read:
         shared = self.decoder.words if self.encoder.words is None else None
-        read: tuple[Tensor, dict[str, Attended]] = self.encoder(source, lengths, need, shared)
+        read: Read = self.encoder(source, lengths, need, words=shared)
         return read

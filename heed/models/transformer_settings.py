@@ -81,13 +81,13 @@ class TransformerSettings(Settings):
 def _refuse_misfit(name: str, self_attends: bool, causal: bool) -> None:
     """Refuse a mechanism whose answers would depend on symbols yet to be written, or that compares
     places within one text where there are two."""
-    reach = naming.parse(name).get("reach")
-    if causal and reach in ("local-p", "mixed"):
+    claims = naming.claims_of(name)
+    if causal and claims.needs_length:
         raise Refused(
             f"'{name}' places its window by the text's length, which a decoder's self-attention "
             "does not know; it suits the encoder and the cross-attention"
         )
-    if not self_attends and reach in ("fixed-window", "expanded-window"):
+    if not self_attends and claims.needs_one_text:
         raise Refused(
             f"'{name}' compares places within one text; cross-attention has two: "
             "'local-m' follows the step, 'local-p' predicts a place"
@@ -116,7 +116,7 @@ def multi_head(
         sizes = dict.fromkeys(("query", "key", "value"), width // heads)
         given = {option: x for option, x in (options or {}).items() if option in known}
         lane = naming.build(name, **sizes, heads=count, dropout=dropout, **given)
-        if not lane.claims.heads:
+        if not lane.claims.fits_heads:
             raise Refused(f"'{name}' does not work inside the heads of a Transformer")
         lanes.append((lane, count))
     mechanism = lanes[0][0] if len(lanes) == 1 else HeadGroups(lanes)
@@ -138,6 +138,14 @@ def build(
     encoder = Encoder(reading, _stack(settings, longest, decodes=False))
     decoder = build_decoder(settings, symbols=target, longest=longest, cross=True)
     return EncoderDecoder(encoder, decoder)
+
+
+def build_encoder(settings: TransformerSettings, *, symbols: int, longest: int) -> Encoder:
+    """The encoder of the settings, with words of its own; `longest`: the longest text."""
+    check_options(settings.options, [settings.encoder_attention], _size(settings).heads)
+    refuse_segments(settings.options)
+    words = _words(settings, symbols, max(longest, settings.longest))
+    return Encoder(words, _stack(settings, longest, decodes=False))
 
 
 def build_decoder(
@@ -214,13 +222,19 @@ def refuse_segments(options: Mapping[str, Any]) -> None:
         raise Refused("segments are for XLNet's texts in parts; leave them out")
 
 
-def check_options(options: dict[str, Any], given: Iterable[Layers], heads: int) -> None:
-    """Refuse an option that no mechanism of these takes."""
+def options_of(given: Iterable[Layers], heads: int) -> dict[str, Any]:
+    """The options that these mechanisms take, with their defaults."""
     known: dict[str, Any] = {}
     for layers in given:
         for layer in [layers] if isinstance(layers, str) else layers:
             for name, _ in head_groups(layer, heads):
                 known |= naming.options_of(name)
+    return known
+
+
+def check_options(options: dict[str, Any], given: Iterable[Layers], heads: int) -> None:
+    """Refuse an option that no mechanism of these takes."""
+    known = options_of(given, heads)
     for option in options:
         if option not in known:
             raise UnknownName("option of these mechanisms", option, known or ["(they take none)"])

@@ -213,7 +213,7 @@ _PADDING = {"lengths": "mask.sum(-1)", "first": "(mask == 0).sum(-1)"}
 
 def _whole_each(name: str, given: Tensor | Sequence[int], symbols: Tensor) -> Tensor:
     """One whole number from 0 to T for each text, refused if it is none.    B, B T -> B"""
-    B, T = symbols.shape
+    B, T = symbols.shape[:2]
     numbers = _tensor(given, symbols)
     if numbers.shape != (B,) or numbers.is_floating_point() or numbers.dtype == torch.bool:
         masks = numbers.shape == symbols.shape

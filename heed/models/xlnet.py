@@ -15,7 +15,7 @@ The heads are in `heed.models.xlnet_answers`, the settings in `heed.models.xlnet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ import heed
 from heed.attention.initial import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
-from heed.models.layers import FeedForward, Residual, counts_from_anywhere
+from heed.models.layers import FeedForward, Residual, pass_through
 from heed.models.words import Real, at_the_end, check_types, not_padding, within
 from heed.models.xlnet_sights import Memories, Segment, Sights, picked, spread
 from heed.records import Attended, Need, State, as_need
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         epsilon: float = 1e-12,
     ) -> None:
         super().__init__()
-        if not counts_from_anywhere(attention):
+        if not attention.ignores_shifts:
             raise Refused(
                 "the queries of the two streams are in no order, so every query must be answered "
                 "by itself: a mechanism with a past, one that moves along the keys, or one that "
@@ -62,6 +62,7 @@ class Layer(nn.Module):
         self.attention, self.feed = attention, feed
         self.around_attention = Residual(attention.embed_dim, dropout, False, epsilon)
         self.around_feed = Residual(attention.embed_dim, dropout, False, epsilon)
+        self.around_cross = None
 
     def remember(
         self, h: Tensor, before: Tensor | None, types: Tensor | None, exists: Tensor | None = None
@@ -72,10 +73,17 @@ class Layer(nn.Module):
             types = pad(types, (keys.shape[1] - h.shape[1], 0))
         return self.attention.remember(keys, visible=exists, segments=types)
 
-    def leave(self, x: Tensor, context: Tensor) -> Tensor:
-        """The output of a stream, given its context.    B T M -> B T M"""
-        x = self.around_attention.leave(x, context)
-        return self.around_feed.leave(x, self.feed(x))
+    def read(
+        self, x: Tensor, memory: heed.Memory, state: State | None = None, **more: Any
+    ) -> tuple[Tensor, Attended]:
+        """A stream through the layer: it attends to the content.    B T M -> B T M"""
+
+        def attend(h: Tensor) -> tuple[Tensor, Attended]:
+            seen: Attended = self.attention(h, memory, state, **more)
+            return seen.context, seen
+
+        x, seen, _ = pass_through(self, x, attend)
+        return x, seen
 
     def ask(
         self,
@@ -85,18 +93,23 @@ class Layer(nn.Module):
         targets: Tensor | None,
         types: Tensor | None,
         need: Need,
-    ) -> Attended:
+    ) -> tuple[Tensor, Attended]:
         """The query stream attends to the content except its own symbols.    B P M -> B P M"""
-        asked = g if targets is None else spread(g, targets, sights.places)
-        seen: Attended = self.attention(
-            asked, memory, sights.state, visible=sights.query, segments=types, need=need
-        )
+        more: dict[str, Any] = {"visible": sights.query, "segments": types, "need": need}
         if targets is None:
-            return seen
-        rows = {} if need == "context" else {"weight": picked(seen.weight, targets)}
-        if need == "energy":
-            rows["energy"] = picked(seen.energy, targets)
-        return seen.replace(context=picked(seen.context, targets), **rows)
+            return self.read(g, memory, sights.state, **more)
+
+        def attend(h: Tensor) -> tuple[Tensor, Attended]:
+            asked = spread(h, targets, sights.places)
+            seen: Attended = self.attention(asked, memory, sights.state, **more)
+            rows = {} if need == "context" else {"weight": picked(seen.weight, targets)}
+            if need == "energy":
+                rows["energy"] = picked(seen.energy, targets)
+            seen = seen.replace(context=picked(seen.context, targets), **rows)
+            return seen.context, seen
+
+        g, seen, _ = pass_through(self, g, attend)
+        return g, seen
 
 
 class TwoStreams(Drawn):
@@ -167,13 +180,11 @@ class TwoStreams(Drawn):
             before = segment.remembered(i)
             kept.append(self._kept(h, before))
             memory = layer.remember(h, before, types)
-            look = layer.attention(h, memory, visible=sights.content, segments=types, need=need)
-            seen[f"{i}.content"] = look
-            h = layer.leave(h, look.context)
+            h, seen[f"{i}.content"] = layer.read(
+                h, memory, visible=sights.content, segments=types, need=need
+            )
             if g is not None:
-                look = layer.ask(g, memory, sights, targets, types, need)
-                seen[f"{i}.query"] = look
-                g = layer.leave(g, look.context)
+                g, seen[f"{i}.query"] = layer.ask(g, memory, sights, targets, types, need)
         there, L = segment.table, segment.before
         if there is not None:
             there = self._kept(there[:, L:], there[:, :L])
@@ -206,8 +217,7 @@ class TwoStreams(Drawn):
         for i, layer in enumerate(self.layers):
             before = segment.remembered(i)
             kept.append(layer.remember(h, before, types, segment.table))
-            look = layer.attention(h, kept[-1], visible=sights.content, segments=types)
-            h = layer.leave(h, look.context)
+            h, _ = layer.read(h, kept[-1], visible=sights.content, segments=types)
         return tuple(kept)
 
     def further(
@@ -225,8 +235,7 @@ class TwoStreams(Drawn):
             types = None if before.segments is None else before.segments[:, -1:]
             after.append(before.extend(x[:, :1], segments=types))
             types = None if types is None else types.expand(-1, 2)
-            look = layer.attention(x, after[-1], State(0, before.S), segments=types)
-            x = layer.leave(x, look.context)
+            x, _ = layer.read(x, after[-1], State(0, before.S), segments=types)
         return self.dropout(x[:, 1]), tuple(after)
 
     def _kept(self, new: Tensor, before: Tensor | None) -> Tensor:

@@ -35,10 +35,11 @@ from heed.running.stories.pretrain import PretrainConfig
 from heed.running.stories.story import AnyRun, Config, Run
 from heed.settings import complaint
 from heed.storage.run_folder import RunFolder
-from heed.tasks.classify import Name, TextLabel
+from heed.tasks.classify import TextLabel
 from heed.tasks.language_model import LanguageConfig, places
 from heed.tasks.pretrain import Hidden, Objective, Ordered
 from heed.tasks.pretrainer import Pretrainer
+from heed.tasks.task import Name
 
 READ = 512  # symbols per input of a model without a limit of positions
 

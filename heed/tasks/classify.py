@@ -16,9 +16,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, ValidationError, model_validator
@@ -27,11 +26,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 import heed
 from heed.answers.form import Example
-from heed.answers.label import Judgement, Label, LabelScores, LabelTraining, confusion_scores
+from heed.answers.label import Label, LabelTraining
 from heed.answers.worker import Worker
-from heed.data.held_out import Held, HeldOut, check, without_files
 from heed.data.kinds import text
-from heed.data.kinds.text import Gathers, Text
+from heed.data.kinds.text import Text
 from heed.data.labelled import (
     NAMES,
     LabelledFiles,
@@ -47,67 +45,49 @@ from heed.data.letters import MOST as MOST_LETTERS
 from heed.data.naming import format_of
 from heed.data.tables import read_texts
 from heed.data.text import is_json_lines
-from heed.data.tokenise import SPECIALS, UNK, Kind, Tokeniser
-from heed.data.vocabularies import Vocabulary
+from heed.data.tokenise import SPECIALS, UNK
 from heed.errors import Refused
-from heed.events import Note, Progress, Work
+from heed.events import Note, Work
 from heed.models import classifier
-from heed.models.classifier import POOLS, PRETRAINED, ClassifierSettings
-from heed.models.reading import GATHERS
-from heed.settings import Settings
+from heed.models.classifier import POOLS, ClassifierSettings
+from heed.models.reader_settings import PRETRAINED
+from heed.models.xlnet_reader import GATHERS
 from heed.storage.run_folder import RunFolder
 from heed.tasks.task import (
     Codec,
     Config,
+    FileData,
+    Name,
     Prepared,
     Recipe,
     Start,
     Task,
+    Tokens,
     check_vocabulary,
+    fitted_pieces,
     headline,
 )
-from heed.viewing.blocks import Block, Charts, Column, Table, Value
-from heed.viewing.chart import BarChart, Bars
 
 TRAINING = ("data.train.text", "data.train.label")
 """The keys of the columns of the training file."""
 NAMED = 40  # characters of a column's name, at most
 KNOWN = "spelled.known"  # the buffer of a network that reads letter n-grams
 
-Name = Annotated[str, Field(min_length=1, max_length=1000)]
 
-
-class Tokens(Settings):
-    """How text is cut into symbols."""
-
-    kind: Kind = "word"
-    size: int = Field(20_000, ge=16, le=1_000_000, description="Symbols in the vocabulary.")
-    lowercase: bool = True
-    least: int = Field(1, ge=1, le=1_000_000, description="Rarer words are all one: unknown.")
-
-
-class Data(Settings):
+class Data(FileData):
     """Where the texts come from."""
 
-    folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
     train: LabelledFiles
     valid: LabelledFiles | None = None
     test: LabelledFiles | None = None
-    held_out: Held = HeldOut()
     names: dict[str, str] = Field(
         default_factory=dict, max_length=1000, description="What labels of the files are called."
     )
     tokens: Tokens = Tokens()
     longest: int = Field(256, ge=4, le=100_000, description="Longer texts (in symbols) are cut.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _shares(cls, given: Any) -> Any:
-        return without_files(given)
-
     @model_validator(mode="after")
-    def _judged_by_something(self) -> Data:
-        check(self.held_out, valid=self.valid, test=self.test, what="texts", share=0.1)
+    def _names(self) -> Data:
         if len(set(self.names.values())) != len(self.names):
             raise ValueError("data.names has one name for two labels")
         odd = next((name for name in self.names.values() if not fits_a_line(name)), None)
@@ -199,49 +179,6 @@ class TextLabel(Label):
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """How good the labels are."""
-
-    texts: int
-    accuracy: float  # per cent
-    macro_f1: float  # per cent; the mean over labels that occur or were given
-    loss: float  # nats per text
-    by_label: list[LabelScores]
-    labels: list[str]
-    confusion: list[list[int]]  # how many texts of each label (rows) got which (columns)
-    cut: int  # texts that were too long to be read to their end
-
-    def line(self) -> str:
-        """The scores in one line."""
-        return (
-            f"accuracy {self.accuracy:.2f} % · macro-F1 {self.macro_f1:.2f} · loss {self.loss:.4f}"
-        )
-
-    def facts(self) -> list[tuple[str, str, str]]:
-        """The figures of all texts together."""
-        found = [
-            ("texts", f"{self.texts:,}", ""),
-            ("accuracy", f"{self.accuracy:.2f} %", ""),
-            ("macro-F1", f"{self.macro_f1:.2f}", "mean over labels"),
-            ("loss", f"{self.loss:.4f}", "nats per text"),
-        ]
-        cut = ("truncated", f"{self.cut:,}", "texts longer than the model reads")
-        return [*found, cut] if self.cut else found
-
-    def tables(self) -> list[Table]:
-        """The scores of each label, and the confusion matrix."""
-        columns = [Column("label"), Column("texts", ",d")]
-        columns += [Column(name, ".3f") for name in ("precision", "recall", "F1")]
-        each: list[list[Value]] = [
-            [one.label, one.texts, one.precision, one.recall, one.f1] for one in self.by_label
-        ]
-        wide = [Column("true ↓ predicted →"), *(Column(label, ",d") for label in self.labels)]
-        rows = zip(self.labels, self.confusion, strict=True)
-        confusion = Table(wide, [[label, *row] for label, row in rows], "Confusion matrix")
-        return [Table(columns, each), confusion]
-
-
 class Classify(Task[ClassifyRecipe, ClassifyConfig]):
     """What running needs to know of classification."""
 
@@ -252,11 +189,6 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
     looks = "One text: the attention weights of each mechanism"
     options = ("text",)
     scoring = ("out", *NAMES)
-    figures = (
-        Column("accuracy", ".2f", "high"),
-        Column("macro-F1", ".2f", "high"),
-        Column("loss", ".4f", "low"),
-    )
 
     def draft(self, recipe: ClassifyRecipe) -> None:
         """Build the network; neither the vocabulary nor the labels matter."""
@@ -308,21 +240,10 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
                 f"{data.train}:1: the first line is read as a text with the label '{first.alone}', "
                 f"which no other text has; if it is a header, name its columns: {_columns(first)}"
             )
-        pieces: Any
-        if start is not None:
-            if not isinstance(start.tokeniser, Tokeniser | Vocabulary):
-                raise Refused(f"{start.path} has no tokeniser of sentences, which these texts need")
-            pieces = start.tokeniser
-        else:
-            yield Progress(f"learning {data.tokens.kind} tokens", 0)
-            again = (each.inputs[0] for each in self.examples(data, "train", root, TextReport()))
-            tokens = data.tokens
-            pieces = Tokeniser.train(
-                tokens.kind, again, tokens.size, tokens.lowercase, least=tokens.least
-            )
-        pieces.save(folder.tokenizer)
+        again = (each.inputs[0] for each in self.examples(data, "train", root, TextReport()))
+        pieces = yield from fitted_pieces(data.tokens, again, folder.tokenizer, start)
         limits = [data.longest, *filter(None, [recipe.model.reads])]
-        return _codec(text.load(folder.tokenizer), labels, recipe.model, min(limits))
+        return _codec(pieces, labels, recipe.model, min(limits))
 
     def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
         """How many texts and labels there are."""
@@ -389,30 +310,15 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
             raise Refused("the letters in the weights do not fit the words of tokenizer.json")
         return super().worker(model, codec, config, device)
 
-    def judged(
-        self, worker: Worker, examples: Sequence[Example], said: Sequence[Judgement]
-    ) -> Scores:
-        """Accuracy, macro-F1, scores by label."""
-        labels, loss = worker.form.names, worker.loss(examples)
-        found = confusion_scores([each.answer for each in examples], said, labels)
-        return Scores(
-            len(examples),
-            found.accuracy,
-            found.macro_f1,
-            loss,
-            found.by_label,
-            list(labels),
-            found.table,
-            sum(each.cut for each in said),
-        )
-
     def given(
         self, config: Any, codec: Codec, paths: Sequence[Path], options: Mapping[str, Any]
     ) -> Work[list[Any]]:
         """The labelled texts of a file; options: text and label, its columns."""
         report, names = TextReport(), config.names
         known = {label: label for label in config.labels} | names
-        files = _files(paths, config, {name: options[name] for name in NAMES if name in options})
+        files = files_from(
+            paths, config, {name: options[name] for name in NAMES if name in options}
+        )
         found = read_labelled(files, labels=known, report=report)
         rows = [Example((row.text,), names.get(row.label, row.label)) for row in found]
         yield Note(str(report))
@@ -434,38 +340,18 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
             )
         return super().lines(file, options)
 
-    def figured(self, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
-        """The values of `figures`."""
-        (found,) = scores.values()
-        return [found.accuracy, found.macro_f1, found.loss]
-
-    def compared(self, scores: Mapping[str, Mapping[str, Any]]) -> list[Block]:
-        """F1 of each label, side by side."""
-        tested = {name: next(iter(each.values())) for name, each in scores.items()}
-        if not tested:
-            return []
-        labels = next(iter(tested.values())).labels
-        bars = [Bars(n, [each.f1 for each in test.by_label]) for n, test in tested.items()]
-        return [Charts([BarChart("F1 of each label", labels, bars)])]
-
 
 TASK = Classify()
 
 
 def _codec(pieces: Any, labels: Sequence[str], model: ClassifierSettings, longest: int) -> Codec:
     """The codec for a model, with the letters of words where it reads them."""
-    kind = Text(pieces, longest=longest, gathers=_gathers(model))
-    letters = None if model.letters is None else _letters_of(pieces, *model.letters)
+    kind = Text(pieces, longest=longest, gathers=model.gathers)
+    letters = None if model.letters is None else letters_of(pieces, *model.letters)
     return Codec({"text": kind}, TextLabel(labels, letters))
 
 
-def _gathers(model: ClassifierSettings) -> Gathers | None:
-    """The place of the symbol whose state represents the text: BERT and XLNet have one."""
-    places: dict[str, Gathers] = {"bert": "first", "xlnet": "last"}
-    return places.get(model.encoder.kind)
-
-
-def _letters_of(pieces: Any, shortest: int, longest: int) -> Letters:
+def letters_of(pieces: Any, shortest: int, longest: int) -> Letters:
     """The runs of letters in words; refused where symbols are pieces of words."""
     kind = getattr(pieces, "kind", "of a pretrained model")
     if kind != "word":
@@ -514,7 +400,7 @@ def _column(named: str) -> int | str:
     return int(named) if named.isdecimal() and len(named) < 10 else named
 
 
-def _files(paths: Sequence[Path], config: Any, named: Mapping[str, str]) -> LabelledFiles:
+def files_from(paths: Sequence[Path], config: Any, named: Mapping[str, str] = {}) -> LabelledFiles:
     """Labelled texts as the command line names them: one file, with the run's columns.
 
     named  the columns of this file that differ, by number or name

@@ -17,18 +17,23 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from torch import Tensor, nn
 
 from heed.answers.form import Example, Form
 from heed.answers.worker import Worker
 from heed.data.batches import Batches
 from heed.data.cache import Corpus
+from heed.data.held_out import Held, HeldOut, check, without_files
+from heed.data.kinds import text
 from heed.data.pairs import Report
 from heed.data.text import read_lines
+from heed.data.tokenise import Kind as Pieces
+from heed.data.tokenise import Tokeniser
+from heed.data.vocabularies import Vocabulary
 from heed.errors import HeedError, Refused
 from heed.events import Progress, Work
 from heed.settings import Settings, complaint
@@ -37,6 +42,9 @@ from heed.training.settings import Training
 from heed.viewing.blocks import Block, Column, Table, Value
 
 Choice = TypeVar("Choice", bound=Settings)
+
+Name = Annotated[str, Field(min_length=1, max_length=1000)]
+"""A label in config.json."""
 
 
 class Recipe(Settings):
@@ -82,6 +90,56 @@ class Start(NamedTuple):
     weights: Mapping[str, Tensor]
     tokeniser: Any = None
     settings: Any = None
+
+
+class FileData(Settings):
+    """Where the examples come from: files, or a share of the training file that is held out."""
+
+    things: ClassVar[str] = "texts"  # what a file has
+
+    folder: str = Field(".", description="Paths start here; a name is looked up in $HEED_DATA.")
+    held_out: Held = HeldOut()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shares(cls, given: Any) -> Any:
+        return without_files(given)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        own: Any = self
+        built_in = getattr(self, "built_in", None)
+        if (own.train is None) == (built_in is None):
+            raise ValueError(f"give the {self.things} as data.train, or draw them by data.built_in")
+        if built_in is None:
+            check(self.held_out, valid=own.valid, test=own.test, what=self.things, share=0.1)
+        return self
+
+
+class Tokens(Settings):
+    """How text is cut into symbols."""
+
+    kind: Pieces = "word"
+    size: int = Field(20_000, ge=16, le=1_000_000, description="Symbols in the vocabulary.")
+    lowercase: bool = True
+    least: int = Field(1, ge=1, le=1_000_000, description="Rarer words are all one: unknown.")
+
+
+def fitted_pieces(
+    tokens: Tokens, texts: Iterable[str], path: Path, start: Start | None
+) -> Work[Any]:
+    """What cuts text into symbols, learnt from the training texts or taken from a start; saved."""
+    pieces: Any
+    if start is not None:
+        if not isinstance(start.tokeniser, Tokeniser | Vocabulary):
+            raise Refused(f"{start.path} has no tokeniser of sentences, which these texts need")
+        pieces = start.tokeniser
+    else:
+        yield Progress(f"learning {tokens.kind} tokens", 0)
+        choices: dict[str, Any] = {"lowercase": tokens.lowercase, "least": tokens.least}
+        pieces = Tokeniser.train(tokens.kind, texts, tokens.size, **choices)
+    pieces.save(path)
+    return text.load(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +255,6 @@ class Task(ABC, Generic[R, C]):
     examples_are: ClassVar[str] = "examples"  # what messages call them
     whole: ClassVar[bool] = False  # every weight of a start of the same task must fit
     continues: ClassVar[bool] = False  # inputs are continued, so that their ends matter most
-    figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
     onward: ClassVar[Sequence[str]] = ("predict {run} FILE", "show {run}")  # once it is trained
     looks: ClassVar[str] = ""  # heading of a comparison's pictures; none without
     few: ClassVar[int] = 5  # examples that are shown if no input is given
@@ -317,8 +374,8 @@ class Task(ABC, Generic[R, C]):
     # Judging
 
     def judged(self, worker: Worker, examples: Sequence[Example], said: Sequence[Any]) -> Any:
-        """The scores of the best answer to each example, unless `evaluated` finds others."""
-        raise NotImplementedError
+        """The scores of the best answer to each example."""
+        return worker.form.judged(worker, examples, said)
 
     def scored_parts(self, there: Sequence[str]) -> Sequence[str]:
         """The parts to score when training ends, of those that a run keeps."""
@@ -371,14 +428,14 @@ class Task(ABC, Generic[R, C]):
     def chosen(self, config: C, options: Mapping[str, Any]) -> tuple[Any, int]:
         """The settings of decoding, and how many answers, by the options that were given."""
         changes = {k: x for k, x in options.items() if k not in (*self.options, *self.scoring)}
-        best = changes.pop("best", 1)
+        changes, best = self.form.asked(changes)
         decoding = getattr(config, "decoding", None)
         return None if decoding is None else changed(decoding, changes), best
 
     def known(self) -> Sequence[str]:
         """The options of `predict`."""
         decoding = self.form.decoding
-        return (*self.options, *(("best", *decoding.model_fields) if decoding else ()))
+        return (*self.options, *((*self.form.options, *decoding.model_fields) if decoding else ()))
 
     def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
         """What of a file is given to `predict`: its lines; "-" is the standard input."""
@@ -396,11 +453,16 @@ class Task(ABC, Generic[R, C]):
 
     def figured(self, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
         """The values of `figures`, from the scores of each part."""
-        raise Refused(f"runs of the task {self.name} do not support compare")
+        return self.form.figured(scores, perplexity)
 
     def compared(self, scores: Mapping[str, Mapping[str, Any]]) -> list[Block]:
         """The blocks below the table of a comparison's page; scores by mechanism and part."""
-        return []
+        return self.form.compared(scores)
+
+    @property
+    def figures(self) -> Sequence[Column]:
+        """The figures of each mechanism in `heed compare`."""
+        return self.form.figures
 
     def only(self, options: Mapping[str, Any], known: Sequence[str]) -> None:
         """Refuse an option that this task does not have."""

@@ -15,7 +15,7 @@ from heed.viewing.blocks import Block, Examples, Heading, Paragraph, Table
 from heed.viewing.page import Page
 from heed.viewing.panels import Panel
 from heed.viewing.small import SmallMaps
-from heed.viewing.terminal import WITHIN, HeatMap
+from heed.viewing.terminal import HeatMap
 from heed.viewing.walk import Section, Told
 from heed.viewing.words import Said, Weighed
 
@@ -74,9 +74,9 @@ class Look:
     def drawn(self) -> list[Any]:
         """What a terminal shows."""
         if self.every:
-            return [*self.weighed, *(HeatMap(panel, WITHIN) for panel in self.panels)]
+            return [*self.weighed, *(HeatMap(panel) for panel in self.panels)]
         if self.weighed or self.leading:
-            return [*self.weighed[:1], *(HeatMap(panel, WITHIN) for panel in self.leading)]
+            return [*self.weighed[:1], *(HeatMap(panel) for panel in self.leading)]
         return [SmallMaps(self.heads)] if self.heads else []
 
     def block(self, note: str = "", *, maps: bool = True) -> Said:

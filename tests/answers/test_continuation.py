@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from heed.answers.continuation import Continuation, Continued, Decoding, TextReading, seed_of
+from heed.answers.continuation import Continuation, Continued, Decoding, PredictedText
 from heed.answers.form import Example
 from heed.answers.worker import Worker
 from heed.data.borrowed import marks_of
 from heed.data.kinds.text import RawText
 from heed.data.tokenise import EOS, UNK
 from heed.data.verbatim import Verbatim
+from heed.decoding.sampling import seed_of
 from heed.errors import Refused
 from heed.models import replaying
 from heed.models.recurrent_language import RecurrentLanguageSettings
@@ -53,7 +54,7 @@ def written(
     return worker.answers([(prompt,) for prompt in prompts], choice, samples)
 
 
-def reading(worker: Worker, text: str, **more: int) -> TextReading:
+def reading(worker: Worker, text: str, **more: int) -> PredictedText:
     (found,) = worker.read([Example((text,), True)], **more)
     return found
 
@@ -236,7 +237,7 @@ def test_every_symbol_but_the_first_is_scored_once(kind: str, overlap: int, toke
 
 def test_texts_that_cannot_be_scored() -> None:
     writer = made("lstm")
-    assert reading(writer, "t") == TextReading(0.0, 0, 0, 0, 0)
+    assert reading(writer, "t") == PredictedText(0.0, 0, 0, 0, 0)
     with pytest.raises(Refused, match="overlap"):
         reading(writer, TEXT, overlap=8)
     assert reading(writer, "t☃☃").unknown == 2

@@ -253,7 +253,7 @@ def test_statistics_of_every_mechanism_are_those_of_its_weights(name: str) -> No
     seen = attend(query, memory, statistics=asked)
     want = attend(query, memory, need="weight")
     assert_same(seen.statistics, statistics(want.weight, asked))
-    if attend.mechanism.claims.context:
+    if attend.mechanism.claims.gives_context:
         torch.testing.assert_close(seen.context, want.context)
         with pytest.raises(NotFormed):
             _ = seen.weight

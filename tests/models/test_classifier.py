@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from heed.errors import Refused
 from heed.models.classifier import POOLS, Classifier, ClassifierSettings, build
-from heed.models.reading import ConvolutionReader, RecurrentReader, Spelled, Vectors
+from heed.models.reader import ConvolutionReader
+from heed.models.sequence import Encoder
 from heed.models.text_settings import BertSettings
 from heed.models.text_settings import build as build_text
+from heed.models.vectors import Spelled, Vectors
 from heed.models.xlnet_settings import XLNetSettings
 from heed.models.xlnet_settings import build as build_xlnet
 
@@ -24,6 +26,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "filtered": {"kind": "lstm", "embedding": 7, "hidden": 10, "channels": 4, "widths": (2, 3)},
     "cnn": {"kind": "cnn", "embedding": 7, "channels": 8, "widths": (1, 2, 5)},
     "cnn-3": {"kind": "cnn", "embedding": 7, "channels": 4, "widths": (2, 3), "layers": 3},
+    "transformer": {"kind": "transformer", "width": 12, "feed": 20, "heads": 3},
     "bert": {"kind": "bert", "layers": 2, "width": 12, "heads": 3, "longest": 16},
     "xlnet": {"kind": "xlnet", "layers": 2, "width": 12, "heads": 3},
 }
@@ -131,9 +134,9 @@ def test_further_layers_add_to_the_states_they_read() -> None:
     plain.filters = reader.filters
     reader, plain = reader.double().eval(), plain.double().eval()
     symbols, lengths = texts()
-    read = reader.read(symbols, lengths)
+    read = reader(symbols, lengths)
     for row, length in enumerate(lengths.tolist()):
-        states = plain.read(symbols, lengths).states[row, :length]
+        states = plain(symbols, lengths).states[row, :length]
         for layer in reader.above:
             before = torch.cat([states.new_zeros(1, 8), states, states.new_zeros(1, 8)])
             weight, bias = layer.weight, layer.bias  # M M 3
@@ -150,9 +153,9 @@ def test_further_layers_drop_inputs_in_training() -> None:
     torch.manual_seed(2)
     model = network("cnn-3", "max", dropout=0.5, embedding_dropout=0)
     symbols, lengths = texts()
-    one, other = (model.train().encoder.read(symbols, lengths).states for _ in range(2))
+    one, other = (model.train().encoder(symbols, lengths).states for _ in range(2))
     assert not torch.equal(one, other)
-    one, other = (model.eval().encoder.read(symbols, lengths).states for _ in range(2))
+    one, other = (model.eval().encoder(symbols, lengths).states for _ in range(2))
     assert torch.equal(one, other)
 
 
@@ -175,7 +178,7 @@ def test_an_rnn_reads_words_and_the_outputs_of_filters() -> None:
     model = network("filtered", "last").double().eval()
     symbols, lengths = texts()
     nudge = torch.randn(4, 9, 7, dtype=torch.float64)
-    read = model.encoder.read(symbols, lengths, nudge=nudge)
+    read = model.encoder(symbols, lengths, nudge=nudge)
     below, over = model.encoder.filters, model.encoder.rnn
     for row, length in enumerate(lengths.tolist()):
         words = (below.embed.table(symbols[row]) + nudge[row])[:length]
@@ -201,7 +204,7 @@ def test_an_rnn_without_filters_has_the_weights_of_the_reader_alone() -> None:
     """The same names and the same random numbers, so that old runs open."""
     torch.manual_seed(1)
     embed = Vectors(30, 7, dropout=0.3)
-    reader, answer = RecurrentReader(embed, inputs=7, hidden=10, cell="lstm"), nn.Linear(10, 3)
+    reader, answer = Encoder(embed, inputs=7, hidden=10, cell="lstm"), nn.Linear(10, 3)
     before = {f"encoder.{name}": weight for name, weight in reader.state_dict().items()}
     before |= {f"answer.{name}": weight for name, weight in answer.state_dict().items()}
     own = network("lstm", "mean").state_dict()
@@ -392,6 +395,9 @@ def test_a_bert_that_names_its_symbols_needs_a_matching_vocabulary() -> None:
         ({"encoder": {"kind": "os"}}, "does not match any of the expected tags"),
         ({"encoder": {"kind": "cnn", "layers": 0}}, "greater than or equal to 1"),
         ({"encoder": {"kind": "cnn", "layers": 10}}, "less than or equal to 9"),
+        ({"encoder": {"kind": "transformer"}, "word_dropout": 0.1}, "use encoder.dropout"),
+        ({"encoder": {"kind": "transformer", "attention": "additve"}}, "did you mean additive"),
+        ({"encoder": {"kind": "transformer", "options": {"width": 3}}}, "option of these"),
         ({"letters": (5, 3)}, "a shortest and a longest run"),
         ({"letters": (0, 3)}, "greater than or equal to 1"),
         ({"letters": (3, 9)}, "less than or equal to 8"),
@@ -406,15 +412,66 @@ def test_impossible_settings_are_refused(given: dict[str, Any], says: str) -> No
         ClassifierSettings(**given)
 
 
+NUMBERED = ("lstm", "gru", "tanh", "filtered", "cnn", "cnn-3")
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", "last", "static/additive"])
+@pytest.mark.parametrize("encoder", NUMBERED)
+def test_real_numbers_are_read_as_words_are(encoder: str, pool: str) -> None:
+    """By a linear map in place of a table: its rows as numbers 0 and 1 give the words' vectors."""
+    words = network(encoder, pool).eval()
+    torch.manual_seed(1)
+    settings = ClassifierSettings(encoder=ENCODERS[encoder], pool=pool)  # type: ignore[arg-type]
+    model = build(settings, features=30, labels=3).eval()
+    own = words.state_dict()
+    for name, weight in model.state_dict().items():
+        if name.endswith("embed.linear.weight"):
+            weight.copy_(own[name.replace("linear", "table")].T)
+        else:
+            weight.copy_(own[name] if name in own else torch.zeros_like(weight))
+    symbols, lengths = texts()
+    numbers = nn.functional.one_hot(symbols, 30).float()
+    found = model(numbers, lengths)
+    torch.testing.assert_close(found.logits, words(symbols, lengths).logits)
+    there = (torch.arange(9) < lengths[:, None])[..., None]
+    learns = list(model.parameters())
+    slopes = []
+    for bad in (0.5, torch.nan, torch.inf):
+        said = model(numbers.where(there, bad), lengths).logits
+        assert said is not None
+        slopes.append([said, *torch.autograd.grad(said.square().sum(), learns)])
+    for spoilt in slopes[1:]:
+        torch.testing.assert_close(spoilt, slopes[0], rtol=0, atol=0)
+    assert all(slope.any() for slope in slopes[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"encoder": {"kind": "bert"}}, "'bert' reads words; real numbers need lstm"),
+        ({"encoder": {"kind": "transformer"}}, "'transformer' reads words"),
+        ({"letters": (3, 5)}, "letters belongs to words"),
+        ({"word_dropout": 0.1}, "word_dropout belongs to words"),
+    ],
+)
+def test_parts_for_words_refuse_real_numbers(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(Refused, match=says):
+        build(ClassifierSettings(**given), features=4, labels=3)
+    with pytest.raises(Refused, match=r"symbols=\.\.\. of a vocabulary, or features="):
+        build(ClassifierSettings(**given), labels=3)
+
+
 def test_the_longest_input_is_known() -> None:
     reads = {
         (encoder, pool): ClassifierSettings(encoder=ENCODERS[encoder], pool=pool).reads  # type: ignore[arg-type]
-        for encoder in ("lstm", "bert", "xlnet")
+        for encoder in ("lstm", "transformer", "bert", "xlnet")
         for pool in ("mean", "static/location")
     }
     assert reads == {
         ("lstm", "mean"): None,
         ("lstm", "static/location"): 100,
+        ("transformer", "mean"): None,
+        ("transformer", "static/location"): 100,
         ("bert", "mean"): 16,
         ("bert", "static/location"): 16,
         ("xlnet", "mean"): None,

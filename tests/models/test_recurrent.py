@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 import heed
 from heed.attention.catalogue import CATALOGUE
 from heed.errors import HeedError, Refused
-from heed.models.recurrent import InputFeeding, Luong, RecurrentTranslator, Search
+from heed.models.encoder_decoder import EncoderDecoder
+from heed.models.recurrent import InputFeeding, Luong, Search
 from heed.models.recurrent_settings import RecurrentSettings, build
 
 B, S, T, V = 4, 7, 5, 19
@@ -21,7 +22,7 @@ LENGTHS = torch.tensor([7, 1, 4, 6])
 WHOLE = [
     name
     for name, entry in CATALOGUE.items()
-    if entry.claims.step and entry.claims.at_once and entry.claims.context
+    if entry.claims.has_steps and entry.claims.takes_several and entry.claims.gives_context
 ]
 JOINED = ["local-p/general", "coverage/additive", "location-aware/monotonic", "sparsemax/local-m"]
 DECODERS: list[dict[str, Any]] = [
@@ -35,7 +36,7 @@ BASELINES: list[dict[str, Any]] = [
 ]
 
 
-def network(*, longest: int = S, shared: bool = False, **settings: Any) -> RecurrentTranslator:
+def network(*, longest: int = S, shared: bool = False, **settings: Any) -> EncoderDecoder:
     torch.manual_seed(1)
     small: dict[str, Any] = {"embedding": 6, "hidden": 8, "dropout": 0.0, **settings}
     chosen = RecurrentSettings(**small)
@@ -50,7 +51,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
     return source, LENGTHS, inputs
 
 
-def stepped(model: RecurrentTranslator, carry: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
+def stepped(model: EncoderDecoder, carry: Any, inputs: Tensor) -> tuple[Tensor, Tensor]:
     """Logits B T V and weights B T S, one step at a time."""
     logits, weights = [], []
     for symbols in inputs.unbind(1):
@@ -169,7 +170,7 @@ def test_a_loop_with_precomputed_products_has_the_gradients_of_the_plain_one(
         torch.testing.assert_close(got[name], weight.grad, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def taken(model: RecurrentTranslator, go: Any, steps: range = range(T)) -> dict[str, Tensor]:
+def taken(model: EncoderDecoder, go: Any, steps: range = range(T)) -> dict[str, Tensor]:
     """The gradients of a text written step by step, with some steps inside `go(step)`."""
     source, lengths, inputs = batch()
     carry, total = model.begin(source, lengths), torch.zeros(())

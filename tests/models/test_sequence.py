@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import heed
 from heed.errors import Refused
 from heed.models.cells import CELLS, Dropout, Hidden, Layer
-from heed.models.sequence import Classifier, Encoder, Generator, Labeller, Turn, turned
+from heed.models.sequence import Encoder, Turn, turned
 
 B, S, X, M, V = 5, 6, 4, 8, 11
 LENGTHS = torch.tensor([6, 1, 3, 5, 1])
@@ -102,80 +102,9 @@ def test_the_mean_is_over_existing_symbols() -> None:
         torch.testing.assert_close(read.summary("mean")[row], read.states[row, :n].mean(0))
 
 
-def test_there_is_a_label_for_every_symbol() -> None:
-    tagger = Labeller(encoder(), 3).double()
-    assert tagger(symbols(), LENGTHS).shape == (B, S, 3)
+def test_two_directions_cannot_run_step_by_step() -> None:
     with pytest.raises(Refused, match="bidirectional"):
-        tagger.begin(B)
-
-
-@pytest.mark.parametrize("cell", list(CELLS))
-def test_steps_of_a_language_model_equal_its_whole_pass(cell: str) -> None:
-    model = Labeller(encoder(cell, bidirectional=False, layers=2), V).double().eval()
-    text = symbols()
-    whole, carry = model(text), model.begin(B)
-    for t in range(S):
-        step = model.step(carry, text[:, t])
-        torch.testing.assert_close(step.logits, whole[:, t])
-        carry = step.carry
-    rows = torch.tensor([3, 3, 0])
-    again = model.step(model.select(carry, rows), text[rows, 0]).logits
-    torch.testing.assert_close(again, model.step(carry, text[:, 0]).logits[rows])
-
-
-@pytest.mark.parametrize("summary", ["last", "mean"])
-def test_the_answer_for_a_row_is_independent_of_its_batch(summary: str) -> None:
-    model = Classifier(encoder(layers=2), 3, summary=summary).double()  # type: ignore[arg-type]
-    whole = model(symbols(), LENGTHS)
-    assert whole.shape == (B, 3)
-    for row, n in enumerate(LENGTHS.tolist()):
-        torch.testing.assert_close(model(symbols()[row : row + 1, :n])[0], whole[row])
-
-
-@pytest.mark.parametrize("every", [False, True])
-@pytest.mark.parametrize("cell", list(CELLS))
-def test_a_vector_is_decoded_into_a_sequence(every: bool, cell: str) -> None:
-    torch.manual_seed(0)
-    model = Generator(
-        nn.Embedding(V, X), inputs=X, vector=3, hidden=M, out=nn.Linear(M, V), layers=2, cell=cell,
-        every=every, readout="maxout",
-    ).double().eval()  # fmt: skip
-    told, text = torch.randn(B, 3).double(), symbols()
-    whole, carry = model(told, text).logits, model.begin(told)
-    for t in range(S):
-        step = model.step(carry, text[:, t])
-        torch.testing.assert_close(step.logits, whole[:, t])
-        carry = step.carry
-    rows = torch.tensor([4, 0])
-    again = model.step(model.select(carry, rows), text[rows, 0]).logits
-    torch.testing.assert_close(again, model.step(carry, text[:, 0]).logits[rows])
-
-
-def test_inputs_and_outputs_may_be_numbers() -> None:
-    torch.manual_seed(0)
-    model = Generator(nn.Linear(1, X), inputs=X, vector=3, hidden=M, out=nn.Linear(M, 1))
-    assert model(torch.randn(B, 3), torch.randn(B, S, 1)).logits.shape == (B, S, 1)
-
-
-def test_a_language_model_learns_to_count() -> None:
-    torch.manual_seed(0)
-    read = Encoder(nn.Embedding(5, 8), inputs=8, hidden=16, bidirectional=False)
-    model = Labeller(read, 5)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
-    text = (torch.arange(12) + torch.arange(5)[:, None]) % 5
-    for _ in range(40):
-        loss = nn.functional.cross_entropy(model(text[:, :-1]).mT, text[:, 1:])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    assert loss < 0.1
-    carry, symbol = model.begin(1), torch.tensor([2])
-    written = []
-    for _ in range(6):
-        step = model.step(carry, symbol)
-        carry, symbol = step.carry, step.logits.argmax(-1)
-        written.append(int(symbol))
-    assert written == [3, 4, 0, 1, 2, 3]
+        encoder().begin(B)
 
 
 def test_variational_dropout_drops_the_same_units_at_every_step() -> None:

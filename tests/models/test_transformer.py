@@ -357,7 +357,7 @@ def test_the_fast_path_encodes_a_source_to_the_same_numbers(norm: str, padded: b
     source, lengths, _ = texts()
     lengths = lengths if padded else torch.full_like(lengths, S)
     found = encode(net.encoder, net.decoder.words, source, lengths)
-    wanted, _ = net._encoded(source, lengths, "context")
+    wanted = net._read(source, lengths, "context").states
     assert found is not None
     there = torch.arange(S) < lengths[:, None]
     torch.testing.assert_close(found[there], wanted[there])

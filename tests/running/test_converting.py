@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from heed.running.stories.classify import ClassifyConfig
 from torch import nn
 
 import heed
@@ -30,6 +29,7 @@ from heed.running.evaluate import evaluate
 from heed.running.opening import open_run
 from heed.running.stories.pretrain import PretrainConfig
 from heed.storage.run_folder import RunFolder
+from heed.tasks.classify import ClassifyConfig
 from heed.tasks.language_model import LanguageConfig
 from tests.running.folders import network, reconfigure, save
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from heed.answers.continuation import Continuation, TextReading
+from heed.answers.continuation import Continuation, PredictedText
 from heed.answers.form import Example
 from heed.data.borrowed import marks_of
 from heed.data.kinds.text import RawText
@@ -193,7 +193,7 @@ def test_settings_that_do_not_suit_the_text_are_refused() -> None:
 
 def test_scores_by_hand() -> None:
     """Two texts of 3 and 1 symbols, e nats in all; the second has a letter of two bytes."""
-    readings = [TextReading(2.0, 3, 6, 6, 0), TextReading(1.0, 1, 2, 3, 1)]
+    readings = [PredictedText(2.0, 3, 6, 6, 0), PredictedText(1.0, 1, 2, 3, 1)]
     scores = Scores.of(readings, context=8, overlap=2)
     assert scores.loss == pytest.approx(0.75)
     assert scores.perplexity == pytest.approx(math.exp(0.75))

@@ -58,6 +58,11 @@ class Text(Kind[str]):
         return hashlib.sha256(repr(told).encode()).hexdigest()
 
     @property
+    def front(self) -> tuple[int, ...]:
+        """The symbols in front of every text, where heed's own tokeniser cuts it."""
+        return (BOS,) if self.gathers == "first" else ()
+
+    @property
     def is_framed(self) -> bool:
         """Whether the vocabulary puts symbols around a text by itself, such as [CLS] and [SEP]."""
         return isinstance(self.pieces, Vocabulary)
@@ -78,6 +83,11 @@ class Text(Kind[str]):
     def spelt(self, row: Sequence[int], item: str | None = None) -> list[str]:
         """The piece of each symbol, with the space before it; with the text, unknown ones too."""
         return spelt(self.pieces, row, item)
+
+    def words(self, item: str) -> list[int]:
+        """The word that each symbol of a text belongs to, from 0; -1 for none."""
+        found: list[int] = self.pieces.words(item)
+        return found
 
     def is_blank(self, item: str) -> bool:
         """Whether there is nothing but white space."""

@@ -13,10 +13,11 @@ from heed.errors import UnknownName
 from heed.running.stories.story import AnyStory
 
 STORIES = {
-    "translate": "heed.running.stories.translate",
+    "translate": "heed.tasks.translate",
     "classify": "heed.tasks.classify",
     "language-model": "heed.tasks.language_model",
     "pretrain": "heed.running.stories.pretrain",
+    "tag": "heed.tasks.tag",
 }
 """Tasks, and the module of each."""
 

@@ -23,6 +23,7 @@ from heed.tasks.task import Codec, Evaluated, Prepared, Start, Task
 from heed.viewing.blocks import Block, Value
 from heed.viewing.image import svg
 from heed.viewing.looking import Look
+from heed.viewing.panels import Panel
 
 if TYPE_CHECKING:
     from heed.running.learner import Trained
@@ -71,13 +72,21 @@ class Validator:
         examples = self._some(self.task.sampled)
         answers = worker.answers([each.inputs for each in examples])
         both = list(zip(examples, answers, strict=True))
-        told = [(e, some if form.rereads else ()) for e, some in both]
-        found = [one_pass(worker, e.inputs, gold=e.answer, answers=some) for e, some in told]
         text = "".join(form.sample(example, best[0]) for example, best in both)
-        panels = [panel for each in found for panel in each.look.panels[: form.pictured]]
+        panels = [panel for each, some in both for panel in self._pictured(each, some)]
         columns = 1 if form.pictured == 1 else None
         self.folder.write_sample(step, text, svg(panels, columns=columns) if panels else "")
         return str(form.brief(answers[0][0]))
+
+    def _pictured(self, example: Example, answers: Sequence[Any]) -> list[Panel]:
+        """The most telling maps of an example; none where weights are not finite."""
+        form, told = self.worker.form, {"gold": example.answer}
+        try:
+            known = answers if form.rereads else ()
+            found = one_pass(self.worker, example.inputs, answers=known, **told)
+            return found.look.panels[: form.pictured]
+        except Refused:
+            return []
 
 
 @dataclass(frozen=True, slots=True)

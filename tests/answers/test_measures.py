@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from heed.data.pairs import Links, read_alignments
-from heed.errors import Refused, ShapeError, UnknownName
-from heed.tasks import measuring
-from heed.tasks.measuring import (
+from heed.answers import measures
+from heed.answers.measures import (
     alignment_error,
     bleu,
     by_length,
@@ -22,6 +20,8 @@ from heed.tasks.measuring import (
     of_words,
     tokeniser_for,
 )
+from heed.data.pairs import Links, read_alignments
+from heed.errors import Refused, ShapeError, UnknownName
 
 SAID = ["the cat sat on the mat .", "a Dog runs in the park today", "hello world again and again"]
 MEANT = ["the cat sat on a mat .", "a dog runs in the park today", "hello world , once again"]
@@ -129,25 +129,25 @@ def test_a_link_to_a_source_word_without_a_counterpart_is_an_error() -> None:
 
 
 def test_the_baselines() -> None:
-    assert measuring.diagonal(4, 4) == [(0, 0), (1, 1), (2, 2), (3, 3)]
-    assert measuring.diagonal(2, 4) == [(0, 0), (0, 1), (1, 2), (1, 3)]
-    assert measuring.diagonal(5, 1) == [(2, 0)]
-    assert measuring.diagonal_error([(2, 2)], [[(0, 0), (0, 1)]]) == pytest.approx(0.5)
+    assert measures.diagonal(4, 4) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert measures.diagonal(2, 4) == [(0, 0), (0, 1), (1, 2), (1, 3)]
+    assert measures.diagonal(5, 1) == [(2, 0)]
+    assert measures.diagonal_error([(2, 2)], [[(0, 0), (0, 1)]]) == pytest.approx(0.5)
     # Each of the two aligned words is right once in four times.
-    assert measuring.uniform_error([(4, 9)], [[(0, 0), (1, 5)]]) == pytest.approx(0.75)
+    assert measures.uniform_error([(4, 9)], [[(0, 0), (1, 5)]]) == pytest.approx(0.75)
 
 
 def test_the_uniform_baseline_equals_the_mean_of_random_links() -> None:
     rng = np.random.default_rng(0)
     gold = [[(int(rng.integers(6)), j) for j in range(5)] for _ in range(4000)]
     drawn = [[(int(rng.integers(6)), j) for j in range(5)] for _ in gold]
-    expected = measuring.uniform_error([(6, 5)] * len(gold), gold)
+    expected = measures.uniform_error([(6, 5)] * len(gold), gold)
     assert alignment_error(drawn, gold) == pytest.approx(expected, abs=0.01)
 
 
 def test_pharaoh_is_source_first_and_in_order() -> None:
-    assert measuring.to_pharaoh([(1, 2), (0, 0), (1, 1)]) == "0-0 1-1 1-2"
-    assert measuring.to_pharaoh([]) == ""
+    assert measures.to_pharaoh([(1, 2), (0, 0), (1, 1)]) == "0-0 1-1 1-2"
+    assert measures.to_pharaoh([]) == ""
 
 
 WRITTEN = {

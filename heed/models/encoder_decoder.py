@@ -1,0 +1,78 @@
+"""A reader and a writer: from one sequence to another.
+
+network = EncoderDecoder(reader, writer)
+written = network(source, lengths, inputs, need="weight")  # B S, B, B T -> B T V
+network.alignment(written.seen)                            # B T S
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor, nn
+
+from heed.models.reader import Reader
+from heed.models.writer import Writer
+from heed.models.written import Step, Written
+from heed.records import Attended, Need
+
+
+class EncoderDecoder(nn.Module):
+    """Any reader, and any writer behind it; nothing but the reader's record passes between them."""
+
+    encoder: Any
+    decoder: Any
+
+    def __init__(self, encoder: Reader, decoder: Writer) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def forward(
+        self,
+        source: Tensor,
+        lengths: Tensor | None,
+        inputs: Tensor,
+        need: Need = "context",
+        aligned: bool = False,
+    ) -> Written:
+        """Source B S, its lengths B, the symbols written so far B T -> logits B T V
+
+        lengths  how many places of each source are not padding; None: all
+        aligned  the weights of `alignment` are needed, whatever `need` says
+        """
+        read = self.encoder(source, lengths, need)
+        written = self.decoder(read, inputs, need, aligned)
+        ends = {"encoder": read.seen, "decoder": written.seen}
+        return Written(
+            written.output,
+            {f"{end}.{path}": look for end, looks in ends.items() for path, look in looks.items()},
+        )
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    def begin(self, source: Tensor, lengths: Tensor | None, need: Need = "context") -> Any:
+        """Read the source: what the first step needs."""
+        return self.decoder.begin(self.encoder(source, lengths), need)
+
+    def step(self, carry: Any, symbols: Tensor) -> Step:
+        """The next symbol of each hypothesis.    N -> N V"""
+        return cast(Step, self.decoder.step(carry, symbols))
+
+    def select(self, carry: Any, rows: Tensor, same: bool = False) -> Any:
+        """The carry of the chosen rows, in that order; rows may repeat or be left out.
+
+        same  each row goes on with the same source in the same place: it is not copied
+        """
+        return carry.select(rows, same)
+
+    @property
+    def aligning(self) -> nn.Module | None:
+        """The attention whose weights stand for the alignment; None without any."""
+        return cast("nn.Module | None", self.decoder.aligning)
+
+    def alignment(self, seen: dict[str, Attended]) -> Tensor:
+        """The weights that stand for the alignment.    B T S"""
+        start = "decoder."
+        own = {path.removeprefix(start): x for path, x in seen.items() if path.startswith(start)}
+        return cast(Tensor, self.decoder.alignment(own))

@@ -1,0 +1,40 @@
+"""Writers: from what a reader read to a text, at once or symbol by symbol."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from heed.models.reader import Read
+from heed.models.written import Step, Written
+from heed.records import Attended, Need
+
+
+class Writer(Protocol):
+    """What was read, and the symbols written so far, to the next symbol.
+
+    A carry has `select(rows, same)`: the carry of the chosen rows, in that order; with `same` each
+    row goes on with the same input in the same place, so what was kept of it is not copied.
+    """
+
+    def __call__(
+        self, read: Read, inputs: Tensor, /, need: Need = "context", aligned: bool = False
+    ) -> Written:
+        """A whole text at once.    B T -> logits B T V
+
+        aligned  the weights of `alignment` are needed, whatever `need` says
+        """
+
+    def begin(self, read: Read, /, need: Need = "context") -> Any:
+        """The carry before the first symbol; a hypothesis for each input."""
+
+    def step(self, carry: Any, symbols: Tensor) -> Step:
+        """The next symbol of each hypothesis.    N -> N V"""
+
+    @property
+    def aligning(self) -> nn.Module | None:
+        """The attention whose weights stand for the alignment; None without any."""
+
+    def alignment(self, seen: dict[str, Attended]) -> Tensor:
+        """The weights that stand for the alignment, of what `Written.seen` has.    B T S"""
