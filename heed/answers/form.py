@@ -121,9 +121,9 @@ class Form(ABC, Generic[Gold, Given]):
     tokens: ClassVar[int] = 8000  # positions in a batch that is answered, padding included
     rereads: ClassVar[bool] = False  # whether attention is watched while an answer is read again
     named: ClassVar[str] = ""  # what the answer is, if it is no plain answer
+    figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
     pictured: ClassVar[int] = 1  # panels of each sample in the picture of a validation
     stream: ClassVar[int] = -1  # of a network with two (XLNet), the one that is looked at
-    figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
 
     # What the cache has
 

@@ -195,7 +195,7 @@ def test_only_text_symbols_are_written() -> None:
 def test_the_end_symbol_ends_a_text() -> None:
     writer = made("lstm")
     with torch.no_grad():
-        writer.model.labeller.out.bias[EOS] = 99.0
+        writer.model.out.bias[EOS] = 99.0
     ((found,),) = written(writer, ["the"], Decoding(method="greedy"))
     assert (found.written, found.symbols, found.ended) == ("", 0, True)
 

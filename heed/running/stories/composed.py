@@ -80,11 +80,11 @@ class Validator:
 
     def _pictured(self, example: Example, answers: Sequence[Any]) -> list[Panel]:
         """The most telling maps of an example; none where weights are not finite."""
-        form, told = self.worker.form, {"gold": example.answer}
+        form = self.worker.form
+        told = {"gold": example.answer, "answers": answers if form.rereads else ()}
         try:
-            known = answers if form.rereads else ()
-            found = one_pass(self.worker, example.inputs, answers=known, **told)
-            return found.look.panels[: form.pictured]
+            look = one_pass(self.worker, example.inputs, **told).look
+            return look.panels[: form.pictured]
         except Refused:
             return []
 
