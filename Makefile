@@ -17,7 +17,8 @@ TESTED := tests/kernels tests/decoding tests/models/test_native_stepping.py \
 help:
 	@echo "make setup    create .venv with everything below needs"
 	@echo "make demo     learn to translate, with and without attention, and draw where it looks"
-	@echo "make test     run the tests; a few of them: make test ARGS='-k sparsemax'"
+	@echo "make test     run the tests; a few of them: make test ARGS='-k sparsemax';"
+	@echo "              every case rather than a sample: make test ARGS=--thorough"
 	@echo "make check    what CI does: format, lint, types, tests, the README's commands"
 	@echo "make format   put the code in order"
 	@echo "make sanitize run the tests of the C files under AddressSanitizer and UBSan"
@@ -62,7 +63,7 @@ sanitize: setup
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
 		LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
 		$(CURDIR)/$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
-		-k "not triton and not compile" $(or $(ARGS),$(TESTED))
+		--thorough -k "not triton and not compile" $(or $(ARGS),$(TESTED))
 
 bench: setup
 	@for file in $(wildcard benchmarks/[a-z]*.py); do \

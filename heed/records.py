@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -62,29 +62,58 @@ MASSES: tuple[Mass, ...] = ("one", "at most one", "any")
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a part can do; a mechanism can do what all its parts can."""
+    """What a part can do and what it needs. No other code tells parts apart.
 
-    step: bool = True  # can be called step by step, the state handed on
-    at_once: bool = True  # several queries in one call
-    heads: bool = True  # inside multi-head attention
-    context: bool = True  # gathers values
+    Those that are True here hold of a mechanism if all its parts claim them, the others if one
+    does. A class of your own that states none claims no more than every class that it derives from.
+    """
+
+    has_steps: bool = True  # can be called step by step, the state handed on
+    takes_several: bool = True  # several queries in one call
+    fits_heads: bool = True  # works inside multi-head attention
+    gives_context: bool = True  # gathers values
+    is_row_wise: bool = True  # but for draws, an answer does not depend on the queries before it
+    ignores_place: bool = True  # nor on where its query stands
+    ignores_shifts: bool = True  # places matter by distance, if at all: padding in front is nothing
+    ignores_turns: bool = True  # energies stay if queries and keys are turned by the same angle
+    sees_all: bool = True  # every visible key may be looked at, and none counts more
+    uses_energies: bool = True  # so that there must be a score
+    needs_line: bool = False  # keys in a line, one column each, because it knows their places
+    needs_length: bool = False  # the length of a text, of which a decoder knows a part
+    needs_one_text: bool = False  # it compares places of queries and keys
+    merges_keys: bool = False  # puts keys together, so that they are no line
+    looks_regardless: bool = False  # a query may look where the call hides everything from it
+    draws: bool = False  # at random in training, but not in evaluation
+    charges: bool = False  # a penalty, to be added to the loss
     gradient: Gradient = "exact"
     mass: Mass = "one"
 
     @property
-    def differentiable(self) -> bool:
+    def is_differentiable(self) -> bool:
         """Whether the gradient is the true derivative."""
         return self.gradient == "exact"
 
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the answer to a query depends neither on earlier queries nor on its place."""
+        return self.is_row_wise and self.ignores_place
+
     def __and__(self, other: Claims) -> Claims:
+        claims: dict[str, Any] = {
+            name: getattr(self, name) and getattr(other, name)
+            if default
+            else getattr(self, name) or getattr(other, name)
+            for name, default in _CLAIMED.items()
+        }
         return Claims(
-            self.step and other.step,
-            self.at_once and other.at_once,
-            self.heads and other.heads,
-            self.context and other.context,
-            other.gradient if self.gradient == "exact" else self.gradient,
-            max(self.mass, other.mass, key=MASSES.index),
+            **claims,
+            gradient=other.gradient if self.gradient == "exact" else self.gradient,
+            mass=max(self.mass, other.mass, key=MASSES.index),
         )
+
+
+_CLAIMED = {each.name: each.default for each in fields(Claims) if isinstance(each.default, bool)}
+"""The claims that are true or false, and what they are by default."""
 
 
 def gradientless() -> bool:
@@ -177,7 +206,7 @@ class Call:
     gain: Gaussian | None
     bias: Tensor | None  # added to the energies, broadcasts to B H T S
     places: Places
-    past: bool
+    claims: Claims  # of the mechanism
     align: str
     read: str
     dropout: float

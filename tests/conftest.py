@@ -4,10 +4,13 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import torch
+
+from tests.sampling import sample
 
 # The first call of a mechanism can be far slower than the next, so a deadline would fail at random.
 hypothesis.settings.register_profile("heed", deadline=None, print_blob=True)
@@ -28,6 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="where tests put what they make: cpu or cuda")
+    parser.addoption("--thorough", action="store_true", help="run every case, rather than a sample")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,12 +39,41 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_default_device(config.getoption("--device"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+def pytest_report_header(config: pytest.Config) -> str:
+    if config.getoption("--thorough"):
+        return "cases: all"
+    return "cases: those in which all pairs of parameters' values meet; all of them with --thorough"
+
+
+LEFT_OUT = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m: a sample of what they ask for
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    if not config.getoption("--thorough"):
+        kept = sample(items)
+        config.stash[LEFT_OUT] = len(items) - len(kept)
+        items[:] = kept
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Each worker has left out the same cases."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if left_out := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(f"{left_out} cases left out, which --thorough runs")
 
 
 @pytest.fixture(autouse=True)

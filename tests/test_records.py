@@ -189,13 +189,23 @@ def test_a_selected_state_continues_as_its_rows(name: str) -> None:
 
 
 def test_a_mechanism_can_do_only_what_all_its_parts_can() -> None:
-    together = Claims(step=False) & Claims(heads=False) & Claims(gradient="straight-through")
-    assert together == Claims(step=False, heads=False, gradient="straight-through")
-    assert not together.differentiable
+    together = (
+        Claims(has_steps=False) & Claims(fits_heads=False) & Claims(gradient="straight-through")
+    )
+    assert together == Claims(has_steps=False, fits_heads=False, gradient="straight-through")
+    assert not together.is_differentiable
     assert (Claims() & Claims()) == Claims()
-    assert Claims().differentiable
+    assert Claims().is_differentiable
     assert (Claims(mass="any") & Claims(mass="at most one")).mass == "any"
     assert (Claims() & Claims(mass="at most one")).mass == "at most one"
+
+
+def test_a_mechanism_needs_what_any_of_its_parts_needs() -> None:
+    together = Claims(needs_line=True) & Claims(draws=True) & Claims(is_row_wise=False)
+    assert together == Claims(needs_line=True, draws=True, is_row_wise=False)
+    assert Claims().is_stateless
+    assert not together.is_stateless
+    assert not Claims(ignores_place=False).is_stateless
 
 
 def test_the_first_inexact_gradient_is_reported() -> None:
@@ -213,7 +223,7 @@ def call(visible: heed.Visible | None, sinks: int = 0, k: Tensor | None = None) 
     k = torch.ones(2, 3, 6 + sinks, 5) if k is None else k
     places = Places(4, 6, 0, 2, q.device)
     return Call(
-        "dot", q, k, k, 1.0, None, visible, None, None, places, False, "softmax", "blend", 0.0,
+        "dot", q, k, k, 1.0, None, visible, None, None, places, Claims(), "softmax", "blend", 0.0,
         "context", sinks,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ class Added(Position):
         super().__init__()
         self.table = table  # broadcasts to B H T S
         self.position = Position() if position is None else position
+        self.turns = self.position.turns
 
     def turn(self, x: Tensor, places: Tensor) -> Tensor:
         return self.position.turn(x, places)

@@ -4,6 +4,7 @@ First the mathematics; then the parts. Energies come in float32 or better; `ok` 
 (None: everyone). A row that sees nothing gets weights that are exactly zero.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -144,8 +145,7 @@ class Aligned:
 class Align(Part):
     """Energies to weights. `before` is this part's slot of the state, None at the first step."""
 
-    draws: ClassVar[bool] = False
-    """Whether it draws at random in training, and not in evaluation."""
+    claims = Claims(is_row_wise=False, ignores_shifts=False)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         """B H T S, who is visible, the slot, the queries B H T M"""
@@ -155,6 +155,8 @@ class Align(Part):
 class Softmax(Align):
     """exp(e), normalised over what is visible."""
 
+    claims = Claims()
+
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         return Aligned(softmax(energy, ok))
 
@@ -162,12 +164,16 @@ class Softmax(Align):
 class Sparsemax(Align):
     """The nearest distribution; far energies get exactly zero. Martins 2016."""
 
+    claims = Claims()
+
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         return Aligned(sparsemax(energy, ok))
 
 
 class Entmax(Align):
     """α-entmax with α = 1.5: sparse, and smoother than sparsemax. Peters 2019."""
+
+    claims = Claims()
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         return Aligned(entmax(energy, ok))
@@ -190,8 +196,8 @@ class Sample(Align):
     soft   the chance, per row, that a training call uses the expected weights instead of a draw
     """
 
-    claims = Claims(gradient="score-function")
-    draws = True
+    claims = Claims(draws=True, gradient="score-function")
+    for_sentences: ClassVar[Mapping[str, Any]] = {"soft": 0.5}  # Xu 2015 §4.1
 
     def __init__(self, *, count: int = 1, soft: float = 0.0) -> None:
         super().__init__()
@@ -216,8 +222,7 @@ class Gumbel(Align):
     Jang 2017.
     """
 
-    claims = Claims(gradient="straight-through")
-    draws = True
+    claims = Claims(draws=True, gradient="straight-through")
 
     def __init__(self, *, temperature: float = 1.0) -> None:
         super().__init__()

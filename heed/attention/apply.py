@@ -59,7 +59,7 @@ def run(
     call = call_of(mechanism, query, reached, places, need, position)
     call.clean = reached.visible is shown and every_key_seen(visible, places)
     name, refusals = choose(call)
-    if asked is not None and mechanism.align.draws and mechanism.training:
+    if asked is not None and mechanism.claims.draws and mechanism.training:
         name = None  # statistics come from a second pass, which would draw other weights
     if name is None or name in ALIGNING:
         kernel = name or "reference"
@@ -118,7 +118,7 @@ def _look_back(
             chosen = [weights(t, t + 1)[0] for t in asked.rows]
             seen = seen._replace(rows=torch.cat(chosen, 2))
         return None, seen
-    apart = call.align in _APART and not call.past
+    apart = call.claims.is_row_wise
     width = 1
     if call.family == "additive" and not _fused(mechanism.score, call.q, call.k):
         width = call.q.shape[-1]  # tanh of every pair and channel
@@ -126,9 +126,6 @@ def _look_back(
 
 
 _FOLDED = "the keys were put together, and the weights must be shared among them again"
-
-_APART = ("softmax", "sparsemax", "entmax", "argmax")
-"""Aligns that treat each row of energies independently."""
 
 
 def call_of(
@@ -153,7 +150,7 @@ def call_of(
         reached.gain,
         reached.felt(position, places),
         places,
-        mechanism.past is not None,
+        mechanism.claims,
         mechanism.align.name,
         mechanism.read.name,
         mechanism.dropout if mechanism.training else 0.0,
@@ -318,7 +315,7 @@ def _look_step_by_step(mechanism: Mechanism, scene: _Scene, slots: Mapping[str, 
         row, energy, slots, _ = _look(mechanism, scene.row(t), slots, past.hint(before))
         rows.append(row)
         energies.append(energy)
-        if past.charges:
+        if past.claims.charges:
             penalties.append(past.penalty(before, row.weight[:, :, 0])[..., None])
         before = past.after(before, row.weight[:, :, 0])
     aligned = Aligned(
@@ -357,7 +354,8 @@ def _nothing(
     zero = query.sum(-1, keepdim=True).where(never, 0)
     weight = wide(zero).expand(B, H, T, memory.k.shape[2])
     context = zero.expand(B, H, T, memory.v.shape[3]).to(_result_dtype(memory.v))
-    gathers, draws = mechanism.claims.context, mechanism.claims.gradient == "score-function"
+    claims = mechanism.claims
+    gathers, draws = claims.gives_context, claims.gradient == "score-function"
     fact = weight.sum(-1)  # B H T
     return Attended(
         context if gathers else None,
@@ -366,7 +364,7 @@ def _nothing(
         energy=weight if need == "energy" else None,
         log_prob=fact if draws else None,
         entropy=fact if draws else None,
-        penalty=fact if mechanism.past is not None and mechanism.past.charges else None,
+        penalty=fact if claims.charges else None,
         statistics=None if asked is None else unstated(weight, asked),
     )
 

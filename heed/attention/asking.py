@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +21,12 @@ from heed.attention.blind import placed, sighted, zeroed
 from heed.attention.hooks import hooks, plain
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
-from heed.attention.reach import Global, LocalM, LocalP, Reached
-from heed.attention.score import Additive, General, Score
-from heed.kernels.ability import needs_grad, recorded, saving, transformed
+from heed.attention.reach import Reached
+from heed.attention.score import Score
+from heed.kernels.ability import recorded, saving, transformed
 from heed.kernels.choose import KERNELS
+from heed.kernels.deferred_gradients import may_defer, share
 from heed.kernels.linear.steps import mapping
-from heed.kernels.looping import gathering
 from heed.records import Attended, Need, State, as_need
 
 Look = Callable[[Tensor], Tensor]
@@ -41,10 +40,10 @@ class Asking:
     of single queries, B 1 M."""
 
     def __init__(self, attend: Attending, memory: Memory, need: Need = "context") -> None:
-        known = memory.k.is_cpu or memory.k.is_cuda
-        if needs_grad(memory.k, memory.v) and known and not _seen_through():
-            k, v = gathering(memory.k, memory.v)
-            memory = replace(memory, k=k, v=v, prepared=_known(attend, memory))
+        if may_defer(memory.k, memory.v):
+            k, v = share(memory.k, memory.v)
+            lengths = memory.lengths.to(torch.int32)
+            memory = replace(memory, k=k, v=v, prepared={"lengths": lengths})
         self.attend, self.memory, self.need = attend, memory, as_need(need)
         self.hooks, self.saving = hooks(attend.modules()), saving()
         self.first: tuple[Tensor, Attended] | None = None
@@ -89,7 +88,7 @@ def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> 
     kinds = (type(attend).forward, type(mechanism))
     if again is None or kinds != (Attending.forward, Mechanism) or not plain(attend.modules()):
         return None
-    if type(mechanism.reach) is not Global or mechanism.past is not None:
+    if not (mechanism.claims.sees_all and mechanism.claims.is_row_wise):
         return None
     if attend.position is not None or memory.segments is not None:
         return None
@@ -101,20 +100,9 @@ def _again(attend: Attending, memory: Memory, query: Tensor, seen: Attended) -> 
     return look
 
 
-def _known(attend: Attending, memory: Memory) -> dict[str, Any]:
-    """What every step of a local window needs to know of the memory, computed once."""
-    local = isinstance(getattr(attend.mechanism, "reach", None), LocalM | LocalP)
-    return {"lengths": memory.lengths.to(torch.int32)} if local else {}
-
-
 def _asks(score: Score) -> Prepare:
     """`score.ask`, or its equal for loops over steps in training."""
-    ask = type(score).ask
-    weight = None
-    if isinstance(score, General) and ask is General.ask:
-        weight = score.weight
-    elif isinstance(score, Additive) and ask is Additive.ask:
-        weight = score.query_weight
+    weight = score.query_map if type(score).ask is Score.ask else None
     go = None if weight is None or len(weight) != 1 else mapping(weight[0])
     if go is None:
         return score.ask

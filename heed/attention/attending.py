@@ -48,6 +48,14 @@ class Attending(Watchable):
         super().__init__()
         self.token = object()
 
+    @property
+    def ignores_shifts(self) -> bool:
+        """Whether padding in front of a text changes nothing."""
+        claims = self.mechanism.claims
+        turns = self.position is not None and self.position.turns
+        alike = claims.is_row_wise and claims.ignores_shifts
+        return alike and (claims.ignores_turns or not turns)
+
     def shape_query(self, query: Tensor) -> Tensor:
         """B T M -> B H T D"""
         raise NotImplementedError
@@ -145,7 +153,8 @@ class Attending(Watchable):
                 raise Refused("this memory was made by another attention; use the one that made it")
             memory = replace(memory, owner=self.mechanism.token)
         if query is not None:
-            if self.projects and isinstance(memory, Memory) and not self.mechanism.opens:
+            regardless = self.mechanism.claims.looks_regardless
+            if self.projects and isinstance(memory, Memory) and not regardless:
                 places = placed(query.shape[1], memory.S, state, query.device)
                 shown = both(visible, self.mechanism.shown(memory, places))
                 query = spared(query, memory, both(memory.visible, shown), places)
@@ -160,7 +169,7 @@ class Attending(Watchable):
             position=position,
             statistics=statistics,
         )
-        if not self.mechanism.claims.context:
+        if not self.mechanism.claims.gives_context:
             return seen
         return seen.replace(context=self.shape_context(seen.context))
 

@@ -1,7 +1,9 @@
 """Every name: its slot, formula and source. A closed table: a name can never import anything."""
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import reduce
+from operator import and_
+from typing import Any, Literal
 
 from heed.attention import align, moving, past, reach, read, score
 from heed.attention.mixed import Mixed
@@ -29,17 +31,22 @@ class Entry(Called):
 
     name: str
     slot: Slot
-    part: type[Part] | type[Mixed]
+    part: type[Any]
     formula: str
     source: str
     about: str
     also: str
-    blind: bool = False  # takes no score: it looks at no key
+    lanes: tuple[str, ...] = ()  # the reaches that it mixes
+
+    @property
+    def parts(self) -> tuple[type[Part], ...]:
+        """The parts that it stands for."""
+        return tuple(CATALOGUE[lane].part for lane in self.lanes) or (self.part,)
 
     @property
     def claims(self) -> Claims:
-        """What it can do, as its part declares."""
-        return reach.LocalP.claims if issubclass(self.part, Mixed) else self.part.claims
+        """What it can do and needs, as its parts declare."""
+        return reduce(and_, (part.claims for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +234,7 @@ _ENTRIES = (
         "Luong 2015 §3, combined",
         "global and local-p, blended by a gate",
         also="hybrid, gated, global and local, local and global, 混合, 门控, 全局局部",
+        lanes=("global", "local-p"),
     ),
     Entry(
         "static",
@@ -330,7 +338,6 @@ _ENTRIES = (
         "soft windows that move forward; looks at no key",
         also="graves, gmm, gaussian mixture, mixture of gaussians, gaussian, soft window, "
         "高斯混合, 混合高斯, 高斯, 混合",
-        blind=True,
     ),
     Entry(
         "blend",

@@ -121,7 +121,7 @@ def _shelved(
             f"'{name}' has weights to learn: build it once, heed.Attention('{name}', ...), "
             "or pass a Mechanism"
         )
-    if mechanism.align.draws:
+    if mechanism.claims.draws:
         raise Refused(
             f"'{name}' draws in training and takes the best in evaluation, and a function "
             "has no such modes: build heed.Attention or a Mechanism"

@@ -4,57 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 from itertools import accumulate, groupby, pairwise
-from operator import and_
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from heed.attention.mechanism import Mechanism, lane_state
+from heed.attention.mechanism import Lanes, Mechanism
 from heed.attention.memory import Memory, concat
 from heed.attention.position import OfHeads, Position
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Statistics, Summary, as_summary
-from heed.visible import Places, Visible, as_visible
+from heed.visible import Visible, as_visible
 
 
-class HeadGroups(Mechanism):
+class HeadGroups(Lanes):
     """A mechanism of its own for every group of heads, over one memory.
 
     The groups' kept keys are stacked along the heads of `Memory.k`, padded to the widest.
     """
 
-    lanes: Sequence[Mechanism]
-
     def __init__(self, lanes: Sequence[tuple[Mechanism, int]]) -> None:
-        nn.Module.__init__(self)
-        self.token = object()
+        super().__init__([lane for lane, _ in lanes])
         self.lanes = nn.ModuleList(lane for lane, _ in lanes)  # type: ignore[assignment]
         self.heads = [heads for _, heads in lanes]
-        widths = [lane.kept_width for lane, _ in lanes]
-        self.widths = [width for width in widths if width is not None]
-        if len(self.widths) < len(lanes):
-            raise Refused("groups of heads share a memory: each score must define its kept_width")
-        self.claims = reduce(and_, (lane.claims for lane, _ in lanes))
-
-    @property
-    def in_line(self) -> bool:
-        return any(lane.in_line for lane in self.lanes)
-
-    @property
-    def opens(self) -> bool:
-        return any(lane.opens for lane in self.lanes)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the groups' slots in the state."""
-        return tuple(str(i) for i in range(len(self.heads)))
-
-    @property
-    def slots(self) -> set[str]:
-        return set(self.names)
+        self.names = [str(i) for i in range(len(lanes))]
 
     @property
     def kept_width(self) -> int:
@@ -81,10 +55,6 @@ class HeadGroups(Mechanism):
             for i, lane in enumerate(self.lanes)
         ]
 
-    def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What all lanes show alike: each of them looks for itself."""
-        return None
-
     def forward(
         self,
         query: Tensor | None,
@@ -102,13 +72,14 @@ class HeadGroups(Mechanism):
             raise Refused("groups of heads need a query")
         need = self.check_call(query, memory, state, need)
         queries, memories = query.split(self.heads, 1), self.memories(memory)
+        states = self.states(state)
         spans = list(pairwise([0, *accumulate(self.heads)]))
         seen_by = None if visible is None else as_visible(visible)
         seen = [
             lane(
                 queries[i],
                 memories[i],
-                None if state is None else lane_state(state, self.names[i]),
+                states[i],
                 visible=None if seen_by is None else seen_by.of_heads(*spans[i]),
                 need=need,
                 segments=segments,

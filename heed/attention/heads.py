@@ -233,9 +233,9 @@ class MultiHeadAttention(Attending, Drawn):
                 **options,
             )
         name = f"'{mechanism}'" if isinstance(mechanism, str) else "this mechanism"
-        if not built.claims.heads:
+        if not built.claims.fits_heads:
             raise Refused(f"{name} does not work inside heads; use heed.Attention")
-        if built.in_line and (self.add_zero_attn or self.bias_k is not None):
+        if built.claims.needs_line and (self.add_zero_attn or self.bias_k is not None):
             raise Refused(
                 f"{name} needs keys in order; those of add_bias_kv and add_zero_attn have none"
             )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from heed.attention import apply
 from heed.attention.align import Align, Softmax
 from heed.attention.memory import Memory
+from heed.attention.part import Part
 from heed.attention.past import Past
 from heed.attention.position import Position
-from heed.attention.reach import Global, Reach
+from heed.attention.reach import Global, OrEverything, Reach
 from heed.attention.read import Blend, Read
-from heed.attention.score import Score
+from heed.attention.score import Blind, Score
 from heed.attention.watchable import Watchable
 from heed.errors import Refused, ShapeError
 from heed.records import (
@@ -37,13 +39,14 @@ from heed.visible import Places, Visible, as_visible
 class Mechanism(Watchable):
     """score, past, reach, align and read, put together: who compares, who may look, who gathers.
 
-    Parts not given are the defaults: no past, `global`, `softmax`, `blend`. Works on heads:
+    Parts not given are the defaults: no past, `global`, `softmax`, `blend`; an align that uses no
+    energies needs no score. Works on heads:
     queries B H T M, keys B G S K, values B G S R. `heed.Attention` and `heed.MultiHeadAttention`
     put it to work on B T M.
     """
 
     claims: Claims
-    """What this mechanism can do: what all its parts can."""
+    """What this mechanism can do and needs: what all its parts can, and what any needs."""
 
     token: object
     """Marks the memories that it made."""
@@ -51,7 +54,7 @@ class Mechanism(Watchable):
     def __init__(
         self,
         *,
-        score: Score,
+        score: Score | None = None,
         past: Past | None = None,
         reach: Reach | None = None,
         align: Align | None = None,
@@ -60,7 +63,8 @@ class Mechanism(Watchable):
     ) -> None:
         super().__init__()
         self.token = object()
-        self.score = score
+        blind = isinstance(align, Align) and not align.claims.uses_energies
+        self.score = cast(Score, Blind() if score is None and blind else score)
         self.past = past
         self.reach = reach or Global()
         self.align = align or Softmax()
@@ -69,6 +73,11 @@ class Mechanism(Watchable):
         _check_kinds(self)
         _check_parts(self)
         self.claims = reduce(and_, (part.claims for part in self.parts))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, Part) and "claims" in vars(self):  # a part is exchanged
+            self.claims = reduce(and_, (part.claims for part in self.parts))
 
     def extra_repr(self) -> str:
         return f"dropout={self.dropout}" if getattr(self, "dropout", 0) else ""
@@ -80,14 +89,14 @@ class Mechanism(Watchable):
         return tuple(part for part in five if part is not None)
 
     @property
-    def in_line(self) -> bool:
-        """Whether a part needs the keys in a line, one column each."""
-        return any(part.in_line for part in self.parts)
+    def is_random(self) -> bool:
+        """Whether the same call would now give another answer."""
+        parts = any(part.is_random for part in self.parts)
+        return parts or (self.training and self.dropout > 0)
 
-    @property
-    def opens(self) -> bool:
-        """Whether a query may look where the call hides everything from it."""
-        return self.reach.opens
+    def look_regardless(self) -> None:
+        """Let a query that would see nothing look at everything, evenly."""
+        self.reach = OrEverything(self.reach)
 
     @property
     def slots(self) -> set[str]:
@@ -174,7 +183,7 @@ class Mechanism(Watchable):
                 f"keeps {kept} (its score's kept_width)"
             )
         check_groups(query, memory.k)
-        if not self.claims.at_once and query.shape[2] > 1:
+        if not self.claims.takes_several and query.shape[2] > 1:
             raise Refused(
                 f"this mechanism takes one query for the whole text (T=1); got T={query.shape[2]}"
             )
@@ -185,7 +194,7 @@ class Mechanism(Watchable):
     def _check_state(self, query: Tensor, state: State) -> None:
         if not isinstance(state, State):
             raise Refused(f"a state is the .state of an earlier record; got {type(state).__name__}")
-        if not self.claims.step:
+        if not self.claims.has_steps:
             raise Refused("this mechanism has no steps and takes no state")
         if not self.slots.issuperset(state.slots):
             strange = ", ".join(sorted(set(state.slots) - self.slots))
@@ -199,10 +208,47 @@ class Mechanism(Watchable):
             )
 
 
-def lane_state(state: State, lane: str) -> State:
-    """The state of one of several lanes; at the first step, the step and origin of the whole."""
-    found: State = state.slots.get(lane, state._replace(slots=EMPTY))
-    return found
+class Lanes(Mechanism):
+    """Several mechanisms over one memory; each has a slot of the state, and looks for itself."""
+
+    lanes: Sequence[Mechanism]
+    names: Sequence[str]
+    """The names of their slots in the state."""
+    widths: list[int]
+    """How wide a key is that each of them keeps."""
+
+    def __init__(self, lanes: Sequence[Mechanism]) -> None:
+        nn.Module.__init__(self)
+        self.token = object()
+        self.widths = [width for lane in lanes if (width := lane.kept_width) is not None]
+        if len(self.widths) < len(lanes):
+            raise Refused(
+                "several mechanisms share a memory: each score must define its kept_width"
+            )
+        self.claims = reduce(and_, (lane.claims for lane in lanes))
+
+    @property
+    def is_random(self) -> bool:
+        return any(lane.is_random for lane in self.lanes)
+
+    def look_regardless(self) -> None:
+        for lane in self.lanes:
+            lane.look_regardless()
+        self.claims = reduce(and_, (lane.claims for lane in self.lanes))
+
+    @property
+    def slots(self) -> set[str]:
+        return set(self.names)
+
+    def shown(self, memory: Memory, places: Places) -> Visible | None:
+        """What all lanes show alike."""
+        return None
+
+    def states(self, state: State | None) -> list[State | None]:
+        """The state of each lane; at the first step, the step and origin of the whole."""
+        if state is None:
+            return [None] * len(self.names)
+        return [state.slots.get(name, state._replace(slots=EMPTY)) for name in self.names]
 
 
 def _kind(x: object) -> str:
@@ -231,11 +277,11 @@ def _check_parts(mechanism: Mechanism) -> None:
             f"the hint of {past.name} is {past.hint_width} wide; {score.name} takes "
             f"{score.hint_width}: build it with hint_width={score.hint_width}"
         )
-    if reach.regroups and mechanism.in_line:
-        others = [part.name for part in mechanism.parts if part.in_line]
+    others = [part.name for part in mechanism.parts if part.claims.needs_line]
+    if reach.claims.merges_keys and others:
         raise Refused(
             f"{reach.name} merges keys; with {' and '.join(others)} they must stay single"
         )
-    if not reach.claims.step and (past is not None or align.in_line):
+    if not reach.claims.has_steps and (past is not None or align.claims.needs_line):
         later = past.name if past is not None else align.name
         raise Refused(f"{reach.name} has no steps; {later} continues from earlier steps")

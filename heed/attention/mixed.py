@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from heed.attention.apply import unstated
 from heed.attention.blind import placed, spared
 from heed.attention.initial import Drawn
-from heed.attention.mechanism import Mechanism, lane_state
+from heed.attention.mechanism import Lanes, Mechanism
 from heed.attention.memory import Memory, concat
 from heed.attention.position import Position
 from heed.attention.score import constant, linear, parameter
 from heed.attention.statistics import statistics as summarised
-from heed.errors import Refused
+from heed.errors import Refused, UnknownName
 from heed.records import Attended, Need, State, Summary, as_summary
-from heed.visible import Places, Visible, as_visible, both
+from heed.visible import Visible, as_visible, both
 
 
 class FixedGate(Drawn):
@@ -59,42 +59,35 @@ class QueryGate(Drawn):
         return torch.sigmoid(linear(query, self.weight))
 
 
-class Mixed(Mechanism):
+def gate_of(gate: float | str, *, query: int, heads: int) -> nn.Module:
+    """A share, "head" (learned per head) or "query" (chosen by each query)."""
+    if isinstance(gate, int | float):
+        return FixedGate(float(gate))
+    if gate == "head":
+        return HeadGate(heads=heads)
+    if gate == "query":
+        return QueryGate(query=query, heads=heads)
+    raise UnknownName("gate", gate, ("head", "query"))
+
+
+class Mixed(Lanes):
     """Two mechanisms over one memory. Their projected keys lie side by side in `Memory.k`."""
 
     names = ("first", "second")
-    """The names of the lanes' slots in the state."""
 
     def __init__(self, first: Mechanism, second: Mechanism, gate: nn.Module) -> None:
-        nn.Module.__init__(self)
-        self.token = object()
-        if not (first.claims.context and second.claims.context):
+        super().__init__([first, second])
+        if not self.claims.gives_context:
             raise Refused("mixed blends two contexts; a pointer has none")
-        if first.kept_width is None or second.kept_width is None:
-            raise Refused("mixed concatenates keys: each score must define its kept_width")
         self.first, self.second, self.gate = first, second, gate
-        self.widths = [first.kept_width, second.kept_width]
-        self.claims = first.claims & second.claims
 
     @property
-    def lanes(self) -> tuple[Mechanism, Mechanism]:
+    def lanes(self) -> tuple[Mechanism, Mechanism]:  # type: ignore[override]
         """The two mechanisms."""
         return self.first, self.second
 
-    @property
-    def in_line(self) -> bool:
-        return self.first.in_line or self.second.in_line
-
-    @property
-    def opens(self) -> bool:
-        return self.first.opens or self.second.opens
-
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         return concat([lane.keep(keys, values) for lane in self.lanes], -1)
-
-    @property
-    def slots(self) -> set[str]:
-        return set(self.names)
 
     @property
     def kept_width(self) -> int:
@@ -104,10 +97,6 @@ class Mixed(Mechanism):
         """The memory of each lane: its own columns of the keys, and all values."""
         kept = zip(memory.k.split(self.widths, -1), self.lanes, strict=True)
         return [replace(memory, k=k, owner=lane.token, prepared={}) for k, lane in kept]
-
-    def shown(self, memory: Memory, places: Places) -> Visible | None:
-        """What all lanes show alike: each of them looks for itself."""
-        return None
 
     def forward(
         self,
@@ -136,12 +125,14 @@ class Mixed(Mechanism):
             "statistics": None if summary is None else Summary(received=False),
         }
         memories = self.memories(memory)
-        states = [None if state is None else lane_state(state, name) for name in self.names]
+        states = self.states(state)
         one: Attended = self.first(query, memories[0], states[0], **asked)
         two: Attended = self.second(query, memories[1], states[1], **asked)
         places = placed(query.shape[2], memory.S, state, query.device)
         shown = both(memory.visible, visible)
-        share = self.gate(query if self.opens else spared(query, memory, shown, places))
+        if not self.claims.looks_regardless:
+            query = spared(query, memory, shown, places)
+        share = self.gate(query)
         share = share.to(torch.promote_types(share.dtype, torch.float32))  # or 1 - share is rounded
         context = share * one.context + (1 - share) * two.context
         weight = None

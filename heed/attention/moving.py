@@ -6,6 +6,7 @@ which `heed.kernels.scan` does in one launch; then the parts.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -169,7 +170,7 @@ kernel.operator.TWINS.update(scan=_twin, mixture=_twin_mixture)
 class Moving(Align):
     """An align that moves along the keys: each step starts from where the last one stood."""
 
-    in_line = True
+    claims = Claims(is_row_wise=False, ignores_shifts=False, needs_line=True)
 
     def begin(self, like: Tensor, ok: Tensor | None) -> Any:
         """Before the first step, all weight is on the first place that is visible.    B H S"""
@@ -271,7 +272,7 @@ class Monotonic(Moving):
     noise   the spread of the noise that training adds, which drives σ(e) towards 0 or 1
     """
 
-    claims = Claims(mass="at most one")
+    claims = replace(Moving.claims, mass="at most one")
 
     def __init__(self, *, heads: int = 1, offset: float = -1.0, noise: float = 1.0) -> None:
         super().__init__()
@@ -279,9 +280,13 @@ class Monotonic(Moving):
         self.offset = constant(real("offset", offset, -1e6, 1e6), heads, 1, 1)
         self.noise = real("noise", noise, 0)
 
+    @property
+    def is_random(self) -> bool:
+        return self.training and self.noise > 0
+
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
         energy = energy * self.scale.to(energy.dtype) + self.offset.to(energy.dtype)
-        if self.training and self.noise:
+        if self.is_random:
             energy = energy + self.noise * torch.randn_like(energy)
         return super().forward(energy, ok, before, query)
 
@@ -307,8 +312,7 @@ def _of_mass_one(bias: Tensor) -> None:
 class MixtureWindow(Align):
     """A mixture of windows that can only move forward; no key is looked at. Graves 2013 §5.1."""
 
-    claims = Claims(mass="any")
-    in_line = True
+    claims = replace(Moving.claims, uses_energies=False, mass="any")
 
     def __init__(self, *, query: int, heads: int = 1, components: int = 5) -> None:
         super().__init__()

@@ -4,17 +4,19 @@
 """
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 from inspect import signature
+from operator import and_
 from typing import Any
 
 from torch import nn
 
 from heed.attention.catalogue import CATALOGUE, DEFAULTS, Slot
 from heed.attention.mechanism import Mechanism
-from heed.attention.mixed import FixedGate, HeadGate, Mixed, QueryGate
-from heed.attention.score import Blind
+from heed.attention.mixed import Mixed, gate_of
 from heed.attention.synonyms import nearest
 from heed.errors import Refused, UnknownName
+from heed.records import Claims
 from heed.shapes import whole
 
 SIZES = ("query", "key", "value", "heads", "groups", "hint_width")
@@ -38,10 +40,15 @@ def parse(name: str) -> dict[Slot, str]:
         if slot in parts:
             raise Refused(f"'{name}' names two parts for the slot {slot}: {parts[slot]} and {word}")
         parts[slot] = word
-    blind = [word for word in parts.values() if CATALOGUE[word].blind]
+    blind = [word for word in parts.values() if not CATALOGUE[word].claims.uses_energies]
     if blind and "score" in parts:
         raise Refused(f"{blind[0]} does not compare keys, so '{parts['score']}' would not be used")
     return parts
+
+
+def claims_of(name: str) -> Claims:
+    """What a mechanism can do and needs."""
+    return reduce(and_, (CATALOGUE[word].claims for word in parse(name).values()))
 
 
 def build(
@@ -67,26 +74,31 @@ def build(
     for size in sizes.values():
         whole("a width or a number of heads", size, 1)
     check_options(name, options)
-    if parts.get("reach") != "mixed":
+    lanes = CATALOGUE[parts["reach"]].lanes if "reach" in parts else ()
+    if not lanes:
         return _assemble(parts, sizes, options, dropout)
-    gate = _gate(options.pop("gate", "query"), sizes)
+    gate = gate_of(options.pop("gate", "query"), query=query, heads=heads)
     first, second = (
-        _assemble({**parts, "reach": reach}, sizes, options, dropout)
-        for reach in ("global", "local-p")
+        _assemble({**parts, "reach": reach}, sizes, options, dropout) for reach in lanes
     )
     return Mixed(first, second, gate)
 
 
 def options_of(name: str) -> dict[str, Any]:
     """The options that the parts of a mechanism take, with their defaults."""
-    parts = parse(name)
     found: dict[str, Any] = {}
-    if parts.get("reach") == "mixed":
-        parts["reach"], found["gate"] = "local-p", "query"
-    for word in parts.values():
-        takes = signature(CATALOGUE[word].part).parameters.values()
-        found |= {x.name: x.default for x in takes if x.kind == x.KEYWORD_ONLY}
+    for entry in map(CATALOGUE.__getitem__, parse(name).values()):
+        found |= {"gate": "query"} if entry.lanes else {}
+        for part in entry.parts:
+            takes = signature(part).parameters.values()
+            found |= {x.name: x.default for x in takes if x.kind == x.KEYWORD_ONLY}
     return {option: default for option, default in found.items() if option not in SIZES}
+
+
+def options_for_sentences(name: str) -> dict[str, Any]:
+    """The options that suit a sentence, where the defaults are for long texts."""
+    parts = (part for word in parse(name).values() for part in CATALOGUE[word].parts)
+    return {option: x for part in parts for option, x in part.for_sentences.items()}
 
 
 def check_options(name: str, options: Iterable[str]) -> None:
@@ -101,9 +113,9 @@ def _assemble(
     parts: dict[Slot, str], sizes: dict[str, int], options: dict[str, Any], dropout: float
 ) -> Mechanism:
     """The parts named and the defaults; the score is made first, since a past needs its hint."""
-    blind = any(CATALOGUE[word].blind for word in parts.values())
-    score = Blind() if blind else _make("score", parts, sizes, options)
-    sizes = {**sizes, "hint_width": score.hint_width}
+    compares = all(CATALOGUE[word].claims.uses_energies for word in parts.values())
+    score = _make("score", parts, sizes, options) if compares else None
+    sizes = {**sizes, "hint_width": 1 if score is None else score.hint_width}
     others = {slot: _make(slot, parts, sizes, options) for slot in DEFAULTS if slot != "score"}
     return Mechanism(score=score, **others, dropout=dropout)
 
@@ -117,14 +129,3 @@ def _make(
     part: Callable[..., nn.Module] = CATALOGUE[word].part
     takes = signature(part).parameters
     return part(**{name: x for name, x in {**sizes, **options}.items() if name in takes})
-
-
-def _gate(gate: float | str, sizes: dict[str, int]) -> nn.Module:
-    """A share, "head" (learned per head) or "query" (chosen by each query)."""
-    if isinstance(gate, int | float):
-        return FixedGate(float(gate))
-    if gate == "head":
-        return HeadGate(heads=sizes["heads"])
-    if gate == "query":
-        return QueryGate(query=sizes["query"], heads=sizes["heads"])
-    raise UnknownName("gate", gate, ("head", "query"))

@@ -3,8 +3,6 @@
 A past turns what it remembers into a hint for the score, and remembers each step's weights.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, pad
@@ -12,6 +10,7 @@ from torch.nn.functional import conv1d, pad
 from heed.attention.part import Part
 from heed.attention.score import constant, parameter
 from heed.errors import Refused
+from heed.records import Claims
 from heed.shapes import whole
 
 
@@ -23,9 +22,7 @@ def fitted(x: Tensor, S: int) -> Tensor:
 class Past(Part):
     """A memory of earlier weights. Its slot in the state is B H S."""
 
-    in_line = True
-    charges: ClassVar[bool] = False
-    """Whether it charges a penalty, to be added to the loss."""
+    claims = Claims(is_row_wise=False, needs_line=True)
 
     def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
         super().__init__()
@@ -51,7 +48,7 @@ class Past(Part):
 class Coverage(Past):
     """cov_t = Σ_{τ<t} a_τ enters the energy; loss Σ_s min(a_ts, cov_ts). See 2017 §2.3."""
 
-    charges = True
+    claims = Claims(is_row_wise=False, needs_line=True, charges=True)
 
     def __init__(self, *, heads: int = 1, hint_width: int = 1) -> None:
         super().__init__(heads=heads, hint_width=hint_width)

@@ -48,6 +48,9 @@ def alibi_slopes(heads: int) -> Tensor:
 class Position(Drawn):
     """A position applied inside the heads; by default it does nothing."""
 
+    turns: bool = False
+    """Whether it turns queries and keys, each by an angle that follows from its place."""
+
     def check(self, heads: int, width: int) -> None:
         """Refuse heads that it does not suit."""
 
@@ -70,6 +73,7 @@ class OfHeads(Position):
     def __init__(self, position: Position, start: int, stop: int) -> None:
         super().__init__()
         self.position, self.start, self.stop = position, start, stop
+        self.turns = position.turns
 
     def turn(self, x: Tensor, places: Tensor) -> Tensor:
         return self.position.turn(x, places)
@@ -92,6 +96,8 @@ def four_axes(table: Tensor) -> Tensor:
 
 class Rotary(Position):
     """Queries and keys turn with their place, so that q·k depends on the distance. Su 2021."""
+
+    turns = True
 
     def __init__(self, base: float = 10_000.0) -> None:
         super().__init__()

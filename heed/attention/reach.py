@@ -4,9 +4,9 @@ A reach narrows what is visible and may give a gain, multiplied onto the weights
 them (`expanded-window`) also regroups the memory and folds the weights back onto its members.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,11 +49,8 @@ class Reached:
 class Reach(Part):
     """The base of all reaches; by default every visible place may be looked at (`global`)."""
 
+    claims = Claims(ignores_place=False, ignores_shifts=False, sees_all=False)
     window: int  # the half-width, where there is one
-    regroups: ClassVar[bool] = False
-    """Whether it merges keys into blocks, which parts that need keys in a line cannot use."""
-    opens: ClassVar[bool] = False
-    """Whether a query may look where the call hides everything from it."""
 
     def question(self, B: int) -> Tensor:
         """The reach's own query, where a call brings none.    -> B H 1 M"""
@@ -73,9 +70,13 @@ class Reach(Part):
 class Global(Reach):
     """Every visible place."""
 
+    claims = Claims()
+
 
 class LocalM(Reach):
     """A window around the query's own step: p_t = min(t, S - 1). Luong 2015 §3.2."""
+
+    claims = Claims(ignores_place=False, ignores_shifts=False, sees_all=False)
 
     def __init__(self, *, window: int = 10) -> None:
         super().__init__()
@@ -99,7 +100,7 @@ class LocalP(Reach):
     multiplied by exp(-(s - p_t)² / 2σ²), σ = window / 2, and not normalised again.
     """
 
-    claims = Claims(mass="at most one")
+    claims = Claims(ignores_shifts=False, sees_all=False, needs_length=True, mass="at most one")
 
     def __init__(
         self, *, query: int, heads: int = 1, window: int = 10, hidden: int | None = None
@@ -124,6 +125,9 @@ class LocalP(Reach):
 
 class FixedWindow(Reach):
     """Self-attention within ±window of one's own place."""
+
+    claims = Claims(ignores_place=False, sees_all=False, needs_one_text=True)
+    for_sentences: ClassVar[Mapping[str, Any]] = {"window": 10}
 
     def __init__(self, *, window: int = 128) -> None:
         super().__init__()
@@ -154,11 +158,11 @@ class OrEverything(Reach):
     """
 
     formula = "all alike, where nothing else is seen"
-    opens = True
 
     def __init__(self, inner: Reach) -> None:
         super().__init__()
         self.inner = inner
+        self.claims = replace(inner.claims, sees_all=False, looks_regardless=True)
 
     def forward(
         self, query: Tensor, memory: Memory, places: Places, visible: Visible | None
@@ -188,7 +192,14 @@ class ExpandedWindow(Reach):
            neighbours in the batch. The cost is least near sqrt(S), 32 for a thousand keys.
     """
 
-    regroups = True
+    claims = Claims(
+        ignores_place=False,
+        ignores_shifts=False,
+        sees_all=False,
+        needs_one_text=True,
+        merges_keys=True,
+    )
+    for_sentences: ClassVar[Mapping[str, Any]] = {"window": 10}
 
     def __init__(self, *, window: int = 128, block: int = 32) -> None:
         super().__init__()
@@ -263,7 +274,7 @@ class Static(Reach):
              its own, such as the two ends of a BiRNN joined
     """
 
-    claims = Claims(step=False, at_once=False, heads=False)
+    claims = Claims(has_steps=False, takes_several=False, fits_heads=False)
 
     def __init__(self, *, query: int, heads: int = 1, learned: bool = True) -> None:
         super().__init__()

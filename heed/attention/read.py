@@ -48,7 +48,7 @@ class Blend(Read):
 class Pointer(Read):
     """Nothing is gathered: the distribution over the input is the output. Vinyals 2015 §2.3."""
 
-    claims = Claims(heads=False, context=False)
+    claims = Claims(fits_heads=False, gives_context=False)
 
     def forward(self, weight: Tensor, v: Tensor) -> None:
         return None

@@ -20,6 +20,7 @@ from heed.attention.part import Part
 from heed.attention.position import waves
 from heed.errors import Refused, ShapeError
 from heed.kernels.ability import known
+from heed.records import Claims
 from heed.shapes import check_devices, check_dtypes, real, whole
 from heed.visible import Places
 
@@ -98,6 +99,7 @@ def constant(value: float, *shape: int) -> nn.Parameter:
 class Score(Part):
     """A way to compare. `ask` prepares queries, `keep` prepares keys once, `energy` compares."""
 
+    claims = Claims(ignores_place=False, ignores_shifts=False, ignores_turns=False)
     family: ClassVar[str] = "dot"
     """Its name for kernels, after projection; a score with an `energy` of its own has its own."""
     scale: float = 1.0
@@ -127,9 +129,14 @@ class Score(Part):
             raise ShapeError(f"{self.name} was built for {len(w)} heads; the query has H={heads}")
         return w.expand(heads, -1)
 
+    @property
+    def query_map(self) -> Tensor | None:
+        """The matrix by which `ask` multiplies queries, if by any.    H D M"""
+        return None
+
     def ask(self, query: Tensor) -> Tensor:
         """B H T M -> B H T D"""
-        return query
+        return query if self.query_map is None else linear(query, self.query_map)
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         """B G S K, B G S R -> B G S D"""
@@ -149,6 +156,8 @@ class Score(Part):
 class Dot(Score):
     """q·k. Luong 2015 §3.1."""
 
+    claims = Claims()
+
     def __init__(self, *, query: int, key: int) -> None:
         super().__init__()
         _same_width(self, query, key)
@@ -161,6 +170,8 @@ class ScaledDot(Score):
     scale  another factor than 1 / sqrt(D)
     """
 
+    claims = Claims()
+
     def __init__(self, *, query: int, key: int, scale: float | None = None) -> None:
         super().__init__()
         _same_width(self, query, key)
@@ -172,18 +183,22 @@ class ScaledDot(Score):
 class General(Score):
     """q·W k, bilinear. Luong 2015 §3.1. W is applied to the query; keys are kept as they are."""
 
+    claims = Claims(ignores_turns=False)
+
     def __init__(self, *, query: int, key: int, heads: int = 1) -> None:
         super().__init__()
         self.kept_width = key
         self.weight = parameter(heads, key, query)
 
-    def ask(self, query: Tensor) -> Tensor:
-        return linear(query, self.weight)
+    @property
+    def query_map(self) -> Tensor:
+        return self.weight
 
 
 class Additive(Score):
     """w·tanh(W₁ k + W₂ q). Bahdanau 2015 A.1.2."""
 
+    claims = Claims(ignores_turns=False)
     family = "additive"
     one_matrix: ClassVar[bool] = False
     """Whether the maps of query and key are drawn as the halves of one matrix."""
@@ -203,8 +218,9 @@ class Additive(Score):
     def vector(self) -> Tensor:
         return self.score_vector
 
-    def ask(self, query: Tensor) -> Tensor:
-        return linear(query, self.query_weight)
+    @property
+    def query_map(self) -> Tensor:
+        return self.query_weight
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         return linear(keys, self.key_weight)
@@ -236,8 +252,8 @@ class ConcatIdentity(Additive):
 class Location(Score):
     """Row s of W q: a place is chosen from the query alone. Luong 2015 §3.1."""
 
+    claims = Claims(ignores_shifts=False, ignores_turns=False, needs_line=True)
     family = "location"
-    in_line = True
     kept_width = 0
 
     def __init__(self, *, query: int, heads: int = 1, longest: int = 100) -> None:
@@ -245,8 +261,9 @@ class Location(Score):
         self.longest = whole("longest", longest, 1)
         self.weight = parameter(heads, longest, query)
 
-    def ask(self, query: Tensor) -> Tensor:
-        return linear(query, self.weight)  # D is the place asked for
+    @property
+    def query_map(self) -> Tensor:
+        return self.weight  # D is the place asked for
 
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
         if known(self.longest < places.S):
@@ -260,6 +277,8 @@ class Location(Score):
 
 class KeyValue(Score):
     """(α q·k + β q·v) / sqrt(D): the value takes part in the comparison, as one effective key."""
+
+    claims = Claims(ignores_turns=False)
 
     def __init__(self, *, query: int, key: int, value: int, groups: int = 1) -> None:
         super().__init__()
@@ -287,6 +306,8 @@ class KeyValue(Score):
 class Cosine(Score):
     """β cos(q, k), β > 0 learned. Graves 2014 §3.3.1."""
 
+    claims = Claims()
+
     def __init__(self, *, query: int, key: int, heads: int = 1, sharpness: float = 5.0) -> None:
         super().__init__()
         _same_width(self, query, key)
@@ -311,8 +332,8 @@ class Relative(Score):
     clamp     distances are clamped to ±clamp; 0: not at all
     """
 
+    claims = Claims(ignores_place=False, ignores_turns=False, needs_line=True)
     family = "relative"
-    in_line = True
     ahead = True  # whether a query may see keys ahead of it; models that read left to right say no
 
     def __init__(
@@ -387,6 +408,7 @@ def _has_segments(places: Places) -> bool:
 class Blind(Score):
     """Zero for every key: the score of an align that decides by itself (`mixture-window`)."""
 
+    claims = Claims(uses_energies=False)
     family = "blind"
     kept_width = 0
 

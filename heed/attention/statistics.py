@@ -13,7 +13,7 @@ from torch import Tensor
 from heed.errors import Refused
 from heed.records import Statistics, Summary
 
-__all__ = ["Statistics", "entropy", "pooled", "received", "statistics", "summarise"]
+__all__ = ["Statistics", "averages", "entropy", "pooled", "received", "statistics", "summarise"]
 
 Weights = Callable[[int, int], tuple[Tensor, Tensor | None, Tensor | None]]
 """Takes `start` and `stop`: the weights of these queries, B H n S, log Σ exp(e) and the largest e,
@@ -106,6 +106,20 @@ def _block(
 def entropy(share: Tensor) -> Tensor:
     """-Σ a log a of rows that sum to one (or to nothing), in nats.    ... S -> ..."""
     return -(share * share.clamp(min=torch.finfo(share.dtype).tiny).log()).sum(-1)
+
+
+def averages(seen: Statistics, counts: Tensor | None = None) -> dict[str, float]:
+    """Averages over heads and queries: the entropy, in nats, and the sharpness, the mean peak.
+
+    Queries that look at nothing do not count, nor those of a row b from `counts[b]` on, which are
+    padding. Without any query both are 0.    B
+    """
+    real = seen.mass > 0  # B H T
+    if counts is not None:
+        real &= torch.arange(real.shape[2], device=real.device) < counts[:, None, None]
+    entropy, peak = (float(x.where(real, 0).sum()) for x in (seen.entropy, seen.peak))
+    count = max(int(real.sum()), 1)
+    return {"entropy": entropy / count, "sharpness": peak / count}
 
 
 def received(weight: Tensor) -> Tensor:

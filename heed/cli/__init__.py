@@ -21,7 +21,7 @@ from heed.cli import compare, convert, demo, evaluate, predict, show, train
 from heed.cli import list as listing
 from heed.cli.options import safe
 from heed.errors import HeedError
-from heed.running.events import Stopped
+from heed.events import Stopped
 
 app = typer.Typer(
     name="heed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from heed.running.demo import Demo
-    from heed.running.stories.alignments import Shown
+    from heed.viewing.looking import Look
 
 EXAMPLES = "heed demo\n\nheed demo --attention local-p/general"
 
@@ -58,7 +59,7 @@ def run(
 
 def as_data(result: Demo) -> dict[str, object]:
     """The result as plain data, for JSON."""
-    texts = {each.translation.source: each.translation.text for each in result.shown}
+    texts = {each.source: each.text for each in result.shown}
     trained = {name: each.as_data() for name, each in result.trained.items()}
     return {"trained": trained, "translations": texts, "page": str(result.page)}
 
@@ -69,30 +70,27 @@ def tell(result: Demo, console: Console) -> None:
 
     from heed.cli.tables import drawn
     from heed.running.demo import COLUMNS, PICTURED, legend, rows
-    from heed.running.stories.alignments import alignment
     from heed.viewing.terminal import HeatMap
 
     console.print(f"\n{result.summary()}\n")
     for each in result.shown:
         console.print(_translation(each))
-    picture = alignment(
-        result.shown[PICTURED].translation, "alignment: where each written word attended"
-    )
-    if picture is not None:
-        console.print("", HeatMap(picture), sep="\n")
+    for picture in result.shown[PICTURED].leading:
+        titled = replace(picture, title="alignment: where each written word attended")
+        console.print("", HeatMap(titled), sep="\n")
     console.print("", drawn(COLUMNS, rows(result)), Text(legend(result), style="dim"), "", sep="\n")
     console.print(result.chart)
     where = Text.assemble("\nThe same as a page for a browser: ", (str(result.page), "bold"))
     console.print(where, soft_wrap=True)
 
 
-def _translation(shown: Shown) -> Text:
+def _translation(shown: Look) -> Text:
     """Source and translation; where that is wrong, also what would be right."""
     from rich.text import Text
 
-    from heed.running.demo import right
+    from heed.running.demo import reference, right
 
-    text = Text.assemble(shown.translation.source, "\n  → ", (shown.translation.text, "bold"))
+    text = Text.assemble(shown.source, "\n  → ", (shown.text, "bold"))
     if not right(shown):
-        text.append(f"\n  wrong; reference: {shown.reference}", "red")
+        text.append(f"\n  wrong; reference: {reference(shown)}", "red")
     return text

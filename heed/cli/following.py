@@ -18,8 +18,8 @@ from rich.progress import (
 from rich.table import Column
 
 from heed.cli.options import safe
-from heed.running.events import Event, Note, Result, Work, finish
-from heed.running.events import Progress as Stage
+from heed.events import Event, Note, Result, Work, finish
+from heed.events import Progress as Stage
 
 EVERY = 10.0  # seconds between plain lines
 ROOM = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # as wide as the others allow

@@ -25,10 +25,10 @@ WIDE = 240  # columns, where no terminal says how many: a line each, for grep
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 LIMITS = {
-    "step": "no steps",
-    "at_once": "one query",
-    "heads": "not in heads",
-    "context": "no context",
+    "has_steps": "no steps",
+    "takes_several": "one query",
+    "fits_heads": "not in heads",
+    "gives_context": "no context",
 }
 MASSES = {"one": "", "at most one": "rows sum to 1 or less", "any": "rows sum to any number"}
 LEARNS = {
@@ -214,7 +214,8 @@ def kernels_of(name: str) -> list[str]:
     attend = heed.Attention(name, query=4, key=4).eval()
     served: dict[str, None] = {}
     with torch.no_grad():
-        if attend.mechanism.claims.at_once and not attend.mechanism.in_line:
+        claims = attend.mechanism.claims
+        if claims.takes_several and not claims.needs_line:
             served |= _served(attend, torch.randn(1, 2000, 4), 2000)  # a long text, by itself
         served |= _served(attend, torch.randn(1, 3, 4), 1)  # a step
     return sorted(served, key="reference".__eq__)

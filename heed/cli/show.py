@@ -164,7 +164,7 @@ def _explore(
         raise Refused(NOTHING)
     whose = subject.name if other is None else " and ".join(sides(subject, other))
     page(f"{whose}: attention", looks, walks).write(html)
-    attentions, heads = looks[0].facts()
+    attentions, heads = looks[0].counts()
     there = {take.side for look in looks for take in look.takes}
     lacking = () if other is None else (s for s in sides(subject, other) if s not in there)
     print(

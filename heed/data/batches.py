@@ -5,7 +5,7 @@ resumes in the middle of an epoch with `epoch(number, start)`, in any process.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NotRequired, TypedDict, Unpack
@@ -24,7 +24,7 @@ FILLER = -1
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows padded with 0.    tokens: B L for each column, lengths: B for each column, rows: B
+    """Rows padded with 0.    tokens: B L or B L F for each column, lengths: B for each, rows: B
 
     `rows` says which rows of the corpus these are; FILLER marks fillers. Count symbols by
     `tokens != 0`, not by lengths, and fillers drop out by themselves.
@@ -143,14 +143,24 @@ class Batches(Planned):
     """A corpus cut into batches.
 
     aside  columns that come along: how long they are changes no plan
+    costs  how many symbols a position of a column counts as, where that is not one
     """
 
     def __init__(
-        self, corpus: Corpus, *, aside: Collection[str] = (), **planning: Unpack[Planning]
+        self,
+        corpus: Corpus,
+        *,
+        aside: Collection[str] = (),
+        costs: Mapping[str, int] | None = None,
+        **planning: Unpack[Planning],
     ) -> None:
         super().__init__(**planning)
-        self.corpus, self.aside = corpus, aside
-        counted = [each for column, each in corpus.lengths.items() if column not in aside]
+        self.corpus, self.aside, self.costs = corpus, aside, dict(costs or {})
+        counted = [
+            each * self.costs.get(column, 1)
+            for column, each in corpus.lengths.items()
+            if column not in aside
+        ]
         self._lengths = np.stack(counted, 1)  # N C
 
     def _rows(self, number: int) -> tuple[Corpus, Ints]:
@@ -161,7 +171,7 @@ class Batches(Planned):
         tokens, lengths = {}, {}
         widths = iter(() if shape is None else shape[1:].tolist())
         for column in rows.tokens:
-            width = 0 if column in self.aside else next(widths, 0)
+            width = 0 if column in self.aside else next(widths, 0) // self.costs.get(column, 1)
             if self.fixed and column in self.aside:  # few widths, since each makes a shape
                 longest = int(rows.lengths[column][chosen[chosen != FILLER]].max(initial=1))
                 width = 1 << (longest - 1).bit_length()
@@ -170,13 +180,15 @@ class Batches(Planned):
 
 
 def _padded(corpus: Corpus, column: str, rows: Ints, width: int) -> tuple[Tensor, Tensor]:
-    """The rows' tokens, at least `width` wide, and how long each is.    B -> B L, B"""
+    """The rows, padded to at least `width`, and how long each is.    B -> B L or B L F, B"""
     real = np.where(rows == FILLER, 0, corpus.lengths[column][rows])
     place = np.arange(max(width, 1, int(real.max(initial=0))))
     inside = place < real[:, None]
     flat = corpus.tokens[column]
     at = np.minimum(corpus.offsets[column][rows, None] + place, max(0, len(flat) - 1))
-    tokens = flat.take(at).astype(np.int64) if len(flat) else np.zeros(at.shape, np.int64)
-    tokens *= inside
+    dtype = np.float32 if flat.ndim > 1 else np.int64
+    shape = (*at.shape, *flat.shape[1:])
+    tokens = flat[at].astype(dtype) if len(flat) else np.zeros(shape, dtype)
+    tokens *= inside if flat.ndim == 1 else inside[..., None]
     lengths = np.where(rows == FILLER, 1, real)
     return torch.from_numpy(tokens), torch.from_numpy(lengths)

@@ -1,8 +1,8 @@
-"""Text tokenised once, kept in memory-mapped files: a corpus may be larger than the memory.
+"""Examples as numbers, kept in memory-mapped files: a corpus may be larger than the memory.
 
-    train.json            how many rows and symbols, of which data; written last, when all is there
-    train.source.tokens   every row's numbers, one after the other   uint16 or uint32
-    train.source.offsets  where each row begins, and the end         int64, rows + 1
+    train.json            how many rows and numbers, of which data; written last, when all is there
+    train.source.tokens   every row, one after the other      uint16 or uint32, N; float32, N F
+    train.source.offsets  where each row begins, and the end  int64, rows + 1
 
 A cache is opened where its fingerprint is the one expected, and refused otherwise.
 """
@@ -22,13 +22,20 @@ from numpy.typing import NDArray
 from heed.errors import Refused
 from heed.storage import atomic
 
-VERSION = 1
+VERSION = 2
 HEADER_LIMIT = 1 << 20
 """How many bytes a header may have: enough for some thousand columns."""
 OFFSET = np.dtype("<i8")
-KINDS: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+KINDS: dict[str, np.dtype[Any]] = {
+    "uint16": np.dtype("<u2"),
+    "uint32": np.dtype("<u4"),
+    "float32": np.dtype("<f4"),
+}
+WIDEST = 1 << 16
+"""How many real numbers a position may have."""
 
-Encode = Callable[[Sequence[Any]], Sequence[Sequence[int]]]
+Encode = Callable[[Sequence[Any]], Sequence[Any]]
+"""From items to their rows: of symbols, N each, or of real numbers, N F each."""
 
 
 class Corpus:
@@ -42,15 +49,13 @@ class Corpus:
         self.lengths = {name: np.diff(at) for name, at in self.offsets.items()}
 
     @classmethod
-    def of(cls, columns: Mapping[str, Iterable[Sequence[int]]]) -> "Corpus":
-        """A corpus held in memory, for little data."""
-        rows = {
-            name: [np.asarray(row, dtype=np.uint32) for row in c] for name, c in columns.items()
-        }
+    def of(cls, columns: Mapping[str, Iterable[Any]]) -> "Corpus":
+        """A corpus held in memory, for little data: symbols, or float32 arrays N F."""
+        rows = {name: [_plain(row) for row in c] for name, c in columns.items()}
         if len({len(column) for column in rows.values()}) != 1:
             raise Refused(f"the columns differ in length: {_counts(rows)}")
-        empty = [np.zeros(0, dtype=np.uint32)]
-        tokens = {name: np.concatenate(empty + column) for name, column in rows.items()}
+        empty = np.zeros(0, dtype=np.uint32)
+        tokens = {name: np.concatenate(column or [empty]) for name, column in rows.items()}
         ends = {name: np.cumsum([0, *map(len, column)]) for name, column in rows.items()}
         return cls(tokens, ends)
 
@@ -63,10 +68,11 @@ class Corpus:
                 f"the cache {Path(folder, name)} was made from other data or tokens; start again"
             )
         tokens, offsets = {}, {}
-        for column, count in header["columns"].items():
+        for column, (count, dtype, width) in header["columns"].items():
             stem = Path(folder, f"{name}.{column}")
             offsets[column] = _mapped(f"{stem}.offsets", OFFSET, header["rows"] + 1)
-            tokens[column] = _mapped(f"{stem}.tokens", KINDS[header["dtype"]], count)
+            flat = _mapped(f"{stem}.tokens", KINDS[dtype], count * max(width, 1))
+            tokens[column] = flat.reshape(count, width) if width else flat
             at = offsets[column]
             if at[0] != 0 or at[-1] != count or (np.diff(at) < 0).any():
                 raise Refused(f"the cache {stem}.offsets is broken; remove it")
@@ -84,7 +90,10 @@ class Corpus:
 
 
 class Writer(AbstractContextManager["Writer"]):
-    """Writes a cache, rows as they come. It replaces an older one only once all is written."""
+    """Writes a cache, rows as they come. It replaces an older one only once all is written.
+
+    widths  of the columns of real numbers, how many each position has
+    """
 
     def __init__(
         self,
@@ -93,11 +102,14 @@ class Writer(AbstractContextManager["Writer"]):
         columns: Iterable[str],
         *,
         vocabulary: int | None = None,
+        widths: Mapping[str, int] | None = None,
         fingerprint: str = "",
     ) -> None:
         self.folder, self.name, self.fingerprint = Path(folder), name, fingerprint
-        self.dtype = "uint16" if vocabulary is not None and vocabulary <= 1 << 16 else "uint32"
+        symbols = "uint16" if vocabulary is not None and vocabulary <= 1 << 16 else "uint32"
+        self.widths = dict(widths or {})
         self.rows, self.counts = 0, dict.fromkeys(columns, 0)
+        self.dtypes = {name: "float32" if name in self.widths else symbols for name in self.counts}
 
     def __enter__(self) -> "Writer":
         self._open = ExitStack()
@@ -119,19 +131,29 @@ class Writer(AbstractContextManager["Writer"]):
     def _file(self, end: str) -> BinaryIO:
         return self._open.enter_context(open(self._part / f"{self.name}.{end}", "wb"))
 
-    def add(self, chunk: Mapping[str, Sequence[Sequence[int]]]) -> None:
+    def add(self, chunk: Mapping[str, Sequence[Any]]) -> None:
         """Append rows, as many in every column."""
         if len({len(rows) for rows in chunk.values()}) != 1 or chunk.keys() != self.counts.keys():
             raise Refused(f"the columns differ in length: {_counts(chunk)}")
         for column, rows in chunk.items():
-            flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64)
-            if flat.size and (flat.min() < 0 or flat.max() > np.iinfo(self.dtype).max):
-                raise Refused(f"a number of the column {column} does not fit into {self.dtype}")
-            self._tokens[column].write(flat.astype(KINDS[self.dtype]).tobytes())
+            self._tokens[column].write(self._flat(column, rows).tobytes())
             ends = self.counts[column] + np.cumsum([len(row) for row in rows], dtype=np.int64)
             self._offsets[column].write(ends.astype(OFFSET).tobytes())
-            self.counts[column] += flat.size
+            self.counts[column] = int(ends[-1]) if len(rows) else self.counts[column]
         self.rows += len(rows)
+
+    def _flat(self, column: str, rows: Sequence[Any]) -> NDArray[Any]:
+        """Rows one after the other, as their file has them."""
+        dtype, width = self.dtypes[column], self.widths.get(column, 0)
+        if width:
+            odd = next((row for row in rows if np.shape(row)[1:] != (width,)), None)
+            if odd is not None:
+                raise Refused(f"a row of the column {column} is not N × {width} numbers")
+            return np.concatenate([np.asarray(row, KINDS[dtype]) for row in rows] or [np.zeros(0)])
+        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64)
+        if flat.size and (flat.min() < 0 or flat.max() > np.iinfo(dtype).max):
+            raise Refused(f"a number of the column {column} does not fit into {dtype}")
+        return flat.astype(KINDS[dtype])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, *_: object
@@ -154,8 +176,10 @@ class Writer(AbstractContextManager["Writer"]):
             "version": VERSION,
             "fingerprint": self.fingerprint,
             "rows": self.rows,
-            "dtype": self.dtype,
-            "columns": self.counts,
+            "columns": {
+                name: (count, self.dtypes[name], self.widths.get(name, 0))
+                for name, count in self.counts.items()
+            },
         }
         head = self._file("json")
         head.write(json.dumps(header, indent=1).encode())
@@ -193,19 +217,19 @@ def encode(
     encoders: Mapping[str, Encode],
     *,
     vocabulary: int | None = None,
+    widths: Mapping[str, int] | None = None,
     fingerprint: str = "",
-    keep: Callable[[Sequence[Sequence[int]]], bool] | None = None,
+    keep: Callable[[Sequence[Any]], bool] | None = None,
     chunk: int = 8192,
 ) -> Iterator[int]:
-    """Tokenise rows of texts, one text (or what else it takes) for each of `encoders`, a chunk at a
-    time.
+    """Encode examples, an item of each for each of `encoders`, a chunk at a time.
 
     Yields how many rows have been read, chunk by chunk; after the last one, the cache is there.
 
-    keep  whether to keep a row, given the numbers of each of its texts
+    keep  whether to keep an example, given its row in each column
     """
-    read = 0
-    with Writer(folder, name, encoders, vocabulary=vocabulary, fingerprint=fingerprint) as writer:
+    read, known = 0, {"vocabulary": vocabulary, "widths": widths, "fingerprint": fingerprint}
+    with Writer(folder, name, encoders, **known) as writer:  # type: ignore[arg-type]
         for texts in _chunks(rows, chunk):
             sides = zip(encoders.values(), zip(*texts, strict=True), strict=True)
             coded = [encoder(side) for encoder, side in sides]
@@ -223,6 +247,12 @@ def _chunks(rows: Iterable[Any], size: int) -> Iterator[list[Any]]:
         yield some
 
 
+def _plain(row: Any) -> NDArray[Any]:
+    """A row as it is held in memory."""
+    array = np.asarray(row)
+    return array if array.ndim == 2 else array.astype(np.uint32)
+
+
 def _counts(columns: Mapping[str, Sequence[Any]]) -> str:
     return ", ".join(f"{name} has {len(rows):,}" for name, rows in columns.items())
 
@@ -234,9 +264,16 @@ def _header(folder: Path, name: str) -> dict[str, Any]:
             raise ValueError
         header: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         rows, columns = header["rows"], header["columns"]
-        counts = [rows, *columns.values()]
-        sound = header["version"] == VERSION and header["dtype"] in KINDS and columns
+        counts = [rows, *(count for count, _, _ in columns.values())]
+        sound = header["version"] == VERSION and columns
         sound = sound and all(type(n) is int and n >= 0 for n in counts)
+        sound = sound and all(
+            dtype in KINDS
+            and type(width) is int
+            and 0 <= width <= WIDEST
+            and bool(width) == (dtype == "float32")
+            for _, dtype, width in columns.values()
+        )
         sound = sound and all(Path(c).name == c and "\0" not in c for c in columns)
         sound = sound and isinstance(header["fingerprint"], str)
     except OSError as error:

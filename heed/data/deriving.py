@@ -14,7 +14,17 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple, TypeAlias, TypeVar
 
-Form: TypeAlias = tuple[tuple[str, bool], ...]
+
+class Token(NamedTuple):
+    """A written word and its part of speech."""
+
+    text: str
+    tag: str
+
+
+MEASURE = "NOUN"
+"""The part of speech of a measure word, as in UD."""
+Form: TypeAlias = tuple[tuple[Token, bool], ...]
 """The English words of one form, and whether each has a counterpart."""
 
 
@@ -22,6 +32,7 @@ class Entry(NamedTuple):
     """A word of the lexicon with its English forms; an article in them has no counterpart."""
 
     word: str
+    tag: str
     forms: Mapping[str, Form]
     measure: str = ""
 
@@ -33,6 +44,7 @@ class Word(NamedTuple):
     """
 
     text: str
+    tag: str
     link: int
     forms: Mapping[str, str] | None = None
 
@@ -53,7 +65,7 @@ class Rule:
 
     weight: float  # its probability among the rules of its symbol
     children: tuple[str, ...]
-    source: tuple[str | int, ...]
+    source: tuple[Token | int, ...]
     target: tuple[Word | Slot, ...]
     words: int  # of Chinese, besides the children
 
@@ -178,21 +190,21 @@ def grow(chart: Chart, symbol: str, n: int, rng: Random) -> Tree:
     return Tree(rule, branches)
 
 
-def _write_source(tree: Tree, words: list[str]) -> None:
+def _write_source(tree: Tree, words: list[Token]) -> None:
     node = tree.node
     if isinstance(node, Entry):
         tree.at = [len(words)]
-        words.append(node.word)
+        words.append(Token(node.word, node.tag))
         return
     tree.at = []
     for item in node.source:
         tree.at.append(len(words))
-        if isinstance(item, str):
+        if isinstance(item, Token):
             words.append(item)
         elif item >= 0:
             _write_source(tree.branches[item], words)
         else:
-            words.append(_measure(tree.branches[~item]))
+            words.append(Token(_measure(tree.branches[~item]), MEASURE))
 
 
 def _measure(tree: Tree) -> str:
@@ -203,13 +215,13 @@ def _measure(tree: Tree) -> str:
     return tree.node.measure
 
 
-def _write_target(tree: Tree, form: str, words: list[str], links: list[tuple[int, int]]) -> None:
+def _write_target(tree: Tree, form: str, words: list[Token], links: list[tuple[int, int]]) -> None:
     node = tree.node
     if isinstance(node, Entry):
-        for word, linked in node.forms[form]:
+        for token, linked in node.forms[form]:
             if linked:
                 links.append((tree.at[0], len(words)))
-            words.append(word)
+            words.append(token)
         return
     for item in node.target:
         if isinstance(item, Slot):
@@ -218,22 +230,22 @@ def _write_target(tree: Tree, form: str, words: list[str], links: list[tuple[int
             continue
         if item.link >= 0:
             links.append((tree.at[item.link], len(words)))
-        words.append(item.forms[form] if item.forms else item.text)
+        words.append(Token(item.forms[form] if item.forms else item.text, item.tag))
 
 
-def source_of(tree: Tree) -> list[str]:
+def source_of(tree: Tree) -> list[Token]:
     """The Chinese words; the tree now knows where they stand."""
-    words: list[str] = []
+    words: list[Token] = []
     _write_source(tree, words)
     return words
 
 
-def target_of(tree: Tree) -> tuple[list[str], list[tuple[int, int]]]:
+def target_of(tree: Tree) -> tuple[list[Token], list[tuple[int, int]]]:
     """The English words and the links, once the source is written."""
-    words: list[str] = []
+    words: list[Token] = []
     links: list[tuple[int, int]] = []
     _write_target(tree, "", words, links)
     for j, word in enumerate(words):
-        if word == "a" and words[j + 1][0] in "aeiou":
-            words[j] = "an"
+        if word.text == "a" and words[j + 1].text[0] in "aeiou":
+            words[j] = Token("an", word.tag)
     return words, links

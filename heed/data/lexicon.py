@@ -2,6 +2,9 @@
 
 A noun has a kind (what it is), a verb the kinds that it goes with, so that nobody eats a bicycle.
 看 is read with a text and watch with a film: the words around it decide, never chance.
+
+Each word has its part of speech, in the universal tags of UD v2 (universaldependencies.org): that
+of its table, or of the row (land/PROPN), or its own (look+for/ADP).
 """
 
 COUNTED = ("person", "text", "film", "food", "thing", "clothes", "animal")
@@ -40,9 +43,10 @@ animal: 猫 只 cat cats, 狗 只 dog dogs, 鸟 只 bird birds
 meal: 米饭 - rice rice, 面条 - noodles noodles, 牛肉 - beef beef
 drink: 茶 - tea tea, 水 - water water, 咖啡 - coffee coffee, 牛奶 - milk milk
 ball: 篮球 - basketball basketball, 网球 - tennis tennis
-language: 中文 - chinese chinese, 英文 - english english, 法文 - french french
+language: 中文 - chinese/PROPN chinese/PROPN, 英文 - english/PROPN english/PROPN,
+    法文 - french/PROPN french/PROPN
 sound: 音乐 - music music
-land: 中国 - china china, 法国 - france france, 日本 - japan japan, 英国 - england england,
+land/PROPN: 中国 - china china, 法国 - france france, 日本 - japan japan, 英国 - england england,
     北京 - beijing beijing, 上海 - shanghai shanghai
 """
 
@@ -53,7 +57,7 @@ DEEDS = """
 写 write writes wrote: text
 买 buy buys bought: text food thing clothes meal drink animal
 卖 sell sells sold: text food thing clothes
-找 look+for looks+for looked+for: person text thing clothes animal
+找 look+for/ADP looks+for/ADP looked+for/ADP: person text thing clothes animal
 吃 eat eats ate: food meal
 做 cook cooks cooked: meal
 喝 drink drinks drank: drink
@@ -63,9 +67,9 @@ DEEDS = """
 打 play plays played: ball
 说 speak speaks spoke: language
 学习 study studies studied: language
-听 listen+to listens+to listened+to: sound
+听 listen+to/ADP listens+to/ADP listened+to/ADP: sound
 帮助 help helps helped: person animal
-等 wait+for waits+for waited+for: person
+等 wait+for/ADP waits+for/ADP waited+for/ADP: person
 看见 see sees saw: person animal
 """
 FEELINGS = """
@@ -79,7 +83,7 @@ FEELINGS = """
 CHANGES = """
 卖掉 sell sells sold: text thing clothes
 弄丢 lose loses lost: text thing clothes
-带走 take+away takes+away took+away: text thing clothes
+带走 take+away/ADV takes+away/ADV took+away/ADV: text thing clothes
 洗好 wash washes washed: clothes
 修好 repair repairs repaired: thing
 写完 finish finishes finished: text
@@ -87,7 +91,7 @@ CHANGES = """
 VERBS = """
 Alone: 工作 work works worked, 睡觉 sleep sleeps slept,
     跑步 run runs ran, 唱歌 sing sings sang, 跳舞 dance dances danced, 游泳 swim swims swam
-Move: 去 go+to goes+to went+to, 来 come+to comes+to came+to
+Move: 去 go+to/ADP goes+to/ADP went+to/ADP, 来 come+to/ADP comes+to/ADP came+to/ADP
 Say: 知道 know knows knew, 觉得 think thinks thought, 相信 believe believes believed,
     希望 hope hopes hoped
 Hand: 借给 lend lends lent, 寄给 send sends sent, 卖给 sell sells sold
@@ -116,31 +120,32 @@ LONG = """
 """
 
 WORDS = """
-I: 我 i
-You: 你 you, 你们 you
-He: 他 he, 她 she
-They: 我们 we, 他们 they
-Boy: 小明 xiaoming, 大卫 david, 汤姆 tom, 约翰 john
-Girl: 小红 xiaohong, 安娜 anna, 玛丽 mary, 丽丽 lili
-Third: 他 him, 她 her, 他们 them
-Other_i: 你 you
-Other_you: 我 me, 我们 us
-Other_he: 我 me, 你 you, 我们 us
-Other_they: 你 you
-Poss: 我 my, 你 your, 他 his, 她 her, 我们 our, 他们 their
-Kin: 妈妈 mother, 爸爸 father, 哥哥 brother, 姐姐 sister, 奶奶 grandmother
-Number: 两 two, 三 three, 四 four, 五 five, 六 six, 十 ten
-City: 北京 beijing, 上海 shanghai, 南京 nanjing, 伦敦 london, 巴黎 paris
-Venue: 图书馆 library, 公园 park, 学校 school, 医院 hospital, 饭店 restaurant, 商店 shop,
+I/PRON: 我 i
+You/PRON: 你 you, 你们 you
+He/PRON: 他 he, 她 she
+They/PRON: 我们 we, 他们 they
+Boy/PROPN: 小明 xiaoming, 大卫 david, 汤姆 tom, 约翰 john
+Girl/PROPN: 小红 xiaohong, 安娜 anna, 玛丽 mary, 丽丽 lili
+Third/PRON: 他 him, 她 her, 他们 them
+Other_i/PRON: 你 you
+Other_you/PRON: 我 me, 我们 us
+Other_he/PRON: 我 me, 你 you, 我们 us
+Other_they/PRON: 你 you
+Poss/PRON: 我 my, 你 your, 他 his, 她 her, 我们 our, 他们 their
+Kin/NOUN: 妈妈 mother, 爸爸 father, 哥哥 brother, 姐姐 sister, 奶奶 grandmother
+Number/NUM: 两 two, 三 three, 四 four, 五 five, 六 six, 十 ten
+City/PROPN: 北京 beijing, 上海 shanghai, 南京 nanjing, 伦敦 london, 巴黎 paris
+Venue/NOUN: 图书馆 library, 公园 park, 学校 school, 医院 hospital, 饭店 restaurant, 商店 shop,
     办公室 office, 博物馆 museum
-Surface: 桌子 table, 椅子 chair, 床 bed, 书架 shelf
-Box: 箱子 box, 书包 bag, 柜子 cupboard
-Past: 昨天 yesterday, 去年 last+year, 上周 last+week, 前天 two+days+ago
-Future: 明天 tomorrow, 明年 next+year, 下周 next+week, 今晚 tonight
-Daily: 每天 every+day, 每周 every+week, 早上 in+the+morning, 晚上 in+the+evening
-Degree: 很 very, 非常 extremely
-Compare: 高 taller, 忙 busier, 快 faster, 年轻 younger
-Join: 但是 but, 而且 and
+Surface/NOUN: 桌子 table, 椅子 chair, 床 bed, 书架 shelf
+Box/NOUN: 箱子 box, 书包 bag, 柜子 cupboard
+Past/NOUN: 昨天 yesterday, 去年 last/ADJ+year, 上周 last/ADJ+week, 前天 two/NUM+days+ago/ADV
+Future/NOUN: 明天 tomorrow, 明年 next/ADJ+year, 下周 next/ADJ+week, 今晚 tonight
+Daily/NOUN: 每天 every/DET+day, 每周 every/DET+week, 早上 in/ADP+the/DET+morning,
+    晚上 in/ADP+the/DET+evening
+Degree/ADV: 很 very, 非常 extremely
+Compare/ADJ: 高 taller, 忙 busier, 快 faster, 年轻 younger
+Join/CCONJ: 但是 but, 而且 and
 """
 
 HELPERS = {
@@ -156,6 +161,25 @@ COUNTERPARTS = """
 我 i  和 and  ， ,  所以 so  因为 because  虽然 although  如果 if  时候 when  是 be  不 not  没 not
 没有 not  没有 have  有 have  会 will  想 want  喜欢 like  在 in  上 on  里 in  比 than  放 put
 这 this  那 that  这些 these  那些 those  一 a  谁 who  什么 what  杯 cup  杯 cups
+"""
+
+# The part of speech of each word of a rule, unless the rule says another: 了/PART. As in UD's
+# guidelines for Chinese, 了 is an auxiliary right after its verb and a particle at the end of the
+# clause; 但是, 所以 and 那么 are adverbs where the clause before has a conjunction; 上 and 里 after
+# a noun are adpositions; a measure word is a noun.
+TAGS = """
+ADP: 在 比 把 当 上 里 in on than of
+ADV: 不 没 所以 但是 那么 when so
+AUX: 了 会 想 是 be is are do did will
+CCONJ: 和 and
+DET: 这 那 这些 那些 this these those the a
+NOUN: 杯 时候 cup cups
+NUM: 一
+PART: 的 吗 not to
+PRON: 我 谁 什么 i who what that
+PUNCT: ， , ?
+SCONJ: 因为 虽然 如果 because although if
+VERB: 有 没有 喜欢 放 have like want put
 """
 
 # symbol [weight]: Chinese | English
@@ -180,7 +204,7 @@ Unit 1: 当 Who_{who} 在 Place Pastime 的 时候 ， Fact
 
 Clause 12: Subject_{who} Predicate | Subject_{who} Predicate.{who}
 Clause 1: Subject_{who} Feel_person Other_{who} | Subject_{who} Feel_person.{who} Other_{who}
-Clause 0.5: Subject_{who} Say Clause | Subject_{who} Say.{who} that Clause
+Clause 0.5: Subject_{who} Say Clause | Subject_{who} Say.{who} that/SCONJ Clause
 Clause 1: One_{counted} Degree Quality_{counted} | One_{counted} is Degree Quality_{counted}
 Clause 1: One_{counted} 不 Quality_{counted} | One_{counted} is not Quality_{counted}
 Clause 1: Many_{counted} Degree Quality_{counted} | Many_{counted} are Degree Quality_{counted}
@@ -233,11 +257,11 @@ Moved 1: 把 The_{owned} Change_{owned} 了 | Change_{owned}.past The_{owned}
 Moved 1: Past 把 The_{owned} Change_{owned} 了 | Change_{owned}.past The_{owned} Past
 Moved 1: Past 没 把 The_{owned} Change_{owned} | did not Change_{owned}.base The_{owned} Past
 Moved 1: Future 会 把 The_{owned} Change_{owned} | will Change_{owned}.base The_{owned} Future
-Moved 1: 把 The_{portable} 放 在 Spot 了 | put The_{portable} Spot
-Moved 1: Past 把 The_{portable} 放 在 Spot 了 | put The_{portable} Spot Past
+Moved 1: 把 The_{portable} 放 在 Spot 了/PART | put The_{portable} Spot
+Moved 1: Past 把 The_{portable} 放 在 Spot 了/PART | put The_{portable} Spot Past
 Moved 1: Future 会 把 The_{portable} 放 在 Spot | will put The_{portable} Spot Future
-Moved 1: 把 The_{owned} Hand Person 了 | Hand.past The_{owned} to Person
-Moved 1: Future 会 把 The_{owned} Hand Person | will Hand.base The_{owned} to Person Future
+Moved 1: 把 The_{owned} Hand Person 了/PART | Hand.past The_{owned} to/ADP Person
+Moved 1: Future 会 把 The_{owned} Hand Person | will Hand.base The_{owned} to/ADP Person Future
 
 Question 2: Subject_{asked} Feel_{kind} Object_{kind} 吗
     | do.{asked} Subject_{asked} Feel_{kind}.base Object_{kind} ?
@@ -246,7 +270,7 @@ Question 1: Subject_{asked} Daily Pastime 吗 | do.{asked} Subject_{asked} Pasti
 Question 2: Subject_{asked} Past Verb_{taken} 了 Some_{taken} 吗
     | did Subject_{asked} Verb_{taken}.base Some_{taken} Past ?
 Question 1: Subject_{asked} Future 会 Act 吗 | will Subject_{asked} Act.base Future ?
-Question 1: Subject_{asked} Say Clause 吗 | do.{asked} Subject_{asked} Say.base that Clause ?
+Question 1: Subject_{asked} Say Clause 吗 | do.{asked} Subject_{asked} Say.base that/SCONJ Clause ?
 Question 1: One_{counted} Quality_{counted} 吗 | is One_{counted} Quality_{counted} ?
 Question 1: 谁 Simple | who Simple.he ?
 Question 1: Subject_{asked} 喜欢 什么 | what do.{asked} Subject_{asked} like ?
@@ -282,7 +306,7 @@ Core_{counted} 3: Noun_{counted} | Noun_{counted}.*
 Core_{counted} 1: Short_{counted} Noun_{counted} | Short_{counted} Noun_{counted}.*
 Core_{counted} 1: Long_{counted} 的 Noun_{counted} | Long_{counted} Noun_{counted}.*
 One_{counted} 2: 这 Core_{counted}.measure Core_{counted} | this Core_{counted}.one
-One_{counted} 2: 那 Core_{counted}.measure Core_{counted} | that Core_{counted}.one
+One_{counted} 2: 那 Core_{counted}.measure Core_{counted} | that/DET Core_{counted}.one
 One_{counted} 1: Poss 的 Core_{counted} | Poss Core_{counted}.one
 One_{counted} 3: Gap_{counted} 的 Core_{counted} | the Core_{counted}.one that Gap_{counted}
 One_{portable} 1: Spot 的 Core_{portable} | the Core_{portable}.one Spot

@@ -25,7 +25,6 @@ from heed.viewing.atlas import Kind, Take
 from heed.viewing.looking import Look
 from heed.viewing.pieces import labels
 from heed.viewing.taking import layers, summary
-from heed.viewing.words import Said
 from heed.watching.walk import follow, listen
 from heed.watching.walked import Asked, Walk
 from heed.watching.watch import attentions, watch
@@ -131,7 +130,8 @@ class Foreign:
         kinds: dict[str, Kind] = {
             path: "cross" if read.target and _part(path) == "cross" else "self" for path in records
         }
-        take = Take("", layers(records, read.words, kinds=kinds), written=bool(read.target))
+        found = list(layers(records, read.words, kinds=kinds).values())
+        take = Take("", found, written=bool(read.target))
         named = "predicted next symbol" if self.head == "causal" else ""
         facts = [("Text", text)]
         facts += [(named.capitalize() or "Answer", answer)] if answer else []
@@ -140,7 +140,7 @@ class Foreign:
             text,
             answer,
             [take],
-            lambda note: Said(facts, note=note),
+            facts=facts,
             remark=read.remark,
             readings=readings,
             named=named,

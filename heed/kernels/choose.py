@@ -67,8 +67,8 @@ NAMES: dict[str, object] = {**KERNELS, **BESIDE, **AROUND}
 CPU_ALONE = frozenset({"single", "cell", "surprise", "decoder"})
 """Kernels for the CPU only; all others serve a GPU too.
 
-Switching `single` off also switches off all that loops share (looping.py), on a GPU the steps of
-windows (window/steps.py).
+Switching `single` off also switches off deferred_gradients.py, on a GPU too: the steps of windows
+(window/steps.py).
 """
 
 OPERATORS = frozenset({"window", "additive", "scan", "statistics"})

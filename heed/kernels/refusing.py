@@ -27,7 +27,7 @@ def more_than_context(call: Call) -> str | None:
         return f"the {call.need} was requested, and fused attention forms none"
     if call.read != "blend":
         return f"it sums values; a {call.read} does not"
-    if call.past:
+    if not call.claims.is_row_wise:
         return "it cannot pass earlier weights to the next step"
     return None
 

@@ -2,7 +2,7 @@
 
 PyTorch's fused attention is made for many queries; one query of the dot family is two small
 products and a softmax, and its gradient four products. The two largest, for keys and values, are
-left to the end of the loop where the memory was made for steps (looping.py). Where this kernel is
+left to the end of the loop (deferred_gradients.py). Where this kernel is
 switched off, nothing is left to the end, on a GPU either.
 
 Its twin is the reference with `dot`, `softmax` and `blend`. In float32 a look is one call of the
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from heed.kernels.ability import recorded, transformed
+from heed.kernels.deferred_gradients import Deferred, first_derivatives_only
 from heed.kernels.look import native
-from heed.kernels.looping import Rows, first_alone
 from heed.kernels.refusing import more_than_context, other_weights
 from heed.records import Call
 
@@ -30,7 +30,7 @@ def refusal(call: Call) -> str | None:
         return "it serves one query at a time"
     if recorded():
         return "a compiler or a trace must see the products"
-    if getattr(call.k.grad_fn, "rows", None) is None:
+    if Deferred.of(call.k, call.v) is None:
         return "it serves memories made for the steps of a loop that learns"
     reason = other_weights(call, "dot") or more_than_context(call)
     if reason is not None:
@@ -58,10 +58,10 @@ def run(call: Call) -> Tensor:
 def again(call: Call) -> Callable[[Tensor], Tensor]:
     """A function for any further query to the same memory.    B H 1 D -> B H 1 R"""
     k, v, scale, hidden = call.k, call.v, call.scale, _hidden(call)
-    rows = getattr(k.grad_fn, "rows", None)
+    deferred = Deferred.of(k, v)
 
     def look(q: Tensor) -> Tensor:
-        context: Tensor = _Single.apply(rows, q, k, v, hidden, scale)  # type: ignore[no-untyped-call]
+        context: Tensor = _Single.apply(deferred, q, k, v, hidden, scale)  # type: ignore[no-untyped-call]
         return context
 
     return look
@@ -104,7 +104,7 @@ class _Single(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        rows: Rows | None,
+        deferred: Deferred,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -116,23 +116,16 @@ class _Single(torch.autograd.Function):
         ctx.native = native.serves(q, k, v)
         look = native.ahead if ctx.native else _look
         context, weight = look(q, k, v, hidden, scale)
-        ctx.rows, ctx.scale, ctx.heads = rows, scale, (B, H)
+        ctx.deferred, ctx.scale, ctx.heads = deferred, scale, (B, H)
         ctx.save_for_backward(q, k, v, weight)
         return context.view(B, H, 1, v.shape[-1])
 
     @staticmethod
-    @first_alone
+    @first_derivatives_only
     def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
         q, k, v, weight = ctx.saved_tensors
         by = by.flatten(0, 1)
         look_back = native.back if ctx.native else _look_back
         by_energy, by_q = look_back(by, k, v, weight, ctx.scale)
-        by_q = by_q.view(*ctx.heads, 1, q.shape[-1])
-        if ctx.rows is not None:
-            ctx.rows.add(by_energy, q, weight, by)
-            return None, by_q, None, None, None, None
-        by_k, by_v = (
-            torch.bmm(a.mT, x).view(*ctx.heads, *y.shape[1:])
-            for a, x, y in ((by_energy, q, k), (weight, by, v))
-        )
-        return None, by_q, by_k, by_v, None, None
+        ctx.deferred.add((by_energy, q), (weight, by))
+        return None, by_q.view(*ctx.heads, 1, q.shape[-1]), None, None, None, None

@@ -8,6 +8,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field
 from torch import nn
 
+from heed.attention.catalogue import CATALOGUE
+from heed.attention.naming import options_of
 from heed.models import (
     classifier,
     generator,
@@ -77,13 +79,13 @@ def build(settings: Model, *, source: int, target: int, shared: bool, longest: i
 def reads(settings: Model, longest: int) -> int | None:
     """How long a source the model can read at most, in symbols; None: any.
 
-    Only learned positions and `location` have a table of places.
+    Only learned positions, and parts with an option `longest`, have a table of places.
     """
     table = int(settings.options.get("longest", longest))
     if settings.kind == "recurrent":
-        return table if _named("location", settings.mechanism) else None
+        return table if _has_table(settings.mechanism) else None
     readers = f"{settings.encoder_attention} {settings.cross_attention}"
-    places = [table] if _named("location", readers) else []
+    places = [table] if _has_table(readers) else []
     if settings.position == "learned":
         places.append(max(longest, settings.longest))
     return min(places, default=None)
@@ -94,12 +96,13 @@ def writes(settings: Model, longest: int) -> int | None:
     if settings.kind == "recurrent":
         return None
     table = int(settings.options.get("longest", settings.longest))
-    places = [table] if _named("location", str(settings.decoder_attention)) else []
+    places = [table] if _has_table(str(settings.decoder_attention)) else []
     if settings.position == "learned":
         places.append(max(longest, settings.longest))
     return min(places, default=None)
 
 
-def _named(word: str, mechanisms: str) -> bool:
-    """Whether a part is named among the mechanisms; `location-aware` is not `location`."""
-    return word in re.findall(r"[\w-]+", mechanisms)
+def _has_table(mechanisms: str) -> bool:
+    """Whether a part named among the mechanisms has a table of places."""
+    words = re.findall(r"[\w-]+", mechanisms)
+    return any("longest" in options_of(word) for word in words if word in CATALOGUE)

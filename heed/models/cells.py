@@ -59,13 +59,16 @@ class Cell(NamedTuple):
     pieces: unrolled.Pieces | None = None  # the same step for a loop in training
 
 
-class Loop(NamedTuple):
-    """The weights of a layer as the steps of a loop use them."""
+class Weights(NamedTuple):
+    """The weights of a layer for its steps."""
 
     weight: Tensor  # G H
     bias: Tensor  # G
     feed: Tensor | None  # for what is fed back  G F
-    sums: unrolled.Sums | None  # for `unrolled.step`; None: the steps of this file serve
+
+
+Loop = Weights | unrolled.Loop
+"""What the steps of a loop use: the weights, or where a loop learns, their gradients' sums too."""
 
 
 CELLS = {
@@ -144,15 +147,9 @@ class Layer(nn.Module):
         if feed is not None and _lowered(feed):
             feed = feed.to(torch.get_autocast_dtype(feed.device.type))  # or each step would cast it
         pieces = self.cell.pieces
-        if pieces is None or not unrolled.learning(weight):
-            return Loop(weight, bias, feed, None)
-        sums = unrolled.Sums()
-        if feed is None:
-            weight, bias = unrolled.shared(pieces, sums, weight=weight, bias=bias)
-        else:
-            given = {"weight": weight, "bias": bias, "feed": feed}
-            weight, bias, feed = unrolled.shared(pieces, sums, **given)
-        return Loop(weight, bias, feed, sums)
+        if pieces is None or not unrolled.may_defer_on_cpu(weight):
+            return Weights(weight, bias, feed)
+        return unrolled.Loop(pieces, weight, bias, feed)
 
     def zero(self, rows: int) -> Hidden:
         """The state before anything was read.    B H"""
@@ -163,13 +160,12 @@ class Layer(nn.Module):
         self, x: Tensor, hidden: Hidden, loop: Loop | None = None, fed: Tensor | None = None
     ) -> Hidden:
         """One step; x is the input's part of the gates.    B G -> the next state"""
-        weight, bias, feed, sums = loop or self.loop()
-        fed = fed if feed is not None else None
-        if sums is not None and self.cell.pieces is not None:
-            return unrolled.step(self.cell.pieces, sums, x, hidden, (weight, bias, feed), fed)
-        if fed is not None and feed is not None:
-            x = torch.addmm(x, fed, feed.t())
-        return self.cell.step(x, hidden, weight, bias)
+        loop = loop or self.loop()
+        if isinstance(loop, unrolled.Loop):
+            return loop.step(x, hidden, fed)
+        if fed is not None and loop.feed is not None:
+            x = torch.addmm(x, fed, loop.feed.t())
+        return self.cell.step(x, hidden, loop.weight, loop.bias)
 
 
 def in_pieces(x: Tensor, *layers: Layer) -> bool:
@@ -179,7 +175,7 @@ def in_pieces(x: Tensor, *layers: Layer) -> bool:
         if kinds != (Layer, layer.cell.module) or layer.cell.pieces is None:
             return False
     weight = layers[0]._weight("weight_hh")
-    if not x.shape[1] or x.dtype != weight.dtype or not unrolled.learning(weight):
+    if not x.shape[1] or x.dtype != weight.dtype or not unrolled.may_defer_on_cpu(weight):
         return False
     return plain(module for layer in layers for module in layer.modules())
 

@@ -13,49 +13,9 @@ from typing import NamedTuple, Protocol, TypeVar
 from torch import Tensor, nn
 
 import heed
-from heed.attention.grouping import HeadGroups
 from heed.attention.initial import initialise
-from heed.attention.mixed import Mixed
-from heed.attention.position import Rotary
-from heed.attention.reach import OrEverything
 from heed.records import Attended, Need, State
 from heed.visible import Visible, both
-
-
-def forgets(mechanism: heed.Mechanism) -> bool:
-    """Whether the answer to a query depends neither on earlier queries nor on its place."""
-    if isinstance(mechanism, HeadGroups):
-        return all(forgets(lane) for lane in mechanism.lanes)
-    if isinstance(mechanism, Mixed):
-        return forgets(mechanism.first) and forgets(mechanism.second)
-    return (
-        mechanism.past is None
-        and mechanism.align.name in ("softmax", "sparsemax", "entmax", "argmax")
-        and mechanism.reach.name in ("global", "local-p")
-        and mechanism.score.name != "relative"
-    )
-
-
-def counts_from_anywhere(attention: heed.MultiHeadAttention) -> bool:
-    """Whether padding in front of a text changes nothing: places matter by distance, if at all."""
-    return _from_anywhere(attention.mechanism, isinstance(attention.position, Rotary))
-
-
-def _from_anywhere(mechanism: heed.Mechanism, rotated: bool) -> bool:
-    if isinstance(mechanism, HeadGroups):
-        return all(_from_anywhere(lane, rotated) for lane in mechanism.lanes)
-    if isinstance(mechanism, Mixed):
-        return False
-    reach = mechanism.reach
-    reach = reach.inner if isinstance(reach, OrEverything) else reach
-    return (
-        mechanism.past is None
-        and mechanism.align.name in ("softmax", "sparsemax", "entmax", "argmax")
-        and reach.name in ("global", "fixed-window")
-        and mechanism.score.name != "location"
-        # A turn of both by one angle leaves only these as they were.
-        and (not rotated or mechanism.score.name in ("dot", "scaled-dot", "cosine"))
-    )
 
 
 class Kept(NamedTuple):
@@ -172,7 +132,7 @@ class Layer(nn.Module):
         self.around_attention = Residual(*around)
         self.around_cross = None if cross is None else Residual(*around)
         self.around_feed = Residual(*around)
-        self.folds = cross is not None and forgets(cross.mechanism)
+        self.folds = cross is not None and cross.mechanism.claims.is_stateless
         """Whether the hypotheses of a sentence may share one memory, as several queries of it."""
 
     def forward(

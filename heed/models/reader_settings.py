@@ -128,6 +128,12 @@ class ReaderSettings(Settings):
     )
 
     @property
+    def gathers(self) -> Literal["first", "last"] | None:
+        """Where BERT and XLNet expect the symbol whose state stands for the whole text."""
+        ends: dict[str, Literal["first", "last"]] = {"bert": "first", "xlnet": "last"}
+        return ends.get(self.encoder.kind)
+
+    @property
     def reads(self) -> int | None:
         """How many symbols of a text it can read, if there is a limit."""
         chosen = self.encoder

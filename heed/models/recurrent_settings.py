@@ -18,7 +18,7 @@ from torch import nn
 import heed
 from heed.attention.catalogue import CATALOGUE
 from heed.attention.initial import initialise, normal, tie
-from heed.attention.naming import check_options, options_of, parse
+from heed.attention.naming import check_options, options_for_sentences, options_of, parse
 from heed.attention.read import Join
 from heed.errors import HeedError, Refused
 from heed.models.cells import Dropout, First, Readout, Stack
@@ -45,13 +45,6 @@ SIZES = {
 }
 
 DEFAULT_ATTENTION = {"search": "additive", "luong": "general", "fixed": "none"}
-DEFAULT_OPTIONS: dict[str, dict[str, Any]] = {
-    "fixed-window": {"window": 10},
-    "expanded-window": {"window": 10},
-    "sample": {"soft": 0.5},
-}
-"""Windows that suit a sentence: the catalogue's are for long texts. With `sample`, half of the rows
-are read softly in training, as Xu 2015 §4.1 advises."""
 
 Option = (
     bool | Annotated[int, Field(ge=-65536, le=65536)] | Annotated[float, Field(ge=-1e6, le=1e6)]
@@ -115,11 +108,11 @@ def check_mechanism(name: str, options: Mapping[str, Any]) -> None:
     """Refuse what a decoder cannot use, and options the mechanism does not take."""
     for word in parse(name).values():
         claims = CATALOGUE[word].claims
-        if not (claims.step and claims.at_once):
+        if not (claims.has_steps and claims.takes_several):
             raise Refused(
                 f"'{word}' has one query for a whole text; a decoder has one at every step"
             )
-        if not claims.context:
+        if not claims.gives_context:
             raise Refused(f"'{word}' returns no context that a decoder could read; leave it out")
     check_options(name, options)
     if options.get("segments"):
@@ -201,9 +194,7 @@ def _attention(
     settings: RecurrentSettings, hidden: int, memory: int, longest: int
 ) -> heed.Attention:
     name = settings.mechanism
-    options: dict[str, Any] = dict(settings.options)
-    for word in parse(name).values():
-        options = {**DEFAULT_OPTIONS.get(word, {}), **options}
+    options: dict[str, Any] = {**options_for_sentences(name), **settings.options}
     if "longest" in options_of(name):
         options.setdefault("longest", longest)
     return heed.Attention(name, query=hidden, key=memory, **options)

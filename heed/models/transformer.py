@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import heed
 from heed.errors import Refused
 from heed.models.encoding import encode
-from heed.models.layers import Kept, Stack, counts_from_anywhere
+from heed.models.layers import Kept, Stack
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.reader import Read
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
@@ -208,7 +208,7 @@ class Decoder(nn.Module):
     def _counted(self, first: Tensor | None) -> Tensor | None:
         """Where texts begin, unless padding in front of them would move them.    N"""
         layers = () if first is None else self.stack.layers
-        if not all(counts_from_anywhere(layer.attention) for layer in layers):
+        if not all(layer.attention.ignores_shifts for layer in layers):
             raise Refused(
                 "this attention counts places from the beginning of its row, so padding in "
                 "front of a text would move it; take texts of one length together"

@@ -82,13 +82,13 @@ class TransformerSettings(Settings):
 def _refuse_misfit(name: str, self_attends: bool, causal: bool) -> None:
     """Refuse a mechanism whose answers would depend on symbols yet to be written, or that compares
     places within one text where there are two."""
-    reach = naming.parse(name).get("reach")
-    if causal and reach in ("local-p", "mixed"):
+    claims = naming.claims_of(name)
+    if causal and claims.needs_length:
         raise Refused(
             f"'{name}' places its window by the text's length, which a decoder's self-attention "
             "does not know; it suits the encoder and the cross-attention"
         )
-    if not self_attends and reach in ("fixed-window", "expanded-window"):
+    if not self_attends and claims.needs_one_text:
         raise Refused(
             f"'{name}' compares places within one text; cross-attention has two: "
             "'local-m' follows the step, 'local-p' predicts a place"
@@ -117,7 +117,7 @@ def multi_head(
         sizes = dict.fromkeys(("query", "key", "value"), width // heads)
         given = {option: x for option, x in (options or {}).items() if option in known}
         lane = naming.build(name, **sizes, heads=count, dropout=dropout, **given)
-        if not lane.claims.heads:
+        if not lane.claims.fits_heads:
             raise Refused(f"'{name}' does not work inside the heads of a Transformer")
         lanes.append((lane, count))
     mechanism = lanes[0][0] if len(lanes) == 1 else HeadGroups(lanes)

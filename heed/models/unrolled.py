@@ -1,15 +1,13 @@
 """Cells in a loop in training: each step is one node of the graph, each weight's gradient one sum.
 
-Autograd records every operation of every step. It forms a weight's gradient once per step, a matrix
-of its own each time, and adds them up afterwards. Here the backward pass of a step is one piece
-that leaves its rows behind, and one product of all of them is a weight's gradient:
-
     h_t = f(x_t + U y_t, W h_{t-1} + b)        dW = Σ_t δ_tᵀ h_{t-1},  dU = Σ_t δ'_tᵀ y_t
 
-The twin of each step is the cell in cells.py, which serves wherever a graph must see inside, and
-while `heed.kernels.off("single")` lasts: second derivatives need it. Where the native library
-serves, a GRU's products and what is between them are one call; `GRU.ahead` and `GRU.back` say what
-it computes.
+Autograd would record every operation of every step. The sums are formed at the end of the loop
+(heed/kernels/deferred_gradients.py); whole rows (`rows`) form them at once. The twin of each step
+is the cell in cells.py, which serves wherever a graph must see inside, and while
+`heed.kernels.off("single")` lasts: second derivatives need it. Where the native library serves, a
+GRU's products and what is between them are one call; `GRU.ahead` and `GRU.back` say what it
+computes.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ import torch
 from torch import Tensor
 
 from heed.kernels.cell import native
-from heed.kernels.looping import first_alone
-from heed.kernels.looping import learning as learning
+from heed.kernels.deferred_gradients import Deferred, first_derivatives_only, share
+from heed.kernels.deferred_gradients import may_defer_on_cpu as may_defer_on_cpu
 
 Hidden = tuple[Tensor, ...]
 Ahead = Callable[[Tensor, Tensor, Hidden], tuple[Hidden, Hidden]]
@@ -37,100 +35,6 @@ what reaches it through its part of the gates.
 The gradients of the parts of the gates are written into the room."""
 
 
-class Left(NamedTuple):
-    """What some steps left behind: rows of products that are formed for all of them at once."""
-
-    by: tuple[Tensor, ...]  # room for the gradients of the parts of the gates  n B G
-    states: list[Tensor]  # before each step  B H
-    fed: list[Tensor | None]  # B F
-
-    @property
-    def full(self) -> bool:
-        return len(self.states) == len(self.by[0])
-
-    def product(self, name: str) -> Tensor:
-        """The gradient of a weight, Σ byᵀ x; or of the bias, Σ by."""
-        by = self.by[0 if name == "feed" else -1][: len(self.states)].flatten(0, 1)
-        if name == "bias":
-            return by.sum(0)
-        rows = self.states if name == "weight" else [x for x in self.fed if x is not None]
-        return by.t() @ torch.cat(rows)
-
-
-class Sums:
-    """The gradients of weights that many steps share, while a backward pass goes through them."""
-
-    def __init__(self) -> None:
-        self.steps, self.task = 0, -1
-        self.left: list[Left] = []
-        self.turned: dict[str, Tensor] = {}  # the weights, transposed: faster in the forward pass
-        self.panels: native.Panels | None = None  # or as the native library reads them
-
-    def room(self, parts: int, hidden: Tensor, fed: Tensor | None, G: int) -> tuple[Tensor, ...]:
-        """Where a step writes the gradients of the parts of its gates.    B G"""
-        task = torch._C._current_graph_task_id()
-        if task != self.task:  # a pass that ended early may have left some behind
-            self.task, self.left = task, []
-        B = len(hidden)
-        if not self.left or self.left[-1].full or self.left[-1].by[0].shape[1] != B:
-            n = max(1, self.steps - sum(len(left.states) for left in self.left))
-            by = tuple(hidden.new_empty(n, B, G) for _ in range(parts))
-            self.left.append(Left(by, [], []))
-        left = self.left[-1]
-        left.states.append(hidden)
-        left.fed.append(fed)
-        return tuple([by[len(left.states) - 1] for by in left.by])
-
-    def take(self, names: tuple[str, ...]) -> list[Tensor | None]:
-        """The sums of these weights, by name; what was left behind is then forgotten."""
-        here = self.left if self.task == torch._C._current_graph_task_id() else []
-        self.left = []
-        found: list[Tensor | None] = []
-        for name in names:
-            total: Tensor | None = None
-            for left in here:
-                part = left.product(name)
-                total = part if total is None else total + part
-            found.append(total)
-        return found
-
-
-class _Shared(torch.autograd.Function):
-    """Passes weights on. Its backward pass follows those of all steps: their sums are complete."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, pieces: Pieces, sums: Sums, names: tuple[str, ...], *weights: Tensor
-    ) -> Hidden:
-        ctx.sums, ctx.names = sums, names
-        ctx.set_materialize_grads(False)
-        named = dict(zip(names, weights, strict=True))
-        if pieces.native and native.serves(*weights):
-            weight, bias = named["weight"].detach(), named["bias"].detach()
-            sums.panels = native.Panels.of(weight[None], bias[None], named.get("feed"))
-        else:
-            sums.turned = {name: w.t().contiguous() for name, w in named.items() if w.dim() > 1}
-        return tuple(weight.view_as(weight) for weight in weights)
-
-    @staticmethod
-    @first_alone
-    def backward(ctx: Any, *others: Tensor | None) -> tuple[Any, ...]:
-        learns = ctx.needs_input_grad[3:]
-        asked = tuple(name for name, each in zip(ctx.names, learns, strict=True) if each)
-        totals = dict(zip(asked, ctx.sums.take(asked), strict=True))
-        grads = []
-        for name, x in zip(ctx.names, others, strict=True):
-            total = totals.get(name)
-            grads.append(x if total is None else total if x is None else total + x)
-        return (None, None, None, *grads)
-
-
-def shared(pieces: Pieces, sums: Sums, **weights: Tensor) -> list[Tensor]:
-    """Weights for the steps of a loop, whose gradients `sums` will hold."""
-    named = (tuple(weights), *weights.values())
-    return list(_Shared.apply(pieces, sums, *named))  # type: ignore[no-untyped-call]
-
-
 class Pieces(NamedTuple):
     """A cell in one piece: the forward pass of a step, and its backward pass."""
 
@@ -140,14 +44,36 @@ class Pieces(NamedTuple):
     native: bool = False  # whether the native library knows it
 
 
+class Loop:
+    """The weights of a cell as the steps of one loop use them."""
+
+    def __init__(self, pieces: Pieces, weight: Tensor, bias: Tensor, feed: Tensor | None) -> None:
+        self.pieces = pieces
+        given = (weight, bias) if feed is None else (weight, bias, feed)
+        self.panels: native.Panels | None = None
+        self.turned: list[Tensor] = []  # weight and feed, transposed: faster in the forward pass
+        if pieces.native and native.serves(*given):
+            self.panels = native.Panels.of(weight.detach()[None], bias.detach()[None], feed)
+        else:
+            self.turned = [w.detach().t().contiguous() for w in given if w.dim() > 1]
+        self.shared = share(*given)
+        self.deferred = Deferred.of(*self.shared)
+
+    def step(self, x: Tensor, hidden: Hidden, fed: Tensor | None = None) -> Hidden:
+        """The next state.    x: the input's part of the gates, B G; fed: B F, fed back"""
+        weight, bias, *feed = self.shared
+        back = (fed, feed[0]) if feed else (None, None)
+        after: Hidden = _Step.apply(self, x, *back, weight, bias, *hidden)  # type: ignore[no-untyped-call]
+        return after
+
+
 class _Step(torch.autograd.Function):
     """h_t from x_t, what is fed back, and h_{t-1}."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        pieces: Pieces,
-        sums: Sums,
+        loop: Loop,
         x: Tensor,
         fed: Tensor | None,
         feed: Tensor | None,
@@ -157,50 +83,38 @@ class _Step(torch.autograd.Function):
     ) -> Hidden:
         after: Hidden
         kept: Hidden
-        if sums.panels is not None:
+        if loop.panels is not None:
             state = torch.empty_like(hidden[0], memory_format=torch.contiguous_format)
-            kept = native.ahead(x, hidden[0], state[None, None], sums.panels, fed)
+            kept = native.ahead(x, hidden[0], state[None, None], loop.panels, fed)
             after = (state,)
         else:
             if fed is not None:
-                x = torch.addmm(x, fed, sums.turned["feed"])
-            gates = torch.addmm(bias, hidden[0], sums.turned["weight"])
-            after, kept = pieces.ahead(x, gates, hidden)
-        ctx.pieces, ctx.sums, ctx.slots = pieces, sums, len(hidden)
-        sums.steps += 1
+                x = torch.addmm(x, fed, loop.turned[1])
+            gates = torch.addmm(bias, hidden[0], loop.turned[0])
+            after, kept = loop.pieces.ahead(x, gates, hidden)
+        ctx.loop, ctx.slots = loop, len(hidden)
         ctx.save_for_backward(fed, feed, weight, *hidden, *kept)
         return after
 
     @staticmethod
-    @first_alone
+    @first_derivatives_only
     def backward(ctx: Any, *by: Tensor) -> tuple[Any, ...]:
         fed, feed, weight, *rest = ctx.saved_tensors
         hidden, kept = tuple(rest[: ctx.slots]), tuple(rest[ctx.slots :])
-        room = ctx.sums.room(ctx.pieces.parts, hidden[0], fed, len(weight))
+        loop, shape = ctx.loop, (len(hidden[0]), len(weight))
+        room = tuple([hidden[0].new_empty(shape) for _ in range(loop.pieces.parts)])
         by_x, by_gates = room[0], room[-1]
-        if (panels := ctx.sums.panels) is not None:
-            given = (by[0], hidden[0], native.Kept(*kept), by_x, by_gates, panels)
+        loop.deferred.add(
+            (by_gates, hidden[0]), (by_gates, None), *(() if fed is None else ((by_x, fed),))
+        )
+        if loop.panels is not None:
+            given = (by[0], hidden[0], native.Kept(*kept), by_x, by_gates, loop.panels)
             (by_h,), by_feed = native.back(*given, 0 if fed is None else fed.shape[1])
-            return (None, None, by_x, None if fed is None else by_feed, None, None, None, by_h)
-        direct, *others = ctx.pieces.back(by, hidden, kept, room)
+            return (None, by_x, None if fed is None else by_feed, None, None, None, by_h)
+        direct, *others = loop.pieces.back(by, hidden, kept, room)
         by_fed = None if fed is None else by_x @ feed
         by_h = by_gates @ weight if direct is None else torch.addmm(direct, by_gates, weight)
-        return (None, None, by_x, by_fed, None, None, None, by_h, *others)
-
-
-def step(
-    pieces: Pieces,
-    sums: Sums,
-    x: Tensor,
-    hidden: Hidden,
-    weights: tuple[Tensor, Tensor, Tensor | None],
-    fed: Tensor | None,
-) -> Hidden:
-    """The next state.    x: the input's part of the gates, B G; fed: B F"""
-    weight, bias, feed = weights
-    given = (x, fed, feed, weight, bias, *hidden)
-    after: Hidden = _Step.apply(pieces, sums, *given)  # type: ignore[no-untyped-call]
-    return after
+        return (None, by_x, by_fed, None, None, None, by_h, *others)
 
 
 class _Rows(torch.autograd.Function):
@@ -224,7 +138,7 @@ class _Rows(torch.autograd.Function):
         return states[1:]
 
     @staticmethod
-    @first_alone
+    @first_derivatives_only
     def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
         states, weight, *kept = ctx.saved_tensors
         T, N, B, H = by.shape

@@ -25,7 +25,7 @@ import heed
 from heed.attention.initial import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
-from heed.models.layers import FeedForward, Residual, counts_from_anywhere, pass_through
+from heed.models.layers import FeedForward, Residual, pass_through
 from heed.models.words import Real, at_the_end, check_types, not_padding, within
 from heed.models.xlnet_sights import Memories, Segment, Sights, picked, spread
 from heed.records import Attended, Need, State, as_need
@@ -53,7 +53,7 @@ class Layer(nn.Module):
         epsilon: float = 1e-12,
     ) -> None:
         super().__init__()
-        if not counts_from_anywhere(attention):
+        if not attention.ignores_shifts:
             raise Refused(
                 "the queries of the two streams are in no order, so every query must be answered "
                 "by itself: a mechanism with a past, one that moves along the keys, or one that "

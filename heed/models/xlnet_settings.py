@@ -15,10 +15,7 @@ from pydantic import Field
 from torch import nn
 
 import heed
-from heed.attention.grouping import HeadGroups
 from heed.attention.initial import initialise, normal
-from heed.attention.mixed import Mixed
-from heed.attention.reach import OrEverything
 from heed.attention.score import Relative
 from heed.models.layers import FeedForward
 from heed.models.text_settings import Activation, TextSettings, draw, draw_linear
@@ -139,20 +136,11 @@ def _attention(settings: XLNetSettings, look: Heads) -> heed.MultiHeadAttention:
         causal=settings.direction == "left-to-right",
     )
     if settings.blind == "uniform":
-        _even_out(made.mechanism)
+        made.mechanism.look_regardless()  # mechanisms unfit for XLNet are refused later
     for score in made.mechanism.modules():
         if isinstance(score, Relative):
             score.ahead = settings.direction == "both"
     return heed.MultiHeadAttention(size.width, size.heads, bias=False, mechanism=made.mechanism)
-
-
-def _even_out(mechanism: heed.Mechanism) -> None:
-    """Let a query that sees no key attend to all; mechanisms unfit for XLNet are refused later."""
-    if isinstance(mechanism, HeadGroups):
-        for lane in mechanism.lanes:
-            _even_out(lane)
-    elif not isinstance(mechanism, Mixed):
-        mechanism.reach = OrEverything(mechanism.reach)
 
 
 def _draw(network: nn.Module, spread: float) -> None:

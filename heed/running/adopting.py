@@ -22,24 +22,24 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, ValidationError
 
+from heed.answers.continuation import Continuation, Decoding
+from heed.answers.worker import Worker
+from heed.data.borrowed import Borrowed, Renumbered, marks_of
+from heed.data.kinds.text import Gathers, RawText, Text
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
-from heed.running.complaining import complaint
 from heed.running.devices import version
 from heed.running.loading import Loaded, load
 from heed.running.stories import story
-from heed.running.stories.classify import Label
-from heed.running.stories.language_model import LanguageConfig
 from heed.running.stories.pretrain import PretrainConfig
 from heed.running.stories.story import AnyRun, Config, Run
+from heed.settings import complaint
 from heed.storage.run_folder import RunFolder
-from heed.tasks import language_model
-from heed.tasks.borrowing import Borrowed, Renumbered
-from heed.tasks.cutting import Cutting, Gathers, Words
-from heed.tasks.labeller import Labeller
+from heed.tasks.classify import TextLabel
+from heed.tasks.language_model import LanguageConfig, places
 from heed.tasks.pretrain import Hidden, Objective, Ordered
 from heed.tasks.pretrainer import Pretrainer
-from heed.tasks.writer import Decoding, Writer
+from heed.tasks.task import Name
 
 READ = 512  # symbols per input of a model without a limit of positions
 
@@ -51,7 +51,7 @@ class LabelConfig(Config):
     """What the verbs of classification need of a config."""
 
     task: Literal["classify"] = "classify"
-    labels: list[Label] = Field(min_length=2, max_length=65536)
+    labels: list[Name] = Field(min_length=2, max_length=65536)
     names: dict[str, str] = Field(default_factory=dict)
     text: None = None  # a pretrained folder has no data files
     label: None = None
@@ -99,16 +99,17 @@ def _task(found: Loaded, asked: Collection[str]) -> str | None:
 
 def _writer(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
     text = Borrowed(words, str(path))
-    places = language_model.places(found.settings)
+    limit = places(found.settings)
     config = LanguageConfig(
         heed=version(),
         task="language-model",
         model=found.settings,
         symbols=found.settings.rows,
-        context=places or READ,
+        context=limit or READ,
         decoding=Decoding(),
     )
-    return config, Writer(found.model, text, device, places=places, context=config.context)
+    form = Continuation(marks_of(text), context=config.context, places=limit)
+    return config, Worker(found.model, {"text": RawText(text)}, form, device)
 
 
 def _filler(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
@@ -138,11 +139,12 @@ def _labeller(found: Loaded, words: Vocabulary, path: Path, device: torch.device
     limits = (words.longest, settings.longest if found.kind == "bert" else None)
     longest = min((limit for limit in limits if limit is not None), default=None)
     place: Gathers = "first" if found.kind == "bert" else "last"
-    cut = Words(Cutting(words), labels, place, longest)
+    kind = Text(words, longest=longest, gathers=place)
     names = dict(found.names)
     config = LabelConfig(heed=version(), model=settings, labels=list(labels), names=names)
     gathers = words.roles.get("cls") if found.kind == "xlnet" else None
-    return config, Labeller(found.model, cut, device, gathers=gathers)
+    form = TextLabel(labels, gathers=gathers)
+    return config, Worker(found.model, {"text": kind}, form, device)
 
 
 Maker = Callable[[Loaded, Vocabulary, Path, torch.device], Opened]

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import torch
 
 from heed.errors import HeedError, Refused
+from heed.events import Event, Note, Progress, Work, finish
 from heed.running.devices import chosen
-from heed.running.events import Event, Note, Progress, Work, finish
 from heed.running.preparing import there
 from heed.running.recipe import check, resolve, with_attention
 from heed.running.showing import show

@@ -20,12 +20,12 @@ from torch import Tensor
 from heed.data import vocabularies
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
+from heed.events import Note, Progress, Work
 from heed.models import pretrained
 from heed.models.layouts import LAYOUTS
 from heed.models.pretrained import Described
 from heed.models.text_settings import with_symbols
 from heed.running.devices import version
-from heed.running.events import Note, Progress, Work
 from heed.running.hub import folder_of
 from heed.running.loading import NAMES, Loaded, Stored, loading
 from heed.running.opening import check_weights, read_config

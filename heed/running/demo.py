@@ -12,15 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from heed.answers.text_scores import by_length
 from heed.errors import Refused
-from heed.running.events import Event, Progress, Work, relayed
+from heed.events import Event, Progress, Work, relayed
 from heed.running.recipe import load, overridden, resolve, with_attention
 from heed.running.showing import show
-from heed.running.stories.alignments import Shown, by_length
-from heed.running.stories.translate_settings import TranslateRecipe
 from heed.running.train import Trained, train
-from heed.tasks.translate import Grammar, Scores
 from heed.viewing.chart import LineChart
+from heed.viewing.looking import Look
 from heed.viewing.page import Charts, Column, Examples, Heading, Page, Paragraph, Table
 
 SENTENCES = {
@@ -36,6 +35,8 @@ SENTENCES = {
 
 PICTURED = len(SENTENCES) - 1  # the sentence with the longest reordering
 
+REFERENCE = "Reference"  # the fact that has the right translation
+
 LEAST = 90.0  # BLEU on new sentences; below it the training has failed
 
 
@@ -44,16 +45,15 @@ class Demo:
     """The result of the demo."""
 
     attention: str
-    recipe: TranslateRecipe
+    recipe: Any
     trained: dict[str, Trained]  # by the name of the model: the attention's, and "none"
-    shown: list[Shown]
+    shown: list[Look]
     page: Path
 
     @property
     def bleu(self) -> float:
         """BLEU of the model with attention, on new sentences of the lengths it trained on."""
-        scores: Scores = self.trained[self.attention].scores["test"]
-        return scores.bleu
+        return float(self.trained[self.attention].scores["test"].bleu)
 
     @property
     def chart(self) -> LineChart:
@@ -74,7 +74,7 @@ class Demo:
         )
 
 
-def _drawn(recipe: TranslateRecipe) -> Grammar:
+def _drawn(recipe: Any) -> Any:
     if recipe.data.grammar is None:
         raise Refused("the demo generates its sentences; to train on files: heed train")
     return recipe.data.grammar
@@ -85,9 +85,14 @@ def label(name: str) -> str:
     return "one fixed vector" if name == "none" else f"{name} attention"
 
 
-def right(shown: Shown) -> bool:
+def reference(shown: Look) -> str:
+    """The right translation."""
+    return dict(shown.facts)[REFERENCE]
+
+
+def right(shown: Look) -> bool:
     """Whether the translation is the reference, word for word."""
-    return shown.translation.text == shown.reference
+    return shown.text == reference(shown)
 
 
 def demo(
@@ -120,10 +125,10 @@ def _named(event: Event, name: str) -> Event | None:
     return replace(event, stage=name) if event.stage == "training" else event
 
 
-def translated(run: Path, device: str) -> list[Shown]:
+def translated(run: Path, device: str) -> list[Look]:
     """The demo's own sentences, and a few that the run keeps for its test."""
     own = show(run, list(SENTENCES), device=device)
-    own = [replace(each, reference=SENTENCES[each.translation.source]) for each in own]
+    own = [replace(each, facts=[*each.facts, (REFERENCE, SENTENCES[each.source])]) for each in own]
     return own + show(run, device=device)
 
 
@@ -152,7 +157,7 @@ def legend(result: Demo) -> str:
     """What the table's columns mean."""
     drawn = _drawn(result.recipe)
     longer = f"; longer: of {drawn.longest + 1} to {drawn.beyond} words" if drawn.beyond else ""
-    scores: Scores = result.trained[result.attention].scores["test"]
+    scores = result.trained[result.attention].scores["test"]
     return (
         f"BLEU: on {drawn.held_out} new sentences of {drawn.shortest} to {drawn.longest} words"
         f"{longer} ({scores.bleu_signature}). "

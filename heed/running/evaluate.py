@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from heed.events import Work
 from heed.running.devices import chosen
-from heed.running.events import Work
 from heed.running.opening import open_run
 
 

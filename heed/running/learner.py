@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from heed.errors import HeedError, Refused
+from heed.events import Note, Progress, Stopped, Work
 from heed.running.devices import crowded
-from heed.running.events import Note, Progress, Stopped, Work
 from heed.running.opening import fits, read_config
 from heed.running.starting import begin
 from heed.running.stories import story
@@ -277,7 +277,6 @@ class Learner:
         if found is not None:
             if best:
                 self.folder.save_model(self.model.state_dict())
-                self.folder.begun()
             yield Note(f"step {self.standing.step}: {found.line()}")
 
     def _save(self, *, passing: bool) -> None:
@@ -308,7 +307,7 @@ class Learner:
             if self.settings.average > 1:
                 yield from self._average()
             for part in self.story.parts(self.folder):
-                work = self.story.score(self.recipe, self.worker, self.folder, part)
+                work = self.story.score(self.config, self.worker, self.folder, part)
                 scores[part] = yield from work
                 yield Note(f"{part}: {scores[part].line()}")
         trained = self._trained(scores)

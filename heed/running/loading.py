@@ -24,17 +24,16 @@ from torch import nn
 from heed.data import vocabularies
 from heed.data.vocabularies import Vocabulary
 from heed.errors import HeedError, Refused
+from heed.events import Progress, Work, finish
 from heed.models import pretrained
 from heed.models.pretrained import Described
 from heed.models.text_settings import BertSettings, GPT2Settings
 from heed.models.xlnet_settings import XLNetSettings
-from heed.running.complaining import check_keys, complaint
 from heed.running.devices import no_memory
-from heed.running.events import Progress, Work, finish
 from heed.running.hub import folder_of
 from heed.running.opening import fits
 from heed.running.shards import Shelf, find
-from heed.settings import Settings
+from heed.settings import Settings, check_keys, complaint
 from heed.storage import tensors
 
 LINE = 500  # characters of an error; an untrusted file may have names of a megabyte

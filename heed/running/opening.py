@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from heed.errors import Refused, UnknownName
-from heed.running.complaining import check_keys, complaint
 from heed.running.hub import folder_of
 from heed.running.shards import is_pretrained
 from heed.running.stories import story
 from heed.running.stories.story import AnyRun, AnyStory, Config, Run
+from heed.settings import check_keys, complaint
 from heed.storage.run_folder import RunFolder
 from heed.storage.tensors import header, tied
 
@@ -58,7 +58,6 @@ def check_weights(folder: RunFolder, config: Config) -> None:
     if not folder.model.is_file():
         raise Refused(
             f"{folder.path} has no model.safetensors yet: its training has not validated once"
-            f"{folder.formerly()}"
         )
     fits(config.outline(), folder.inside(folder.model))
 

@@ -1,4 +1,4 @@
-"""What stories share in preparing data: finding files, and the examples that a run folder keeps.
+"""Prepare the data of a recipe: find its files, write its cache, and keep examples to judge by.
 
 Everything is kept in the run folder, so resuming, evaluating and showing need no other files.
 """
@@ -10,19 +10,27 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from errno import EISDIR
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from heed.answers.form import Example
 from heed.data import cache
+from heed.data.kinds.text import LONGEST, text_of
 from heed.data.text import read_lines
 from heed.errors import Refused
+from heed.events import Note, Progress, Work
 from heed.storage.run_folder import RunFolder
+from heed.tasks.task import Codec, Prepared, Start, Task
 
-LONGEST = 100_000  # characters of an example
+__all__ = ["LONGEST", "data_root", "prepare", "text_of", "there", "whereabouts"]
+
 PARTS = ("valid", "test", "long")  # of the data, beside what is trained on
 CHUNK = 2000  # examples that are tokenised at a time
+MOST = 1 << 20  # characters or positions of all of them; one example may have more
 
 ENDINGS = {"csv": ".csv", "tsv": ".tsv", "text": ".txt", "jsonl": ".jsonl"}
 """Endings of the kinds of files that settings may name, the most usual first."""
@@ -126,6 +134,91 @@ def _is_path_alone(told: BaseModel, inner: Any) -> bool:
         return False
 
 
+def prepare(
+    task: Task[Any, Any], recipe: Any, folder: RunFolder, start: Start | None = None
+) -> Work[Prepared]:
+    """Fit the codec, write the cache, and keep the other parts; finished steps are not repeated."""
+    if not ready(folder):
+        yield from _write(task, recipe, folder, start)
+    facts = folder.read_json(folder.plain(folder.cache / "codec.json"))
+    codec = task.codec(folder, task.config.model_validate(facts))
+    optional, widths = codec.form.optional, codec.widths
+    train = cached(folder, codec.fingerprint, codec.sizes, optional, widths)
+    return Prepared(codec, train, list(examples(task, codec, folder, "valid")))
+
+
+def examples(task: Task[Any, Any], codec: Codec, folder: RunFolder, part: str) -> Iterator[Example]:
+    """The examples of a part, as the run folder keeps them."""
+    return task.joined(kept(folder, part, codec.of_data, task.examples_are))
+
+
+def _write(task: Task[Any, Any], recipe: Any, folder: RunFolder, start: Start | None) -> Work[None]:
+    root = data_root(recipe.data.folder)
+    codec = yield from task.fit(recipe, folder, root, start)
+    report = task.report()
+    cut = yield from _encode(task, recipe, codec, folder, root, report)
+    yield from map(Note, task.told("train", report, codec, cut))
+    train = Prepared(codec, cache.Corpus.open(folder.cache, "train", codec.fingerprint), [])
+    task.beside(folder, train)
+    yield from map(Note, task.noted(recipe, train))
+    for part in task.parts(recipe.data):
+        counted = task.report()
+        found = task.examples(recipe.data, part, root, counted, codec)
+        keep(folder, part, map(codec.as_data, found), task.examples_are)
+        yield from map(Note, task.told(part, counted, codec, 0))
+    facts = task.describe(recipe, train)
+    folder.write_json(folder.cache / "codec.json", facts.model_dump(mode="json"))
+    folder.write_json(folder.cache / "ready.json", {task.examples_are: report.kept})
+
+
+def _encode(
+    task: Task[Any, Any], recipe: Any, codec: Codec, folder: RunFolder, root: Path, report: Any
+) -> Work[int]:
+    """Write the training examples as numbers; returns how many of them were cut."""
+    cut, read, longest = 0, 0, task.longest(recipe)
+    texts = any(not kind.width for kind in codec.inputs.values())
+    with cache.Writer(
+        folder.cache,
+        "train",
+        list(codec.inputs) + list(codec.form.sizes),
+        vocabulary=max(codec.sizes.values(), default=0),
+        widths=codec.widths,
+        fingerprint=codec.fingerprint,
+    ) as writer:
+        for some in _chunks(task.examples(recipe.data, "train", root, report, codec)):
+            columns, read = task.rows(codec, some), read + len(some)
+            if longest is not None:
+                counted = [columns[name] for name in (*codec.inputs, codec.form.column)]
+                short = [max(map(len, row)) <= longest for row in zip(*counted, strict=True)]
+                for _ in range(len(short) - sum(short)):
+                    report.drop_kept("too long")
+                columns = {name: list(compress(rows, short)) for name, rows in columns.items()}
+            else:
+                for name, kind in codec.inputs.items():
+                    rows = [kind.cut(row) for row in columns[name]]
+                    both = zip(rows, columns[name], strict=True)
+                    cut += sum(len(row) < len(whole) for row, whole in both)
+                    columns[name] = rows
+            writer.add(columns)
+            yield Progress("tokenising" if texts else "reading", read)
+    if not report.kept:
+        raise Refused(f"there is nothing to train on: {report}")
+    return cut
+
+
+def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
+    """Examples that are tokenised at once."""
+    some, size = list[Example](), 0
+    for each in examples:
+        some.append(each)
+        size += sum(map(len, each.inputs))
+        if len(some) == CHUNK or size >= MOST:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
 def ready(folder: RunFolder) -> bool:
     """Whether the data is already prepared; a run that has lost its cache is refused."""
     if (folder.cache / "ready.json").exists():
@@ -136,21 +229,30 @@ def ready(folder: RunFolder) -> bool:
 
 
 def cached(
-    folder: RunFolder, fingerprint: str, sizes: Mapping[str, int], empty: Collection[str] = ()
+    folder: RunFolder,
+    fingerprint: str,
+    sizes: Mapping[str, int],
+    empty: Collection[str] = (),
+    widths: Mapping[str, int] = {},
 ) -> cache.Corpus:
-    """The training examples as numbers, refused unless every number is below its column's size.
+    """The training examples as numbers, refused unless every one fits.
 
-    sizes  how many different numbers each column may have
-    empty  the columns in which a row may have none
+    sizes   how many different numbers each column of symbols may have
+    empty   the columns in which a row may have none
+    widths  how many real numbers a position has, in the other columns
     """
     for path in folder.inside(folder.cache).iterdir():
         folder.plain(path)
     train = cache.Corpus.open(folder.cache, "train", fingerprint)
-    sound = train.tokens.keys() == sizes.keys() and all(
-        len(train)
-        and (column in empty or train.lengths[column].min() > 0)
+    sound = bool(len(train)) and train.tokens.keys() == sizes.keys() | widths.keys()
+    sound = sound and all(
+        (column in empty or train.lengths[column].min() > 0)
         and train.tokens[column].max(initial=0) < size
         for column, size in sizes.items()
+    )
+    sound = sound and all(
+        train.tokens[column].shape[1:] == (width,) and bool(np.isfinite(train.tokens[column]).all())
+        for column, width in widths.items()
     )
     if not sound:
         raise Refused(f"{folder.cache} does not fit the tokenisers; start again: --overwrite")
@@ -183,11 +285,3 @@ def kept(
             yield parse(json.loads(line))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise Refused(f"{path}:{number}: not an example") from None
-
-
-def text_of(found: Any) -> str:
-    """A kept text: not blank, of at most `LONGEST` characters; anything else is a ValueError."""
-    if not isinstance(found, str) or found.isspace() or not 0 < len(found) <= LONGEST:
-        raise ValueError
-    found.encode()  # half a surrogate pair is a ValueError, too
-    return found

@@ -21,10 +21,10 @@ from yaml.nodes import MappingNode, ScalarNode
 
 from heed.data.naming import ENDINGS, format_of
 from heed.errors import Refused, UnknownName
-from heed.running.complaining import check_keys, complaint
 from heed.running.preparing import whereabouts
 from heed.running.stories import STORIES, story
 from heed.running.stories.story import Recipe
+from heed.settings import check_keys, complaint
 
 __all__ = [
     "Recipe",

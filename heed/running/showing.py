@@ -81,7 +81,7 @@ class OfWatch:
         return [Look(self.name, "", takes, figures=figures, remark=remark)]
 
     def _take(self, one: Pass) -> list[Take]:
-        every = layers(one.seen, lambda path: self._words(path, one), one.row)
+        every = list(layers(one.seen, lambda path: self._words(path, one), one.row).values())
         return [Take(one.name, every, written=one.written)] if every else []
 
     def _words(self, path: str, one: Pass) -> tuple[Sequence[str], Sequence[str] | None]:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from heed.errors import Refused
+from heed.events import Note
 from heed.models.transformer_settings import Size, TransformerSettings
-from heed.running.events import Note
 from heed.running.hub import folder_of
 from heed.running.opening import checked
 from heed.running.shards import is_pretrained

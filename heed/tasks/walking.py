@@ -19,12 +19,9 @@ from heed.watching.walked import Asked, Walk
 from heed.watching.watch import attentions
 
 if TYPE_CHECKING:  # each task has its own worker, and needs no other
-    from heed.tasks.labeller import Labeller
     from heed.tasks.pretrainer import Pretrainer
-    from heed.tasks.translator import Decoding, Translator
-    from heed.tasks.writer import Writer
 
-__all__ = ["Heard", "Walk", "continued", "filled", "labelled", "translated"]
+__all__ = ["Heard", "Walk", "filled"]
 
 
 NONE = "this model has no attention to walk through"
@@ -72,45 +69,12 @@ def _listening(model: nn.Module) -> AbstractContextManager[dict[str, list[Asked]
     return listen(model)
 
 
-def _heard(heard: Mapping[str, Sequence[Asked]], told: str = "") -> dict[str, Sequence[Asked]]:
-    """The attentions that were asked and whose paths end in `told`."""
-    found = {path: calls for path, calls in heard.items() if calls and path.endswith(told)}
+def _heard(heard: Mapping[str, Sequence[Asked]]) -> dict[str, Sequence[Asked]]:
+    """The attentions that were asked."""
+    found = {path: calls for path, calls in heard.items() if calls}
     if not found:
         raise Refused(NONE)
     return found
-
-
-def translated(worker: Translator, text: str, decoding: Decoding) -> Heard:
-    """The attention to the source at each step of a translation, which is read once more."""
-    from heed.tasks.translator import Example
-
-    ((best, *_),) = worker.translate([text], decoding)
-    if not best.columns:
-        raise Refused("there is nothing to walk through: the text is blank")
-    with _listening(worker.model) as heard:
-        worker.read([Example(text, best.text)], look=False)
-    crossing = any(path.endswith("cross") for path in heard)
-    calls = _heard(heard, "cross" if crossing else "decoder.attention")
-    chosen = getattr(worker.model.decoder, "alignment_layer", -1)
-    target = worker.vocabulary.target
-    rows = labels(target, target.encode([best.text])[0][: worker.writes])
-    return Heard(text, best.text, calls, rows, best.columns, chosen)
-
-
-def labelled(worker: Labeller, text: str) -> Heard:
-    """The one query of a static attention; without one, the words' attention to each other."""
-    with _listening(worker.model) as heard:
-        (judged,) = worker.label([text])
-    if not judged.pieces:
-        raise Refused("there is nothing to walk through: the text is blank")
-    return Heard(text, judged.label, _heard(heard), judged.pieces, judged.pieces)
-
-
-def continued(worker: Writer, text: str) -> Heard:
-    """The words' attention to each other while a text is read."""
-    with _listening(worker.model) as heard:
-        pieces, likely, _ = worker.look(text, "context")
-    return Heard(text, likely[-1], _heard(heard), pieces, pieces, first=-1)
 
 
 def filled(worker: Pretrainer, text: str) -> Heard:

@@ -211,7 +211,7 @@ def answered(facts: Sequence[tuple[str, str]], note: str, answer: int | None = 1
 class Examples:
     """Examples one after another."""
 
-    examples: Sequence[Example]
+    examples: Sequence[Block]
 
     def html(self) -> str:
         return f'<ol class="examples">{"".join(each.html() for each in self.examples)}</ol>'

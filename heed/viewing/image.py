@@ -23,7 +23,7 @@ from rich.cells import cell_len
 from heed.errors import Refused
 from heed.viewing import drawing as draw
 from heed.viewing.panels import Panel, abreast
-from heed.viewing.terminal import BETWEEN, WITHIN, Range, shown
+from heed.viewing.terminal import Range, axes_of, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -258,12 +258,6 @@ class Plot:
         target, source = shown(self.panel.rows[row]), shown(self.panel.columns[column])
         return draw.written(f"{target} ← {source}  {self.panel.weight[row, column]:.3f}")
 
-    @property
-    def _axes(self) -> str:
-        """A single row is one query for a whole text."""
-        within = self.panel.rows == self.panel.columns or len(self.panel.rows) == 1
-        return WITHIN if within else BETWEEN
-
     def _legend(self) -> str:
         range, y = Range.of(self.panel), self.height - 30
         low, high = f"{range.low:.2g}", f"{range.high:.2f}"
@@ -273,7 +267,7 @@ class Plot:
             + f'<rect x="{start:.5g}" y="{y:.5g}" width="100" height="10" '
             + 'class="heed-cells" fill="url(#heed-scale)"/>'
             + draw.lettered((start + 104, y + 9), high, 11, "soft")
-            + draw.lettered((self.left, y + 26), self._axes, 11, "soft", longest=30)
+            + draw.lettered((self.left, y + 26), axes_of(self.panel), 11, "soft", longest=30)
         )
 
 

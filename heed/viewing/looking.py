@@ -6,7 +6,7 @@ rich.print(*look.drawn())
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,9 @@ from heed.viewing.blocks import Block, Examples, Heading, Paragraph, Table
 from heed.viewing.page import Page
 from heed.viewing.panels import Panel
 from heed.viewing.small import SmallMaps
-from heed.viewing.terminal import WITHIN, HeatMap
+from heed.viewing.terminal import HeatMap
 from heed.viewing.walk import Section, Told
+from heed.viewing.words import Said, Weighed
 
 BUDGET = 9_000_000  # bytes that all maps of a page may take
 LEAST = 1_000_000  # bytes that the maps of each text may always take
@@ -29,44 +30,65 @@ NOTHING = "There is no attention to show."
 class Look:
     """A text, the model's answer, and the maps of every attention.
 
-    source    the text
+    source    the text, or any other input as a line
     text      the answer
-    named     the name of the answer on a page, if it is not "answer"
     takes     the passes over it: one, or one for each hypothesis; none without attention
-    item      makes the item of a page's list beside the maps, given a remark
+    facts     names and values on a page, the input and the answer among them
+    answer    which of the facts is the answer; None if none is
+    weighed   words by the weight of one query for the whole input: the mean, then each head
+    leading   the most telling maps, which a terminal draws instead of all
     figures   further tables of a page
     remark    a warning, such as that the text was cut
     readings  the answers in a form that another model can read
-    every     whether a terminal draws every head by itself, or all of them small
+    every     whether a terminal draws every head by itself
+    named     the name of the answer on a page, if it is not "answer"
     """
 
     source: str
     text: str
     takes: Sequence[Take]
-    item: Callable[[str], Any] | None = None
+    facts: Sequence[tuple[str, str]] = ()
+    answer: int | None = 1
+    weighed: Sequence[Weighed] = ()
+    leading: Sequence[Panel] = ()
     figures: Sequence[Table] = ()
     remark: str = ""
-    readings: Sequence[str] = ()
+    readings: Sequence[Any] = ()
     every: bool = False
     named: str = ""
 
     @property
-    def panels(self) -> list[Panel]:
+    def heads(self) -> list[Panel]:
         """Every head of the first pass, pooled if it is long."""
         return [panel for take in self.takes[:1] for one in take.layers for panel in one.panels()]
 
+    @property
+    def panels(self) -> list[Panel]:
+        """The panels of a picture, the most telling first; none without attention."""
+        if self.every:
+            return [*self.leading, *self.heads]
+        if self.weighed:
+            return [self.weighed[0].panel]
+        return list(self.leading) or self.heads
+
     def drawn(self) -> list[Any]:
-        """The maps as a terminal shows them."""
-        maps: list[Any] = []
-        if self.panels:
-            maps = [SmallMaps(self.panels)]
-            maps = [HeatMap(panel, WITHIN) for panel in self.panels] if self.every else maps
-        return maps
+        """What a terminal shows."""
+        if self.every:
+            return [*self.weighed, *(HeatMap(panel) for panel in self.panels)]
+        if self.weighed or self.leading:
+            return [*self.weighed[:1], *(HeatMap(panel) for panel in self.leading)]
+        return [SmallMaps(self.heads)] if self.heads else []
+
+    def block(self, note: str = "", *, maps: bool = True) -> Said:
+        """What a page shows in a list; `maps` if no atlas follows."""
+        weighed = self.weighed[0] if self.weighed else None
+        panels = (self.leading or ([] if weighed else self.heads)) if maps else ()
+        return Said(self.facts, weighed, panels, note or self.remark, self.answer)
 
     def blocks(self, budget: int, *, titled: bool) -> list[Block]:
         """The blocks of a page; `titled` if it shows several texts."""
         found: list[Block] = [Heading(_heading(self.source))] if titled else []
-        found += [] if self.item is None else [Examples([self.item(self.remark)])]
+        found += [Examples([self.block(maps=False)])] if self.facts else []
         found += (
             [Atlas(self.source, self.takes, budget, against=True)]
             if self.takes
@@ -74,7 +96,7 @@ class Look:
         )
         return [*found, *self.figures]
 
-    def facts(self) -> tuple[int, int]:
+    def counts(self) -> tuple[int, int]:
         """The number of attentions to explore, and of all their heads."""
         first = [one for take in self.takes[:1] for one in take.layers]
         return len(first), sum(len(one.heads) for one in first)

@@ -1,7 +1,7 @@
 """From the records of a watch to the layers of an atlas: weights or pooled maps, with their words.
 
 seen = {"encoder.0": record, ...}                      # heed.Attended by path
-layers(seen, lambda path: (words, None))               # each over the same words
+layers(seen, lambda path: (words, None)).values()      # each over the same words
 heed.watch(model, statistics=summary(12))              # enough for texts of any length
 """
 
@@ -57,14 +57,15 @@ def layers(
     words: Callable[[str], Words],
     row: int = 0,
     kinds: Mapping[str, Kind] | None = None,
-) -> list[Layer]:
-    """A layer for every attention with weights or a map, for one row of the batch."""
-    found = []
+) -> dict[str, Layer]:
+    """A layer for every attention with weights or a map, by its path, for one row of the batch."""
+    found = {}
     names = short(seen)
     for path, record in seen.items():
         queries, keys = words(path)
         one = layer(names[path], record, queries, keys, (kinds or {}).get(path), row=row)
-        found += [] if one is None else [one]
+        if one is not None:
+            found[path] = one
     return found
 
 

@@ -33,11 +33,17 @@ WITHIN = "keys across, queries down"
 """The axes of attention between two sequences, and within one."""
 
 
+def axes_of(panel: Panel) -> str:
+    """What the axes of a panel are; a single row is one query for a whole text."""
+    within = panel.rows == panel.columns or len(panel.rows) == 1
+    return WITHIN if within else BETWEEN
+
+
 class HeatMap:
     """A panel as a heat map that fits the console; a note says what was cut."""
 
-    def __init__(self, panel: Panel, axes: str = BETWEEN) -> None:
-        self.panel, self.axes = panel, axes
+    def __init__(self, panel: Panel, axes: str = "") -> None:
+        self.panel, self.axes = panel, axes or axes_of(panel)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         panel = self.panel

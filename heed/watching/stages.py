@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from heed.attention.apply import wide
 from heed.attention.grouping import HeadGroups
-from heed.attention.mechanism import Mechanism, lane_state
+from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.mixed import Mixed
 from heed.attention.moving import ForcedForward, Forward, MixtureWindow, Monotonic, Moving
@@ -47,10 +47,11 @@ class Step:
 
     def _blended(self, mixed: Mixed, head: int) -> Walk:
         """Both lanes, and the gate between them."""
-        lanes = zip(mixed.names, mixed.lanes, mixed.memories(self.memory), strict=True)
+        states = mixed.states(self.state)
+        lanes = zip(states, mixed.lanes, mixed.memories(self.memory), strict=True)
         one, two = (
-            replace(self, mechanism=lane, memory=own, state=lane_state(self.state, name)).walk(head)
-            for name, lane, own in lanes
+            replace(self, mechanism=lane, memory=own, state=state or self.state).walk(head)
+            for state, lane, own in lanes
         )
         gate = mixed.gate(self.query).expand(1, self.query.shape[1], 1, 1)
         share = float(gate[0, head, 0, 0])
@@ -94,7 +95,7 @@ class Step:
             mechanism=groups.lanes[lane],
             query=self.query[:, cut],
             memory=groups.memories(self.memory)[lane],
-            state=lane_state(self.state, groups.names[lane]),
+            state=groups.states(self.state)[lane] or self.state,
         )
         return replace(inside.walk(head - first), head=head)
 
@@ -173,7 +174,7 @@ class Step:
             return {}, None
         slot = self.state.slots.get(past.name)
         slot = past.begin(q[..., :1, 0], N) if slot is None else fitted(slot, N)
-        return {"looked at" if past.charges else "last weight": slot}, past.hint(slot)
+        return {"looked at" if past.claims.charges else "last weight": slot}, past.hint(slot)
 
     def _stood(self, energy: Tensor, ok: Tensor, slot: Any) -> dict[str, Tensor]:
         """Where an align that moves along the keys stood before.    1 H N"""

@@ -172,7 +172,7 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
     query, segments = call.query[row : row + 1], call.segments
     segments = None if segments is None else segments[row : row + 1]
     memory, state = memory.select(one), call.state.select(one)
-    if t and mechanism.in_line and mechanism.claims.step:
+    if t and not mechanism.claims.is_row_wise and mechanism.claims.has_steps:
         masks = [Mask(table.expand(-1, -1, t, -1)) for _, table in shown(0, t)]
         state = mechanism.forward(
             query[:, :, :t],
@@ -199,10 +199,8 @@ def _alone(call: Asked, row: int, t: int, head: int) -> Walk:
 
 def _check_rest(mechanism: Mechanism) -> None:
     """Refuse parts that draw at random: a walk cannot repeat their draws."""
-    for part in mechanism.modules():
-        noisy = getattr(part, "draws", False) or getattr(part, "noise", 0)
-        if part.training and (noisy or getattr(part, "dropout", 0)):
-            raise Refused("this attention is random in training mode; call .eval() first")
+    if mechanism.is_random:
+        raise Refused("this attention is random in training mode; call .eval() first")
 
 
 def _why(visible: Visible) -> str:

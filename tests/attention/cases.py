@@ -86,6 +86,11 @@ class Case:
         return {slot: word for slot, word in parts.items() if word}
 
     @property
+    def factors(self) -> dict[str, Any]:
+        """All that a sample pairs with other parameters of a test."""
+        return {**self.parts, "heads": self.heads}
+
+    @property
     def options(self) -> dict[str, Any]:
         return {k: x for word in self.name.split("/") for k, x in small(word).items()}
 
@@ -96,16 +101,16 @@ class Case:
     @property
     def draws(self) -> bool:
         """Whether training is random."""
-        return any(getattr(CATALOGUE[word].part, "draws", False) for word in self.words)
+        return self.claims.draws
 
     @property
     def T(self) -> int:
         """How many queries it can take at once."""
-        return T if self.claims.at_once else 1
+        return T if self.claims.takes_several else 1
 
     @property
     def first(self) -> heed.State | None:
-        return FIRST if self.claims.step else None
+        return FIRST if self.claims.has_steps else None
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -114,7 +119,7 @@ class Case:
             return (3 * self.heads or 4,) * 3
         if self.heads:
             return 3 * self.heads, 5, 4
-        if any(CATALOGUE[word].blind for word in self.words):
+        if not self.claims.uses_energies:
             return 4, 3, 5
         score = self.parts["score"]
         key = 3 if takes(score, 4, 3, 3) else 4
@@ -173,7 +178,7 @@ def claims(name: str) -> Claims:
 
 
 ALONE = [Case(name) for name in NAMES]
-INSIDE = [Case(name, 4, 2) for name in NAMES if claims(name).heads]
+INSIDE = [Case(name, 4, 2) for name in NAMES if claims(name).fits_heads]
 CASES = ALONE + INSIDE
 TIED = [replace(case, tied=True) for case in CASES]
 

@@ -250,7 +250,7 @@ LOWEST = torch.finfo(torch.float32).min
 @pytest.mark.parametrize(
     "size", [(0.0, 80.0), (-1e4, 1e4), (-1e30, 1e30), (LOWEST, 0.0), (1e4, 1e4)]
 )
-@pytest.mark.parametrize("name", [name for name in ALIGNS if not CATALOGUE[name].blind])
+@pytest.mark.parametrize("name", [name for name in ALIGNS if CATALOGUE[name].claims.uses_energies])
 def test_extreme_energies_stay_finite(
     name: str, size: tuple[float, float], training: bool, masked: bool
 ) -> None:
@@ -261,7 +261,7 @@ def test_extreme_energies_stay_finite(
     energy = torch.where(pick, *(torch.full((), x) for x in size)) + torch.randn(20, 1, 9, 7)
     energy = energy.clamp(min=LOWEST).requires_grad_()
     ok = table(20, 1, 9, 7) if masked else None
-    if masked and part.in_line:
+    if masked and part.claims.needs_line:
         ok = (torch.arange(7) < torch.randint(1, 8, (20, 1)))[:, None, None]
     query = torch.randn(20, 1, 9, WIDTH)
     aligned = part(energy, ok, None, query)

@@ -329,7 +329,7 @@ CURE = r"must share a dtype; they are torch\.\w+ and torch\.\w+: cast by \.to\(t
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_different_dtypes_are_named_with_the_remedy(name: str, step: bool) -> None:
     attend = heed.Attention(name, query=M)
-    T = 1 if step or not attend.mechanism.claims.at_once else 3
+    T = 1 if step or not attend.mechanism.claims.takes_several else 3
     taken = {}
     for kinds in product((WIDE, NARROW), repeat=4):
         q, k, v = (torch.randn(2, n, M, dtype=x) for n, x in zip((T, 5, 5), kinds, strict=False))

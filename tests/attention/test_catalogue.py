@@ -5,7 +5,7 @@ All tests here and beside run on a new entry, and compare what it does with what
 
 import inspect
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import pytest
@@ -19,7 +19,11 @@ from heed.records import Claims
 from tests.attention.cases import ALONE, CASES, FIRST, INSIDE, Case, S, close, every, main
 
 SOFT, HARD = Claims(), Claims(gradient="straight-through")
-FADING = Claims(mass="at most one")
+MAPPED = Claims(ignores_turns=False)
+PAST = Claims(is_row_wise=False, needs_line=True)
+MOVING = Claims(is_row_wise=False, ignores_shifts=False, needs_line=True)
+PREDICTED = Claims(ignores_shifts=False, sees_all=False, needs_length=True, mass="at most one")
+NEIGHBOURS = Claims(ignores_place=False, sees_all=False, needs_one_text=True)
 
 
 @dataclass(frozen=True)
@@ -40,24 +44,46 @@ class Expected:
 EXPECTED = {
     "dot": Expected("score", kernel="sdpa"),
     "scaled-dot": Expected("score", kernel="sdpa", options=("scale",)),
-    "general": Expected("score", kernel="sdpa", weights=True),
-    "additive": Expected("score", kernel="additive", options=("width",), weights=True),
-    "concat": Expected("score", kernel="additive", options=("width",), weights=True),
-    "concat-identity": Expected("score", kernel="additive", weights=True),
-    "location": Expected("score", options=("longest",), weights=True),
-    "key-value": Expected("score", kernel="sdpa", weights=True),
+    "general": Expected("score", MAPPED, kernel="sdpa", weights=True),
+    "additive": Expected("score", MAPPED, kernel="additive", options=("width",), weights=True),
+    "concat": Expected("score", MAPPED, kernel="additive", options=("width",), weights=True),
+    "concat-identity": Expected("score", MAPPED, kernel="additive", weights=True),
+    "location": Expected(
+        "score",
+        replace(MAPPED, ignores_shifts=False, needs_line=True),
+        options=("longest",),
+        weights=True,
+    ),
+    "key-value": Expected("score", MAPPED, kernel="sdpa", weights=True),
     "cosine": Expected("score", kernel="sdpa", options=("sharpness",), weights=True),
-    "relative": Expected("score", options=("width", "segments", "clamp"), weights=True),
-    "coverage": Expected("past", weights=True, past=True),
-    "location-aware": Expected("past", options=("channels", "kernel"), weights=True, past=True),
+    "relative": Expected(
+        "score",
+        replace(MAPPED, ignores_place=False, needs_line=True),
+        options=("width", "segments", "clamp"),
+        weights=True,
+    ),
+    "coverage": Expected("past", replace(PAST, charges=True), weights=True, past=True),
+    "location-aware": Expected(
+        "past", PAST, options=("channels", "kernel"), weights=True, past=True
+    ),
     "global": Expected("reach", kernel="sdpa"),
-    "local-m": Expected("reach", kernel="sdpa", options=("window",)),
-    "local-p": Expected("reach", FADING, options=("window", "hidden"), weights=True),
-    "fixed-window": Expected("reach", kernel="sdpa", options=("window",)),
-    "expanded-window": Expected("reach", kernel="sdpa", options=("window", "block")),
+    "local-m": Expected(
+        "reach",
+        Claims(ignores_place=False, ignores_shifts=False, sees_all=False),
+        kernel="sdpa",
+        options=("window",),
+    ),
+    "local-p": Expected("reach", PREDICTED, options=("window", "hidden"), weights=True),
+    "fixed-window": Expected("reach", NEIGHBOURS, kernel="sdpa", options=("window",)),
+    "expanded-window": Expected(
+        "reach",
+        replace(NEIGHBOURS, ignores_shifts=False, merges_keys=True),
+        kernel="sdpa",
+        options=("window", "block"),
+    ),
     "mixed": Expected(
         "reach",
-        FADING,
+        PREDICTED,
         kernel="sdpa + reference",
         options=("gate", "window", "hidden"),
         weights=True,
@@ -65,7 +91,7 @@ EXPECTED = {
     ),
     "static": Expected(
         "reach",
-        Claims(step=False, at_once=False, heads=False),
+        Claims(has_steps=False, takes_several=False, fits_heads=False),
         kernel="sdpa",
         options=("learned",),
         weights=True,
@@ -74,13 +100,15 @@ EXPECTED = {
     "sparsemax": Expected("align"),
     "entmax": Expected("align"),
     "argmax": Expected("align", HARD),
-    "sample": Expected("align", Claims(gradient="score-function"), options=("count", "soft")),
-    "gumbel": Expected("align", HARD, options=("temperature",)),
-    "forward": Expected("align", kernel="scan", options=("agent",), past=True),
-    "forced-forward": Expected("align", kernel="scan", past=True),
+    "sample": Expected(
+        "align", Claims(draws=True, gradient="score-function"), options=("count", "soft")
+    ),
+    "gumbel": Expected("align", replace(HARD, draws=True), options=("temperature",)),
+    "forward": Expected("align", MOVING, kernel="scan", options=("agent",), past=True),
+    "forced-forward": Expected("align", MOVING, kernel="scan", past=True),
     "monotonic": Expected(
         "align",
-        FADING,
+        replace(MOVING, mass="at most one"),
         kernel="scan",
         options=("offset", "noise"),
         weights=True,
@@ -88,14 +116,14 @@ EXPECTED = {
     ),
     "mixture-window": Expected(
         "align",
-        Claims(mass="any"),
+        replace(MOVING, uses_energies=False, mass="any"),
         kernel="scan",
         options=("components",),
         weights=True,
         past=True,
     ),
     "blend": Expected("read", kernel="sdpa"),
-    "pointer": Expected("read", Claims(heads=False, context=False)),
+    "pointer": Expected("read", Claims(fits_heads=False, gives_context=False)),
 }
 
 each_entry = pytest.mark.parametrize("name", CATALOGUE)
@@ -160,7 +188,7 @@ def test_a_combination_claims_what_all_its_parts_claim(case: Case) -> None:
     assert case.build().mechanism.claims == case.claims
 
 
-@every([c for c in ALONE if not c.claims.heads])
+@every([c for c in ALONE if not c.claims.fits_heads])
 def test_outside_heads(case: Case) -> None:
     with pytest.raises(Refused, match=f"'{case.name}' does not work inside heads; use heed.Att"):
         heed.MultiHeadAttention(8, 2, mechanism=case.name)
@@ -179,7 +207,7 @@ def test_inside_heads_that_share_keys(case: Case, groups: int) -> None:
     assert memory.v.shape == (3, groups, S, 3)
 
 
-@every(ALONE, step=False)
+@every(ALONE, has_steps=False)
 def test_a_mechanism_without_steps_takes_no_state(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs()
@@ -187,7 +215,7 @@ def test_a_mechanism_without_steps_takes_no_state(case: Case) -> None:
         attend(q, attend.remember(k, v), FIRST)
 
 
-@every(ALONE, at_once=False)
+@every(ALONE, takes_several=False)
 def test_a_mechanism_of_one_query_takes_one(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(T=2)
@@ -206,7 +234,7 @@ def test_only_static_has_a_query_of_its_own(case: Case) -> None:
         attend(None, attend.remember(k, v))
 
 
-@every(ALONE, context=False)
+@every(ALONE, gives_context=False)
 def test_a_mechanism_without_a_context_says_where_the_answer_is(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs()
@@ -216,7 +244,7 @@ def test_a_mechanism_without_a_context_says_where_the_answer_is(case: Case) -> N
         _ = seen.context
 
 
-@every(CASES, context=True)
+@every(CASES, gives_context=True)
 def test_what_was_not_asked_for_is_not_formed(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs()
@@ -243,7 +271,7 @@ def test_the_order_of_the_parts_does_not_matter(case: Case) -> None:
 @each_entry
 def test_a_default_may_be_named(name: str) -> None:
     words = [w for slot, w in DEFAULTS.items() if w and slot != CATALOGUE[name].slot]
-    if CATALOGUE[name].blind:
+    if not CATALOGUE[name].claims.uses_energies:
         words.remove("scaled-dot")
     case, said = Case(name), Case("/".join([*words, name]))
     first, other = case.build(), said.build()

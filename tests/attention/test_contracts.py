@@ -63,7 +63,7 @@ def gradients(out: Tensor, *of: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(total, of, retain_graph=True, materialize_grads=True))
 
 
-@every(CASES, step=True, at_once=True)
+@every(CASES, has_steps=True, takes_several=True)
 def test_splitting_the_queries_anywhere_gives_the_same(case: Case) -> None:
     check_cuts(case, case.build())
 
@@ -73,7 +73,7 @@ def test_splitting_the_queries_of_a_hard_alignment_gives_the_same(case: Case) ->
     check_cuts(case, case.build().eval())
 
 
-@every(INSIDE, step=True, at_once=True)
+@every(INSIDE, has_steps=True, takes_several=True)
 def test_splitting_the_queries_gives_the_same_with_positions(case: Case) -> None:
     check_cuts(case, case.build(position=ALiBi(heads=case.heads)))
 
@@ -90,7 +90,7 @@ def check_cuts(case: Case, attend: Any) -> None:
     close(main(context), main(whole))
 
 
-@every(CASES, step=True, at_once=True)
+@every(CASES, has_steps=True, takes_several=True)
 def test_gradients_flow_through_the_state(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(T=3, grad=True)
@@ -103,7 +103,7 @@ def test_gradients_flow_through_the_state(case: Case) -> None:
         close(y, x)
 
 
-@every([c for c in CASES if not c.words & {"local-p", "mixed"}], step=True, at_once=True)
+@every([c for c in CASES if not c.words & {"local-p", "mixed"}], has_steps=True, takes_several=True)
 def test_a_growing_cache_agrees_with_one_causal_call(case: Case) -> None:
     # Left out: local-p (and mixed, which contains it) places its centres within the length of the
     # source, which changes while the source grows.
@@ -117,7 +117,7 @@ def test_a_growing_cache_agrees_with_one_causal_call(case: Case) -> None:
         memory = memory.extend(k[:, here], v[:, here])
         steps.append(attend(q[:, here], memory, state, visible=heed.causal()))
         state = steps[-1].state
-    if case.claims.context:
+    if case.claims.gives_context:
         close(torch.cat([main(x) for x in steps], 1), main(whole))
     else:
         rows = [torch.nn.functional.pad(x.weight, (0, S - x.weight.shape[-1])) for x in steps]
@@ -126,7 +126,7 @@ def test_a_growing_cache_agrees_with_one_causal_call(case: Case) -> None:
     close(main(again)[..., -1, :], main(steps[-1])[..., -1, :])
 
 
-@every([c for c in CASES if not c.words & {"local-p", "mixed"}], step=True, at_once=True)
+@every([c for c in CASES if not c.words & {"local-p", "mixed"}], has_steps=True, takes_several=True)
 def test_a_loop_begun_without_a_state_goes_on_while_its_memory_grows(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(T=4)  # of 6 keys: the first query stands at the third
@@ -142,7 +142,7 @@ def test_a_loop_begun_without_a_state_goes_on_while_its_memory_grows(case: Case)
     close(torch.cat(rows, 2), whole.weight)
 
 
-@every(CASES, step=True, at_once=True)
+@every(CASES, has_steps=True, takes_several=True)
 def test_a_query_beyond_the_last_key_is_refused(case: Case) -> None:
     """Without a state the first query stands at the last key, and a fixed memory has no place for
     the next one; where places do not matter, the loop is that of `heed.State()`."""
@@ -228,12 +228,12 @@ def stated(*records: heed.Attended) -> list[list[Tensor]]:
     return [[x for x in record.statistics if x is not None] for record in records]
 
 
-NAN_SPREADS = [c for c in ALONE if not CATALOGUE[c.parts["align"]].part.in_line
+NAN_SPREADS = [c for c in ALONE if not CATALOGUE[c.parts["align"]].part.claims.needs_line
                and not c.draws and "past" not in c.parts]  # fmt: skip
 
 
 @ROADS
-@every(NAN_SPREADS, at_once=True, context=True)
+@every(NAN_SPREADS, takes_several=True, gives_context=True)
 def test_a_query_of_nan_is_not_taken_for_one_that_sees_nothing(
     case: Case, need: Any, off: tuple[str, ...]
 ) -> None:
@@ -310,10 +310,10 @@ def test_a_query_that_sees_nothing_reads_zero_and_has_zero_gradients(
     with heed.kernels.off(*off):
         seen = attend(q, attend.remember(k, v), case.first, visible=blind, need=need)
         everyone = attend(q, attend.remember(k, v), case.first, need=need)
-    out = main(seen) if case.claims.context else main(seen)[:, 0]
+    out = main(seen) if case.claims.gives_context else main(seen)[:, 0]
     assert not out[1].any()
     assert not out[2, -1].any()
-    close(out[0], main(everyone)[0] if case.claims.context else main(everyone)[0, 0])
+    close(out[0], main(everyone)[0] if case.claims.gives_context else main(everyone)[0, 0])
     for x in (q, k, v):
         assert not gradients(out[1], x)[0].any()
     for slope in gradients(out, q, k, v, *attend.parameters()):
@@ -376,12 +376,14 @@ def test_nan_in_a_query_that_sees_nothing_changes_no_bit(
         for here in torch.arange(case.T).split(-(-case.T // steps)):
             part = given[:, here] if isinstance(given, Tensor) else given
             seen = attend(q[:, here], memory, state, visible=part, **asked)
-            state = seen.state if case.claims.step else None
+            state = seen.state if case.claims.has_steps else None
             records.append(seen)
         told = [x for seen in records for _, x in answers(seen)]
         said = [x for seen in records for x in seen.formed.statistics or () if x is not None]
-        out = torch.cat([main(x) if case.claims.context else main(x)[:, 0] for x in records], 1)
-        if case.claims.context and not case.heads:
+        out = torch.cat(
+            [main(x) if case.claims.gives_context else main(x)[:, 0] for x in records], 1
+        )
+        if case.claims.gives_context and not case.heads:
             assert not out[lost].any()
         slopes = gradients(out, q, k, v, *attend.parameters())
         assert not slopes[0][lost].any()
@@ -391,7 +393,7 @@ def test_nan_in_a_query_that_sees_nothing_changes_no_bit(
     assert filled.isnan().any() or not lost.any()
     with heed.kernels.off(*off):
         for asked in ({}, {"need": "weight", "statistics": True}):
-            for steps in (1, case.T) if case.claims.step else (1,):
+            for steps in (1, case.T) if case.claims.has_steps else (1,):
                 want, got = (answers_of(x, steps, **asked) for x in (q, filled))
                 for x, y in zip(got, want, strict=True):
                     assert torch.equal(x, y)
@@ -422,7 +424,7 @@ def test_a_source_hidden_from_all_queries_reads_zero(case: Case) -> None:
     q, k, v = case.inputs(grad=True)
     seen = attend(q, attend.remember(k, v, heed.lengths([0, 0, 0])), case.first, need="weight")
     assert not seen.weight.any()
-    if case.claims.context:
+    if case.claims.gives_context:
         bias = attend.out_proj.bias if case.heads else torch.zeros(1, dtype=q.dtype)
         assert torch.equal(seen.context, bias.expand_as(seen.context))
     assert not any(x.any() for x in gradients(main(seen), q, k, v))
@@ -440,7 +442,7 @@ def test_asking_for_weights_does_not_change_the_context(case: Case) -> None:
     more = attend(q, memory, case.first, need="weight")
     close(main(plain), main(more), 4e-6)
     assert more.weight.shape == (len(q), case.heads or 1, case.T, S)
-    if not case.claims.context:
+    if not case.claims.gives_context:
         return
     read = more.weight @ memory.v.repeat_interleave(max(case.heads, 1) // memory.v.shape[1], 1)
     read = attend.shape_context(read)
@@ -453,7 +455,7 @@ def test_reported_weights_are_those_before_dropout(case: Case) -> None:
     attend = case.build(dropout=0.5)
     memory = attend.remember(k, v)
     dropped = attend(q, memory, case.first, need="weight")
-    if case.claims.context and not case.draws:
+    if case.claims.gives_context and not case.draws:
         assert not torch.equal(
             dropped.context, attend(q, memory, case.first, need="weight").context
         )
@@ -464,7 +466,7 @@ def test_reported_weights_are_those_before_dropout(case: Case) -> None:
         close(dropped.weight, attend(q, memory, case.first, need="weight").weight)
 
 
-@every(CASES, step=True)
+@every(CASES, has_steps=True)
 def test_states_of_beams_follow_their_rows(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(T=1)
@@ -488,7 +490,7 @@ def test_states_of_beams_follow_their_rows(case: Case) -> None:
     )
 
 
-@every(CASES, step=True)
+@every(CASES, has_steps=True)
 def test_mechanisms_work_inside_a_recurrent_step(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs(grad=True)
@@ -515,7 +517,7 @@ def test_mechanisms_work_inside_a_recurrent_step(case: Case) -> None:
 @every(CASES)
 def test_any_shape_works(case: Case, n: int, t: int, s: int) -> None:
     attend = case.build()
-    q, k, v = case.inputs(B=n, T=t if case.claims.at_once else 1, S=s)
+    q, k, v = case.inputs(B=n, T=t if case.claims.takes_several else 1, S=s)
     for visible in (None, heed.causal()):
         seen = attend(q, attend.remember(k, v), visible=visible, need="weight")
         assert seen.weight.shape == (n, max(case.heads, 1), q.shape[1], s)
@@ -532,10 +534,10 @@ def test_any_shape_works(case: Case, n: int, t: int, s: int) -> None:
 @every(CASES)
 def test_no_query_and_no_key_are_allowed(case: Case, n: int, t: int, s: int, need: Any) -> None:
     attend = case.build()
-    q, k, v = case.inputs(B=n, T=t if case.claims.at_once else min(t, 1), S=s, grad=True)
+    q, k, v = case.inputs(B=n, T=t if case.claims.takes_several else min(t, 1), S=s, grad=True)
     for visible in (None, heed.causal()):
         seen = attend(q, attend.remember(k, v), case.first, visible=visible, need=need)
-        if case.claims.context:
+        if case.claims.gives_context:
             out = case.widths[0] if case.heads else case.widths[2]
             assert seen.context.shape == (n, q.shape[1], out)
         if need == "weight":
@@ -544,7 +546,7 @@ def test_no_query_and_no_key_are_allowed(case: Case, n: int, t: int, s: int, nee
         assert not any(x.any() for x in gradients(main(seen), q, k, v))
 
 
-@every(CASES, step=True)
+@every(CASES, has_steps=True)
 def test_a_walk_continues_after_an_empty_source(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs()
@@ -556,7 +558,7 @@ def test_a_walk_continues_after_an_empty_source(case: Case) -> None:
     )
 
 
-@every(TIED, at_once=True)
+@every(TIED, takes_several=True)
 def test_bare_keys_serve_as_values_and_no_keys_means_self_attention(case: Case) -> None:
     attend = case.build()
     q, k, _ = case.inputs()

@@ -99,7 +99,7 @@ def test_every_name_without_weights_works(name: str, score: str) -> None:
     want = mechanism(q, mechanism.remember(k, v), visible=visible, need="weight")
     torch.testing.assert_close(seen.weight, want.weight)
     assert seen.weight.shape == (2, 4, 4, 6)
-    if mechanism.claims.context:
+    if mechanism.claims.gives_context:
         torch.testing.assert_close(seen.context, want.context)
         torch.testing.assert_close(seen.context, seen.weight @ v.repeat_interleave(2, 1))
         torch.testing.assert_close(heed.attend(q, k, v, name, visible).context.shape, (2, 4, 4, 3))

@@ -64,7 +64,7 @@ def test_every_parameter_gets_a_gradient(case: Case) -> None:
 
 @every(ALONE, gradient="straight-through")
 def test_a_straight_through_gradient_is_that_of_the_soft_twin(case: Case) -> None:
-    hard = {word for word in case.words if not CATALOGUE[word].claims.differentiable}
+    hard = {word for word in case.words if not CATALOGUE[word].claims.is_differentiable}
     twin = Case("/".join("softmax" if word in hard else word for word in case.name.split("/")))
     attend, inputs = small(case)
     soft, _ = small(twin)

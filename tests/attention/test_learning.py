@@ -184,7 +184,7 @@ class Model(nn.Module):
 
     @property
     def points(self) -> bool:
-        return not self.attend.mechanism.claims.context
+        return not self.attend.mechanism.claims.gives_context
 
     def forward(self, batch: Batch) -> tuple[Tensor, heed.Attended]:
         """Log-probabilities of the answers (of the positions, for a pointer), and the record."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.attention.align import Aligned, Softmax, softmax
+from heed.attention.align import Aligned, Sample, Softmax, softmax
 from heed.attention.catalogue import CATALOGUE
 from heed.attention.memory import Memory
 from heed.attention.mixed import FixedGate, Mixed
@@ -13,6 +13,7 @@ from heed.attention.past import Coverage
 from heed.attention.read import Blend
 from heed.attention.score import Dot, ScaledDot, Score
 from heed.errors import Refused, ShapeError
+from heed.records import Claims
 from heed.visible import Places
 
 M = 8
@@ -93,6 +94,23 @@ def test_names_are_derived_from_classes() -> None:
     assert Sharp.name.endswith("test_own_parts.Sharp")
     assert Opposite.family == Opposite.name != "opposite"
     assert Turned.family == "dot"
+
+
+def test_a_class_that_states_no_claims_has_no_more_than_its_bases_guarantee() -> None:
+    assert Softmax.claims.is_row_wise
+    assert not Sharp.claims.is_row_wise
+    assert ScaledDot.claims.ignores_turns
+    assert not Opposite.claims.ignores_turns
+    assert Opposite.claims.is_row_wise
+    assert named("Sample", Sample).claims.gradient == "score-function"
+    assert named("Calm", Softmax, claims=Claims()).claims == Claims()
+
+
+def test_a_part_that_is_exchanged_brings_its_claims() -> None:
+    mechanism = heed.Mechanism(score=Dot(query=M, key=M))
+    assert mechanism.claims == Claims()
+    mechanism.align = Sample()
+    assert mechanism.claims == Sample.claims
 
 
 class Momentum(Softmax):

@@ -31,7 +31,7 @@ FIRST = heed.State(0, origin=0)
 
 WORDS = {name: set(name.split("/")) for name in NAMES}
 JUMPS = {"local-p", "mixed", "sparsemax", "entmax"} | {
-    name for name, entry in CATALOGUE.items() if not entry.claims.differentiable
+    name for name, entry in CATALOGUE.items() if not entry.claims.is_differentiable
 }
 """Where the last digit of an energy can move a whole weight: only float64 makes that unlikely."""
 
@@ -84,7 +84,7 @@ class Example:
 
     @property
     def steps(self) -> bool:
-        return claims(self.name).step
+        return claims(self.name).has_steps
 
     @cached_property
     def mechanism(self) -> Any:
@@ -239,7 +239,7 @@ def examples(
     name = draw(st.sampled_from(names))
     H, G = draw(st.sampled_from([(1, 1), (2, 2), (2, 1), (4, 2)]))
     B, S = draw(st.integers(1, 3)), draw(st.integers(1, 9))
-    T = draw(st.integers(1, 7)) if claims(name).at_once else 1
+    T = draw(st.integers(1, 7)) if claims(name).takes_several else 1
     M, K, R = (draw(st.integers(1, 7)) for _ in "MKR")
     score = Case(name).parts["score"]
     if not any(CATALOGUE[word].blind for word in WORDS[name]):
@@ -284,7 +284,7 @@ def test_weights_are_consistent(name: str, data: st.DataObject) -> None:
     assert (weight >= 0).all()
     assert not weight[~ok].any()
     sums(example, seen, ok)
-    if not claims(example.name).context:
+    if not claims(example.name).gives_context:
         return
     wide = v.to(weight.dtype).repeat_interleave(example.H // example.G, 1)
     assert seen.context.dtype == example.dtype
@@ -306,7 +306,7 @@ def sums(example: Example, seen: heed.Attended, ok: Tensor) -> None:
     one, none = (mass - 1).abs() <= near, mass == 0
     assert (one | none).all()
     parts = Case(example.name).parts
-    walks = CATALOGUE[parts["align"]].part.in_line  # it may find all that is visible behind it
+    walks = CATALOGUE[parts["align"]].claims.needs_line  # all that is visible may lie behind it
     if not walks and parts["reach"] in ("global", "static"):  # others hide keys of their own
         assert one[ok.any(-1)].all()
 
@@ -315,7 +315,7 @@ def sums(example: Example, seen: heed.Attended, ok: Tensor) -> None:
 @given(examples(masked=True))
 def test_a_query_that_sees_nothing_reads_zero_and_has_zero_gradients(example: Example) -> None:
     hidden = ~example.table().any(-1)
-    if not claims(example.name).context:
+    if not claims(example.name).gives_context:
         return
     for need in ("context", "weight"):
         inputs = leaves(example)
@@ -337,7 +337,7 @@ def test_keys_hidden_from_all_queries_change_no_bit(example: Example, poison: fl
     bad = [x.masked_fill(unseen, poison) for x in (k, v)]
     for need in ("context", "weight"):
         good, got = example.run(q, k, v, need=need), example.run(q, *bad, need=need)
-        if claims(example.name).context:
+        if claims(example.name).gives_context:
             assert torch.equal(got.context, good.context)
         if need == "weight":
             assert torch.equal(got.weight, good.weight)
@@ -377,7 +377,7 @@ def test_a_kernel_agrees_with_the_reference(example: Example) -> None:
 def test_the_memory_layout_does_not_matter(example: Example) -> None:
     awkward = example.inputs
     plain = [x.contiguous() for x in awkward]
-    context = claims(example.name).context
+    context = claims(example.name).gives_context
     for need in ("context", "weight"):
         got, want = example.run(*awkward, need=need), example.run(*plain, need=need)
         if context:
@@ -397,7 +397,7 @@ def same_gradients(example: Example, awkward: tuple[Tensor, ...], plain: list[Te
         example.close(got, want, 16)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if claims(name).step])
+@pytest.mark.parametrize("name", [name for name in NAMES if claims(name).has_steps])
 @many(5)
 @given(st.data())
 def test_splitting_the_queries_anywhere_gives_the_same(name: str, data: st.DataObject) -> None:
@@ -414,10 +414,10 @@ def test_splitting_the_queries_anywhere_gives_the_same(name: str, data: st.DataO
                            need="weight")  # fmt: skip
         state = seen.state
         weights.append(seen.weight)
-        contexts.append(seen.context if claims(example.name).context else seen.weight)
+        contexts.append(seen.context if claims(example.name).gives_context else seen.weight)
     assert (state.step, state.origin) == (example.T, 0)
     example.close(torch.cat(weights, 2), whole.weight)
-    if claims(example.name).context:
+    if claims(example.name).gives_context:
         example.close(torch.cat(contexts, 2), whole.context)
 
 
@@ -439,7 +439,7 @@ def test_a_row_alone_equals_the_row_in_a_padded_batch(
                             visible=heed.causal() if causal else None, need="weight")  # fmt: skip
         example.close(batch.weight[row, ..., :n], alone.weight)
         assert not batch.weight[row, ..., n:].any()
-        if claims(example.name).context:
+        if claims(example.name).gives_context:
             example.close(batch.context[row], alone.context)
 
 
@@ -453,7 +453,7 @@ def test_reordering_rows_reorders_the_results(example: Example, data: st.DataObj
         whole = example.run(q, k, v, need=need)
         visible = example.visible(order=lambda x: x[order])
         got = example.run(*moved, visible=visible, need=need)
-        if claims(example.name).context:
+        if claims(example.name).gives_context:
             example.close(got.context, whole.context[order])
         if need == "weight":
             example.close(got.weight, whole.weight[order])

@@ -16,6 +16,7 @@ from heed.attention.grouping import HeadGroups
 from heed.attention.naming import build
 from heed.attention.statistics import (
     Statistics,
+    averages,
     entropy,
     pooled,
     received,
@@ -25,6 +26,7 @@ from heed.attention.statistics import (
 from heed.errors import NotFormed, Refused
 from heed.kernels import statistics as kernel
 from heed.records import Summary
+from heed.viewing.measure import Tally
 from heed.visible import Places
 from tests.attention.cases import CASES, Case, every
 
@@ -83,6 +85,27 @@ def test_a_row_of_zeros_has_zero_statistics(dtype: torch.dtype) -> None:
     for name in ("mass", "entropy", "peak", "place", "expected", "spread"):
         assert getattr(seen, name).item() == 0
     assert not seen.received.any()
+
+
+def test_averages_count_real_queries_that_look_at_something() -> None:
+    row, flat, none = [0.5, 0.5, 0.0], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]
+    weight = torch.tensor([[[row, flat, none]], [[[0.2, 0.0, 0.0], flat, flat]]])  # 2 1 3 3
+    seen = averages(statistics(weight), torch.tensor([3, 1]))
+    assert seen["entropy"] == pytest.approx((math.log(2) + math.log(3)) / 3)
+    assert seen["sharpness"] == pytest.approx((1 / 2 + 1 / 3 + 1) / 3)
+
+
+def test_averages_over_all_queries_are_those_of_the_page() -> None:
+    torch.manual_seed(0)
+    weight = torch.rand(1, 1, 5, 4) * (torch.arange(5) != 2)[:, None]
+    page = Tally(5, 4)
+    page.add(0, weight[0, 0].numpy())
+    told = {name: x for name, x in page.result().items() if name in ("entropy", "sharpness")}
+    assert averages(statistics(weight)) == pytest.approx(told)
+
+
+def test_averages_of_nothing_are_zero() -> None:
+    assert averages(statistics(torch.zeros(1, 2, 3, 4))) == {"entropy": 0.0, "sharpness": 0.0}
 
 
 def test_shapes() -> None:
@@ -230,7 +253,7 @@ def test_statistics_of_every_mechanism_are_those_of_its_weights(name: str) -> No
     seen = attend(query, memory, statistics=asked)
     want = attend(query, memory, need="weight")
     assert_same(seen.statistics, statistics(want.weight, asked))
-    if attend.mechanism.claims.context:
+    if attend.mechanism.claims.gives_context:
         torch.testing.assert_close(seen.context, want.context)
         with pytest.raises(NotFormed):
             _ = seen.weight

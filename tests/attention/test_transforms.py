@@ -199,7 +199,7 @@ def test_exports(case: Case) -> None:
 
 def unrolls(case: Case) -> bool:
     """Whether a graph holds each step of the call, so that T is fixed."""
-    return bool(case.words & {"coverage", "location-aware"}) or not case.claims.at_once
+    return bool(case.words & {"coverage", "location-aware"}) or not case.claims.takes_several
 
 
 class Answers(Asked):
@@ -328,12 +328,12 @@ def test_autocast_keeps_energies_and_weights_in_full_precision(case: Case) -> No
         main(plain).float().sum().backward()
     assert all(x.dtype == torch.float32 for name, x in answers(seen) if name != "context")
     assert not seen.weight[1].any()
-    if case.claims.context:
+    if case.claims.gives_context:
         assert plain.context.dtype == seen.context.dtype == torch.bfloat16
         close(plain.context.float(), seen.context.float(), 0.05)
     assert q.grad is None or q.grad.isfinite().all()
     exact = attend(q, attend.remember(k, v, heed.lengths(LENGTHS)), case.first, need="weight")
-    if case.claims.differentiable and not case.words & {"monotonic", "local-p", "local-m"}:
+    if case.claims.is_differentiable and not case.words & {"monotonic", "local-p", "local-m"}:
         close(seen.weight, exact.weight, 0.1)
 
 
@@ -349,9 +349,9 @@ def test_float16_works_where_autocast_computes_in_bfloat16(case: Case) -> None:
         seen = attend(q, memory, case.first)
         longer = attend(q, memory.extend(k, v, heed.lengths([0] * len(k))), case.first)
     assert main(longer).isfinite().all()
-    if case.claims.context:
+    if case.claims.gives_context:
         assert seen.context.dtype == torch.bfloat16
-    if case.claims.differentiable and not case.words & {"monotonic", "local-p", "local-m"}:
+    if case.claims.is_differentiable and not case.words & {"monotonic", "local-p", "local-m"}:
         close(main(seen).float(), main(exact), 0.1)
 
 
@@ -372,7 +372,7 @@ def test_half_precision_modules(case: Case, dtype: torch.dtype) -> None:
     seen = attend(q, memory, case.first, need="weight")
     assert seen.weight.dtype == torch.float32
     assert main(seen).isfinite().all()
-    if case.claims.context:
+    if case.claims.gives_context:
         assert attend(q, memory, case.first).context.dtype == seen.context.dtype == dtype
         close(attend(q, memory, case.first).context.float(), seen.context.float(), 0.05)
 
@@ -396,7 +396,7 @@ def test_a_state_dict_can_be_saved_and_loaded(case: Case, tmp_path: Path) -> Non
 
 
 @torch.no_grad()
-@every(CASES, step=True)
+@every(CASES, has_steps=True)
 def test_a_state_can_be_copied(case: Case) -> None:
     attend = case.build()
     q, k, v = case.inputs()

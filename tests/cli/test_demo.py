@@ -12,8 +12,8 @@ from rich.console import Console
 
 from heed.cli import following
 from heed.cli.demo import EXAMPLES, tell
+from heed.events import finish
 from heed.running.demo import LEAST, SENTENCES, Demo, demo
-from heed.running.events import finish
 from heed.running.stories.alignments import Shown
 
 SHORT = (

@@ -9,7 +9,7 @@ from rich.console import Console
 from heed.cli import following
 from heed.cli.following import follow
 from heed.errors import Refused
-from heed.running.events import Note, Progress, Work
+from heed.events import Note, Progress, Work
 
 
 def work(steps: int = 5) -> Work[str]:

@@ -39,9 +39,9 @@ def test_json_has_every_name_and_every_field(listed) -> None:
 
 def test_special_properties_are_listed(listed) -> None:
     assert listed["sample"]["claims"]["gradient"] == "score-function"
-    assert listed["pointer"]["claims"]["context"] is False
+    assert listed["pointer"]["claims"]["gives_context"] is False
     assert listed["local-p"]["claims"]["mass"] == "at most one"
-    assert listed["static"]["claims"]["at_once"] is False
+    assert listed["static"]["claims"]["takes_several"] is False
     assert listed["local-p"]["options"] == {"window": 10, "hidden": None}
     assert listed["mixed"]["options"] == {"gate": "query", "window": 10, "hidden": None}
     assert listed["dot"]["options"] == {}
@@ -59,7 +59,7 @@ def test_listed_kernels_are_those_that_serve(listed) -> None:
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_the_kernel_of_a_row_is_the_one_that_serves(name: str, learns: bool) -> None:
     attend = heed.Attention(name, query=4, key=4).train(learns)
-    S = 90 if attend.mechanism.in_line else 2000  # some mechanisms need a longest line
+    S = 90 if attend.mechanism.claims.needs_line else 2000  # some mechanisms need a longest line
     keys = torch.randn(1, S, 4)
     query = None if name == "static" else keys
     with torch.set_grad_enabled(learns):

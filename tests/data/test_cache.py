@@ -6,8 +6,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
 from heed.data import cache
+from heed.data.batches import Batches
 from heed.data.cache import Corpus, Writer, encode, write
 from heed.errors import Refused
 
@@ -134,12 +136,14 @@ def test_a_broken_file_is_noticed(tmp_path, end, how):
     "change",
     [
         {"version": 0},
-        {"dtype": "object"},
+        {"columns": {"source": [6, "object", 0], "target": [6, "uint16", 0]}},
+        {"columns": {"source": [6, "uint16", 2], "target": [6, "uint16", 0]}},
+        {"columns": {"source": [6, "float32", 10**9], "target": [6, "uint16", 0]}},
         {"rows": -1},
         {"rows": 10**15},
         {"rows": True},
         {"columns": {}},
-        {"columns": {"../../etc/passwd": 3}},
+        {"columns": {"../../etc/passwd": [3, "uint16", 0]}},
         {"columns": [1]},
         {"columns": {"source": "6", "target": 6}},
         {"fingerprint": None},
@@ -222,3 +226,31 @@ def test_a_cache_that_cannot_be_started_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(Refused, match=r"cannot write the cache .*: No space left"):
         write(tmp_path, "x", ROWS)
     assert not list(tmp_path.iterdir())
+
+
+def test_real_numbers_are_kept_by_position_and_padded(tmp_path):
+    series = [np.arange(6, dtype=np.float32).reshape(3, 2), np.full((1, 2), 7.5, np.float32)]
+    encoders = {"series": lambda rows: rows, "label": lambda rows: [[n] for n in rows]}
+    list(
+        cache.encode(
+            tmp_path, "x", zip(series, [1, 2], strict=True), encoders, widths={"series": 2}
+        )
+    )
+    corpus = Corpus.open(tmp_path, "x")
+    assert corpus.tokens["series"].shape == (4, 2)
+    assert np.array_equal(corpus[0]["series"], series[0])
+    (batch,) = Batches(corpus, tokens=100, seed=0, shuffle=False).epoch(0)
+    assert batch.tokens["series"].dtype == torch.float32
+    short, long = batch.lengths["series"].argsort().tolist()
+    assert batch.tokens["series"][short].tolist() == [[7.5, 7.5], [0, 0], [0, 0]]
+    assert batch.tokens["series"][long].tolist() == series[0].tolist()
+    with pytest.raises(Refused, match="not N × 2"):
+        list(cache.encode(tmp_path, "y", [(np.zeros((2, 3)), 1)], encoders, widths={"series": 2}))
+
+
+def test_a_position_may_cost_several_symbols(tmp_path):
+    corpus = Corpus.of({"series": [np.zeros((4, 2), np.float32)] * 6})
+    plain, dear = (
+        Batches(corpus, tokens=16, costs=costs, shuffle=False) for costs in ({}, {"series": 4})
+    )
+    assert (plain.count(0), dear.count(0)) == (2, 6)

@@ -3,48 +3,86 @@
 import re
 from collections import Counter
 from functools import cache
+from hashlib import sha256
 from itertools import product
 
 import pytest
 
 from heed.data import grammar, lexicon
-from heed.data.deriving import Chart, Entry, Grammar, Rule, Tree
-from heed.data.grammar import Sentence, draw
+from heed.data.deriving import Chart, Entry, Grammar, Rule, Slot, Token, Tree
+from heed.data.grammar import Language, Sentence, draw, draw_tagged
 from heed.errors import Refused, UnknownName
-
-MEASURES = {entry.measure for table in grammar.grammar().entries.values() for entry in table}
 
 VARIED = ("Verb", "Feel", "Change", "Short", "Long")
 
 
-def derivations(words: tuple[str, ...]) -> list[Tree]:
-    """Every derivation of a Chinese sentence: a chart parser that shares only the tables with the
+Item = str | tuple[int, str] | None
+
+
+def derivations(words: tuple[str, ...], language: str = "zh", wide: bool = False) -> list[Tree]:
+    """Every derivation of a sentence: a chart parser that shares only the tables with the
     generator."""
-    rules, entries = grammar.grammar()
+    rules, entries = grammar.grammar(wide)
+    measures = {entry.measure for table in entries.values() for entry in table}
+    words = tuple("a" if word == "an" else word for word in words)
 
     @cache
-    def symbol(name: str, i: int, j: int) -> list[Tree]:
+    def symbol(name: str, form: str, i: int, j: int) -> list[Tree]:
         if name in entries:
-            return [Tree(e, []) for e in entries[name] if j == i + 1 and e.word == words[i]]
-        return [Tree(rule, each) for rule in rules.get(name, ()) for each in rest(rule, 0, i, j)]
+            found = words[i:j]
+            return [Tree(e, []) for e in entries[name] if entry_words(e, form, language) == found]
+        each = ((rule, rest(rule, form, 0, i, j)) for rule in rules.get(name, ()))
+        return [Tree(rule, branches) for rule, every in each for branches in every]
 
     @cache
-    def rest(rule: Rule, item: int, i: int, j: int) -> list[list[Tree]]:
-        left = len(rule.source) - item
+    def side(rule: Rule, form: str) -> list[Item]:
+        return rule_items(rule, form, language)
+
+    @cache
+    def rest(rule: Rule, form: str, item: int, i: int, j: int) -> list[list[Tree]]:
+        items = side(rule, form)
+        left = len(items) - item
         if left == 0 or j - i < left:
-            return [[]] if left == 0 and i == j else []
-        first = rule.source[item]
-        if isinstance(first, str) or first < 0:
-            fits = words[i] == first if isinstance(first, str) else words[i] in MEASURES
-            return rest(rule, item + 1, i + 1, j) if fits else []
-        name, found = rule.children[first], []
-        last = i + 1 if name in entries else j - left + 1
+            return [[Tree(rule, [])] * len(rule.children)] if left == 0 and i == j else []
+        first = items[item]
+        if not isinstance(first, tuple):
+            fits = words[i] in measures if first is None else words[i] == first
+            return rest(rule, form, item + 1, i + 1, j) if fits else []
+        (child, inner), found = first, []
+        name = rule.children[child]
+        last = i + 1 if language == "zh" and name in entries else j - left + 1
         for k in range(j if left == 1 else i + 1, last + 1):
-            if after := rest(rule, item + 1, k, j):
-                found += [[one, *more] for one in symbol(name, i, k) for more in after]
+            if after := rest(rule, form, item + 1, k, j):
+                for one in symbol(name, inner, i, k):
+                    found += [[*more[:child], one, *more[child + 1 :]] for more in after]
         return found
 
-    return symbol("Sentence", 0, len(words))
+    return symbol("Sentence", "", 0, len(words))
+
+
+def entry_words(entry: Entry, form: str, language: str) -> tuple[str, ...]:
+    if language == "zh":
+        return (entry.word,)
+    return tuple(token.text for token, _ in entry.forms[form])
+
+
+def rule_items(rule: Rule, form: str, language: str) -> list[Item]:
+    """A right-hand side: words, places of children with their forms, None for a measure word."""
+    if language == "zh":
+        return [
+            item.text if isinstance(item, Token) else (item, "") if item >= 0 else None
+            for item in rule.source
+        ]
+    return [
+        (item.child, form if item.form is None else item.form)
+        if isinstance(item, Slot)
+        else (item.forms[form] if item.forms else item.text)
+        for item in rule.target
+    ]
+
+
+def texts(tokens: list[Token]) -> tuple[str, ...]:
+    return tuple(token.text for token in tokens)
 
 
 def some(count: int, **wishes: int) -> list[Sentence]:
@@ -55,9 +93,9 @@ def some(count: int, **wishes: int) -> list[Sentence]:
 def test_every_sentence_has_one_derivation(count: int, shortest: int, longest: int) -> None:
     for sentence in draw(count, shortest=shortest, longest=longest, seed=7):
         (tree,) = derivations(sentence.source)
-        assert tuple(grammar.source_of(tree)) == sentence.source
+        assert texts(grammar.source_of(tree)) == sentence.source
         target, links = grammar.target_of(tree)
-        assert (tuple(target), tuple(sorted(links))) == sentence[1:]
+        assert (texts(target), tuple(sorted(links))) == sentence[1:]
 
 
 def trees(given: Grammar, symbol: str, n: int) -> list[Tree]:
@@ -73,10 +111,10 @@ def trees(given: Grammar, symbol: str, n: int) -> list[Tree]:
     return found
 
 
-def small() -> Grammar:
+def small(wide: bool = False) -> Grammar:
     """The grammar with a word or two for each symbol; words of several symbols stay shared."""
-    rules, entries = grammar.grammar()
-    kept = ("我", "他", "北京", "看", "喜欢", "年轻", "好")
+    rules, entries = grammar.grammar(wide)
+    kept = grammar.ambiguous("zh") if wide else ("我", "他", "北京", "看", "喜欢", "年轻", "好")
     few = {
         name: [entry for entry in table if entry.word in kept] or table[:1]
         for name, table in entries.items()
@@ -87,7 +125,7 @@ def small() -> Grammar:
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_no_two_derivations_give_the_same_chinese_and_the_count_is_exact(n: int) -> None:
     given = small() if n > 3 else grammar.grammar()
-    every = [" ".join(grammar.source_of(tree)) for tree in trees(given, "Sentence", n)]
+    every = [texts(grammar.source_of(tree)) for tree in trees(given, "Sentence", n)]
     assert len(set(every)) == len(every) == Chart(given, counting=True).total("Sentence", n)
 
 
@@ -195,8 +233,9 @@ def test_examples(chinese: str) -> None:
     english, pairs = EXAMPLES[chinese]
     words = chinese.split()
     (tree,) = derivations(tuple(words))
-    assert grammar.source_of(tree) == words
-    target, links = grammar.target_of(tree)
+    assert list(texts(grammar.source_of(tree))) == words
+    tokens, links = grammar.target_of(tree)
+    target = texts(tokens)
     assert " ".join(target) == english
     assert " ".join(f"{words[i]}-{target[j]}" for i, j in sorted(links)) == pairs
 
@@ -216,7 +255,7 @@ def nouns(kind: str) -> list[Entry]:
 
 
 def test_english_is_inflected() -> None:
-    many = "|".join(e.forms["many"][0][0] for kind in lexicon.COUNTED for e in nouns(kind))
+    many = "|".join(e.forms["many"][0][0].text for kind in lexicon.COUNTED for e in nouns(kind))
     wrong = re.compile(
         r"^(i|you|we|they) (is|has|does|wants|likes|loves|reads)\b"
         r"|^(he|she) (am|are|have|do|want|like|love|read [^.]* every)\b"
@@ -246,3 +285,105 @@ def test_impossible_numbers_of_sentences_are_refused() -> None:
         list(draw(1000, shortest=2, longest=2))
     with pytest.raises(UnknownName, match="did you mean test"):
         draw(1, part="tests")  # type: ignore[arg-type]
+
+
+def test_the_words_for_tagging_change_no_translation() -> None:
+    """Runs and figures depend on these draws."""
+    drawn = list(draw(500, seed=3, shortest=2, longest=30))
+    assert (
+        sha256(repr([tuple(sentence) for sentence in drawn]).encode()).hexdigest()[:16]
+        == "631c4ecdb7ced259"
+    )
+
+
+# Each word with its only possible part of speech.
+TAGGED = {
+    "zh": """
+        他/PRON 在/VERB 北京/PROPN
+        他/PRON 在/ADP 北京/PROPN 工作/VERB
+        他/PRON 喜欢/VERB 我/PRON 的/PART 工作/NOUN
+        我/PRON 只/ADV 喜欢/VERB 一/NUM 只/NOUN 猫/NOUN
+        他/PRON 把/ADP 这/DET 把/NOUN 雨伞/NOUN 卖掉/VERB 了/AUX
+        他/PRON 把/ADP 书/NOUN 放/VERB 在/ADP 桌子/NOUN 上/ADP 了/PART
+        我/PRON 昨天/NOUN 没有/AUX 看/VERB 书/NOUN
+        我/PRON 没有/VERB 书/NOUN
+        虽然/SCONJ 他/PRON 唱歌/VERB ，/PUNCT 但是/ADV 我/PRON 跳舞/VERB
+        他/PRON 唱歌/VERB ，/PUNCT 但是/CCONJ 我/PRON 跳舞/VERB
+        她/PRON 每天/NOUN 和/ADP 小明/PROPN 工作/VERB
+        小明/PROPN 和/CCONJ 小红/PROPN 跳舞/VERB
+    """,
+    "en": """
+        i/PRON think/VERB that/SCONJ that/DET cook/NOUN sings/VERB
+        the/DET two/NUM cooks/NOUN that/PRON she/PRON guards/VERB sing/VERB
+        he/PRON cooks/VERB rice/NOUN
+        he/PRON watches/VERB plays/NOUN
+        he/PRON plays/VERB tennis/NOUN
+        do/AUX they/PRON want/VERB to/PART do/VERB sports/NOUN ?/PUNCT
+        he/PRON lent/VERB the/DET book/NOUN to/ADP her/PRON
+        tom/PROPN is/AUX like/ADP his/PRON father/NOUN
+        this/PRON is/AUX an/DET orange/NOUN
+        i/PRON read/VERB books/NOUN two/NUM days/NOUN ago/ADV
+    """,
+}
+LINES = [
+    (name, line) for name, block in TAGGED.items() for line in block.split("\n") if line.strip()
+]
+
+
+def tags_by_derivation(words: tuple[str, ...], language: Language) -> set[tuple[str, ...]]:
+    found = set()
+    for tree in derivations(words, language, wide=True):
+        source, (target, _) = grammar.source_of(tree), grammar.target_of(tree)
+        found.add(tuple(token.tag for token in (source if language == "zh" else target)))
+    return found
+
+
+@pytest.mark.parametrize(("language", "line"), LINES)
+def test_parts_of_speech(language: Language, line: str) -> None:
+    words, tags = zip(*(word.split("/") for word in line.split()), strict=True)
+    assert tags_by_derivation(words, language) == {tags}
+
+
+@pytest.mark.parametrize("language", ["zh", "en"])
+def test_the_text_alone_decides_its_tags(language: Language) -> None:
+    for sentence in draw_tagged(25, language=language, shortest=2, longest=9, seed=5):
+        assert tags_by_derivation(sentence.words, language) == {sentence.tags}
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_no_short_text_can_be_tagged_in_two_ways(n: int) -> None:
+    given, chinese, english = small(wide=True), set(), {}
+    for tree in trees(given, "Sentence", n):
+        chinese.add(texts(grammar.source_of(tree)))
+        target = grammar.target_of(tree)[0]
+        tags = tuple(token.tag for token in target)
+        assert english.setdefault(texts(target), tags) == tags
+    assert len(chinese) == Chart(given, counting=True).total("Sentence", n)
+
+
+@pytest.mark.parametrize(("language", "count"), [("zh", 20), ("en", 34)])
+def test_ambiguous_words_occur_with_each_of_their_tags(language: Language, count: int) -> None:
+    assert len(grammar.ambiguous(language)) == count
+    found: dict[str, set[str]] = {}
+    for words, tags in draw_tagged(20_000, language=language):
+        for word, tag in zip(words, tags, strict=True):
+            found.setdefault(word, set()).add(tag)
+    several = {word: tuple(sorted(tags)) for word, tags in found.items() if len(tags) > 1}
+    assert several == grammar.ambiguous(language)
+
+
+def test_tagged_sentences_are_drawn_as_the_others() -> None:
+    for language in ("zh", "en"):
+        parts = {
+            part: {s.words for s in draw_tagged(200, language=language, seed=seed, part=part)}
+            for seed, part in enumerate(("train", "valid", "test"))
+        }
+        for part, texts_of_part in parts.items():
+            assert len(texts_of_part) == 200
+            assert {grammar.part_of(" ".join(words)) for words in texts_of_part} == {part}
+        again = [list(draw_tagged(20, language=language, seed=seed)) for seed in (3, 3, 4)]
+        assert again[0] == again[1] != again[2]
+    with pytest.raises(UnknownName, match="no language of the corpus is called 'de'"):
+        draw_tagged(1, language="de")  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="no sentence of 0 to 1 words"):
+        draw_tagged(1, shortest=0, longest=1)

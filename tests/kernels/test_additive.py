@@ -12,7 +12,7 @@ from heed.errors import Refused, ShapeError
 from heed.kernels import additive
 from heed.kernels.additive import native, operator
 from heed.kernels.additive.plan import Plan
-from heed.records import Call
+from heed.records import Call, Claims
 from heed.visible import Gaussian, Lengths, Near, Places, Visible
 
 B, H, G, T, S, D, R = 2, 4, 2, 5, 9, 6, 3
@@ -39,7 +39,7 @@ def asked(
         "gain": None,
         "bias": None,
         "places": Places(T, S, 0, S - T, q.device),
-        "past": False,
+        "claims": Claims(),
         "align": "softmax",
         "read": "blend",
         "dropout": 0.0,
@@ -109,7 +109,7 @@ def test_a_mask_that_does_not_fit_is_refused_with_both_shapes() -> None:
         ({"need": "weight"}, "the weight was requested"),
         ({"align": "entmax"}, "softmax, not entmax"),
         ({"read": "pointer"}, "a pointer does not"),
-        ({"past": True}, "earlier weights"),
+        ({"claims": Claims(is_row_wise=False)}, "earlier weights"),
         ({"bias": torch.zeros(1, 1, 1, S)}, "a bias"),
         ({"sinks": 1}, "without a position"),
     ],

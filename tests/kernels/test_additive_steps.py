@@ -12,7 +12,7 @@ from heed.errors import Refused
 from heed.kernels import native as library
 from heed.kernels.additive import native, operator, steps
 from heed.kernels.additive.plan import Plan
-from heed.kernels.looping import gathering
+from heed.kernels.deferred_gradients import share
 
 pytestmark = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
 
@@ -36,7 +36,7 @@ def hidden() -> Plan:
 
 
 def stepped(q: Tensor, k: Tensor, v: Tensor, w: Tensor, seen: Plan) -> Tensor:
-    k, v = gathering(k, v)
+    k, v = share(k, v)
     look = steps.looking(k, v, w, seen, native.prepare(k.detach()))
     assert look is not None
     return torch.cat([look(each) for each in q.split(1, 2)], 2)
@@ -64,7 +64,7 @@ def test_steps_have_the_gradients_of_one_call(
 
 def test_a_memory_may_have_other_uses() -> None:
     q, k, v, w = drawn(1, 16, 8)
-    held = gathering(k, v)
+    held = share(k, v)
     look = steps.looking(*held, w, Plan(), native.prepare(k.detach()))
     assert look is not None
     plain = operator.attend(q[:, :, :1], k, v, w, Plan()).sum() + k.pow(2).sum()
@@ -85,7 +85,7 @@ def test_memories_not_made_for_steps_are_left_to_the_operator() -> None:
     _, k, v, w = drawn(1, 16, 8)
     keys = native.prepare(k.detach())
     assert steps.looking(k, v, w, Plan(), keys) is None  # not made for steps
-    assert steps.looking(*gathering(k.double(), v.double()), w, Plan(), keys) is None
-    assert steps.looking(*gathering(k, v), w, Plan(), None) is None
+    assert steps.looking(*share(k.double(), v.double()), w, Plan(), keys) is None
+    assert steps.looking(*share(k, v), w, Plan(), None) is None
     with FlopCounterMode(display=False):  # a dispatch mode must see every operation
-        assert steps.looking(*gathering(k, v), w, Plan(), keys) is None
+        assert steps.looking(*share(k, v), w, Plan(), keys) is None

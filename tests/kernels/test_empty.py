@@ -73,7 +73,7 @@ def answered(name: str, size: tuple[int, ...], **wishes: Any) -> list[Tensor]:
 
 def sizes(name: str) -> Iterator[tuple[int, ...]]:
     """Those that a mechanism takes."""
-    once = not build(name, query=M, key=M).claims.at_once
+    once = not build(name, query=M, key=M).claims.takes_several
     same = "key-value" in name
     return (x for x in SIZES if not (once and x[1] > 1) and not (same and x[3] != M))
 

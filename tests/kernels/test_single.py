@@ -10,8 +10,8 @@ import heed
 from heed.attention.asking import Asking
 from heed.errors import Refused
 from heed.kernels import single
-from heed.kernels.looping import gathering
-from heed.records import Call
+from heed.kernels.deferred_gradients import share
+from heed.records import Call, Claims
 from heed.visible import Causal, Keys, Places
 
 B, S, D, R, T = 3, 5, 4, 6, 4
@@ -38,7 +38,7 @@ def call(q: Tensor, k: Tensor, v: Tensor, visible: Any = None, **changes: Any) -
         "gain": None,
         "bias": None,
         "places": Places(q.shape[2], k.shape[2], 0, 0, q.device),
-        "past": False,
+        "claims": Claims(),
         "align": "softmax",
         "read": "blend",
         "dropout": 0.0,
@@ -65,12 +65,10 @@ def stepped(q: Tensor, k: Tensor, v: Tensor, visible: Keys | None) -> Tensor:
 
 @pytest.mark.parametrize("hide", [False, True])
 @pytest.mark.parametrize("H", [1, 2])
-@pytest.mark.parametrize("gathered", [False, True])
-def test_steps_equal_the_reference_with_gradients(H: int, hide: bool, gathered: bool) -> None:
+def test_steps_equal_the_reference_with_gradients(H: int, hide: bool) -> None:
     q, k, v = drawn(H)
     want = reference(q, k, v, table(hide))
-    held = gathering(k, v) if gathered else (k, v)
-    got = stepped(q, *held, table(hide))
+    got = stepped(q, *share(k, v), table(hide))
     torch.testing.assert_close(got, want)
     by = torch.randn_like(want)
     for one, two in zip(
@@ -81,10 +79,9 @@ def test_steps_equal_the_reference_with_gradients(H: int, hide: bool, gathered: 
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize("gathered", [False, True])
-def test_a_row_that_sees_nothing_is_zero_with_zero_gradients(gathered: bool) -> None:
+def test_a_row_that_sees_nothing_is_zero_with_zero_gradients() -> None:
     q, k, v = drawn(1, torch.float32)
-    got = stepped(q, *(gathering(k, v) if gathered else (k, v)), table(True))
+    got = stepped(q, *share(k, v), table(True))
     got.square().sum().backward()
     assert (got[1] == 0).all()
     assert all((x.grad[1] == 0).all() and x.grad.isfinite().all() for x in (q, k, v))
@@ -92,7 +89,7 @@ def test_a_row_that_sees_nothing_is_zero_with_zero_gradients(gathered: bool) -> 
 
 def test_a_backward_pass_that_ended_early_leaves_nothing_behind() -> None:
     q, k, v = drawn(1)
-    total = stepped(q, *gathering(k, v), None).sin().sum()
+    total = stepped(q, *share(k, v), None).sin().sum()
     want = torch.autograd.grad(reference(q, k, v, None).sin().sum(), (q, k, v))
     torch.autograd.grad(total, q, retain_graph=True)  # the gradient of the memory was not asked for
     for _ in range(2):
@@ -101,9 +98,9 @@ def test_a_backward_pass_that_ended_early_leaves_nothing_behind() -> None:
             torch.testing.assert_close(one, two)
 
 
-def test_a_gathered_memory_may_have_other_uses() -> None:
+def test_a_shared_memory_may_have_other_uses() -> None:
     q, k, v = drawn(1)
-    held = gathering(k, v)
+    held = share(k, v)
     total = stepped(q, *held, None).sum() + (held[0].sum(-1) * held[1].sum(-1)).sum()
     want = reference(q, k, v, None).sum() + (k.sum(-1) * v.sum(-1)).sum()
     for one, two in zip(
@@ -128,13 +125,13 @@ def test_a_gathered_memory_may_have_other_uses() -> None:
 def test_a_refusal_gives_its_reason(changes: dict[str, Any], reason: str) -> None:
     q, k, v = drawn(1)
     assert "a loop that learns" in (single.refusal(call(q[:, :, :1], k, v)) or "")
-    k, v = gathering(k, v)
+    k, v = share(k, v)
     assert single.refusal(call(q[:, :, :1], k, v)) is None
     refusal = single.refusal(call(q[:, :, :1], k, v, **changes))
     assert refusal is not None
     assert reason in refusal
     assert "one query" in (single.refusal(call(q, k, v)) or "")
-    narrow = (q.bfloat16()[:, :, :1], *gathering(k.bfloat16(), v.bfloat16()))
+    narrow = (q.bfloat16()[:, :, :1], *share(k.bfloat16(), v.bfloat16()))
     assert "float" in (single.refusal(call(*narrow)) or "")
 
 
@@ -213,18 +210,16 @@ def test_other_rows_and_shapes_are_checked_again() -> None:
         ask(query[:2], state)
 
 
-@pytest.mark.parametrize("gathered", [False, True])
-def test_second_derivatives_are_refused_and_never_dropped(gathered: bool) -> None:
+def test_second_derivatives_are_refused_and_never_dropped() -> None:
     q, k, v = drawn(1)
-    total = stepped(q, *(gathering(k, v) if gathered else (k, v)), None).sin().sum()
+    total = stepped(q, *share(k, v), None).sin().sum()
     with pytest.raises(Refused, match=r"heed\.kernels\.off\(\"single\""):
         torch.autograd.grad(total, k, create_graph=True)
 
 
-@pytest.mark.parametrize("gathered", [False, True])
-def test_batched_gradients_are_refused(gathered: bool) -> None:
+def test_batched_gradients_are_refused() -> None:
     q, k, v = drawn(1)
-    total = stepped(q, *(gathering(k, v) if gathered else (k, v)), None).sin().sum((0, 2, 3))
+    total = stepped(q, *share(k, v), None).sin().sum((0, 2, 3))
     with pytest.raises(Refused, match="one gradient at a time"):
         torch.autograd.grad(total, k, torch.ones(2, *total.shape), is_grads_batched=True)
 
@@ -248,18 +243,17 @@ def test_with_the_kernel_off_a_loop_has_second_derivatives(name: str) -> None:
         assert torch.autograd.gradgradcheck(loop, (query, keys))
 
 
-def test_other_uses_of_a_gathered_memory_have_second_derivatives() -> None:
+def test_other_uses_of_a_shared_memory_have_second_derivatives() -> None:
     _, k, v = drawn(1)
-    held = gathering(k, v)
+    held = share(k, v)
     (grad,) = torch.autograd.grad(held[0].pow(3).sum(), k, create_graph=True)
     (got,) = torch.autograd.grad(grad.sum(), k)
     torch.testing.assert_close(got, 6 * k)
 
 
-@pytest.mark.parametrize("gathered", [False, True])
-def test_a_backward_pass_under_autocast_changes_nothing(gathered: bool) -> None:
+def test_a_backward_pass_under_autocast_changes_nothing() -> None:
     q, k, v = drawn(1, torch.float32)
-    total = stepped(q, *(gathering(k, v) if gathered else (k, v)), None).sin().sum()
+    total = stepped(q, *share(k, v), None).sin().sum()
     want = torch.autograd.grad(total, (q, k, v), retain_graph=True)
     with torch.autocast("cpu", torch.bfloat16):
         got = torch.autograd.grad(total, (q, k, v))
@@ -267,10 +261,9 @@ def test_a_backward_pass_under_autocast_changes_nothing(gathered: bool) -> None:
         torch.testing.assert_close(one, two)
 
 
-@pytest.mark.parametrize("gathered", [False, True])
-def test_an_empty_batch_works_forward_and_backward(gathered: bool) -> None:
+def test_an_empty_batch_works_forward_and_backward() -> None:
     q, k, v = (x.detach()[:0].requires_grad_() for x in drawn(2))
-    got = stepped(q, *(gathering(k, v) if gathered else (k, v)), None)
+    got = stepped(q, *share(k, v), None)
     assert got.shape == (0, 2, T, R)
     got.sum().backward()
     assert all(x.grad.shape == x.shape for x in (q, k, v))

@@ -14,7 +14,7 @@ import heed
 from heed.attention.asking import Asking
 from heed.errors import Refused
 from heed.kernels import window
-from heed.kernels.looping import gathering
+from heed.kernels.deferred_gradients import share
 from heed.kernels.window import plain as formula
 from heed.kernels.window import steps
 from heed.kernels.window.geometry import Geometry, by_rows
@@ -115,7 +115,7 @@ def test_dropout_drops_what_its_mask_says() -> None:
 def looped(case: Case, how: Callable[[Call], Tensor], leaves: list[Tensor]) -> list[Tensor]:
     """Four queries to the same keys and values, each with a centre; and all gradients."""
     q, k, v, centre = (x.detach().clone().requires_grad_() for x in leaves)
-    held = gathering(k, v)
+    held = share(k, v)
     context = [how(case.call(*each)) for each in _queries(q, *held, centre)]
     loss = torch.cat(context, 2).float().sin().sum()
     return [torch.cat(context, 2).detach(), *torch.autograd.grad(loss, (q, k, v, centre))]
@@ -127,7 +127,7 @@ def _queries(q: Tensor, k: Tensor, v: Tensor, centre: Tensor) -> list[tuple[Tens
 
 
 def stepped(call: Call) -> Tensor:
-    rows = steps.rows_of(call.k, call.v)
+    rows = steps.deferred_of(call.k, call.v)
     assert rows is not None
     return steps.attend(rows, call.q, call.k, call.v, window.geometry(call), call.v.dtype)
 
@@ -167,7 +167,7 @@ def test_a_step_reads_tensors_without_casting() -> None:
 def test_second_derivatives_are_refused_and_never_dropped() -> None:
     case = Case("local-p", "everything", 1, 20, (1, 1), device=DEVICE)
     q, k, v, centre = (x.requires_grad_() for x in case.leaves())
-    context = stepped(case.call(q, *gathering(k, v), centre))
+    context = stepped(case.call(q, *share(k, v), centre))
     with pytest.raises(Refused, match=r"heed\.kernels\.off\(\"single\""):
         torch.autograd.grad(context.sin().sum(), k, create_graph=True)
 
@@ -175,11 +175,9 @@ def test_second_derivatives_are_refused_and_never_dropped() -> None:
 def test_memories_not_made_for_steps_are_left_to_the_operator() -> None:
     case = Case("local-p", "everything", 1, 20, (1, 1))
     _, k, v, _ = (x.requires_grad_() for x in case.leaves())
-    assert steps.rows_of(k, v) is None  # not made for a loop
-    assert steps.rows_of(gathering(k, v)[0], gathering(k, v)[1]) is None  # made for two loops
-    assert steps.rows_of(*gathering(k, v)) is not None
-    with heed.kernels.off("single"):
-        assert steps.rows_of(*gathering(k, v)) is None
+    assert steps.deferred_of(k, v) is None  # not made for a loop
+    assert steps.deferred_of(share(k, v)[0], share(k, v)[1]) is None  # made for two loops
+    assert steps.deferred_of(*share(k, v)) is not None
 
 
 def asked(

@@ -10,7 +10,7 @@ from torch import Tensor
 import heed
 from heed.attention.memory import Memory
 from heed.attention.reach import ExpandedWindow, FixedWindow, LocalM, Reached
-from heed.records import Call
+from heed.records import Call, Claims
 from heed.visible import Gaussian, Near, Places, Visible, both
 
 DOUBLE = torch.float64
@@ -75,7 +75,7 @@ class Case:
         memory = found.memory
         return Call(
             family="dot", q=q, k=memory.k, v=memory.v, scale=q.shape[3] ** -0.5, vector=None,
-            visible=found.visible, gain=found.gain, bias=found.bias, places=places, past=False,
+            visible=found.visible, gain=found.gain, bias=found.bias, places=places, claims=Claims(),
             align="softmax", read="blend", dropout=self.dropout, need="context",
         )  # fmt: skip
 

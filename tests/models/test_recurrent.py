@@ -22,7 +22,7 @@ LENGTHS = torch.tensor([7, 1, 4, 6])
 WHOLE = [
     name
     for name, entry in CATALOGUE.items()
-    if entry.claims.step and entry.claims.at_once and entry.claims.context
+    if entry.claims.has_steps and entry.claims.takes_several and entry.claims.gives_context
 ]
 JOINED = ["local-p/general", "coverage/additive", "location-aware/monotonic", "sparsemax/local-m"]
 DECODERS: list[dict[str, Any]] = [

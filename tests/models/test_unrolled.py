@@ -52,7 +52,7 @@ def same(got: dict[str, Tensor | None], want: dict[str, Tensor | None], times: f
 def plainly(monkeypatch: pytest.MonkeyPatch, *given: Any) -> tuple[Tensor, dict[str, Any]]:
     """The loop by autograd, operation by operation."""
     with monkeypatch.context() as patch:
-        patch.setattr(unrolled, "learning", lambda *_: False)
+        patch.setattr(unrolled, "may_defer_on_cpu", lambda *_: False)
         states = looped(*given)
     return states, grads(states.sum(), given[2])
 
@@ -97,7 +97,7 @@ def test_steps_may_be_unused_and_loops_may_share_weights(
         return torch.stack(found).sum()
 
     got = grads(total(), named)
-    monkeypatch.setattr(unrolled, "learning", lambda *_: False)
+    monkeypatch.setattr(unrolled, "may_defer_on_cpu", lambda *_: False)
     same(got, grads(total(), named))
 
 
@@ -126,14 +126,14 @@ def test_a_step_is_one_node_of_the_graph() -> None:
 
 def test_steps_run_operation_by_operation_if_these_must_be_visible() -> None:
     weight = torch.nn.Parameter(torch.zeros(1))
-    assert unrolled.learning(weight)
-    assert not unrolled.learning(weight.detach())
+    assert unrolled.may_defer_on_cpu(weight)
+    assert not unrolled.may_defer_on_cpu(weight.detach())
     with torch.no_grad():
-        assert not unrolled.learning(weight)
+        assert not unrolled.may_defer_on_cpu(weight)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not unrolled.learning(weight)
+        assert not unrolled.may_defer_on_cpu(weight)
     seen = []
-    torch.func.vmap(lambda x: seen.append(unrolled.learning(weight)) or x)(torch.zeros(2))
+    torch.func.vmap(lambda x: seen.append(unrolled.may_defer_on_cpu(weight)) or x)(torch.zeros(2))
     assert seen == [False]
 
 
@@ -148,7 +148,7 @@ def test_whole_rows_equal_pytorchs_with_their_gradients(
     hidden = tuple(first) if given else None
     got = layer(x, hidden)
     with monkeypatch.context() as patch:
-        patch.setattr(unrolled, "learning", lambda *_: False)
+        patch.setattr(unrolled, "may_defer_on_cpu", lambda *_: False)
         want = layer(x, hidden)
     torch.testing.assert_close(got, want)
     by = torch.randn_like(want)
@@ -164,7 +164,7 @@ def test_two_directions_together_equal_each_alone(
     x, lengths = torch.randn(B, T, 2).double(), torch.tensor([T, 1, 2])
     got = encoder(x, lengths).states
     with monkeypatch.context() as patch:
-        patch.setattr(unrolled, "learning", lambda *_: False)
+        patch.setattr(unrolled, "may_defer_on_cpu", lambda *_: False)
         want = encoder(x, lengths).states
     torch.testing.assert_close(got, want)
     by, named = torch.randn_like(want), dict(encoder.named_parameters())

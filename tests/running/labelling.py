@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from heed.running.events import finish
+from heed.events import finish
 from heed.running.recipe import resolve
 from heed.running.train import train
 

@@ -246,14 +246,14 @@ def _tried(use: Callable[[], object], told: list[str]) -> str:
 
 
 def _evaluate(folder: Path) -> None:
+    from heed.events import finish
     from heed.running.evaluate import evaluate
-    from heed.running.events import finish
 
     finish(evaluate(folder, "test", device="cpu"))
 
 
 def _resume(folder: Path) -> None:
-    from heed.running.events import finish
+    from heed.events import finish
     from heed.running.train import train
 
     finish(train(None, folder, resume=True, device="cpu"))

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 import heed
 from heed.data.permuting import sees
 from heed.errors import Refused
+from heed.events import finish
 from heed.running.converting import convert
 from heed.running.evaluate import evaluate
-from heed.running.events import finish
 from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.showing import show

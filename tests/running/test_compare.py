@@ -23,9 +23,9 @@ from rich.console import Console
 
 from heed.cli.compare import tell
 from heed.errors import Refused
+from heed.events import Work, finish
 from heed.running import compare as comparing
 from heed.running.compare import Cell, _heard, compare, page, table
-from heed.running.events import Work, finish
 from heed.running.recipe import load
 from heed.running.stories.translate import STORY
 from heed.running.train import Trained

@@ -20,17 +20,17 @@ from heed.data.masking import with_mask
 from heed.data.tokenise import BOS, EOS, Tokeniser
 from heed.data.verbatim import Verbatim
 from heed.errors import HeedError, Refused
+from heed.events import Note, Progress, finish
 from heed.models.layouts import LAYOUTS
 from heed.models.text_settings import BertSettings, GPT2Settings
 from heed.running import converting
 from heed.running.converting import Converted, convert
 from heed.running.evaluate import evaluate
-from heed.running.events import Note, Progress, finish
 from heed.running.opening import open_run
-from heed.running.stories.classify import ClassifyConfig
-from heed.running.stories.language_model import LanguageConfig
 from heed.running.stories.pretrain import PretrainConfig
 from heed.storage.run_folder import RunFolder
+from heed.tasks.classify import ClassifyConfig
+from heed.tasks.language_model import LanguageConfig
 from tests.running.folders import network, reconfigure, save
 
 CLASSES = [name for layout in LAYOUTS.values() for name in layout.architectures]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from heed.errors import HeedError
+from heed.events import finish
 from heed.running.converting import convert
 from heed.running.evaluate import evaluate
-from heed.running.events import finish
 from heed.running.history import history
 from heed.running.learner import Learner
 from heed.running.predict import predict

@@ -7,8 +7,8 @@ import pytest
 
 from heed.data import grammar
 from heed.errors import Refused
+from heed.events import Event, Progress
 from heed.running.demo import COLUMNS, SENTENCES, Demo, demo, legend, right, rows
-from heed.running.events import Event, Progress
 from heed.running.recipe import load, resolve
 from heed.tasks.translate import EDGES
 

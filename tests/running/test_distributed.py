@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 
-from heed.running.events import finish
+from heed.events import finish
 from heed.running.recipe import resolve
 from heed.running.stories import story
 from heed.storage import checkpoint, journal

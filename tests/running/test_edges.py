@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heed.data import plan
-from heed.running.events import finish
+from heed.events import finish
 from heed.running.opening import open_run
 from heed.running.recipe import resolve
 from heed.running.train import train

@@ -9,8 +9,8 @@ import pytest
 import sacrebleu
 
 from heed.errors import Refused
+from heed.events import Note, Progress, finish
 from heed.running.evaluate import evaluate
-from heed.running.events import Note, Progress, finish
 from heed.running.recipe import resolve
 from heed.running.stories.translating import Evaluated
 from heed.running.train import train

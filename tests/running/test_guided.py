@@ -11,9 +11,9 @@ import torch
 from heed.data import grammar
 from heed.data.batches import Batch, Batches
 from heed.errors import Refused
+from heed.events import finish
 from heed.models import building
 from heed.running.evaluate import evaluate
-from heed.running.events import finish
 from heed.running.recipe import check, resolve
 from heed.running.stories.pairs import LINKS, kept, prepare
 from heed.running.stories.translate_settings import TranslateTraining

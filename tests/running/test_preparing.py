@@ -11,7 +11,7 @@ import pytest
 from heed.data import cache
 from heed.data.pairs import Links
 from heed.errors import Refused
-from heed.running.events import Note, finish
+from heed.events import Note, finish
 from heed.running.preparing import cached
 from heed.running.recipe import resolve
 from heed.running.stories import pairs

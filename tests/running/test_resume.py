@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from heed.events import Progress, finish
 from heed.running import learner as training
-from heed.running.events import Progress, finish
 from heed.running.recipe import resolve
 from heed.running.train import train
 from heed.storage import checkpoint, journal

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from heed.errors import Refused
+from heed.events import Progress, finish
 from heed.running.evaluate import evaluate
-from heed.running.events import Progress, finish
 from heed.running.recipe import resolve
 from heed.running.stories.pairs import Prepared, prepare
 from heed.running.stories.translate_settings import TranslateRecipe as Recipe

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from heed.running.opening import open_run
-from heed.running.showing import page, show
 from heed.running.stories.alignments import alignment, by_length, heads
 from heed.running.stories.pairs import kept
 from heed.running.stories.translate import FEW
 from heed.running.stories.weighing import Shown as Weighing
-from heed.storage.run_folder import RunFolder
 from heed.tasks.labeller import Judgement
-from heed.tasks.translate import Scores
 from heed.tasks.translator import Translation
+
+from heed.running.opening import open_run
+from heed.running.showing import page, show
+from heed.storage.run_folder import RunFolder
+from heed.tasks.translate import Scores
 from tests.running.writing import written
 
 SENTENCE = "我 爱 我"

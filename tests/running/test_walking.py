@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from heed.errors import Refused
-from heed.running.events import finish
+from heed.events import finish
 from heed.running.recipe import resolve
 from heed.running.showing import opened
 from heed.running.train import train

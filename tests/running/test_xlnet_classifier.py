@@ -12,7 +12,7 @@ from torch import Tensor
 
 from heed.data.tokenise import BOS, EOS
 from heed.errors import Refused
-from heed.running.events import finish
+from heed.events import finish
 from heed.running.opening import open_run
 from heed.running.recipe import resolve, with_attention
 from heed.running.showing import show

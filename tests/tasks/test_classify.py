@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from heed.data.labelled import Labelled, TextReport
+from heed.answers.form import Example
+from heed.answers.label import Judgement, Label
+from heed.data.labelled import TextReport
 from heed.errors import Refused
-from heed.tasks.classify import Data, examples, judged
-from heed.tasks.labeller import Judgement
+from heed.tasks.classify import TASK, Data
+from heed.tasks.task import Codec
 
+LABELS = Codec({}, Label(["bad", "good"]))
 LINES = ["1\tfine film", "0\tdull film", "1\t ", "0\tpoor thing", "\tno label", "1\tlovely one"]
 
 
@@ -24,8 +28,8 @@ def data(folder: Path, **more: Any) -> Data:
 
 def test_blank_texts_are_counted_and_dropped(tmp_path: Path) -> None:
     report = TextReport()
-    rows = list(examples(data(tmp_path, names={"1": "good"}), "train", tmp_path, report))
-    assert [row.label for row in rows] == ["good", "0", "0", "good"]
+    rows = list(TASK.examples(data(tmp_path, names={"1": "good"}), "train", tmp_path, report))
+    assert [row.answer for row in rows] == ["good", "0", "0", "good"]
     assert str(report) == ("6 texts read = 4 kept + 2 dropped (1 blank text, 1 without a label)")
 
 
@@ -35,15 +39,15 @@ def test_a_label_not_seen_in_training_is_reported_with_its_line(tmp_path: Path) 
     with pytest.raises(
         Refused, match=r"valid\.tsv:2: the label '2' never occurs .* 0 \(bad\), 1 \(good\)$"
     ):
-        list(examples(given, "valid", tmp_path, TextReport(), ["bad", "good"]))
+        list(TASK.examples(given, "valid", tmp_path, TextReport(), LABELS))
 
 
 def test_texts_may_have_the_names_of_their_labels(tmp_path: Path) -> None:
     """As training accepts them: a ready recipe can be used with own files that name its codes."""
     (tmp_path / "valid.tsv").write_text("good\tfine\n0\twhat\n")
     given = data(tmp_path, names={"0": "bad", "1": "good", "2": "so so"})
-    rows = examples(given, "valid", tmp_path, TextReport(), ["bad", "good"])
-    assert [row.label for row in rows] == ["good", "bad"]
+    rows = TASK.examples(given, "valid", tmp_path, TextReport(), LABELS)
+    assert [row.answer for row in rows] == ["good", "bad"]
 
 
 def test_the_parts_of_one_file_are_disjoint(tmp_path: Path) -> None:
@@ -54,14 +58,14 @@ def test_the_parts_of_one_file_are_disjoint(tmp_path: Path) -> None:
     parts, read = {}, 0
     for part in ("train", "valid", "test"):
         report = TextReport()
-        parts[part] = [row.text for row in examples(given, part, tmp_path, report)]  # type: ignore[arg-type]
+        parts[part] = [row.inputs[0] for row in TASK.examples(given, part, tmp_path, report)]  # type: ignore[arg-type]
         assert report.kept == len(parts[part]) > 0
         assert report.read == report.kept + sum(report.dropped.values())
         read += report.read
     assert read == 202
     shared = sorted(text for texts in parts.values() for text in texts)
     assert shared == sorted(line[2:] for line in lines)
-    assert given.parts() == ["valid", "test"]
+    assert TASK.parts(given) == ["valid", "test"]
 
 
 @pytest.mark.parametrize(
@@ -85,14 +89,11 @@ def test_scores_by_hand() -> None:
     """Five texts of a, two of b, none of c; c was predicted once."""
     right = ["a", "a", "a", "a", "a", "b", "b"]
     said = ["a", "a", "a", "b", "c", "b", "a"]
-    found = judged(
-        [Labelled(str(n), label) for n, label in enumerate(right)],
-        [
-            Judgement(str(n), label, pieces=["x"], symbols=1 + (n == 0))
-            for n, label in enumerate(said)
-        ],
-        ["a", "b", "c", "d"],
-        0.5,
+    worker: Any = SimpleNamespace(form=Label("abcd"), loss=lambda examples: 0.5)
+    found = TASK.judged(
+        worker,
+        [Example((str(n),), label) for n, label in enumerate(right)],
+        [Judgement(str(n), label, positions=1 + (n == 0), read=1) for n, label in enumerate(said)],
     )
     assert found.confusion == [[3, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
     assert found.accuracy == pytest.approx(100 * 4 / 7)

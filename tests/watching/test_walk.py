@@ -39,7 +39,7 @@ def test_the_walk_of_every_mechanism_ends_at_its_context(case: Case) -> None:
         for head in {0, heads - 1}:
             walked = follow(heard[""], row=ROW, position=t, head=head)
             close(walked.reported, seen.weight[ROW, head, t])
-            if case.claims.context:
+            if case.claims.gives_context:
                 assert walked.agrees
                 assert walked.context is not None
                 assert walked.difference is not None
@@ -53,7 +53,7 @@ def test_the_walk_of_every_mechanism_ends_at_its_context(case: Case) -> None:
                 assert walked.agrees is None
 
 
-@every([case for case in TIED if case.claims.step])
+@every([case for case in TIED if case.claims.has_steps])
 def test_a_step_is_walked_like_a_whole_call(case: Case) -> None:
     attend = case.build()
     query, keys, _ = case.inputs()

@@ -181,7 +181,7 @@ def test_every_mechanism_can_be_watched(name: str, x: Tensor) -> None:
         asked: Any = wish
         with heed.watch(attend, **asked) as seen:
             during = run()
-        if attend.mechanism.claims.context:
+        if attend.mechanism.claims.gives_context:
             torch.testing.assert_close(during.context, before.context)
         record = seen[""][0]
         if not wish:

@@ -1,8 +1,8 @@
 """Single queries of a loop over steps in training, to a memory made for it, on the CPU.
 
 The gradients of keys and values are as large as the memory at every step. Here each step adds its
-own in place to one sum, which is handed over once, at the end of the loop. The twin is the
-operator, step by step.
+own in place to one sum, which is handed over once, at the end of the loop
+(deferred_gradients.py). The twin is the operator, step by step.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ from torch import Tensor
 from heed.kernels import native as library
 from heed.kernels.additive import native, operator
 from heed.kernels.additive.plan import Plan
-from heed.kernels.looping import Rows, first_alone
+from heed.kernels.deferred_gradients import Deferred, first_derivatives_only
 
 
 def looking(
     k: Tensor, v: Tensor, w: Tensor, seen: Plan, prepared: Tensor | None
 ) -> Callable[[Tensor], Tensor] | None:
     """A function that answers single queries, B H 1 D -> B H 1 R; None: the operator must serve."""
-    rows = getattr(k.grad_fn, "rows", None)
-    plain = rows is not None and prepared is not None and v.grad_fn is k.grad_fn
-    if not plain or seen.gain_centre is not None or library.missing() is not None:
+    deferred = Deferred.of(k, v)
+    if (
+        deferred is None
+        or prepared is None
+        or seen.gain_centre is not None
+        or library.missing() is not None
+    ):
         return None
     if operator.watched(k, v, w) or any(x.dtype != torch.float32 for x in (k, v, w)):
         return None
@@ -33,7 +37,7 @@ def looking(
     def look(q: Tensor) -> Tensor:
         if operator.watched(q):
             return operator.attend(q, k, v, w, seen, prepared=prepared)
-        context: Tensor = _Step.apply(rows, seen, prepared, q, k, v, w)  # type: ignore[no-untyped-call]
+        context: Tensor = _Step.apply(deferred, seen, prepared, q, k, v, w)  # type: ignore[no-untyped-call]
         return context
 
     return look
@@ -43,7 +47,7 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        rows: Rows,
+        deferred: Deferred,
         seen: Plan,
         prepared: Tensor,
         q: Tensor,
@@ -52,15 +56,15 @@ class _Step(torch.autograd.Function):
         w: Tensor,
     ) -> Tensor:
         context, log_sum = native.forward(q, k, v, w, seen, prepared=prepared)
-        ctx.rows, ctx.seen, ctx.prepared = rows, seen, prepared
+        ctx.deferred, ctx.seen, ctx.prepared = deferred, seen, prepared
         ctx.save_for_backward(q, k, v, w, log_sum)
         return context
 
     @staticmethod
-    @first_alone
+    @first_derivatives_only
     def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
         q, k, v, w, log_sum = ctx.saved_tensors
-        sums, more = ctx.rows.sums(lambda: native.step_sums(k, v))
+        sums, more = ctx.deferred.added(lambda: native.step_sums(k, v))
         by_q, by_w = native.backward_step(
             by, q, k, v, w, log_sum, ctx.seen, ctx.prepared, sums, more
         )

@@ -27,7 +27,7 @@ def refusal(call: Call, asked: Summary) -> str | None:
     """Why this kernel cannot serve the call; None where it can."""
     if (reason := other_weights(call, "dot")) is not None:
         return reason
-    if call.past:
+    if not call.claims.is_row_wise:
         return "later energies depend on earlier weights, and it forms no weights"
     if call.even:
         return "a log-sum cannot count keys whose energies are all the same low number"

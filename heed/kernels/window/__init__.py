@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from heed.kernels.ability import known, lowered, transformed
-from heed.kernels.looping import Rows
+from heed.kernels.deferred_gradients import Deferred
 from heed.kernels.native import unbuilt
 from heed.kernels.refusing import additions, long_numbers, more_than_context, other_weights
 from heed.kernels.sight import Sight, peaks, sight
@@ -88,19 +88,19 @@ def run(call: Call) -> Tensor:
     dtype = lowered(call.q.device) or call.v.dtype
     wide = torch.float32 if kind == "cpu" else dtype
     with torch.autocast(kind, enabled=False):
-        rows = _rows(call)
-        if rows is not None:
-            return steps.attend(rows, call.q, call.k, call.v, geometry(call), dtype)
+        deferred = _deferred(call)
+        if deferred is not None:
+            return steps.attend(deferred, call.q, call.k, call.v, geometry(call), dtype)
         q, k, v = (x.to(dtype).to(wide) for x in (call.q, call.k, call.v))
         context = operator.window(q, k, v, geometry(call))
     return context.to(dtype)
 
 
-def _rows(call: Call) -> Rows | None:
-    """The rows that a loop over steps in training stores for keys and values; None without."""
+def _deferred(call: Call) -> Deferred | None:
+    """Where a step of a loop leaves its rows; None where the operator must serve."""
     if not call.q.is_cuda or call.q.shape[2] != 1 or isinstance(call.visible, Coarse):
         return None
-    return steps.rows_of(call.k, call.v)
+    return steps.deferred_of(call.k, call.v)
 
 
 def geometry(call: Call) -> Geometry:

@@ -1,9 +1,9 @@
 """Single queries of a loop over steps in training, to a memory made for it, on a GPU.
 
 The gradients of keys and values are as large as the memory, and nearly all of them are zero at any
-one step. Here a step only stores its rows, and two products form the gradients of the whole loop at
-its end (see `looping.py`). Nor is anything cast beforehand: a step reads numbers as they are, so
-that all it keeps is as small as its query. The twin is the operator, step by step.
+one step. Here a step only leaves its rows, and two products form the gradients of the whole loop at
+its end (deferred_gradients.py). Nor is anything cast beforehand: a step reads numbers as they are,
+so that all it keeps is as small as its query. The twin is the operator, step by step.
 """
 
 from __future__ import annotations
@@ -15,26 +15,23 @@ import torch
 from torch import Tensor
 
 from heed.kernels.ability import recorded, transformed
-from heed.kernels.looping import Rows, first_alone
+from heed.kernels.deferred_gradients import Deferred, first_derivatives_only
 from heed.kernels.window.geometry import Geometry, by_rows
 
 
-def rows_of(k: Tensor, v: Tensor) -> Rows | None:
-    """Where the steps of a loop store their rows; None for a memory that was made for no loop."""
-    rows: Rows | None = getattr(k.grad_fn, "rows", None)
-    if rows is None or v.grad_fn is not k.grad_fn:
-        return None
-    return None if recorded() or transformed() is not None else rows
+def deferred_of(k: Tensor, v: Tensor) -> Deferred | None:
+    """Where steps leave their rows; None for a memory that no loop shares, and under a trace."""
+    return None if recorded() or transformed() is not None else Deferred.of(k, v)
 
 
 def attend(
-    rows: Rows, q: Tensor, k: Tensor, v: Tensor, see: Geometry, dtype: torch.dtype
+    deferred: Deferred, q: Tensor, k: Tensor, v: Tensor, see: Geometry, dtype: torch.dtype
 ) -> Tensor:
     """The context of one query a head.    B H 1 D, B G S D, B G S R -> B H 1 R"""
     q, k, v = (by_rows(x) for x in (q, k, v))
     peak = see.peak
     see = replace(see, peak=None if peak is None else peak.detach())
-    context: Tensor = _Step.apply(rows, see, dtype, q, k, v, peak)  # type: ignore[no-untyped-call]
+    context: Tensor = _Step.apply(deferred, see, dtype, q, k, v, peak)  # type: ignore[no-untyped-call]
     return context
 
 
@@ -42,7 +39,7 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        rows: Rows,
+        deferred: Deferred,
         see: Geometry,
         dtype: torch.dtype,
         q: Tensor,
@@ -53,12 +50,12 @@ class _Step(torch.autograd.Function):
         from heed.kernels.window import row
 
         context, lse = row.forward(q, k, v, see, dtype)
-        ctx.rows, ctx.see = rows, see
+        ctx.deferred, ctx.see = deferred, see
         ctx.save_for_backward(q, k, v, context, lse)
         return context
 
     @staticmethod
-    @first_alone
+    @first_derivatives_only
     def backward(ctx: Any, by: Tensor) -> tuple[Any, ...]:
         from heed.kernels.window import row
 
@@ -67,11 +64,9 @@ class _Step(torch.autograd.Function):
         by_q, by_peak, slopes, weights = row.backward(q, k, v, context, lse, by, see)
         B, H, S, G = q.shape[0], q.shape[1], slopes.shape[3], k.shape[1]
         shape = (B * G, H // G)
-        ctx.rows.add(
-            slopes.view(*shape, S),
-            q.reshape(*shape, q.shape[3]),
-            weights.view(*shape, S),
-            by.reshape(*shape, by.shape[3]),
+        ctx.deferred.add(
+            (slopes.view(*shape, S), q.reshape(*shape, q.shape[3])),
+            (weights.view(*shape, S), by.reshape(*shape, by.shape[3])),
         )
         if by_peak is not None:
             by_peak = by_peak.sum_to_size(see.peak.shape)

@@ -13,12 +13,14 @@ from heed.errors import UnknownName
 from heed.running.stories.story import AnyStory
 
 STORIES = {
-    "translate": "translate",
-    "classify": "classify",
-    "language-model": "language_model",
-    "pretrain": "pretrain",
+    "translate": "heed.tasks.translate",
+    "classify": "heed.tasks.classify",
+    "language-model": "heed.tasks.language_model",
+    "pretrain": "heed.running.stories.pretrain",
+    "recognise": "heed.tasks.recognise",
+    "tag": "heed.tasks.tag",
 }
-"""Tasks, and the module of this folder with the story of each."""
+"""Tasks, and the module of each."""
 
 
 @cache
@@ -26,5 +28,10 @@ def story(task: str) -> AnyStory:
     """The story of a task."""
     if task not in STORIES:
         raise UnknownName("task", task, STORIES)
-    found: AnyStory = import_module(f"{__name__}.{STORIES[task]}").STORY
+    module = import_module(STORIES[task])
+    if hasattr(module, "TASK"):
+        from heed.running.stories.composed import composed
+
+        return composed(module.TASK)
+    found: AnyStory = module.STORY
     return found

@@ -113,7 +113,7 @@ def _mean(path: str, heads: int) -> str:
 def look(worker: Pretrainer, line: str) -> Look:
     """A line, the words found, and the maps of every attention: of two streams, the content's."""
     (found,), seen = looked(worker.model, lambda: worker.fill([line]))
-    every = maps(seen, lambda path: (found.pieces, None)) if found.pieces else []
+    every = list(maps(seen, lambda path: (found.pieces, None)).values()) if found.pieces else []
     shown = Shown(found, ())
     takes = [Take("", every)] if every else []
-    return Look(line, shown.text, takes, shown.block, remark=_read(found))
+    return Look(line, shown.text, takes, facts=shown.block().facts, remark=_read(found))

@@ -12,13 +12,15 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from heed.answers.continuation import Decoding
+from heed.data.borrowed import Hiding, Renumbered
 from heed.data.documents import DocumentFiles, SentenceReport, read_sentences
 from heed.data.remaking import Remade
 from heed.data.sources import told
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
+from heed.events import Note, Work
 from heed.running.devices import version
-from heed.running.events import Note, Work
 from heed.running.stories.documents import (
     Prepared,
     gathered,
@@ -49,10 +51,8 @@ from heed.running.stories.story import (
 )
 from heed.storage.run_folder import RunFolder
 from heed.tasks import pretrain
-from heed.tasks.borrowing import Hiding, Renumbered
 from heed.tasks.pretrainer import Pretrainer, numbers_of
 from heed.tasks.walking import Heard, filled
-from heed.tasks.writer import Decoding
 from heed.viewing.blocks import Column, Value
 from heed.viewing.looking import Look
 from heed.viewing.panels import of_heads
@@ -180,12 +180,12 @@ class Pretraining(Story[PretrainRecipe, PretrainConfig, Prepared, Hiding, Pretra
         return Validator(worker, batches, hidden(prepared.valid), folder, shares)
 
     def score(
-        self, recipe: PretrainRecipe, worker: Pretrainer, folder: RunFolder, part: str
+        self, config: PretrainConfig, worker: Pretrainer, folder: RunFolder, part: str
     ) -> Work[pretrain.Scores]:
         """Loss, perplexity, accuracy, next sentences."""
-        documents, longest = list(kept(folder, part)), recipe.data.longest
+        documents, longest = list(kept(folder, part)), config.longest
         stage, shares = f"scoring {part}", likely(folder, worker.symbols)
-        found = yield from evaluated(worker, documents, recipe.objective, longest, shares, stage)
+        found = yield from evaluated(worker, documents, config.objective, longest, shares, stage)
         return found.scores
 
     def evaluate(

@@ -20,7 +20,7 @@ from heed.data.chance import below
 from heed.data.remaking import Remade
 from heed.data.tokenise import PAD
 from heed.errors import Refused
-from heed.running.events import Progress, Work
+from heed.events import Progress, Work
 from heed.running.stories.documents import Document
 from heed.running.stories.filling import layers
 from heed.storage.run_folder import RunFolder

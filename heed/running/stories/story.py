@@ -15,17 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar
 
 import torch
-from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from heed.data.text import read_lines
 from heed.errors import HeedError, Refused
-from heed.running.complaining import complaint
-from heed.running.events import Note, Work
+from heed.events import Note, Work
 from heed.running.stories.records import (
     Answer,
     Evaluated,
@@ -36,10 +33,9 @@ from heed.running.stories.records import (
     Validated,
     Validator,
 )
-from heed.settings import Settings
 from heed.storage.run_folder import RunFolder
+from heed.tasks.task import Config, Recipe, Start, changed, check_vocabulary, headline
 from heed.training.fit import Source
-from heed.training.settings import Training
 from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.looking import Look
 
@@ -69,54 +65,6 @@ __all__ = [
     "scored_part",
     "shown_part",
 ]
-
-Choice = TypeVar("Choice", bound=Settings)
-
-
-class Recipe(Settings):
-    """One training run. A task narrows down `task`, `data` and `model`, and adds what it needs."""
-
-    task: str
-    about: str = Field("", description="What this recipe is for.")
-    needs: str = Field("", description="Where its data is expected.")
-    good: str = Field("", description="What a good run looks like.")
-    seed: int = Field(1, ge=0, le=2**31 - 1)
-    data: Any
-    model: Any
-    training: Training
-
-
-class Config(Settings):
-    """config.json: all that is needed to build the model again."""
-
-    heed: str = Field(max_length=100, description="The version that wrote it.")
-    task: str
-    model: Any
-
-    def build(self) -> nn.Module:
-        """The network, its weights drawn at random."""
-        raise NotImplementedError
-
-    def outline(self) -> dict[str, Tensor]:
-        """Its weights without values: nothing is allocated. Shared weights are one tensor."""
-        with torch.device("meta"):
-            return self.build().state_dict(keep_vars=True)
-
-
-class Start(NamedTuple):
-    """What a training starts from instead of random weights (running/starting.py).
-
-    task       of the run; None for a pretrained folder that is not a run of heed
-    tokeniser  the one that its weights were trained with (data/tokenise.py), or None
-    settings   of its model, as in a recipe
-    """
-
-    path: Path
-    task: str | None
-    weights: Mapping[str, Tensor]
-    tokeniser: Any = None
-    settings: Any = None
-
 
 R = TypeVar("R", bound=Recipe)
 C = TypeVar("C", bound=Config)
@@ -219,7 +167,7 @@ class Story(ABC, Generic[R, C, P, T, W]):
         return [judged_part(folder)]
 
     @abstractmethod
-    def score(self, recipe: R, worker: W, folder: RunFolder, part: str) -> Work[Scores]:
+    def score(self, config: C, worker: W, folder: RunFolder, part: str) -> Work[Scores]:
         """How good the model is on a part that the folder keeps."""
 
     def ready(self, model: nn.Module, tokens: T) -> None:
@@ -309,11 +257,6 @@ AnyRun = Run[Any, Any]
 AnyStory = Story[Any, Any, Any, Any, Any]
 
 
-def headline(task: ModuleType) -> str:
-    """The first line of a task module's docstring; empty under `python -OO`."""
-    return (task.__doc__ or "").partition("\n")[0].rstrip(".")
-
-
 def kept_part(folder: RunFolder) -> str | None:
     """The test that a run keeps, or otherwise its validation; None if it keeps neither.
 
@@ -342,18 +285,3 @@ def shown_part(folder: RunFolder, what: str = "text") -> str:
     if part is None:
         raise Refused(f"{folder.path} keeps no examples; give a {what}")
     return part
-
-
-def check_vocabulary(folder: RunFolder, found: object, told: object) -> None:
-    """Refuse a config.json whose vocabulary sizes are not those of the tokenisers."""
-    if found != told:
-        raise Refused(f"{folder.config}: its vocabulary size is not that of the tokeniser")
-
-
-def changed(decoding: Choice, changes: Mapping[str, Any]) -> Choice:
-    """A run's decoding settings, with some of them changed."""
-    kind = type(decoding)
-    try:
-        return kind(**{**decoding.model_dump(), **changes})
-    except ValidationError as error:
-        raise Refused(f"decoding: {complaint(kind, error)}") from None
