@@ -149,7 +149,8 @@ class Answerer(nn.Module):
     @property
     def table(self) -> Tensor:
         """The embeddings.    V M"""
-        return self.encoder.words.table.weight
+        table: Tensor = self.encoder.words.table.weight
+        return table
 
 
 def at(states: Tensor, places: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ networks from settings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +21,18 @@ from heed.models.layers import Kept, Stack
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.reader import Read
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
-from heed.models.words import Real, Words, at_the_end, in_front, not_padding, sight
+from heed.models.words import Frames, Real, Words, at_the_end, in_front, not_padding, sight
 from heed.models.written import Step, Unformed, Written, formed
 from heed.records import Attended, Need, as_need
 from heed.visible import Visible
 
 
 class Encoder(nn.Module):
-    """A reader of texts: words, and the layers of a stack."""
+    """A reader: symbols (`Words`) or real numbers (`Frames`) as vectors, and layers over them."""
 
-    def __init__(self, words: Words, stack: Stack) -> None:
+    words: Any
+
+    def __init__(self, words: Words | Frames, stack: Stack) -> None:
         super().__init__()
         self.words, self.stack = words, stack
 
@@ -242,7 +244,23 @@ class Decoder(nn.Module):
 
 
 class CrossDecoder(Decoder):
-    """A decoder as a writer: it looks at what any reader read, as wide as itself."""
+    """A decoder as a writer: it looks at what any reader read.
+
+    memory  the width of the reader's states, which a linear map makes the decoder's
+    """
+
+    def __init__(
+        self,
+        words: Words,
+        stack: Stack,
+        output: nn.Linear | None = None,
+        alignment_layer: int | None = None,
+        *,
+        memory: int | None = None,
+    ) -> None:
+        super().__init__(words, stack, output, alignment_layer)
+        width = words.table.embedding_dim
+        self.bridge = None if memory in (None, width) else nn.Linear(memory, width)
 
     def forward(  # type: ignore[override]
         self, read: Read, inputs: Tensor, need: Need = "context", aligned: bool = False
@@ -251,7 +269,7 @@ class CrossDecoder(Decoder):
 
         aligned  the weights of `alignment` are needed, whatever `need` says
         """
-        return super().forward(inputs, need, read.states, read.exists, aligned=aligned)
+        return super().forward(inputs, need, self._bridged(read), read.exists, aligned=aligned)
 
     if TYPE_CHECKING:
         __call__ = forward  # type: ignore[assignment]
@@ -259,7 +277,11 @@ class CrossDecoder(Decoder):
     def begin(self, read: Read, need: Need = "context") -> AnyCarry:  # type: ignore[override]
         """One hypothesis for each input, with nothing written."""
         nothing = torch.empty(len(read.states), 0, dtype=torch.long, device=read.states.device)
-        return super().begin(nothing, need, read.states, read.exists)
+        return super().begin(nothing, need, self._bridged(read), read.exists)
+
+    def _bridged(self, read: Read) -> Tensor:
+        states: Tensor = read.states if self.bridge is None else self.bridge(read.states)
+        return states
 
     @property
     def aligning(self) -> heed.MultiHeadAttention | None:

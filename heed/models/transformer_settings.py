@@ -23,7 +23,7 @@ from heed.errors import Refused, UnknownName
 from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.layers import FeedForward, Layer, Stack
 from heed.models.transformer import CrossDecoder, Decoder, Encoder
-from heed.models.words import Words
+from heed.models.words import Frames, Words
 from heed.settings import Settings
 
 
@@ -142,12 +142,42 @@ def build(
     return EncoderDecoder(encoder, decoder)
 
 
-def build_encoder(settings: TransformerSettings, *, symbols: int, longest: int) -> Encoder:
-    """The encoder of the settings, with words of its own; `longest`: the longest text."""
+def build_encoder(
+    settings: TransformerSettings,
+    *,
+    symbols: int | None = None,
+    features: int | None = None,
+    longest: int,
+) -> Encoder:
+    """The encoder of the settings, a reader.
+
+    symbols   the size of the vocabulary
+    features  in its place: inputs are so many real numbers at every place
+    longest   the longest input
+    """
     check_options(settings.options, [settings.encoder_attention], _size(settings).heads)
     refuse_segments(settings.options)
-    words = _words(settings, symbols, max(longest, settings.longest))
-    return Encoder(words, _stack(settings, longest, decodes=False))
+    most, stack = max(longest, settings.longest), _stack(settings, longest, decodes=False)
+    if symbols is not None:
+        return Encoder(_words(settings, symbols, most), stack)
+    if features is None:
+        raise Refused("say what is read: symbols=... of a vocabulary, or features=... of numbers")
+    width, position = _size(settings).width, _position(settings, most)
+    return Encoder(Frames(features, width, position, settings.dropout), stack)
+
+
+def build_writer(
+    settings: TransformerSettings, *, symbols: int, memory: int, longest: int
+) -> CrossDecoder:
+    """The decoder of the settings as a writer, for any reader.
+
+    memory   the width of the reader's states
+    longest  the most places of a memory, for a score that must know it (`location`)
+    """
+    looks = (settings.decoder_attention, settings.cross_attention)
+    check_options(settings.options, looks, _size(settings).heads)
+    refuse_segments(settings.options)
+    return CrossDecoder(*_parts(settings, symbols, longest, cross=True), memory=memory)
 
 
 def build_decoder(settings: TransformerSettings, *, symbols: int, longest: int) -> Decoder:
@@ -173,13 +203,17 @@ def _size(settings: TransformerSettings) -> Size:
 
 
 def _words(settings: TransformerSettings, symbols: int, longest: int) -> Words:
-    width = _size(settings).width
-    position: nn.Module | None = None
+    position = _position(settings, longest)
+    return Words(symbols, _size(settings).width, position, settings.dropout)
+
+
+def _position(settings: TransformerSettings, longest: int) -> nn.Module | None:
+    """What is added to the vectors; rotary positions turn queries and keys instead."""
     if settings.position == "sinusoidal":
-        position = Sinusoidal()
+        return Sinusoidal()
     if settings.position == "learned":
-        position = Learned(longest=longest, width=width)
-    return Words(symbols, width, position, settings.dropout)
+        return Learned(longest=longest, width=_size(settings).width)
+    return None
 
 
 def _stack(
