@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from heed.running.stories.pairs import kept
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
@@ -36,12 +37,11 @@ import heed
 from heed.data.tokenise import BOS, UNK
 from heed.decoding import Hypothesis, beam
 from heed.events import finish
+from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.layers import Layer
-from heed.models.transformer import EncoderDecoder
 from heed.models.transformer_settings import TransformerSettings, build
 from heed.running.opening import Run, open_run
 from heed.running.recipe import resolve
-from heed.running.stories.pairs import kept
 from heed.running.train import train
 
 PAD, END = 0, 3

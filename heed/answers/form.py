@@ -121,8 +121,9 @@ class Form(ABC, Generic[Gold, Given]):
     tokens: ClassVar[int] = 8000  # positions in a batch that is answered, padding included
     rereads: ClassVar[bool] = False  # whether attention is watched while an answer is read again
     named: ClassVar[str] = ""  # what the answer is, if it is no plain answer
-    first: ClassVar[int] = 0  # the query that a walk shows by default
     figures: ClassVar[Sequence[Column]] = ()  # of each mechanism in `heed compare`
+    pictured: ClassVar[int] = 1  # panels of each sample in the picture of a validation
+    stream: ClassVar[int] = -1  # of a network with two (XLNet), the one that is looked at
 
     # What the cache has
 
@@ -178,8 +179,14 @@ class Form(ABC, Generic[Gold, Given]):
         """The answer to a blank input."""
         raise NotImplementedError
 
-    def batches(self, worker: Worker, rows: Mapping[int, Sequence[Any]]) -> Iterator[list[int]]:
-        """Which inputs are answered together, by their numbers."""
+    def settled(self, worker: Worker, choice: Any) -> Any:
+        """Settings of decoding with whatever else all batches share."""
+        return choice
+
+    def batches(
+        self, worker: Worker, rows: Mapping[int, Sequence[Any]], choice: Any = None, best: int = 1
+    ) -> Iterator[list[int]]:
+        """Which inputs are answered together, by their numbers; without a choice: read together."""
         costs = {i: max(map(len, row)) for i, row in rows.items()}
         return longest_first(costs, worker.tokens)
 
@@ -212,6 +219,26 @@ class Form(ABC, Generic[Gold, Given]):
     ) -> Sequence[Reading]:
         """How well a batch of right answers is predicted. A form may take further arguments."""
 
+    def coded(self, worker: Worker, examples: Sequence[Example]) -> Any:
+        """Right answers as numbers, for `read`; those of a validation are kept."""
+        return worker.rows([each.inputs for each in examples])
+
+    def read(
+        self, worker: Worker, examples: Sequence[Example], coded: Any, **more: Any
+    ) -> Sequence[Reading]:
+        """How well right answers are predicted; `more` is for `readings`."""
+        told = self.rows(examples)[self.column]
+        whole = {i: (*row, told[i]) for i, row in enumerate(coded)}
+        found: dict[int, Reading] = {}
+        for batch in self.batches(worker, whole):
+            some = [examples[i] for i in batch], [coded[i] for i in batch]
+            found |= zip(batch, self.readings(worker, *some, **more), strict=True)
+        return [found[i] for i in range(len(examples))]
+
+    def loss(self, readings: Sequence[Any]) -> float:
+        """Nats per unit."""
+        return loss_of(readings)
+
     # Looking inside
 
     @abstractmethod
@@ -219,6 +246,16 @@ class Form(ABC, Generic[Gold, Given]):
         self, worker: Worker, examples: Sequence[Example], rows: Sequence[Any]
     ) -> Mapping[str, tuple[Attended, Tensor]]:
         """Every attention while right answers are read, with how many queries each row has."""
+
+    def once(
+        self, worker: Worker, item: tuple[Any, ...], answers: Sequence[Given] = ()
+    ) -> list[Given]:
+        """Answer one input in a single pass, so that its attention can be watched.
+
+        answers  those that are known already
+        """
+        found: list[Given] = worker.answers([item])[0]
+        return found
 
     def reread(self, worker: Worker, item: tuple[Any, ...], answer: Given) -> None:
         """Read an answer once more, so that its attention can be watched."""
@@ -243,6 +280,10 @@ class Form(ABC, Generic[Gold, Given]):
     def walked(self, worker: Worker, paths: Sequence[str]) -> tuple[Sequence[str], int]:
         """The attentions to walk through, by path, and which of them is the most telling."""
         return paths, -1
+
+    def first(self, worker: Worker, answer: Given) -> int:
+        """The query that a walk shows by default."""
+        return 0
 
     # Judging
 

@@ -210,10 +210,10 @@ class Labels(Form[Sequence[str], Labelling]):
         numbers: Sequence[int],
     ) -> list[list[Labelling]]:
         """The likeliest label at each place."""
-        shares, likeliest = worker.model(*worker.given(rows)).logits.float().softmax(-1).max(-1)
+        shares, likely = worker.model(*worker.given(rows)).logits.float().softmax(-1).max(-1)
         found, places = [], self.places([item[0] for item in items])
         for n, (item, at) in enumerate(zip(items, places, strict=True)):
-            labels = [self.names[c] for c in likeliest[n, at].tolist()]
+            labels = [self.names[c] for c in likely[n, at].tolist()]
             names = item[0] if hasattr(self.input, "places") else list(map(str, at))
             told = worker.as_line(item), names, labels, shares[n, at].tolist(), len(item[0])
             found.append([Labelling(*told)])

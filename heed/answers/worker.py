@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heed.answers.form import Answer, Example, Reading, loss_of
+from heed.answers.form import Answer, Example
 from heed.attention.statistics import averages, statistics
 from heed.data.kinds.kind import Kind
 from heed.viewing import pieces
@@ -33,6 +33,7 @@ class Worker:
         self.model: Any = model
         self.inputs, self.form, self.device = dict(inputs), form, device
         self.tokens = form.tokens if tokens is None else tokens
+        self._coded: tuple[Any, Any] = (None, None)  # the examples that were read last, and as rows
 
     @property
     def kind(self) -> Kind[Any]:
@@ -94,9 +95,10 @@ class Worker:
         """The answers batch by batch, by the numbers of their inputs; blank ones are left out."""
         self.form.check(choice, best)
         self.model.eval()
+        choice = self.form.settled(self, choice)
         busy = [i for i, item in enumerate(items) if not self.is_blank(item)]
         rows = dict(zip(busy, self.rows([items[i] for i in busy]), strict=True)) if busy else {}
-        for batch in self.form.batches(self, rows):
+        for batch in self.form.batches(self, rows, choice, best):
             some = [items[i] for i in batch], [rows[i] for i in batch]
             numbers = [first + i for i in batch]
             answers = self.form.answers(self, *some, choice, best, numbers)
@@ -106,18 +108,13 @@ class Worker:
     def read(self, examples: Sequence[Example], **more: Any) -> list[Any]:
         """How well right answers are predicted; `more` is for the form's `readings`."""
         self.model.eval()
-        rows = self.rows([each.inputs for each in examples])
-        told = self.form.rows(examples)[self.form.column]
-        whole = {i: (*row, told[i]) for i, row in enumerate(rows)}
-        found: dict[int, Reading] = {}
-        for batch in self.form.batches(self, whole):
-            some = [examples[i] for i in batch], [rows[i] for i in batch]
-            found |= zip(batch, self.form.readings(self, *some, **more), strict=True)
-        return [found[i] for i in range(len(examples))]
+        if self._coded[0] is not examples:  # a validation reads the same ones each time
+            self._coded = examples, self.form.coded(self, examples)
+        return list(self.form.read(self, examples, self._coded[1], **more))
 
     def loss(self, examples: Sequence[Example]) -> float:
         """Nats per unit of the right answers."""
-        return loss_of(self.read(examples))
+        return float(self.form.loss(self.read(examples)))
 
     @torch.inference_mode()
     def sharpness(self, examples: Sequence[Example]) -> dict[str, dict[str, float]]:

@@ -57,7 +57,7 @@ def run(
     ] = False,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Replace the comparison in that folder by a new one."),
+        typer.Option("--overwrite", help="Start again; runs that are there are renamed to NAME.1."),
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,

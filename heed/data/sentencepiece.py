@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from heed.errors import Refused
 
@@ -34,46 +34,41 @@ class Piece(NamedTuple):
 
 
 class SentencePieces(NamedTuple):
-    """What a model file says of how text is cut."""
+    """The pieces of a model file, and how its texts are normalised.
+
+    unknown   the number of the piece for unknown text
+    charsmap  a compiled table of what is normalised to what; may be empty
+    """
 
     pieces: list[Piece]
-    unknown: int  # the number of the piece for what is not known
-    charsmap: bytes  # a compiled table of what is normalised to what; may be empty
+    unknown: int
+    charsmap: bytes
 
 
-def parse(data: bytes, where: str, limit: int) -> SentencePieces:
-    """A unigram model of at most `limit` pieces; anything else is refused."""
+def parse(data: bytes, where: str) -> SentencePieces:
+    """The content of a unigram model; anything else is refused."""
     pieces: list[Piece] = []
-    unknown, model, charsmap = 0, UNIGRAM, b""
+    trained: dict[int, Any] = {}
+    charsmap = b""
     try:
         for number, value in _fields(data):
             if number == 1:
-                pieces.append(_piece(_bytes(value)))
-                if len(pieces) > limit:
-                    raise Refused(f"{where} has more than the {limit:,} pieces of the model")
+                pieces.append(_piece(value))
             elif number == 2:
-                trained = dict(_fields(_bytes(value)))
-                model, unknown = _number(trained.get(3, UNIGRAM)), _number(trained.get(40, 0))
+                trained = dict(_fields(value))
             elif number == 3:
-                charsmap = bytes(_bytes(dict(_fields(_bytes(value))).get(2, b"")))
-    except Refused:
-        raise
-    except (ValueError, IndexError, struct.error):
-        raise Refused(f"{where} is not a sentencepiece model, or is incomplete") from None
-    if not pieces:
-        raise Refused(f"{where} is not a sentencepiece model: it has no pieces")
-    texts = {piece.text: i for i, piece in enumerate(pieces)}
-    twice = next((piece.text for i, piece in enumerate(pieces) if texts[piece.text] != i), None)
-    if twice is not None:
-        raise Refused(f"{where}: the piece {twice!r} occurs twice")
-    if model != UNIGRAM:
-        raise Refused(f"{where}: only sentencepiece models of the kind unigram can be read")
-    try:
+                charsmap = b"" + dict(_fields(value)).get(2, b"")
         growth(charsmap)
-    except ValueError:
-        raise Refused(f"{where}: the table of its normaliser is broken") from None
-    if not 0 <= unknown < len(pieces):
+        kind, unknown = trained.get(3, UNIGRAM), trained.get(40, 0)
+        known = 0 <= unknown < len(pieces)
+    except (TypeError, ValueError, IndexError, struct.error):
+        raise Refused(f"{where} is not a sentencepiece model, or is incomplete") from None
+    if kind != UNIGRAM:
+        raise Refused(f"{where}: only sentencepiece models of the kind unigram can be read")
+    if not known:
         raise Refused(f"{where}: the unknown piece is not among its {len(pieces):,}")
+    if len({piece.text for piece in pieces}) < len(pieces):
+        raise Refused(f"{where}: a piece occurs twice")
     return SentencePieces(pieces, unknown, charsmap)
 
 
@@ -90,30 +85,19 @@ def growth(charsmap: bytes) -> int:
     return max(1, *map(len, charsmap[4 + size :].decode().split("\0")))
 
 
-def _piece(data: bytes | memoryview) -> Piece:
+def _piece(data: Any) -> Piece:
     fields = dict(_fields(data))
-    raw = fields.get(2, b"\0\0\0\0")
-    (score,) = struct.unpack("<f", _bytes(raw))
+    (score,) = struct.unpack("<f", fields.get(2, b"\0\0\0\0"))
     if not math.isfinite(score):
         raise ValueError
-    text = str(_bytes(fields.get(1, b"")), "utf-8")
-    return Piece(text, score, _number(fields.get(3, NORMAL)))
+    return Piece(str(fields.get(1, b""), "utf-8"), score, fields.get(3, NORMAL))
 
 
-def _number(value: int | bytes | memoryview) -> int:
-    if not isinstance(value, int):
-        raise ValueError  # a text where a number should be
-    return value
+def _fields(data: Any) -> Iterator[tuple[int, Any]]:
+    """Number and value of each field: a number or bytes.
 
-
-def _bytes(value: int | bytes | memoryview) -> bytes | memoryview:
-    if isinstance(value, int):
-        raise ValueError  # a number where a text or a table should be
-    return value
-
-
-def _fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and value of each field; a length that leads beyond the end is a ValueError."""
+    A length that leads beyond the end is a ValueError; a number in place of bytes, a TypeError.
+    """
     view, at = memoryview(data), 0
     while at < len(view):
         key, at = _varint(view, at)

@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models
 
-from heed.data import vocabulary_classes, vocabulary_pieces
+from heed.data import vocabulary_classes
 from heed.data.panics import hushed, tried
-from heed.data.spelling import spelling
-from heed.data.vocabulary_classes import PIECES
-from heed.data.vocabulary_files import LONGEST, Given
+from heed.data.vocabulary import SPACE
+from heed.data.vocabulary_files import PIECES, Given
 from heed.errors import Refused
 from heed.storage import atomic
 
@@ -91,7 +90,7 @@ class Vocabulary:
 
     def spelt(self, ids: Iterable[int]) -> list[str]:
         """The piece of each number as it stands in a text, with the space before it."""
-        return list(map(spelling(self.tokenizer), self.pieces(ids)))
+        return list(map(_spelling(self.tokenizer), self.pieces(ids)))
 
     def save(self, path: Path) -> None:
         """Write tokenizer.json, whole or not at all."""
@@ -113,6 +112,32 @@ class Vocabulary:
         }
 
 
+BYTE_SPACE = "Ġ"
+"""The space in the alphabet of bytes, in which every byte is one printable character."""
+
+
+def _spelling(tokenizer: Tokenizer) -> Callable[[str], str]:
+    """The function from a piece to its text, with the spaces around it.
+
+    WordPiece           stir  ##ring      " stir"  "ring"
+    byte-level BPE      Ġcaf  Ã©          " caf"   "é"
+    sentencepiece       ▁stir ring        " stir"  "ring"
+    BPE by its ends     stir  ring</w>    "stir"   "ring "
+    """
+    model = tokenizer.model
+    if isinstance(model, models.WordLevel):
+        return lambda piece: " " + piece.replace(SPACE, "")
+    if prefix := getattr(model, "continuing_subword_prefix", None):
+        return lambda piece: piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}"
+    if suffix := getattr(model, "end_of_word_suffix", None):
+        return lambda piece: f"{piece.removesuffix(suffix)} " if piece.endswith(suffix) else piece
+    # The alphabet of bytes has no "▁", but other vocabularies may have the letter "Ġ".
+    if tokenizer.token_to_id(BYTE_SPACE) is not None and tokenizer.token_to_id(SPACE) is None:
+        bytes_ = decoders.ByteLevel()
+        return lambda piece: str(bytes_.decode([piece]))
+    return lambda piece: piece.replace(SPACE, " ")
+
+
 def largest(symbols: int) -> int:
     """The most bytes of a vocabulary's file, for a model with so many symbols."""
     return 2**20 + 256 * symbols
@@ -128,33 +153,23 @@ def read(
     usual  the one that such a model has, used if nothing names one and the files are of its kind
     """
     given = Given(files, symbols, where)
-    given = given._replace(told=vocabulary_pieces.settings(given))
+    told = vocabulary_classes.settings(given)
     if not any(file in files for file in PIECES):
         return None
-    _check_settings(given)
-    tokenizer, roles = vocabulary_classes.tokeniser(given, named, usual)
+    if unread := next((key for key in UNREAD if told.get(key)), None):
+        raise Refused(f"{given.path('tokenizer_config.json')}: {unread} is not supported")
+    named = str(told.get("tokenizer_class") or named)
+    tokenizer, roles = vocabulary_classes.tokeniser(given, told, named, usual)
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    found = Vocabulary(tokenizer, roles, _longest(given.told))
+    found = Vocabulary(tokenizer, roles, _longest(told))
     _check(found, symbols, where)
     return found
 
 
-UNREAD = {
-    "split_special_tokens": "special pieces that occur in a text are cut like text",
-    "fast_tokenizer_files": "the tokeniser is in another file than tokenizer.json",
-    "vocab": "the settings have pieces of their own",
-    "merges": "the settings have merges of their own",
-    "init_inputs": "the class is called with values that have no names",
-}
-"""Settings that change how texts are cut, which are refused."""
-
-
-def _check_settings(given: Given) -> None:
-    for key, means in UNREAD.items():
-        if given.told.get(key):
-            name = given.path("tokenizer_config.json")
-            raise Refused(f"{name}: {key} is not supported: {means}")
+UNREAD = ("split_special_tokens", "fast_tokenizer_files", "vocab", "merges", "init_inputs")
+"""Settings that change how texts are cut, and that no tokenizer.json can express or that name other
+files: they are refused."""
 
 
 def _longest(told: Mapping[str, Any]) -> int | None:
@@ -165,27 +180,7 @@ def _longest(told: Mapping[str, Any]) -> int | None:
 
 
 def _check(found: Vocabulary, symbols: int, where: str) -> None:
-    """Refuse what would fail later: shared numbers, numbers without a row, no unknown piece.
-
-    An added piece gets the count of pieces as its number, which another piece may have if a piece
-    occurs twice or numbers are left out.
-    """
-    names: dict[int, str] = {}
-    for name, number in found.tokenizer.get_vocab().items():
-        if number in names:
-            one, other = sorted((name, names[number]))
-            raise Refused(
-                f"{where}: the pieces {one!r} and {other!r} have the same number, {number}"
-            )
-        names[number] = name
-        if len(name) > LONGEST:
-            raise Refused(f"{where} has a piece of {len(name):,} letters; {LONGEST:,} are allowed")
-    highest = max(names)
-    if highest >= symbols:
-        raise Refused(
-            f"{where}: the piece {names[highest]!r} has the number {highest}, but the model has "
-            f"{symbols:,} symbols"
-        )
+    """Refuse what would fail later: a number without a row, or no piece for unknown text."""
     with hushed():
         failure = f"{where}: the rules of the vocabulary fail at an empty text"
         framed = tried(lambda: [found.encode([""])[0], found.encode([""], [""])[0]], failure)

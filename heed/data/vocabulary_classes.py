@@ -1,142 +1,176 @@
-"""The tokeniser classes of Hugging Face that heed knows, and what each of them does to a text.
+"""How the tokenisers of BERT, GPT-2 and XLNet cut a text, and the pieces that have a role.
 
-A class cuts by its own rules even if a tokenizer.json beside it has others: only the pieces are
-taken from there. One class alone takes a tokenizer.json as it is.
+A class cuts by its own rules even if a tokenizer.json beside it has others. Whatever needs more
+(another class, special pieces that the vocabulary lacks) is asked of `transformers`.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tokenizers import Tokenizer, processors
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 
-from heed.data import vocabulary_files, vocabulary_pieces
+from heed.data import auto_tokenizer, vocabulary_files
 from heed.data.panics import hushed, tried
-from heed.data.vocabulary_files import Given, Made
-from heed.data.vocabulary_pieces import ROLES
+from heed.data.vocabulary_files import PIECES, ROLES, Given
 from heed.errors import Refused
 
+Told = Mapping[str, Any]
+"""The settings of tokenizer_config.json and special_tokens_map.json."""
 
-class Form(NamedTuple):
-    """A class, or several with the same rules.
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+NUMBERED = "added_tokens_decoder"
+SWITCHES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
 
-    names   what follows a name, "Fast", makes no difference
-    file    the older file of the vocabulary, read where there is no tokenizer.json
-    model   the kind of vocabulary in a tokenizer.json
-    around  the templates of a text and of a pair, with the segment of each part; None: those of
-            the tokenizer.json, or otherwise the settings decide on a beginning and an end
-    roles   the piece of each role, if the settings do not name another
-    mask    the flags of a mask that the settings give without any
-    extra   further special pieces, if the settings do not list any
+
+class Family(NamedTuple):
+    """A tokeniser class.
+
+    name   what follows it, "Fast", makes no difference
+    file   the older file of the vocabulary, read where there is no tokenizer.json
+    kind   the kind of its vocabulary in a tokenizer.json
+    rules  sets the steps before and after the vocabulary
+    frame  the templates of a text and of a pair, with the segment of each part; None: those of
+           the tokenizer.json
+    roles  the piece of each role, if the settings do not name another
+    mask   the flags of a mask that the settings give without any
     """
 
-    names: tuple[str, ...]
+    name: str
     file: str
-    model: str
-    make: Callable[[Given, Mapping[str, str]], Made]
-    around: tuple[str, str] | None
+    kind: str
+    rules: Callable[[Tokenizer, Told], None]
+    frame: tuple[str, str] | None
     roles: Mapping[str, str]
     mask: Mapping[str, bool] = {}
-    extra: tuple[str, ...] = ()
 
 
-BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
-GPT2 = dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>")
-XLNET = {"bos": "<s>", "eos": "</s>"} | {
-    role: f"<{role}>" for role in ("unk", "sep", "pad", "cls", "mask")
-}
-ROBERTA = XLNET | {"sep": "</s>", "cls": "<s>"}
-HERBERT = {role: piece for role, piece in ROBERTA.items() if role not in ("bos", "eos")}
+def _switch(told: Told, name: str, usual: bool | None) -> Any:
+    """A setting that is true or false; null is the usual one."""
+    return usual if told.get(name) is None else told[name]
 
-FORMS = (
-    Form(
-        (
-            *("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "LayoutLMTokenizer"),
-            *("LxmertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer"),
-        ),
-        "vocab.txt",
-        "WordPiece",
-        vocabulary_files.wordpiece,
-        ("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"),
-        BERT,
-    ),
-    Form(("GPT2Tokenizer",), "vocab.json", "BPE", vocabulary_files.byte_level, None, GPT2),
-    Form(
-        ("XLNetTokenizer",),
-        "spiece.model",
-        "Unigram",
-        vocabulary_files.xlnet,
-        ("$A:0 {sep}:0 {cls}:2", "$A:0 {sep}:0 $B:1 {sep}:1 {cls}:2"),
-        XLNET,
-        mask={"lstrip": True},
-        extra=("<eop>", "<eod>"),
-    ),
-    Form(
-        ("RobertaTokenizer", "BartTokenizer"),
-        "vocab.json",
-        "BPE",
-        vocabulary_files.byte_level,
-        ("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 {sep}:0 $B:0 {sep}:0"),
-        ROBERTA,
-    ),
-    Form(
-        ("XLMRobertaTokenizer",),
-        "tokenizer.json",
-        "Unigram",
-        vocabulary_files.xlm_roberta,
-        ("{bos}:0 $A:0 {eos}:0", "{bos}:0 $A:0 {eos}:0 {eos}:0 $B:0 {eos}:0"),
-        ROBERTA,
-    ),
-    Form(
-        ("HerbertTokenizer",),
-        "vocab.json",
-        "BPE",
-        vocabulary_files.herbert,
-        ("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"),
-        HERBERT,
-    ),
+
+def _bert(tokenizer: Tokenizer, told: Told) -> None:
+    """Devlin 2019."""
+    tokenizer.model.unk_token = _piece(told.get("unk_token", "[UNK]") or "").content
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=_switch(told, "tokenize_chinese_chars", True),
+        strip_accents=_switch(told, "strip_accents", None),
+        lowercase=_switch(told, "do_lower_case", True),
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+
+
+def _gpt2(tokenizer: Tokenizer, told: Told) -> None:
+    """Pieces of bytes, so that nothing is unknown. Radford 2019."""
+    space = _switch(told, "add_prefix_space", False)
+    tokenizer.normalizer = None
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    tokenizer.decoder = decoders.ByteLevel()
+
+
+def _xlnet(tokenizer: Tokenizer, told: Told) -> None:
+    """A sentencepiece model, whose table of characters is the last step. Yang 2019."""
+    there: Any = tokenizer.normalizer
+    several: Any = there if isinstance(there, normalizers.Sequence) else [there]
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [normalizers.Lowercase()] if _switch(told, "do_lower_case", False) else []
+    steps += [step for step in several if isinstance(step, normalizers.Precompiled)][:1]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", "always")]
+    )
+    tokenizer.decoder = decoders.Metaspace("▁", "always")
+
+
+BERT = Family(
+    "BertTokenizer",
+    "vocab.txt",
+    "WordPiece",
+    _bert,
+    ("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"),
+    {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"},
 )
-
-WHOLE = Form(
-    ("PreTrainedTokenizer", "TokenizersBackend"),
-    "tokenizer.json",
-    "",
-    vocabulary_files.as_it_is,
+GPT2 = Family(
+    "GPT2Tokenizer",
+    "vocab.json",
+    "BPE",
+    _gpt2,
     None,
-    {},
+    dict.fromkeys(("bos", "eos", "unk"), "<|endoftext|>"),
 )
+XLNET = Family(
+    "XLNetTokenizer",
+    "spiece.model",
+    "Unigram",
+    _xlnet,
+    ("$A:0 {sep}:0 {cls}:2", "$A:0 {sep}:0 $B:1 {sep}:1 {cls}:2"),
+    {"bos": "<s>", "eos": "</s>"}
+    | {role: f"<{role}>" for role in ("unk", "sep", "pad", "cls", "mask")},
+    {"lstrip": True},
+)
+FAMILIES = (BERT, XLNET, GPT2)
+WHOLE = ("PreTrainedTokenizer", "TokenizersBackend")
+"""The classes that take a tokenizer.json as it is."""
 
-PIECES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
-"""The files that have pieces."""
+
+def settings(given: Given) -> dict[str, Any]:
+    """The settings of both files; those of special_tokens_map.json, where every piece is special,
+    count unless the others give pieces by their numbers."""
+    told = given.table("tokenizer_config.json")
+    older = {} if NUMBERED in told else given.table("special_tokens_map.json")
+    older.pop("tokenizer_class", None)
+    for key, value in older.items():
+        if isinstance(value, list) and isinstance(told.get(key), list):
+            told[key] = [*told[key], *value]
+        else:
+            told[key] = {**value, "special": True} if isinstance(value, dict) else value
+    if odd := next((name for name in SWITCHES if not isinstance(told.get(name), bool | None)), ""):
+        raise Refused(f"{given.path('tokenizer_config.json')}: {odd} is not true or false")
+    return told
 
 
-def tokeniser(given: Given, named: str, usual: str) -> tuple[Tokenizer, dict[str, int]]:
+def tokeniser(given: Given, told: Told, named: str, usual: str) -> tuple[Tokenizer, dict[str, int]]:
     """The tokeniser of a folder, and the numbers of the pieces that have a role.
 
-    named  the class that the folder names, if its settings name none
-    usual  the class if nothing names one and the files are those of this class
+    named  the class that the folder names
+    usual  the class if it names none and the files are those of this class
     """
-    if "tokenizer.json" in given.files:
-        given = given._replace(whole=vocabulary_files.whole(given))
-    form = _form(given, given.told.get("tokenizer_class") or named, usual)
-    if form is not WHOLE and given.whole is not None:
-        given = given._replace(rules=json.loads(given.whole.to_str()))
-    padding = given.whole.padding if form is WHOLE and given.whole is not None else None
-    usual_roles = form.roles if padding is None else {"pad": padding["pad_token"]}
-    roles = vocabulary_pieces.roles(given, usual_roles, form.mask)
-    names = {role: piece.content for role, piece in roles.items()}
-    made = form.make(given, names)
-    vocabulary_pieces.add(made, given, [*roles.values()], form.extra)
-    numbers = _numbers(names, made.tokenizer)
-    if form is not WHOLE:
-        made.tokenizer.post_processor = _around(form, given, names, numbers)
+    short = (named or usual).removesuffix("Fast")
+    wanted = next((family for family in FAMILIES if family.name == short), None)
+    order = ("tokenizer.json", wanted.file if wanted else "", *PIECES)
+    file = next(name for name in order if name in given.files)
+    tokenizer, whole = vocabulary_files.made(given, file), file == "tokenizer.json"
+    family: Family | None = None
+    if wanted is not None and wanted.kind == type(tokenizer.model).__name__:
+        family = wanted
+    elif named and not (whole and short in WHOLE):
+        why = f"texts are cut by {named[:60]}, whose rules heed does not have"
+        return auto_tokenizer.ask(given, named, why)
+    elif not whole:
+        family = next(family for family in FAMILIES if family.file == file)
+    try:
+        if family is not None:
+            family.rules(tokenizer, told)
+        if not whole and (told.get("add_bos_token") or told.get("add_eos_token")):
+            raise ValueError
+        names = _mark(tokenizer, given, told, family)
+    except Refused:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError):
+        why = "its settings or its special pieces are not the usual ones"
+        return auto_tokenizer.ask(given, named or (family.name if family else WHOLE[0]), why)
+    numbers = _numbers(names, tokenizer)
+    if family is not None and family.frame is not None:
+        tokenizer.post_processor = _around(family.frame, names, numbers, given.where)
     # A role that is null still has its usual piece, if it is there.
-    families = (BERT, XLNET, GPT2) if form is WHOLE else (form.roles,)
-    for family in families:
-        numbers = _numbers(family, made.tokenizer) | numbers
-    return made.tokenizer, numbers
+    for each in FAMILIES if family is None else (family,):
+        numbers = _numbers(each.roles, tokenizer) | numbers
+    return tokenizer, numbers
 
 
 def _numbers(names: Mapping[str, str], tokenizer: Tokenizer) -> dict[str, int]:
@@ -144,77 +178,81 @@ def _numbers(names: Mapping[str, str], tokenizer: Tokenizer) -> dict[str, int]:
     return {role: number for role, number in found.items() if number is not None}
 
 
-def _form(given: Given, named: Any, usual: str) -> Form:
-    forms, there = (WHOLE, *FORMS), next(file for file in PIECES if file in given.files)
-    if not named:
-        form = next((form for form in FORMS if usual in form.names), None)
-        fits = form is not None and _fits(form, given)
-        return form if form and fits else next(form for form in forms if form.file == there)
-    name = str(named)[:60]
-    form = next((form for form in forms if name.removesuffix("Fast") in form.names), None)
-    right = "if it is right as it is, name PreTrainedTokenizerFast as tokenizer_class"
-    if form is None:
-        advice = f"without {there} the model alone is loaded"
-        raise Refused(
-            f"{given.where}: texts are cut by {name}, whose rules heed does not have; "
-            + (advice if given.whole is None else f"its tokenizer.json has some: {right}")
-        )
-    if not _fits(form, given):
-        lacks = f"{given.where} has no {form.file}, which {name} needs"
-        if given.whole is not None:
-            kind = type(given.whole.model).__name__
-            lacks = f"{given.path('tokenizer.json')} is of the kind {kind}, not {form.model}, which"
-            lacks += f" {name} needs; {right}"
-        raise Refused(lacks)
-    return form
-
-
-def _fits(form: Form, given: Given) -> bool:
-    """Whether the folder has pieces of the kind of a class."""
-    if given.whole is None:
-        return form.file in given.files
-    return form is WHOLE or type(given.whole.model).__name__ == form.model
-
-
-def _around(form: Form, given: Given, names: Mapping[str, str], numbers: Mapping[str, int]) -> Any:
-    """What puts pieces around a text, and around a pair."""
-    if form.around is None and given.whole is not None:
-        return given.whole.post_processor
-    single, pair = form.around or _ends(given, names)
-    within = [role for role in ROLES if f"{{{role}}}" in single]
-    for role in within:
-        _check_around(role, names, numbers, given)
-    pieces = {role: names[role] for role in within}
+def _around(
+    frame: tuple[str, str], names: Mapping[str, str], numbers: Mapping[str, int], where: str
+) -> Any:
+    """The step that puts pieces around a text, and around a pair."""
+    failure = f"{where}: its special pieces cannot be put around a text"
+    within = [role for role in ROLES if f"{{{role}}}" in frame[0]]
+    if any(set("$: ") & set(names.get(role, "")) for role in within):  # a template's own signs
+        raise Refused(failure)
     with hushed():
         return tried(
             lambda: processors.TemplateProcessing(
-                single=single.format(**pieces),
-                pair=pair.format(**pieces),
+                single=frame[0].format(**names),
+                pair=frame[1].format(**names),
                 special_tokens=[(names[role], numbers[role]) for role in within],
             ),
-            f"{given.where}: its special pieces cannot be put around a text",
+            failure,
         )
 
 
-def _check_around(
-    role: str, names: Mapping[str, str], numbers: Mapping[str, int], given: Given
-) -> None:
-    """Refuse a piece that is none, that a template cannot name, or that has no number."""
-    name = names.get(role)
-    if name is None:
-        raise Refused(f"{given.where}: texts need a {role}_token around them; it has none")
-    if name.startswith("$") or ":" in name or len(name.split()) != 1:
-        raise Refused(f"{given.where}: the piece {name!r} cannot be put around a text")
-    if role not in numbers:
-        raise Refused(
-            f"{given.where}: texts need {name!r} around them, but the vocabulary of "
-            f"{given.symbols:,} pieces has neither it nor room for it"
-        )
+def _mark(tokenizer: Tokenizer, given: Given, told: Told, family: Family | None) -> dict[str, str]:
+    """Mark the special pieces of the settings as indivisible. One that the vocabulary lacks is left
+    out if the model has no row for it, and otherwise a ValueError.
+
+    They are added all at once: the library takes as long for one as for all that are there.
+    """
+    usual, flags = (family.roles, family.mask) if family else ({}, {})
+    values = {role: told.get(f"{role}_token", usual.get(role)) for role in ROLES}
+    if flags and isinstance(values["mask"], str):
+        values["mask"] = {"content": values["mask"], **flags}
+    roles = {role: _piece(value) for role, value in values.items() if value}
+    known = {piece.content: piece for piece in tokenizer.get_added_tokens_decoder().values()}
+    numbered = {i: piece for i, piece in _numbered(given, told, known) if i < given.symbols}
+    known |= {piece.content: piece for piece in numbered.values()}
+    named = [known.get(piece.content, piece) for piece in (*roles.values(), *_named(told))]
+    for piece in named:
+        piece.special = True
+    pieces = [*numbered.values(), *named, *(known.get(p.content, p) for p in _listed(told))]
+    there = [piece for piece in pieces if tokenizer.token_to_id(piece.content) is not None]
+    misplaced = any(tokenizer.token_to_id(p.content) != i for i, p in numbered.items())
+    if misplaced or (len(there) < len(pieces) and tokenizer.get_vocab_size() < given.symbols):
+        raise ValueError
+    tokenizer.add_tokens(there)
+    return {role: piece.content for role, piece in roles.items()}
 
 
-def _ends(given: Given, names: Mapping[str, str]) -> tuple[str, str]:
-    """The templates of a text and of a pair if two settings decide them."""
-    begin = "{bos}:0 " if given.flag("add_bos_token") and "bos" in names else ""
-    end = " {eos}:0" if given.flag("add_eos_token") and "eos" in names else ""
-    single = f"{begin}$A:0{end}"
-    return single, f"{single} {single.replace('$A', '$B').replace(':0', ':1')}"
+def _numbered(
+    given: Given, told: Told, known: Mapping[str, AddedToken]
+) -> Iterator[tuple[int, AddedToken]]:
+    """Pieces by their numbers: in the settings, or otherwise in added_tokens.json."""
+    if NUMBERED in told:
+        yield from ((int(key), _piece(value)) for key, value in told[NUMBERED].items())
+        return
+    for text, number in given.table("added_tokens.json").items():
+        if text not in known:
+            yield number, AddedToken(text)
+
+
+def _named(told: Told) -> Iterator[AddedToken]:
+    """Special pieces with names of their own, such as image_token."""
+    for key, value in told.items():
+        if key.endswith("special_tokens") and isinstance(value, dict):
+            yield from map(_piece, value.values())
+        elif key.removesuffix("_token") not in (key, *ROLES) and isinstance(value, str | dict):
+            yield _piece(value)
+
+
+def _listed(told: Told) -> Iterator[AddedToken]:
+    """Special pieces without names."""
+    for key, value in told.items():
+        if key.endswith("special_tokens") and not isinstance(value, dict):
+            yield from map(_piece, value or ())
+
+
+def _piece(value: Any) -> AddedToken:
+    """A piece as a file writes it: a text, or a table with flags for the spaces around it."""
+    if isinstance(value, str):
+        return AddedToken(value, special=True)
+    return AddedToken(value["content"], **{flag: value[flag] for flag in FLAGS if flag in value})

@@ -8,13 +8,17 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, NamedTuple, TypeVar
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 from heed.data import sentencepiece
 from heed.data.panics import check_merges, hushed, tried
 from heed.errors import Refused
 
 T = TypeVar("T")
+
+PIECES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
+"""The files that have pieces."""
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 FEW = 20_000
 """The most commas and brackets of rules, beside those of their pieces."""
@@ -27,19 +31,11 @@ LONGEST = 1000
 
 
 class Given(NamedTuple):
-    """The files of a folder, and the model that their vocabulary is for.
-
-    told   the settings
-    whole  what a tokenizer.json describes; None: there is none
-    rules  its content, if only its pieces are used
-    """
+    """The files of a folder, and how many symbols the model has that their vocabulary is for."""
 
     files: Mapping[str, bytes]
     symbols: int
     where: str
-    told: Mapping[str, Any] = {}
-    whole: Tokenizer | None = None
-    rules: Mapping[str, Any] = {}
 
     def path(self, name: str) -> str:
         """The path of a file, for messages."""
@@ -74,22 +70,22 @@ class Given(NamedTuple):
             raise Refused(f"{self.path(name)} is not UTF-8 text") from None
         return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
-    def flag(self, name: str, otherwise: bool | None = False) -> Any:
-        """A setting that is yes or no; null is the usual one."""
-        value = self.told.get(name)
-        if not isinstance(value, bool | None):
-            raise Refused(f"{self.path('tokenizer_config.json')}: {name} is not true or false")
-        return otherwise if value is None else value
 
-
-class Made(NamedTuple):
-    """A tokeniser without its added pieces.
-
-    extra  further pieces that its file has; None: it is not a file that has any
-    """
-
-    tokenizer: Tokenizer
-    extra: list[AddedToken] | None = None
+def made(given: Given, name: str) -> Tokenizer:
+    """The tokeniser in a file that has pieces."""
+    path = given.path(name)
+    if name == "tokenizer.json":
+        return whole(given)
+    if name == "spiece.model":
+        return _unigram(given)
+    if name == "vocab.txt":  # a piece has the number of its line
+        pieces = {line.rstrip(): i for i, line in enumerate(given.lines(name))}
+        _check_numbers(pieces, given.symbols, path)
+        return _built(lambda: Tokenizer(models.WordPiece(pieces)), path)
+    pieces = given.table(name)
+    _check_numbers(pieces, given.symbols, path)
+    merges = _merges(given, pieces)
+    return _built(lambda: Tokenizer(models.BPE(pieces, merges)), path)
 
 
 def whole(given: Given) -> Tokenizer:
@@ -162,72 +158,6 @@ def _framing(piece: dict[str, Any]) -> int:
     return len(piece["ids"]) + sum(map(len, piece["tokens"])) // LONGEST
 
 
-def as_it_is(given: Given, roles: Mapping[str, str]) -> Made:
-    """The tokeniser of a tokenizer.json, unchanged."""
-    assert given.whole is not None
-    return Made(given.whole)
-
-
-def wordpiece(given: Given, roles: Mapping[str, str]) -> Made:
-    """The tokeniser of a vocab.txt, where a piece has the number of its line. Devlin 2019."""
-    if given.rules:
-        name, pieces = given.path("tokenizer.json"), given.rules["model"]["vocab"]
-    else:
-        name = given.path("vocab.txt")
-        pieces = {line.rstrip(SPACES): i for i, line in enumerate(given.lines("vocab.txt"))}
-    _check_numbers(pieces, given.symbols, name)
-    unknown = roles.get("unk", "")
-    tokenizer = _built(lambda: Tokenizer(models.WordPiece(pieces, unk_token=unknown)), name)
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=given.flag("tokenize_chinese_chars", True),
-        strip_accents=given.flag("strip_accents", None),
-        lowercase=given.flag("do_lower_case", True),
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
-    return Made(tokenizer)
-
-
-SPACES = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
-"""What the library takes for space at the end of a line; Python would take four more."""
-
-
-def byte_level(given: Given, roles: Mapping[str, str]) -> Made:
-    """Byte-pair encoding by vocab.json and merges.txt, so that nothing is unknown. Radford 2019."""
-    usual = {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False}
-    tokenizer = _pairs(given, usual)
-    space = given.flag("add_prefix_space")
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
-    tokenizer.decoder = decoders.ByteLevel()
-    return Made(tokenizer)
-
-
-def herbert(given: Given, roles: Mapping[str, str]) -> Made:
-    """Byte-pair encoding of words whose last letters are marked. HerBERT, Mroczkowski 2021."""
-    tokenizer = _pairs(given, {"unk_token": roles.get("unk"), "end_of_word_suffix": "</w>"})
-    if [tokenizer.token_to_id(roles.get(role, "")) for role in ("cls", "sep")] != [0, 2]:
-        raise Refused(f"{given.where}: the numbers of its pieces around a text are not 0 and 2")
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
-    return Made(tokenizer)
-
-
-def _pairs(given: Given, rules: Mapping[str, Any]) -> Tokenizer:
-    """Byte-pair encoding by merges, which are in their order of application."""
-    if given.rules:
-        name, pieces = given.path("tokenizer.json"), given.rules["model"]["vocab"]
-        merges = [(a, b) for a, b in given.rules["model"]["merges"]]
-    else:
-        name, pieces = given.path("vocab.json"), given.table("vocab.json")
-        _check_numbers(pieces, given.symbols, name)
-        merges = _merges(given, pieces)
-    return _built(lambda: Tokenizer(models.BPE(pieces, merges, **rules)), name)
-
-
 def _merges(given: Given, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
     """The pairs of a merges.txt; the library would abort the program at an unknown piece."""
     lines = [line for line in given.lines("merges.txt") if line and line[:8] != "#version"]
@@ -239,80 +169,37 @@ def _merges(given: Given, pieces: Mapping[str, int]) -> list[tuple[str, str]]:
     return merges
 
 
-def xlnet(given: Given, roles: Mapping[str, str]) -> Made:
-    """A sentencepiece model, with XLNet's normalisation of texts. Yang 2019."""
-    made, charsmap = _unigram(given, given.told.get("unk_id", 0))
-    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    if given.flag("do_lower_case"):
-        steps.append(normalizers.Lowercase())
-    made.tokenizer.normalizer = normalizers.Sequence([*steps, *charsmap])
-    return made
-
-
-def xlm_roberta(given: Given, roles: Mapping[str, str]) -> Made:
-    """A sentencepiece model whose fourth piece is for what is unknown. Conneau 2020."""
-    made, charsmap = _unigram(
-        given, 3, "always" if given.flag("add_prefix_space", True) else "never"
-    )
-    if charsmap:
-        (made.tokenizer.normalizer,) = charsmap
-    return made
-
-
-def _unigram(given: Given, unknown: Any, space: Any = "always") -> tuple[Made, list[Any]]:
-    """A sentencepiece model, without its normaliser. Kudo 2018.
-
-    unknown  the number of the unknown piece, which a spiece.model has itself
-    space    where words get a space in front
-    """
-    if given.rules:
-        name, found = given.path("tokenizer.json"), _sentencepieces(given, unknown)
-    else:
-        name = given.path("spiece.model")
-        found = sentencepiece.parse(given.files["spiece.model"], name, given.symbols)
-    pieces = [(piece.text, piece.score) for piece in found.pieces]
-    tokenizer = _built(lambda: Tokenizer(models.Unigram(pieces, found.unknown, False)), name)
+def _unigram(given: Given) -> Tokenizer:
+    """A sentencepiece model, whose control and user-defined pieces are never split. Kudo 2018."""
+    name = given.path("spiece.model")
+    found = sentencepiece.parse(given.files["spiece.model"], name)
+    _check_numbers({piece.text: i for i, piece in enumerate(found.pieces)}, given.symbols, name)
     if sentencepiece.growth(found.charsmap) > GROWTH:
         raise Refused(f"{name}: {LENGTHENS}")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", space)]
+    scores = [(piece.text, piece.score) for piece in found.pieces]
+    tokenizer = _built(lambda: Tokenizer(models.Unigram(scores, found.unknown, False)), name)
+    control, own = sentencepiece.CONTROL, sentencepiece.USER_DEFINED
+    tokenizer.add_tokens(
+        [
+            AddedToken(text, normalized=False, special=kind == control)
+            for text, _, kind in found.pieces
+            if kind in (control, own)
+        ]
     )
-    tokenizer.decoder = decoders.Metaspace("▁", space)
-    whole = (sentencepiece.CONTROL, sentencepiece.USER_DEFINED)  # never split
-    extra = [
-        AddedToken(text, normalized=False, special=kind == sentencepiece.CONTROL)
-        for text, _, kind in found.pieces
-        if kind in whole
-    ]
-    charsmap = (
-        [_built(lambda: normalizers.Precompiled(found.charsmap), name)] if found.charsmap else []
-    )
-    return Made(tokenizer, None if given.rules else extra), charsmap
-
-
-def _sentencepieces(given: Given, unknown: Any) -> sentencepiece.SentencePieces:
-    """What a tokenizer.json says of a unigram model.
-
-    The classes look for the normaliser's table among the first steps alone.
-    """
-    rules, normal = given.rules, sentencepiece.NORMAL
-    pieces = [sentencepiece.Piece(text, score, normal) for text, score in rules["model"]["vocab"]]
-    step = rules["normalizer"] or {}
-    tables = (
-        b64decode(each["precompiled_charsmap"])
-        for each in step.get("normalizers", [step])
-        if each.get("type") == "Precompiled"
-    )
-    return sentencepiece.SentencePieces(pieces, unknown, next(tables, b""))
+    if found.charsmap:
+        tokenizer.normalizer = _built(lambda: normalizers.Precompiled(found.charsmap), name)
+    return tokenizer
 
 
 def _check_numbers(pieces: Any, below: int, name: str) -> None:
-    """Refuse pieces unless each has its own number, within the model's symbols."""
+    """Refuse pieces that are too long, or that have not each a number of the model's symbols."""
     if not isinstance(pieces, dict) or not pieces:
         raise Refused(f"{name}: not a vocabulary, or an empty one")
     if len(pieces) > below:
         raise Refused(f"{name} has {len(pieces):,} pieces, more than the model's {below:,} symbols")
+    longest = max(len(str(piece)) for piece in pieces)
+    if longest > LONGEST:
+        raise Refused(f"{name} has a piece of {longest:,} letters; {LONGEST:,} are allowed")
     numbers = pieces.values()
     if not all(type(i) is int and 0 <= i < below for i in numbers) or len(set(numbers)) != len(
         pieces

@@ -20,8 +20,9 @@ from heed.attention import naming
 from heed.attention.grouping import HeadGroups, head_groups
 from heed.attention.position import Learned, Position, Rotary, Sinusoidal
 from heed.errors import Refused, UnknownName
+from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.layers import FeedForward, Layer, Stack
-from heed.models.transformer import Decoder, Encoder, EncoderDecoder
+from heed.models.transformer import CrossDecoder, Decoder, Encoder
 from heed.models.words import Words
 from heed.settings import Settings
 
@@ -133,10 +134,11 @@ def build(
     looks = (settings.encoder_attention, settings.decoder_attention, settings.cross_attention)
     check_options(settings.options, looks, _size(settings).heads)
     refuse_segments(settings.options)
-    tied = settings.tied and shared
-    reading = None if tied else _words(settings, source, max(longest, settings.longest))
-    encoder = Encoder(reading, _stack(settings, longest, decodes=False))
-    decoder = build_decoder(settings, symbols=target, longest=longest, cross=True)
+    most = max(longest, settings.longest)
+    read = None if settings.tied and shared else _words(settings, source, most)
+    stack = _stack(settings, longest, decodes=False)
+    decoder = CrossDecoder(*_parts(settings, target, longest, cross=True))
+    encoder = Encoder(decoder.words if read is None else read, stack)
     return EncoderDecoder(encoder, decoder)
 
 
@@ -148,18 +150,20 @@ def build_encoder(settings: TransformerSettings, *, symbols: int, longest: int) 
     return Encoder(words, _stack(settings, longest, decodes=False))
 
 
-def build_decoder(
-    settings: TransformerSettings, *, symbols: int, longest: int, cross: bool = False
-) -> Decoder:
-    """The decoder of the settings; without `cross` it is a language model."""
+def build_decoder(settings: TransformerSettings, *, symbols: int, longest: int) -> Decoder:
+    """The decoder of the settings, without a source: a language model."""
+    return Decoder(*_parts(settings, symbols, longest, cross=False))
+
+
+def _parts(
+    settings: TransformerSettings, symbols: int, longest: int, *, cross: bool
+) -> tuple[Words, Stack, nn.Linear | None, int | None]:
+    """The parts of a decoder."""
     width = _size(settings).width
     output = None if settings.tied else nn.Linear(width, symbols, bias=False)
-    return Decoder(
-        _words(settings, symbols, max(longest, settings.longest)),
-        _stack(settings, longest, decodes=True, cross=cross),
-        output,
-        settings.alignment_layer,
-    )
+    words = _words(settings, symbols, max(longest, settings.longest))
+    stack = _stack(settings, longest, decodes=True, cross=cross)
+    return words, stack, output, settings.alignment_layer
 
 
 def _size(settings: TransformerSettings) -> Size:

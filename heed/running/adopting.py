@@ -22,25 +22,24 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, ValidationError
 
+from heed.answers.continuation import Continuation, Decoding
 from heed.answers.worker import Worker
-from heed.data.kinds.text import Gathers, Text
+from heed.data.borrowed import Borrowed, Renumbered, marks_of
+from heed.data.kinds.text import Gathers, RawText, Text
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.running.devices import version
 from heed.running.loading import Loaded, load
 from heed.running.stories import story
-from heed.running.stories.language_model import LanguageConfig
 from heed.running.stories.pretrain import PretrainConfig
 from heed.running.stories.story import AnyRun, Config, Run
 from heed.settings import complaint
 from heed.storage.run_folder import RunFolder
-from heed.tasks import language_model
-from heed.tasks.borrowing import Borrowed, Renumbered
 from heed.tasks.classify import TextLabel
+from heed.tasks.language_model import LanguageConfig, places
 from heed.tasks.pretrain import Hidden, Objective, Ordered
 from heed.tasks.pretrainer import Pretrainer
 from heed.tasks.task import Name
-from heed.tasks.writer import Decoding, Writer
 
 READ = 512  # symbols per input of a model without a limit of positions
 
@@ -100,16 +99,17 @@ def _task(found: Loaded, asked: Collection[str]) -> str | None:
 
 def _writer(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:
     text = Borrowed(words, str(path))
-    places = language_model.places(found.settings)
+    limit = places(found.settings)
     config = LanguageConfig(
         heed=version(),
         task="language-model",
         model=found.settings,
         symbols=found.settings.rows,
-        context=places or READ,
+        context=limit or READ,
         decoding=Decoding(),
     )
-    return config, Writer(found.model, text, device, places=places, context=config.context)
+    form = Continuation(marks_of(text), context=config.context, places=limit)
+    return config, Worker(found.model, {"text": RawText(text)}, form, device)
 
 
 def _filler(found: Loaded, words: Vocabulary, path: Path, device: torch.device) -> Opened:

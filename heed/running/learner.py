@@ -277,7 +277,6 @@ class Learner:
         if found is not None:
             if best:
                 self.folder.save_model(self.model.state_dict())
-                self.folder.begun()
             yield Note(f"step {self.standing.step}: {found.line()}")
 
     def _save(self, *, passing: bool) -> None:

@@ -58,7 +58,6 @@ def check_weights(folder: RunFolder, config: Config) -> None:
     if not folder.model.is_file():
         raise Refused(
             f"{folder.path} has no model.safetensors yet: its training has not validated once"
-            f"{folder.formerly()}"
         )
     fits(config.outline(), folder.inside(folder.model))
 

@@ -76,7 +76,7 @@ def one_pass(
 
     gold     the right answer, where it is known
     best     how many answers are read again, where several can be explored
-    answers  the model's own, where they are known and the form reads answers again
+    answers  the model's own, where they are known
     given    another model's answers, which are read instead of the model's own
     """
     form, model = worker.form, worker.model
@@ -85,13 +85,13 @@ def one_pass(
         answers = answers or worker.answers([item], choice, best)[0]
         read = [form.borrowed(worker, each) for each in given] or answers
         for each in read if not worker.is_blank(item) else ():
-            with _watched(model) as kept, torch.inference_mode():
+            with _watched(model, form.stream) as kept, torch.inference_mode():
                 model.eval()
                 form.reread(worker, item, each)
             seen.append((each, *kept))
     else:
-        with _watched(model) as kept:
-            answers = worker.answers([item], choice, best)[0]
+        with _watched(model, form.stream) as kept:
+            answers = form.once(worker, item, answers)
         seen = [(answers[0], *kept)] if not worker.is_blank(item) else []
     every = [
         _layers(worker, item, each, records, n if len(seen) > 1 else 0)
@@ -100,8 +100,9 @@ def one_pass(
     look = _look(worker, item, answers, gold, [one for one in every if one is not None])
     calls = seen[0][2] if seen else {}
     told = form.words(worker, item, seen[0][0]) if seen else lambda path: ((), None)
+    first = form.first(worker, seen[0][0]) if seen else 0
     paths, chosen = form.walked(worker, [path for path, some in calls.items() if some])
-    return Pass(look, {path: calls[path] for path in paths}, told, chosen, form.first)
+    return Pass(look, {path: calls[path] for path in paths}, told, chosen, first)
 
 
 def walkable(found: Pass) -> Pass:
@@ -113,9 +114,11 @@ def walkable(found: Pass) -> Pass:
 
 
 @contextmanager
-def _watched(model: Any) -> Iterator[tuple[dict[str, Attended], dict[str, list[Asked]]]]:
+def _watched(
+    model: Any, stream: int
+) -> Iterator[tuple[dict[str, Attended], dict[str, list[Asked]]]]:
     """Keep what every attention sees of a pass, and its calls; a recurrent decoder's steps are
-    joined, and of two streams (XLNet) each asks in every layer."""
+    joined, and of two streams (XLNet) each asks in every layer: one of them is kept."""
     records: dict[str, Attended] = {}
     calls: dict[str, list[Asked]] = {}
     count = len(attentions(model))
@@ -127,7 +130,8 @@ def _watched(model: Any) -> Iterator[tuple[dict[str, Attended], dict[str, list[A
     calls |= heard
     for path, some in seen.items():
         if len(some):
-            records[path] = some[-1] if hasattr(model, "streams") else Attended.join(list(some))
+            two = hasattr(model, "streams") and len(some) > 1
+            records[path] = some[stream] if two else Attended.join(list(some))
 
 
 @dataclass(frozen=True, slots=True)

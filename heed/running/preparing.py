@@ -10,13 +10,14 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from errno import EISDIR
-from itertools import compress, islice
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from heed.answers.form import Example
 from heed.data import cache
 from heed.data.kinds.text import LONGEST, text_of
 from heed.data.text import read_lines
@@ -29,6 +30,7 @@ __all__ = ["LONGEST", "data_root", "prepare", "text_of", "there", "whereabouts"]
 
 PARTS = ("valid", "test", "long")  # of the data, beside what is trained on
 CHUNK = 2000  # examples that are tokenised at a time
+MOST = 1 << 20  # characters or positions of all of them; one example may have more
 
 ENDINGS = {"csv": ".csv", "tsv": ".tsv", "text": ".txt", "jsonl": ".jsonl"}
 """Endings of the kinds of files that settings may name, the most usual first."""
@@ -142,7 +144,12 @@ def prepare(
     codec = task.codec(folder, task.config.model_validate(facts))
     optional, widths = codec.form.optional, codec.widths
     train = cached(folder, codec.fingerprint, codec.sizes, optional, widths)
-    return Prepared(codec, train, list(kept(folder, "valid", codec.of_data)))
+    return Prepared(codec, train, list(examples(task, codec, folder, "valid")))
+
+
+def examples(task: Task[Any, Any], codec: Codec, folder: RunFolder, part: str) -> Iterator[Example]:
+    """The examples of a part, as the run folder keeps them."""
+    return task.joined(kept(folder, part, codec.of_data, task.examples_are))
 
 
 def _write(task: Task[Any, Any], recipe: Any, folder: RunFolder, start: Start | None) -> Work[None]:
@@ -152,11 +159,12 @@ def _write(task: Task[Any, Any], recipe: Any, folder: RunFolder, start: Start | 
     cut = yield from _encode(task, recipe, codec, folder, root, report)
     yield from map(Note, task.told("train", report, codec, cut))
     train = Prepared(codec, cache.Corpus.open(folder.cache, "train", codec.fingerprint), [])
+    task.beside(folder, train)
     yield from map(Note, task.noted(recipe, train))
     for part in task.parts(recipe.data):
         counted = task.report()
-        examples = task.examples(recipe.data, part, root, counted, codec)
-        keep(folder, part, map(codec.as_data, examples), task.examples_are)
+        found = task.examples(recipe.data, part, root, counted, codec)
+        keep(folder, part, map(codec.as_data, found), task.examples_are)
         yield from map(Note, task.told(part, counted, codec, 0))
     facts = task.describe(recipe, train)
     folder.write_json(folder.cache / "codec.json", facts.model_dump(mode="json"))
@@ -177,9 +185,8 @@ def _encode(
         widths=codec.widths,
         fingerprint=codec.fingerprint,
     ) as writer:
-        examples = task.examples(recipe.data, "train", root, report, codec)
-        while some := list(islice(examples, CHUNK)):
-            columns, read = codec.rows(some), read + len(some)
+        for some in _chunks(task.examples(recipe.data, "train", root, report, codec)):
+            columns, read = task.rows(codec, some), read + len(some)
             if longest is not None:
                 counted = [columns[name] for name in (*codec.inputs, codec.form.column)]
                 short = [max(map(len, row)) <= longest for row in zip(*counted, strict=True)]
@@ -197,6 +204,19 @@ def _encode(
     if not report.kept:
         raise Refused(f"there is nothing to train on: {report}")
     return cut
+
+
+def _chunks(examples: Iterator[Example]) -> Iterator[list[Example]]:
+    """Examples that are tokenised at once."""
+    some, size = list[Example](), 0
+    for each in examples:
+        some.append(each)
+        size += sum(map(len, each.inputs))
+        if len(some) == CHUNK or size >= MOST:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def ready(folder: RunFolder) -> bool:

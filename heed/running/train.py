@@ -55,8 +55,6 @@ def train(
     with ExitStack() as stack:
         crew = stack.enter_context(distributed.join(chosen(device)))
         stop = stack.enter_context(signals.listening())
-        if resume and crew.main:
-            RunFolder.give_back(path)
         going = crew.share(resume and (path / "config.json").exists())
         if going and start is not None:
             yield Note(f"{path} is resumed with its own weights: {start} is not read again")
@@ -66,6 +64,8 @@ def train(
             if note is not None:
                 yield note
         folder, recipe = _opened(recipe, path, going, overwrite, crew)
+        if folder.former is not None:
+            yield Note(f"the old run is now {folder.former}")
         if crew.main:
             stack.enter_context(folder.lock())
         learner = None

@@ -18,15 +18,24 @@ A good run  `shakespeare-gpt` passes 1.47 nats per character; docs/results.md ha
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 from torch import nn
 
+import heed
+from heed.answers.continuation import Continuation, Decoding, Memory, PredictedText
+from heed.answers.documents import gathered
+from heed.answers.form import Example
+from heed.answers.worker import Worker
+from heed.data.borrowed import Borrowed, Unchanging, load_unchanging, marks_of
+from heed.data.kinds.text import RawText
+from heed.data.packing import Packed
 from heed.data.sources import (
     FilesReport,
     TextFiles,
@@ -34,16 +43,34 @@ from heed.data.sources import (
     each_file,
     json_documents,
     text_lines,
+    told,
 )
 from heed.data.tokenise import SPECIALS
 from heed.data.verbatim import Kind, Verbatim, in_pieces
+from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
+from heed.events import Progress, Work
 from heed.models import recurrent_language, text_settings, xlnet_settings
 from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.text_settings import GPT2Settings
 from heed.models.xlnet_settings import XLNetSettings
 from heed.settings import Settings
-from heed.tasks.writer import Reading
+from heed.storage.run_folder import RunFolder
+from heed.tasks.task import (
+    Codec,
+    Config,
+    Evaluated,
+    Prepared,
+    Recipe,
+    Start,
+    Task,
+    check_vocabulary,
+    headline,
+)
+from heed.viewing.blocks import Table
+
+OPENING = 32  # symbols of an excerpt
+TOGETHER = 100  # texts that are scored before the progress is told
 
 Model = Annotated[
     RecurrentLanguageSettings | GPT2Settings | XLNetSettings, Field(discriminator="kind")
@@ -156,6 +183,38 @@ def places(settings: Model) -> int | None:
     return settings.longest if isinstance(settings, GPT2Settings) else None
 
 
+class LanguageRecipe(Recipe):
+    """One training run: task, data, model, training, decoding."""
+
+    task: Literal["language-model"]
+    data: Data
+    model: Model
+    decoding: Decoding = Decoding()
+
+    @model_validator(mode="after")
+    def _remembers(self) -> LanguageRecipe:
+        if self.data.memory and self.model.kind != "xlnet":
+            raise ValueError(f"data.memory needs an xlnet; the model is {self.model.kind}")
+        if self.data.memory and self.training.capture:
+            raise ValueError("data.memory changes with each batch: set training.capture=false")
+        return self
+
+
+class LanguageConfig(Config):
+    """config.json of a run that generates text."""
+
+    task: Literal["language-model"]
+    model: Model
+    symbols: int = Field(ge=4, le=2_000_000)
+    context: int = Field(ge=1, le=65536)
+    memory: int = Field(0, ge=0, le=65536, description="Symbols that are remembered before a row.")
+    decoding: Decoding
+
+    def build(self) -> nn.Module:
+        """The network, its weights drawn at random."""
+        return build(self.model, symbols=self.symbols, context=self.context)
+
+
 class Piece(NamedTuple):
     """Some of a text, and whether a document begins with it."""
 
@@ -170,6 +229,7 @@ class DocumentReport(FilesReport):
     one: ClassVar[str] = "document"
 
     characters: int = 0
+    unknown: int = 0  # symbols that the vocabulary does not know
 
     def add(self, name: str, own: Any) -> None:
         """Add the report on a file that was read to its end."""
@@ -286,21 +346,6 @@ def _counted(pieces: Iterator[Piece], report: DocumentReport) -> Iterator[Piece]
         yield piece
 
 
-def joined(pieces: Iterable[Piece]) -> list[str]:
-    """Whole documents, each joined from its pieces."""
-    found: list[list[str]] = []
-    for text, opens in pieces:
-        found += [[]] if opens else []
-        found[-1].append(text)
-    return ["".join(each) for each in found]
-
-
-def vocabulary(settings: Tokens, text: Texts) -> Verbatim:
-    """A vocabulary learnt from the training text."""
-    every = (piece.text for piece in text.pieces())
-    return Verbatim.train(settings.kind, every, settings.size)
-
-
 @dataclass(frozen=True, slots=True)
 class Scores:
     """How well a text is predicted."""
@@ -315,6 +360,22 @@ class Scores:
     bits_per_character: float
     bits_per_byte: float
 
+    @classmethod
+    def of(cls, readings: Sequence[PredictedText], *, context: int, overlap: int = 0) -> Scores:
+        """The scores of some texts together."""
+        all_ = PredictedText.of(readings)
+        return cls(
+            all_.count,
+            all_.characters,
+            all_.unknown,
+            context,
+            overlap,
+            all_.loss,
+            all_.perplexity,
+            all_.bits(all_.characters),
+            all_.bits(all_.bytes),
+        )
+
     def line(self) -> str:
         """The scores in one line."""
         return (
@@ -322,23 +383,207 @@ class Scores:
             f"{self.bits_per_character:.4f} bits per character"
         )
 
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The scores, each with what makes it comparable."""
+        window = f"windows of {self.context} symbols"
+        window += f", with an overlap of {self.overlap}" if self.overlap else ""
+        strange = f"{self.unknown:,} unknown" if self.unknown else ""
+        return [
+            ("symbols", f"{self.symbols:,}", strange),
+            ("loss", f"{self.loss:.4f}", f"nats per symbol, in {window}"),
+            ("perplexity", f"{self.perplexity:.3f}", "per symbol"),
+            ("bits per character", f"{self.bits_per_character:.4f}", ""),
+            ("bits per byte", f"{self.bits_per_byte:.4f}", ""),
+        ]
 
-def judged(readings: Sequence[Reading], *, context: int, overlap: int = 0) -> Scores:
-    """The scores of some texts together."""
-    nats, symbols, characters, size, unknown = (
-        sum(getattr(each, field) for each in readings)
-        for field in ("nats", "symbols", "characters", "bytes", "unknown")
-    )
-    loss = nats / max(symbols, 1)
-    bits = nats / math.log(2)
-    return Scores(
-        symbols,
-        characters,
-        unknown,
-        context,
-        overlap,
-        loss,
-        math.exp(min(loss, 700)),
-        bits / max(characters, 1),
-        bits / max(size, 1),
-    )
+    def tables(self) -> list[Table]:
+        """There are none."""
+        return []
+
+
+class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
+    """What running needs to know of language modelling."""
+
+    name = "language-model"
+    about = headline(sys.modules[__name__])
+    recipe, config, form = LanguageRecipe, LanguageConfig, Continuation
+    examples_are = "text"
+    continues = True
+    few, sampled, watched = 2, 1, 8
+    scoring = ("out", "overlap")
+
+    def draft(self, recipe: LanguageRecipe) -> None:
+        """Build the network; the vocabulary does not matter."""
+        symbols = getattr(recipe.model, "symbols", None) or 8
+        build(recipe.model, symbols=symbols, context=recipe.data.context)
+
+    def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """The model with another mechanism in every layer."""
+        if model.get("kind") == "recurrent-language":
+            raise Refused("a recurrent language model has no attention to replace")
+        return {**model, "attention": name}
+
+    # Text
+
+    def parts(self, data: Data) -> list[str]:
+        """The end of the text, unless there are files to validate by."""
+        return ["valid", "test"] if data.test else ["valid"]
+
+    def report(self) -> DocumentReport:
+        """A count of documents and characters."""
+        return DocumentReport()
+
+    def examples(
+        self, data: Data, part: str, root: Path, report: Any, codec: Codec | None = None
+    ) -> Iterator[Example]:
+        """The text of a part, piece by piece; with a codec, unknown symbols of what is not trained
+        on are counted. The answer says whether a document ended before a piece."""
+        judged = codec if part != "train" else None
+        for n, (text, opens) in enumerate(texts(data, root)[part].pieces(report)):
+            if judged is not None:
+                (row,) = judged.inputs["text"].whole([text])
+                report.unknown += row.count(judged.form.marks.unknown)
+            yield Example((text,), opens and n > 0)
+
+    def rows(self, codec: Codec, examples: Sequence[Example]) -> dict[str, list[Any]]:
+        """One stream, with the end symbol between documents."""
+        columns, end = codec.rows(examples), codec.form.marks.end
+        both = zip(columns["text"], examples, strict=True)
+        return {**columns, "text": [[end, *row] if each.answer else row for row, each in both]}
+
+    def joined(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """Whole documents."""
+        return (Example(("".join(pieces),), True) for pieces in gathered(examples))
+
+    def excerpts(self, codec: Codec, examples: Iterable[Example], count: int) -> list[Example]:
+        """The openings of documents; of few documents, more of each."""
+        kind, found = codec.inputs["text"], list[Example]()
+        for (text, *_), *_ in examples:
+            more = count - len(found)
+            (row,) = kind.whole([text[: 8 * OPENING * more]])
+            cuts = (row[i : i + OPENING] for i in range(0, len(row), OPENING))
+            found += (Example((kind.pieces.decode(cut),), True) for cut in islice(cuts, more))
+            if len(found) == count:
+                break
+        return found
+
+    def fit(
+        self, recipe: LanguageRecipe, folder: RunFolder, root: Path, start: Start | None
+    ) -> Work[Codec]:
+        """A vocabulary learnt from the training text."""
+        data, tokens = recipe.data, recipe.data.tokens
+        pieces: Unchanging
+        if start is None:
+            yield Progress(f"learning {tokens.kind} tokens", 0)
+            every = (piece.text for piece in texts(data, root)["train"].pieces())
+            pieces = Verbatim.train(tokens.kind, every, tokens.size)
+        elif isinstance(start.tokeniser, Vocabulary):
+            pieces = Borrowed(start.tokeniser, str(start.path))
+        elif isinstance(start.tokeniser, Verbatim | Borrowed):
+            pieces = start.tokeniser
+        else:
+            raise Refused(f"{start.path} has no tokeniser that keeps text unchanged")
+        pieces.save(folder.tokenizer)
+        return _codec(pieces, recipe.model, data.context, data.memory)
+
+    def told(self, part: str, report: Any, codec: Codec, cut: int) -> Iterator[str]:
+        """What became of the documents of each file."""
+        unknown = f"; {report.unknown:,} symbols of it are unknown" if report.unknown else ""
+        which = "training" if part == "train" else part
+        *files, whole = report.told(f"{which} text")
+        yield from [*files, f"{whole}{unknown}"]
+
+    def noted(self, recipe: LanguageRecipe, prepared: Prepared) -> Iterator[str]:
+        """How many symbols there are."""
+        count, size = len(prepared.train.tokens["text"]), prepared.codec.inputs["text"].size
+        yield f"training text: {count:,} symbols, of a vocabulary of {size:,}"
+
+    def describe(self, recipe: LanguageRecipe, prepared: Prepared) -> LanguageConfig:
+        """config.json."""
+        memory = recipe.data.memory
+        kept = {"memory": memory} if memory else {}
+        return LanguageConfig(
+            heed=heed.__version__,
+            task=recipe.task,
+            model=recipe.model.model_copy(update=kept),
+            symbols=prepared.codec.inputs["text"].size,
+            context=recipe.data.context,
+            memory=memory,
+            decoding=recipe.decoding,
+        )
+
+    def codec(self, folder: RunFolder, config: LanguageConfig) -> Codec:
+        """The tokeniser."""
+        pieces = load_unchanging(folder.plain(folder.tokenizer), config.symbols)
+        check_vocabulary(folder, pieces.size, config.symbols)
+        return _codec(pieces, config.model, config.context, config.memory)
+
+    def batches(
+        self, recipe: LanguageRecipe, prepared: Prepared, *, shard: tuple[int, int], fixed: bool
+    ) -> Packed:
+        """Rows of `context` symbols, cut at other places in every epoch."""
+        kind = prepared.codec.inputs["text"]
+        if not any(len(row) > 1 for each in prepared.valid for row in kind.whole(each.inputs)):
+            raise Refused(
+                "the validation text has fewer than two symbols, so there is nothing to predict: "
+                "hold more out, by data.held_out, or name a longer data.valid"
+            )
+        return Packed(
+            prepared.train.tokens["text"],
+            length=recipe.data.context,
+            rows=prepared.codec.form.lanes(recipe.training),
+            seed=recipe.seed,
+            onward=recipe.data.memory > 0,
+            shard=shard,
+            fixed=fixed,
+        )
+
+    # Judging and answering
+
+    def evaluated(
+        self,
+        worker: Worker,
+        examples: Sequence[Example | None],
+        config: LanguageConfig,
+        options: Mapping[str, Any],
+        stage: str,
+    ) -> Work[Evaluated]:
+        """Read texts and score how well they are predicted; a text of one symbol has no loss."""
+        self.only(options, self.scoring)
+        overlap, there = options.get("overlap", 0), [each for each in examples if each is not None]
+        found: list[PredictedText] = []
+        while some := there[len(found) : len(found) + TOGETHER]:
+            found += worker.read(some, overlap=overlap)
+            yield Progress(stage, len(found), len(there))
+        if not any(each.count for each in found):
+            raise Refused("no text has two or more symbols: there is nothing to predict")
+        scores = Scores.of(found, context=worker.form.context, overlap=overlap)
+        return Evaluated(scores, [f"{each.loss:.6f}" if each.count else "" for each in found])
+
+    def given(
+        self,
+        config: LanguageConfig,
+        codec: Codec,
+        paths: Sequence[Path],
+        options: Mapping[str, Any],
+    ) -> Work[list[Any]]:
+        """The documents of files."""
+        pieces = Texts(each_file(told(TextFiles)(list(paths)))).pieces()
+        yield from ()
+        return list(self.joined(Example((text,), opens) for text, opens in pieces))
+
+    def of_kept(self, options: Mapping[str, Any]) -> None:
+        """Windows may overlap in any text."""
+
+
+TASK = LanguageModelling()
+
+
+def _codec(pieces: Unchanging, model: Model, context: int, memory: int) -> Codec:
+    """The codec of a model that is trained on rows of `context` symbols."""
+    kept = None
+    if memory:
+        assert isinstance(model, XLNetSettings)
+        kept = Memory(memory, model.sizes.layers, model.sizes.width)
+    form = Continuation(marks_of(pieces), context=context, places=places(model), memory=kept)
+    return Codec({"text": RawText(pieces)}, form)

@@ -16,12 +16,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from heed.attention.statistics import statistics
 from heed.data.batches import Batch
+from heed.data.borrowed import Hiding, Renumbered, symbols_of
 from heed.data.documents import Documents
 from heed.data.plan import longest_first
 from heed.data.tokenise import BOS, EOS, PAD
 from heed.models.written import Unformed, formed
 from heed.records import Attended, Need
-from heed.tasks.borrowing import Hiding, Renumbered, symbols_of
 from heed.tasks.cutting import alternatives, labels
 
 MASKED = re.compile(r"\[MASK\]|<mask>")

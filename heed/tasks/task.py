@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -284,7 +285,14 @@ class Task(ABC, Generic[R, C]):
 
     def parts(self, data: Any) -> list[str]:
         """The parts of the data beside what is trained on."""
-        return ["valid", "test"] if data.test or data.held_out.test else ["valid"]
+        tested = getattr(data, "built_in", None) or data.test or data.held_out.test
+        return ["valid", "test"] if tested else ["valid"]
+
+    def files(self, data: Any, part: str, root: Path) -> tuple[Any, Callable[[str], bool] | None]:
+        """The file of a part, and which of its examples belong there; None: all."""
+        own = getattr(data, part)
+        only = data.held_out.only(part) if own is None or part == "train" else None
+        return (own or data.train).under(root / data.folder), only
 
     def report(self) -> Report:
         """A new count of what was read, kept and dropped."""
@@ -306,6 +314,10 @@ class Task(ABC, Generic[R, C]):
         With a start its tokeniser is used, since its weights fit no other.
         """
 
+    def rows(self, codec: Codec, examples: Sequence[Example]) -> dict[str, list[Any]]:
+        """Examples as rows of the cache, by column."""
+        return codec.rows(examples)
+
     def longest(self, recipe: R) -> int | None:
         """Positions of an example of the training data at most; longer ones are dropped."""
         return None
@@ -316,6 +328,17 @@ class Task(ABC, Generic[R, C]):
         long = f"; {cut:,} longer than {longest} symbols were cut" if cut else ""
         which = "training" if part == "train" else part
         yield f"{which} {self.examples_are}: {report}{long}"
+
+    def beside(self, folder: RunFolder, prepared: Prepared) -> None:
+        """Write what else a run keeps of its training examples."""
+
+    def joined(self, examples: Iterator[Example]) -> Iterator[Example]:
+        """The examples of a part, put together where the run keeps them in pieces."""
+        return examples
+
+    def excerpts(self, codec: Codec, examples: Iterable[Example], count: int) -> list[Example]:
+        """The first few examples; of long ones, only parts."""
+        return list(islice(examples, count))
 
     def noted(self, recipe: R, prepared: Prepared) -> Iterator[str]:
         """Notes on the training examples as numbers; what cannot be trained on is refused."""

@@ -20,9 +20,8 @@ from heed.watching.watch import attentions
 
 if TYPE_CHECKING:  # each task has its own worker, and needs no other
     from heed.tasks.pretrainer import Pretrainer
-    from heed.tasks.writer import Writer
 
-__all__ = ["Heard", "Walk", "continued", "filled"]
+__all__ = ["Heard", "Walk", "filled"]
 
 
 NONE = "this model has no attention to walk through"
@@ -76,13 +75,6 @@ def _heard(heard: Mapping[str, Sequence[Asked]]) -> dict[str, Sequence[Asked]]:
     if not found:
         raise Refused(NONE)
     return found
-
-
-def continued(worker: Writer, text: str) -> Heard:
-    """The words' attention to each other while a text is read."""
-    with _listening(worker.model) as heard:
-        pieces, likely, _ = worker.look(text, "context")
-    return Heard(text, likely[-1], _heard(heard), pieces, pieces, first=-1)
 
 
 def filled(worker: Pretrainer, text: str) -> Heard:

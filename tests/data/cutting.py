@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,15 @@ TEXTS = [
     "a [MASK] <mask> <|endoftext|> [SEP] </s> <sep> token",
     "x" * 150,
     "\u200bzero\u00a0width\ufeff \x00 control",
+]
+FLAGGED = [
+    "a <mask> b",
+    "a<mask>b",
+    "a  <MASK>  b",
+    "<mask> <mask>",
+    " <user> <user>x <User> y<user>  ",
+    "z <bot> <Bot><BOT>",
+    "the\t<mask>\n<user>\u3000<bot>",
 ]
 
 
@@ -63,33 +73,36 @@ def trained(kind: str) -> Tokenizer:
     return tokenizer
 
 
-def write_wordpiece(folder: Path, **config: Any) -> None:
+def write_wordpiece(folder: Path, more: Sequence[str] = (), **config: Any) -> None:
     numbers = trained("wordpiece").get_vocab()
-    pieces = sorted(numbers, key=numbers.__getitem__)
+    pieces = [*sorted(numbers, key=numbers.__getitem__), *more]
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
     write_config(folder, config)
 
 
-def write_bytes(folder: Path, **config: Any) -> None:
-    write_merges(folder, trained("bytes"))
+def write_bytes(folder: Path, more: Sequence[str] = (), **config: Any) -> None:
+    write_merges(folder, trained("bytes"), more)
     write_config(folder, config)
 
 
-def write_merges(folder: Path, tokenizer: Tokenizer) -> None:
+def write_merges(folder: Path, tokenizer: Tokenizer, more: Sequence[str] = ()) -> None:
     """The pieces and merges of byte-pair encoding."""
     model = json.loads(tokenizer.to_str())["model"]
-    (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False), "utf-8")
+    pieces = {piece: i for i, piece in enumerate([*model["vocab"], *more])}
+    (folder / "vocab.json").write_text(json.dumps(pieces, ensure_ascii=False), "utf-8")
     lines = ["#version: 0.2", *(" ".join(merge) for merge in model["merges"])]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def write_sentencepiece(folder: Path, **config: Any) -> None:
+def write_sentencepiece(folder: Path, more: Sequence[str] = (), **config: Any) -> None:
     from transformers.utils import sentencepiece_model_pb2_new as protocol
 
     model = protocol.ModelProto()
-    types = {"<unk>": 2, "<s>": 3, "</s>": 3, "<cls>": 3, "<sep>": 3, "<pad>": 4}
+    types = {"<unk>": 2, "<pad>": 4, "<mask>": 4}
+    types |= dict.fromkeys(("<s>", "</s>", "<cls>", "<sep>", "<eop>", "<eod>"), 3)
     pieces = json.loads(trained("unigram").to_str())["model"]["vocab"]
-    for piece, score in [*((name, 0.0) for name in types), *pieces[1:]]:
+    last = [(piece, -20.0) for piece in more if piece not in types]
+    for piece, score in [*((name, 0.0) for name in types), *pieces[1:], *last]:
         kind = types.get(piece, 1)
         model.pieces.add(piece=piece, score=score, type=kind)
     model.trainer_spec.model_type = 1

@@ -172,7 +172,6 @@ LINES: dict[str, tuple[bytes, bytes]] = {
     "empty lines": (b"\nthe\n", b"\n\n\nthe\n"),
     "space at the end": (b"\nthe\n", b"\nthe \t\n"),
     "wide space at the end": (b"\nthe\n", "\nthe\u3000\u00a0\u0085\n".encode()),
-    "a separator at the end": (b"\nthe\n", b"\nthe\x1c\n"),
     "space in front": (b"\nthe\n", b"\n the\n"),
     "a line separator": (b"\nthe\n", "\nthe\u2028x\n".encode()),
     "a piece twice": (b"\nthe\n", b"\nthe\nthe\n"),
@@ -204,37 +203,6 @@ def test_lines_of_a_merges_txt_are_pairs_as_elsewhere(more: str, tmp_path: Path)
     assert_same(ours(tmp_path), transformers.GPT2Tokenizer.from_pretrained(tmp_path))
 
 
-def with_unknown(path: Path, unknown: int, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """XLNet's tokenizer.json, and settings that say which of its pieces is for what is unknown."""
-    old, whole = path / "old", path / "whole"
-    old.mkdir()
-    write_sentencepiece(old)
-    theirs(transformers.XLNetTokenizer, old, monkeypatch).save_pretrained(whole)
-    config = whole / "tokenizer_config.json"
-    told = json.loads(config.read_text("utf-8"))
-    config.write_text(json.dumps({**told, "unk_id": unknown}), "utf-8")
-    return whole
-
-
-@pytest.mark.parametrize("unknown", [0, 4])
-def test_an_xlnet_tokenizer_json_has_the_unknown_piece_of_its_settings(
-    unknown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The class writes its number into tokenizer_config.json, and looks for it there alone."""
-    whole = with_unknown(tmp_path, unknown, monkeypatch)
-    assert unknown in ours(whole).encode(["☃"], plain=True)[0]
-    assert_same(ours(whole), transformers.AutoTokenizer.from_pretrained(whole), roles=False)
-
-
-@pytest.mark.parametrize("unknown", [-1, 10**6, 10**30])
-def test_an_unknown_piece_that_is_none_is_refused(
-    unknown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = with_unknown(tmp_path, unknown, monkeypatch)
-    with pytest.raises(Refused, match=r"tokenizer\.json: not a tokeniser, or a broken one"):
-        ours(whole)
-
-
 def test_added_pieces_keep_their_numbers(tmp_path: Path) -> None:
     write_bytes(tmp_path)
     size = ours(tmp_path).size
@@ -243,9 +211,6 @@ def test_added_pieces_keep_their_numbers(tmp_path: Path) -> None:
     mine = ours(tmp_path)
     assert mine.encode(["hi<user>you<bot>"]) == [other("hi<user>you<bot>").input_ids]
     assert mine.tokenizer.token_to_id("<user>") == size + 1
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"<user>": size + 7}))
-    with pytest.raises(Refused, match=f"cannot have the number {size + 7}"):
-        ours(tmp_path)
 
 
 def test_a_role_whose_piece_is_cut_like_text_is_not_named_in_written_files() -> None:
@@ -326,7 +291,7 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
         "not valid JSON",
     ),
     "no sentencepiece": ({"spiece.model": b"hello there"}, "not a sentencepiece model"),
-    "no pieces": ({"spiece.model": b""}, "no pieces"),
+    "no pieces": ({"spiece.model": b""}, "unknown piece is not among its 0"),
     "cut off": ({"spiece.model": b"\x0a\x7f\x0a\x01a"}, "is incomplete"),
     "endless number": ({"spiece.model": b"\x80" * 30}, "not a sentencepiece model"),
     "no such end": ({"spiece.model": b"\x0a\xff\xff\xff\xff\x0f"}, "is incomplete"),
@@ -334,10 +299,17 @@ BROKEN: dict[str, tuple[dict[str, bytes], str]] = {
     "no score": ({"spiece.model": b"\x0a\x05\x15\x00\x00\xc0\x7f"}, "not a sentencepiece model"),
     "other kind": ({"spiece.model": b"\x0a\x03\x0a\x01a\x12\x02\x18\x02"}, "unigram"),
     "unknown where": ({"spiece.model": b"\x0a\x03\x0a\x01a\x12\x03\xc0\x02\x09"}, "unknown"),
-    "too many": ({"spiece.model": b"\x0a\x03\x0a\x01a" * 401}, "more than the 400 pieces"),
+    "too many": (
+        {"spiece.model": b"".join(b"\x0a\x05\x0a\x03%03d" % i for i in range(401))},
+        "401 pieces, more than the model's 400",
+    ),
+    "a number as a piece": (
+        {"tokenizer.json": b'{"model": {"type": "Unigram", "vocab": [[3, 0.0]], "unk_id": 0}}'},
+        "not a tokeniser",
+    ),
     "odd charsmap": (
         {"spiece.model": b"\x0a\x03\x0a\x01a\x1a\x05\x12\x03abc"},
-        "table of its normaliser is broken",
+        "not a sentencepiece model",
     ),
 }
 
@@ -354,11 +326,11 @@ def test_a_broken_file_is_reported_in_one_line(case: str) -> None:
 def test_any_truncated_sentencepiece_model_is_read_or_refused(tmp_path: Path) -> None:
     write_sentencepiece(tmp_path)
     data = (tmp_path / "spiece.model").read_bytes()
-    whole = sentencepiece.parse(data, "model", 400)
+    whole = sentencepiece.parse(data, "model")
     assert whole.pieces[0] == ("<unk>", 0.0, sentencepiece.UNKNOWN)
     for end in range(0, min(len(data), 700)):
         try:
-            part = sentencepiece.parse(data[:end], "model", 400)
+            part = sentencepiece.parse(data[:end], "model")
         except Refused:
             continue
         assert part.pieces == whole.pieces[: len(part.pieces)]
@@ -434,55 +406,16 @@ def config(**told: Any) -> dict[str, bytes]:
 BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
 UNIGRAM = {"type": "Unigram", "vocab": [["a", 0.0], ["b", -1.0]], "unk_id": None}
 UNSOUND: dict[str, tuple[dict[str, bytes], str]] = {
-    "a line twice": (
-        {"vocab.txt": b"[PAD]\na\na\n[UNK]\n[CLS]\n[SEP]\n"},
-        r"'\[MASK\]' and '\[SEP\]' have the same number, 5",
-    ),
-    "numbers left out": (
-        {"vocab.json": b'{"a": 0, "b": 2, "c": 3}', "merges.txt": b""},
-        "the same number, 3",
-    ),
-    "the last line taken": (
-        {"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\na\nb\n"},
-        r"'\[MASK\]' and 'b' have the same number, 6",
-    ),
-    "a piece twice": ({"spiece.model": b"\x0a\x03\x0a\x01a" * 2}, "'a' occurs twice"),
+    "a piece twice": ({"spiece.model": b"\x0a\x03\x0a\x01a" * 2}, "a piece occurs twice"),
     "far around": (rules(post_processor=template(["<x>", "A"], 999999)), "999999 around a text"),
     "just beyond": (rules(post_processor=template(["A", "<x>"], 30)), "30 around a text"),
     "no room": (
         {"vocab.txt": b"\n".join([*(b"%d" % i for i in range(29)), b"[UNK]"])},
-        r"texts need '\[SEP\]' around them",
+        "cannot be put around a text",
     ),
-    "two words": (config(cls_token="my cls"), "'my cls' cannot be put around a text"),
-    "a colon": (config(sep_token="a:1"), "'a:1' cannot be put around a text"),
-    "the text itself": (config(cls_token="$A"), r"'\$A' cannot be put around a text"),
-    "no unknown": (config(unk_token="zz"), "cannot tokenise unknown characters"),
-    "null for what is unknown": (config(unk_token=None), "cannot tokenise unknown characters"),
-    "null around": (config(sep_token=None), "texts need a sep_token around them; it has none"),
-    "a number as a piece": (config(pad_token=3), "'3' should be a table"),
-    "a list as a piece": (config(image_token={"__type": "AddedToken"}), "neither a text nor"),
-    "odd flags": (
-        config(pad_token={"content": "[PAD]", "lstrip": "yes"}),
-        "neither a text nor a table",
-    ),
+    "null around": (config(sep_token=None), "cannot be put around a text"),
+    "no unknown": (config(unk_token=None), "cannot tokenise unknown characters"),
     "a flag as a text": (config(do_lower_case="false"), "do_lower_case is not true or false"),
-    "a text as a list": (config(extra_special_tokens="<a>"), "'<a>' should be a list"),
-    "a list as a table": (
-        {"vocab.txt": WORDS, "special_tokens_map.json": b'{"model_specific_special_tokens": [3]}'},
-        r"'\[3\]' should be a table",
-    ),
-    "a number as a list": (
-        {"vocab.txt": WORDS, "special_tokens_map.json": b'{"additional_special_tokens": 5}'},
-        "'5' should be a list",
-    ),
-    "a text as a number": (
-        config(added_tokens_decoder={"x": {"content": "<a>"}}),
-        "a key of added_tokens_decoder is not a number",
-    ),
-    "a float as a number": (
-        {"vocab.txt": WORDS, "added_tokens.json": b'{"<a>": 7.0}'},
-        r"added_tokens.json: a piece has no number",
-    ),
     "special pieces as text": (config(split_special_tokens=True), "split_special_tokens is not"),
     "pieces in the settings": (config(vocab={"a": 0}), "vocab is not supported"),
     "another file": (

@@ -1,4 +1,4 @@
-"""Every tokeniser class: cut as `transformers` cuts with it, or refused in one line."""
+"""Every tokeniser class cuts as `transformers` cuts with it; for three of them it is not asked."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 import transformers
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+from tokenizers import pre_tokenizers
 
-from heed.data import vocabularies
-from heed.data.vocabulary_classes import FORMS
-from heed.errors import Refused
+from heed.data import auto_tokenizer, vocabularies
+from heed.data.vocabulary_files import ROLES
 from tests.data.cutting import (
-    CORPUS,
+    FLAGGED,
+    TEXTS,
     assert_same,
-    charsmap,
+    ours,
     theirs,
     write_bytes,
-    write_merges,
     write_sentencepiece,
     write_wordpiece,
 )
@@ -31,54 +29,21 @@ CONFIGS = {
     "gpt2": transformers.GPT2Config,
     "xlnet": transformers.XLNetConfig,
 }
-FRAME = ["<s>", "<pad>", "</s>", "<unk>"]
-
-
-def write_roberta(folder: Path) -> None:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator(
-        CORPUS,
-        trainers.BpeTrainer(
-            vocab_size=330, special_tokens=FRAME, initial_alphabet=alphabet, show_progress=False
-        ),
-    )
-    write_merges(folder, tokenizer)
-
-
-def write_herbert(folder: Path) -> None:
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(
-        CORPUS,
-        trainers.BpeTrainer(
-            vocab_size=260, special_tokens=FRAME, end_of_word_suffix="</w>", show_progress=False
-        ),
-    )
-    write_merges(folder, tokenizer)
-
-
-def write_xlm_roberta(folder: Path) -> None:
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer: Any = trainers.UnigramTrainer(
-        vocab_size=150, special_tokens=FRAME, unk_token="<unk>", show_progress=False
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.normalizer = normalizers.Precompiled(charsmap("ж", "c"))
-    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True)])
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
-WRITERS: dict[str, Callable[[Path], None]] = {
+WRITERS: dict[str, Callable[..., None]] = {
     "BertTokenizer": write_wordpiece,
     "GPT2Tokenizer": write_bytes,
     "XLNetTokenizer": write_sentencepiece,
-    "RobertaTokenizer": write_roberta,
-    "XLMRobertaTokenizer": write_xlm_roberta,
-    "HerbertTokenizer": write_herbert,
 }
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked of transformers."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("transformers was asked")
+
+    monkeypatch.setattr(auto_tokenizer, "ask", fail)
 
 
 def folder(path: Path, model: str, write: Callable[[Path], None], **settings: Any) -> Path:
@@ -112,21 +77,18 @@ def read(folder: Path, named: str = "", usual: str = "") -> vocabularies.Vocabul
     return found
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("ending", ["", "Fast"])
-@pytest.mark.parametrize("name", [name for form in FORMS for name in form.names])
+@pytest.mark.parametrize("name", WRITERS)
 def test_a_class_cuts_by_its_own_rules(
     name: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever model it is beside, and wherever it is named."""
-    owner = next(form.names[0] for form in FORMS if name in form.names)
-    writers = [WRITERS[owner]]
-    if owner != "XLMRobertaTokenizer":  # which is read from a tokenizer.json alone
-        writers.append(whole(tmp_path / "whole", owner, monkeypatch))
-    for i, each in enumerate(writers):
-        place = folder(tmp_path / str(i), "bert", each, tokenizer_class=name + ending)
+    for i, write in enumerate([WRITERS[name], whole(tmp_path / "whole", name, monkeypatch)]):
+        place = folder(tmp_path / str(i), "bert", write, tokenizer_class=name + ending)
         other = theirs(transformers.AutoTokenizer, place, monkeypatch)
         assert_same(read(place, usual="BertTokenizer"), other)
-        settings = {"do_lower_case": False, "add_prefix_space": True, "mask_token": "<hide>"}
+        settings = {"do_lower_case": False, "add_prefix_space": True}
         (place / "tokenizer_config.json").write_text(json.dumps(settings))
         config = json.loads((place / "config.json").read_text()) | {"tokenizer_class": name}
         (place / "config.json").write_text(json.dumps(config))
@@ -134,6 +96,7 @@ def test_a_class_cuts_by_its_own_rules(
         assert_same(read(place, named=name, usual="BertTokenizer"), other)
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("model", CONFIGS)
 def test_without_a_name_it_is_the_class_of_the_model(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,6 +107,7 @@ def test_without_a_name_it_is_the_class_of_the_model(
     assert_same(read(place, usual=usual), theirs(transformers.AutoTokenizer, place, monkeypatch))
 
 
+@pytest.mark.usefixtures("alone")
 def test_files_of_another_kind_than_the_model_usually_has_decide_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,51 +121,118 @@ def test_files_of_another_kind_than_the_model_usually_has_decide_themselves(
         assert_same(read(place, usual="GPT2Tokenizer"), other, roles=False)
 
 
-KNOWN = {name for form in FORMS for name in form.names} | {"TokenizersBackend"}
-THEIRS = {name.removesuffix("Fast") for name in TOKENIZER_MAPPING_NAMES.values() if name}
-OTHERS = ["ConvBertTokenizer", "BertTokenizerLegacy", "MyTokenizer", "bert_tokenizer"]
-UNKNOWN = sorted({*THEIRS, *OTHERS} - KNOWN)
+PIECES = ("<mask>", "<user>", "<Bot>", "<bot>", "<BOT>")
+Numbers = dict[str, int]
 
 
-def test_every_other_class_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def flagged(name: str, **flags: bool) -> dict[str, Any]:
+    """A piece in the form of tokenizer_config.json."""
+    return {"__type": "AddedToken", "content": name, **flags}
+
+
+MASK = flagged("<mask>", lstrip=True, special=True, normalized=False)
+
+
+def told_as_mask(numbers: Numbers) -> dict[str, Any]:
+    return {"tokenizer_config.json": {"mask_token": MASK}}
+
+
+def told_in_the_map(numbers: Numbers) -> dict[str, Any]:
+    """The file beside the config, from versions without flags in it."""
+    mask = {"content": "<mask>", "lstrip": True, "normalized": False}
+    return {
+        "tokenizer_config.json": {"mask_token": "<mask>"},
+        "special_tokens_map.json": {"mask_token": mask},
+    }
+
+
+def told_by_number(numbers: Numbers) -> dict[str, Any]:
+    """Flags of every kind, which those of the roles override."""
+    pieces = [
+        flagged("<mask>", rstrip=True, normalized=False),
+        flagged("<user>", lstrip=True, rstrip=True, single_word=True, special=True),
+        flagged("<Bot>", normalized=True, special=False),
+    ]
+    numbered = {numbers[piece["content"]]: {**piece} for piece in pieces}
+    for piece in numbered.values():
+        del piece["__type"]
+    return {"tokenizer_config.json": {"mask_token": MASK, "added_tokens_decoder": numbered}}
+
+
+def told_by_name(numbers: Numbers) -> dict[str, Any]:
+    older = {name: numbers[name] for name in ("<mask>", "<user>", "<Bot>")}
+    return {"tokenizer_config.json": {"mask_token": "<mask>"}, "added_tokens.json": older}
+
+
+def told_as_more(numbers: Numbers) -> dict[str, Any]:
+    more = [flagged("<user>", rstrip=True, special=True), "<Bot>"]
+    return {"tokenizer_config.json": {"additional_special_tokens": more}}
+
+
+def told_twice(numbers: Numbers) -> dict[str, Any]:
+    """The map has priority, and its lists are added to those of the settings."""
+    return {
+        "tokenizer_config.json": {"mask_token": "<user>", "extra_special_tokens": ["<Bot>"]},
+        "special_tokens_map.json": {
+            "mask_token": "<mask>",
+            "extra_special_tokens": ["<bot>", "<BOT>"],
+        },
+    }
+
+
+def told_with_numbers(numbers: Numbers) -> dict[str, Any]:
+    """Numbers in the settings, even none, make the older files unread."""
+    return {
+        "tokenizer_config.json": {"mask_token": "<mask>", "added_tokens_decoder": {}},
+        "special_tokens_map.json": {"mask_token": "<user>", "image_token": "<bot>"},
+        "added_tokens.json": {"<Bot>": numbers["<Bot>"]},
+    }
+
+
+def told_with_names(numbers: Numbers) -> dict[str, Any]:
+    """Names besides those of the roles, as those of a model with pictures."""
+    told = {"image_token": "<user>", "extra_special_tokens": {"speaker": "<Bot>", "x": "<bot>"}}
+    return {
+        "tokenizer_config.json": {**told, "sound_token": flagged("<mask>", lstrip=True)},
+        "special_tokens_map.json": {"video_token": {"content": "<BOT>", "rstrip": True}},
+    }
+
+
+TOLD = [each for name, each in globals().items() if name.startswith("told_")]
+
+
+def assert_alike(folder: Path, other: Any) -> None:
+    mine = ours(folder)
+    assert mine.tokenizer.get_vocab() == other.get_vocab()
+    for texts in (FLAGGED, TEXTS):
+        numbers = [other(text)["input_ids"] for text in texts]
+        assert mine.encode(texts) == numbers
+        decoded = [other.decode(each, skip_special_tokens=True) for each in numbers]
+        assert [mine.decode(each) for each in numbers] == decoded
+    for role in ROLES:
+        number = getattr(other, f"{role}_token_id")
+        assert number in (None, mine.roles.get(role))
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("told", TOLD)
+def test_special_pieces_of_the_vocabulary_have_the_flags_that_the_files_say(
+    kind: str, told: Callable[[Numbers], dict[str, Any]], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    place = folder(tmp_path / "old", "bert", write_wordpiece)
-    write = whole(tmp_path / "whole", "BertTokenizer", monkeypatch)
-    new = folder(tmp_path / "new", "bert", write)
-    assert {"BertJapaneseTokenizer", "BertweetTokenizer", "CpmTokenizer"} <= {*UNKNOWN}
-    for name in [*UNKNOWN, *(f"{name}Fast" for name in UNKNOWN)]:
-        for folder_of_it, says in ((place, "without vocab.txt"), (new, "PreTrainedTokenizerFast")):
-            with pytest.raises(Refused, match=f"cut by {name}, whose rules.*{says}") as refused:
-                read(folder_of_it, named=name, usual="BertTokenizer")
-            assert "\n" not in str(refused.value)
+    WRITERS[kind](tmp_path, more=PIECES)
+    for name, content in told(ours(tmp_path).tokenizer.get_vocab()).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert_alike(tmp_path, theirs(getattr(transformers, kind), tmp_path, monkeypatch))
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("GPT2Tokenizer", "has no vocab.json, which GPT2Tokenizer needs"),
-        ("XLMRobertaTokenizer", "has no tokenizer.json, which XLMRobertaTokenizer needs"),
-        ("PreTrainedTokenizerFast", "has no tokenizer.json"),
-        (["BertTokenizer"], "whose rules heed does not have"),
-        (3, "cut by 3, whose rules"),
-    ],
-)
-def test_a_class_without_its_file_is_refused(name: Any, says: str, tmp_path: Path) -> None:
-    with pytest.raises(Refused, match=says):
-        read(folder(tmp_path / "old", "bert", write_wordpiece, tokenizer_class=name))
-
-
-def test_a_class_needs_pieces_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = whole(tmp_path / "whole", "BertTokenizer", monkeypatch)
-    place = folder(tmp_path / "new", "gpt2", write, tokenizer_class="GPT2TokenizerFast")
-    with pytest.raises(Refused, match=r"of the kind WordPiece, not BPE, which GPT2TokenizerFast"):
-        read(place)
-
-
-def test_pieces_around_a_text_of_herbert_have_the_numbers_that_its_class_assumes(
-    tmp_path: Path,
+@pytest.mark.parametrize("kind", ["BertTokenizer", "GPT2Tokenizer"])
+@pytest.mark.parametrize("told", TOLD)
+def test_special_pieces_beside_the_vocabulary_have_the_numbers_of_transformers(
+    kind: str, told: Callable[[Numbers], dict[str, Any]], tmp_path: Path
 ) -> None:
-    place = folder(tmp_path / "new", "bert", write_bytes, tokenizer_class="HerbertTokenizer")
-    with pytest.raises(Refused, match="are not 0 and 2"):
-        read(place)
+    WRITERS[kind](tmp_path)
+    size = ours(tmp_path).size
+    for name, content in told({piece: size + i for i, piece in enumerate(PIECES)}).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert_alike(tmp_path, getattr(transformers, kind).from_pretrained(tmp_path))

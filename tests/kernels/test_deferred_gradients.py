@@ -1,10 +1,12 @@
 """Gradients of what the steps of a loop share: sums of products of rows, whatever the steps are."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 import heed
 from heed.kernels.deferred_gradients import (
@@ -76,7 +78,8 @@ def plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @pytest.mark.parametrize("steps", [(Product,), (InPlace,), (Product, InPlace)], ids=str)
 def test_sums_equal_autograds(steps: tuple[Any, ...]) -> None:
     given = drawn()
-    total, want = looped(steps, given[0], *share(*given[1:])), plain(*given)
+    shared = share(*given[1:])
+    total, want = looped(steps, given[0], *shared), plain(*given)
     torch.testing.assert_close(total, want)
     by = torch.randn_like(want)
     wanted = torch.autograd.grad(want, given, by)
@@ -85,14 +88,23 @@ def test_sums_equal_autograds(steps: tuple[Any, ...]) -> None:
         found = torch.autograd.grad(total, given, by, retain_graph=True)
         for one, two in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, two)
+    left = Deferred.of(*shared)
+    assert left is not None
+    assert not left.left
+    assert left.sums is None
 
 
 @pytest.mark.parametrize("steps", [(Product,), (InPlace,)], ids=str)
-def test_what_needs_no_gradient_gets_none(steps: tuple[Any, ...]) -> None:
+def test_what_needs_no_gradient_has_no_sum(
+    steps: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, weight, bias = drawn()
+    take, taken = Deferred.take, []
+    monkeypatch.setattr(Deferred, "take", lambda *given: taken.append(take(*given)) or taken[0])
     total = looped(steps, x, *share(weight.detach(), bias)).sum()
     (want,) = torch.autograd.grad(plain(x, weight, bias).sum(), bias)
     torch.testing.assert_close(torch.autograd.grad(total, bias)[0], want)
+    assert taken[0][0] is None
 
 
 def test_other_uses_add_their_gradients() -> None:
@@ -120,13 +132,15 @@ def test_nothing_is_deferred_where_operations_must_be_visible(may: Any) -> None:
     assert may(weight.detach(), weight) == may(weight)
     assert not may(weight.detach())
     assert not may(weight.to("meta"))
+    on_gpu: Any = SimpleNamespace(is_cpu=False, device=torch.device("cuda"), requires_grad=True)
+    assert may(on_gpu) == (may is may_defer)
     with torch.no_grad():
         assert not may(weight)
     with torch.autocast("cpu", torch.bfloat16):
         assert may(weight) == (may is may_defer)
     with heed.kernels.off("single"):
         assert not may(weight)
-    with torch.utils.flop_counter.FlopCounterMode(display=False):
+    with FlopCounterMode(display=False):
         assert not may(weight)
     seen = []
     torch.func.vmap(lambda x: seen.append(may(weight)) or x)(torch.zeros(2))

@@ -14,7 +14,11 @@ import pytest
 import torch
 import yaml
 
+from heed.answers.continuation import Continuation, Continued, Decoding, NextSymbol, PredictedText
+from heed.answers.form import Example
+from heed.answers.memories import Remembering
 from heed.data.cache import Corpus
+from heed.data.kinds.text import escaped, unescaped
 from heed.data.packing import Packed
 from heed.data.verbatim import Verbatim
 from heed.errors import Refused
@@ -28,11 +32,9 @@ from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.recipe import load, resolve
 from heed.running.stories import story
-from heed.running.stories.remembering import Remembering
-from heed.running.stories.writing import NextSymbol, Validated, escaped, evaluated, unescaped
+from heed.running.stories.composed import Validated
 from heed.storage import tensors
-from heed.tasks.language_model import build, judged
-from heed.tasks.writer import Decoding, Reading
+from heed.tasks.language_model import TASK, Scores, build
 from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
 
@@ -181,8 +183,10 @@ def test_a_page_distinguishes_prompt_and_continuation(
 
 
 def test_a_validation_says_what_its_sample_is() -> None:
-    line = Validated(2.5, {}, "Het the\nthore").line()
-    assert line == "validation loss 2.5000 · sample: Het the\\nthore"
+    said = Continuation.brief(None, Continued("", "Het the\nthore"))  # type: ignore[arg-type]
+    assert Validated(2.5, {}, f"loss 2.5000 · {said}").line() == (
+        "validation loss 2.5000 · sample: Het the\\nthore"
+    )
 
 
 def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -191,9 +195,9 @@ def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
     file, how = str(tmp_path / "in.txt"), {"device": "cpu", "longest": 5, "temperature": 2.0}
     found = list(predict(runs["gpt"], file, samples=3, **how))
     assert [len(each.line().split("\t")) for each in found] == [3, 3]
-    assert all(len(one.text) <= 5 for each in found for one in each.found)
+    assert all(len(one.written) <= 5 for each in found for one in each.found)
     alone = next(iter(predict(runs["gpt"], file, **how)))
-    assert alone.found[0].text == found[0].found[0].text
+    assert alone.found[0].written == found[0].found[0].written
     with pytest.raises(Refused, match="--samples 2"):
         list(predict(runs["gpt"], file, best=2, method="sample", device="cpu"))
     with pytest.raises(Refused, match="give one"):
@@ -213,13 +217,18 @@ def test_samples_and_overlap(runs: dict[str, Path], tmp_path: Path) -> None:
 
 def test_a_text_of_one_symbol_is_scored_with_the_others(runs: dict[str, Path]) -> None:
     """It has no symbol to predict, hence no loss, and its answer is a blank line."""
-    writer = open_run(runs["lstm"], torch.device("cpu")).worker
-    found = finish(evaluated(writer, ["t", "the cat sat"]))
+    run = open_run(runs["lstm"], torch.device("cpu"))
+
+    def scored(*texts: str) -> Any:
+        examples = [Example((text,), True) for text in texts]
+        return finish(TASK.evaluated(run.worker, examples, run.config, {}, "reading"))
+
+    found = scored("t", "the cat sat")
     assert found.scores.symbols == 10
     blank, loss = found.answers()
     assert (blank, float(loss)) == ("", pytest.approx(found.scores.loss, abs=1e-6))
     with pytest.raises(Refused, match="nothing to predict"):
-        finish(evaluated(writer, ["t", "c"]))
+        scored("t", "c")
 
 
 def test_show(server: Server, runs: dict[str, Path], tmp_path: Path) -> None:
@@ -260,7 +269,7 @@ def test_another_attention_by_name(server: Server, tmp_path: Path) -> None:
 
 def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
     told = story("language-model")
-    scores = {"valid": judged([Reading(2.0, 4, 4, 4, 0)], context=8)}
+    scores = {"valid": Scores.of([PredictedText(2.0, 4, 4, 4, 0)], context=8)}
     trained = Trained(runs["gpt"], 99, 20, 1.5, 1e4, scores)
     row = told.row("cosine", trained, 12.0)
     assert len(row) == len(told.columns)
@@ -350,9 +359,10 @@ def test_xlnet_reads_from_left_to_right(server: Server, tmp_path: Path) -> None:
     assert run.config.build().streams.causal
     # A text read in one pass is as likely as when it is written step by step.
     choice = Decoding(method="greedy", longest=8)
-    ((found,),) = run.worker.write(["the cat"], choice)
+    ((found,),) = run.worker.answers([("the cat",)], choice)
     assert not found.ended
-    read, before = run.worker.read("the cat" + found.text), run.worker.read("the cat")
+    texts = [Example((text,), True) for text in ("the cat" + found.written, "the cat")]
+    read, before = run.worker.read(texts)
     assert before.nats - found.log_prob == pytest.approx(read.nats, rel=1e-4)
     (tmp_path / "prompts.txt").write_text("the\n\na dog came\n")
     done = server.run("predict", tmp_path / "run", tmp_path / "prompts.txt", "--longest", "20")
@@ -371,7 +381,7 @@ def test_consecutive_rows_with_memories_equal_one_long_row() -> None:
         Packed(stream, length=length, shuffle=False, onward=True, **rules) for length in (16, 8)
     )
     expected = NextSymbol(Training(steps=1))(model, next(whole.epoch(0))).total
-    memories = Remembering(lanes=3, layers=2, places=16, width=16).double()
+    memories = Remembering(3, layers=2, places=16, width=16).double()
     objective = NextSymbol(Training(steps=1), memories)
     for _ in range(2):  # memories of the last epoch are dropped
         total = sum(objective(model, batch).total for batch in short.epoch(0))

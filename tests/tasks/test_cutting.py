@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from heed.data.borrowed import Borrowed
 from heed.data.tokenise import Tokeniser
 from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
-from heed.tasks.borrowing import Borrowed
 from heed.tasks.cutting import Cutting, alternatives, labels
 
 TEXT = "a stirring film, 我爱"

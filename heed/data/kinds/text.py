@@ -10,12 +10,14 @@ from typing import Any, Literal, Protocol
 from heed.data import vocabularies
 from heed.data.kinds.kind import Kind
 from heed.data.tokenise import BOS, LARGEST, Tokeniser
+from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.errors import HeedError, Refused
 
 LONGEST = 100_000  # characters of an item
 MOST = 2_000_000  # symbols of a vocabulary
 Gathers = Literal["first", "last"]
+MARKS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}  # what would separate lines and columns
 
 
 class Pieces(Protocol):
@@ -102,6 +104,51 @@ class Text(Kind[str]):
     def of_data(self, found: Any) -> str:
         """A kept text, checked."""
         return text_of(found)
+
+
+class RawText(Text):
+    r"""Text as it stands: every space and line break counts. In a line, a line break is \n."""
+
+    def is_blank(self, item: str) -> bool:
+        """Not even a text without a character is."""
+        return False
+
+    def of_line(self, line: str) -> str:
+        """The text that a line stands for."""
+        return unescaped(line)
+
+    def as_line(self, item: str) -> str:
+        """The text in one line."""
+        return escaped(item)
+
+    def of_data(self, found: Any) -> str:
+        """A kept text of any length, checked."""
+        if not isinstance(found, str) or not found:
+            raise ValueError
+        found.encode()  # half a surrogate pair is a ValueError, too
+        return found
+
+    def continued(self, before: Sequence[int], row: Sequence[int]) -> str:
+        """The text of symbols that come after others."""
+        own = isinstance(self.pieces, Verbatim)
+        text: str = self.pieces.decode(row) if own else self.pieces.continued(before, row)
+        return text
+
+
+def escaped(text: str) -> str:
+    r"""A text in one line, and one column: a line break is \n, a tab \t, and a backslash \\."""
+    text = text.replace("\\", "\\\\")
+    for plain, told in MARKS.items():
+        text = text.replace(plain, told)
+    return text
+
+
+def unescaped(line: str) -> str:
+    r"""The inverse of `escaped`; other backslashes stay as they are."""
+    parts = line.split("\\\\")
+    for plain, told in MARKS.items():
+        parts = [part.replace(told, plain) for part in parts]
+    return "\\".join(parts)
 
 
 def text_of(found: Any) -> str:

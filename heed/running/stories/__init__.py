@@ -15,8 +15,9 @@ from heed.running.stories.story import AnyStory
 STORIES = {
     "translate": "heed.tasks.translate",
     "classify": "heed.tasks.classify",
-    "language-model": "heed.running.stories.language_model",
+    "language-model": "heed.tasks.language_model",
     "pretrain": "heed.running.stories.pretrain",
+    "recognise": "heed.tasks.recognise",
     "tag": "heed.tasks.tag",
 }
 """Tasks, and the module of each."""

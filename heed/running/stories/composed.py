@@ -57,27 +57,34 @@ class Validator:
     def judge(self, step: int) -> Validated:
         """Loss and scores, a few answers with a picture, and the attentions' statistics."""
         loss, figures, line = self.worker.form.validated(self.worker, self.examples)
-        attention = self.worker.sharpness(self.examples[: self.task.watched])
+        attention = self.worker.sharpness(self._some(self.task.watched))
         brief = self._samples(step)
         told = {"loss": loss, **figures, "attention": attention}
         return Validated(loss, told, f"{line} · {brief}" if brief else line)
 
+    def _some(self, count: int) -> list[Example]:
+        codec = Codec(self.worker.inputs, self.worker.form)
+        return self.task.excerpts(codec, self.examples, count)
+
     def _samples(self, step: int) -> str:
         """Write a few answers and their attention; returns the first in brief."""
         worker, form = self.worker, self.worker.form
-        examples = self.examples[: self.task.sampled]
+        examples = self._some(self.task.sampled)
         answers = worker.answers([each.inputs for each in examples])
         both = list(zip(examples, answers, strict=True))
         text = "".join(form.sample(example, best[0]) for example, best in both)
-        panels = [panel for example, some in both for panel in self._pictured(example, some)]
-        self.folder.write_sample(step, text, svg(panels, columns=1) if panels else "")
+        panels = [panel for each, some in both for panel in self._pictured(each, some)]
+        columns = 1 if form.pictured == 1 else None
+        self.folder.write_sample(step, text, svg(panels, columns=columns) if panels else "")
         return str(form.brief(answers[0][0]))
 
     def _pictured(self, example: Example, answers: Sequence[Any]) -> list[Panel]:
-        """The most telling map of an example; none where weights are not finite."""
-        more: dict[str, Any] = {"gold": example.answer, "answers": answers}
+        """The most telling maps of an example; none where weights are not finite."""
+        form = self.worker.form
+        told = {"gold": example.answer, "answers": answers if form.rereads else ()}
         try:
-            return one_pass(self.worker, example.inputs, **more).look.panels[:1]
+            look = one_pass(self.worker, example.inputs, **told).look
+            return look.panels[: form.pictured]
         except Refused:
             return []
 
@@ -94,7 +101,7 @@ class Answered:
     @property
     def remark(self) -> str:
         """A warning, such as that the input was cut."""
-        return str(self.found[0].remark)
+        return next((each.remark for each in self.found if each.remark), "")
 
     def line(self) -> str:
         """The answers in a line, with tabs between them; missing ones are blank."""
@@ -175,7 +182,7 @@ class Composed(Story[Any, Any, Prepared, Codec, Worker]):
 
     def score(self, config: Any, worker: Worker, folder: RunFolder, part: str) -> Work[Any]:
         codec = Codec(worker.inputs, worker.form)
-        examples = list(preparing.kept(folder, part, codec.of_data, self.task.examples_are))
+        examples = list(preparing.examples(self.task, codec, folder, part))
         stage = f"scoring {part}"
         return (yield from self.task.evaluated(worker, examples, config, {}, stage)).scores
 
@@ -189,7 +196,7 @@ class Composed(Story[Any, Any, Prepared, Codec, Worker]):
         if isinstance(data, str):
             task.of_kept(options)
             part = yield from scored_part(run.folder, data)
-            examples = list(preparing.kept(run.folder, part, codec.of_data, task.examples_are))
+            examples = list(preparing.examples(task, codec, run.folder, part))
         else:
             examples = yield from task.given(run.config, codec, data, options)
         return (yield from task.evaluated(worker, examples, run.config, options, "answering"))
@@ -237,8 +244,9 @@ class Composed(Story[Any, Any, Prepared, Codec, Worker]):
         examples = [Example(task.of_line(codec, text), None) for text in texts]
         if not texts:
             part = shown_part(run.folder, "text")
-            kept = preparing.kept(run.folder, part, codec.of_data, task.examples_are)
-            examples = list(islice(kept, task.few))
+            examples = task.excerpts(
+                codec, preparing.examples(task, codec, run.folder, part), task.few
+            )
         choice = getattr(run.config, "decoding", None)
         best = worker.form.explored(choice) if several else 1
         others = [each.readings for each in given] or [()] * len(examples)

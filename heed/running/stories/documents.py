@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heed.data.borrowed import Hiding, Renumbered, load_hiding, symbols_of
 from heed.data.cache import Corpus
 from heed.data.documents import Documents, Sentence, SentenceReport, encode
 from heed.data.masking import Symbols, mask_of, with_mask
@@ -22,7 +23,6 @@ from heed.running import preparing
 from heed.running.preparing import data_root
 from heed.running.stories.story import Start
 from heed.storage.run_folder import RunFolder
-from heed.tasks.borrowing import Hiding, Renumbered, load_hiding, symbols_of
 from heed.tasks.pretrain import Data, Hidden, Ordered, Part, sentences, unigram
 
 COUNTED = 1 << 24  # symbols that are counted at a time

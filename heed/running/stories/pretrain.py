@@ -12,6 +12,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from heed.answers.continuation import Decoding
+from heed.data.borrowed import Hiding, Renumbered
 from heed.data.documents import DocumentFiles, SentenceReport, read_sentences
 from heed.data.remaking import Remade
 from heed.data.sources import told
@@ -49,10 +51,8 @@ from heed.running.stories.story import (
 )
 from heed.storage.run_folder import RunFolder
 from heed.tasks import pretrain
-from heed.tasks.borrowing import Hiding, Renumbered
 from heed.tasks.pretrainer import Pretrainer, numbers_of
 from heed.tasks.walking import Heard, filled
-from heed.tasks.writer import Decoding
 from heed.viewing.blocks import Column, Value
 from heed.viewing.looking import Look
 from heed.viewing.panels import of_heads

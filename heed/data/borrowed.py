@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from heed.data import masking
+from heed.data.kinds.text import MOST, load
 from heed.data.masking import Symbols
 from heed.data.plan import Ints
 from heed.data.tokenise import BOS, EOS, PAD, UNK, Tokeniser
@@ -21,7 +22,6 @@ from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
 from heed.data.vocabulary import SPACE
 from heed.errors import Refused
-from heed.tasks.cutting import MOST, own_or_borrowed
 
 
 class Marks(NamedTuple):
@@ -87,24 +87,24 @@ class Borrowed:
         self.vocabulary.save(path)
 
 
-Text = Verbatim | Borrowed
-"""How a language model's text is cut."""
+Unchanging = Verbatim | Borrowed
+"""What cuts text of which every space and line break counts."""
 
 
-def load_text(path: Path, symbols: int = MOST) -> Text:
-    """Load what `save` wrote, of whichever kind it is; a file is only data.
+def load_unchanging(path: Path, symbols: int = MOST) -> Unchanging:
+    """What `save` wrote, of whichever kind it is; a file is only data.
 
     symbols  how many it may have; a larger file is not read
     """
-    found = own_or_borrowed(Verbatim.load, path, symbols)
+    found = load(path, symbols, Verbatim)
     return Borrowed(found, str(path)) if isinstance(found, Vocabulary) else found
 
 
-def marks_of(text: Text) -> Marks:
+def marks_of(pieces: Unchanging) -> Marks:
     """The numbers that stand for no text. With heed's own vocabulary, a text opens after "\\n"."""
-    if isinstance(text, Borrowed):
-        return text.marks
-    (line,) = text.encode(["\n"])
+    if isinstance(pieces, Borrowed):
+        return pieces.marks
+    (line,) = pieces.encode(["\n"])
     opening = tuple(line) if line and UNK not in line else (EOS,)
     return Marks(EOS, opening, UNK, frozenset((PAD, UNK, BOS)))
 
@@ -179,10 +179,11 @@ def load_hiding(path: Path, symbols: int | None = None) -> Hiding:
 
     symbols  that the model has; None: as many as the vocabulary
     """
-    found = own_or_borrowed(Tokeniser.load, path, MOST if symbols is None else symbols)
+    found: Tokeniser | Vocabulary = load(path, MOST if symbols is None else symbols)
     if isinstance(found, Vocabulary):
         return Renumbered(found, symbols or found.size, str(path))
-    return found
+    own: Tokeniser = found
+    return own
 
 
 def symbols_of(tokeniser: Hiding) -> Symbols:

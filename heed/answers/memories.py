@@ -1,6 +1,6 @@
 """Memories carried from batch to batch in the training of a language model. Dai 2019 §3.2.
 
-    remembering = Remembering(lanes=8, layers=12, places=256, width=768)
+    remembering = Remembering(8, layers=12, places=256, width=768)
     said = model(text, memories=remembering.recall(batch))
     remembering.keep(batch, said.memories)
 
@@ -24,7 +24,7 @@ class Remembering(nn.Module):
     exists: Tensor  # R L
     goes_on: Tensor  # the position in the text where a lane continues; below 0: nowhere  R
 
-    def __init__(self, *, lanes: int, layers: int, places: int, width: int) -> None:
+    def __init__(self, lanes: int, *, layers: int, places: int, width: int) -> None:
         super().__init__()
         self.register_buffer("kept", torch.zeros(layers, lanes, places, width))
         self.register_buffer("exists", torch.zeros(lanes, places, dtype=torch.bool))
