@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heed.answers import measures
-from heed.answers.form import Example, Form, Lead, Movable, Words, loss_of, network_of
+from heed.answers.form import Example, Form, Lead, Movable, Words, network_of
 from heed.answers.text_scores import TextReading, TextScores, compared, text_scores
 from heed.answers.worker import Worker
 from heed.attention.statistics import entropy
@@ -526,7 +526,7 @@ class Text(Form[str, WrittenText]):
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """Loss and perplexity."""
-        loss = loss_of(worker.read(examples))
+        loss = worker.loss(examples)
         perplexity = math.exp(min(loss, 700))
         return loss, {"perplexity": perplexity}, f"perplexity {perplexity:.2f}"
 
