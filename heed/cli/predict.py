@@ -65,7 +65,6 @@ def run(
 
     A blank line gives a blank answer, except for a language model, which continues it."""
     from heed.running.predict import CHUNK, predict
-    from heed.running.showing import page
 
     decoding = decoding_options(
         method=method, width=width, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
@@ -80,6 +79,8 @@ def run(
     )
     kept = list(printed(answers, as_json, keep=html is not None))
     if html is not None:
+        from heed.running.showing import page
+
         page(f"{folder.name}: attention", kept).write(html)
 
 

@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heed.answers.form import Form
 from heed.running.devices import chosen
 from heed.running.opening import open_run
-from heed.running.passes import one_pass
 from heed.running.preparing import LONGEST
 from heed.tasks.task import Codec
-from heed.viewing.looking import Look
+
+if TYPE_CHECKING:
+    from heed.answers.worker import Worker
+    from heed.viewing.looking import Look
 
 CHUNK = 2000  # lines held at a time: answers come while a long file is still being read
 
@@ -85,6 +87,13 @@ def predict(
         found = worker.answers(items, choice, best, count)
         count += len(items)
         for item, some, (_, length) in zip(items, found, chunk, strict=True):
-            seen = one_pass(worker, item, answers=some[:1]).look if look else None
+            seen = _looked(worker, item, some[:1]) if look else None
             cut = f"{read} {length:,} characters were read" if length > LONGEST else ""
             yield Answered(worker.form, some, best, seen, cut, length)
+
+
+def _looked(worker: Worker, item: tuple[Any, ...], answers: Sequence[Any]) -> Look:
+    """What every attention did; pictures are loaded only here."""
+    from heed.running.passes import one_pass
+
+    return one_pass(worker, item, answers=answers).look
