@@ -4,7 +4,7 @@
     said = model(text, memories=remembering.recall(batch))
     remembering.keep(batch, said.memories)
 
-The rows of a batch continue those of the batch before (`data/packing.py`, onward). The memories are
+The rows of a batch continue those of the batch before (`data/packed_rows.py`, onward). The memories are
 buffers, so they are saved with a run, and it resumes exactly.
 """
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from heed.data.borrowed import Hiding, Renumbered, load_hiding, symbols_of
 from heed.data.cache import Corpus
 from heed.data.documents import Documents, Sentence, SentenceReport, encode
-from heed.data.masking import Symbols, mask_of, with_mask
+from heed.data.masked_words import Symbols, mask_of, with_mask
 from heed.data.tokenise import Tokeniser
 from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused

@@ -15,7 +15,7 @@ from torch import nn
 from heed.answers.continuation import Decoding
 from heed.data.borrowed import Hiding, Renumbered
 from heed.data.documents import DocumentFiles, SentenceReport, read_sentences
-from heed.data.remaking import Remade
+from heed.data.pretraining_batches import Remade
 from heed.data.sources import told
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused

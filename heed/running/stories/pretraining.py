@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from heed.data.batches import Batch
 from heed.data.chance import below
-from heed.data.remaking import Remade
+from heed.data.pretraining_batches import Remade
 from heed.data.tokenise import PAD
 from heed.errors import Refused
 from heed.events import Progress, Work
