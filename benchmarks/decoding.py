@@ -37,8 +37,8 @@ import heed
 from heed.data.tokenise import BOS, UNK
 from heed.decoding import Hypothesis, beam
 from heed.events import finish
+from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.layers import Layer
-from heed.models.transformer import EncoderDecoder
 from heed.models.transformer_settings import TransformerSettings, build
 from heed.running.opening import Run, open_run
 from heed.running.recipe import resolve

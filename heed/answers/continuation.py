@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from heed.data.kinds.text import escaped
 from heed.data.tokenise import PAD
 from heed.decoding.beam import beam
 from heed.decoding.greedy import greedy
-from heed.decoding.sampling import sample
+from heed.decoding.sampling import sample, seed_of
 from heed.decoding.sliding import Sliding, padded
 from heed.decoding.stepping import Hypothesis
 from heed.errors import Refused
@@ -38,6 +37,7 @@ from heed.records import Attended, Need
 from heed.settings import Settings
 from heed.training.objective import Loss, SequenceObjective
 from heed.training.settings import Training
+from heed.viewing.blocks import Column, Value
 from heed.viewing.pieces import sign
 
 FORMED = 256  # positions whose logits are formed at a time while a text is looked at
@@ -103,7 +103,7 @@ class NextSymbol(SequenceObjective):
 
 
 @dataclass(frozen=True, slots=True)
-class TextReading(Reading):
+class PredictedText(Reading):
     """How surprised a model was by a text, and how much text there was."""
 
     characters: int
@@ -111,7 +111,7 @@ class TextReading(Reading):
     unknown: int  # symbols that the vocabulary does not know
 
     @classmethod
-    def of(cls, readings: Sequence[TextReading]) -> TextReading:
+    def of(cls, readings: Sequence[PredictedText]) -> PredictedText:
         """Several texts together."""
         nats = sum(each.nats for each in readings)
         fields = ("count", "characters", "bytes", "unknown")
@@ -132,7 +132,7 @@ class TextReading(Reading):
         return self.nats / math.log(2) / max(of, 1)
 
 
-UNREAD = TextReading(nats=0.0, count=0, characters=0, bytes=0, unknown=0)
+UNREAD = PredictedText(nats=0.0, count=0, characters=0, bytes=0, unknown=0)
 """The reading of a text in which nothing can be predicted."""
 
 
@@ -222,9 +222,15 @@ class Continuation(OfDocuments[Continued]):
 
     name = "continuation"
     decoding = Decoding
+    options = ("best", "samples")
     tokens = 16384
     named = NAMED
     pictured = 12
+    figures = (
+        Column("loss", ".4f", "low"),
+        Column("perplexity", ".3f", "low"),
+        Column("bits per character", ".4f", "low"),
+    )
 
     def __init__(
         self, marks: Marks, *, context: int, places: int | None = None, memory: Memory | None = None
@@ -244,6 +250,20 @@ class Continuation(OfDocuments[Continued]):
         return max(1, settings.batch_tokens // self.context)
 
     # Writing
+
+    @classmethod
+    def asked(cls, changes: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        """The best of a beam, or several samples."""
+        best, samples = changes.pop("best", 1), changes.pop("samples", 1)
+        if best > 1 and changes.setdefault("method", "beam") != "beam":
+            drawn = changes["method"] == "sample"
+            cure = f"to sample: --samples {best}" if drawn else "greedy search has one answer"
+            raise Refused(f"--best {best} needs --method beam; {cure}")
+        if best > 1 and samples > 1:
+            raise Refused(
+                f"--best {best} is for beam search, --samples {samples} for sampling: give one"
+            )
+        return changes, max(best, samples)
 
     def check(self, choice: Any, best: int) -> None:
         """Refuse several answers of greedy search."""
@@ -363,7 +383,7 @@ class Continuation(OfDocuments[Continued]):
         rows: Sequence[Any],
         *,
         overlap: int = 0,
-    ) -> list[TextReading]:
+    ) -> list[PredictedText]:
         """How surprised the model is by texts, symbol by symbol.
 
         overlap  of windows; see `reading`
@@ -375,7 +395,7 @@ class Continuation(OfDocuments[Continued]):
 
     def reading(
         self, worker: Worker, ids: NDArray[Any], text: str, overlap: int = 0
-    ) -> TextReading:
+    ) -> PredictedText:
         """How surprised the model is by symbols, of which all but the first are predicted.
 
         Windows of `context` symbols follow each other, and none knows what came before it except
@@ -394,7 +414,7 @@ class Continuation(OfDocuments[Continued]):
         text = text[len(pieces.decode(ids[:1].tolist())) :]
         strange = self.marks.unknown
         unknown = 0 if strange is None else int((ids[1:] == strange).sum())
-        return TextReading(nats, len(ids) - 1, len(text), len(text.encode()), unknown)
+        return PredictedText(nats, len(ids) - 1, len(text), len(text.encode()), unknown)
 
     def _windows(self, worker: Worker, count: int, overlap: int) -> Iterator[list[int]]:
         """Where windows begin, batch by batch."""
@@ -424,11 +444,17 @@ class Continuation(OfDocuments[Continued]):
         left = said.memories if self.memory and not overlap else None
         return float((nats.double() * real).sum()), left
 
+    @classmethod
+    def figured(cls, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
+        """The values of `figures`."""
+        (found,) = scores.values()
+        return [found.loss, found.perplexity, found.bits_per_character]
+
     def validated(
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """Loss, perplexity, and bits per character."""
-        found = TextReading.of(worker.read(examples))
+        found = PredictedText.of(worker.read(examples))
         bits = {"bits_per_character": found.bits(found.characters)}
         return found.loss, {"perplexity": found.perplexity, **bits}, f"loss {found.loss:.4f}"
 
@@ -522,9 +548,3 @@ def _likeliest(output: Tensor | Unformed, size: int) -> list[int]:
     parts = (output._replace(known=known) for known in output.known[0].split(FORMED))
     some = (part.form()[:, :size].argmax(-1).tolist() for part in parts)
     return [symbol for each in some for symbol in each]
-
-
-def seed_of(seed: int, sample: int, prompt: Sequence[int]) -> int:
-    """The seed of a sample's draws, which depends on nothing else."""
-    told = f"{seed} {sample} {list(prompt)}".encode()
-    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest())

@@ -179,7 +179,7 @@ def load_hiding(path: Path, symbols: int | None = None) -> Hiding:
 
     symbols  that the model has; None: as many as the vocabulary
     """
-    found = load(path, MOST if symbols is None else symbols)
+    found: Tokeniser | Vocabulary = load(path, MOST if symbols is None else symbols)
     if isinstance(found, Vocabulary):
         return Renumbered(found, symbols or found.size, str(path))
     own: Tokeniser = found

@@ -29,7 +29,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import nn
 
 import heed
-from heed.answers.continuation import Continuation, Decoding, Memory, TextReading
+from heed.answers.continuation import Continuation, Decoding, Memory, PredictedText
 from heed.answers.documents import gathered
 from heed.answers.form import Example
 from heed.answers.worker import Worker
@@ -67,7 +67,7 @@ from heed.tasks.task import (
     check_vocabulary,
     headline,
 )
-from heed.viewing.blocks import Column, Table, Value
+from heed.viewing.blocks import Table
 
 OPENING = 32  # symbols of an excerpt
 TOGETHER = 100  # texts that are scored before the progress is told
@@ -361,9 +361,9 @@ class Scores:
     bits_per_byte: float
 
     @classmethod
-    def of(cls, readings: Sequence[TextReading], *, context: int, overlap: int = 0) -> Scores:
+    def of(cls, readings: Sequence[PredictedText], *, context: int, overlap: int = 0) -> Scores:
         """The scores of some texts together."""
-        all_ = TextReading.of(readings)
+        all_ = PredictedText.of(readings)
         return cls(
             all_.count,
             all_.characters,
@@ -410,13 +410,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
     examples_are = "text"
     continues = True
     few, sampled, watched = 2, 1, 8
-    options = ("samples",)
     scoring = ("out", "overlap")
-    figures = (
-        Column("loss", ".4f", "low"),
-        Column("perplexity", ".3f", "low"),
-        Column("bits per character", ".4f", "low"),
-    )
 
     def draft(self, recipe: LanguageRecipe) -> None:
         """Build the network; the vocabulary does not matter."""
@@ -557,7 +551,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         """Read texts and score how well they are predicted; a text of one symbol has no loss."""
         self.only(options, self.scoring)
         overlap, there = options.get("overlap", 0), [each for each in examples if each is not None]
-        found: list[TextReading] = []
+        found: list[PredictedText] = []
         while some := there[len(found) : len(found) + TOGETHER]:
             found += worker.read(some, overlap=overlap)
             yield Progress(stage, len(found), len(there))
@@ -580,25 +574,6 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
 
     def of_kept(self, options: Mapping[str, Any]) -> None:
         """Windows may overlap in any text."""
-
-    def chosen(self, config: LanguageConfig, options: Mapping[str, Any]) -> tuple[Decoding, int]:
-        """The settings of decoding, and how many answers: `samples`, or the `best` of a beam."""
-        changes = dict(options)
-        best, samples = changes.pop("best", 1), changes.pop("samples", 1)
-        if best > 1 and changes.setdefault("method", "beam") != "beam":
-            drawn = changes["method"] == "sample"
-            cure = f"to sample: --samples {best}" if drawn else "greedy search has one answer"
-            raise Refused(f"--best {best} needs --method beam; {cure}")
-        if best > 1 and samples > 1:
-            raise Refused(
-                f"--best {best} is for beam search, --samples {samples} for sampling: give one"
-            )
-        return super().chosen(config, changes)[0], max(best, samples)
-
-    def figured(self, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
-        """The values of `figures`."""
-        (found,) = scores.values()
-        return [found.loss, found.perplexity, found.bits_per_character]
 
 
 TASK = LanguageModelling()

@@ -71,11 +71,9 @@ def passes(watched: Watched) -> Iterator[Pass]:
     call before ended are steps of one pass.
     """
     for number, text in enumerate(watched.texts):
-        last = len(text.symbols[-1]) if text.symbols else 0
-        for row in range(last):
-            symbols, sentence = _read_by(text, row)
-            seen = watched.follow([*symbols, 0], sentence, text=number)
-            yield Pass(f"text {number + 1} · row {row + 1}", seen, 0, sentence, written=True)
+        for row, path in enumerate(text.paths()):
+            seen = watched.follow(path, text=number)
+            yield Pass(f"text {number + 1} · row {row + 1}", seen, 0, path[0], written=True)
     calls = {path: list(_calls(records)) for path, records in watched.items()}
     count = max(map(len, calls.values()), default=0)
     for n in range(count):
@@ -86,15 +84,6 @@ def passes(watched: Watched) -> Iterator[Pass]:
             told = [f"call {n + 1}"] if count > 1 else []
             told += [f"row {row + 1}"] if rows > 1 else []
             yield Pass(" · ".join(told), here, row, row)
-
-
-def _read_by(text: Any, row: int) -> tuple[list[int], int]:
-    """The symbols that a row of the last step had read after its beginning, and its sentence."""
-    symbols: list[int] = []
-    for t in range(len(text.symbols) - 1, 0, -1):
-        symbols.append(text.symbols[t][row])
-        row = text.parents[t][row]
-    return symbols[::-1], text.parents[0][row]
 
 
 def _calls(records: Records) -> Iterator[Attended]:

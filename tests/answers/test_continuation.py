@@ -1,16 +1,21 @@
 """A language model at work: alone and in a batch, beyond its positions, and symbol by symbol."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from heed.tasks.writer import Decoding, Writer, seed_of, sharpness
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from heed.answers.continuation import Continuation, Continued, Decoding, PredictedText
+from heed.answers.form import Example
+from heed.answers.worker import Worker
+from heed.data.borrowed import marks_of
+from heed.data.kinds.text import RawText
 from heed.data.tokenise import EOS, UNK
 from heed.data.verbatim import Verbatim
+from heed.decoding.sampling import seed_of
 from heed.errors import Refused
 from heed.models import replaying
 from heed.models.recurrent_language import RecurrentLanguageSettings
@@ -31,7 +36,7 @@ MODELS = {
 }
 
 
-def made(kind: str, tokens: str = "character") -> Writer:
+def made(kind: str, tokens: str = "character") -> Worker:
     vocabulary = Verbatim.train(tokens, [TEXT], 270 if tokens == "byte-bpe" else 100)
     settings = MODELS[kind]
     torch.manual_seed(1)
@@ -39,7 +44,19 @@ def made(kind: str, tokens: str = "character") -> Writer:
     if kind in ("lstm", "gru"):
         for weight in model.parameters():
             weight.data.mul_(3)  # or all symbols would be equally likely
-    return Writer(model, vocabulary, torch.device("cpu"), places=places(settings), context=8)
+    form = Continuation(marks_of(vocabulary), context=8, places=places(settings))
+    return Worker(model, {"text": RawText(vocabulary)}, form, torch.device("cpu"))
+
+
+def written(
+    worker: Worker, prompts: Sequence[str], choice: Decoding, samples: int = 1
+) -> list[list[Continued]]:
+    return worker.answers([(prompt,) for prompt in prompts], choice, samples)
+
+
+def reading(worker: Worker, text: str, **more: int) -> PredictedText:
+    (found,) = worker.read([Example((text,), True)], **more)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -55,32 +72,32 @@ def made(kind: str, tokens: str = "character") -> Writer:
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_text_alone_equals_the_text_in_a_batch(kind: str, choice: Decoding) -> None:
     writer = made(kind)
-    together = writer.write(PROMPTS, choice)
+    together = written(writer, PROMPTS, choice)
     for prompt, (found,) in zip(PROMPTS, together, strict=True):
-        ((alone,),) = writer.write([prompt], choice)
+        ((alone,),) = written(writer, [prompt], choice)
         assert found.prompt == prompt
-        assert alone.text == found.text
+        assert alone.written == found.written
         assert alone.log_prob == pytest.approx(found.log_prob, rel=1e-4)
-        assert found.symbols == len(found.text) <= choice.longest
-    assert len({each[0].text for each in together}) > 1
+        assert found.symbols == len(found.written) <= choice.longest
+    assert len({each[0].written for each in together}) > 1
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_batches_of_any_size_give_the_same(kind: str) -> None:
     writer, choice = made(kind), Decoding(longest=12, seed=3)
-    whole = writer.write(PROMPTS, choice, samples=3)
+    whole = written(writer, PROMPTS, choice, samples=3)
     writer.tokens = 1
-    assert [[e.text for e in some] for some in writer.write(PROMPTS, choice, samples=3)] == [
-        [e.text for e in some] for some in whole
+    assert [[e.written for e in some] for some in written(writer, PROMPTS, choice, samples=3)] == [
+        [e.written for e in some] for some in whole
     ]
-    assert all(len({e.text for e in some}) > 1 for some in whole)
+    assert all(len({e.written for e in some}) > 1 for some in whole)
 
 
 def test_samples_depend_on_seed_prompt_and_number() -> None:
     writer = made("gpt")
-    one, two = (writer.write(["the"], Decoding(longest=9, seed=s), 2)[0] for s in (1, 2))
-    assert one[0].text != two[0].text
-    assert writer.write(["the"], Decoding(longest=9, seed=1), 1)[0][0].text == one[0].text
+    one, two = (written(writer, ["the"], Decoding(longest=9, seed=s), 2)[0] for s in (1, 2))
+    assert one[0].written != two[0].written
+    assert written(writer, ["the"], Decoding(longest=9, seed=1), 1)[0][0].written == one[0].written
     assert (
         len({seed_of(0, 0, [1]), seed_of(0, 1, [1]), seed_of(1, 0, [1]), seed_of(0, 0, [2])}) == 4
     )
@@ -90,8 +107,8 @@ def test_samples_depend_on_seed_prompt_and_number() -> None:
 def test_a_written_text_has_its_probability() -> None:
     """Read again as a whole."""
     writer = made("gpt")
-    ((found,),) = writer.write(["the"], Decoding(longest=15, seed=2))
-    (ids,) = writer.vocabulary.encode(["the" + found.text])
+    ((found,),) = written(writer, ["the"], Decoding(longest=15, seed=2))
+    (ids,) = writer.kind.pieces.encode(["the" + found.written])
     logits = writer.model(torch.tensor([ids[:-1]])).logits[0]
     nats = cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")[2:].sum()
     assert found.log_prob == pytest.approx(-float(nats), rel=1e-4)
@@ -101,21 +118,23 @@ def test_a_written_text_has_its_probability() -> None:
 
 def test_beyond_its_positions_it_slides_and_says_so() -> None:
     writer, choice = made("gpt"), Decoding(method="greedy", longest=22)
-    ((found,),) = writer.write(["the"], choice)
+    ((found,),) = written(writer, ["the"], choice)
     assert not found.slid  # 3 and 21 are read: the last is not
-    ((longer,),) = writer.write(["the"], Decoding(method="greedy", longest=60))
+    ((longer,),) = written(writer, ["the"], Decoding(method="greedy", longest=60))
     assert longer.slid
-    assert longer.text.startswith(found.text)
-    ((prompted,),) = writer.write(["the" + longer.text[:40]], Decoding(method="greedy", longest=20))
+    assert longer.written.startswith(found.written)
+    ((prompted,),) = written(
+        writer, ["the" + longer.written[:40]], Decoding(method="greedy", longest=20)
+    )
     assert prompted.slid
-    assert prompted.text == longer.text[40:]
-    ((state,),) = made("lstm").write(["the"], Decoding(longest=99))
+    assert prompted.written == longer.written[40:]
+    ((state,),) = written(made("lstm"), ["the"], Decoding(longest=99))
     assert not state.slid
 
 
 def test_a_beam_may_fill_all_positions() -> None:
     """The last symbol is written and never read."""
-    ((found,),) = made("gpt").write(["the"], Decoding(method="beam", longest=22, width=2))
+    ((found,),) = written(made("gpt"), ["the"], Decoding(method="beam", longest=22, width=2))
     assert (found.symbols, found.slid) == (22, False)
 
 
@@ -152,12 +171,12 @@ def test_steps_are_replayed_if_possible(
     record = studio.record
     monkeypatch.setattr(studio, "record", lambda *x: recorded.append(1) or record(*x))
     monkeypatch.setattr(replaying, "studio_of", studio)
-    plain = writer.write(PROMPTS, choice.model_copy(update={"replay": False}))
+    plain = written(writer, PROMPTS, choice.model_copy(update={"replay": False}))
     assert not recorded
     for tokens in (writer.tokens, 60):
         writer.tokens = tokens
-        for found, wanted in zip(writer.write(PROMPTS, choice), plain, strict=True):
-            assert found[0].text == wanted[0].text
+        for found, wanted in zip(written(writer, PROMPTS, choice), plain, strict=True):
+            assert found[0].written == wanted[0].written
             assert found[0].log_prob == pytest.approx(wanted[0].log_prob, rel=1e-5)
     assert recorded
 
@@ -166,26 +185,26 @@ def test_only_text_symbols_are_written() -> None:
     """Neither rows that pad the table nor special symbols."""
     writer = made("gpt")
     with torch.no_grad():
-        writer.model.words.table.weight[writer.vocabulary.size :] = 9.0
+        writer.model.words.table.weight[writer.kind.pieces.size :] = 9.0
         writer.model.words.table.weight[UNK] = 9.0
-    (found,) = writer.write(["the"], Decoding(longest=50, temperature=5.0), samples=5)
-    assert all(len(each.text) == each.symbols for each in found)
-    assert not any("�" in each.text or "<" in each.text for each in found)
+    (found,) = written(writer, ["the"], Decoding(longest=50, temperature=5.0), samples=5)
+    assert all(len(each.written) == each.symbols for each in found)
+    assert not any("�" in each.written or "<" in each.written for each in found)
 
 
 def test_the_end_symbol_ends_a_text() -> None:
     writer = made("lstm")
     with torch.no_grad():
-        writer.model.labeller.out.bias[EOS] = 99.0
-    ((found,),) = writer.write(["the"], Decoding(method="greedy"))
-    assert (found.text, found.symbols, found.ended) == ("", 0, True)
+        writer.model.out.bias[EOS] = 99.0
+    ((found,),) = written(writer, ["the"], Decoding(method="greedy"))
+    assert (found.written, found.symbols, found.ended) == ("", 0, True)
 
 
 def test_greedy_gives_one_text() -> None:
     with pytest.raises(Refused, match="one answer, not 2"):
-        made("lstm").write(["a"], Decoding(method="greedy"), samples=2)
-    (beams,) = made("lstm").write(["a"], Decoding(method="beam", longest=4, width=2), samples=3)
-    assert len({each.text for each in beams}) == 3
+        written(made("lstm"), ["a"], Decoding(method="greedy"), samples=2)
+    (beams,) = written(made("lstm"), ["a"], Decoding(method="beam", longest=4, width=2), samples=3)
+    assert len({each.written for each in beams}) == 3
     assert beams[0].log_prob >= beams[1].log_prob >= beams[2].log_prob
 
 
@@ -196,8 +215,8 @@ def test_greedy_gives_one_text() -> None:
 def test_every_symbol_but_the_first_is_scored_once(kind: str, overlap: int, tokens: str) -> None:
     writer = made(kind, tokens)
     text = TEXT[:-1]
-    (ids,) = writer.vocabulary.encode([text])
-    reading = writer.read(text, overlap=overlap)
+    (ids,) = writer.kind.pieces.encode([text])
+    found = reading(writer, text, overlap=overlap)
     nats, counted, start = 0.0, 0, 0
     while counted < len(ids) - 1:  # window by window, independently
         row = ids[start : start + 9]
@@ -206,31 +225,44 @@ def test_every_symbol_but_the_first_is_scored_once(kind: str, overlap: int, toke
         new = each if start == 0 else each[overlap:]
         nats, counted = nats + float(new.sum()), counted + len(new)
         start += 8 - overlap
-    assert reading.nats == pytest.approx(nats, rel=1e-5)
-    assert reading.symbols == counted == len(ids) - 1
-    first = len(writer.vocabulary.decode(ids[:1]))
-    assert reading.characters == reading.bytes == len(text) - first
-    assert reading.bits(reading.characters) == pytest.approx(
-        reading.loss * reading.symbols / reading.characters / math.log(2)
+    assert found.nats == pytest.approx(nats, rel=1e-5)
+    assert found.count == counted == len(ids) - 1
+    first = len(writer.kind.pieces.decode(ids[:1]))
+    assert found.characters == found.bytes == len(text) - first
+    assert found.bits(found.characters) == pytest.approx(
+        found.loss * found.count / found.characters / math.log(2)
     )
-    assert reading.perplexity == pytest.approx(math.exp(reading.loss))
+    assert found.perplexity == pytest.approx(math.exp(found.loss))
 
 
-def test_texts_that_cannot_be_scored_are_refused() -> None:
+def test_texts_that_cannot_be_scored() -> None:
     writer = made("lstm")
-    with pytest.raises(Refused, match="nothing to predict"):
-        writer.read("t")
+    assert reading(writer, "t") == PredictedText(0.0, 0, 0, 0, 0)
     with pytest.raises(Refused, match="overlap"):
-        writer.read(TEXT, overlap=8)
-    assert writer.read("t☃☃").unknown == 2
+        reading(writer, TEXT, overlap=8)
+    assert reading(writer, "t☃☃").unknown == 2
 
 
-def test_all_layers_and_heads_can_be_shown() -> None:
-    pieces, likeliest, seen = made("gpt").look("the cat\n")
-    assert pieces == [*"the", "␣", *"cat", "↵"]
-    assert len(likeliest) == 8
+def test_what_is_seen_while_a_text_is_read() -> None:
+    writer = made("gpt")
+    (found,) = writer.form.once(writer, ("the cat\n",))
+    assert found.pieces == [*"the", "␣", *"cat", "↵"]
+    assert len(found.likeliest) == 8
+    assert (found.written, found.unread) == (None, "")
+    examples = [Example((text,), True) for text in ("the cat\n", "a", "")]
+    rows = writer.rows([each.inputs for each in examples])
+    seen = writer.form.seen(writer, examples, rows)
     assert list(seen) == ["0.self", "1.self"]
-    assert seen["1.self"].weight.shape == (1, 3, 8, 8)
-    assert all(0 < x < math.log(8) for x in sharpness(seen).values())
-    assert len(made("gpt").look(TEXT)[0]) == 24
-    assert made("lstm").look("the")[2] == {}
+    record, counts = seen["1.self"]
+    assert record.weight.shape == (3, 3, 8, 8)
+    assert counts.tolist() == [8, 1, 1]  # what opens a text is read where there is none
+    sharp = writer.sharpness(examples[:1])
+    assert all(0 < each["entropy"] < math.log(8) for each in sharp.values())
+    assert writer.sharpness(examples) != sharp
+    (long,) = writer.form.once(writer, (TEXT,))
+    assert (len(long.pieces), long.remark[:30]) == (24, "only the last 24 symbols are r")
+    ((again,),) = written(writer, ["the"], Decoding(longest=5))
+    (both,) = writer.form.once(writer, ("the",), [again])
+    assert "".join(both.pieces) == f"the{again.written}".replace(" ", "␣").replace("\n", "↵")
+    assert both.facts()[0][:2] == [("Prompt", "the"), ("Written", again.written.replace("\n", "↵"))]
+    assert made("lstm").sharpness(examples) == {}

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from heed.tasks.borrowing import Borrowed, Renumbered, load_text, marks_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from heed.data.borrowed import Borrowed, Renumbered, load_unchanging, marks_of
 from heed.data.tokenise import BOS, EOS, PAD, UNK
 from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary
@@ -72,16 +72,16 @@ def test_a_saved_vocabulary_is_loaded(tmp_path) -> None:
     path = tmp_path / "tokenizer.json"
     text = Borrowed(spaced(), "here")
     text.save(path)
-    found = load_text(path, 5)
+    found = load_unchanging(path, 5)
     assert isinstance(found, Borrowed)
     assert (found.fingerprint, found.size) == (text.fingerprint, 5)
     own = Verbatim.train("character", ["a\n"])
     own.save(path)
-    assert isinstance(load_text(path, own.size), Verbatim)
+    assert isinstance(load_unchanging(path, own.size), Verbatim)
     assert marks_of(own).end == EOS
     path.write_text("{}")
     with pytest.raises(Refused, match="tokeniser"):
-        load_text(path)
+        load_unchanging(path)
 
 
 def test_pieces_are_spelt_as_they_stand_in_a_text() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from heed.answers.continuation import Continuation, Continued, Decoding, NextSymbol, TextReading
+from heed.answers.continuation import Continuation, Continued, Decoding, NextSymbol, PredictedText
 from heed.answers.form import Example
 from heed.answers.memories import Remembering
 from heed.data.cache import Corpus
@@ -269,7 +269,7 @@ def test_another_attention_by_name(server: Server, tmp_path: Path) -> None:
 
 def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
     told = story("language-model")
-    scores = {"valid": Scores.of([TextReading(2.0, 4, 4, 4, 0)], context=8)}
+    scores = {"valid": Scores.of([PredictedText(2.0, 4, 4, 4, 0)], context=8)}
     trained = Trained(runs["gpt"], 99, 20, 1.5, 1e4, scores)
     row = told.row("cosine", trained, 12.0)
     assert len(row) == len(told.columns)

@@ -44,6 +44,7 @@ def test_every_model_is_listed_with_its_sizes_and_keys() -> None:
 def test_the_listed_encoders_of_a_classifier_are_those_of_its_settings() -> None:
     found = {each["name"]: each["kinds"] for each in listing.models()}
     assert list(found["classifier"]) == ["encoder"]
+    assert found["tagger"] == found["classifier"]
     encoders = found["classifier"]["encoder"]
     assert {"lstm", "gru", "cnn", "bert", "xlnet"} <= set(encoders)
     for kind, keys in encoders.items():
@@ -53,7 +54,7 @@ def test_the_listed_encoders_of_a_classifier_are_those_of_its_settings() -> None
         ClassifierSettings.model_validate({"encoder": {"kind": "?"}})
     (error,) = told.value.errors()
     assert set(re.findall(r"'(\w+)'", error["ctx"]["expected_tags"])) == set(encoders)
-    assert not any(kinds for name, kinds in found.items() if name != "classifier")
+    assert not any(kinds for name, kinds in found.items() if name not in ("classifier", "tagger"))
 
 
 def test_the_listed_models_are_those_that_recipes_accept() -> None:

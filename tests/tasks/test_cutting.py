@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from heed.tasks.borrowing import Borrowed
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from heed.data.borrowed import Borrowed
 from heed.data.tokenise import Tokeniser
 from heed.data.verbatim import Verbatim
 from heed.data.vocabularies import Vocabulary

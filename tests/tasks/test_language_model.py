@@ -1,28 +1,41 @@
 """Text cut into parts, settings that suit it, and scores by hand."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from heed.tasks.writer import Reading
 from pydantic import ValidationError
 
+from heed.answers.continuation import Continuation, PredictedText
+from heed.answers.form import Example
+from heed.data.borrowed import marks_of
+from heed.data.kinds.text import RawText
+from heed.data.tokenise import EOS
+from heed.data.verbatim import Verbatim
 from heed.errors import Refused
+from heed.events import finish
 from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.text_settings import GPT2Settings
+from heed.storage.run_folder import RunFolder
 from heed.tasks.language_model import (
+    TASK,
     Data,
     DocumentReport,
+    LanguageRecipe,
     Piece,
-    Tokens,
+    Scores,
     between,
     build,
-    joined,
-    judged,
     places,
     texts,
-    vocabulary,
 )
+from heed.tasks.task import Codec
+
+
+def joined(pieces: Iterable[Piece]) -> list[str]:
+    examples = (Example((text,), opens) for text, opens in pieces)
+    return [text for (text,), *_ in TASK.joined(examples)]
 
 
 def parted(data: Data, root: Path) -> dict[str, list[str]]:
@@ -72,8 +85,67 @@ def test_a_part_between_two_positions(start: int, end: int | None, wanted: list[
 def test_the_vocabulary_is_made_from_the_training_text(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("ab")
     (tmp_path / "b").write_text("c")
-    for data, size in ((Data(train="a"), 2), (Data(train=["b", "a"], valid="a"), 4)):
-        assert vocabulary(Tokens(), texts(data, tmp_path)["train"]).size == 4 + size
+    for n, (data, size) in enumerate(
+        ((Data(train="a"), 2), (Data(train=["b", "a"], valid="a"), 4))
+    ):
+        recipe = LanguageRecipe(
+            task="language-model",
+            data=data,
+            model=RecurrentLanguageSettings(),
+            training={"steps": 1},
+        )
+        folder = RunFolder.create(tmp_path / str(n), overwrite=False)
+        codec = finish(TASK.fit(recipe, folder, tmp_path, None))
+        assert codec.inputs["text"].size == 4 + size
+
+
+def test_documents_are_one_stream_with_ends_between_them(tmp_path: Path) -> None:
+    """However many pieces a document is kept in; its text comes back whole."""
+    (tmp_path / "a.tsv").write_text("ab\nc\n\nd\n")
+    data = Data(
+        train={"text": "a.tsv", "lines": "apart"}, valid={"text": "a.tsv", "lines": "apart"}
+    )
+    pieces = Verbatim.train("character", ["abcd\n"])
+    codec = Codec({"text": RawText(pieces)}, Continuation(marks_of(pieces), context=2))
+    report = DocumentReport()
+    examples = list(TASK.examples(data, "train", tmp_path, report, codec))
+    stream = [i for row in TASK.rows(codec, examples)["text"] for i in row]
+    assert stream.count(EOS) == 2
+    assert [pieces.decode(part) for part in (stream[:3], stream[4:6], stream[7:])] == [
+        "ab\n",
+        "c\n",
+        "d\n",
+    ]
+    cut = [
+        Example((text[i : i + 1],), i == 0) for (text,), *_ in examples for i in range(len(text))
+    ]
+    kept = (codec.of_data(codec.as_data(each)) for each in cut)
+    assert [text for (text,), *_ in TASK.joined(kept)] == ["ab\n", "c\n", "d\n"]
+    with pytest.raises(ValueError):  # noqa: PT011
+        codec.of_data({"text": "", "opens": True})
+
+
+def test_unknown_symbols_of_text_to_judge_by_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("ab☃☃")
+    data = Data(train="a", valid="a")
+    pieces = Verbatim.train("character", ["ab\n"])
+    codec = Codec({"text": RawText(pieces)}, Continuation(marks_of(pieces), context=2))
+    for part, unknown in (("train", 0), ("valid", 2)):
+        report = DocumentReport()
+        assert len(list(TASK.examples(data, part, tmp_path, report, codec))) == 1
+        assert report.unknown == unknown
+    (told,) = TASK.told("valid", report, codec, 0)
+    assert told.endswith("5 characters; 2 symbols of it are unknown")
+
+
+def test_excerpts_are_the_openings_of_texts() -> None:
+    pieces = Verbatim.train("character", ["abc"])
+    codec = Codec({"text": RawText(pieces)}, Continuation(marks_of(pieces), context=2))
+    long = [Example(("abc" * 100,), True)]
+    found = [text for (text,), *_ in TASK.excerpts(codec, long, 2)]
+    assert (len(found), "".join(found)) == (2, ("abc" * 100)[:64])
+    several = [Example((text,), True) for text in ("a", "bb", "ccc")]
+    assert [text for (text,), *_ in TASK.excerpts(codec, several, 2)] == ["a", "bb"]
 
 
 def test_tables_and_json_lines_are_read_as_one_corpus(tmp_path: Path) -> None:
@@ -121,7 +193,8 @@ def test_settings_that_do_not_suit_the_text_are_refused() -> None:
 
 def test_scores_by_hand() -> None:
     """Two texts of 3 and 1 symbols, e nats in all; the second has a letter of two bytes."""
-    scores = judged([Reading(2.0, 3, 6, 6, 0), Reading(1.0, 1, 2, 3, 1)], context=8, overlap=2)
+    readings = [PredictedText(2.0, 3, 6, 6, 0), PredictedText(1.0, 1, 2, 3, 1)]
+    scores = Scores.of(readings, context=8, overlap=2)
     assert scores.loss == pytest.approx(0.75)
     assert scores.perplexity == pytest.approx(math.exp(0.75))
     assert scores.bits_per_character == pytest.approx(3 / math.log(2) / 8)
