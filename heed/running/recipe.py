@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.nodes import MappingNode, ScalarNode
 
-from heed.data.naming import ENDINGS, format_of
+from heed.data.file_format import ENDINGS, format_of
 from heed.errors import Refused, UnknownName
 from heed.running.preparing import whereabouts
 from heed.settings import check_keys, complaint

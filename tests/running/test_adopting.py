@@ -14,7 +14,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import heed
-from heed.data.permuting import sees
+from heed.data.permutation import sees
 from heed.errors import Refused
 from heed.events import finish
 from heed.running.converting import convert

@@ -16,7 +16,7 @@ import transformers
 from torch import nn
 
 import heed
-from heed.data.masking import with_mask
+from heed.data.masked_words import with_mask
 from heed.data.tokenise import BOS, EOS, Tokeniser
 from heed.data.verbatim import Verbatim
 from heed.errors import HeedError, Refused

@@ -19,7 +19,7 @@ from heed.answers.form import Example
 from heed.answers.memories import Remembering
 from heed.data.cache import Corpus
 from heed.data.kinds.text import escaped, unescaped
-from heed.data.packing import Packed
+from heed.data.packed_rows import Packed
 from heed.data.verbatim import Verbatim
 from heed.errors import Refused
 from heed.events import finish

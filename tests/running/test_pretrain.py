@@ -17,7 +17,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from heed.data.batches import Batch
-from heed.data.permuting import sees
+from heed.data.permutation import sees
 from heed.models.text_settings import BertSettings
 from heed.running.opening import open_run
 from heed.running.recipe import load, resolve
