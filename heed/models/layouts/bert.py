@@ -49,7 +49,7 @@ FIELDS = {
 
 
 def settings(config: dict[str, Any], head: str) -> BertSettings:
-    """What a config.json says."""
+    """The contents of a config.json."""
     only(
         config,
         is_decoder=False,

@@ -40,7 +40,7 @@ OWN_SYMBOLS, OWN_END = 50257, 50256
 
 
 def settings(config: dict[str, Any], head: str) -> GPT2Settings:
-    """What a config.json says."""
+    """The contents of a config.json."""
     only(
         config,
         scale_attn_weights=True,
