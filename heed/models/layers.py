@@ -1,8 +1,8 @@
 """The layers of a Transformer: attention and feed-forward, each with a residual around it.
 
 `pass_through` is one layer, whatever attends in it: a whole text, a step with a cache, a recorded
-step, two streams. What a layer keeps between steps goes in and comes out (`LayerState`). Encoder and
-decoder are made of layers in `heed.models.transformer`. Vaswani 2017 §3
+step, two streams. What a layer keeps between steps goes in and comes out (`LayerState`). Encoder
+and decoder are made of layers in `heed.models.transformer`. Vaswani 2017 §3
 """
 
 from __future__ import annotations

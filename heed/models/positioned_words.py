@@ -78,7 +78,7 @@ class PositionedWords(nn.Module):
 
 
 class PositionedNumbers(nn.Module):
-    """Real numbers as vectors, by a linear map, plus positions: what `PositionedWords` is to symbols."""
+    """Real numbers as vectors, by a linear map, plus positions."""
 
     def __init__(
         self, features: int, width: int, position: nn.Module | None, dropout: float

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from heed.errors import HeedError, Refused, UnknownName
-from heed.models.layouts import LAYOUTS, Layout, Rename
+from heed.models.layouts import LAYOUTS, HubLayout, Rename
 
 Header = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """dtype and shape of each tensor that a folder has."""
@@ -62,7 +62,7 @@ class Described(NamedTuple):
     settings: Any
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> HubLayout:
         """The way Hugging Face stores it."""
         return LAYOUTS[self.kind]
 
@@ -99,7 +99,7 @@ def describe(config: Any, head: str | None = None) -> Described:
     return _settled(kind, config, head or _head(layout, config.get("architectures")))
 
 
-def _head(layout: Layout, named: Any) -> str:
+def _head(layout: HubLayout, named: Any) -> str:
     """The head of the first architecture that is named; "none" where none is named."""
     if named in (None, []):
         return "none"

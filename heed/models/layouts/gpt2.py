@@ -8,7 +8,7 @@ from heed.models.layouts.layout import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
     Copy,
-    Layout,
+    HubLayout,
     Rename,
     both,
     chosen,
@@ -101,7 +101,7 @@ def _layer(ours: str, theirs: str) -> dict[str, Rename]:
     }
 
 
-GPT2 = Layout(
+GPT2 = HubLayout(
     ARCHITECTURES,
     settings,
     config,

@@ -51,7 +51,7 @@ class Copy(NamedTuple):
     """Those that make use of it."""
 
 
-class Layout(NamedTuple):
+class HubLayout(NamedTuple):
     """One family of models as Hugging Face stores it."""
 
     architectures: dict[str, str]

@@ -9,7 +9,7 @@ from heed.models.layouts.layout import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
     Copy,
-    Layout,
+    HubLayout,
     Rename,
     both,
     chosen,
@@ -158,7 +158,7 @@ def _layer(ours: str, theirs: str, width: int, heads: int) -> dict[str, Rename]:
     }
 
 
-XLNET = Layout(
+XLNET = HubLayout(
     ARCHITECTURES,
     settings,
     config,
