@@ -37,7 +37,7 @@ from heed.data.tokenise import BOS, UNK
 from heed.decoding import Hypothesis, beam
 from heed.events import finish
 from heed.models.encoder_decoder import EncoderDecoder
-from heed.models.layers import Layer
+from heed.models.layers import TransformerLayer
 from heed.models.transformer_settings import TransformerSettings, build
 from heed.running.opening import Run, open_run
 from heed.running.preparing import examples_of
@@ -105,7 +105,7 @@ def marian(
     return model
 
 
-def copy_layer(ours: Layer, theirs: nn.Module) -> None:
+def copy_layer(ours: TransformerLayer, theirs: nn.Module) -> None:
     """Copy attention, cross-attention where there is one, and feed-forward."""
     copy_attention(ours.attention, theirs.self_attn)
     copy(ours.around_attention.norm, theirs.self_attn_layer_norm)

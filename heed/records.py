@@ -37,7 +37,7 @@ def as_need(need: str) -> Need:
     return found
 
 
-class Search(NamedTuple):
+class SearchRows(NamedTuple):
     """The rows of a search that writes: both lists grow by an entry with each step.
 
     parents  the row of the step before that each row continues; at the first step, its sentence
@@ -48,7 +48,7 @@ class Search(NamedTuple):
     symbols: list[Tensor]
 
 
-SEARCH: ContextVar[Search | None] = ContextVar("heed.search", default=None)
+SEARCH: ContextVar[SearchRows | None] = ContextVar("heed.search", default=None)
 """The search whose last step is being taken now: a search says so, and a watch reads it."""
 
 Gradient = Literal["exact", "straight-through", "score-function"]

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from heed.decoding import ranking
-from heed.decoding.ranking import NEVER, Plan
+from heed.decoding.ranking import NEVER, Ranking
 from heed.decoding.stepping import (
     Carry,
     Ending,
@@ -73,7 +73,7 @@ def beam(
     scores, what finished first. Width 1 is greedy search.
     """
     rules = Rules.of(count, begin, end, longest, forbid, lengths, device, cut)
-    plan = Plan.of(width, best, length_penalty, coverage_penalty, patience)
+    plan = Ranking.of(width, best, length_penalty, coverage_penalty, patience)
     if not count:
         return []
     found: list[list[Ending]] = [[] for _ in rules.limits]

@@ -1,4 +1,4 @@
-"""What the searches share: the protocol of a model that writes, and the trail of what it wrote.
+"""Parts that all searches share: the protocol of a model that writes, and the trail it leaves.
 
 A model is seen as two functions on rows; each row is a hypothesis, and at the start a sentence:
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import HeedError, Refused, ShapeError
-from heed.records import SEARCH, Search
+from heed.records import SEARCH, SearchRows
 
 PARTS = 8  # of a vocabulary, normalised one after the other, so that little more memory is held
 
@@ -29,7 +29,7 @@ Carried = TypeVar("Carried", covariant=True)
 
 
 class Step(Protocol[Carried]):
-    """What a model returns after reading one symbol per row."""
+    """Output of a model that read one symbol per row."""
 
     @property
     def logits(self) -> Tensor:
@@ -57,7 +57,7 @@ class Choosy(Protocol):
 
 
 class Choices(NamedTuple):
-    """What may be written next by each live hypothesis: any symbol, or the best few."""
+    """Continuations that each live hypothesis may have: any symbol, or the best few."""
 
     log_prob: Tensor  # B R V, or B R K in the order of their ids
     symbols: Tensor | None = None  # B R K; None: there are all of them
@@ -105,7 +105,7 @@ class Ending(NamedTuple):
 
 
 @contextmanager
-def during(search: Search | None) -> Iterator[None]:
+def during(search: SearchRows | None) -> Iterator[None]:
     """Let whoever watches know whose step the calls of attention belong to; None: nobody's."""
     before = SEARCH.set(search)
     try:
@@ -115,7 +115,7 @@ def during(search: Search | None) -> Iterator[None]:
 
 
 class Trail:
-    """What was written and looked at, step by step, with pointers back to the row before.
+    """Symbols written and places looked at, step by step, with pointers back to the row before.
 
     Nothing stored is ever reordered: the survivors are known at the end, and are then read
     backwards. Memory grows by one row of S weights per live hypothesis and step.
@@ -124,7 +124,7 @@ class Trail:
     """
 
     def __init__(self, first: Tensor) -> None:
-        self.search = Search([torch.arange(len(first), device=first.device)], [first])
+        self.search = SearchRows([torch.arange(len(first), device=first.device)], [first])
         self.weights: list[Tensor] = []  # each N S, of the rows of a step
 
     def step(self, stepper: Stepper[Carry], carry: Carry, symbols: Tensor) -> Step[Carry]:
@@ -244,7 +244,7 @@ class Rules(NamedTuple):
         return log_prob
 
     def choices(self, step: Step[Any], R: int, stop: list[bool], many: int | None) -> Choices:
-        """What R hypotheses of each sentence may write; the end alone where it must `stop`.
+        """The choices of R hypotheses of each sentence; the end alone where it must `stop`.
 
         many  how many symbols of each are enough, if the model can choose them; None: all
         """

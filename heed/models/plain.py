@@ -21,7 +21,7 @@ from heed.attention.position import Learned, Position, Sinusoidal
 from heed.attention.reach import Global
 from heed.attention.read import Blend
 from heed.attention.score import ScaledDot
-from heed.models.layers import FeedForward, Layer, Residual
+from heed.models.layers import FeedForward, Residual, TransformerLayer
 from heed.models.own_attention import OwnAttention
 from heed.visible import Places
 
@@ -32,7 +32,7 @@ KNOWN = {
     *(heed.MultiHeadAttention, heed.Mechanism, ScaledDot, Global, Softmax, Blend),
     *(Sinusoidal, Learned, OwnAttention),
 }
-OWN = ("heed.models.transformer", "heed.models.layers", "heed.models.words")
+OWN = ("heed.models.transformer", "heed.models.layers", "heed.models.positioned_words")
 """Modules of any other type, unless their class is from these files, rule the fast paths out."""
 
 
@@ -45,7 +45,7 @@ def known(network: nn.Module) -> bool:
     return ours and usual and not any(each.training for each in modules) and plain(modules)
 
 
-class Hidden(Position):
+class HiddenPadding(Position):
     """Hides the places beyond the end of each source, none of which is empty."""
 
     def __init__(self, exists: Tensor, dtype: torch.dtype) -> None:
@@ -87,7 +87,7 @@ class PlainLayer(NamedTuple):
     feed: Map
 
     @staticmethod
-    def of(layer: Layer) -> PlainLayer:
+    def of(layer: TransformerLayer) -> PlainLayer:
         own, cross = layer.attention, layer.cross
         return PlainLayer(
             own.num_heads,

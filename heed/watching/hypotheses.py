@@ -21,7 +21,7 @@ When = tuple[int, int]
 Row = Tensor | list[int]
 
 
-class Text:
+class WrittenText:
     """Texts that were written side by side by a search.
 
     parents, symbols  as in `heed.records.Search`, which may still grow
@@ -62,12 +62,12 @@ def _numbers(row: Row) -> list[int]:
     return numbers
 
 
-def told(text: Text) -> list[list[list[int]]]:
-    """What a file keeps of a text: the symbols and the parents of the steps that were watched."""
+def told(text: WrittenText) -> list[list[list[int]]]:
+    """The part of a text that a file keeps: symbols and parents of the steps that were watched."""
     return [[_numbers(x) for x in some[: text.steps]] for some in (text.symbols, text.parents)]
 
 
-def moment(texts: list[Text]) -> When | None:
+def moment(texts: list[WrittenText]) -> When | None:
     """The step that is being taken; None outside of searches. A new search is a new text."""
     search = SEARCH.get()
     if search is None:
@@ -75,7 +75,7 @@ def moment(texts: list[Text]) -> When | None:
     known = (i for i, text in enumerate(texts) if text.parents is search.parents)
     index = next(known, len(texts))
     if index == len(texts):
-        texts.append(Text(*search))
+        texts.append(WrittenText(*search))
     texts[index].steps = len(search.parents)
     return index, len(search.parents) - 1
 
@@ -193,9 +193,9 @@ def _wider(record: Attended, S: int, most: int) -> Attended:
 
 
 def followed(
-    looks: Iterable[tuple[int, Attended]], text: Text, rows: Sequence[int]
+    looks: Iterable[tuple[int, Attended]], text: WrittenText, rows: Sequence[int]
 ) -> Attended | None:
-    """What one module saw for one text, step by step; None where it saw nothing.
+    """Join what one module saw for one text, step by step; None where it saw nothing.
 
     looks   the records of the module for this text, and the step of each
     rows    the row that the text stood in at each step

@@ -35,7 +35,7 @@ from heed.errors import Refused
 from heed.records import NEEDS, SEARCH, Attended, Need, Statistics, Summary, as_need, as_summary
 from heed.shapes import whole
 from heed.visible import Visible
-from heed.watching.hypotheses import Text, changed, moment
+from heed.watching.hypotheses import WrittenText, changed, moment
 from heed.watching.watch_file import load_watch
 from heed.watching.watched import (
     Keeper,
@@ -180,7 +180,7 @@ class StandIn(Watchable):
 
 
 PREPARING: list[Callable[[nn.Module], object]] = []
-"""What integrations do to a model before its attentions are looked for."""
+"""Changes that integrations make to a model before its attentions are looked for."""
 
 
 def attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -237,13 +237,13 @@ class Joint(Summary):
 
 @dataclass(frozen=True)
 class Wish:
-    """What a watch wants of every call."""
+    """The wishes of a watch, for every call."""
 
     need: Need
     summary: Summary | None
     heads: tuple[int, ...] | None
     rows: tuple[int, ...] | None
-    texts: list[Text]
+    texts: list[WrittenText]
 
     @staticmethod
     def of(need: Need | None, summary: Summary | None, seen: Watched) -> Wish:
@@ -278,7 +278,7 @@ class Wish:
         return tuple(sorted({t % T for t in self.rows if -T <= t < T})) if T else ()
 
     def _of_call(self, T: int) -> tuple[Need, Summary | None]:
-        """What a call of T queries must form, and which statistics it must give."""
+        """The need of a call of T queries, and which statistics it must give."""
         chosen, need, summary = self._chosen(T), self.need, self.summary
         if chosen is not None and need == "weight":
             need = "context"
@@ -290,7 +290,7 @@ class Wish:
         return need, summary
 
     def _cut(self, record: Attended, asked: Summary | None, T: int, path: str) -> Attended:
-        """What is kept of a record: nothing that only other watches asked for."""
+        """The part of a record that is kept: nothing that only other watches asked for."""
         if isinstance(asked, Joint):
             ours = _both(asked.own, self._of_call(T)[1])
             record = record.replace(statistics=_told(record.formed.statistics, asked, ours))
@@ -313,7 +313,7 @@ class Wish:
 
 
 def _queries(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many queries a call has; a learned query is one.    ... T D"""
+    """The number of queries of a call; a learned query is one.    ... T D"""
     query = args[0] if args else kwargs.get("query")
     return query.shape[-2] if isinstance(query, Tensor) and query.ndim > 1 else 1
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from heed.errors import HeedError, Refused
 from heed.records import Attended, State
 from heed.storage import atomic
-from heed.watching.hypotheses import Text, When, fields, of_fields, told
-from heed.watching.watched import Records, Watched, Words
+from heed.watching.hypotheses import When, WrittenText, fields, of_fields, told
+from heed.watching.watched import AxisWords, Records, Watched
 
 FORMAT = "heed.watch"
 VERSION = 1
@@ -262,7 +262,7 @@ def _watched(
             for x in pair
         )
         _check(path in seen and len(pair) == 2, file)
-        seen.words[path] = Words(queries, keys)
+        seen.words[path] = AxisWords(queries, keys)
     return seen
 
 
@@ -273,7 +273,7 @@ def _record(
     names: set[str],
     place: Callable[[str], Any],
     file: Path,
-    texts: list[Text],
+    texts: list[WrittenText],
 ) -> None:
     told = _list(entry["fields"], file)
     _check(len(set(told)) == len(told) and all(name in AXES for name in told), file)
@@ -303,7 +303,7 @@ def _record(
     records.append(kept, _when(entry["when"], texts, file))
 
 
-def _when(entry: Any, texts: list[Text], file: Path) -> When | None:
+def _when(entry: Any, texts: list[WrittenText], file: Path) -> When | None:
     if entry is None:
         return None
     text, step = entry
@@ -312,7 +312,7 @@ def _when(entry: Any, texts: list[Text], file: Path) -> When | None:
     return text, step
 
 
-def _text(entry: Any, file: Path) -> Text:
+def _text(entry: Any, file: Path) -> WrittenText:
     """A text from what a file says; each row must continue one of the step before."""
     symbols, parents = entry
     symbols, parents, before = _list(symbols, file), _list(parents, file), None
@@ -321,7 +321,7 @@ def _text(entry: Any, file: Path) -> Text:
         _check(len(read) == len(come) and all(x >= 0 for x in come), file)
         _check(before is None or all(x < before for x in come), file)
         before = len(read)
-    return Text(parents, symbols, len(parents))
+    return WrittenText(parents, symbols, len(parents))
 
 
 def _numbers(entry: Any, file: Path) -> tuple[int, ...] | None:

@@ -1,4 +1,4 @@
-"""What a watch collected: the records of every attention, and the words of queries and keys."""
+"""Results of a watch: the records of every attention, and the words of queries and keys."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, overload
 from heed.errors import HeedError, Refused, UnknownName
 from heed.records import Attended
 from heed.watching.hypotheses import (
-    Text,
     When,
+    WrittenText,
     detached,
     fields,
     followed,
@@ -50,7 +50,7 @@ class Elsewhere(Protocol):
         """Read it."""
 
 
-class Words(NamedTuple):
+class AxisWords(NamedTuple):
     """The words that a module's queries and keys stand for, of each row of a batch."""
 
     queries: tuple[tuple[str, ...], ...]
@@ -100,10 +100,10 @@ class Watched(Mapping[str, Records]):
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.records = {path: Records() for path in paths}
-        self.texts: list[Text] = []
+        self.texts: list[WrittenText] = []
         self.heads: tuple[int, ...] | None = None  # which were kept; None: all
         self.rows: tuple[int, ...] | None = None
-        self.words: dict[str, Words] = {}
+        self.words: dict[str, AxisWords] = {}
         self.others: dict[str, Other] = {}  # attentions of other libraries, by path
 
     def __getitem__(self, path: str) -> Records:
@@ -147,7 +147,7 @@ class Watched(Mapping[str, Records]):
         then ends in padding, or longer, where a text is still being written.
         """
         asked = _each_row("queries", queries)
-        told = Words(asked, asked if keys is None else _each_row("keys", keys))
+        told = AxisWords(asked, asked if keys is None else _each_row("keys", keys))
         for path in matching(self.records, modules, self.others):
             self.words[path] = told
 
@@ -162,7 +162,7 @@ class Watched(Mapping[str, Records]):
         return told.queries[row], told.keys[row]
 
     def follow(self, written: Any, *, text: int | None = None) -> dict[str, Attended]:
-        """What was seen for one text that a search wrote, each module's steps joined along T.
+        """Follow one text that a search wrote: each module's steps, joined along T.
 
         written   the Hypothesis; or the rows of the batch in which it stood when each symbol was
                   chosen, as Hugging Face's `generate` returns them: `beam_indices`, padded with -1
@@ -192,7 +192,7 @@ class Watched(Mapping[str, Records]):
         return found
 
     def _along(self, rows: list[int]) -> dict[str, Attended]:
-        """What was seen in these rows, one for each of the first calls, joined."""
+        """Join what was seen in these rows, one for each of the first calls."""
         n, found = len(rows), {}
         for path, records in self.records.items():
             if n and len(records) >= n:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from heed.errors import Refused
 from heed.models.classifier import POOLS, Classifier, ClassifierSettings, build
 from heed.models.reader import ConvolutionReader
-from heed.models.sequence import Encoder
+from heed.models.recurrent_encoder import RecurrentEncoder
 from heed.models.text_settings import BertSettings
 from heed.models.text_settings import build as build_text
 from heed.models.vectors import Spelled, Vectors
@@ -204,7 +204,7 @@ def test_an_rnn_without_filters_has_the_weights_of_the_reader_alone() -> None:
     """The same names and the same random numbers, so that old runs open."""
     torch.manual_seed(1)
     embed = Vectors(30, 7, dropout=0.3)
-    reader, answer = Encoder(embed, inputs=7, hidden=10, cell="lstm"), nn.Linear(10, 3)
+    reader, answer = RecurrentEncoder(embed, inputs=7, hidden=10, cell="lstm"), nn.Linear(10, 3)
     before = {f"encoder.{name}": weight for name, weight in reader.state_dict().items()}
     before |= {f"answer.{name}": weight for name, weight in answer.state_dict().items()}
     own = network("lstm", "mean").state_dict()
