@@ -137,7 +137,7 @@ def _reader(where: str, model: Any) -> tuple[str, Any]:
 
 def _sizes(mine: Any, there: Any) -> Iterator[tuple[str, Any, Any]]:
     """Each size by its key, as the recipe and as the start has it."""
-    if hasattr(mine, "sizes"):
+    if isinstance(getattr(mine, "sizes", None), Size):
         yield from zip(Size._fields, mine.sizes, there.sizes, strict=True)
     elif "layers" in type(mine).model_fields:
         yield "layers", mine.layers, there.layers
