@@ -83,10 +83,15 @@ class Mechanism(Watchable):
         return f"dropout={self.dropout}" if getattr(self, "dropout", 0) else ""
 
     @property
-    def parts(self) -> tuple[Score | Past | Reach | Align | Read, ...]:
-        """The parts that it has; `past` may be missing."""
-        five = (self.score, self.past, self.reach, self.align, self.read)
-        return tuple(part for part in five if part is not None)
+    def by_slot(self) -> dict[str, Part]:
+        """The parts that it has, by slot; `past` may be missing."""
+        parts = ((slot, getattr(self, slot)) for slot in _KINDS)
+        return {slot: part for slot, part in parts if part is not None}
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that it has."""
+        return tuple(self.by_slot.values())
 
     @property
     def is_random(self) -> bool:

@@ -136,7 +136,8 @@ class Score(Part):
 
     def ask(self, query: Tensor) -> Tensor:
         """B H T M -> B H T D"""
-        return query if self.query_map is None else linear(query, self.query_map)
+        weight = self.query_map
+        return query if weight is None else linear(query, weight)
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         """B G S K, B G S R -> B G S D"""
