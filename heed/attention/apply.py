@@ -219,7 +219,7 @@ def _ways(mechanism: Mechanism, call: Call, kernel: str | None) -> Ways:
 
 def _compares(call: Call) -> bool:
     """Whether a kernel computes the energies, though none serves the whole call."""
-    is_its = call.family == additive.FAMILY and is_on("additive")
+    is_its = call.family == additive.NAME and is_on(additive.NAME)
     return is_its and additive.compares(wide(call.q), wide(call.k))
 
 

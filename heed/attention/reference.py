@@ -155,14 +155,16 @@ def trace(
 ) -> Trace:
     """All that was computed on the way, with what each part has to say of it."""
     align, past = mechanism.align, mechanism.past
+    compares = mechanism.claims.uses_energies
+    told = [x for x in mechanism.by_slot.items() if compares or x[0] != "score"]
     slot, stood, added = slots.get(align.name), {}, None
     if past is not None:
         stood[past.remembers] = _remembered(mechanism, scene, slots)
         plain = mechanism.score.energy(scene.q, scene.memory, scene.places, None)
         added = seen.energy - (plain if scene.bias is None else plain + scene.bias)
     return Trace(
-        {name: part.name for name, part in mechanism.by_slot.items()},
-        {name: part.formula for name, part in mechanism.by_slot.items() if part.formula},
+        {slot: part.name for slot, part in told},
+        {slot: part.formula for slot, part in told if part.formula},
         scene.places.S,
         reached.memory.sinks if reached.blocks is None else reached.blocks.sinks,
         1 if reached.blocks is None else reached.blocks.size,

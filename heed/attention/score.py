@@ -418,6 +418,10 @@ class Blind(Score):
         return energy if hint is None else energy + hint[..., 0]
 
 
+PLAIN = {ScaledDot.name: True, Dot.name: False}
+"""The dot products of queries and keys as they come, and whether they are scaled."""
+
+
 def _same_width(score: Score, query: int, key: int) -> None:
     if query != key:
         raise Refused(

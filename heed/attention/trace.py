@@ -22,7 +22,7 @@ class Trace:
     tensors broadcast to the axes that are given.
     """
 
-    parts: Mapping[str, str]  # the name of the part in each slot
+    parts: Mapping[str, str]  # the name of the part in each slot; no score if none is used
     formulas: Mapping[str, str]  # of the parts that bring their own
     S: int
     sinks: int

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from heed.attention.catalogue import CATALOGUE
 from heed.attention.naming import check_options, claims_of, options_of
 from heed.errors import HeedError, Refused
 from heed.models import xlnet_settings
@@ -157,6 +158,12 @@ class ClassifierSettings(Settings):
         if self.pool not in POOLS and "longest" in options_of(self.pool):
             places.append(int(self.options.get("longest", options_of(self.pool)["longest"])))
         return min(places, default=None)
+
+
+def is_pool(name: str) -> bool:
+    """Whether a name is that of a pool: a way to make one vector of a text."""
+    entries = (CATALOGUE.get(word) for word in name.split("/"))
+    return name in POOLS or any(entry and not entry.claims.takes_several for entry in entries)
 
 
 def check_pool(pool: str, options: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heed.attention.catalogue import CATALOGUE
+from heed.attention.catalogue import CATALOGUE, DEFAULTS
 from heed.attention.mechanism import Mechanism
 from heed.attention.memory import Memory
 from heed.attention.position import Position
@@ -140,6 +140,11 @@ class Walk:
     def name(self) -> str:
         """The mechanism's name by the grammar of names, with its defaults."""
         return "/".join(self.parts.values())
+
+    @property
+    def narrows(self) -> bool:
+        """Whether the reach is another than the usual one."""
+        return self.parts["reach"] != DEFAULTS["reach"]
 
     @property
     def formulas(self) -> dict[str, str]:

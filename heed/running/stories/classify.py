@@ -22,7 +22,7 @@ from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS
 from heed.errors import Refused
 from heed.models import classifier
-from heed.models.classifier import POOLS, PRETRAINED, ClassifierSettings
+from heed.models.classifier import POOLS, PRETRAINED, ClassifierSettings, is_pool
 from heed.running.devices import version
 from heed.running.events import Note, Work
 from heed.running.stories.labelling import (
@@ -135,7 +135,7 @@ class Classifying(Story[ClassifyRecipe, ClassifyConfig, Prepared, Words, Labelle
         out. With BERT and XLNet, any other name is the attention between their words."""
         model = {key: value for key, value in model.items() if key != "options"}
         encoder = model.get("encoder")
-        plain = name in POOLS or name == "none" or "static" in name.split("/")
+        plain = name == "none" or is_pool(name)
         if not plain and isinstance(encoder, Mapping) and encoder.get("kind") in PRETRAINED:
             return {**model, "encoder": {**encoder, "attention": name}}
         pool = "mean" if name == "none" else name if plain else f"static/{name}"
