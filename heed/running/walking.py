@@ -98,8 +98,8 @@ def _floats(x: Tensor) -> list[float]:
 
 
 def _formula(walked: Walk, slot: str) -> str:
-    name = walked.parts[slot]
-    if name == "blind":
+    name = walked.parts.get(slot)
+    if name is None:
         return "0: keys are not compared"
     return f"{name}: {walked.formulas.get(slot, 'a custom part')}"
 
@@ -122,7 +122,7 @@ def _score(walked: Walk) -> Stage:
 
 def _align(walked: Walk) -> Stage:
     lines = []
-    if walked.parts["reach"] != "global":
+    if walked.narrows:
         lines = [f"reach  {_formula(walked, 'reach')}"]
         lines += _facts(walked, "gate", "centre", "window", "σ")
         lines += [line for lane in walked.lanes for line in _facts(lane, "centre", "window", "σ")]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,8 +11,7 @@ from torch import Tensor
 from heed.attention.statistics import statistics
 from heed.records import Attended
 from heed.viewing.taking import summary
-from heed.watching.hypotheses import join, keys, sizes
-from heed.watching.watch import Records, Watched, attentions, watch
+from heed.watching.watch import attentions, watch
 
 LIMIT = 2**32
 """How many bytes of maps are kept. However long a text is, its maps have the same size."""

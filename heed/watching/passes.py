@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from heed.records import Attended
 from heed.watching.hypotheses import join, keys, sizes

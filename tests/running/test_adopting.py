@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from heed.running.stories.pretraining import HiddenWords
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import heed
@@ -22,7 +23,6 @@ from heed.running.evaluate import evaluate
 from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.showing import show
-from heed.running.stories.pretraining import HiddenWords
 from heed.storage import tensors
 from heed.training.settings import Training
 from heed.viewing.pieces import label
