@@ -24,12 +24,12 @@ from heed.running.shards import Shelf, is_pretrained
 from heed.running.stories.story import AnyRun, Listened, Shown
 from heed.storage import checkpoint
 from heed.storage.manifest import MANIFEST
-from heed.tasks.looking import Pass, passes
 from heed.viewing.atlas import Take
 from heed.viewing.blocks import Column, Examples, Table, Value
 from heed.viewing.looking import Look, beside
 from heed.viewing.page import Page
 from heed.viewing.taking import layers, short
+from heed.watching.passes import Pass, passes
 
 LONG = 1500  # bytes; the maps of longer texts are pooled
 MOST = 8  # passes of a watch on a page
@@ -142,7 +142,7 @@ def is_foreign(path: Path) -> bool:
     transformers may."""
     if not is_pretrained(path):
         return False
-    from heed.running.adopting import HEADS  # rarely needed
+    from heed.running.adopting import adopted  # rarely needed
 
     raw = Shelf(path).json("config.json")
     if "heed" in raw:  # heed wrote it, in another format than that of transformers
@@ -151,7 +151,7 @@ def is_foreign(path: Path) -> bool:
         found = describe(raw)
     except HeedError as error:
         return isinstance(error, LookupError)  # a name that heed does not know
-    return (found.kind, found.head) not in HEADS
+    return (found.kind, found.head) not in adopted()
 
 
 def explored(subject: Subject, texts: Sequence[str], other: Subject | None = None) -> list[Look]:

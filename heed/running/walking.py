@@ -11,9 +11,10 @@ from torch import Tensor
 from heed.errors import Refused
 from heed.running.devices import chosen
 from heed.running.opening import open_run
+from heed.running.passes import WHOLE
 from heed.running.stories.story import Listened
-from heed.tasks.walking import WHOLE, Walk
 from heed.viewing.walk import Key, Stage, Told, vector
+from heed.watching.walk import Walk
 
 SHOWN = 40  # words in a message at most
 

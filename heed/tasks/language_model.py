@@ -57,9 +57,11 @@ from heed.models.xlnet_settings import XLNetSettings
 from heed.settings import Settings
 from heed.storage.run_folder import RunFolder
 from heed.tasks.task import (
+    READ,
     Codec,
     Config,
     Evaluated,
+    Exported,
     Prepared,
     Recipe,
     Start,
@@ -411,6 +413,7 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
     continues = True
     few, sampled, watched = 2, 1, 8
     scoring = ("out", "overlap")
+    adopts = (("gpt2", "language"), ("xlnet", "language"))
 
     def draft(self, recipe: LanguageRecipe) -> None:
         """Build the network; the vocabulary does not matter."""
@@ -537,6 +540,29 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
             shard=shard,
             fixed=fixed,
         )
+
+    def suits(self, settings: Any) -> bool:
+        """An XLNet that reads both ways was made to fill in words."""
+        return getattr(settings, "direction", None) != "both"
+
+    def adopt(self, found: Any, words: Vocabulary, path: Path) -> tuple[Config, Codec]:
+        """The config and the codec of a GPT-2 or an XLNet."""
+        pieces, model = Borrowed(words, str(path)), found.settings
+        config = LanguageConfig(
+            heed=heed.__version__,
+            task="language-model",
+            model=model,
+            symbols=model.rows,
+            context=places(model) or READ,
+            decoding=Decoding(),
+        )
+        return config, _codec(pieces, model, config.context, config.memory)
+
+    def exported(self, config: LanguageConfig) -> Exported | None:
+        """A GPT-2 or an XLNet."""
+        if isinstance(config.model, RecurrentLanguageSettings):
+            return None
+        return Exported(fitted(config.model, symbols=config.symbols, context=config.context))
 
     # Judging and answering
 

@@ -14,6 +14,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import heed
+from heed.answers.hidden import HiddenObjective
 from heed.data.permuting import sees
 from heed.errors import Refused
 from heed.events import finish
@@ -22,7 +23,6 @@ from heed.running.evaluate import evaluate
 from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.showing import show
-from heed.running.stories.pretraining import HiddenWords
 from heed.storage import tensors
 from heed.training.settings import Training
 from heed.viewing.pieces import label
@@ -357,7 +357,7 @@ def test_pretraining_continues_with_the_folders_own_vocabulary(
     model, batch = batch_of(tmp_path / "r")
     opened = open_run(tmp_path / "r", CPU)
     there = torch.from_numpy(opened.worker.tokeniser.order)  # of each number of a row
-    objective = HiddenWords(Training(steps=1), opened.worker.numbers)
+    objective = HiddenObjective(Training(steps=1), opened.worker.numbers)
     ours = float(objective(model, batch).total) / objective.count(batch)
     tokens, lengths = batch.tokens, batch.lengths["text"]
     labels = torch.where(tokens["labels"] == 0, -100, there[tokens["labels"]])

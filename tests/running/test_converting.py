@@ -27,10 +27,10 @@ from heed.running import converting
 from heed.running.converting import Converted, convert
 from heed.running.evaluate import evaluate
 from heed.running.opening import open_run
-from heed.running.stories.pretrain import PretrainConfig
 from heed.storage.run_folder import RunFolder
 from heed.tasks.classify import ClassifyConfig
 from heed.tasks.language_model import LanguageConfig
+from heed.tasks.pretrain import PretrainConfig
 from tests.running.folders import network, reconfigure, save
 
 CLASSES = [name for layout in LAYOUTS.values() for name in layout.architectures]

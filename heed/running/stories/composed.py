@@ -105,8 +105,7 @@ class Answered:
 
     def line(self) -> str:
         """The answers in a line, with tabs between them; missing ones are blank."""
-        lines = [each.line() for each in self.found]
-        return "\t".join(lines + [""] * (self.best - len(lines)))
+        return self.form.as_line(self.found, self.best)
 
     def as_data(self) -> dict[str, Any]:
         """As plain data, for JSON."""
@@ -214,7 +213,7 @@ class Composed(Story[Any, Any, Prepared, Codec, Worker]):
         at_once: int,
     ) -> Iterator[Answered]:
         task, worker = self.task, run.worker
-        task.only(options, task.known())
+        task.only(options, task.known(), run)
         choice, best = task.chosen(run.config, options)
         codec = Codec(worker.inputs, worker.form)
         count = 0
@@ -275,10 +274,3 @@ class Composed(Story[Any, Any, Prepared, Codec, Worker]):
 
     def compared(self, trained: Mapping[str, Trained]) -> list[Block]:
         return self.task.compared({name: each.scores for name, each in trained.items()})
-
-
-def composed(task: Any) -> Composed:
-    """The story of a task."""
-    if not isinstance(task, Task):
-        raise Refused(f"{task} is no task")
-    return Composed(task)

@@ -12,7 +12,7 @@ from heed.viewing.blocks import Block, Table
 from heed.viewing.panels import Panel
 
 if TYPE_CHECKING:
-    from heed.tasks.walking import Walk
+    from heed.watching.walk import Walk
 
 
 class Movable(Objective, Protocol):
@@ -109,7 +109,7 @@ class Answer(Protocol):
 
 
 class Listened(Protocol):
-    """A text, and every attention that supports walks (heed.tasks.walking.Heard)."""
+    """A text, and every attention that supports walks (heed.running.passes.Pass)."""
 
     @property
     def calls(self) -> Mapping[str, Sequence[Any]]:
