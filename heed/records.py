@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from html import escape
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -35,6 +36,20 @@ def as_need(need: str) -> Need:
         raise UnknownName("need", need, NEEDS)
     return found
 
+
+class Search(NamedTuple):
+    """The rows of a search that writes: both lists grow by an entry with each step.
+
+    parents  the row of the step before that each row continues; at the first step, its sentence
+    symbols  the symbol that each row reads
+    """
+
+    parents: list[Tensor]
+    symbols: list[Tensor]
+
+
+SEARCH: ContextVar[Search | None] = ContextVar("heed.search", default=None)
+"""The search whose last step is being taken now: a search says so, and a watch reads it."""
 
 Gradient = Literal["exact", "straight-through", "score-function"]
 """How a mechanism learns: by its true derivative, by that of its soft twin, or by REINFORCE."""

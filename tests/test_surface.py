@@ -77,7 +77,7 @@ import torch
 import heed
 from heed.attention.naming import build
 from heed.models.text_settings import BertSettings, build_bert
-from heed.models.transformer import EncoderDecoder
+from heed.models.encoder_decoder import EncoderDecoder
 
 def of(x: torch.Tensor, n: torch.Tensor, network: EncoderDecoder) -> None:
     one, two = heed.Attention("additive", query=4), heed.MultiHeadAttention(4, 2)

@@ -117,6 +117,7 @@ class Judgement:
     positions  of the whole input
     read       how many of them the model has read
     part       the name of the input
+    unit       what a position is
     """
 
     source: str
@@ -126,6 +127,7 @@ class Judgement:
     positions: int = 0
     read: int = 0
     part: str = "text"
+    unit: str = "symbols"
 
     @property
     def cut(self) -> bool:
@@ -135,7 +137,7 @@ class Judgement:
     @property
     def remark(self) -> str:
         """A warning if the input was too long."""
-        read = f"only {self.read:,} of {self.positions:,} symbols were read"
+        read = f"only {self.read:,} of {self.positions:,} {self.unit} were read"
         return f"{self.source[:30]}…: {read}" if self.cut else ""
 
     @property
@@ -241,7 +243,7 @@ class Label(Form[str, Judgement]):
         named = {self.names[c]: float(shares[c]) for c in ranked}
         label, part = self.names[ranked[0]], next(iter(worker.inputs))
         source, sizes = worker.as_line(item), (len(whole), len(row[0]))
-        return Judgement(source, label, named[label], named, *sizes, part)
+        return Judgement(source, label, named[label], named, *sizes, part, worker.kind.positions)
 
     def readings(
         self, worker: Worker, examples: Sequence[Example], rows: Sequence[Any]
@@ -278,15 +280,15 @@ class Label(Form[str, Judgement]):
         if not found:
             return Lead()
         (pool,) = found
-        panels = pool.panels()
-        many = len(panels) > 1
+        weights = [head.levels[-1].values()[0] for head in pool.heads]  # the finest
+        many = len(weights) > 1
         heads = [
-            Weighed(f"attention weights{f' · head {n}' * many}", panel.columns, panel.weight[0])
-            for n, panel in enumerate(panels)
+            Weighed(f"attention weights · head {n}", pool.keys, each.tolist())
+            for n, each in enumerate(weights)
         ]
-        mean = np.mean([panel.weight[0] for panel in panels], 0)
-        title = f"attention weights{f', mean of {len(panels)} heads' * many}"
-        return Lead([Weighed(title, panels[0].columns, mean.tolist()), *(heads if many else ())])
+        title = f"attention weights{f', mean of {len(weights)} heads' * many}"
+        mean = Weighed(title, pool.keys, np.mean(weights, 0).tolist())
+        return Lead([mean, *(heads if many else ())])
 
     def judged(
         self, worker: Worker, examples: Sequence[Example], said: Sequence[Judgement]
@@ -303,7 +305,35 @@ class Label(Form[str, Judgement]):
             list(self.names),
             found.table,
             sum(each.cut for each in said),
+            100 * max(map(right.count, self.names), default=0) / max(1, len(right)),
+            self._attended(worker, [each for each in examples if each.gold is not None]),
+            self.unit,
         )
+
+    @torch.inference_mode()
+    def _attended(self, worker: Worker, examples: Sequence[Example]) -> tuple[float, float] | None:
+        """The share of a pool's attention between the first and the last position of the gold."""
+        shares, even = 0.0, 0.0
+        for each in examples:
+            rows = worker.rows([each.inputs])
+            record, _ = self.seen(worker, [each], rows).get(POOL, (None, None))
+            if record is None:
+                return None
+            start, stop = each.gold
+            shares += float(record.weight[0].mean((0, 1))[start:stop].sum())
+            even += (stop - start) / len(rows[0][0])
+        return (shares / len(examples), even / len(examples)) if examples else None
+
+    def gold_as_data(self, gold: tuple[int, int]) -> list[int]:
+        """The first position that decides, and the one after the last."""
+        return list(gold)
+
+    def gold_of_data(self, found: Any) -> tuple[int, int]:
+        """Two positions."""
+        start, stop = found
+        if not (type(start) is type(stop) is int and 0 <= start <= stop):
+            raise ValueError
+        return start, stop
 
     @classmethod
     def figured(cls, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
@@ -353,7 +383,11 @@ class LabelScores:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How good the labels are."""
+    """How good the labels are.
+
+    attended  the share of the attention that the steps that decide get, where these are known, and
+              their share of all steps
+    """
 
     texts: int
     accuracy: float  # per cent
@@ -363,6 +397,9 @@ class Scores:
     labels: list[str]
     confusion: list[list[int]]  # how many texts of each label (rows) got which (columns)
     cut: int  # texts that were too long to be read to their end
+    floor: float = 0.0  # accuracy of the commonest label, per cent
+    attended: tuple[float, float] | None = None
+    unit: str = "texts"  # what was labelled
 
     def line(self) -> str:
         """The scores in one line."""
@@ -373,17 +410,20 @@ class Scores:
     def facts(self) -> list[tuple[str, str, str]]:
         """The figures of all texts together."""
         found = [
-            ("texts", f"{self.texts:,}", ""),
-            ("accuracy", f"{self.accuracy:.2f} %", ""),
+            (self.unit, f"{self.texts:,}", ""),
+            ("accuracy", f"{self.accuracy:.2f} %", f"{self.floor:.2f} % by the commonest label"),
             ("macro-F1", f"{self.macro_f1:.2f}", "mean over labels"),
-            ("loss", f"{self.loss:.4f}", "nats per text"),
+            ("loss", f"{self.loss:.4f}", "nats each"),
         ]
-        cut = ("truncated", f"{self.cut:,}", "texts longer than the model reads")
+        if self.attended is not None:
+            share, even = (f"{x:.3f}" for x in self.attended)
+            found.append(("attended", share, f"of the attention, where it decides; evenly {even}"))
+        cut = ("truncated", f"{self.cut:,}", f"{self.unit} longer than the model reads")
         return [*found, cut] if self.cut else found
 
     def tables(self) -> list[Table]:
         """The scores of each label, and the confusion matrix."""
-        columns = [Column("label"), Column("texts", ",d")]
+        columns = [Column("label"), Column(self.unit, ",d")]
         columns += [Column(name, ".3f") for name in ("precision", "recall", "F1")]
         each: list[list[Value]] = [
             [one.label, one.texts, one.precision, one.recall, one.f1] for one in self.by_label

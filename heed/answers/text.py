@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heed.answers import measures
-from heed.answers.form import Example, Form, Lead, Movable, Reading, Words, loss_of, network_of
+from heed.answers.form import Example, Form, Lead, Movable, Words, network_of
+from heed.answers.text_scores import TextReading, TextScores, compared, text_scores
 from heed.answers.worker import Worker
 from heed.attention.statistics import entropy
 from heed.data.batches import Batch
@@ -37,6 +38,7 @@ from heed.records import Attended
 from heed.settings import Settings
 from heed.training.objective import Loss, SequenceObjective
 from heed.training.settings import Training, Weight
+from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.panels import Panel
 
 WIDEST = 1000  # hypotheses that a beam keeps at most
@@ -127,20 +129,6 @@ def linked(batch: Batch, part: str) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class TextReading(Reading):
-    """How surprised a model was by a text, and how it aligned the words.
-
-    links    of words: the input's and the text's; None without attention, or without words
-    entropy  of the attention, mean over the symbols, in nats
-    whole    False: the model has read, or can write, only a part
-    """
-
-    links: list[tuple[int, int]] | None = None
-    entropy: float | None = None
-    whole: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class WrittenText:
     """A text that a model has written; empty for a blank input.
 
@@ -189,6 +177,7 @@ class Text(Form[str, WrittenText]):
     called   the name of a text on a page
     guide    how inputs are cut into words, where links between words guide the attention
     longest  symbols of a training example; its links are below that
+    lowercase, tokenise  how BLEU and chrF compare texts; None: by the script of the right ones
     """
 
     name = "text"
@@ -197,6 +186,13 @@ class Text(Form[str, WrittenText]):
     training = TextTraining
     decoding = Decoding
     options = ("best", "samples")
+    figures = (
+        Column("BLEU", ".1f", "high"),
+        Column("long BLEU", ".1f", "high"),
+        Column("AER", ".3f", "low"),
+        Column("perplexity", ".2f", "low"),
+        Column("entropy", ".2f"),
+    )
     tokens = 4000
     rereads = True
 
@@ -209,8 +205,11 @@ class Text(Form[str, WrittenText]):
         called: str = "Text",
         guide: TextKind | None = None,
         longest: int = 0,
+        lowercase: bool = False,
+        tokenise: measures.Tokenise | None = None,
     ) -> None:
         self.target, self.writes, self.bounded = kind, writes, bounded
+        self.lowercase, self.tokenise = lowercase, tokenise
         self.called, self.guide, self.longest = called, guide, longest
 
     # What the cache has
@@ -483,13 +482,51 @@ class Text(Form[str, WrittenText]):
         path = _aligning(worker, crossing)
         return crossing, -1 if path is None else crossing.index(path)
 
-    # Validation
+    # Judging
+
+    def judged(
+        self,
+        worker: Worker,
+        examples: Sequence[Example],
+        said: Sequence[WrittenText],
+        readings: Sequence[TextReading] | None = None,
+        tokenise: measures.Tokenise | None = None,
+    ) -> TextScores:
+        """BLEU, chrF, perplexity, alignment error; `readings` and `tokenise` where they are given
+        for these examples."""
+        readings = worker.read(examples, look=True) if readings is None else readings
+        sources = [worker.as_line(each.inputs) for each in examples]
+        return text_scores(
+            [each.text for each in said],
+            examples,
+            readings,
+            lengths=measures.lengths(sources),
+            lowercase=self.lowercase,
+            tokenise=tokenise or self.tokenise,
+        )
+
+    @classmethod
+    def figured(cls, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
+        """The values of `figures`."""
+        test, far = scores.get("test", scores.get("valid")), scores.get("long")
+        return [
+            None if test is None else test.bleu,
+            None if far is None else far.bleu,
+            None if test is None else test.aer,
+            perplexity if test is None else test.perplexity,
+            None if test is None else test.entropy,
+        ]
+
+    @classmethod
+    def compared(cls, scores: Mapping[str, Mapping[str, Any]]) -> list[Block]:
+        """BLEU by sentence length."""
+        return compared(scores)
 
     def validated(
         self, worker: Worker, examples: Sequence[Example]
     ) -> tuple[float, dict[str, float], str]:
         """Loss and perplexity."""
-        loss = loss_of(worker.read(examples))
+        loss = worker.loss(examples)
         perplexity = math.exp(min(loss, 700))
         return loss, {"perplexity": perplexity}, f"perplexity {perplexity:.2f}"
 

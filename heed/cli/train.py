@@ -36,7 +36,10 @@ def run(
         bool, typer.Option("--resume", help="Resume the run in that folder.")
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in that folder by a new one.")
+        bool,
+        typer.Option(
+            "--overwrite", help="Start again; the run that is there is renamed to NAME.1."
+        ),
     ] = False,
     start: Annotated[
         Path | None,

@@ -6,7 +6,7 @@ label,text                               or by the names of a first line; these 
 {"text": "a stirring film", "label": 1}  or by key
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain, islice
@@ -180,8 +180,13 @@ def label_set(labels: Iterable[str], hint: Callable[[], str] = str) -> tuple[str
         wrong = f"every text has the label '{min(found)}': there is nothing to classify"
     if wrong:
         raise Refused(f"{wrong}; is data.train.label the right column? {hint()}".rstrip())
-    numbers = all(label.isascii() and label.isdecimal() for label in found)
-    return tuple(sorted(found, key=lambda label: (int(label) if numbers else 0, label)))
+    return ordered(found)
+
+
+def ordered(labels: Collection[str]) -> tuple[str, ...]:
+    """Labels in numerical order if all are numbers, otherwise in that of letters."""
+    numbers = all(label.isascii() and label.isdecimal() for label in labels)
+    return tuple(sorted(labels, key=lambda label: (int(label) if numbers else 0, label)))
 
 
 def choice(files: LabelledFiles, options: tuple[str, str] = OPTIONS) -> str:

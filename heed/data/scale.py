@@ -14,9 +14,6 @@ from heed.data.series_formats import Floats
 from heed.data.text import counted
 from heed.errors import Refused
 
-ROUNDING = 4 * float(np.finfo(np.float32).eps)
-"""A deviation of this share of the mean is rounding: the channel is constant."""
-
 
 @dataclass(frozen=True, eq=False)
 class Scale:
@@ -30,7 +27,7 @@ class Scale:
         """The scale of all steps of all series, in one pass; missing values (NaN) do not count.
 
         Sums of squares about the means so far are merged (Chan, Golub and LeVeque 1983), so that a
-        large mean costs no digits. A channel that is constant, or always missing, is not stretched.
+        large mean costs no digits. Those of a constant channel are exactly 0: it is not stretched.
         """
         count = mean = squares = np.zeros(())
         for values in series:
@@ -46,7 +43,7 @@ class Scale:
         if not count.ndim:
             raise Refused("there are no series to take the scale from")
         deviation = np.sqrt(squares / np.maximum(count, 1))
-        return cls(mean, np.where(deviation <= ROUNDING * np.abs(mean), 1.0, deviation))
+        return cls(mean, np.where(deviation > 0, deviation, 1.0))
 
     def apply(self, values: Floats) -> Floats:
         """Values with mean 0 and deviation 1, if they are distributed as those fitted.    S F"""

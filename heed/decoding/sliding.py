@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from heed.decoding.stepping import Choosy, Step
+from heed.decoding.stepping import Choosy, Step, during
 
 
 class Model(Protocol):
@@ -95,7 +95,8 @@ class Sliding:
     def _begun(self, text: Tensor, first: Tensor | None, whole: Tensor) -> Carry:
         text, whole = text.to(self.device), whole.to(self.device)
         first = None if first is None else first.to(self.device)
-        inner = self.model.begin(text, first=first)
+        with during(None):  # what is read again is no step
+            inner = self.model.begin(text, first=first)
         return Carry(inner, text, whole, self.places - text.shape[1])
 
     def step(self, carry: Carry, symbols: Tensor) -> Slid:

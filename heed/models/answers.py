@@ -106,8 +106,6 @@ class Answerer(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if encoder.words is None:
-            raise Refused("an Answerer needs an encoder with words of its own")
         if follows is not None and pool is None:
             raise Refused("the head for next sentences needs pooling")
         self.encoder, self.pool, self.words = encoder, pool, words
@@ -151,8 +149,8 @@ class Answerer(nn.Module):
     @property
     def table(self) -> Tensor:
         """The embeddings.    V M"""
-        assert self.encoder.words is not None
-        return self.encoder.words.table.weight
+        table: Tensor = self.encoder.words.table.weight
+        return table
 
 
 def at(states: Tensor, places: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ Kim 2014, Devlin 2019 §4.1, Yang 2019. Without a pool each place gets a label o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -29,7 +29,7 @@ from heed.models import reader_settings, xlnet_settings
 from heed.models.answers import Answered, at
 from heed.models.pool import First, Gathered, Greatest, Last, Mean, Static
 from heed.models.reader import Reader
-from heed.models.reader_settings import ReaderSettings, build_spelled
+from heed.models.reader_settings import PRETRAINED, ReaderSettings, build_spelled
 from heed.models.recurrent_settings import Option
 from heed.models.text_settings import TextSettings, draw_linear
 from heed.models.transformer_settings import Share
@@ -99,6 +99,20 @@ def check_pool(pool: str, options: dict[str, Any]) -> None:
         raise Refused("segments are for texts in parts, and a pool looks at a whole one")
     if not options.get("learned", True):
         raise Refused("nothing asks a pool but a query that it learns: leave learned=false out")
+
+
+def exchanged(model: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The model of a raw recipe with another pool: mean, max, last, first, or a static attention,
+    whose `static/` may be left out. With BERT and XLNet, any other name is the attention between
+    their words."""
+    model = {key: value for key, value in model.items() if key != "options"}
+    encoder = model.get("encoder")
+    plain = name in POOLS or name == "none" or "static" in name.split("/")
+    if not plain and isinstance(encoder, Mapping) and encoder.get("kind") in PRETRAINED:
+        return {**model, "encoder": {**encoder, "attention": name}}
+    pool = "mean" if name == "none" else name if plain else f"static/{name}"
+    looks = {"heads": 1} if pool in POOLS else {}  # only an attention has several
+    return {**model, "pool": pool, **looks}
 
 
 @dataclass(eq=False, slots=True)

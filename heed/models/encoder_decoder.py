@@ -7,14 +7,19 @@ network.alignment(written.seen)                            # B T S
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
-from heed.models.reader import Reader
+from heed.models.reader import Read, Reader
+from heed.models.words import lengths_of
 from heed.models.writer import Writer
 from heed.models.written import Step, Written
 from heed.records import Attended, Need
+
+if TYPE_CHECKING:
+    from heed.models.native_stepping import NativeStep
 
 
 class EncoderDecoder(nn.Module):
@@ -30,7 +35,7 @@ class EncoderDecoder(nn.Module):
     def forward(
         self,
         source: Tensor,
-        lengths: Tensor | None,
+        lengths: Tensor | Sequence[int] | None,
         inputs: Tensor,
         need: Need = "context",
         aligned: bool = False,
@@ -40,7 +45,7 @@ class EncoderDecoder(nn.Module):
         lengths  how many places of each source are not padding; None: all
         aligned  the weights of `alignment` are needed, whatever `need` says
         """
-        read = self.encoder(source, lengths, need)
+        read = self._read(source, lengths, need)
         written = self.decoder(read, inputs, need, aligned)
         ends = {"encoder": read.seen, "decoder": written.seen}
         return Written(
@@ -51,20 +56,25 @@ class EncoderDecoder(nn.Module):
     if TYPE_CHECKING:
         __call__ = forward
 
-    def begin(self, source: Tensor, lengths: Tensor | None, need: Need = "context") -> Any:
-        """Read the source: what the first step needs."""
-        return self.decoder.begin(self.encoder(source, lengths), need)
+    def _read(
+        self, source: Tensor, lengths: Tensor | Sequence[int] | None, need: Need = "context"
+    ) -> Read:
+        lengths = None if lengths is None else lengths_of(lengths, source)
+        return cast(Read, self.encoder(source, lengths, need))
 
-    def step(self, carry: Any, symbols: Tensor) -> Step:
+    def begin(
+        self, source: Tensor, lengths: Tensor | Sequence[int] | None, need: Need = "context"
+    ) -> Any:
+        """Read the source; one hypothesis for each, with nothing written."""
+        return self.decoder.begin(self._read(source, lengths), need)
+
+    def step(self, carry: Any, symbols: Tensor) -> Step | NativeStep:
         """The next symbol of each hypothesis.    N -> N V"""
-        return cast(Step, self.decoder.step(carry, symbols))
+        return cast("Step | NativeStep", self.decoder.step(carry, symbols))
 
     def select(self, carry: Any, rows: Tensor, same: bool = False) -> Any:
-        """The carry of the chosen rows, in that order; rows may repeat or be left out.
-
-        same  each row goes on with the same source in the same place: it is not copied
-        """
-        return carry.select(rows, same)
+        """The carry of the chosen rows; `same`: each row keeps the source it had."""
+        return self.decoder.select(carry, rows, same)
 
     @property
     def aligning(self) -> nn.Module | None:

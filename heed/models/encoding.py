@@ -1,8 +1,8 @@
 """A fast path through a plain Transformer encoder on the CPU; its twin is `Encoder.forward`.
 
-When a text is read to be translated, the weights of the encoder's attentions are not needed. For
-one sentence the operators around its products would take a third of the time: here queries, keys
-and values are one product, and the mask is made once for all layers.
+Where a text is read without gradients and nobody asks for weights, the operators around the
+products of one sentence would take a third of the time: here queries, keys and values are one
+product, and the mask is made once for all layers.
 """
 
 from __future__ import annotations
@@ -14,45 +14,48 @@ import torch
 from torch import Tensor
 
 import heed
-from heed.models.layers import Stack, pass_through
+from heed.attention.memory import key_table
+from heed.models.layers import pass_through
 from heed.models.plain import Hidden, PlainLayer, known
-from heed.models.words import Words, readable
+from heed.models.words import readable
+from heed.records import Attended
+from heed.visible import Lengths, Visible
 
 if TYPE_CHECKING:
     from heed.models.transformer import Encoder
 
 
-def encode(encoder: Encoder, words: Words, source: Tensor, lengths: Tensor) -> Tensor | None:
-    """B S, B -> B S M; None where the fast path does not apply."""
-    if encoder.training or torch.is_grad_enabled() or not source.numel():
+def encode(
+    encoder: Encoder, x: Tensor, exists: Visible | None
+) -> tuple[Tensor, dict[str, Attended]] | None:
+    """All layers, without weights: B S M -> B S M; None where the fast path does not apply."""
+    if encoder.training or torch.is_grad_enabled() or not x.numel() or not readable(x):
         return None
-    if not readable(lengths) or not _plain(encoder):
+    if not isinstance(exists, Lengths | None) or not _plain(encoder):
         return None
-    exists = torch.arange(source.shape[1], device="cpu") < lengths[:, None]
-    least = int(lengths.min())
-    if not least:  # an empty text is read as zeros, which `Encoder.forward` alone does
-        return None
-    if least == source.shape[1]:
-        return _through(encoder.stack, words(source), None)
-    x = words(source, exists=heed.lengths(lengths))
-    return _through(encoder.stack, x, Hidden(exists, x.dtype))
+    hidden = None
+    if isinstance(exists, Lengths):
+        least = int(exists.count.min())
+        if not least:  # an empty text is read as zeros, which `Encoder.forward` alone does
+            return None
+        if least < x.shape[1]:
+            hidden = Hidden(key_table(exists, x.shape[1], x.device), x.dtype)
+    seen: dict[str, Attended] = {}
+    stack = encoder.stack
+    for i, layer in enumerate(map(PlainLayer.of, stack.layers)):
+        x, look, _ = pass_through(layer, x, partial(_attend, layer, hidden))
+        seen[f"{i}.self"] = look.replace(context=None)
+    return x if stack.norm is None else stack.norm(x), seen
 
 
-def _through(stack: Stack, x: Tensor, hidden: Hidden | None) -> Tensor:
-    """All layers.    B S M -> B S M"""
-    for layer in map(PlainLayer.of, stack.layers):
-        x, _, _ = pass_through(layer, x, partial(_attend, layer, hidden))
-    return x if stack.norm is None else stack.norm(x)
-
-
-def _attend(layer: PlainLayer, hidden: Hidden | None, h: Tensor) -> tuple[Tensor, None]:
+def _attend(layer: PlainLayer, hidden: Hidden | None, h: Tensor) -> tuple[Tensor, Attended]:
     """Self-attention.    B S M -> B S M"""
     q, k, v = layer.look(h).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
     if hidden is None:
-        context = heed.attend(q, k, v).context
+        seen = heed.attend(q, k, v)
     else:
-        context = layer.back(q, heed.Memory(k, v), position=hidden).context
-    return layer.join(context.transpose(1, 2).reshape(h.shape)), None
+        seen = layer.back(q, heed.Memory(k, v), position=hidden)
+    return layer.join(seen.context.transpose(1, 2).reshape(h.shape)), seen
 
 
 def _plain(encoder: Encoder) -> bool:

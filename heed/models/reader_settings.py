@@ -175,29 +175,32 @@ def build(
     """The reader for a vocabulary of `symbols`, or for real numbers of so many `features`."""
     chosen = settings.encoder
     if symbols is None:
-        return _reader_of_numbers(settings, features)
-    if isinstance(chosen, BertSettings):
-        return build_bert(with_symbols(chosen, symbols)).encoder
-    if isinstance(chosen, XLNetSettings):
-        return ContentReader(xlnet_settings.build(with_symbols(chosen, symbols)).streams)
+        _refuse_words(settings)
     if isinstance(chosen, TransformerEncoder):
-        return build_encoder(chosen.whole, symbols=symbols, longest=chosen.longest)
-    some = _vector_dropout(settings)
-    return _over(
-        settings, Vectors(symbols, chosen.embedding, words=settings.word_dropout, dropout=some)
-    )
-
-
-def _reader_of_numbers(settings: ReaderSettings, features: int | None) -> Reader:
-    chosen = settings.encoder
+        sizes = {"symbols": symbols, "features": features, "longest": chosen.longest}
+        return build_encoder(chosen.whole, **sizes)  # type: ignore[arg-type]
+    if isinstance(chosen, TextSettings):
+        assert symbols is not None  # refused above
+        if isinstance(chosen, BertSettings):
+            return build_bert(with_symbols(chosen, symbols)).encoder
+        return ContentReader(xlnet_settings.build(with_symbols(chosen, symbols)).streams)
+    width, dropout = chosen.embedding, _vector_dropout(settings)
+    if symbols is not None:
+        words = settings.word_dropout
+        return _over(settings, Vectors(symbols, width, words=words, dropout=dropout))
     if features is None:
         raise Refused("say what is read: symbols=... of a vocabulary, or features=... of numbers")
-    if not isinstance(chosen, RecurrentEncoder | ConvolutionEncoder):
-        raise Refused(f"'{chosen.kind}' reads words; real numbers need lstm, gru, tanh or cnn")
+    return _over(settings, Numbers(features, width, dropout=dropout))
+
+
+def _refuse_words(settings: ReaderSettings) -> None:
+    """Refuse what belongs to words, where real numbers are read."""
+    if isinstance(settings.encoder, TextSettings):
+        name = PRETRAINED[settings.encoder.kind]
+        raise Refused(f"{name} reads words; real numbers need lstm, gru, tanh, cnn or transformer")
     if settings.letters is not None or settings.word_dropout:
         key = "word_dropout" if settings.word_dropout else "letters"
         raise Refused(f"{key} belongs to words, and real numbers are none; leave it out")
-    return _over(settings, Numbers(features, chosen.embedding, dropout=_vector_dropout(settings)))
 
 
 def _over(settings: ReaderSettings, embed: nn.Module) -> Reader:

@@ -139,6 +139,10 @@ class Decoder(nn.Module):
         weight = None if carry.ask.need == "context" else seen.weight[:, 0, 0]
         return Step(self.out(known), carry, weight)
 
+    def select(self, carry: AskingCarry, rows: Tensor, same: bool = False) -> AskingCarry:
+        """The carry of the chosen rows; `same`: each row keeps the source it had."""
+        return carry.select(rows, same)
+
     @property
     def aligning(self) -> heed.Attention | None:
         """The attention whose weights stand for the word alignment."""
@@ -282,6 +286,10 @@ class Generator(nn.Module):
         hidden = self.stack.step(x, carry.hidden)
         logits = self.out(self.readout(hidden[-1][0], *told, e))
         return Step(logits, RecurrentCarry(hidden, carry.fed), None)
+
+    def select(self, carry: RecurrentCarry, rows: Tensor, same: bool = False) -> RecurrentCarry:
+        """The carry of the chosen rows; `same`: each row keeps the source it had."""
+        return carry.select(rows, same)
 
     @property
     def aligning(self) -> None:

@@ -1,18 +1,15 @@
-"""The Transformer: an encoder, a decoder, or both. Vaswani 2017.
+"""The Transformer: an encoder, which reads, and decoders, which write. Vaswani 2017.
 
 Every attention is a `heed.MultiHeadAttention` with any mechanism that goes inside heads. A decoder
 writes a whole text at once (`forward`) or symbol by symbol (`begin`, `step`, `select`), with the
 same numbers. The layers are in `heed.models.layers`; `heed.models.transformer_settings` builds the
 networks from settings.
-
-    written = network(source, lengths, inputs, need="weight")  # B S, B, B T -> B T V
-    network.alignment(written.seen)                            # B T S
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,16 +21,18 @@ from heed.models.layers import Kept, Stack
 from heed.models.native_stepping import NativeCarry, NativeStep
 from heed.models.reader import Read
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
-from heed.models.words import Real, Words, at_the_end, in_front, lengths_of, not_padding, sight
+from heed.models.words import Frames, Real, Words, at_the_end, in_front, not_padding, sight
 from heed.models.written import Step, Unformed, Written, formed
 from heed.records import Attended, Need, as_need
 from heed.visible import Visible
 
 
 class Encoder(nn.Module):
-    """Reads a text. An encoder without `words` of its own is given its decoder's."""
+    """A reader: symbols (`Words`) or real numbers (`Frames`) as vectors, and layers over them."""
 
-    def __init__(self, words: Words | None, stack: Stack) -> None:
+    words: Any
+
+    def __init__(self, words: Words | Frames, stack: Stack) -> None:
         super().__init__()
         self.words, self.stack = words, stack
 
@@ -44,7 +43,6 @@ class Encoder(nn.Module):
         need: Need = "context",
         nudge: Tensor | None = None,
         *,
-        words: Words | None = None,
         types: Tensor | None = None,
     ) -> Read:
         """B S, B -> B S M, and what every attention saw.
@@ -55,15 +53,15 @@ class Encoder(nn.Module):
         types    which of several texts each symbol belongs to, B S
         Places are counted from the first column, padding or not, as in Hugging Face's BERT.
         """
-        words = self.words if words is None else words
-        if words is None:
-            raise Refused("this encoder shares the embeddings of a decoder: give words=...")
         exists = sight(lengths, source)
-        vectors = words(source, types=types, exists=exists)
+        vectors = self.words(source, types=types, exists=exists)
         vectors = vectors if nudge is None else vectors + nudge
-        layers = len(self.stack.layers)
-        kept, needs = [Kept()] * layers, [need] * layers
-        states, seen, _ = self.stack(vectors, kept, exists, needs)
+        short = encode(self, vectors, exists) if need == "context" else None
+        if short is not None:
+            states, seen = short
+        else:
+            layers = len(self.stack.layers)
+            states, seen, _ = self.stack(vectors, [Kept()] * layers, exists, [need] * layers)
         return Read.of(states, exists, seen, vectors)
 
     if TYPE_CHECKING:
@@ -245,69 +243,54 @@ class Decoder(nn.Module):
         return formed(self._unformed(x))
 
 
-class EncoderDecoder(nn.Module):
-    """Reads one text and writes another."""
+class CrossDecoder(Decoder):
+    """A decoder as a writer: it looks at what any reader read.
 
-    def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
-        super().__init__()
-        self.encoder, self.decoder = encoder, decoder
+    memory  the width of the reader's states, which a linear map makes the decoder's
+    """
 
-    def forward(
+    def __init__(
         self,
-        source: Tensor,
-        lengths: Tensor | Sequence[int],
-        inputs: Tensor,
-        need: Need = "context",
-        aligned: bool = False,
+        words: Words,
+        stack: Stack,
+        output: nn.Linear | None = None,
+        alignment_layer: int | None = None,
+        *,
+        memory: int | None = None,
+    ) -> None:
+        super().__init__(words, stack, output, alignment_layer)
+        width = words.table.embedding_dim
+        self.bridge = None if memory in (None, width) else nn.Linear(memory, width)
+
+    def forward(  # type: ignore[override]
+        self, read: Read, inputs: Tensor, need: Need = "context", aligned: bool = False
     ) -> Written:
-        """The whole text at once.    B S, B, B T -> logits B T V
+        """The whole text at once.    B T -> logits B T V
 
         aligned  the weights of `alignment` are needed, whatever `need` says
         """
-        lengths = lengths_of(lengths, source)
-        read = self._read(source, lengths, need)
-        written = self.decoder(inputs, need, read.states, heed.lengths(lengths), aligned=aligned)
-        ends = {"encoder": read.seen, "decoder": written.seen}
-        seen = {
-            f"{end}.{path}": look for end, looks in ends.items() for path, look in looks.items()
-        }
-        return Written(written.output, seen)
+        return super().forward(inputs, need, self._bridged(read), read.exists, aligned=aligned)
 
     if TYPE_CHECKING:
-        __call__ = forward
+        __call__ = forward  # type: ignore[assignment]
 
-    def begin(
-        self, source: Tensor, lengths: Tensor | Sequence[int], need: Need = "context"
-    ) -> AnyCarry:
-        """Read the source; one hypothesis per sentence, with nothing written.    B S, B"""
-        lengths = lengths_of(lengths, source)
-        words = self.decoder.words if self.encoder.words is None else self.encoder.words
-        encoded = encode(self.encoder, words, source, lengths)
-        if encoded is None:
-            encoded = self._read(source, lengths, "context").states
-        return self.decoder.begin(source[:, :0], need, encoded, heed.lengths(lengths))
+    def begin(self, read: Read, need: Need = "context") -> AnyCarry:  # type: ignore[override]
+        """One hypothesis for each input, with nothing written."""
+        nothing = torch.empty(len(read.states), 0, dtype=torch.long, device=read.states.device)
+        return super().begin(nothing, need, self._bridged(read), read.exists)
 
-    def step(self, carry: AnyCarry, symbols: Tensor) -> Step | NativeStep:
-        """One more symbol for each hypothesis.    N -> logits N V, weight N S"""
-        return self.decoder.step(carry, symbols)
-
-    def select(self, carry: AnyCarry, rows: Tensor, same: bool = False) -> AnyCarry:
-        """The chosen hypotheses, in that order; `same`: each row keeps the sentence it had."""
-        return self.decoder.select(carry, rows, same)
+    def _bridged(self, read: Read) -> Tensor:
+        states: Tensor = read.states if self.bridge is None else self.bridge(read.states)
+        return states
 
     @property
     def aligning(self) -> heed.MultiHeadAttention | None:
         """The attention whose weights stand for the word alignment."""
-        return self.decoder.stack.layers[self.decoder.alignment_layer].cross
+        return self.stack.layers[self.alignment_layer].cross
 
     def alignment(self, seen: dict[str, Attended]) -> Tensor:
         """The weights that stand for the word alignment, the mean of a layer's heads.    B T S
 
         The last layer but one aligns best: Garg 2019.
         """
-        return seen[f"decoder.{self.decoder.alignment_layer}.cross"].weight.mean(1)
-
-    def _read(self, source: Tensor, lengths: Tensor, need: Need) -> Read:
-        shared = self.decoder.words if self.encoder.words is None else None
-        read: Read = self.encoder(source, lengths, need, words=shared)
-        return read
+        return seen[f"{self.alignment_layer}.cross"].weight.mean(1)

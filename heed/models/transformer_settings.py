@@ -20,9 +20,10 @@ from heed.attention import naming
 from heed.attention.grouping import HeadGroups, head_groups
 from heed.attention.position import Learned, Position, Rotary, Sinusoidal
 from heed.errors import Refused, UnknownName
+from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.layers import FeedForward, Layer, Stack
-from heed.models.transformer import Decoder, Encoder, EncoderDecoder
-from heed.models.words import Words
+from heed.models.transformer import CrossDecoder, Decoder, Encoder
+from heed.models.words import Frames, Words
 from heed.settings import Settings
 
 
@@ -133,33 +134,66 @@ def build(
     looks = (settings.encoder_attention, settings.decoder_attention, settings.cross_attention)
     check_options(settings.options, looks, _size(settings).heads)
     refuse_segments(settings.options)
-    tied = settings.tied and shared
-    reading = None if tied else _words(settings, source, max(longest, settings.longest))
-    encoder = Encoder(reading, _stack(settings, longest, decodes=False))
-    decoder = build_decoder(settings, symbols=target, longest=longest, cross=True)
+    most = max(longest, settings.longest)
+    read = None if settings.tied and shared else _words(settings, source, most)
+    stack = _stack(settings, longest, decodes=False)
+    decoder = CrossDecoder(*_parts(settings, target, longest, cross=True))
+    encoder = Encoder(decoder.words if read is None else read, stack)
     return EncoderDecoder(encoder, decoder)
 
 
-def build_encoder(settings: TransformerSettings, *, symbols: int, longest: int) -> Encoder:
-    """The encoder of the settings, with words of its own; `longest`: the longest text."""
+def build_encoder(
+    settings: TransformerSettings,
+    *,
+    symbols: int | None = None,
+    features: int | None = None,
+    longest: int,
+) -> Encoder:
+    """The encoder of the settings, a reader.
+
+    symbols   the size of the vocabulary
+    features  in its place: inputs are so many real numbers at every place
+    longest   the longest input
+    """
     check_options(settings.options, [settings.encoder_attention], _size(settings).heads)
     refuse_segments(settings.options)
-    words = _words(settings, symbols, max(longest, settings.longest))
-    return Encoder(words, _stack(settings, longest, decodes=False))
+    most, stack = max(longest, settings.longest), _stack(settings, longest, decodes=False)
+    if symbols is not None:
+        return Encoder(_words(settings, symbols, most), stack)
+    if features is None:
+        raise Refused("say what is read: symbols=... of a vocabulary, or features=... of numbers")
+    width, position = _size(settings).width, _position(settings, most)
+    return Encoder(Frames(features, width, position, settings.dropout), stack)
 
 
-def build_decoder(
-    settings: TransformerSettings, *, symbols: int, longest: int, cross: bool = False
-) -> Decoder:
-    """The decoder of the settings; without `cross` it is a language model."""
+def build_writer(
+    settings: TransformerSettings, *, symbols: int, memory: int, longest: int
+) -> CrossDecoder:
+    """The decoder of the settings as a writer, for any reader.
+
+    memory   the width of the reader's states
+    longest  the most places of a memory, for a score that must know it (`location`)
+    """
+    looks = (settings.decoder_attention, settings.cross_attention)
+    check_options(settings.options, looks, _size(settings).heads)
+    refuse_segments(settings.options)
+    return CrossDecoder(*_parts(settings, symbols, longest, cross=True), memory=memory)
+
+
+def build_decoder(settings: TransformerSettings, *, symbols: int, longest: int) -> Decoder:
+    """The decoder of the settings, without a source: a language model."""
+    return Decoder(*_parts(settings, symbols, longest, cross=False))
+
+
+def _parts(
+    settings: TransformerSettings, symbols: int, longest: int, *, cross: bool
+) -> tuple[Words, Stack, nn.Linear | None, int | None]:
+    """The parts of a decoder."""
     width = _size(settings).width
     output = None if settings.tied else nn.Linear(width, symbols, bias=False)
-    return Decoder(
-        _words(settings, symbols, max(longest, settings.longest)),
-        _stack(settings, longest, decodes=True, cross=cross),
-        output,
-        settings.alignment_layer,
-    )
+    words = _words(settings, symbols, max(longest, settings.longest))
+    stack = _stack(settings, longest, decodes=True, cross=cross)
+    return words, stack, output, settings.alignment_layer
 
 
 def _size(settings: TransformerSettings) -> Size:
@@ -169,13 +203,17 @@ def _size(settings: TransformerSettings) -> Size:
 
 
 def _words(settings: TransformerSettings, symbols: int, longest: int) -> Words:
-    width = _size(settings).width
-    position: nn.Module | None = None
+    position = _position(settings, longest)
+    return Words(symbols, _size(settings).width, position, settings.dropout)
+
+
+def _position(settings: TransformerSettings, longest: int) -> nn.Module | None:
+    """What is added to the vectors; rotary positions turn queries and keys instead."""
     if settings.position == "sinusoidal":
-        position = Sinusoidal()
+        return Sinusoidal()
     if settings.position == "learned":
-        position = Learned(longest=longest, width=width)
-    return Words(symbols, width, position, settings.dropout)
+        return Learned(longest=longest, width=_size(settings).width)
+    return None
 
 
 def _stack(

@@ -77,6 +77,31 @@ class Words(nn.Module):
         return known
 
 
+class Frames(nn.Module):
+    """Real numbers as vectors, by a linear map, plus positions: what `Words` is to symbols."""
+
+    def __init__(
+        self, features: int, width: int, position: nn.Module | None, dropout: float
+    ) -> None:
+        super().__init__()
+        self.linear, self.position = nn.Linear(features, width), position
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, numbers: Tensor, types: Tensor | None = None, exists: Visible | None = None
+    ) -> Tensor:
+        """B T F -> B T M; the vectors of padding are zero."""
+        if types is not None:
+            raise Refused("real numbers have no token types")
+        there = None
+        if exists is not None and exists.about_keys_alone:
+            there = key_table(exists, numbers.shape[1], numbers.device)[..., None]
+            numbers = numbers.where(there, 0)  # NaN would reach the gradients
+        x = self.linear(numbers)
+        x = x if self.position is None else self.position(x, 0)
+        return self.dropout(x if there is None else x.where(there, 0))  # type: ignore[no-any-return]
+
+
 def _standing(position: nn.Module, x: Tensor, start: int, first: Tensor | None) -> Tensor:
     """Vectors plus positions, counted in each row from its first symbol.    B T M, B"""
     if first is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
@@ -10,13 +10,12 @@ from heed.models.reader import Read
 from heed.models.written import Step, Written
 from heed.records import Attended, Need
 
+if TYPE_CHECKING:
+    from heed.models.native_stepping import NativeStep
+
 
 class Writer(Protocol):
-    """What was read, and the symbols written so far, to the next symbol.
-
-    A carry has `select(rows, same)`: the carry of the chosen rows, in that order; with `same` each
-    row goes on with the same input in the same place, so what was kept of it is not copied.
-    """
+    """What was read, and the symbols written so far, to the next symbol."""
 
     def __call__(
         self, read: Read, inputs: Tensor, /, need: Need = "context", aligned: bool = False
@@ -29,8 +28,15 @@ class Writer(Protocol):
     def begin(self, read: Read, /, need: Need = "context") -> Any:
         """The carry before the first symbol; a hypothesis for each input."""
 
-    def step(self, carry: Any, symbols: Tensor) -> Step:
+    def step(self, carry: Any, symbols: Tensor) -> Step | NativeStep:
         """The next symbol of each hypothesis.    N -> N V"""
+
+    def select(self, carry: Any, rows: Tensor, same: bool = False) -> Any:
+        """The carry of the chosen rows, in that order; rows may repeat or be left out.
+
+        same  each row goes on with the same input in the same place: what was kept of it is not
+              copied
+        """
 
     @property
     def aligning(self) -> nn.Module | None:

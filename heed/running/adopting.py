@@ -24,19 +24,19 @@ from pydantic import ValidationError
 
 from heed.errors import Refused
 from heed.running.loading import Loaded, load
-from heed.running.stories import story, tasks
-from heed.running.stories.story import AnyRun, Run
+from heed.running.opening import Run
 from heed.settings import complaint
 from heed.storage.run_folder import RunFolder
+from heed.tasks import every_task
 from heed.tasks.task import Task
 
 
 def adopted() -> list[tuple[str, str]]:
     """The families and heads that some task adopts."""
-    return list(dict.fromkeys(pair for task in tasks() for pair in task.adopts))
+    return list(dict.fromkeys(pair for task in every_task() for pair in task.adopts))
 
 
-def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> AnyRun:
+def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> Run:
     """The model of a pretrained folder, ready to use.
 
     asked  the options that were given: they choose the task of a model that has several
@@ -65,13 +65,13 @@ def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> AnyR
             f"{path}: config.json describes a model that no command supports: {said}"
         ) from None
     worker = task.worker(found.model, codec, config, device)
-    return Run(RunFolder(path), config, worker, story(task.name))
+    return Run(RunFolder(path), config, worker, task)
 
 
 def _task(found: Loaded, asked: Collection[str]) -> Task[Any, Any] | None:
     """The task that a model is opened for: the one that it suits, or one that has the options."""
-    able = [task for task in tasks() if (found.kind, found.head) in task.adopts]
+    able = [task for task in every_task() if (found.kind, found.head) in task.adopts]
     able.sort(key=lambda task: not task.suits(found.settings))
     options = {*asked} - {"out"}  # all tasks that have answers to write have it
-    has = (task for task in able if options <= {*task.known(), *task.scoring})
+    has = (task for task in able if options <= {*task.known(), *task.scores_by()})
     return next(has, next(iter(able), None))

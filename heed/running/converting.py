@@ -29,9 +29,9 @@ from heed.running.hub import folder_of
 from heed.running.loading import NAMES, Loaded, Stored, loading
 from heed.running.opening import check_weights, read_config
 from heed.running.shards import Shelf
-from heed.running.stories import task_of
 from heed.storage import atomic, durable, tensors
 from heed.storage.run_folder import RunFolder
+from heed.tasks import task_of
 from heed.tasks.task import Frame
 
 ROLES = ("pad", "bos", "eos", "sep", "cls")  # special symbols whose numbers a config.json holds

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from heed.answers.curves import by_length
+from heed.answers.text_scores import by_length
 from heed.errors import Refused
 from heed.events import Event, Progress, Work, relayed
 from heed.running.recipe import load, overridden, resolve, with_attention

@@ -21,16 +21,16 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from heed.errors import Refused
-from heed.storage import atomic, checkpoint, durable, former, manifest, tensors
+from heed.storage import atomic, checkpoint, durable, manifest, tensors
 from heed.storage.durable import LIMIT, Damaged
 from heed.storage.manifest import MANIFEST
 
@@ -51,7 +51,7 @@ FILES = {
     "checkpoints": "checkpoints",
     "cache": "cache",
 }
-# What a new run removes, the config first: whatever a kill then leaves behind is no run.
+# What a start removes, the config first: whatever a kill then leaves behind is no run.
 WRITTEN = (*FILES.values(), MANIFEST, "events.*")
 SEALED = re.compile(
     r"((config|tokenizer|target_tokenizer|frequencies|scores)\.json|recipe\.yaml"
@@ -70,11 +70,14 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.former: Path | None = None  # where the run is now that `create` has replaced
         self._made: list[Path] | None = None  # the folders that `create` made, inner first
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], *, overwrite: bool = False) -> RunFolder:
         """Make the folder of a new run; one that holds a run, or anything else, is refused.
+
+        overwrite  rename a folder that holds a run to NAME.1, or the first number that is free
 
         A start that was killed before it wrote its config.json left no run, and can be repeated.
         """
@@ -83,60 +86,50 @@ class RunFolder:
             str(run.path).encode()
         except UnicodeEncodeError:  # which TensorBoard and JSON cannot write down
             raise Refused(f"{run.path} is not UTF-8; name a new folder") from None
-        made = durable.make_folder(run.path)
+        run._made = durable.make_folder(run.path)
         ours = (run.path / LOCK).exists() or (run.config.exists() and run.recipe.exists())
         if os.listdir(run.path) and not ours:
             raise Refused(f"{run.path} holds other files and is not a run; name a new folder")
-        if not overwrite and (run.config.exists() or not former.kept(run.path)):
+        if not overwrite:
             run.vacant()
         with run.lock():
-            former.give_back(run.path, run._clear)
             if not overwrite:
                 run.vacant()
-            run._make_room()
-        run._made = made
+            if run._holds_run():
+                run.former = run._rename()
+            else:
+                run._clear()  # what a start has left that was killed
+        if run.former is not None:
+            run._made = durable.make_folder(run.path)
         return run
 
-    def _make_room(self) -> None:
-        """Set a run that is here aside; what a start has left that was killed is removed."""
-        if self._holds_run():
-            former.set_aside(self.path, self._written())
-        else:
-            self._clear()
+    def _rename(self) -> Path:
+        """Rename the folder to NAME.1, or the first number that is free; the new path."""
+        if self.path.name in ("", ".."):
+            raise Refused(f"{self.path} cannot be renamed from within; give the folder by its name")
+        names = (self.path.with_name(f"{self.path.name}.{n}") for n in count(1))
+        place = next(path for path in names if not os.path.lexists(path))
+        try:
+            os.rename(self.path, place)
+        except OSError as error:
+            raise Refused(f"{self.path} cannot be renamed to {place}: {error.strerror}") from error
+        atomic.sync(place.parent)
+        return place
 
     def _holds_run(self) -> bool:
         return any(path.exists() for path in (self.config, self.model, self.checkpoints))
 
     def withdraw(self) -> None:
         """Undo `create`, for a run that never began, while its lock is held: remove what the run
-        has written, give back the run that it replaced, and remove the folders that were made for
-        it unless they hold anything else."""
+        has written, and the folders that were made for it unless they hold anything else."""
         if self._made is None:
             return
         self._clear()
-        former.give_back(self.path, self._clear)
         with suppress(OSError):
             if self._made and os.listdir(self.path) == [LOCK]:
                 os.unlink(self.path / LOCK)
                 for folder in self._made:
                     os.rmdir(folder)
-
-    def begun(self) -> None:
-        """The run has weights that can be used: the one that it replaced is removed."""
-        former.forget(self.path)
-
-    @classmethod
-    def give_back(cls, path: str | os.PathLike[str]) -> None:
-        """Give back the run that a killed start was to replace, if there is one."""
-        run = cls(path)
-        if former.kept(run.path) and not run.config.exists():
-            with run.lock():
-                former.give_back(run.path, run._clear)
-
-    def formerly(self) -> str:
-        """Where the run is that this one is to replace, for errors; "" if there is none."""
-        place = self.path / former.FORMER
-        return f"; the run that it is to replace is still in {place}" if place.is_dir() else ""
 
     def vacant(self) -> None:
         """Refuse a folder that holds a run already."""
@@ -155,12 +148,7 @@ class RunFolder:
         if not run.path.is_dir():
             raise Refused(f"there is no run {run.path}: no such folder")
         if not run.config.exists():
-            back = f"heed train {shlex.quote(str(run.path))} --resume"
-            aside = f"; a start with --overwrite was killed: to get the run back, {back}"
-            raise Refused(
-                f"{run.path} is not a run: it has no {run.config.name}"
-                f"{aside if former.kept(run.path) else ''}"
-            )
+            raise Refused(f"{run.path} is not a run: it has no {run.config.name}")
         run.verify(cache=cache)
         return run
 
@@ -376,8 +364,8 @@ class RunFolder:
                 holder = os.pread(file, 32, 0).decode(errors="replace").strip()
                 who = f"process {holder}" if holder.isdigit() else "another process"
                 raise Refused(f"{self.path} is being written by {who}; wait or stop it") from error
-            if not os.fstat(file).st_nlink:  # withdrawn since it was opened: it locks nothing
-                raise Refused(f"{self.path} was removed by another process; try again")
+            if not self._locks(file):
+                raise Refused(f"{self.path} was removed or renamed by another process; try again")
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
             self._sweep()
@@ -385,12 +373,17 @@ class RunFolder:
         finally:
             os.close(file)
 
+    def _locks(self, file: int) -> bool:
+        """Whether an open lock is still that of the folder, and was not removed or renamed."""
+        try:
+            return os.path.samestat(os.fstat(file), os.lstat(self.inside(LOCK)))
+        except OSError:
+            return False
+
     def _sweep(self) -> None:
         durable.sweep(self.path)
         durable.sweep(self.inside(self.samples))
         checkpoint.sweep(self.inside(self.checkpoints))
-        if self.model.exists():  # killed after it was written, before `begun`
-            former.forget(self.path)
 
     def _clear(self) -> None:
         """Remove what a run writes, and nothing else."""

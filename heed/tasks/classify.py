@@ -50,8 +50,8 @@ from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.events import Note, Work
 from heed.models import classifier
-from heed.models.classifier import POOLS, ClassifierSettings
-from heed.models.reader_settings import GATHERED, PRETRAINED
+from heed.models.classifier import ClassifierSettings
+from heed.models.reader_settings import GATHERED
 from heed.models.text_settings import with_symbols
 from heed.models.xlnet_reader import GATHERS
 from heed.storage.run_folder import RunFolder
@@ -218,14 +218,7 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
     def exchanged(self, model: Mapping[str, Any], name: str) -> dict[str, Any]:
         """Another pool: mean, max, last, first, or a static attention, whose `static/` may be left
         out. With BERT and XLNet, any other name is the attention between their words."""
-        model = {key: value for key, value in model.items() if key != "options"}
-        encoder = model.get("encoder")
-        plain = name in POOLS or name == "none" or "static" in name.split("/")
-        if not plain and isinstance(encoder, Mapping) and encoder.get("kind") in PRETRAINED:
-            return {**model, "encoder": {**encoder, "attention": name}}
-        pool = "mean" if name == "none" else name if plain else f"static/{name}"
-        looks = {"heads": 1} if pool in POOLS else {}  # only an attention has several
-        return {**model, "pool": pool, **looks}
+        return classifier.exchanged(model, name)
 
     def report(self) -> TextReport:
         """A count of texts."""
@@ -235,12 +228,10 @@ class Classify(Task[ClassifyRecipe, ClassifyConfig]):
         self, data: Data, part: str, root: Path, report: Any, codec: Codec | None = None
     ) -> Iterator[Example]:
         """The texts of one part; with a codec, other labels than its own are refused."""
-        own: LabelledFiles | None = getattr(data, part)
-        files = (own or data.train).under(root / data.folder)
+        files, only = self.files(data, part, root)
         labels = None if codec is None else codec.form.names
         known = None if labels is None else _known(data.names, labels)
-        only = data.held_out.only(part) if own is None or part == "train" else None
-        key = f"data.{'train' if own is None else part}"
+        key = f"data.{part if getattr(data, part) else 'train'}"
         named: dict[str, Any] = {"labels": known, "options": (f"{key}.text", f"{key}.label")}
         for row in read_labelled(files, only=only, report=report, **named):
             yield Example((row.text,), data.names.get(row.label, row.label))

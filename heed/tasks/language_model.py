@@ -575,7 +575,6 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         stage: str,
     ) -> Work[Evaluated]:
         """Read texts and score how well they are predicted; a text of one symbol has no loss."""
-        self.only(options, self.scoring)
         overlap, there = options.get("overlap", 0), [each for each in examples if each is not None]
         found: list[PredictedText] = []
         while some := there[len(found) : len(found) + TOGETHER]:
@@ -597,6 +596,10 @@ class LanguageModelling(Task[LanguageRecipe, LanguageConfig]):
         pieces = Texts(each_file(told(TextFiles)(list(paths)))).pieces()
         yield from ()
         return list(self.joined(Example((text,), opens) for text, opens in pieces))
+
+    def scores_by(self) -> Sequence[str]:
+        """How windows overlap; nothing is written."""
+        return self.scoring
 
     def of_kept(self, options: Mapping[str, Any]) -> None:
         """Windows may overlap in any text."""

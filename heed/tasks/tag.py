@@ -125,10 +125,6 @@ class Tag(Task[TagRecipe, TagConfig]):
         """A count of sentences and words."""
         return TaggedReport()
 
-    def parts(self, data: Data) -> list[str]:
-        """The grammar has a test; files have one where it is given or held out."""
-        return ["valid", "test"] if data.built_in else super().parts(data)
-
     def examples(
         self, data: Data, part: str, root: Path, report: Any, codec: Codec | None = None
     ) -> Iterator[Example]:
@@ -142,13 +138,9 @@ class Tag(Task[TagRecipe, TagConfig]):
         self, data: Data, part: str, root: Path, report: Any, codec: Codec | None
     ) -> Iterator[Tagged]:
         if data.built_in is None:
-            own: TaggedFiles | None = getattr(data, part)
-            files = own or data.train
-            assert files is not None
-            only = data.held_out.only(part) if own is None or part == "train" else None
+            files, only = self.files(data, part, root)
             labels = None if codec is None else codec.form.names
-            where = files.under(root / data.folder)
-            yield from read_tagged(where, labels=labels, only=only, report=report)
+            yield from read_tagged(files, labels=labels, only=only, report=report)
             return
         told = data.built_in
         count = told.sentences if part == "train" else told.held_out

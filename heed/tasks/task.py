@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -312,7 +312,14 @@ class Task(ABC, Generic[R, C]):
 
     def parts(self, data: Any) -> list[str]:
         """The parts of the data beside what is trained on."""
-        return ["valid", "test"] if data.test or data.held_out.test else ["valid"]
+        tested = getattr(data, "built_in", None) or data.test or data.held_out.test
+        return ["valid", "test"] if tested else ["valid"]
+
+    def files(self, data: Any, part: str, root: Path) -> tuple[Any, Callable[[str], bool] | None]:
+        """The file of a part, and which of its examples belong there; None: all."""
+        own = getattr(data, part)
+        only = data.held_out.only(part) if own is None or part == "train" else None
+        return (own or data.train).under(root / data.folder), only
 
     def report(self) -> Report:
         """A new count of what was read, kept and dropped."""
@@ -475,6 +482,11 @@ class Task(ABC, Generic[R, C]):
         """The options of `predict`."""
         decoding = self.form.decoding
         return (*self.options, *((*self.form.options, *decoding.model_fields) if decoding else ()))
+
+    def scores_by(self) -> Sequence[str]:
+        """The options of `evaluate`."""
+        decoding = self.form.decoding
+        return (*self.scoring, *(decoding.model_fields if decoding else ()))
 
     def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
         """What of a file is given to `predict`: its lines; "-" is the standard input."""

@@ -13,8 +13,6 @@ A good run  The recipe `demo` passes BLEU 95 within a minute or two; docs/result
 
 from __future__ import annotations
 
-import math
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,9 +25,9 @@ from pydantic import Field, model_validator
 from torch import nn
 
 import heed
-from heed.answers import curves, measures
+from heed.answers import measures
 from heed.answers.form import Example
-from heed.answers.text import LINKS, Decoding, Text, TextReading, TextTraining, WrittenText
+from heed.answers.text import LINKS, Decoding, Text, TextTraining
 from heed.answers.worker import Worker
 from heed.data import grammar
 from heed.data.held_out import Held, HeldOut, check, without_files
@@ -51,19 +49,17 @@ from heed.tasks.task import (
     Recipe,
     Start,
     Task,
+    Tokens,
     check_vocabulary,
     headline,
 )
-from heed.viewing.blocks import Block, Charts, Column, Heading, Paragraph, Table, Value
 
 COUNTED = 1 << 24  # symbols that are counted at a time
 TOLD = 0.001  # from which share of unknown symbols on it is said
-EDGES = (5, 10, 15, 20, 25, 30, 40, 50)
-"""Where ranges of source lengths end, in words; BLEU is computed for each range."""
 
 
-class Tokens(Settings):
-    """How text is cut into symbols."""
+class PairTokens(Tokens):
+    """How the text of both languages is cut into symbols."""
 
     kind: Kind = "bpe"
     size: int = Field(8000, ge=16, le=1_000_000, description="Symbols in a vocabulary, at most.")
@@ -110,7 +106,7 @@ class Data(Settings):
     test: Files | None = None
     held_out: Held = HeldOut()
     grammar: Grammar | None = None
-    tokens: Tokens = Tokens()
+    tokens: PairTokens = PairTokens()
     longest: int = Field(100, ge=2, le=100_000, description="Longer pairs (in symbols) are dropped")
 
     @model_validator(mode="before")
@@ -182,55 +178,6 @@ class PairReport(Report):
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """How good the translations are."""
-
-    pairs: int
-    bleu: float
-    bleu_signature: str
-    chrf: float
-    chrf_signature: str
-    perplexity: float
-    entropy: float | None  # of the attention, in nats; None where there is none
-    aer: float | None  # where the alignment is known, and there is attention
-    by_length: list[tuple[str, int, float]]  # source words, pairs, BLEU
-
-    def line(self) -> str:
-        """The scores in one line."""
-        aligned = "" if self.aer is None else f" · AER {self.aer:.3f}"
-        return (
-            f"{self.bleu_name} {self.bleu:.1f} · chrF {self.chrf:.1f} · "
-            f"perplexity {self.perplexity:.2f}{aligned}"
-        )
-
-    @property
-    def bleu_name(self) -> str:
-        """BLEU, with its tokeniser unless that is the usual one: figures of two cannot be
-        compared."""
-        cut = re.search(r"tok:[^|]+", self.bleu_signature)
-        return "BLEU" if cut is None or cut[0] == "tok:13a" else f"BLEU ({cut[0]})"
-
-    def facts(self) -> list[tuple[str, str, str]]:
-        """The scores, each with what makes it comparable."""
-        found = [
-            ("pairs", f"{self.pairs:,}", ""),
-            ("BLEU", f"{self.bleu:.2f}", self.bleu_signature),
-            ("chrF", f"{self.chrf:.2f}", self.chrf_signature),
-            ("perplexity", f"{self.perplexity:.3f}", "per symbol of the reference"),
-        ]
-        if self.entropy is not None:
-            found.append(("entropy", f"{self.entropy:.3f}", "of the attention, in nats"))
-        if self.aer is not None:
-            found.append(("AER", f"{self.aer:.4f}", "of the words that the references align"))
-        return found
-
-    def tables(self) -> list[Table]:
-        """BLEU by length."""
-        columns = (Column("source words"), Column("pairs", ",d"), Column("BLEU", ".1f"))
-        return [Table(columns, self.by_length)]
-
-
 class Translate(Task[TranslateRecipe, TranslateConfig]):
     """What running needs to know of translation."""
 
@@ -243,13 +190,6 @@ class Translate(Task[TranslateRecipe, TranslateConfig]):
     sampled = 3
     watched = 32
     scoring = ("out", "links", "alignments", "bleu_tokenize")
-    figures = (
-        Column("BLEU", ".1f", "high"),
-        Column("long BLEU", ".1f", "high"),
-        Column("AER", ".3f", "low"),
-        Column("perplexity", ".2f", "low"),
-        Column("entropy", ".2f"),
-    )
 
     # Before a run
 
@@ -324,7 +264,7 @@ class Translate(Task[TranslateRecipe, TranslateConfig]):
         source.save(folder.tokenizer)
         if target is not source:
             target.save(folder.target_tokenizer)
-        return _codec(recipe, *_loaded(folder), guided=recipe.training.guided > 0)
+        return self.codec(folder, _config(recipe, source, target))
 
     def longest(self, recipe: TranslateRecipe) -> int:
         """Symbols of either side."""
@@ -350,66 +290,31 @@ class Translate(Task[TranslateRecipe, TranslateConfig]):
 
     def describe(self, recipe: TranslateRecipe, prepared: Prepared) -> TranslateConfig:
         """config.json."""
-        source, target = prepared.codec.inputs["source"], prepared.codec.form.target
-        return TranslateConfig(
-            heed=heed.__version__,
-            task=recipe.task,
-            model=recipe.model,
-            source=source.size,
-            target=target.size,
-            shared=source.pieces is target.pieces,
-            longest=recipe.data.longest,
-            guided=recipe.training.guided > 0,
-            lowercase=recipe.data.tokens.lowercase,
-            decoding=recipe.decoding,
-            scores=recipe.scores,
-        )
+        codec = prepared.codec
+        return _config(recipe, codec.inputs["source"].pieces, codec.form.target.pieces)
 
     def codec(self, folder: RunFolder, config: TranslateConfig) -> Codec:
         """Both tokenisers."""
         source, target = _loaded(folder)
         sizes = (source.size, target.size, source is target)
         check_vocabulary(folder, sizes, (config.source, config.target, config.shared))
-        return _codec(config, source, target, guided=config.guided)
+        read = TextKind(source, longest=building.reads(config.model, config.longest))
+        form = Text(
+            TextKind(target),
+            writes=building.writes(config.model, config.longest),
+            called="Translation",
+            guide=read if config.guided else None,
+            longest=config.longest,
+            lowercase=config.lowercase,
+            tokenise=config.scores.bleu_tokenize,
+        )
+        return Codec({"source": read}, form)
 
     # Judging
 
     def scored_parts(self, there: Sequence[str]) -> Sequence[str]:
         """The tests, or otherwise the validation."""
         return [part for part in ("test", "long") if part in there] or super().scored_parts(there)
-
-    def judged(
-        self,
-        worker: Worker,
-        examples: Sequence[Example],
-        said: Sequence[WrittenText],
-        readings: Sequence[TextReading] | None = None,
-        lowercase: bool = False,
-        tokenise: measures.Tokenise | None = None,
-    ) -> Scores:
-        """The scores of what was written for the pairs, and of how the references were read.
-
-        tokenise  sacreBLEU's tokeniser; None: by the script of the references
-        """
-        readings = worker.read(examples, look=True) if readings is None else readings
-        texts, references = [each.text for each in said], [each.answer for each in examples]
-        tokenise = tokenise or measures.tokeniser_for(references)
-        cut: dict[str, Any] = {"lowercase": lowercase, "tokenise": tokenise}
-        bleu = measures.bleu(texts, references, **cut)
-        chrf = measures.chrf(texts, references, lowercase=lowercase)
-        lengths = measures.lengths([each.inputs[0] for each in examples])
-        symbols = sum(each.count for each in readings)
-        return Scores(
-            len(examples),
-            bleu.value,
-            bleu.signature,
-            chrf.value,
-            chrf.signature,
-            math.exp(min(sum(each.nats for each in readings) / symbols, 700)),
-            _entropy(readings),
-            _aer(examples, readings),
-            measures.by_length(texts, references, lengths, EDGES, **cut),
-        )
 
     def evaluated(
         self,
@@ -420,8 +325,7 @@ class Translate(Task[TranslateRecipe, TranslateConfig]):
         stage: str,
     ) -> Work[Evaluated]:
         """Translate the sources and score the translations; options: links, bleu_tokenize."""
-        tokenise = options.get("bleu_tokenize") or config.scores.bleu_tokenize
-        if tokenise is not None:
+        if (tokenise := options.get("bleu_tokenize")) is not None:
             measures.check_tokeniser(tokenise)
         if "links" in options and worker.model.aligning is None:
             raise Refused("--links needs attention to the source, and this run has none")
@@ -434,7 +338,7 @@ class Translate(Task[TranslateRecipe, TranslateConfig]):
             if told := [f"{n:,} {reason}" for reason, n in reasons.items() if n]:
                 some = f"the lines of some pairs are empty ({', '.join(told)})"
                 yield Note(f"{options['links']}: {some}")
-        scores = self.judged(worker, there, said, readings, config.lowercase, tokenise)
+        scores = worker.form.judged(worker, there, said, readings, tokenise)
         links = [measures.to_pharaoh(each.links or []) * each.whole for each in readings]
         return Evaluated(scores, [each.text for each in said], links).placed(examples)
 
@@ -471,27 +375,6 @@ class Translate(Task[TranslateRecipe, TranslateConfig]):
                 f"sources alone, such as: cut -f1 {shlex.quote(file)} | heed predict RUN -"
             )
         return super().lines(file, options)
-
-    # Comparing
-
-    def figured(self, scores: Mapping[str, Any], perplexity: float | None) -> list[Value]:
-        """The values of `figures`."""
-        test, far = scores.get("test", scores.get("valid")), scores.get("long")
-        return [
-            None if test is None else test.bleu,
-            None if far is None else far.bleu,
-            None if test is None else test.aer,
-            perplexity if test is None else test.perplexity,
-            None if test is None else test.entropy,
-        ]
-
-    def compared(self, scores: Mapping[str, Mapping[str, Any]]) -> list[Block]:
-        """BLEU by sentence length."""
-        curve = curves.by_length(scores)
-        every = [each.bleu_signature for parts in scores.values() for each in parts.values()]
-        told = [Paragraph(f"BLEU: {signature}") for signature in dict.fromkeys(every)]
-        figures: list[Block] = [curves.lengths(curve), Charts([curves.few(curve)])]
-        return [*told, Heading(curve.title), *figures]
 
 
 TASK = Translate()
@@ -542,9 +425,11 @@ def _drawn(settings: Grammar, part: str, report: Report) -> Iterator[Example]:
         yield Example((source,), target, Links(links, links))
 
 
-def _learnt(tokens: Tokens, pairs: Callable[[], Iterator[Example]]) -> tuple[Tokeniser, Tokeniser]:
+def _learnt(
+    tokens: PairTokens, pairs: Callable[[], Iterator[Example]]
+) -> tuple[Tokeniser, Tokeniser]:
     """Tokenisers of the training pairs, which are read once (shared) or twice."""
-    choices: dict[str, Any] = {"size": tokens.size, "lowercase": tokens.lowercase}
+    choices = tokens.model_dump(include={"size", "lowercase", "least"})
     if tokens.shared:
         both = (text for each in pairs() for text in (*each.inputs, each.answer))
         joint = Tokeniser.train(tokens.kind, both, **choices)
@@ -560,18 +445,21 @@ def _loaded(folder: RunFolder) -> tuple[Tokeniser, Tokeniser]:
     return source, Tokeniser.load(folder.plain(own)) if own.exists() else source
 
 
-def _codec(told: Any, source: Tokeniser, target: Tokeniser, guided: bool) -> Codec:
-    """The codec of a recipe or a config.json."""
-    model, longest = told.model, getattr(told, "longest", None) or told.data.longest
-    read = TextKind(source, longest=building.reads(model, longest))
-    form = Text(
-        TextKind(target),
-        writes=building.writes(model, longest),
-        called="Translation",
-        guide=read if guided else None,
-        longest=longest,
+def _config(recipe: TranslateRecipe, source: Tokeniser, target: Tokeniser) -> TranslateConfig:
+    """config.json."""
+    return TranslateConfig(
+        heed=heed.__version__,
+        task=recipe.task,
+        model=recipe.model,
+        source=source.size,
+        target=target.size,
+        shared=source is target,
+        longest=recipe.data.longest,
+        guided=recipe.training.guided > 0,
+        lowercase=recipe.data.tokens.lowercase,
+        decoding=recipe.decoding,
+        scores=recipe.scores,
     )
-    return Codec({"source": read}, form)
 
 
 def _check_guided(recipe: TranslateRecipe) -> None:
@@ -585,29 +473,8 @@ def _check_guided(recipe: TranslateRecipe) -> None:
         aligning = recipe.build().aligning
     if aligning is None:
         raise Refused("training.guided needs attention to the source, and this model has none")
-    if not aligning.mechanism.claims.differentiable:
+    if not aligning.mechanism.claims.is_differentiable:
         raise Refused(
             "training.guided needs weights with a gradient, and this attention chooses single "
             "words; take another, or training.guided=0"
         )
-
-
-def _entropy(readings: Sequence[TextReading]) -> float | None:
-    """The mean entropy of the attention, if it is known of every pair."""
-    if any(each.entropy is None for each in readings):
-        return None
-    symbols = sum(each.count for each in readings)
-    return sum((each.entropy or 0.0) * each.count for each in readings) / symbols
-
-
-def _aer(examples: Sequence[Example], readings: Sequence[TextReading]) -> float | None:
-    """The alignment error of the pairs whose alignment is known."""
-    known = [
-        (reading.links, example.gold)
-        for example, reading in zip(examples, readings, strict=True)
-        if example.gold is not None and reading.links is not None
-    ]
-    if not known:
-        return None
-    found, gold = zip(*known, strict=True)
-    return measures.alignment_error(found, gold)

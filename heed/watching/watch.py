@@ -32,10 +32,10 @@ from heed.attention.memory import Memory
 from heed.attention.position import Position
 from heed.attention.watchable import Hook, Watchable
 from heed.errors import Refused
-from heed.records import NEEDS, Attended, Need, Statistics, Summary, as_need, as_summary
+from heed.records import NEEDS, SEARCH, Attended, Need, Statistics, Summary, as_need, as_summary
 from heed.shapes import whole
 from heed.visible import Visible
-from heed.watching.hypotheses import Following, changed
+from heed.watching.hypotheses import Text, changed, moment
 from heed.watching.watch_file import load_watch
 from heed.watching.watched import (
     Keeper,
@@ -80,8 +80,8 @@ def watch(
     spill       that folder: records beyond the limit are written there, and read from there when
                 they are looked at
 
-    A text that is written step by step (`begin`, `step`, `select`) is followed: begin it inside,
-    and `seen.follow(hypothesis)` gives what the survivor saw. With a limit or a spill folder the
+    A text that a search of heed writes is followed: begin it inside, and `seen.follow(hypothesis)`
+    gives what the survivor saw. With a limit or a spill folder the
     records are kept without graph, context and the slots of their states.
 
     Watches may end in any order and leave nothing on the model; a copy of the model made meanwhile
@@ -97,16 +97,13 @@ def watch(
     seen.others = others
     seen.heads = _numbers("heads", heads, 0)
     seen.rows = _numbers("rows", rows, None)
-    following = Following()
-    seen.texts = following.texts
-    wish = Wish.of(need, as_summary(statistics), seen, following)
+    wish = Wish.of(need, as_summary(statistics), seen)
     most = None if limit is None else whole("limit", limit, 1, math.inf)
     keeper = Keeper(seen, most, None if spill is None else folder_for(spill))
     if tokens is not None:
         seen.tokens(tokens)
     with ExitStack() as stack:
         stack.enter_context(EAGER)
-        following.listen(model, stack)
         for path in seen:
             before, after = wish.hooks(path, keeper)
             module = found[path]
@@ -246,12 +243,12 @@ class Wish:
     summary: Summary | None
     heads: tuple[int, ...] | None
     rows: tuple[int, ...] | None
-    following: Following
+    texts: list[Text]
 
     @staticmethod
-    def of(need: Need | None, summary: Summary | None, seen: Watched, following: Following) -> Wish:
+    def of(need: Need | None, summary: Summary | None, seen: Watched) -> Wish:
         least = as_need(need or ("weight" if summary is None else "context"))
-        return Wish(least, summary, seen.heads, seen.rows, following)
+        return Wish(least, summary, seen.heads, seen.rows, seen.texts)
 
     def hooks(self, path: str, keeper: Keeper) -> tuple[Hook, Hook]:
         """The hooks before and after a call of a module."""
@@ -270,13 +267,13 @@ class Wish:
         ) -> None:
             asked = as_summary(kwargs.get("statistics"))
             cut = self._cut(record, asked, _queries(args, kwargs), path)
-            keeper.keep(path, cut, self.following.now)
+            keeper.keep(path, cut, moment(self.texts))
 
         return Hook(before), Hook(after)
 
     def _chosen(self, T: int) -> tuple[int, ...] | None:
         """The queries of a call of T that are kept; None: all."""
-        if self.rows is None or self.following.stepping:
+        if self.rows is None or SEARCH.get() is not None:
             return None
         return tuple(sorted({t % T for t in self.rows if -T <= t < T})) if T else ()
 
@@ -287,7 +284,7 @@ class Wish:
             need = "context"
             if chosen:
                 summary = replace(summary or Summary(), rows=chosen)
-        if summary is not None and self.following.stepping and T > 1:
+        if summary is not None and SEARCH.get() is not None and T > 1:
             # Hypotheses asked as the queries of one call: keep the weights of each of them.
             summary = replace(summary, rows=tuple(range(T)))
         return need, summary

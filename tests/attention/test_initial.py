@@ -18,10 +18,20 @@ from heed.attention.position import Learned
 from heed.attention.read import Generate, Join
 from heed.attention.score import Dot, parameter
 from heed.errors import Refused
-from heed.models import building, classifier, recurrent_language, text_settings, xlnet_settings
+from heed.models import (
+    building,
+    classifier,
+    generator,
+    recurrent_language,
+    tagger,
+    text_settings,
+    xlnet_settings,
+)
 from heed.models.classifier import ClassifierSettings
+from heed.models.generator import GeneratorSettings
 from heed.models.recurrent_language import RecurrentLanguageSettings
 from heed.models.recurrent_settings import RecurrentSettings
+from heed.models.tagger import TaggerSettings
 from heed.models.text_settings import BertSettings, GPT2Settings
 from heed.models.transformer_settings import TransformerSettings
 from heed.models.xlnet_settings import XLNetSettings
@@ -137,6 +147,12 @@ def reader(**given: Any) -> nn.Module:
     return classifier.build(settings, symbols=11, labels=3, letters=(5, 2))
 
 
+def told(**given: int) -> nn.Module:
+    """A generator."""
+    settings = GeneratorSettings(vector=3, **SMALL)
+    return generator.build(settings, **given, symbols=11)
+
+
 NETWORKS: dict[str, Make] = {
     "recurrent": lambda: pair(RecurrentSettings(**SMALL)),
     "recurrent, apart": lambda: pair(RecurrentSettings(**SMALL, cell="lstm", layers=2), False),
@@ -181,8 +197,20 @@ NETWORKS: dict[str, Make] = {
     "classifier, cnn": lambda: reader(
         encoder={"kind": "cnn", "embedding": 6, "channels": 4, "layers": 2}, heads=2
     ),
+    "classifier, numbers": lambda: classifier.build(
+        ClassifierSettings(encoder={"kind": "lstm", **SMALL}),  # type: ignore[arg-type]
+        features=4,
+        labels=3,
+    ),
     "classifier, bert": lambda: reader(encoder={"kind": "bert", **PLAIN}, pool="first"),
     "classifier, xlnet": lambda: reader(encoder={"kind": "xlnet", **PLAIN}, pool="last"),
+    "tagger": lambda: tagger.build(
+        TaggerSettings(encoder={"kind": "transformer", **PLAIN}),  # type: ignore[arg-type]
+        symbols=11,
+        labels=3,
+    ),
+    "generator": lambda: told(classes=4),
+    "generator, numbers": lambda: told(features=4),
 }
 
 

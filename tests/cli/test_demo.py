@@ -13,8 +13,8 @@ from rich.console import Console
 from heed.cli import following
 from heed.cli.demo import EXAMPLES, tell
 from heed.events import finish
-from heed.running.demo import LEAST, SENTENCES, Demo, demo
-from heed.running.stories.alignments import Shown
+from heed.running.demo import LEAST, SENTENCES, Demo, demo, reference
+from heed.viewing.looking import Look
 
 SHORT = (
     "training.steps=2",
@@ -47,8 +47,8 @@ def learnt(result: Demo) -> Demo:
     return replace(result, trained=trained, shown=[_right(each) for each in result.shown])
 
 
-def _right(shown: Shown) -> Shown:
-    return replace(shown, translation=replace(shown.translation, text=shown.reference))
+def _right(shown: Look) -> Look:
+    return replace(shown, text=reference(shown))
 
 
 def test_translations_map_table_curve_and_page_are_printed_in_this_order(

@@ -205,4 +205,4 @@ def test_every_collection_can_be_printed_as_text_and_as_json(command, collection
 
 def test_models_name_the_kinds_of_their_encoder(command) -> None:
     told = " ".join(command("list", "models").out.split())
-    assert "encoder.kind lstm, gru, tanh, cnn, bert, xlnet" in told
+    assert "encoder.kind lstm, gru, tanh, cnn, transformer, bert, xlnet" in told

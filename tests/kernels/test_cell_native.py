@@ -12,6 +12,7 @@ from heed.errors import Refused, ShapeError
 from heed.kernels import native
 from heed.kernels.cell import native as kernel
 from heed.models.cells import Layer, together
+from tests.kernels.levels import LEVELS
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
 
@@ -20,11 +21,9 @@ SIZES = [(0, 4, 0), (1, 1, 1), (3, 7, 0), (17, 33, 20), (40, 16, 5), (70, 24, 0)
 Learn = Callable[[list[Layer], Tensor, Tensor, Tensor], Tensor]
 
 
-@pytest.fixture(params=native.LEVELS)
+@pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of each instruction set that this processor supports."""
-    if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
-        pytest.skip(f"this processor is no {request.param}")
     for name in ("ahead", "back"):
         layout = getattr(kernel, f"_{name}").layout
         function = native.Function(f"heed_gru_{name}", layout, at=request.param)

@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 
 from heed.kernels import native
 from heed.kernels.linear import native as kernel
+from tests.kernels.levels import LEVELS
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
 
@@ -19,11 +20,9 @@ SHAPES += [(6, 200, 64), (13, 256, 48), (40, 31, 257), (61, 384, 96), (5, 700, 2
 MANY = 11
 
 
-@pytest.fixture(params=native.LEVELS)
+@pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The functions of each instruction set that this processor supports."""
-    if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
-        pytest.skip(f"this processor is no {request.param}")
     for name in ("pack", "mark", "forward", "likeliest"):
         layout = getattr(kernel, f"_{name}").layout
         function = native.Function(f"heed_linear_{name}", layout, at=request.param)

@@ -13,22 +13,19 @@ from heed.attention.read import Join
 from heed.errors import Refused, ShapeError
 from heed.kernels import native
 from heed.kernels.linear import steps
+from tests.kernels.levels import LEVELS
 
 T = 4
 SIZES = [(1, 1, (1,)), (3, 7, (5,)), (40, 33, (20, 16)), (70, 16, (17, 64)), (0, 5, (3, 2))]
 Step = Callable[..., Tensor]
 
 
-@pytest.fixture(params=[None, *native.LEVELS])
+@pytest.fixture(params=[None, *LEVELS])
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the library, and with each instruction set that this processor supports."""
     if request.param is None:
         monkeypatch.setattr(steps.library, "reads", lambda *_: False)
         return
-    if native.missing() is not None:
-        pytest.skip(str(native.missing()))
-    if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
-        pytest.skip(f"this processor is no {request.param}")
     for name in ("ahead", "back"):
         layout = getattr(steps.native, f"_{name}").layout
         function = native.Function(f"heed_linear_{name}", layout, at=request.param)

@@ -8,17 +8,16 @@ import heed
 from heed.attention.asking import Asking
 from heed.kernels import native, single
 from heed.kernels.look import native as kernel
+from tests.kernels.levels import LEVELS
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
 
 SIZES = [(0, 3, 4, 5), (1, 1, 1, 1), (3, 7, 33, 64), (5, 24, 64, 17), (70, 40, 16, 130)]  # N S D R
 
 
-@pytest.fixture(params=native.LEVELS)
+@pytest.fixture(params=LEVELS)
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The functions of each instruction set that this processor supports."""
-    if native.LEVELS.index(request.param) > native.LEVELS.index(native.level()):
-        pytest.skip(f"this processor is no {request.param}")
     for name in ("ahead", "back"):
         layout = getattr(kernel, f"_{name}").layout
         function = native.Function(f"heed_look_{name}", layout, at=request.param)

@@ -11,7 +11,6 @@ from torch import nn
 from heed.errors import HeedError, Refused, ShapeError
 from heed.models.answers import Answerer, MaskedWords, Pooler, at
 from heed.models.text_settings import BertSettings, build_bert
-from heed.models.transformer import Encoder
 
 B, S, M, SYMBOLS = 2, 5, 8, 12
 SAYS = {
@@ -86,8 +85,6 @@ def test_the_output_is_tied_to_the_embedding() -> None:
 
 def test_impossible_heads_are_refused() -> None:
     net = network("classify")
-    with pytest.raises(Refused, match="words of its own"):
-        Answerer(Encoder(None, net.encoder.stack))
     with pytest.raises(Refused, match="needs pooling"):
         Answerer(net.encoder, follows=nn.Linear(M, 2))
     with pytest.raises(ShapeError, match="a mask of existing symbols"):

@@ -17,6 +17,7 @@ from heed.models.native_stepping import NativeCarry
 from heed.models.stepping import PlainCarry
 from heed.models.transformer_settings import TransformerSettings, build, build_decoder
 from heed.records import Need
+from tests.kernels.levels import LEVELS
 
 pytestmark = pytest.mark.skipif(native.missing() is not None, reason=str(native.missing()))
 
@@ -81,7 +82,7 @@ def agree(net: Any, carry: Any, exact: Any, general: Any) -> None:
         carry, general = step.carry, wanted.carry
 
 
-@pytest.mark.parametrize("level", native.LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("need", ["context", "weight"])
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -89,8 +90,6 @@ def agree(net: Any, carry: Any, exact: Any, general: Any) -> None:
 def test_the_c_path_agrees_with_the_general_one(
     kind: dict[str, Any], padded: bool, need: Need, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if native.LEVELS.index(level) > native.LEVELS.index(native.level()):
-        pytest.skip(f"this processor is no {level}")
     at_level = native.Function("heed_decoder_step", _step.layout, at=level)
     monkeypatch.setattr("heed.kernels.decoder.native._step", at_level)
     net, (source, lengths) = network(**kind), texts()
@@ -123,14 +122,12 @@ def test_no_text_is_written_further(width: int, threads: int) -> None:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("level", native.LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @torch.no_grad()
 def test_large_weights_are_read_without_packing(
     kind: dict[str, Any], level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if native.LEVELS.index(level) > native.LEVELS.index(native.level()):
-        pytest.skip(f"this processor is no {level}")
     at_level = native.Function("heed_decoder_step", _step.layout, at=level)
     monkeypatch.setattr("heed.kernels.decoder.native._step", at_level)
     monkeypatch.setattr(native_stepping, "LARGE", 0)

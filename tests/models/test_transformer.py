@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import heed
 from heed.attention.grouping import head_groups
 from heed.errors import HeedError, Refused, UnknownName
+from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.encoding import encode
 from heed.models.stepping import PlainCarry, regroup
-from heed.models.transformer import EncoderDecoder
 from heed.models.transformer_settings import SIZES, TransformerSettings, build, build_decoder
 from heed.records import Need
 
@@ -356,11 +356,15 @@ def test_the_fast_path_encodes_a_source_to_the_same_numbers(norm: str, padded: b
         nn.init.normal_(parameter, std=0.3)
     source, lengths, _ = texts()
     lengths = lengths if padded else torch.full_like(lengths, S)
-    found = encode(net.encoder, net.decoder.words, source, lengths)
-    wanted = net._read(source, lengths, "context").states
+    found = encode(net.encoder, net.encoder.words(source), heed.lengths(lengths))
+    wanted = net.encoder(source, lengths, need="weight")
     assert found is not None
     there = torch.arange(S) < lengths[:, None]
-    torch.testing.assert_close(found[there], wanted[there])
+    torch.testing.assert_close(found[0][there], wanted.states[there])
+    assert found[1].keys() == wanted.seen.keys()
+    got = net.encoder(source, lengths)
+    torch.testing.assert_close(got.states, wanted.states)
+    torch.testing.assert_close(got.last, wanted.last)
 
 
 @torch.no_grad()
@@ -368,7 +372,7 @@ def test_an_encoder_that_is_not_plain_takes_the_general_path() -> None:
     source, lengths, _ = texts()
 
     def taken(net: EncoderDecoder, lengths: Tensor = lengths) -> bool:
-        return encode(net.encoder, net.decoder.words, source, lengths) is not None
+        return encode(net.encoder, net.encoder.words(source), heed.lengths(lengths)) is not None
 
     net = network()
     assert taken(net) is source.is_cpu
@@ -470,13 +474,14 @@ def test_embeddings_are_tied_once() -> None:
         [n for n, p in x.named_parameters() if len(p) == SYMBOLS] for x in (shared, apart, untied)
     ]
     assert tables == [
-        ["decoder.words.table.weight"],
+        ["encoder.words.table.weight"],
         ["encoder.words.table.weight", "decoder.words.table.weight"],
         ["encoder.words.table.weight", "decoder.words.table.weight", "decoder.output.weight"],
     ]
     for net in (shared, apart, untied):
         pointers = [x.data_ptr() for x in net.state_dict().values()]
-        assert len(set(pointers)) == len(pointers)
+        assert len(set(pointers)) == len(list(net.parameters()))
+    assert shared.encoder.words is shared.decoder.words
 
 
 def test_sizes_are_those_of_the_literature() -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from heed.answers.text import Decoding
 from heed.data import plan
 from heed.events import finish
 from heed.running.opening import open_run
 from heed.running.recipe import resolve
 from heed.running.train import train
 from heed.storage import checkpoint, journal
-from heed.tasks.translator import Decoding
 from tests.running.writing import recipe, written
 
 CPU = torch.device("cpu")
@@ -37,11 +37,10 @@ def test_starting_from_a_run_takes_its_tokens(run: Path, tmp_path: Path) -> None
     raw = changed({"seed": 7}, steps=1, rate=1e-9, validate_every=1)
     finish(train(resolve(raw), tmp_path / "next", start=run, device="cpu"))
     before, after = (open_run(path, CPU) for path in (run, tmp_path / "next"))
-    assert after.worker.vocabulary.source.fingerprint == (
-        before.worker.vocabulary.source.fingerprint
-    )
-    sentence = ["我 爱 中国"]
-    texts = [x.worker.translate(sentence, x.config.decoding)[0][0].text for x in (before, after)]
+    assert after.worker.kind.fingerprint == before.worker.kind.fingerprint
+    assert after.worker.form.fingerprint == before.worker.form.fingerprint
+    sentence = [("我 爱 中国",)]
+    texts = [x.worker.answers(sentence, x.config.decoding)[0][0].text for x in (before, after)]
     assert texts[0] == texts[1]
 
 
@@ -61,28 +60,24 @@ def test_validating_does_not_count_as_training_time(
 ) -> None:
     import time
 
-    from heed.running.stories import translating
+    from heed.running import validating
 
     def slow(self: Any, step: int) -> Any:
         time.sleep(0.3)
-        return translating.Validated(1.0, math.e, {"loss": 1.0}, _Sample())
+        return validating.Validated(1.0, {"loss": 1.0}, "")
 
-    monkeypatch.setattr(translating.Validator, "judge", slow)
+    monkeypatch.setattr(validating.Validator, "judge", slow)
     raw = changed(steps=4, validate_every=1)
     trained = finish(train(resolve(raw), tmp_path / "run", device="cpu"))
     assert trained.seconds < 4 * 0.3
 
 
-class _Sample:
-    source = text = ""
-
-
 def test_samples_differ_from_batch_to_batch(run: Path) -> None:
-    translator = open_run(run, CPU).worker
-    translator.tokens = 40
+    worker = open_run(run, CPU).worker
+    worker.tokens = 40
     warm = Decoding(method="sample", temperature=3.0)
-    texts = [best[0].text for best in translator.translate(["我 爱 中国"] * 60, warm)]
-    again = [best[0].text for best in translator.translate(["我 爱 中国"] * 60, warm)]
+    texts = [best[0].text for best in worker.answers([("我 爱 中国",)] * 60, warm)]
+    again = [best[0].text for best in worker.answers([("我 爱 中国",)] * 60, warm)]
     assert texts == again
     assert len(set(texts)) > 40
 
@@ -95,8 +90,8 @@ def test_texts_beyond_a_position_table_are_cut(model: dict[str, Any], tmp_path: 
     raw["model"] = {"kind": "transformer", "longest": 9, **tiny, **model}
     raw["decoding"] = {"method": "greedy", "longest": 200}
     trained = finish(train(resolve(raw), tmp_path / "run", device="cpu"))
-    found = open_run(tmp_path / "run", CPU).worker.translate(["我 爱"], Decoding())
-    assert len(found[0][0].rows) < 9
+    ((found,),) = open_run(tmp_path / "run", CPU).worker.answers([("我 爱",)], Decoding())
+    assert len(found.symbols) < 9
     assert math.isfinite(trained.perplexity)
 
 
@@ -104,15 +99,13 @@ def test_links_outside_their_pair_are_dropped_and_reported(
     run: Path, tmp_path: Path, capsys
 ) -> None:
     from heed.data.pairs import Report
-    from heed.running.stories.translate import files_from
-    from heed.tasks.translate import from_files
+    from heed.tasks.translate import files_of, from_files
 
     (tmp_path / "pairs.tsv").write_text("我 爱\ti love\n", "utf-8")
     (tmp_path / "gold").write_text("0-0 1-1 2-2\n")
     report = Report()
-    (pair,) = from_files(files_from([tmp_path / "pairs.tsv"], tmp_path / "gold"), report)
-    assert pair.links is not None
-    assert pair.links.sure == {(0, 0), (1, 1)}
+    (pair,) = from_files(files_of([tmp_path / "pairs.tsv"], tmp_path / "gold"), report)
+    assert pair.gold.sure == {(0, 0), (1, 1)}
     told = f"1 link to words that are not there left out, the first at {tmp_path / 'gold'}:1: 2-2"
     assert told in str(report)
 

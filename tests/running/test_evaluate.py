@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
+import torch
 
+from heed.answers.text import Decoding
 from heed.errors import Refused
 from heed.events import Note, Progress, finish
 from heed.running.evaluate import evaluate
+from heed.running.opening import open_run
 from heed.running.recipe import resolve
-from heed.running.stories.translating import Evaluated
 from heed.running.train import train
+from tests.running.kept import kept
 from tests.running.small import small
 from tests.running.writing import written
 
@@ -34,16 +37,18 @@ def test_the_scores_of_training_are_reproduced(writer: Path) -> None:
 
 def test_scores_are_those_of_the_written_translations(writer: Path) -> None:
     found = finish(evaluate(writer, "valid", device="cpu"))
-    texts = [each.text for each in found.written]
-    targets = [pair.target for pair in found.pairs]
+    texts, pairs = found.answers(), kept(writer, "valid")
+    targets = [pair.answer for pair in pairs]
     assert found.scores.bleu == pytest.approx(sacrebleu.corpus_bleu(texts, [targets]).score)
     assert found.scores.chrf == pytest.approx(sacrebleu.corpus_chrf(texts, [targets]).score)
-    assert [each.source for each in found.written] == [pair.source for pair in found.pairs]
+    worker, decoding = open_run(writer, torch.device("cpu")).worker, Decoding(method="greedy")
+    again = worker.answers([pair.inputs for pair in pairs], decoding)
+    assert [best[0].text for best in again] == texts
     lines = found.pharaoh()
-    for line, pair in zip(lines, found.pairs, strict=True):
+    for line, pair in zip(lines, pairs, strict=True):
         links = [tuple(map(int, link.split("-"))) for link in line.split()]
-        assert sorted(j for _, j in links) == list(range(len(pair.target.split())))
-        assert all(i < len(pair.source.split()) for i, _ in links)
+        assert sorted(j for _, j in links) == list(range(len(pair.answer.split())))
+        assert all(i < len(pair.inputs[0].split()) for i, _ in links)
 
 
 def test_other_files_are_counted_and_scored(writer: Path, tmp_path: Path) -> None:
@@ -55,11 +60,13 @@ def test_other_files_are_counted_and_scored(writer: Path, tmp_path: Path) -> Non
         try:
             events.append(next(work))
         except StopIteration as done:
-            found: Evaluated = done.value
+            found = done.value
             break
     assert events[0] == Note("3 pairs read = 2 kept + 1 dropped (1 blank source)")
-    assert events[-1] == Progress("translating", 2, 2)
+    assert events[-1] == Progress("answering", 2, 2)
     assert (found.scores.pairs, found.scores.aer) == (2, None)
+    assert [bool(line) for line in found.answers()] == [True, False, True]
+    assert [len(line.split()) for line in found.pharaoh()] == [3, 0, 3]
 
 
 def test_a_first_line_that_names_languages_is_reported(writer: Path, tmp_path: Path) -> None:

@@ -8,19 +8,18 @@ from typing import Any
 import pytest
 import torch
 
+from heed.answers.text import LINKS, TeacherForcing, TextTraining, linked, shifted
 from heed.data import grammar
-from heed.data.batches import Batch, Batches
+from heed.data.batches import Batch
 from heed.errors import Refused
 from heed.events import finish
 from heed.models import building
 from heed.running.evaluate import evaluate
+from heed.running.preparing import prepare
 from heed.running.recipe import check, resolve
-from heed.running.stories.pairs import LINKS, kept, prepare
-from heed.running.stories.translate_settings import TranslateTraining
-from heed.running.stories.translating import TeacherForcing, links
 from heed.running.train import train
 from heed.storage.run_folder import RunFolder
-from heed.tasks.translator import shifted
+from heed.tasks.translate import TASK
 from tests.running.writing import recipe
 
 RECURRENT = {"kind": "recurrent", "embedding": 8, "hidden": 12, "dropout": 0}
@@ -60,7 +59,7 @@ def batch_of() -> Batch:
 
 
 def test_links_become_a_table_of_pieces() -> None:
-    table = links(batch_of())
+    table = linked(batch_of(), "source")
     assert table[0].tolist() == [[1, 1, 0], [0, 1, 0], [0, 0, 0]]
     assert not table[1].any()
 
@@ -68,7 +67,7 @@ def test_links_become_a_table_of_pieces() -> None:
 def test_links_outside_the_pair_in_a_damaged_cache_are_left_out() -> None:
     batch = batch_of()
     batch.tokens[LINKS][0, :6] = torch.tensor([9, 0, 0, 7, 1, 1])
-    assert links(batch)[0].nonzero().tolist() == [[1, 1]]
+    assert linked(batch, "source")[0].nonzero().tolist() == [[1, 1]]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -77,8 +76,8 @@ def test_the_loss_has_the_cross_entropy_of_the_alignment(name: str) -> None:
     settings = resolve(raw(MODELS[name])).model
     model = building.build(settings, source=9, target=9, shared=False, longest=9)
     batch, training = batch_of(), {"steps": 1, "guided": 0.7}
-    guided = TeacherForcing(TranslateTraining(**training)).eval()
-    plain = TeacherForcing(TranslateTraining(steps=1)).eval()
+    guided = TeacherForcing(["source"], TextTraining(**training)).eval()
+    plain = TeacherForcing(["source"], TextTraining(steps=1)).eval()
     source, target = batch.tokens["source"], batch.tokens["target"]
     written: Any = model(source, batch.lengths["source"], shifted(target), need="weight")
     if settings.kind == "transformer":
@@ -145,15 +144,14 @@ def test_a_guided_run_is_stopped_and_resumed_bit_for_bit(tmp_path: Path) -> None
 
 def test_the_links_change_no_batch(tmp_path: Path) -> None:
     """A guided run and one that is not see the same batches, so that they can be compared."""
-    data = resolve(raw()).data
     rows = []
-    for linked in (False, True):
-        folder = RunFolder.create(tmp_path / str(linked))
-        prepared = finish(prepare(data, folder, linked=linked))
-        assert (LINKS in prepared.train.tokens) == linked
-        batches = Batches(prepared.train, aside=(LINKS,), tokens=300, seed=1)
+    for guided in (0.0, 1.0):
+        recipe = resolve(raw(guided=guided))
+        prepared = finish(prepare(TASK, recipe, RunFolder.create(tmp_path / str(guided))))
+        assert (LINKS in prepared.train.tokens) == (guided > 0)
+        batches = TASK.batches(recipe, prepared, shard=(0, 1), fixed=False)
         rows.append([batch.rows.tolist() for batch in batches.epoch(0)])
-        assert all(pair.links for pair in kept(folder, "valid"))
+        assert all(pair.gold for pair in prepared.valid)
     assert rows[0] == rows[1]
 
 

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
+from heed.answers.form import Example
 from heed.data import cache
 from heed.data.pairs import Links
 from heed.errors import Refused
 from heed.events import Note, finish
-from heed.running.preparing import cached
+from heed.running import preparing
+from heed.running.preparing import cached, kept, prepare
 from heed.running.recipe import resolve
-from heed.running.stories import pairs
-from heed.running.stories.pairs import Prepared, kept, prepare, vocabulary_of
-from heed.running.stories.translate_settings import TranslateRecipe as Recipe
 from heed.storage.run_folder import RunFolder
-from heed.tasks.translator import Example
+from heed.tasks.task import Prepared
+from heed.tasks.translate import TASK
+from heed.tasks.translate import TranslateRecipe as Recipe
 from tests.running.small import small
 
 LINES = ["a b\tx", "c c c c c c\ty", "\tz", "d\tx y x y x y", "a\ty x", "b d\t "]
@@ -50,7 +51,7 @@ def from_files(**data: Any) -> dict[str, Any]:
 
 def prepared(recipe: Recipe, folder: RunFolder) -> tuple[Prepared, list[str]]:
     notes: list[str] = []
-    work = prepare(recipe.data, folder)
+    work = prepare(TASK, recipe, folder)
     while True:
         try:
             event = next(work)
@@ -79,8 +80,8 @@ def test_pairs_are_tokenised_and_dropped_ones_are_counted(recipe: Recipe, tmp_pa
     ]
     rows = [
         (
-            found.vocabulary.source.decode(found.train[i]["source"].tolist()),
-            found.vocabulary.target.decode(found.train[i]["target"].tolist()),
+            found.codec.inputs["source"].pieces.decode(found.train[i]["source"].tolist()),
+            found.codec.form.target.pieces.decode(found.train[i]["target"].tolist()),
         )
         for i in range(len(found.train))
     ]
@@ -102,18 +103,18 @@ def test_examples_are_read_back_with_their_possible_links(recipe: Recipe, tmp_pa
     folder = RunFolder.create(tmp_path / "run")
     found, _ = prepared(recipe, folder)
     expected = [
-        Example("a b c d a b c", "x y", Links(frozenset({(0, 0)}), frozenset({(0, 0), (1, 1)}))),
-        Example("d", "y", Links(frozenset({(0, 0)}), frozenset({(0, 0)}))),
+        Example(("a b c d a b c",), "x y", Links(frozenset({(0, 0)}), frozenset({(0, 0), (1, 1)}))),
+        Example(("d",), "y", Links(frozenset({(0, 0)}), frozenset({(0, 0)}))),
     ]
-    assert found.valid == list(kept(folder, "valid")) == expected  # the long one is test data
+    assert found.valid == expected  # the long one is test data
 
 
 def test_examples_without_links_are_read_back(recipe: Recipe, tmp_path: Path) -> None:
     plain = resolve(from_files(valid={"tsv": "valid.tsv"}, test={"tsv": "train.tsv"}))
     folder = RunFolder.create(tmp_path / "run")
     found, _ = prepared(plain, folder)
-    assert [pair.links for pair in found.valid] == [None, None]
-    assert len(list(kept(folder, "test"))) == 4
+    assert [pair.gold for pair in found.valid] == [None, None]
+    assert len(list(kept(folder, "test", found.codec.of_data))) == 4
 
 
 def test_the_second_time_nothing_is_read(
@@ -123,11 +124,11 @@ def test_the_second_time_nothing_is_read(
     first, _ = prepared(recipe, folder)
     for path in (tmp_path / "data/mine").iterdir():
         path.unlink()
-    monkeypatch.setattr(pairs, "_write", None)
+    monkeypatch.setattr(preparing, "_write", None)
     second, notes = prepared(recipe, folder)
     assert notes == []
     assert second.valid == first.valid
-    assert second.vocabulary.source.fingerprint == first.vocabulary.source.fingerprint
+    assert second.codec.fingerprint == first.codec.fingerprint
     assert [second.train[i]["source"].tolist() for i in range(2)] == [
         first.train[i]["source"].tolist() for i in range(2)
     ]
@@ -136,53 +137,54 @@ def test_the_second_time_nothing_is_read(
 def test_an_interrupted_preparation_is_started_again(recipe: Recipe, tmp_path: Path) -> None:
     """The mark of a complete cache is written last."""
     folder = RunFolder.create(tmp_path / "run")
-    work = prepare(recipe.data, folder)
+    work = prepare(TASK, recipe, folder)
     while not isinstance(next(work), Note):
         pass
     work.close()
     assert not (folder.cache / "ready.json").exists()
-    assert len(finish(prepare(recipe.data, folder)).train) == 2
+    assert len(finish(prepare(TASK, recipe, folder)).train) == 2
 
 
 def test_a_run_that_lost_its_cache_says_so(recipe: Recipe, tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run")
-    finish(prepare(recipe.data, folder))
+    finish(prepare(TASK, recipe, folder))
     folder.write_json(folder.config, {})
     (folder.cache / "ready.json").unlink()
     with pytest.raises(Refused, match="has lost its cache; start again: --overwrite"):
-        finish(prepare(recipe.data, folder))
+        finish(prepare(TASK, recipe, folder))
 
 
 def test_a_cache_of_other_tokenisers_is_refused(recipe: Recipe, tmp_path: Path) -> None:
     folder, other = (RunFolder.create(tmp_path / name) for name in ("run", "other"))
-    finish(prepare(recipe.data, folder))
-    (tmp_path / "data/mine/train.tsv").write_text("a\tx\n")
-    finish(prepare(recipe.data, other))
+    finish(prepare(TASK, recipe, folder))
+    path = tmp_path / "data/mine/train.tsv"
+    path.write_text(path.read_text().replace("a", "e"))  # as many words
+    finish(prepare(TASK, recipe, other))
     folder.tokenizer.write_bytes(other.tokenizer.read_bytes())
     with pytest.raises(Refused, match="other data or tokens; start again"):
-        finish(prepare(recipe.data, folder))
+        finish(prepare(TASK, recipe, folder))
 
 
 def test_nothing_to_train_on_is_reported_with_the_reasons(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"nothing to train on: 6 pairs read = 0 kept .*4 too long"):
-        finish(prepare(resolve(from_files(longest=2)).data, RunFolder.create(tmp_path / "run")))
+        finish(prepare(TASK, resolve(from_files(longest=2)), RunFolder.create(tmp_path / "run")))
 
 
 def test_parts_that_are_kept(tmp_path: Path) -> None:
     raw = small()
     raw["data"]["grammar"] = {"pairs": 30, "longest": 5, "beyond": 7, "held_out": 3}
     folder = RunFolder.create(tmp_path / "run")
-    finish(prepare(resolve(raw).data, folder))
+    codec = finish(prepare(TASK, resolve(raw), folder)).codec
     for part, lengths in (("valid", {3, 4, 5}), ("test", {3, 4, 5}), ("long", {6, 7})):
-        found = list(kept(folder, part))
+        found = list(kept(folder, part, codec.of_data, "pairs"))
         assert len(found) == 3
-        assert {len(pair.source.split()) for pair in found} <= lengths
-        assert all(pair.links is not None for pair in found)
+        assert {len(pair.inputs[0].split()) for pair in found} <= lengths
+        assert all(pair.gold is not None for pair in found)
     with pytest.raises(
         Refused, match="keeps no train pairs; name one of valid, test, long, or give a file"
     ):
-        list(kept(folder, "train"))
-    assert not vocabulary_of(folder).shared
+        list(kept(folder, "train", codec.of_data, "pairs"))
+    assert folder.target_tokenizer.exists()
 
 
 def test_many_unknown_symbols_are_reported(recipe: Recipe, tmp_path: Path) -> None:

@@ -21,9 +21,8 @@ from heed.data.batches import Batch
 from heed.data.permuting import sees
 from heed.models.text_settings import BertSettings
 from heed.running.opening import open_run
-from heed.running.preparing import examples
-from heed.running.recipe import load, resolve
-from heed.running.stories import story
+from heed.running.preparing import examples_of
+from heed.running.recipe import load, resolve, with_attention
 from heed.running.train import onward
 from heed.running.walking import walk
 from heed.storage import tensors
@@ -400,7 +399,7 @@ def batch_of(run: Path) -> tuple[Any, Batch]:
     """The model of a run, and some rows of its training data."""
     opened = open_run(run, torch.device("cpu"))
     codec = Codec(opened.worker.inputs, opened.worker.form)
-    documents = list(examples(TASK, codec, opened.folder, "valid"))
+    documents = list(examples_of(TASK, codec, opened.folder, "valid"))
     made = opened.worker.form.coded(opened.worker, documents)
     return opened.worker.model.eval(), next(made.epoch(0))
 
@@ -456,6 +455,5 @@ def test_the_loss_of_xlnet_equals_transformers(server: Server, ordered: Path) ->
 @pytest.mark.parametrize("name", ["bert-mini", "bert-reviews", "xlnet-mini"])
 def test_ready_recipes_can_be_built(name: str) -> None:
     recipe = resolve(load(name))
-    story("pretrain").check(recipe)
-    raw = story("pretrain").with_attention(load(name), "additive")
-    story("pretrain").check(resolve(raw))
+    TASK.check(recipe)
+    TASK.check(resolve(with_attention(load(name), "additive")))

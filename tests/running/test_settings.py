@@ -13,18 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
+from heed.answers import text as working
+from heed.answers.text import Decoding
+from heed.answers.worker import Worker
 from heed.errors import Refused
 from heed.events import Progress, finish
 from heed.running.evaluate import evaluate
+from heed.running.preparing import prepare
 from heed.running.recipe import resolve
-from heed.running.stories.pairs import Prepared, prepare
-from heed.running.stories.translate_settings import TranslateRecipe as Recipe
-from heed.running.stories.translating import Validator
 from heed.running.train import Learner, Trained, train
 from heed.storage import checkpoint, journal, tensors
 from heed.storage.run_folder import RunFolder
-from heed.tasks import translator as working
-from heed.tasks.translator import Decoding
+from heed.tasks.task import Prepared
+from heed.tasks.translate import TASK
+from heed.tasks.translate import TranslateRecipe as Recipe
 from heed.training.distributed import Distributed
 from heed.training.settings import Training
 from heed.training.signals import Stop
@@ -53,7 +55,7 @@ def alone() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder = RunFolder.create(tmp_path_factory.mktemp("prepared") / "run")
-    return finish(prepare(recipe().data, folder))
+    return finish(prepare(TASK, recipe(), folder))
 
 
 class Crew(Distributed):
@@ -66,7 +68,8 @@ class Crew(Distributed):
 def learner(prepared: Prepared, path: Path, *overrides: str, rank: int = 0) -> Learner:
     crew = Crew(rank, rank + 1)
     folder = RunFolder.create(path)
-    prepared.vocabulary.save(folder.tokenizer, folder.target_tokenizer)
+    prepared.codec.inputs["source"].pieces.save(folder.tokenizer)
+    prepared.codec.form.target.pieces.save(folder.target_tokenizer)
     return Learner(recipe(*overrides), folder, prepared, crew, Stop(), None)
 
 
@@ -86,7 +89,7 @@ def same(one: Weights, other: Weights) -> bool:
 @pytest.fixture
 def hopeless(monkeypatch: pytest.MonkeyPatch) -> None:
     """No validation is better than the first."""
-    monkeypatch.setattr(Validator, "loss", lambda self: 1.0)
+    monkeypatch.setattr(Worker, "loss", lambda self, examples: 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +287,7 @@ def test_processes_start_alike_and_draw_their_own_dropout(
 def judging(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
     """Validations give these losses, one after the other."""
     found = iter(losses)
-    monkeypatch.setattr(Validator, "loss", lambda self: next(found))
+    monkeypatch.setattr(Worker, "loss", lambda self, examples: next(found))
 
 
 def trained(path: Path, *overrides: str) -> Trained:
@@ -358,7 +361,7 @@ def test_penalties_affect_the_beam(
     written = {}
     for length, coverage in ((0.0, 0.0), (3.0, 0.0), (0.0, 5.0)):
         chosen = Decoding(length_penalty=length, coverage_penalty=coverage, width=100, longest=4)
-        ((best,),) = one.worker.translate([prepared.valid[0].source], chosen)
-        written[length, coverage] = best.rows
+        ((best,),) = one.worker.answers([prepared.valid[0].inputs], chosen)
+        written[length, coverage] = best.symbols
         assert (told[-1]["length_penalty"], told[-1]["coverage_penalty"]) == (length, coverage)
     assert len(written[3.0, 0.0]) > len(written[0.0, 0.0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ import pytest
 import torch
 import yaml
 
-from heed.errors import Refused
 from heed.events import finish
 from heed.running.learner import Learner
 from heed.running.opening import open_run
@@ -143,38 +141,27 @@ def test_a_start_that_fails_leaves_nothing(server: Server, tmp_path: Path) -> No
     assert server.run("train", recipe, "--run", run).code == 0
 
 
-def test_a_start_that_fails_gives_back_the_run_that_it_was_to_replace(
+def test_a_start_that_fails_leaves_the_run_that_it_was_to_replace_under_its_new_name(
     server: Server, tmp_path: Path
 ) -> None:
     recipe, run = without_validation(tmp_path), tmp_path / "one"
     labelling.files(tmp_path / "data")
     assert server.run("train", recipe, "--run", run).code == 0
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    good = (tmp_path / "data/valid.tsv").read_text()
+    before = contents(run)
     (tmp_path / "data/valid.tsv").write_text("")
-    assert server.run("train", recipe, "--run", run, "--overwrite", "seed=5").code == 2
-    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    lock = run / ".heed.lock"  # which names the process that held it
-    assert {**after, lock: b""} == {**before, lock: b""}
-    (tmp_path / "data/valid.tsv").write_text(good)
-    assert server.run("train", recipe, "--run", run, "--overwrite", "seed=5").code == 0
-    assert (run / "model.safetensors").read_bytes() != before[run / "model.safetensors"]
-    assert not list(run.glob(".heed.[fm]*"))
+    done = server.run("train", recipe, "--run", run, "--overwrite", "seed=5")
+    assert (done.code, f"the old run is now {run}.1\n" in done.err) == (2, True)
+    assert not run.exists()
+    assert contents(tmp_path / "one.1") == before
 
 
-def test_a_start_that_was_killed_does_not_hide_the_run_that_is_to_be_resumed(
-    server: Server, tmp_path: Path
-) -> None:
-    recipe, run = write_recipe(tmp_path, small(epochs=1)), tmp_path / "run"
-    assert server.run("train", recipe, "--run", run).code == 0
-    for words in ((recipe, "--run", run), (run,)):
-        RunFolder.create(run, overwrite=True)
-        done = server.run("train", *words, "--resume")
-        assert (done.code, "resuming from step 6" in done.err) == (0, True), done.err
-        assert not list(run.glob(".heed.[fm]*"))
+def contents(run: Path) -> dict[str, bytes]:
+    """The files of a run, but the lock, which names the process that held it."""
+    files = [path for path in run.rglob("*") if path.is_file() and path.name != ".heed.lock"]
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
-def test_a_disk_that_is_full_at_the_recipe_gives_back_the_run_that_was_to_be_replaced(
+def test_a_disk_that_is_full_at_the_recipe_harms_no_run_that_was_to_be_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -182,11 +169,12 @@ def test_a_disk_that_is_full_at_the_recipe_gives_back_the_run_that_was_to_be_rep
 
     run = tmp_path / "run"
     finish(train(resolve(small(epochs=1)), run, device="cpu"))
-    before = sorted(os.listdir(run))
+    before = contents(run)
     monkeypatch.setattr(RunFolder, "write_text", full)
     with pytest.raises(OSError, match="No space left"):
         finish(train(resolve(small(epochs=1)), run, overwrite=True, device="cpu"))
-    assert sorted(os.listdir(run)) == before
+    assert contents(tmp_path / "run.1") == before
+    assert not run.exists()
 
 
 def test_the_recipe_is_that_of_the_process_that_trains(
@@ -227,25 +215,16 @@ def test_a_run_that_fails_before_its_first_step_is_removed_and_a_later_one_is_ke
         assert (run / "config.json").exists()
 
 
-def test_a_run_is_kept_until_the_one_that_replaces_it_has_validated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*given: Any, **named: Any) -> Any:
-        yield from islice(fit(*given, **named), 2)
-        raise RuntimeError("broken")
-
-    run, small_one = tmp_path / "run", resolve(small(epochs=1, save_every=1, validate_every=3))
-    finish(train(small_one, run, device="cpu"))
-    before = (run / "model.safetensors").read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr("heed.running.learner.fit", broken)
-        with pytest.raises(RuntimeError, match="broken"):
-            finish(train(small_one, run, overwrite=True, device="cpu"))
-    assert (run / ".heed.former/model.safetensors").read_bytes() == before
-    with pytest.raises(Refused, match=r"; the run that it is to replace is still in .*former$"):
-        open_run(run, torch.device("cpu"))
-    finish(train(None, run, resume=True, device="cpu"))
-    assert not (run / ".heed.former").exists()
+def test_a_run_that_is_replaced_is_kept_under_another_name(server: Server, tmp_path: Path) -> None:
+    recipe, run = write_recipe(tmp_path, small(epochs=1)), tmp_path / "run"
+    for n in range(3):
+        done = server.run("train", recipe, "--run", run, *(["--overwrite"] if n else []))
+        assert done.code == 0, done.err
+        assert (f"the old run is now {run}.{n}\n" in done.err) == (n > 0)
+        (run / "notes.txt").write_text(f"{n}")
+    for n, place in enumerate((f"{run}.1", f"{run}.2", run)):
+        assert (Path(place) / "notes.txt").read_text() == f"{n}"
+        assert open_run(Path(place), torch.device("cpu"))
 
 
 def test_one_checkpoint_is_not_averaged(server: Server, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The run folder: it refuses other folders, excludes other processes, and contains its paths."""
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -17,7 +16,7 @@ import safetensors.torch
 import torch
 
 from heed.errors import HeedError, Refused
-from heed.storage import checkpoint, durable, former, manifest
+from heed.storage import checkpoint, manifest
 from heed.storage.run_folder import FILES, Damaged, RunFolder
 from heed.storage.tensors import header, tied
 from tests.storage.faults import every_fault
@@ -87,9 +86,13 @@ def test_a_run_is_overwritten_only_on_request(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="already holds a run; resume it: --resume"):
         RunFolder.create(run.path)
     assert run.read_json("config.json") == {"task": "translate"}
+    before = contents(run.path)
     other = RunFolder.create(run.path, overwrite=True)
-    other.begun()
-    assert sorted(os.listdir(run.path)) == [".heed.lock", "notes.txt"]
+    assert os.listdir(run.path) == []
+    assert other.former == tmp_path / "one.1"
+    assert contents(other.former) == before
+    with RunFolder.open(other.former).lock():
+        pass
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -98,119 +101,40 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def replaceable(path: Path) -> RunFolder:
-    """A run with weights, a checkpoint and a note of its owner's."""
-    run = make_run(path)
-    run.save_model({"a": torch.zeros(2)})
-    run.write_text("events.out.tfevents.1", "x")
-    run.write_text("notes.txt", "mine")
-    checkpoint.save(run.checkpoints / "step-1", {}, {})
-    return run
+def test_a_replaced_run_gets_the_first_free_number(tmp_path: Path) -> None:
+    (tmp_path / "one.1").write_text("no folder")
+    (tmp_path / "one.2").symlink_to("nowhere")
+    for n in (3, 4):
+        make_run(tmp_path / "one").write_text("notes.txt", f"{n}")
+        former = RunFolder.create(tmp_path / "one", overwrite=True).former
+        assert former == tmp_path / f"one.{n}"
+        assert (former / "notes.txt").read_text() == f"{n}"
 
 
-def test_a_run_that_is_to_be_replaced_comes_back_if_the_new_one_never_begins(
-    tmp_path: Path,
-) -> None:
-    old = replaceable(tmp_path / "one")
-    before = contents(old.path)
-    new = RunFolder.create(old.path, overwrite=True)
-    with new.lock():
-        for name in ("recipe.yaml", "config.json", "cache/train.bin", "samples/b.txt"):
-            new.write_text(name, "of the new run")
-        new.withdraw()
-    assert contents(old.path) == before
+def test_only_a_run_is_renamed(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "one", overwrite=True)
+    run.write_text("cache/train.bin", "of a start that was killed")
+    assert RunFolder.create(run.path, overwrite=True).former is None
+    assert os.listdir(run.path) == [".heed.lock"]
 
 
-@pytest.mark.parametrize("renames", range(7))
-def test_a_kill_while_a_run_is_replaced_loses_nothing_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
-) -> None:
-    """Killed before any of the renames, there and then on the way back."""
-
-    class Killed(BaseException):
-        pass
-
-    def killed_after(count: int) -> None:
-        left = iter(range(count))
-
-        def rename(one: Path, other: Path) -> None:
-            if next(left, None) is None:
-                raise Killed
-            move(one, other)
-
-        monkeypatch.setattr(os, "rename", rename)
-
-    move = os.rename
-    old = replaceable(tmp_path / "one")
-    before = contents(old.path)
-    killed_after(renames)
-    with contextlib.suppress(Killed):
-        RunFolder.create(old.path, overwrite=True)
-    for again in (renames, 99):
-        killed_after(again)
-        if not old.config.exists():
-            with pytest.raises(Refused, match=r"to get the run back, heed train .* --resume$"):
-                RunFolder.open(old.path)
-        with contextlib.suppress(Killed), pytest.raises(Refused, match="already holds a run"):
-            RunFolder.create(old.path)
-    assert contents(old.path) == before
+def test_a_run_that_is_being_written_is_not_renamed(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    with run.lock(), pytest.raises(Refused, match="is being written by process"):
+        RunFolder.create(run.path, overwrite=True)
+    assert os.listdir(tmp_path) == ["one"]
 
 
-def test_a_start_gives_no_former_run_back_over_a_new_one(tmp_path: Path) -> None:
-    """Killed after its first checkpoint, and then after its first weights, before `begun`."""
-    old = replaceable(tmp_path / "one")
-    new = RunFolder.create(old.path, overwrite=True)
-    for name in ("recipe.yaml", "config.json"):
-        new.write_text(name, "of the new run")
-    checkpoint.save(new.checkpoints / "step-2", {}, {})
-    with pytest.raises(Refused, match="already holds a run"):
-        RunFolder.create(old.path)
-    assert new.config.read_text() == new.recipe.read_text() == "of the new run"
-    assert os.listdir(new.checkpoints) == ["step-2"]
-    assert new.formerly().endswith(f"is still in {old.path}/.heed.former")
-    new.save_model({"a": torch.ones(2)})
-    with new.lock():
-        assert not new.formerly()
-        assert torch.equal(new.load_model()["a"], torch.ones(2))
-
-
-def test_a_kill_while_the_former_run_is_removed_brings_no_part_of_it_back(
+def test_a_folder_without_a_name_of_its_own_is_not_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(path: Path) -> None:
-        (path / "config.json").unlink()
-        raise KeyboardInterrupt
-
-    old = replaceable(tmp_path / "one")
-    new = RunFolder.create(old.path, overwrite=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(durable, "remove", killed)
-        with pytest.raises(KeyboardInterrupt):
-            new.begun()
-    assert not former.kept(old.path)
-    with new.lock():
-        assert sorted(os.listdir(old.path)) == [".heed.lock", "notes.txt"]
-
-
-def test_a_file_in_place_of_a_former_run_does_not_stay(tmp_path: Path) -> None:
-    run = replaceable(tmp_path / "one")
-    for name in (".heed.former", ".heed.moving"):
-        (run.path / name).write_text("no run")
-    RunFolder.create(run.path, overwrite=True).begun()
-    assert sorted(os.listdir(run.path)) == [".heed.lock", "notes.txt"]
-
-
-def test_a_link_in_place_of_a_former_run_is_not_followed(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "letter.txt").write_text("private")
-    for name in (".heed.former", ".heed.moving"):
-        run = make_run(tmp_path / name[6:])
-        run.config.unlink()
-        (run.path / name).symlink_to(outside)
-        RunFolder.create(run.path)
-        assert os.listdir(run.path) == [".heed.lock"]
-    assert (outside / "letter.txt").read_text() == "private"
+    run = make_run(tmp_path / "one")
+    (run.path / "within").mkdir()
+    for place, name in ((run.path, "."), (run.path / "within", "..")):
+        monkeypatch.chdir(place)
+        with pytest.raises(Refused, match="cannot be renamed from within"):
+            RunFolder.create(name, overwrite=True)
+    assert os.listdir(tmp_path) == ["one"]
 
 
 def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
@@ -255,19 +179,27 @@ def test_a_run_that_was_there_already_is_not_withdrawn(tmp_path: Path) -> None:
     assert sorted(os.listdir(made.path)) == there
 
 
-def test_a_lock_that_was_removed_before_it_was_taken_locks_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["removed", "renamed"])
+def test_a_lock_that_was_lost_before_it_was_taken_locks_nothing(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process withdraws its run after this one has opened the lock."""
+    """Another process withdraws its run, or replaces it, after this one has opened the lock."""
     run = make_run(tmp_path / "one")
     take = fcntl.flock
 
-    def late(file: int, how: int) -> None:
-        (run.path / ".heed.lock").unlink()
-        take(file, how)
+    def late(file: int, how_: int) -> None:
+        if how == "removed":
+            (run.path / ".heed.lock").unlink()
+        else:
+            os.rename(run.path, tmp_path / "one.1")
+            run.path.mkdir()
+        take(file, how_)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(Refused, match="one was removed by another process; try again"), run.lock():
+    with (
+        pytest.raises(Refused, match="one was removed or renamed by another process; try again"),
+        run.lock(),
+    ):
         pass
 
 

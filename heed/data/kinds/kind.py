@@ -24,6 +24,7 @@ class Kind(ABC, Generic[Item]):
     """
 
     name: ClassVar[str]
+    positions: ClassVar[str] = "symbols"  # what an item is read by
     width: int = 0  # real numbers at each position; 0: positions are symbols
     longest: int | None = None
     marked: bool = False  # whether labels of positions mark where words are cut

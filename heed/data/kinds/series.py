@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heed.data.kinds.kind import Kind
-from heed.data.series import Scale
+from heed.data.scale import Scale
 from heed.errors import Refused
 
 Values = NDArray[np.float32]
@@ -25,10 +25,11 @@ class Series(Kind[Values]):
     """
 
     name = "series"
+    positions = "steps"
 
     def __init__(self, scale: Scale, *, longest: int | None = None) -> None:
         self.scale, self.longest = scale, longest
-        self.width = scale.channels
+        self.width = len(scale.mean)
 
     @property
     def size(self) -> int:
