@@ -21,7 +21,6 @@ from heed.kernels.choose import NAMES, off
 from heed.kernels.linear import native as linear
 from heed.kernels.look import native as look
 from heed.kernels.scan import native as scan
-from heed.kernels.surprise import native as surprise
 
 needs_library = pytest.mark.skipif(native.missing() is not None, reason=native.missing() or "")
 
@@ -217,14 +216,3 @@ def test_steps_of_a_gru() -> None:
         by_h, by_fed = cell.back(states[1:], states[:-1], kept, by_x, by_gates, by)
         assert by_h.shape == (N, B, H)
         assert by_fed.shape == (B, 0)
-
-
-@needs_library
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_cross_entropy(dtype: torch.dtype) -> None:
-    for n, V, learning in product((1, 20), (1, 9), (False, True)):
-        logits, right = torch.randn(n, V), torch.randint(V, (n,), dtype=dtype)
-        want = torch.nn.functional.cross_entropy(logits, right.long(), reduction="none")
-        nll, _, by_bias = surprise.judge(logits.clone(), None, right, 0.0, learning)
-        torch.testing.assert_close(nll, want)
-        assert by_bias.shape == (V,)
