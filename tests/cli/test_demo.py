@@ -13,8 +13,8 @@ from rich.console import Console
 from heed.cli import following
 from heed.cli.demo import EXAMPLES, tell
 from heed.events import finish
-from heed.running.demo import LEAST, SENTENCES, Demo, demo
-from heed.running.stories.alignments import Shown
+from heed.running.demo import LEAST, SENTENCES, Demo, demo, reference
+from heed.viewing.looking import Look
 
 SHORT = (
     "training.steps=2",
@@ -47,8 +47,8 @@ def learnt(result: Demo) -> Demo:
     return replace(result, trained=trained, shown=[_right(each) for each in result.shown])
 
 
-def _right(shown: Shown) -> Shown:
-    return replace(shown, translation=replace(shown.translation, text=shown.reference))
+def _right(shown: Look) -> Look:
+    return replace(shown, text=reference(shown))
 
 
 def test_translations_map_table_curve_and_page_are_printed_in_this_order(
@@ -79,9 +79,7 @@ def test_only_wrong_translations_are_marked_as_wrong(result: Demo) -> None:
 
 
 def test_text_is_never_read_as_markup(result: Demo) -> None:
-    hostile = replace(
-        result.shown[0], translation=replace(result.shown[0].translation, text="[red]i[/]")
-    )
+    hostile = replace(result.shown[0], text="[red]i[/]")
     assert "→ [red]i[/]" in printed(replace(result, shown=[hostile, *result.shown[1:]]))
 
 
