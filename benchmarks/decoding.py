@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from heed.running.stories.pairs import kept
 from torch import Tensor, nn
 from transformers import MarianConfig, MarianMTModel
 
@@ -38,11 +37,13 @@ from heed.data.tokenise import BOS, UNK
 from heed.decoding import Hypothesis, beam
 from heed.events import finish
 from heed.models.encoder_decoder import EncoderDecoder
-from heed.models.layers import Layer
+from heed.models.layers import TransformerLayer
 from heed.models.transformer_settings import TransformerSettings, build
 from heed.running.opening import Run, open_run
+from heed.running.preparing import examples_of
 from heed.running.recipe import resolve
 from heed.running.train import train
+from heed.tasks.task import Codec
 
 PAD, END = 0, 3
 SYMBOLS = {"tiny": 10_000, "small": 16_000, "base": 32_000}
@@ -104,7 +105,7 @@ def marian(
     return model
 
 
-def copy_layer(ours: Layer, theirs: nn.Module) -> None:
+def copy_layer(ours: TransformerLayer, theirs: nn.Module) -> None:
     """Copy attention, cross-attention where there is one, and feed-forward."""
     copy_attention(ours.attention, theirs.self_attn)
     copy(ours.around_attention.norm, theirs.self_attn_layer_norm)
@@ -257,7 +258,9 @@ def compare_run(
     network: Any = run.worker.model.eval()
     decoding = run.config.chosen({"method": "beam", "width": WIDTH, "length_penalty": 1.0})
     model = marian(network, BOS, run.config.model.activation, places=1024)
-    sentences = spread([pair.source for pair in kept(run.folder, part)], most)
+    codec = Codec(run.worker.inputs, run.worker.form)
+    kept = examples_of(run.task, codec, run.folder, part)
+    sentences = spread([each.inputs[0] for each in kept], most)
     for count in batches:
         groups = [sentences] if count is None else list(batched(sentences, count))
 

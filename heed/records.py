@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from html import escape
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -16,15 +17,16 @@ from heed.errors import NotFormed, Refused, ShapeError, UnknownName
 from heed.shapes import check_rows, selected, whole
 from heed.visible import Gaussian, Places, Visible
 
-Need = Literal["context", "weight", "energy", "weights", "energies"]
+Need = Literal["context", "weight", "energy", "trace", "weights", "energies"]
 """What a call must form; each includes the ones before it. A plural means the same."""
 
-NEEDS: tuple[Need, ...] = ("context", "weight", "energy")
+NEEDS: tuple[Need, ...] = ("context", "weight", "energy", "trace")
 
 _SAID: dict[object, Need] = {
     "context": "context",
     **dict.fromkeys(("weight", "weights"), "weight"),
     **dict.fromkeys(("energy", "energies"), "energy"),
+    "trace": "trace",
 }
 
 
@@ -35,6 +37,20 @@ def as_need(need: str) -> Need:
         raise UnknownName("need", need, NEEDS)
     return found
 
+
+class SearchRows(NamedTuple):
+    """The rows of a search that writes: both lists grow by an entry with each step.
+
+    parents  the row of the step before that each row continues; at the first step, its sentence
+    symbols  the symbol that each row reads
+    """
+
+    parents: list[Tensor]
+    symbols: list[Tensor]
+
+
+SEARCH: ContextVar[SearchRows | None] = ContextVar("heed.search", default=None)
+"""The search whose last step is being taken now: a search says so, and a watch reads it."""
 
 Gradient = Literal["exact", "straight-through", "score-function"]
 """How a mechanism learns: by its true derivative, by that of its soft twin, or by REINFORCE."""
@@ -333,6 +349,7 @@ class Attended:
     statistics  of the weights, without forming them; statistics=True
     formed    context, weight, energy and statistics, each None where it was not formed
     kernel    which kernel served the call; `why` says why the others did not
+    trace     all that was computed on the way, heed.attention.trace; need="trace"
     """
 
     _context: Tensor | None
@@ -345,6 +362,7 @@ class Attended:
     kernel: str
     refusals: tuple[tuple[str, str], ...]
     _statistics: Statistics | None
+    trace: Any
     _lost: bool  # whether no gradient comes back to what it was formed from
 
     def __init__(
@@ -359,6 +377,7 @@ class Attended:
         kernel: str = "reference",
         refusals: tuple[tuple[str, str], ...] = (),
         statistics: Statistics | None = None,
+        trace: Any = None,
         **fields: Any,
     ) -> None:
         self._context = context
@@ -371,6 +390,7 @@ class Attended:
         self.kernel = kernel
         self.refusals = refusals
         self._statistics = statistics
+        self.trace = trace
         self._lost = fields.pop("_lost", False) or gradientless()
         if fields:  # dataclasses.replace passes the private names
             for name in ("_context", "_weight", "_energy", "_statistics"):
@@ -456,6 +476,7 @@ class Attended:
             "kernel": self.kernel,
             "refusals": self.refusals,
             "statistics": self._statistics,
+            "trace": self.trace,
             "_lost": self._lost,
         }
         return Attended(**{**kept, **changes})

@@ -4,8 +4,8 @@
     said = model(text, memories=remembering.recall(batch))
     remembering.keep(batch, said.memories)
 
-The rows of a batch continue those of the batch before (`data/packing.py`, onward). The memories are
-buffers, so they are saved with a run, and it resumes exactly.
+The rows of a batch continue those of the batch before (`data/packed_rows.py`, onward). The memories
+are buffers, so they are saved with a run, and it resumes exactly.
 """
 
 from __future__ import annotations

@@ -151,6 +151,18 @@ class Align(Part):
         """B H T S, who is visible, the slot, the queries B H T M"""
         raise NotImplementedError
 
+    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        """The same by the kernel that serves its name, which must have been chosen."""
+        raise NotImplementedError
+
+    def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
+        """What its slot said of each place before the first query, by name.    -> B H S"""
+        return {}
+
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor]:
+        """What else it decided about each query, by name.    -> broadcasts to B H T"""
+        return {}
+
 
 class Softmax(Align):
     """exp(e), normalised over what is visible."""

@@ -153,8 +153,8 @@ class Attending(Watchable):
                 raise Refused("this memory was made by another attention; use the one that made it")
             memory = replace(memory, owner=self.mechanism.token)
         if query is not None:
-            regardless = self.mechanism.claims.looks_regardless
-            if self.projects and isinstance(memory, Memory) and not regardless:
+            projects = self.projects and isinstance(memory, Memory)
+            if projects and not self.mechanism.claims.looks_regardless:
                 places = placed(query.shape[1], memory.S, state, query.device)
                 shown = both(visible, self.mechanism.shown(memory, places))
                 query = spared(query, memory, both(memory.visible, shown), places)

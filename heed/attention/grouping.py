@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from heed.attention.mechanism import Lanes, Mechanism
 from heed.attention.memory import Memory, concat
 from heed.attention.position import OfHeads, Position
+from heed.attention.trace import Grouped
 from heed.errors import Refused
 from heed.records import Attended, Need, State, Statistics, Summary, as_summary
 from heed.visible import Visible, as_visible
@@ -95,16 +96,19 @@ class HeadGroups(Lanes):
 
     def _together(self, seen: list[Attended], need: Need) -> Attended:
         states = {name: one.state for name, one in zip(self.names, seen, strict=True)}
+        traced = need == "trace"
+        energies = [one.energy for one in seen] if need == "energy" else None
         return Attended(
             torch.cat([one.context for one in seen], 1),
             seen[0].state._replace(slots=states),
             weight=None if need == "context" else torch.cat([one.weight for one in seen], 1),
-            energy=torch.cat([one.energy for one in seen], 1) if need == "energy" else None,
+            energy=None if energies is None else torch.cat(energies, 1),
             log_prob=self._fact([one.log_prob for one in seen]),
             entropy=self._fact([one.entropy for one in seen]),
             penalty=self._fact([one.penalty for one in seen]),
             kernel=" + ".join(one.kernel for one in seen),
             refusals=tuple(refusal for one in seen for refusal in one.refusals),
+            trace=Grouped(tuple(one.trace for one in seen), tuple(self.heads)) if traced else None,
         )
 
     def _fact(self, facts: list[Tensor | None]) -> Tensor | None:

@@ -17,7 +17,7 @@ from heed.attention.past import Past
 from heed.attention.position import Position
 from heed.attention.reach import Global, OrEverything, Reach
 from heed.attention.read import Blend, Read
-from heed.attention.score import Blind, Score
+from heed.attention.score import Blind, ScaledDot, Score
 from heed.attention.watchable import Watchable
 from heed.errors import Refused, ShapeError
 from heed.records import (
@@ -83,10 +83,22 @@ class Mechanism(Watchable):
         return f"dropout={self.dropout}" if getattr(self, "dropout", 0) else ""
 
     @property
-    def parts(self) -> tuple[Score | Past | Reach | Align | Read, ...]:
-        """The parts that it has; `past` may be missing."""
-        five = (self.score, self.past, self.reach, self.align, self.read)
-        return tuple(part for part in five if part is not None)
+    def by_slot(self) -> dict[str, Part]:
+        """The parts that it has, by slot; `past` may be missing."""
+        parts = ((slot, getattr(self, slot)) for slot in _KINDS)
+        return {slot: part for slot, part in parts if part is not None}
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that it has."""
+        return tuple(self.by_slot.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is softmax(q·k / √D) v, of heed's own parts and no others."""
+        kinds = [type(part) for part in self.parts]
+        usual = kinds == [ScaledDot, Global, Softmax, Blend] and type(self) is Mechanism
+        return usual and cast(ScaledDot, self.score).usual
 
     @property
     def is_random(self) -> bool:
@@ -226,6 +238,13 @@ class Lanes(Mechanism):
                 "several mechanisms share a memory: each score must define its kept_width"
             )
         self.claims = reduce(and_, (lane.claims for lane in lanes))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is softmax(q·k / √D) v, of heed's own parts and no others."""
+        kinds = [type(part) for part in self.parts]
+        usual = kinds == [ScaledDot, Global, Softmax, Blend] and type(self) is Mechanism
+        return usual and cast(ScaledDot, self.score).usual
 
     @property
     def is_random(self) -> bool:

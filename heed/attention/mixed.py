@@ -14,8 +14,10 @@ from heed.attention.initial import Drawn
 from heed.attention.mechanism import Lanes, Mechanism
 from heed.attention.memory import Memory, concat
 from heed.attention.position import Position
-from heed.attention.score import constant, linear, parameter
+from heed.attention.reference import wide
+from heed.attention.score import constant, linear, parameter, per_head
 from heed.attention.statistics import statistics as summarised
+from heed.attention.trace import Blended
 from heed.errors import Refused, UnknownName
 from heed.records import Attended, Need, State, Summary, as_summary
 from heed.visible import Visible, as_visible, both
@@ -73,6 +75,7 @@ def gate_of(gate: float | str, *, query: int, heads: int) -> nn.Module:
 class Mixed(Lanes):
     """Two mechanisms over one memory. Their projected keys lie side by side in `Memory.k`."""
 
+    name = "mixed"
     names = ("first", "second")
 
     def __init__(self, first: Mechanism, second: Mechanism, gate: nn.Module) -> None:
@@ -154,7 +157,13 @@ class Mixed(Lanes):
             kernel=f"{one.kernel} + {two.kernel}",
             refusals=one.refusals + two.refusals,
             statistics=said,
+            trace=self._trace(one, two, share, memory) if need == "trace" else None,
         )
+
+    def _trace(self, one: Attended, two: Attended, share: Tensor, memory: Memory) -> Blended:
+        B, H, T = one.weight.shape[:3]
+        v = per_head(wide(memory.v), H)
+        return Blended(self.name, (one.trace, two.trace), share.expand(B, H, T, 1), v)
 
 
 def _larger(one: Tensor | None, two: Tensor | None) -> Tensor | None:

@@ -18,7 +18,6 @@ from heed.attention.initial import drawn
 from heed.attention.past import fitted
 from heed.attention.score import constant, linear, parameter
 from heed.kernels import scan as kernel
-from heed.kernels.choose import is_on
 from heed.records import Claims
 from heed.shapes import real, whole
 
@@ -181,35 +180,27 @@ class Moving(Align):
         """The slot for a memory that has grown, or was cut, to S places."""
         return fitted(slot, S)
 
+    def start(self, energy: Tensor, ok: Tensor | None, before: Any) -> Any:
+        """The slot that the first step starts from.    B H T S, who is visible, the slot or None"""
+        if before is None:
+            first = None if ok is None else ok.expand_as(energy)[:, :, 0]
+            before = self.begin(energy[:, :, 0], first)
+        return self.fit(before, energy.shape[-1])
+
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
     ) -> tuple[Tensor, Any]:
         """One step: B H S, who is visible, the slot, the query B H M -> weight B H S, the slot"""
         raise NotImplementedError
 
-    def at_once(
-        self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
-    ) -> tuple[Tensor, Any]:
-        """All steps by a kernel: B H T S, visible, the slot, B H T M -> B H T S, the slot"""
-        raise NotImplementedError
-
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
-        if before is None:
-            first = None if ok is None else ok.expand_as(energy)[:, :, 0]
-            before = self.begin(energy[:, :, 0], first)
-        before = self.fit(before, energy.shape[-1])
-        if _served(self, energy):
-            return Aligned(*self.at_once(energy, ok, before, query))
-
         def step(t: int, energy: Tensor, seen: Tensor | None, slot: Any) -> tuple[Tensor, Any]:
             return self.walk(energy, seen, slot, query[:, :, t])
 
-        return Aligned(*one_by_one(step, energy, ok, before))
+        return Aligned(*one_by_one(step, energy, ok, self.start(energy, ok, before)))
 
-
-def _served(align: Align, energy: Tensor) -> bool:
-    """Whether the kernel takes all steps of this align; a class of your own walks by itself."""
-    return is_on("scan") and kernel.refusal_of(align.name, energy.dtype, energy.device) is None
+    def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
+        return {"stood": self.start(energy, ok, before)}
 
 
 class Forward(Moving):
@@ -228,10 +219,13 @@ class Forward(Moving):
         move = self.move(energy, query[:, :, None])
         return _forward(energy, ok, before, move)
 
-    def at_once(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return kernel.walk("forward", energy, ok, before, move=self.move(energy, query))[:2]
+    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        before, move = self.start(energy, ok, before), self.move(energy, query)
+        return Aligned(*kernel.walk("forward", energy, ok, before, move=move)[:2])
+
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor]:
+        move = self.move(energy, query)
+        return {"advance": energy.new_full((1, 1, 1), 0.5) if move is None else move}
 
     def move(self, energy: Tensor, query: Tensor) -> Tensor | None:
         """How likely it is to advance.    B H T M -> B H T"""
@@ -255,11 +249,12 @@ class ForcedForward(Moving):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         return _forced(energy, ok, before)
 
-    def at_once(
-        self, energy: Tensor, ok: Tensor | None, before: tuple[Tensor, Tensor], query: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        weight, *after = kernel.walk("forced", energy, ok, *before)
-        return weight, (after[0], after[1])
+    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        weight, *after = kernel.walk("forced", energy, ok, *self.start(energy, ok, before))
+        return Aligned(weight, tuple(after))
+
+    def stood(self, energy: Tensor, ok: Tensor | None, before: Any) -> dict[str, Tensor]:
+        return dict(zip(("stood", "used"), self.start(energy, ok, before), strict=True))
 
 
 class Monotonic(Moving):
@@ -285,22 +280,26 @@ class Monotonic(Moving):
         return self.training and self.noise > 0
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        return super().forward(self._adjusted(energy), ok, before, query)
+
+    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        energy, before = self._adjusted(energy), self.start(energy, ok, before)
+        if self.training:
+            return Aligned(*kernel.walk("monotonic", energy, ok, before)[:2])
+        return Aligned(*kernel.walk("hard", energy.detach(), ok, before)[:2])
+
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor]:
+        return {"scale": self.scale[None, ..., 0], "offset": self.offset[None, ..., 0]}
+
+    def _adjusted(self, energy: Tensor) -> Tensor:
+        """The energies, scaled and shifted; with noise in training."""
         energy = energy * self.scale.to(energy.dtype) + self.offset.to(energy.dtype)
-        if self.is_random:
-            energy = energy + self.noise * torch.randn_like(energy)
-        return super().forward(energy, ok, before, query)
+        return energy + self.noise * torch.randn_like(energy) if self.is_random else energy
 
     def walk(
         self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
     ) -> tuple[Tensor, Tensor]:
         return _monotonic(energy, ok, before, not self.training)
-
-    def at_once(
-        self, energy: Tensor, ok: Tensor | None, before: Tensor, query: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        if self.training:
-            return kernel.walk("monotonic", energy, ok, before)[:2]
-        return kernel.walk("hard", energy.detach(), ok, before)[:2]
 
 
 def _of_mass_one(bias: Tensor) -> None:
@@ -323,14 +322,29 @@ class MixtureWindow(Align):
         self.bias = drawn(_of_mass_one, heads, 1, 3 * components)
 
     def forward(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        height, sharpness, centre = self._windows(energy, ok, before, query)
+        weight = _twin_mixture(height, sharpness, centre, ok, energy.shape[-1])
+        return Aligned(weight, centre[:, :, -1])
+
+    def by_kernel(self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor) -> Aligned:
+        S = energy.shape[-1]
+        height, sharpness, centre = self._windows(energy, ok, before, query)
+        mix = kernel.mix if kernel.spares(S, centre) else _twin_mixture
+        return Aligned(mix(height, sharpness, centre, ok, S), centre[:, :, -1])
+
+    def facts(self, energy: Tensor, before: Any, query: Tensor) -> dict[str, Tensor]:
+        if before is None:
+            return {}
+        return {f"κ{n + 1} before": x[..., None] for n, x in enumerate(before.unbind(-1))}
+
+    def _windows(
+        self, energy: Tensor, ok: Tensor | None, before: Any, query: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The height, sharpness and centre of each window.    -> B H T K (three times)"""
         logs = _from_query(query, self.weight, energy) + self.bias.to(energy.dtype)
         logs = logs.clamp(max=15)  # e^15 places: beyond any text, and nothing overflows to NaN
         height, sharpness, advance = logs.exp().chunk(3, -1)
         if ok is not None:  # a step that sees nothing does not advance
             advance = advance * ok.any(-1, keepdim=True)
         start = -1 if before is None else before[:, :, None]  # Graves counts places from 1
-        centre = start + advance.cumsum(2)
-        S = energy.shape[-1]
-        mix = kernel.mix if _served(self, energy) and kernel.spares(S, centre) else _twin_mixture
-        weight = mix(height, sharpness, centre, ok, S)
-        return Aligned(weight, centre[:, :, -1])
+        return height, sharpness, start + advance.cumsum(2)

@@ -20,6 +20,8 @@ class Part(Drawn):
 
     name: ClassVar[str]
     claims: Claims = Claims()
+    formula: str | None = None
+    """Its formula, where the catalogue has none."""
     for_sentences: ClassVar[Mapping[str, Any]] = {}
     """Options that suit a sentence better than the defaults, which are for long texts."""
 

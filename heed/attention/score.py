@@ -136,7 +136,8 @@ class Score(Part):
 
     def ask(self, query: Tensor) -> Tensor:
         """B H T M -> B H T D"""
-        return query if self.query_map is None else linear(query, self.query_map)
+        weight = self.query_map
+        return query if weight is None else linear(query, weight)
 
     def keep(self, keys: Tensor, values: Tensor) -> Tensor:
         """B G S K, B G S R -> B G S D"""
@@ -415,6 +416,10 @@ class Blind(Score):
     def energy(self, q: Tensor, memory: Memory, places: Places, hint: Tensor | None) -> Tensor:
         energy = q.new_zeros(*q.shape[:3], memory.k.shape[2])
         return energy if hint is None else energy + hint[..., 0]
+
+
+PLAIN = {ScaledDot.name: True, Dot.name: False}
+"""The dot products of queries and keys as they come, and whether they are scaled."""
 
 
 def _same_width(score: Score, query: int, key: int) -> None:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from heed.running.compare import Cell
-    from heed.running.stories.story import AnyStory
 
 EXAMPLES = (
     "heed compare grammar --attention additive,general,local-p/general,none\n\n"
@@ -68,7 +67,6 @@ def run(
     from heed.cli.following import follow
     from heed.running import recipe as recipes
     from heed.running.compare import compare
-    from heed.running.stories import story
 
     raw = recipes.overridden(recipes.load(recipe), overrides or [])
     place = folder or Path("runs", f"compare-{Path(recipe).stem}")
@@ -90,19 +88,19 @@ def run(
     if as_json:
         put((place / "comparison.json").read_text("utf-8"))
     else:
-        tell(cells, story(raw["task"]), Console(highlight=False))
+        tell(cells, raw["task"], Console(highlight=False))
     if any(cell.trained is None for cell in cells):
         raise typer.Exit(1)
 
 
-def tell(cells: list[Cell], told: AnyStory, console: Console) -> None:
+def tell(cells: list[Cell], task: str, console: Console) -> None:
     """The table, as on the page."""
     from heed.cli.tables import drawn
     from heed.running.compare import table
 
     if not console.is_terminal:
         console.width = 160  # a line each
-    found = table(cells, told)
+    found = table(cells, task)
     console.print(drawn(found.columns, found.rows, SHORT))
     for cell in cells:
         if cell.error:

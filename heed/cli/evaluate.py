@@ -14,7 +14,7 @@ from heed.cli.options import decoding_options, lines, put, safe, said
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from heed.running.stories.story import Evaluated
+    from heed.running.evaluate import Evaluated
 
 EXAMPLES = "heed evaluate runs/grammar\n\nheed evaluate runs/zh-en pairs.tsv --json"
 

@@ -14,7 +14,8 @@ from heed.cli.options import decoding_options, lines, put, safe, said
 from heed.errors import Refused
 
 if TYPE_CHECKING:
-    from heed.running.stories.story import Answer, Shown
+    from heed.running.predict import Answered
+    from heed.viewing.looking import Look
 
 EXAMPLES = "heed predict runs/grammar input.txt\n\necho '我 爱 中国' | heed predict runs/grammar"
 
@@ -64,7 +65,6 @@ def run(
 
     A blank line gives a blank answer, except for a language model, which continues it."""
     from heed.running.predict import CHUNK, predict
-    from heed.running.showing import page
 
     decoding = decoding_options(
         method=method, width=width, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
@@ -79,10 +79,12 @@ def run(
     )
     kept = list(printed(answers, as_json, keep=html is not None))
     if html is not None:
+        from heed.running.showing import page
+
         page(f"{folder.name}: attention", kept).write(html)
 
 
-def printed(answers: Iterator[Answer], as_json: bool, *, keep: bool) -> Iterator[Shown]:
+def printed(answers: Iterator[Answered], as_json: bool, *, keep: bool) -> Iterator[Look]:
     """Print the answers as they come; yield what each looked at, where that is kept.
 
     A remark that the next answers share is printed once, since there may be many: at the first, as

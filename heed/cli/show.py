@@ -15,8 +15,7 @@ from heed.errors import Refused
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from heed.running.showing import Subject
-    from heed.running.stories.story import Shown
+    from heed.running.showing import Seen, Subject
     from heed.viewing.looking import Look
     from heed.viewing.walk import Told
 
@@ -158,8 +157,9 @@ def _explore(
 
     subject = _opened(source, device)
     other = None if beside is None else _opened(beside, device)
-    looks = explored(subject, texts, other)
-    walks = _each_walk(subject, looks, which, walk)
+    found = explored(subject, texts, other)
+    looks = [look for look, _ in found]
+    walks = [_walk(seen, which, walk) for _, seen in found]
     if not (walk or any(take.layers for look in looks for take in look.takes)):
         raise Refused(NOTHING)
     whose = subject.name if other is None else " and ".join(sides(subject, other))
@@ -178,26 +178,23 @@ def _count(n: int, name: str) -> str:
     return f"{n:,} {name}{'' if n == 1 else 's'}"
 
 
-def _each_walk(
-    subject: Subject, looks: Sequence[Look], which: dict[str, Any], wanted: bool
-) -> list[list[Told]]:
-    """A walk through each text; none where there can be none, which is refused if it is wanted."""
-    found = []
-    for look in looks:
-        try:
-            found.append(_walks(subject, [look.source], which))
-        except Refused:
-            if wanted:
-                raise
-            found.append([])
-    return found
+def _walk(seen: Seen, which: dict[str, Any], wanted: bool) -> list[Told]:
+    """A walk through a pass; none where there can be none, which is refused if it is wanted."""
+    from heed.running.walking import told
+
+    try:
+        return [told(seen, **which)]
+    except Refused:
+        if wanted:
+            raise
+        return []
 
 
 def _walks(subject: Subject, texts: Sequence[str], which: dict[str, Any]) -> list[Told]:
     from heed.running.walking import told
 
-    texts = texts or [subject.looks([])[0].source]
-    return [told(subject.hear(text), **which) for text in texts]
+    found = subject.passes(texts)
+    return [told(seen, **which) for seen in (found if texts else found[:1])]
 
 
 def _history(folder: Path, html: Path | None, console: Console) -> None:
@@ -217,7 +214,8 @@ def _shown(source: Path, texts: list[str], every: bool, device: str) -> list[Any
     from heed.running.showing import is_foreign, show
 
     if is_foreign(source):
-        return [replace(look, every=every) for look in _opened(source, device).looks(texts)]
+        seen = _opened(source, device).passes(texts)
+        return [replace(each.look, every=every) for each in seen]
     return show(source, texts, every=every, device=device)
 
 
@@ -226,7 +224,7 @@ def _tell(source: Path, texts: list[str], every: bool, device: str, console: Con
         tell(each, console)
 
 
-def _pictures(shown: list[Shown], paths: Sequence[Path]) -> None:
+def _pictures(shown: list[Look], paths: Sequence[Path]) -> None:
     from heed.viewing import image
 
     groups = [image.Group(each.source, each.panels, _answer(each)) for each in shown]
@@ -238,22 +236,22 @@ def _pictures(shown: list[Shown], paths: Sequence[Path]) -> None:
         print(f"{path}: {_count(maps, 'map')}")
 
 
-def tell(shown: Shown, console: Console) -> None:
+def tell(shown: Look, console: Console) -> None:
     """Print source, answer and heat map."""
     from rich.text import Text
 
     from heed.cli.tables import drawn as table
 
     answer = _short(_answer(shown))
-    if answer and getattr(shown, "weighed", None) is not None and console.color_system:
+    if answer and shown.weighed and console.color_system:
         console.print(Text(f"→ {answer}"))  # the text follows, in colour
     else:
         said = (_short(shown.source), "bold")
         console.print(Text.assemble(said, f" → {answer}" if answer else ""))
-    if remark := getattr(shown, "remark", ""):
+    if remark := shown.remark:
         console.print(Text(safe(remark), "dim"))
     drawn = list(shown.drawn())
-    drawn += [table(each.columns, each.rows) for each in getattr(shown, "figures", ())]
+    drawn += [table(each.columns, each.rows) for each in shown.figures]
     for each in drawn:
         console.print(each)
     if not drawn:
@@ -261,9 +259,9 @@ def tell(shown: Shown, console: Console) -> None:
     console.print()
 
 
-def _answer(shown: Shown) -> str:
+def _answer(shown: Look) -> str:
     """The answer, and what it is if that is not plain; "" without one."""
-    named = f"{what}: " if (what := getattr(shown, "named", "")) else ""
+    named = f"{shown.named}: " if shown.named else ""
     return f"{named}{shown.text}" if shown.text else ""
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from heed.data.cache import Corpus
-from heed.data.plan import Ints, Plan, by_length, on_grid, permutation
+from heed.data.plan import BatchPlan, Ints, by_length, on_grid, permutation
 from heed.errors import Refused
 
 FILLER = -1
@@ -122,7 +122,7 @@ class Planned(ABC):
             size = 1 if shape is None else -(-int(shape[0]) // world)
             yield self._batch(rows, chosen, max(0, size - len(chosen)), shape)
 
-    def _planned(self, number: int) -> tuple[Any, Plan]:
+    def _planned(self, number: int) -> tuple[Any, BatchPlan]:
         rows, lengths = self._rows(number)
         # Philox's stream is fixed for good, unlike what numpy's Generator draws from it (NEP 19).
         draw = np.random.Philox(np.random.SeedSequence([self.seed, number]))

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from heed.data import masking
+from heed.data import masked_words
 from heed.data.kinds.text import MOST, load
-from heed.data.masking import Symbols
+from heed.data.masked_words import Symbols
 from heed.data.plan import Ints
 from heed.data.tokenise import BOS, EOS, PAD, UNK, Tokeniser
 from heed.data.verbatim import Verbatim
@@ -188,7 +188,9 @@ def load_hiding(path: Path, symbols: int | None = None) -> Hiding:
 
 def symbols_of(tokeniser: Hiding) -> Symbols:
     """What masking must know of it."""
-    return tokeniser.symbols if isinstance(tokeniser, Renumbered) else masking.symbols(tokeniser)
+    return (
+        tokeniser.symbols if isinstance(tokeniser, Renumbered) else masked_words.symbols(tokeniser)
+    )
 
 
 def _role(vocabulary: Vocabulary, names: Sequence[str], where: str) -> int:

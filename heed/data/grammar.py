@@ -5,7 +5,7 @@
 
 One derivation writes both sides, so the gold alignment comes for free. Every Chinese sentence has
 one translation, since it has one derivation. The words and rules are in `lexicon.py`, the drawing
-of a sentence of a wished length in `deriving.py`.
+of a sentence of a wished length in `derivation.py`.
 
 The derivation also knows the part of speech of each word. `draw_tagged` draws from a wider grammar,
 with the words of `ambiguous.py`, whose part of speech only the words around them tell:
@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 
 from heed.data import ambiguous as ambiguities
 from heed.data import lexicon
-from heed.data.deriving import (
+from heed.data.derivation import (
     MEASURE,
     Chart,
     Entry,

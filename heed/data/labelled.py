@@ -16,7 +16,7 @@ from unicodedata import category
 
 from pydantic import Field, model_validator
 
-from heed.data.naming import by_format
+from heed.data.file_format import by_format
 from heed.data.pairs import Report, one_place
 from heed.data.tables import Table, csv_rows, few, place_of, plain, tsv_rows
 from heed.data.text import counted, encodable, read_json, read_lines

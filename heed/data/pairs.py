@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from heed.data.naming import by_format
+from heed.data.file_format import by_format
 from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
 from heed.settings import Settings

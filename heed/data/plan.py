@@ -14,7 +14,7 @@ SHAPES = 16
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """One epoch: batch i is order[starts[i]:ends[i]], of the shape shapes[i] = B, L, L..."""
 
     order: Ints
@@ -25,11 +25,11 @@ class Plan:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def shuffled(self, draw: np.random.Philox) -> "Plan":
+    def shuffled(self, draw: np.random.Philox) -> "BatchPlan":
         """The same batches in another order."""
         to = permutation(draw, len(self))
         shapes = None if self.shapes is None else self.shapes[to]
-        return Plan(self.order, self.starts[to], self.ends[to], shapes)
+        return BatchPlan(self.order, self.starts[to], self.ends[to], shapes)
 
 
 def permutation(draw: np.random.Philox, n: int) -> Ints:
@@ -37,7 +37,7 @@ def permutation(draw: np.random.Philox, n: int) -> Ints:
     return np.argsort(np.atleast_1d(draw.random_raw(n)), kind="stable").astype(np.int64)
 
 
-def by_length(order: Ints, lengths: Ints, tokens: int) -> Plan:
+def by_length(order: Ints, lengths: Ints, tokens: int) -> BatchPlan:
     """Sort pools of rows by length and cut them where a batch is full.    order: N, lengths: N C"""
     order = order.copy()
     starts: list[int] = []
@@ -49,7 +49,7 @@ def by_length(order: Ints, lengths: Ints, tokens: int) -> Plan:
         order[low : low + POOL] = pool[by]
         starts += [low + cut for cut in _cuts(longest[by], tokens)]
     ends = [*starts[1:], len(order)] if starts else []
-    return Plan(order, np.array(starts, np.int64), np.array(ends, np.int64))
+    return BatchPlan(order, np.array(starts, np.int64), np.array(ends, np.int64))
 
 
 def longest_first(lengths: Mapping[int, int], tokens: int) -> Iterator[list[int]]:
@@ -83,7 +83,7 @@ def grid(longest: int) -> Ints:
     return np.array(widths)
 
 
-def on_grid(order: Ints, lengths: Ints, tokens: int) -> Plan:
+def on_grid(order: Ints, lengths: Ints, tokens: int) -> BatchPlan:
     """Batches of few shapes: each cell of the grid has its widths, and always as many rows.
 
     What is left when a cell's full batches are taken goes on to the next larger cell, so only the
@@ -104,7 +104,7 @@ def on_grid(order: Ints, lengths: Ints, tokens: int) -> Plan:
             waiting[on] = np.concatenate([waiting[on], rows[full:]])
     ends = np.cumsum([0, *map(len, batches)])
     flat = np.concatenate([order[:0], *batches])
-    return Plan(flat, ends[:-1], ends[1:], np.array(shapes, np.int64))
+    return BatchPlan(flat, ends[:-1], ends[1:], np.array(shapes, np.int64))
 
 
 def _homes(order: Ints, lengths: Ints) -> tuple[Ints, list[Ints]]:

@@ -21,8 +21,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from heed.data.file_format import by_format
 from heed.data.labelled import FEW, LONGEST_LABEL, fits_a_line
-from heed.data.naming import by_format
 from heed.data.pairs import Report, one_place
 from heed.data.series_formats import Columns, Floats, Rows, json_rows, table_rows, ts_rows
 from heed.data.tables import csv_rows, few, tsv_rows

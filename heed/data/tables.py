@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from os import PathLike
 
-from heed.data.naming import format_of
+from heed.data.file_format import format_of
 from heed.data.text import counted, encodable, read_json, read_lines
 from heed.errors import Refused
 

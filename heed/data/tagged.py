@@ -17,8 +17,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
+from heed.data.file_format import by_format, format_of
 from heed.data.labelled import FEW, LONGEST_LABEL, MOST, fits_a_line
-from heed.data.naming import by_format, format_of
 from heed.data.pairs import Report, one_place
 from heed.data.tables import few
 from heed.data.text import counted, encodable, read_json, read_lines

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from heed.decoding import ranking
-from heed.decoding.ranking import NEVER, Plan
+from heed.decoding.ranking import NEVER, Ranking
 from heed.decoding.stepping import (
     Carry,
     Ending,
@@ -73,22 +73,21 @@ def beam(
     scores, what finished first. Width 1 is greedy search.
     """
     rules = Rules.of(count, begin, end, longest, forbid, lengths, device, cut)
-    plan = Plan.of(width, best, length_penalty, coverage_penalty, patience)
+    plan = Ranking.of(width, best, length_penalty, coverage_penalty, patience)
     if not count:
         return []
-    trail = Trail()
     found: list[list[Ending]] = [[] for _ in rules.limits]
     alive = list(range(count))
     beams = ranking.begin(rules, plan)
     symbols = rules.first()
+    trail = Trail(symbols)
     for t in range(max(rules.limits) + 1):
         stop, R = [rules.limits[b] <= t for b in alive], beams.live.shape[1]
         if rules.cut and all(stop) and not coverage_penalty:  # the last symbol is never read
             best_few = ranking.as_they_are(beams.live, 2 * width, rules.end)
         else:
-            step = stepper.step(carry, symbols)
+            step = trail.step(stepper, carry, symbols)
             carry = step.carry
-            trail.look(step.weight)
             choices = rules.choices(step, R, stop, 2 * width + 1)
             beams = ranking.look(beams, plan, step.weight)
             # The host waits once a step; again where two continuations are exactly equal.

@@ -61,9 +61,8 @@ def follow(
 
     A sentence that has ended leaves the batch.
     """
-    trail, endings = Trail(), []
-    alive = list(range(len(rules.limits)))
-    symbols = rules.first()
+    alive, symbols = list(range(len(rules.limits))), rules.first()
+    trail, endings = Trail(symbols), list[Ending]()
     total = torch.zeros(len(alive), device=rules.device)
     who = torch.arange(len(alive), device=rules.device)
     totals, t = [0.0] * len(alive), 0
@@ -73,9 +72,8 @@ def follow(
             ends = zip(alive, totals, strict=True)
             endings += [Ending(t, row, x, x, b) for row, (b, x) in enumerate(ends)]
             break
-        step = stepper.step(carry, symbols)
+        step = trail.step(stepper, carry, symbols)
         carry = step.carry
-        trail.look(step.weight)
         symbols, gain = _next(rules, step, choose, last, who, t)
         del step  # or its logits would be held beside those of the next step
         total = total + gain

@@ -24,8 +24,8 @@ NEVER = -math.inf
 UNSEEN = 1e-6  # what a place that was never looked at counts as in the coverage penalty
 
 
-class Plan(NamedTuple):
-    """How hypotheses are ranked, and when a sentence is done."""
+class Ranking(NamedTuple):
+    """Rules by which hypotheses are ranked, and sentences are done."""
 
     width: int
     best: int
@@ -34,7 +34,9 @@ class Plan(NamedTuple):
     enough: float
 
     @staticmethod
-    def of(width: int, best: int, length: float, coverage: float, patience: float | None) -> Plan:
+    def of(
+        width: int, best: int, length: float, coverage: float, patience: float | None
+    ) -> Ranking:
         if not 1 <= best <= width:
             raise Refused(f"best must be between 1 and the width of the beam, {width}; got {best}")
         if not 0 <= length < math.inf:
@@ -46,7 +48,7 @@ class Plan(NamedTuple):
                 f"patience must be above 0, or None to search until proved best; got {patience}"
             )
         enough = math.inf if patience is None else max(best, patience * width)
-        return Plan(width, best, length, coverage, enough)
+        return Ranking(width, best, length, coverage, enough)
 
 
 class Beams(NamedTuple):
@@ -96,7 +98,7 @@ class Move(NamedTuple):
     done: list[bool]  # B
 
 
-def begin(rules: Rules, plan: Plan) -> Beams:
+def begin(rules: Rules, plan: Ranking) -> Beams:
     """One hypothesis per sentence, of which nothing is written."""
     B = len(rules.limits)
     most = [(longest + 1) ** plan.length_penalty for longest in rules.limits]
@@ -113,7 +115,7 @@ def begin(rules: Rules, plan: Plan) -> Beams:
     )
 
 
-def look(beams: Beams, plan: Plan, weight: Tensor | None) -> Beams:
+def look(beams: Beams, plan: Ranking, weight: Tensor | None) -> Beams:
     """Add up where each hypothesis has looked, if that will count."""
     if not plan.coverage_penalty:
         return beams
@@ -123,7 +125,7 @@ def look(beams: Beams, plan: Plan, weight: Tensor | None) -> Beams:
     return beams._replace(coverage=seen if beams.coverage is None else beams.coverage + seen)
 
 
-def advance(beams: Beams, plan: Plan, found: Candidates, end: int, t: int) -> Move:
+def advance(beams: Beams, plan: Ranking, found: Candidates, end: int, t: int) -> Move:
     """Rank the 2W best continuations."""
     W, every = plan.width, np.arange(len(beams.live))[:, None]
     value, row, symbol = found[:3]

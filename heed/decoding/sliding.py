@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from heed.decoding.stepping import Choosy, Step
+from heed.decoding.stepping import Choosy, Step, during
 
 
 class Model(Protocol):
@@ -28,7 +28,7 @@ class Model(Protocol):
         """The carry of the chosen rows."""
 
 
-class Carry(NamedTuple):
+class SlidingCarry(NamedTuple):
     """The model's own carry, and the texts that it would begin anew with."""
 
     inner: Any
@@ -41,7 +41,7 @@ class Slid(NamedTuple):
     """A step of the model, with the carry of the whole text."""
 
     step: Step[Any]
-    carry: Carry
+    carry: SlidingCarry
 
     @property
     def logits(self) -> Tensor:
@@ -86,28 +86,29 @@ class Sliding:
     def __init__(self, model: Model, places: int, device: torch.device | str) -> None:
         self.model, self.places, self.device = model, places, device
 
-    def begin(self, texts: list[list[int]]) -> Carry:
+    def begin(self, texts: list[list[int]]) -> SlidingCarry:
         """Begin after these texts, which may be empty and of any length."""
         text, first = padded([t[first_seen(len(t) + 1, self.places) :] for t in texts], "cpu")
         whole = torch.tensor([len(t) for t in texts], dtype=torch.long)
         return self._begun(text, first, whole)
 
-    def _begun(self, text: Tensor, first: Tensor | None, whole: Tensor) -> Carry:
+    def _begun(self, text: Tensor, first: Tensor | None, whole: Tensor) -> SlidingCarry:
         text, whole = text.to(self.device), whole.to(self.device)
         first = None if first is None else first.to(self.device)
-        inner = self.model.begin(text, first=first)
-        return Carry(inner, text, whole, self.places - text.shape[1])
+        with during(None):  # what is read again is no step
+            inner = self.model.begin(text, first=first)
+        return SlidingCarry(inner, text, whole, self.places - text.shape[1])
 
-    def step(self, carry: Carry, symbols: Tensor) -> Slid:
+    def step(self, carry: SlidingCarry, symbols: Tensor) -> Slid:
         """Read one symbol per row.    N"""
         if not carry.room:
             carry = self._anew(carry)
         step = self.model.step(carry.inner, symbols)
         text = torch.cat([carry.text, symbols[:, None]], 1)
-        after = Carry(step.carry, text, carry.lengths + 1, carry.room - 1)
+        after = SlidingCarry(step.carry, text, carry.lengths + 1, carry.room - 1)
         return ChoosySlid(step, after) if isinstance(step, Choosy) else Slid(step, after)
 
-    def _anew(self, carry: Carry) -> Carry:
+    def _anew(self, carry: SlidingCarry) -> SlidingCarry:
         """Begin anew with what is still seen of each text, once one of them fills all places."""
         sizes = carry.lengths.tolist()
         seen = [n - first_seen(n + 1, self.places) for n in sizes]
@@ -115,8 +116,8 @@ class Sliding:
         first = torch.tensor([T - n for n in seen]) if min(seen) < T else None
         return self._begun(carry.text[:, carry.text.shape[1] - T :], first, carry.lengths)
 
-    def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
+    def select(self, carry: SlidingCarry, rows: Tensor, same: bool = False) -> SlidingCarry:
         """The carry of the chosen rows."""
         inner = self.model.select(carry.inner, rows, same)
         text, lengths = carry.text.index_select(0, rows), carry.lengths.index_select(0, rows)
-        return Carry(inner, text, lengths, carry.room)
+        return SlidingCarry(inner, text, lengths, carry.room)

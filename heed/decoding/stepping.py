@@ -1,4 +1,4 @@
-"""What the searches share: the protocol of a model that writes, and the trail of what it wrote.
+"""Parts that all searches share: the protocol of a model that writes, and the trail it leaves.
 
 A model is seen as two functions on rows; each row is a hypothesis, and at the start a sentence:
 
@@ -11,7 +11,8 @@ the source, T symbols written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from heed.errors import HeedError, Refused, ShapeError
+from heed.records import SEARCH, SearchRows
 
 PARTS = 8  # of a vocabulary, normalised one after the other, so that little more memory is held
 
@@ -27,7 +29,7 @@ Carried = TypeVar("Carried", covariant=True)
 
 
 class Step(Protocol[Carried]):
-    """What a model returns after reading one symbol per row."""
+    """Output of a model that read one symbol per row."""
 
     @property
     def logits(self) -> Tensor:
@@ -55,7 +57,7 @@ class Choosy(Protocol):
 
 
 class Choices(NamedTuple):
-    """What may be written next by each live hypothesis: any symbol, or the best few."""
+    """Continuations that each live hypothesis may have: any symbol, or the best few."""
 
     log_prob: Tensor  # B R V, or B R K in the order of their ids
     symbols: Tensor | None = None  # B R K; None: there are all of them
@@ -82,12 +84,14 @@ class Hypothesis(NamedTuple):
     log_prob  under the model: of all the symbols and of the end
     score     what it was ranked by: `log_prob` after the penalties of a beam
     weight    where the model looked when it chose each symbol, the end left out.    T S
+    rows      which row of the batch it stood in when each symbol was chosen
     """
 
     symbols: list[int]
     log_prob: float
     score: float
     weight: Tensor | None
+    rows: list[int]
 
 
 class Ending(NamedTuple):
@@ -100,31 +104,45 @@ class Ending(NamedTuple):
     sentence: int
 
 
+@contextmanager
+def during(search: SearchRows | None) -> Iterator[None]:
+    """Let whoever watches know whose step the calls of attention belong to; None: nobody's."""
+    before = SEARCH.set(search)
+    try:
+        yield
+    finally:
+        SEARCH.reset(before)
+
+
 class Trail:
-    """What was written and looked at, step by step, with pointers back to the row before.
+    """Symbols written and places looked at, step by step, with pointers back to the row before.
 
     Nothing stored is ever reordered: the survivors are known at the end, and are then read
     backwards. Memory grows by one row of S weights per live hypothesis and step.
+
+    first  the symbols that the sentences begin with    B
     """
 
-    def __init__(self) -> None:
-        self.symbols: list[Tensor] = []  # each N', of the rows after the step
-        self.parents: list[Tensor] = []  # each N', rows before it
-        self.weights: list[Tensor] = []  # each N S, of the rows before it
+    def __init__(self, first: Tensor) -> None:
+        self.search = SearchRows([torch.arange(len(first), device=first.device)], [first])
+        self.weights: list[Tensor] = []  # each N S, of the rows of a step
 
-    def look(self, weight: Tensor | None) -> None:
-        """Keep where the rows look before they choose.    N S"""
-        if weight is not None:
-            self.weights.append(weight.detach())
+    def step(self, stepper: Stepper[Carry], carry: Carry, symbols: Tensor) -> Step[Carry]:
+        """Take a step, and keep where the rows looked."""
+        with during(self.search):
+            step = stepper.step(carry, symbols)
+        if step.weight is not None:
+            self.weights.append(step.weight.detach())
+        return step
 
     def write(self, symbols: Tensor, parents: Tensor) -> None:
         """Keep what the rows of the next step have written, and which rows they come from."""
-        self.symbols.append(symbols)
-        self.parents.append(parents)
+        self.search.symbols.append(symbols)
+        self.search.parents.append(parents)
 
     def read(self, endings: Sequence[Ending], lengths: list[int] | None) -> list[Hypothesis]:
         """The hypotheses that ended there, each with its own past."""
-        symbols, parents = (_to_lists(x) for x in (self.symbols, self.parents))
+        parents, symbols = (_to_lists(steps[1:]) for steps in self.search)
         paths = [_path(ending, parents) for ending in endings]
         weights = self._gather(paths) if self.weights else [None] * len(paths)
         return [
@@ -135,6 +153,7 @@ class Trail:
                 weight
                 if weight is None or lengths is None
                 else weight[:, : lengths[ending.sentence]],
+                path[:-1],
             )
             for ending, path, weight in zip(endings, paths, weights, strict=True)
         ]
@@ -225,7 +244,7 @@ class Rules(NamedTuple):
         return log_prob
 
     def choices(self, step: Step[Any], R: int, stop: list[bool], many: int | None) -> Choices:
-        """What R hypotheses of each sentence may write; the end alone where it must `stop`.
+        """The choices of R hypotheses of each sentence; the end alone where it must `stop`.
 
         many  how many symbols of each are enough, if the model can choose them; None: all
         """

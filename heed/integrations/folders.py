@@ -1,8 +1,7 @@
 """Folders of pretrained models that heed has no model for, looked into through transformers.
 
     subject = Foreign(Path("models/llama"), torch.device("cpu"))
-    subject.looks(["a text"])         every layer and head, from fused attention
-    subject.hear("a text")            every call, to be walked through
+    (seen,) = subject.passes(["a text"])   every layer and head, and every call
 
 A folder may come from anybody; `opening.py` guards against what it may hold.
 """
@@ -69,8 +68,9 @@ def _part(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The calls of every attention while a text was read."""
+    """A text that was read once: what is drawn of it, and the calls of every attention."""
 
+    look: Look
     calls: Mapping[str, Sequence[Asked]]
     read: Read
     chosen: int = -1
@@ -104,26 +104,17 @@ class Foreign:
             pieces = self.tokeniser.get_vocab()
         self.spaced = any(map(SPACED.match, pieces))
 
-    def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
-        """What every attention saw of texts; an answer in `given` is read, rather than written."""
+    def passes(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Heard]:
+        """What every attention did over texts; an answer in `given` is read, not written."""
         if not texts:
             raise Refused(f"{self.path} is not a run and has no text of its own; give one")
         others = [list(look.readings) for look in given] or [[]] * len(texts)
-        return [self._look(*both) for both in zip(texts, others, strict=True)]
+        return [self._pass(*both) for both in zip(texts, others, strict=True)]
 
-    def hear(self, text: str) -> Heard:
-        """The calls of every attention while a text is read."""
-        read = self._read(text)
-        with listen(self.model) as heard:
-            self._call(read)
-        calls = {path: some for path, some in heard.items() if some}
-        crossing = [n for n, path in enumerate(calls) if read.target and _part(path) == "cross"]
-        return Heard(calls, read, crossing[-1] if crossing else -1)
-
-    def _look(self, text: str, others: Sequence[str]) -> Look:
+    def _pass(self, text: str, others: Sequence[str]) -> Heard:
         read = self._read(text, others[0] if others else None)
         asked = summary(len(attentions(self.model)))
-        with watch(self.model, statistics=asked, limit=LIMIT) as seen:
+        with watch(self.model, statistics=asked, limit=LIMIT) as seen, listen(self.model) as heard:
             said = self._call(read)
         answer = read.text or self._answer(said, read)
         records = {path: each[0] for path, each in seen.items() if len(each)}
@@ -136,7 +127,7 @@ class Foreign:
         facts = [("Text", text)]
         facts += [(named.capitalize() or "Answer", answer)] if answer else []
         readings = [read.text] if read.text else []
-        return Look(
+        look = Look(
             text,
             answer,
             [take],
@@ -145,6 +136,9 @@ class Foreign:
             readings=readings,
             named=named,
         )
+        calls = {path: some for path, some in heard.items() if some}
+        crossing = [n for n, path in enumerate(calls) if read.target and _part(path) == "cross"]
+        return Heard(look, calls, read, crossing[-1] if crossing else -1)
 
     @torch.inference_mode()
     def _call(self, read: Read) -> Any:

@@ -12,11 +12,15 @@ COMPARED = {"dot": "dot products", "additive": "additive scores"}
 """The name of each family's energies."""
 
 
+ALIGN, READ = "softmax", "blend"
+"""The align and the read that fused kernels compute."""
+
+
 def other_weights(call: Call, family: str) -> str | None:
     """Why the weights are not a softmax over the energies of this family."""
     if call.family != family:
         return f"it computes {COMPARED[family]}, not {call.family} scores"
-    if call.align != "softmax":
+    if call.align != ALIGN:
         return f"it normalises by softmax, not {call.align}"
     return None
 
@@ -25,7 +29,7 @@ def more_than_context(call: Call) -> str | None:
     """Why the call needs something else than a context that is a weighted sum of values."""
     if call.need != "context":
         return f"the {call.need} was requested, and fused attention forms none"
-    if call.read != "blend":
+    if call.read != READ:
         return f"it sums values; a {call.read} does not"
     if not call.claims.is_row_wise:
         return "it cannot pass earlier weights to the next step"

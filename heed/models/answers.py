@@ -20,15 +20,15 @@ from heed.attention.initial import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.layers import bend_of
+from heed.models.positioned_words import Real, in_front, sight, within
 from heed.models.transformer import Encoder
-from heed.models.words import Real, in_front, sight, within
 from heed.models.written import Unformed
 from heed.records import Attended, Need
 
 
 @dataclass(eq=False, slots=True)
 class Answered:
-    """What a model says of texts.
+    """Answers of a model about texts.
 
     states   of every symbol, zero on padding                                    B S M
     pooled   the whole text as one vector, where the head has one                B M
@@ -149,7 +149,8 @@ class Answerer(nn.Module):
     @property
     def table(self) -> Tensor:
         """The embeddings.    V M"""
-        return self.encoder.words.table.weight
+        table: Tensor = self.encoder.words.table.weight
+        return table
 
 
 def at(states: Tensor, places: Tensor | None) -> Tensor:

@@ -42,7 +42,7 @@ class Known(NamedTuple):
 
     @property
     def about(self) -> str:
-        """What it is, in a line."""
+        """A line that says what it is."""
         return (self.told.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
@@ -77,7 +77,7 @@ def build(settings: Model, *, source: int, target: int, shared: bool, longest: i
 
 
 def reads(settings: Model, longest: int) -> int | None:
-    """How long a source the model can read at most, in symbols; None: any.
+    """The longest source that the model can read, in symbols; None: any.
 
     Only learned positions, and parts with an option `longest`, have a table of places.
     """
@@ -92,7 +92,7 @@ def reads(settings: Model, longest: int) -> int | None:
 
 
 def writes(settings: Model, longest: int) -> int | None:
-    """How many symbols the model can write at most, the end included; None: any."""
+    """The most symbols that the model can write, the end included; None: any."""
     if settings.kind == "recurrent":
         return None
     table = int(settings.options.get("longest", settings.longest))

@@ -23,18 +23,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from heed.attention.catalogue import CATALOGUE
 from heed.attention.naming import check_options, claims_of, options_of
 from heed.errors import HeedError, Refused
 from heed.models import reader_settings, xlnet_settings
 from heed.models.answers import Answered, at
-from heed.models.pool import First, Gathered, Greatest, Last, Mean, Static
+from heed.models.pool import FirstPool, LastPool, MaxPool, MeanPool, StaticPool, SummaryPool
+from heed.models.positioned_words import lengths_of
 from heed.models.reader import Reader
 from heed.models.reader_settings import PRETRAINED, ReaderSettings, build_spelled
 from heed.models.recurrent_settings import Option
 from heed.models.text_settings import TextSettings, draw_linear
 from heed.models.transformer_settings import Share
 from heed.models.vectors import Spelled
-from heed.models.words import lengths_of
 from heed.models.xlnet_settings import XLNetSettings
 from heed.records import Need
 
@@ -43,7 +44,7 @@ POOLS = ("mean", "max", "last", "first")
 
 
 class ClassifierSettings(ReaderSettings):
-    """What a recipe says of a classifier.
+    """A recipe's settings of a classifier.
 
     pool     mean, max, last (of XLNet its summary), first (of BERT), or a static attention by name:
              static/additive
@@ -73,12 +74,18 @@ class ClassifierSettings(ReaderSettings):
 
     @property
     def reads(self) -> int | None:
-        """How many symbols of a text it can read, if there is a limit."""
+        """The most symbols of a text that it can read, if there is a limit."""
         own = super().reads
         places = [] if own is None else [own]
         if self.pool not in POOLS and "longest" in options_of(self.pool):
             places.append(int(self.options.get("longest", options_of(self.pool)["longest"])))
         return min(places, default=None)
+
+
+def is_pool(name: str) -> bool:
+    """Whether a name is that of a pool: a way to make one vector of a text."""
+    entries = (CATALOGUE.get(word) for word in name.split("/"))
+    return name in POOLS or any(entry and not entry.claims.takes_several for entry in entries)
 
 
 def check_pool(pool: str, options: dict[str, Any]) -> None:
@@ -107,7 +114,7 @@ def exchanged(model: Mapping[str, Any], name: str) -> dict[str, Any]:
     their words."""
     model = {key: value for key, value in model.items() if key != "options"}
     encoder = model.get("encoder")
-    plain = name in POOLS or name == "none" or "static" in name.split("/")
+    plain = name == "none" or is_pool(name)
     if not plain and isinstance(encoder, Mapping) and encoder.get("kind") in PRETRAINED:
         return {**model, "encoder": {**encoder, "attention": name}}
     pool = "mean" if name == "none" else name if plain else f"static/{name}"
@@ -196,7 +203,7 @@ def build(
     pool = _pool(settings, reader.width)
     answer = nn.Linear(reader.width * settings.heads, labels)
     if isinstance(settings.encoder, TextSettings):
-        fresh = [answer, pool.dense] if isinstance(pool, First | Gathered) else [answer]
+        fresh = [answer, pool.dense] if isinstance(pool, FirstPool | SummaryPool) else [answer]
         draw_linear(fresh, settings.encoder.initial)
     spelled = build_spelled(settings, symbols=symbols, letters=letters)
     return Classifier(reader, pool, answer, settings.dropout, spelled)
@@ -204,11 +211,11 @@ def build(
 
 def _pool(settings: ClassifierSettings, width: int) -> nn.Module:
     if settings.pool == "last" and isinstance(settings.encoder, XLNetSettings):
-        return Gathered(width, "last", xlnet_settings.bend(settings.encoder))
-    plain = {"mean": Mean, "max": Greatest, "last": Last}
+        return SummaryPool(width, "last", xlnet_settings.bend(settings.encoder))
+    plain = {"mean": MeanPool, "max": MaxPool, "last": LastPool}
     if settings.pool in plain:
         return plain[settings.pool]()
     if settings.pool == "first":
-        return First(width)
+        return FirstPool(width)
     dropout, options = settings.attention_dropout, settings.options
-    return Static(settings.pool, options, width=width, heads=settings.heads, dropout=dropout)
+    return StaticPool(settings.pool, options, width=width, heads=settings.heads, dropout=dropout)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor, nn
 
-from heed.models.reader import Read, Reader
-from heed.models.words import lengths_of
+from heed.models.positioned_words import lengths_of
+from heed.models.reader import Encoded, Reader
 from heed.models.writer import Writer
-from heed.models.written import Step, Written
+from heed.models.written import Written, WrittenStep
 from heed.records import Attended, Need
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class EncoderDecoder(nn.Module):
 
     def _read(
         self, source: Tensor, lengths: Tensor | Sequence[int] | None, need: Need = "context"
-    ) -> Read:
+    ) -> Encoded:
         lengths = None if lengths is None else lengths_of(lengths, source)
-        return cast(Read, self.encoder(source, lengths, need))
+        return cast(Encoded, self.encoder(source, lengths, need))
 
     def begin(
         self, source: Tensor, lengths: Tensor | Sequence[int] | None, need: Need = "context"
@@ -68,9 +68,9 @@ class EncoderDecoder(nn.Module):
         """Read the source; one hypothesis for each, with nothing written."""
         return self.decoder.begin(self._read(source, lengths), need)
 
-    def step(self, carry: Any, symbols: Tensor) -> Step | NativeStep:
+    def step(self, carry: Any, symbols: Tensor) -> WrittenStep | NativeStep:
         """The next symbol of each hypothesis.    N -> N V"""
-        return cast("Step | NativeStep", self.decoder.step(carry, symbols))
+        return cast("WrittenStep | NativeStep", self.decoder.step(carry, symbols))
 
     def select(self, carry: Any, rows: Tensor, same: bool = False) -> Any:
         """The carry of the chosen rows; `same`: each row keeps the source it had."""

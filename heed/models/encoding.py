@@ -16,8 +16,8 @@ from torch import Tensor
 import heed
 from heed.attention.memory import key_table
 from heed.models.layers import pass_through
-from heed.models.plain import Hidden, PlainLayer, known
-from heed.models.words import readable
+from heed.models.plain import HiddenPadding, PlainLayer, known
+from heed.models.positioned_words import readable
 from heed.records import Attended
 from heed.visible import Lengths, Visible
 
@@ -39,7 +39,7 @@ def encode(
         if not least:  # an empty text is read as zeros, which `Encoder.forward` alone does
             return None
         if least < x.shape[1]:
-            hidden = Hidden(key_table(exists, x.shape[1], x.device), x.dtype)
+            hidden = HiddenPadding(key_table(exists, x.shape[1], x.device), x.dtype)
     seen: dict[str, Attended] = {}
     stack = encoder.stack
     for i, layer in enumerate(map(PlainLayer.of, stack.layers)):
@@ -48,7 +48,7 @@ def encode(
     return x if stack.norm is None else stack.norm(x), seen
 
 
-def _attend(layer: PlainLayer, hidden: Hidden | None, h: Tensor) -> tuple[Tensor, Attended]:
+def _attend(layer: PlainLayer, hidden: HiddenPadding | None, h: Tensor) -> tuple[Tensor, Attended]:
     """Self-attention.    B S M -> B S M"""
     q, k, v = layer.look(h).unflatten(-1, (3, layer.heads, -1)).permute(2, 0, 3, 1, 4)
     if hidden is None:

@@ -27,7 +27,7 @@ from heed.settings import Settings
 
 
 class GeneratorSettings(Settings):
-    """What a recipe says of a generator."""
+    """A recipe's settings of a generator."""
 
     kind: Literal["generator"] = "generator"
     cell: Literal["gru", "lstm", "tanh"] = "gru"

@@ -1,8 +1,8 @@
 """The layers of a Transformer: attention and feed-forward, each with a residual around it.
 
 `pass_through` is one layer, whatever attends in it: a whole text, a step with a cache, a recorded
-step, two streams. What a layer keeps between steps goes in and comes out (`Kept`). Encoder and
-decoder are made of layers in `heed.models.transformer`. Vaswani 2017 §3
+step, two streams. What a layer keeps between steps goes in and comes out (`LayerState`). Encoder
+and decoder are made of layers in `heed.models.transformer`. Vaswani 2017 §3
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from heed.records import Attended, Need, State
 from heed.visible import Visible, both
 
 
-class Kept(NamedTuple):
-    """What one layer keeps between steps: of its own text, and of the source where it has one."""
+class LayerState(NamedTuple):
+    """State of one layer between steps: of its own text, and of the source where it has one."""
 
     own: heed.Memory | None = None  # None: the call is the whole text
     own_state: State = State()
@@ -33,7 +33,7 @@ Attend = Callable[[Tensor], tuple[Tensor, Out]]
 """An attention inside a layer: what it is given to what it adds, and what else it hands back."""
 
 
-class Around(Protocol):
+class Enclosing(Protocol):
     """A residual around a sublayer: what f is given, and what x and f(...) become."""
 
     @property
@@ -46,14 +46,14 @@ class Around(Protocol):
 
 
 class Sublayers(Protocol):
-    """What a layer is made of besides its attentions."""
+    """The parts of a layer besides its attentions."""
 
     @property
-    def around_attention(self) -> Around: ...
+    def around_attention(self) -> Enclosing: ...
     @property
-    def around_cross(self) -> Around | None: ...
+    def around_cross(self) -> Enclosing | None: ...
     @property
-    def around_feed(self) -> Around: ...
+    def around_feed(self) -> Enclosing: ...
     @property
     def feed(self) -> Callable[[Tensor], Tensor]: ...
 
@@ -85,11 +85,11 @@ class Residual(nn.Module):
         self.pre_norm = pre_norm
 
     def enter(self, x: Tensor) -> Tensor:
-        """What f is given."""
+        """The input of f."""
         return self.norm(x) if self.pre_norm else x
 
     def leave(self, x: Tensor, added: Tensor) -> Tensor:
-        """What the sublayer returns, from x and what f gave."""
+        """The output of the sublayer, from x and what f gave."""
         x = x + self.dropout(added)
         return x if self.pre_norm else self.norm(x)
 
@@ -113,7 +113,7 @@ class FeedForward(nn.Sequential):
         super().__init__(widen, bend, nn.Dropout(dropout), narrow)
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """Self-attention, cross-attention where there is a source, feed-forward."""
 
     def __init__(
@@ -138,11 +138,11 @@ class Layer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        kept: Kept,
+        kept: LayerState,
         visible: Visible | None,
         need: Need = "context",
         exists: Visible | None = None,
-    ) -> tuple[Tensor, dict[str, Attended], Kept]:
+    ) -> tuple[Tensor, dict[str, Attended], LayerState]:
         """B T M -> B T M; `exists`: which of these T are not padding."""
 
         def attend(h: Tensor) -> tuple[Tensor, tuple[Attended, heed.Memory | None]]:
@@ -159,9 +159,9 @@ class Layer(nn.Module):
         if read is not None:
             seen["cross"] = read
             read_state = read_state if self.folds else read.state
-        return x, seen, Kept(own, looked.state, kept.source, read_state)
+        return x, seen, LayerState(own, looked.state, kept.source, read_state)
 
-    def reading(self, kept: Kept, need: Need) -> Attend[Attended] | None:
+    def reading(self, kept: LayerState, need: Need) -> Attend[Attended] | None:
         """Cross-attention, where there is a source.
 
         A memory with a row per sentence takes K hypotheses as K queries.
@@ -178,12 +178,14 @@ class Layer(nn.Module):
         return attend
 
 
-class Stack(nn.Module):
+class TransformerStack(nn.Module):
     """Layers, and with pre-norm a last norm, since no layer normalised what leaves it."""
 
-    layers: Sequence[Layer]
+    layers: Sequence[TransformerLayer]
 
-    def __init__(self, layers: Iterable[Layer], norm: nn.LayerNorm | None = None) -> None:
+    def __init__(
+        self, layers: Iterable[TransformerLayer], norm: nn.LayerNorm | None = None
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)  # type: ignore[assignment]
         self.norm = norm
@@ -191,11 +193,11 @@ class Stack(nn.Module):
     def forward(
         self,
         x: Tensor,
-        kept: Sequence[Kept],
+        kept: Sequence[LayerState],
         visible: Visible | None,
         needs: Sequence[Need],
         exists: Visible | None = None,
-    ) -> tuple[Tensor, dict[str, Attended], tuple[Kept, ...]]:
+    ) -> tuple[Tensor, dict[str, Attended], tuple[LayerState, ...]]:
         """B T M -> B T M, what every attention saw ("0.self", "0.cross"), and what to keep.
 
         The records lose their contexts, which are in x: each would keep a B T M alive.

@@ -29,9 +29,9 @@ from heed.kernels.linear.native import (
 
 if TYPE_CHECKING:
     import heed
-    from heed.models.layers import Layer as Written
+    from heed.models.layers import TransformerLayer
     from heed.models.stepping import Start
-    from heed.models.transformer import Carry, Decoder
+    from heed.models.transformer import Decoder, DecoderCarry
 
 
 Keep = Callable[[int, Tensor], None]
@@ -61,7 +61,7 @@ class NativeStep(NamedTuple):
 
 
 class NativeCarry(NamedTuple):
-    """What is handed from step to step on this path."""
+    """State handed from step to step on this path."""
 
     stack: Stack
     output: Packed
@@ -122,7 +122,7 @@ class NativeCarry(NamedTuple):
 
 
 def native_carry(
-    decoder: Decoder, carry: Carry, start: Start, exists: Tensor | None, places: int
+    decoder: Decoder, carry: DecoderCarry, start: Start, exists: Tensor | None, places: int
 ) -> NativeCarry | None:
     """The carry of this path, before anything was read; None where the path does not apply.
 
@@ -197,8 +197,8 @@ def _counted(rows: int) -> Tensor:
     return torch.arange(rows, dtype=torch.int64, device="cpu")[:, None]
 
 
-def _alike(layer: Written) -> tuple[int, int, str]:
-    """What must be the same in all layers."""
+def _alike(layer: TransformerLayer) -> tuple[int, int, str]:
+    """Facts that must be the same in all layers."""
     widen = layer.feed[0]
     assert isinstance(widen, nn.Linear)
     return layer.attention.num_heads, widen.out_features, _bends(layer.feed[1])
@@ -226,13 +226,13 @@ Lay = Callable[..., Packed]
 
 
 def _laid(parameters: list[nn.Parameter]) -> Lay:
-    """How the weights are laid out: in panels, or as they are."""
+    """The layout of the weights: in panels, or as they are."""
     weights = [x for x in parameters if x.ndim == 2]
     apart = any(x.stride(0) != x.shape[1] for x in weights)
     return pack if apart or sum(x.numel() for x in weights) < LARGE else as_it_is
 
 
-def _layer(layer: Written, lay: Lay) -> Layer:
+def _layer(layer: TransformerLayer, lay: Lay) -> Layer:
     own, cross = layer.attention, layer.cross
     parts = (layer.around_attention, layer.around_feed, layer.around_cross)
     assert own.in_proj_weight is not None

@@ -15,13 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 import heed
-from heed.attention.align import Softmax
 from heed.attention.hooks import plain
+from heed.attention.part import Part
 from heed.attention.position import Learned, Position, Sinusoidal
-from heed.attention.reach import Global
-from heed.attention.read import Blend
-from heed.attention.score import ScaledDot
-from heed.models.layers import FeedForward, Layer, Residual
+from heed.models.layers import FeedForward, Residual, TransformerLayer
 from heed.models.own_attention import OwnAttention
 from heed.visible import Places
 
@@ -29,10 +26,9 @@ Map = Callable[[Tensor], Tensor]
 
 KNOWN = {
     *(nn.Embedding, nn.Linear, nn.LayerNorm, nn.Dropout, nn.ReLU, nn.GELU, nn.ModuleList),
-    *(heed.MultiHeadAttention, heed.Mechanism, ScaledDot, Global, Softmax, Blend),
-    *(Sinusoidal, Learned, OwnAttention),
+    *(heed.MultiHeadAttention, heed.Mechanism, Sinusoidal, Learned, OwnAttention),
 }
-OWN = ("heed.models.transformer", "heed.models.layers", "heed.models.words")
+OWN = ("heed.models.transformer", "heed.models.layers", "heed.models.positioned_words")
 """Modules of any other type, unless their class is from these files, rule the fast paths out."""
 
 
@@ -40,12 +36,13 @@ def known(network: nn.Module) -> bool:
     """Whether every module is of a known kind, all are in evaluation (a part may have been left in
     training), and no hook waits for their calls."""
     modules = list(network.modules())
-    ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in modules)
-    usual = all(each.usual for each in modules if isinstance(each, ScaledDot))
+    others = [each for each in modules if not isinstance(each, Part)]
+    ours = all(type(each) in KNOWN or type(each).__module__ in OWN for each in others)
+    usual = all(each.is_plain for each in others if isinstance(each, heed.Mechanism))
     return ours and usual and not any(each.training for each in modules) and plain(modules)
 
 
-class Hidden(Position):
+class HiddenPadding(Position):
     """Hides the places beyond the end of each source, none of which is empty."""
 
     def __init__(self, exists: Tensor, dtype: torch.dtype) -> None:
@@ -87,7 +84,7 @@ class PlainLayer(NamedTuple):
     feed: Map
 
     @staticmethod
-    def of(layer: Layer) -> PlainLayer:
+    def of(layer: TransformerLayer) -> PlainLayer:
         own, cross = layer.attention, layer.cross
         return PlainLayer(
             own.num_heads,

@@ -17,8 +17,8 @@ from heed.attention.attending import Attending
 from heed.attention.heads import join
 from heed.attention.naming import build
 from heed.models.answers import Pooler
-from heed.models.reader import Read
-from heed.models.xlnet_answers import Summary
+from heed.models.reader import Encoded
+from heed.models.xlnet_answers import TextSummary
 from heed.records import EMPTY, Attended, Need
 
 
@@ -51,7 +51,7 @@ class Looks(Attending):
         return join(context)
 
 
-class Static(nn.Module):
+class StaticPool(nn.Module):
     """One look at the whole text, or several, by any mechanism that has `static` in it.
 
     Yang 2016 §2.2; several: Lin 2017 §2.
@@ -69,53 +69,53 @@ class Static(nn.Module):
         super().__init__()
         self.attention = Looks(mechanism, options, width=width, heads=heads, dropout=dropout)
 
-    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+    def forward(self, read: Encoded, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
         """B S M -> B (H M), and what was looked at"""
         memory = self.attention.remember(read.states, visible=read.exists)
         seen = self.attention(None, memory, need=need)
         return seen.context[:, 0], {"pool": seen}
 
 
-class Mean(nn.Module):
+class MeanPool(nn.Module):
     """The mean of all states."""
 
-    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+    def forward(self, read: Encoded, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
         """B S M -> B M"""
         return read.summary("mean"), {}
 
 
-class Greatest(nn.Module):
+class MaxPool(nn.Module):
     """The greatest value of each unit over all states."""
 
-    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+    def forward(self, read: Encoded, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
         """B S M -> B M"""
         least = torch.finfo(read.states.dtype).min
         return read.states.where(read.there[..., None], least).amax(1), {}
 
 
-class Last(nn.Module):
+class LastPool(nn.Module):
     """The state where the text ends."""
 
-    def forward(self, read: Read, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
+    def forward(self, read: Encoded, need: Need = "context") -> tuple[Tensor, dict[str, Attended]]:
         """B S M -> B M"""
         return read.last, {}
 
 
-class First(Pooler):
+class FirstPool(Pooler):
     """BERT's pooler, with the same names of weights: the first state stands for the text."""
 
     def forward(  # type: ignore[override]
-        self, read: Read, need: Need = "context"
+        self, read: Encoded, need: Need = "context"
     ) -> tuple[Tensor, dict[str, Attended]]:
         """B S M -> B M"""
         return super().forward(read.states), {}
 
 
-class Gathered(Summary):
-    """What stands for the text in XLNet, under the same names."""
+class SummaryPool(TextSummary):
+    """The vector of a text in XLNet, under the same names."""
 
     def forward(  # type: ignore[override]
-        self, read: Read, need: Need = "context"
+        self, read: Encoded, need: Need = "context"
     ) -> tuple[Tensor, dict[str, Attended]]:
         """B S M -> B M"""
         return super().forward(read.states, read.there), {}

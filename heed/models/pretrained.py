@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from heed.errors import HeedError, Refused, UnknownName
-from heed.models.layouts import LAYOUTS, Layout, Rename
+from heed.models.layouts import LAYOUTS, HubLayout, Rename
 
 Header = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """dtype and shape of each tensor that a folder has."""
@@ -62,8 +62,8 @@ class Described(NamedTuple):
     settings: Any
 
     @property
-    def layout(self) -> Layout:
-        """How Hugging Face stores it."""
+    def layout(self) -> HubLayout:
+        """The way Hugging Face stores it."""
         return LAYOUTS[self.kind]
 
     def blank(self) -> nn.Module:
@@ -78,7 +78,7 @@ class Described(NamedTuple):
             return self.layout.build(self.settings).state_dict(keep_vars=True)
 
 
-class Plan(NamedTuple):
+class Fitting(NamedTuple):
     """Which tensors of a folder make each weight, which are of no use, and which must be alike."""
 
     sources: dict[str, tuple[Rename, tuple[str, ...]]]
@@ -87,7 +87,7 @@ class Plan(NamedTuple):
 
 
 def describe(config: Any, head: str | None = None) -> Described:
-    """What a config.json describes, with another head if one is given."""
+    """The network that a config.json describes, with another head if one is given."""
     if not isinstance(config, dict):
         raise Refused("config.json is not a table")
     kind = config.get("model_type")
@@ -99,7 +99,7 @@ def describe(config: Any, head: str | None = None) -> Described:
     return _settled(kind, config, head or _head(layout, config.get("architectures")))
 
 
-def _head(layout: Layout, named: Any) -> str:
+def _head(layout: HubLayout, named: Any) -> str:
     """The head of the first architecture that is named; "none" where none is named."""
     if named in (None, []):
         return "none"
@@ -121,7 +121,7 @@ def _settled(kind: str, config: dict[str, Any], head: str) -> Described:
         raise Refused("config.json does not describe a valid model") from None
 
 
-def fitted(described: Described, header: Header) -> Plan:
+def fitted(described: Described, header: Header) -> Fitting:
     """Where each weight is found; refuses a tensor that is missing, has another shape or is of no
     use to any head of the family."""
     layout = described.layout
@@ -142,13 +142,13 @@ def fitted(described: Described, header: Header) -> Plan:
     doubles = [copy for copy in layout.copies if copy.name in left and described.head in copy.heads]
     unused = _unused(described, [n for n in left if n not in {copy.name for copy in doubles}])
     copies = [(found[x.name], found[str(_found(x.of, layout.prefix, found))]) for x in doubles]
-    return Plan(sources, unused, tuple(copies))
+    return Fitting(sources, unused, tuple(copies))
 
 
 def apart(
-    described: Described, plan: Plan, header: Header, alike: Callable[[str, str], bool]
-) -> tuple[Described, Plan]:
-    """What is built, and of what, once it is seen whether each copy is one.
+    described: Described, plan: Fitting, header: Header, alike: Callable[[str, str], bool]
+) -> tuple[Described, Fitting]:
+    """The network to build, and its tensors, once it is seen whether each copy is one.
 
     An output that differs from the table, whatever config.json says, is the network's own; a family
     that cannot have one is refused.
@@ -217,7 +217,7 @@ def _expected(described: Described, outline: Mapping[str, Tensor]) -> dict[str, 
 
 @torch.no_grad()
 def fill(
-    model: nn.Module, plan: Plan, read: Callable[[str], Tensor]
+    model: nn.Module, plan: Fitting, read: Callable[[str], Tensor]
 ) -> Iterator[tuple[int, int, str]]:
     """Copy the weights in, one by one; yields how many are done, how many there are, the next."""
     mine = model.state_dict()

@@ -6,8 +6,8 @@
 
 Any reader goes in front of any writer (`heed.models.writer`), any pool (`heed.models.pool`), and a
 label for every place (`heed.models.classifier`). The readers of other files are the RNN
-(`heed.models.sequence`), a Transformer's encoder (`heed.models.transformer`) and XLNet's content
-stream (`heed.models.xlnet_reader`).
+(`heed.models.recurrent_encoder`), a Transformer's encoder (`heed.models.transformer`) and XLNet's
+content stream (`heed.models.xlnet_reader`).
 
 ConvolutionReader  filters over neighbouring places. Kim 2014
 FilteredReader     an RNN over vectors and the outputs of such filters. After Zhou 2015
@@ -28,14 +28,14 @@ from heed.records import Attended, Need
 from heed.visible import Visible
 
 if TYPE_CHECKING:
-    from heed.models.sequence import Encoder as Recurrent
+    from heed.models.recurrent_encoder import RecurrentEncoder
 
-Summary = Literal["last", "mean"]
-"""What stands for a whole input: where it ends, or the mean of all its places."""
+SummaryKind = Literal["last", "mean"]
+"""The vector of a whole input: where it ends, or the mean of all its places."""
 
 
-class Read(NamedTuple):
-    """What a reader made of an input."""
+class Encoded(NamedTuple):
+    """An input as a reader made it: its memory, and its summary."""
 
     states: Tensor  # B S M, zero on padding
     exists: Visible | None  # which places are not padding; None: all
@@ -46,9 +46,9 @@ class Read(NamedTuple):
     @staticmethod
     def of(
         states: Tensor, exists: Visible | None, seen: dict[str, Attended], vectors: Tensor
-    ) -> Read:
+    ) -> Encoded:
         """The record of states that may be anything on padding.    B S M"""
-        read = Read(states, exists, seen, vectors)
+        read = Encoded(states, exists, seen, vectors)
         if exists is None or not exists.about_keys_alone:
             return read
         return read._replace(states=states.where(read.there[..., None], 0))
@@ -70,7 +70,7 @@ class Read(NamedTuple):
         end = (places * self.there).amax(1)[:, None, None].expand(-1, 1, self.states.shape[-1])
         return self.states.gather(1, end)[:, 0]
 
-    def summary(self, kind: Summary) -> Tensor:
+    def summary(self, kind: SummaryKind) -> Tensor:
         """One vector for the input: its ends ("last"), or the mean of all states.    B M"""
         if kind == "last":
             return self.last
@@ -92,7 +92,7 @@ class Reader(Protocol):
         /,
         need: Need = "context",
         nudge: Tensor | None = None,
-    ) -> Read:
+    ) -> Encoded:
         """Symbols B S, or real numbers B S F, and how many places of each row are not padding B
         (None: all) -> B S M
 
@@ -102,7 +102,7 @@ class Reader(Protocol):
 
 
 def each_length(inputs: Tensor, lengths: Tensor | None) -> Tensor:
-    """How many places of each row are not padding; all, where no lengths are given.    B S -> B"""
+    """The number of places of each row that are not padding; all without lengths.    B S -> B"""
     if lengths is not None:
         return lengths
     return torch.full((len(inputs),), inputs.shape[1], device=inputs.device)
@@ -151,7 +151,7 @@ class ConvolutionReader(nn.Module):
         lengths: Tensor | None = None,
         need: Need = "context",
         nudge: Tensor | None = None,
-    ) -> Read:
+    ) -> Encoded:
         """B S, B -> B S M"""
         there = real(inputs, each_length(inputs, lengths))
         vectors = self.embed(without_padding(inputs, there))
@@ -164,7 +164,7 @@ class ConvolutionReader(nn.Module):
             added = torch.relu(layer(self.dropout(states)))
             states = (states + added).where(there[:, None], 0)
         states = states.mT
-        return Read(states, Visible.keys(there), {}, vectors)
+        return Encoded(states, Visible.keys(there), {}, vectors)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -178,7 +178,7 @@ class FilteredReader(nn.Module):
     rnn  its inputs are as wide as a word's vector and the filters' outputs together
     """
 
-    def __init__(self, filters: ConvolutionReader, rnn: Recurrent) -> None:
+    def __init__(self, filters: ConvolutionReader, rnn: RecurrentEncoder) -> None:
         super().__init__()
         self.filters, self.rnn = filters, rnn
 
@@ -188,7 +188,7 @@ class FilteredReader(nn.Module):
         lengths: Tensor | None = None,
         need: Need = "context",
         nudge: Tensor | None = None,
-    ) -> Read:
+    ) -> Encoded:
         """B S, B -> B S M"""
         below = self.filters(inputs, lengths, need, nudge)
         found = self.rnn(torch.cat([below.vectors, below.states], -1), lengths)
@@ -220,11 +220,11 @@ class VectorReader(nn.Module):
         lengths: Tensor | None = None,
         need: Need = "context",
         nudge: Tensor | None = None,
-    ) -> Read:
+    ) -> Encoded:
         """Classes B, or vectors B F -> B 1 M; lengths say nothing here."""
         x = self.embed(inputs)[:, None]
         x = x if nudge is None else x + nudge
-        return Read(x, None, {}, x)
+        return Encoded(x, None, {}, x)
 
     if TYPE_CHECKING:
         __call__ = forward

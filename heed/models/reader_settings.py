@@ -16,7 +16,7 @@ from torch import nn
 from heed.errors import HeedError, Refused
 from heed.models import xlnet_settings
 from heed.models.reader import ConvolutionReader, FilteredReader, Reader
-from heed.models.sequence import Encoder as Recurrent
+from heed.models.recurrent_encoder import RecurrentEncoder
 from heed.models.text_settings import BertSettings, TextSettings, build_bert, with_symbols
 from heed.models.transformer_settings import (
     Layers,
@@ -39,7 +39,7 @@ Run = Annotated[int, Field(ge=1, le=8)]
 Wide = Annotated[int, Field(ge=1, le=63)]
 
 
-class RecurrentEncoder(Settings):
+class RecurrentReaderSettings(Settings):
     """An RNN over words; with `widths`, over words and the outputs of filters around them."""
 
     kind: Literal["lstm", "gru", "tanh"] = "lstm"
@@ -53,7 +53,7 @@ class RecurrentEncoder(Settings):
     )
 
 
-class ConvolutionEncoder(Settings):
+class ConvolutionReaderSettings(Settings):
     """Filters over neighbouring words."""
 
     kind: Literal["cnn"] = "cnn"
@@ -65,7 +65,7 @@ class ConvolutionEncoder(Settings):
     widths: tuple[Wide, ...] = Field((3, 4, 5), min_length=1, max_length=16)
 
 
-class TransformerEncoder(Settings):
+class TransformerReaderSettings(Settings):
     """A Transformer's encoder over words."""
 
     kind: Literal["transformer"] = "transformer"
@@ -83,7 +83,7 @@ class TransformerEncoder(Settings):
     longest: int = Field(512, ge=1, le=65536)  # for learned positions, and `location`
 
     @model_validator(mode="after")
-    def _fits(self) -> TransformerEncoder:
+    def _fits(self) -> TransformerReaderSettings:
         try:
             check_options(self.options, [self.attention], self.heads)
         except HeedError as error:  # some are not ValueErrors, which pydantic expects
@@ -92,7 +92,7 @@ class TransformerEncoder(Settings):
 
     @property
     def reads(self) -> int | None:
-        """How many symbols of a text it can read, if there is a limit."""
+        """The most symbols of a text that it can read, if there is a limit."""
         places = [self.longest] if self.position == "learned" else []
         if "longest" in options_of([self.attention], self.heads):
             places.append(int(self.options.get("longest", self.longest)))
@@ -108,16 +108,20 @@ class TransformerEncoder(Settings):
 
 
 class ReaderSettings(Settings):
-    """What a recipe says of a reader.
+    """A recipe's settings of a reader.
 
     letters  words are also known by their runs of so many to so many letters (data/letters.py)
     """
 
     kind: str
     encoder: Annotated[
-        RecurrentEncoder | ConvolutionEncoder | TransformerEncoder | BertSettings | XLNetSettings,
+        RecurrentReaderSettings
+        | ConvolutionReaderSettings
+        | TransformerReaderSettings
+        | BertSettings
+        | XLNetSettings,
         Field(discriminator="kind"),
-    ] = RecurrentEncoder()
+    ] = RecurrentReaderSettings()
     letters: tuple[Run, Run] | None = None
     dropout: Share = Field(0.3, description="On what the label is told from, and between layers.")
     embedding_dropout: Share | None = Field(
@@ -135,11 +139,11 @@ class ReaderSettings(Settings):
 
     @property
     def reads(self) -> int | None:
-        """How many symbols of a text it can read, if there is a limit."""
+        """The most symbols of a text that it can read, if there is a limit."""
         chosen = self.encoder
         if isinstance(chosen, BertSettings):
             return chosen.longest
-        if isinstance(chosen, TransformerEncoder):
+        if isinstance(chosen, TransformerReaderSettings):
             return chosen.reads
         return None
 
@@ -154,7 +158,7 @@ def check(settings: ReaderSettings) -> None:
         )
     if settings.letters is not None and settings.letters[0] > settings.letters[1]:
         raise ValueError("letters are a shortest and a longest run: letters=[3, 5]")
-    if isinstance(settings.encoder, TransformerEncoder | TextSettings):
+    if isinstance(settings.encoder, TransformerReaderSettings | TextSettings):
         name = PRETRAINED.get(settings.encoder.kind, "a Transformer")
         if settings.word_dropout or settings.embedding_dropout is not None:
             key = "word_dropout" if settings.word_dropout else "embedding_dropout"
@@ -173,36 +177,39 @@ def build(
     """The reader for a vocabulary of `symbols`, or for real numbers of so many `features`."""
     chosen = settings.encoder
     if symbols is None:
-        return _reader_of_numbers(settings, features)
-    if isinstance(chosen, BertSettings):
-        return build_bert(with_symbols(chosen, symbols)).encoder
-    if isinstance(chosen, XLNetSettings):
+        _refuse_words(settings)
+    if isinstance(chosen, TransformerReaderSettings):
+        sizes = {"symbols": symbols, "features": features, "longest": chosen.longest}
+        return build_encoder(chosen.whole, **sizes)  # type: ignore[arg-type]
+    if isinstance(chosen, TextSettings):
+        assert symbols is not None  # refused above
+        if isinstance(chosen, BertSettings):
+            return build_bert(with_symbols(chosen, symbols)).encoder
         return ContentReader(xlnet_settings.build(with_symbols(chosen, symbols)).streams)
-    if isinstance(chosen, TransformerEncoder):
-        return build_encoder(chosen.whole, symbols=symbols, longest=chosen.longest)
-    some = _vector_dropout(settings)
-    return _over(
-        settings, Vectors(symbols, chosen.embedding, words=settings.word_dropout, dropout=some)
-    )
-
-
-def _reader_of_numbers(settings: ReaderSettings, features: int | None) -> Reader:
-    chosen = settings.encoder
+    width, dropout = chosen.embedding, _vector_dropout(settings)
+    if symbols is not None:
+        words = settings.word_dropout
+        return _over(settings, Vectors(symbols, width, words=words, dropout=dropout))
     if features is None:
         raise Refused("say what is read: symbols=... of a vocabulary, or features=... of numbers")
-    if not isinstance(chosen, RecurrentEncoder | ConvolutionEncoder):
-        raise Refused(f"'{chosen.kind}' reads words; real numbers need lstm, gru, tanh or cnn")
+    return _over(settings, Numbers(features, width, dropout=dropout))
+
+
+def _refuse_words(settings: ReaderSettings) -> None:
+    """Refuse what belongs to words, where real numbers are read."""
+    if isinstance(settings.encoder, TextSettings):
+        name = PRETRAINED[settings.encoder.kind]
+        raise Refused(f"{name} reads words; real numbers need lstm, gru, tanh, cnn or transformer")
     if settings.letters is not None or settings.word_dropout:
         key = "word_dropout" if settings.word_dropout else "letters"
         raise Refused(f"{key} belongs to words, and real numbers are none; leave it out")
-    return _over(settings, Numbers(features, chosen.embedding, dropout=_vector_dropout(settings)))
 
 
 def _over(settings: ReaderSettings, embed: nn.Module) -> Reader:
     """Filters or an RNN over vectors."""
     chosen = settings.encoder
-    assert isinstance(chosen, RecurrentEncoder | ConvolutionEncoder)
-    if isinstance(chosen, ConvolutionEncoder):
+    assert isinstance(chosen, RecurrentReaderSettings | ConvolutionReaderSettings)
+    if isinstance(chosen, ConvolutionReaderSettings):
         return _filters(chosen, embed, layers=chosen.layers, dropout=settings.dropout)
     sizes: dict[str, Any] = {
         "hidden": chosen.hidden,
@@ -211,14 +218,14 @@ def _over(settings: ReaderSettings, embed: nn.Module) -> Reader:
         "bidirectional": chosen.bidirectional,
     }
     if not chosen.widths:
-        return Recurrent(embed, inputs=chosen.embedding, **sizes)
+        return RecurrentEncoder(embed, inputs=chosen.embedding, **sizes)
     filters = _filters(chosen, embed)
-    rnn = Recurrent(nn.Identity(), inputs=chosen.embedding + filters.width, **sizes)
+    rnn = RecurrentEncoder(nn.Identity(), inputs=chosen.embedding + filters.width, **sizes)
     return FilteredReader(filters, rnn)
 
 
 def _filters(
-    chosen: ConvolutionEncoder | RecurrentEncoder, embed: nn.Module, **more: Any
+    chosen: ConvolutionReaderSettings | RecurrentReaderSettings, embed: nn.Module, **more: Any
 ) -> ConvolutionReader:
     inputs, channels, widths = chosen.embedding, chosen.channels, chosen.widths
     return ConvolutionReader(embed, inputs=inputs, channels=channels, widths=widths, **more)
@@ -227,14 +234,14 @@ def _filters(
 def build_spelled(
     settings: ReaderSettings, *, symbols: int | None, letters: tuple[int, int]
 ) -> Spelled | None:
-    """What adds the vectors of a word's letters, where the settings want it.
+    """The part that adds vectors of a word's letters, where the settings want it.
 
     letters  how many runs of letters there are, and how many of them a word has at most
     """
     chosen = settings.encoder
     if settings.letters is None or symbols is None or isinstance(chosen, TextSettings):
         return None
-    width = chosen.width if isinstance(chosen, TransformerEncoder) else chosen.embedding
+    width = chosen.width if isinstance(chosen, TransformerReaderSettings) else chosen.embedding
     (count, most), dropout = letters, _vector_dropout(settings)
     return Spelled(symbols, width, letters=count, most=most, dropout=dropout)
 

@@ -24,15 +24,15 @@ from heed.attention.asking import Asking
 from heed.attention.read import Join
 from heed.errors import Refused
 from heed.models.cells import Dropout, First, Hidden, Loop, Readout, Stack, select
-from heed.models.reader import Read, Summary
-from heed.models.sequence import RecurrentCarry
-from heed.models.written import Step, Unformed, Written
+from heed.models.reader import Encoded, SummaryKind
+from heed.models.recurrent_encoder import RecurrentCarry
+from heed.models.written import Unformed, Written, WrittenStep
 from heed.records import Attended, Need, State
 
 
 @dataclass(frozen=True, slots=True)
 class AskingCarry:
-    """What the next step needs."""
+    """State that the next step needs."""
 
     hidden: tuple[Hidden, ...]  # of every layer
     ask: Asking  # the attention, and the source, projected once
@@ -56,8 +56,8 @@ class AskingCarry:
         )
 
 
-class Decoder(nn.Module):
-    """What decoders with attention share: a loop over T around one step, `advance`.
+class RecurrentDecoder(nn.Module):
+    """A writer with attention: a loop over T around one step, `advance`.
 
     embed    the symbols written so far to vectors
     stack    the recurrent layers
@@ -74,7 +74,7 @@ class Decoder(nn.Module):
         first: First,
         attention: heed.Attention,
         out: nn.Linear,
-        summary: Summary = "last",
+        summary: SummaryKind = "last",
         dropout: Dropout | None = None,
     ) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Decoder(nn.Module):
         self.attention, self.out, self.summary = attention, out, summary
         self.dropout = dropout or Dropout()
 
-    def begin(self, source: Read, need: Need = "context") -> AskingCarry:
+    def begin(self, source: Encoded, need: Need = "context") -> AskingCarry:
         """The carry before the first symbol.
 
         It holds what the weights made of the source, and some of them in an order of its own: begin
@@ -105,11 +105,11 @@ class Decoder(nn.Module):
         raise NotImplementedError
 
     def known(self, steps: list[AskingCarry], seen: Attended, e: Tensor) -> Tensor:
-        """What the output is computed from, for all steps at once.    -> B T width"""
+        """The input of the output layer, for all steps at once.    -> B T width"""
         raise NotImplementedError
 
     def forward(
-        self, source: Read, inputs: Tensor, need: Need = "context", aligned: bool = False
+        self, source: Encoded, inputs: Tensor, need: Need = "context", aligned: bool = False
     ) -> Written:
         """Symbols B T -> logits B T V; `aligned`: weights are needed, whatever `need` says."""
         need = _looking(need, aligned)
@@ -131,13 +131,13 @@ class Decoder(nn.Module):
         """B T width -> logits B T V"""
         return Written(Unformed.of(self.dropout(known), self.out), {"attention": seen})
 
-    def step(self, carry: AskingCarry, symbols: Tensor) -> Step:
+    def step(self, carry: AskingCarry, symbols: Tensor) -> WrittenStep:
         """The next symbol of each row.    N -> N V"""
         e = self.embed(symbols)
         carry, seen = self.advance(self.stack.each[0].project(e), carry, self.stack.loop(self.fed))
         known = self.known([carry], seen, e[:, None])[:, 0]
         weight = None if carry.ask.need == "context" else seen.weight[:, 0, 0]
-        return Step(self.out(known), carry, weight)
+        return WrittenStep(self.out(known), carry, weight)
 
     def select(self, carry: AskingCarry, rows: Tensor, same: bool = False) -> AskingCarry:
         """The carry of the chosen rows; `same`: each row keeps the source it had."""
@@ -154,11 +154,11 @@ class Decoder(nn.Module):
 
 
 def _looking(need: Need, aligned: bool) -> Need:
-    """What the one attention must give."""
+    """The need of the one attention."""
     return "weight" if aligned and need == "context" else need
 
 
-class Search(Decoder):
+class Search(RecurrentDecoder):
     """Look, then move on: s_t = f(s_{t-1}, [y_{t-1}; c_t]). Bahdanau 2015 A.2."""
 
     def __init__(self, *, readout: Readout, context: int, **parts: Any) -> None:
@@ -181,7 +181,7 @@ class Search(Decoder):
         return cast(Tensor, self.readout(states, seen.context, e))
 
 
-class Luong(Decoder):
+class Luong(RecurrentDecoder):
     """Move on, then look: h̃_t = tanh(W [c_t; h_t]). Luong 2015 §3. Nothing is fed back."""
 
     def __init__(self, *, join: Join, **parts: Any) -> None:
@@ -201,7 +201,7 @@ class Luong(Decoder):
         return torch.stack([step.fed for step in steps if step.fed is not None], 1)
 
     def forward(
-        self, source: Read, inputs: Tensor, need: Need = "context", aligned: bool = False
+        self, source: Encoded, inputs: Tensor, need: Need = "context", aligned: bool = False
     ) -> Written:
         """Symbols B T -> logits B T V: all states, then all looks, in one call each."""
         need = _looking(need, aligned)
@@ -214,7 +214,7 @@ class Luong(Decoder):
 class InputFeeding(Luong):
     """Luong's decoder whose h̃ goes into the next step, so that it knows where it looked. §3.3"""
 
-    def begin(self, source: Read, need: Need = "context") -> AskingCarry:
+    def begin(self, source: Encoded, need: Need = "context") -> AskingCarry:
         carry = super().begin(source, need)
         fed = source.last.new_zeros(len(source.last), self.fed)
         return AskingCarry(carry.hidden, carry.ask, carry.state, fed, self.join.in_steps())
@@ -223,7 +223,7 @@ class InputFeeding(Luong):
     def fed(self) -> int:
         return self.join.width
 
-    forward = Decoder.forward
+    forward = RecurrentDecoder.forward
 
 
 class Generator(nn.Module):
@@ -247,7 +247,7 @@ class Generator(nn.Module):
         cell: str = "gru",
         every: bool = False,
         readout: str = "tanh",
-        summary: Summary = "last",
+        summary: SummaryKind = "last",
         dropout: Dropout | None = None,
     ) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class Generator(nn.Module):
         self.readout = Readout(readout, parts=hidden + told + inputs, width=out.in_features)
 
     def forward(
-        self, source: Read, inputs: Tensor, need: Need = "context", aligned: bool = False
+        self, source: Encoded, inputs: Tensor, need: Need = "context", aligned: bool = False
     ) -> Written:
         """Symbols B T -> logits B T V, no loop over T"""
         vector = source.summary(self.summary)
@@ -273,19 +273,19 @@ class Generator(nn.Module):
     if TYPE_CHECKING:
         __call__ = forward
 
-    def begin(self, source: Read, need: Need = "context") -> RecurrentCarry:
+    def begin(self, source: Encoded, need: Need = "context") -> RecurrentCarry:
         """The carry before the first symbol."""
         vector = source.summary(self.summary)
         return RecurrentCarry(self.first(vector), vector if self.every else None)
 
-    def step(self, carry: RecurrentCarry, symbols: Tensor) -> Step:
+    def step(self, carry: RecurrentCarry, symbols: Tensor) -> WrittenStep:
         """The next symbol of each row.    N -> N V"""
         e = self.embed(symbols)
         told = [] if carry.fed is None else [carry.fed]
         x = self.stack.each[0].project(torch.cat([e, *told], -1))
         hidden = self.stack.step(x, carry.hidden)
         logits = self.out(self.readout(hidden[-1][0], *told, e))
-        return Step(logits, RecurrentCarry(hidden, carry.fed), None)
+        return WrittenStep(logits, RecurrentCarry(hidden, carry.fed), None)
 
     def select(self, carry: RecurrentCarry, rows: Tensor, same: bool = False) -> RecurrentCarry:
         """The carry of the chosen rows; `same`: each row keeps the source it had."""

@@ -19,15 +19,15 @@ from heed.attention.initial import initialise, normal, tie
 from heed.attention.memory import key_table
 from heed.errors import Refused
 from heed.models.cells import Dropout
-from heed.models.sequence import Encoder, RecurrentCarry
-from heed.models.words import Real, not_padding
-from heed.models.written import Step, Unformed, Written
+from heed.models.positioned_words import Real, not_padding
+from heed.models.recurrent_encoder import RecurrentCarry, RecurrentEncoder
+from heed.models.written import Unformed, Written, WrittenStep
 from heed.records import Need
 from heed.settings import Settings
 
 
 class RecurrentLanguageSettings(Settings):
-    """What a recipe says of a recurrent language model."""
+    """A recipe's settings of a recurrent language model."""
 
     kind: Literal["recurrent-language"] = "recurrent-language"
     cell: Literal["lstm", "gru", "tanh"] = "lstm"
@@ -42,7 +42,7 @@ class RecurrentLanguageSettings(Settings):
 class RecurrentLanguage(nn.Module):
     """Writes a text symbol by symbol; what it has read is in its state, however long it was."""
 
-    def __init__(self, encoder: Encoder, out: nn.Linear) -> None:
+    def __init__(self, encoder: RecurrentEncoder, out: nn.Linear) -> None:
         super().__init__()
         self.encoder, self.out = encoder, out
 
@@ -86,10 +86,10 @@ class RecurrentLanguage(nn.Module):
             hidden = after
         return RecurrentCarry(hidden)
 
-    def step(self, carry: RecurrentCarry, symbols: Tensor) -> Step:
+    def step(self, carry: RecurrentCarry, symbols: Tensor) -> WrittenStep:
         """One more symbol for each text.    N -> N V"""
         hidden = self.encoder.step(symbols, carry.hidden)
-        return Step(self.out(hidden[-1][0]), RecurrentCarry(hidden), None)
+        return WrittenStep(self.out(hidden[-1][0]), RecurrentCarry(hidden), None)
 
     def select(self, carry: RecurrentCarry, rows: Tensor, same: bool = False) -> RecurrentCarry:
         """The chosen texts, in that order."""
@@ -106,7 +106,7 @@ def build(settings: RecurrentLanguageSettings, *, symbols: int) -> RecurrentLang
     embed = nn.Embedding(symbols, settings.embedding)
     if settings.tied:  # or the first logits would be as wide as the embeddings
         initialise(embed, weight=normal(settings.hidden**-0.5))
-    encoder = Encoder(
+    encoder = RecurrentEncoder(
         embed,
         inputs=settings.embedding,
         hidden=settings.hidden,

@@ -23,14 +23,14 @@ from heed.attention.read import Join
 from heed.errors import HeedError, Refused
 from heed.models.cells import Dropout, First, Readout, Stack
 from heed.models.encoder_decoder import EncoderDecoder
-from heed.models.reader import Summary
-from heed.models.recurrent import Decoder, Generator, InputFeeding, Luong, Search
-from heed.models.sequence import Encoder
+from heed.models.reader import SummaryKind
+from heed.models.recurrent import Generator, InputFeeding, Luong, RecurrentDecoder, Search
+from heed.models.recurrent_encoder import RecurrentEncoder
 from heed.settings import Settings
 
 
 class Size(NamedTuple):
-    """How large a network is."""
+    """Sizes of a network."""
 
     embedding: int
     hidden: int
@@ -52,7 +52,7 @@ Option = (
 
 
 class RecurrentSettings(Settings):
-    """What a recipe says of a recurrent encoder-decoder. `size` fills in what is None."""
+    """A recipe's settings of a recurrent encoder-decoder. `size` fills in what is None."""
 
     kind: Literal["recurrent"] = "recurrent"
     size: Literal["tiny", "small", "base", "big"] = "small"
@@ -68,7 +68,7 @@ class RecurrentSettings(Settings):
     )  # of the mechanism
     input_feeding: bool = True  # luong: h̃ goes into the next step
     context: Literal["first", "every"] = "every"  # without attention: where the vector enters
-    summary: Summary = "last"  # what the decoder's first state is made of
+    summary: SummaryKind = "last"  # what the decoder's first state is made of
     readout: Literal["tanh", "maxout"] = "tanh"  # search and fixed
     dropout: float = Field(0.2, ge=0, lt=1)  # on embeddings, between layers, before the output
     variational: bool = False  # the same units at every step
@@ -77,7 +77,7 @@ class RecurrentSettings(Settings):
 
     @property
     def sizes(self) -> Size:
-        """How large the network is: the named size, and what is given besides."""
+        """The sizes of the network: the named size, and what is given besides."""
         given = {field: getattr(self, field) for field in Size._fields}
         kept = {field: x for field, x in given.items() if x is not None}
         return SIZES[self.size]._replace(**kept)
@@ -130,7 +130,7 @@ def build(
     """
     size = settings.sizes
     read = embedding(source, size.embedding)
-    encoder = Encoder(
+    encoder = RecurrentEncoder(
         read,
         inputs=size.embedding,
         hidden=size.hidden,
@@ -157,7 +157,7 @@ def build_writer(
     memory: int,
     longest: int,
     embed: nn.Embedding | None = None,
-) -> Decoder | Generator:
+) -> RecurrentDecoder | Generator:
     """The writer of the settings, for any reader.
 
     memory   the width of the reader's states

@@ -28,11 +28,11 @@ import heed
 from heed.errors import HeedError, Refused
 from heed.models.layers import pass_through
 from heed.models.native_stepping import NativeStep
-from heed.models.plain import Hidden, PlainLayer
+from heed.models.plain import HiddenPadding, PlainLayer
+from heed.models.positioned_words import Real
 from heed.models.stepping import Cache, PlainCarry, Start
 from heed.models.transformer import AnyCarry, Decoder
-from heed.models.words import Real
-from heed.models.written import Step
+from heed.models.written import WrittenStep
 
 PATIENCE = 8  # eager rounds, before a recording is likely to pay
 WARM = 2  # rounds at least, in which libraries choose algorithms and allocate
@@ -42,8 +42,8 @@ SPARE = 8  # a recorded step may have so many times the rows that are needed
 Work = Callable[[], Tensor]
 
 
-class Carry(NamedTuple):
-    """What a search holds: valid until the next beginning, step or selection."""
+class ReplayedCarry(NamedTuple):
+    """State that a search holds: valid until the next beginning, step or selection."""
 
     held: Held
     moves: int
@@ -120,7 +120,7 @@ class Held:
         studio = studio_of(self.place.device)
         self.forward, self.reorder = Recorded(studio, rounds), Recorded(studio, rounds)
 
-    def begin(self, inputs: Tensor, new: int, **padding: Any) -> AnyCarry | Carry:
+    def begin(self, inputs: Tensor, new: int, **padding: Any) -> AnyCarry | ReplayedCarry:
         """The carry after prompts, with `new` symbols to come.    N T"""
         T = inputs.shape[1]
         self.until, self.moves = T + new, self.moves + 1
@@ -148,7 +148,7 @@ class Held:
             self.first[: len(inputs)].copy_(carry.first)
         self.place.fill_(T)
         self.steps = T
-        return Carry(self, self.moves)
+        return ReplayedCarry(self, self.moves)
 
     def _measure(self, start: Start, places: int) -> None:
         """Set what depends on how many places there are."""
@@ -157,7 +157,7 @@ class Held:
         self.every = torch.arange(places, device=self.place.device)
 
     def _room(self, filled: int) -> int:
-        """How many places to have from now on: for what is to come, but not too far ahead."""
+        """The number of places to have from now on: for what is to come, but not too far ahead."""
         some = min(max(self.until, filled + 1), filled + ROOM)
         some = -(-some // 8) * 8  # fused kernels like multiples
         return some if self.most is None else min(some, self.most)
@@ -190,7 +190,7 @@ class Held:
             alpha=self.start.scale,
         )
         there = (self.every <= self.place) & (self.every >= self.first[:, None])
-        unseen = Hidden(there, x.dtype)
+        unseen = HiddenPadding(there, x.dtype)
         for layer, own in zip(self.layers, self.caches, strict=True):
             x, _, _ = pass_through(layer, x, partial(self._look_back, layer, own, unseen))
         norm = self.decoder.stack.norm
@@ -199,7 +199,7 @@ class Held:
         return logits
 
     def _look_back(
-        self, layer: PlainLayer, own: Cache, unseen: Hidden, h: Tensor
+        self, layer: PlainLayer, own: Cache, unseen: HiddenPadding, h: Tensor
     ) -> tuple[Tensor, None]:
         """Self-attention over all places, with those to come masked.    N M -> N M"""
         new = layer.look(h).view(h.shape[0], 3, layer.heads, -1)  # N 3 H D
@@ -250,7 +250,7 @@ class Replaying:
         *,
         lengths: Real | None = None,
         first: Tensor | Sequence[int] | None = None,
-    ) -> AnyCarry | Carry:
+    ) -> AnyCarry | ReplayedCarry:
         """The carry after prompts, whose padding is said as to `Decoder.begin`.    N T"""
         padding: dict[str, Any] = {"lengths": lengths, "first": first}
         N, T = inputs.shape
@@ -260,21 +260,23 @@ class Replaying:
             self.held = Held(self.decoder, N, self.most)
         return self.held.begin(inputs, self.new, **padding)
 
-    def step(self, carry: AnyCarry | Carry, symbols: Tensor) -> Step | NativeStep:
+    def step(self, carry: AnyCarry | ReplayedCarry, symbols: Tensor) -> WrittenStep | NativeStep:
         """One more symbol for each text; its logits stand until the next step.    N -> N V"""
-        if not isinstance(carry, Carry):
+        if not isinstance(carry, ReplayedCarry):
             return self.decoder.step(carry, symbols)
         held = _newest(carry)
         logits = held.step(symbols)
-        return Step(logits, Carry(held, held.moves), None)
+        return WrittenStep(logits, ReplayedCarry(held, held.moves), None)
 
-    def select(self, carry: AnyCarry | Carry, rows: Tensor, same: bool = False) -> AnyCarry | Carry:
+    def select(
+        self, carry: AnyCarry | ReplayedCarry, rows: Tensor, same: bool = False
+    ) -> AnyCarry | ReplayedCarry:
         """The chosen texts, in that order."""
-        if not isinstance(carry, Carry):
+        if not isinstance(carry, ReplayedCarry):
             return self.decoder.select(carry, rows, same)
         held = _newest(carry)
         held.select(rows)
-        return Carry(held, held.moves)
+        return ReplayedCarry(held, held.moves)
 
 
 def replayed(model: nn.Module, new: int) -> Any:
@@ -289,7 +291,7 @@ def studio_of(device: torch.device) -> Studio | None:
     return Studio(device) if device.type == "cuda" else None
 
 
-def _newest(carry: Carry) -> Held:
+def _newest(carry: ReplayedCarry) -> Held:
     if carry.moves != carry.held.moves:
         raise HeedError("keys and values were overwritten: only the last carry can continue")
     return carry.held

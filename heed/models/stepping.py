@@ -18,16 +18,16 @@ from torch.nn.functional import embedding, pad
 
 import heed
 from heed.attention.position import Learned
-from heed.models.layers import Layer, pass_through
+from heed.models.layers import TransformerLayer, pass_through
 from heed.models.native_stepping import Keep, NativeCarry, native_carry
 from heed.models.own_attention import project
-from heed.models.plain import Hidden, PlainLayer, known
-from heed.models.words import Words, readable
+from heed.models.plain import HiddenPadding, PlainLayer, known
+from heed.models.positioned_words import PositionedWords, readable
 from heed.records import Need
 from heed.visible import Visible
 
 if TYPE_CHECKING:
-    from heed.models.transformer import Carry, Decoder
+    from heed.models.transformer import Decoder, DecoderCarry
 
 BLOCK = 32  # positions made at a time, where they are computed
 GROWTH = 8  # places by which a cache grows: few copies, and little that is copied in vain
@@ -88,7 +88,7 @@ KeepCache = Callable[[int, Tensor], Cache]
 class Start:
     """Embeds symbols and adds their positions, which are learned or computed block by block."""
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: PositionedWords) -> None:
         self.position, self.scale = words.position, words.scale
         self.table = words.table.weight
         self.places = self.table.new_empty(0, self.table.shape[1])  # P M
@@ -123,7 +123,7 @@ class Start:
 
 
 class PlainCarry(NamedTuple):
-    """What is handed from step to step on this path."""
+    """State handed from step to step on this path."""
 
     place: int
     start: Start
@@ -131,7 +131,7 @@ class PlainCarry(NamedTuple):
     own: tuple[Cache, ...]
     rows: Tensor | None  # of `own`, chosen but not yet copied    N
     source: tuple[heed.Memory | None, ...]
-    hidden: Hidden | None
+    hidden: HiddenPadding | None
     sentence: Tensor  # which row of `source` each hypothesis asks    N
     aligns: int | None  # the layer whose weights are wanted
     first: Tensor | None = None  # the column of each text's first symbol; None: 0    N
@@ -154,15 +154,15 @@ class PlainCarry(NamedTuple):
             after.append(own)
         return x, self._replace(place=self.place + 1, own=tuple(after), rows=None), weight
 
-    def _unseen(self, x: Tensor) -> Hidden | None:
+    def _unseen(self, x: Tensor) -> HiddenPadding | None:
         """Masks the padding in front of texts that are shorter than others."""
         if self.first is None:
             return None
         places = torch.arange(self.place + 1, device=x.device)
-        return Hidden(places >= self.first[:, None], x.dtype)
+        return HiddenPadding(places >= self.first[:, None], x.dtype)
 
     def _look_back(
-        self, layer: PlainLayer, own: Cache, unseen: Hidden | None, h: Tensor
+        self, layer: PlainLayer, own: Cache, unseen: HiddenPadding | None, h: Tensor
     ) -> tuple[Tensor, Cache]:
         """Self-attention. Where all texts are equally long, nothing is hidden.    N M -> N M"""
         new = layer.look(h).view(h.shape[0], 3, layer.heads, -1)  # N 3 H D
@@ -202,14 +202,14 @@ class PlainCarry(NamedTuple):
         source = tuple(None if each is None else each.select(kept) for each in self.source)
         hidden = self.hidden
         if hidden is not None:
-            hidden = Hidden(hidden.far[kept, 0, 0] == 0, hidden.far.dtype)
+            hidden = HiddenPadding(hidden.far[kept, 0, 0] == 0, hidden.far.dtype)
         followed = self._replace(rows=chosen, first=first)
         return followed._replace(source=source, hidden=hidden, sentence=sentence)
 
 
 def shorten(
     decoder: Decoder,
-    carry: Carry,
+    carry: DecoderCarry,
     inputs: Tensor,
     there: Visible | None = None,
     keep: KeepCache | None = None,
@@ -235,7 +235,7 @@ def shorten(
     native = native_carry(decoder, carry, start, exists, T)
     if native is not None:
         return native.after(read, T)
-    hidden = None if memory is None or exists is None else Hidden(exists, memory.k.dtype)
+    hidden = None if memory is None or exists is None else HiddenPadding(exists, memory.k.dtype)
     layers = tuple(PlainLayer.of(layer) for layer in decoder.stack.layers)
     keep = keep or (lambda _, new: Cache.of(new, T + GROWTH))
     own: list[Cache] = []
@@ -255,7 +255,7 @@ def shorten(
 
 
 def _read(
-    decoder: Decoder, carry: Carry, inputs: Tensor, there: Visible | None, keep: Keep
+    decoder: Decoder, carry: DecoderCarry, inputs: Tensor, there: Visible | None, keep: Keep
 ) -> None:
     """Take a prompt through the layers, and pass the keys and values of each to `keep`.    N T
 
@@ -273,7 +273,7 @@ def _read(
 
 
 def _attend(
-    layer: Layer, keep: Callable[[Tensor], None], there: Visible | None, h: Tensor
+    layer: TransformerLayer, keep: Callable[[Tensor], None], there: Visible | None, h: Tensor
 ) -> tuple[Tensor, None]:
     """Self-attention over a prompt, whose keys and values are kept.    N T M -> N T M"""
     new = project(layer.attention, h)  # N T 3 H D

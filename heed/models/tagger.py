@@ -19,7 +19,7 @@ from heed.models.text_settings import TextSettings, draw_linear
 
 
 class TaggerSettings(ReaderSettings):
-    """What a recipe says of a tagger."""
+    """A recipe's settings of a tagger."""
 
     kind: Literal["tagger"] = "tagger"
 

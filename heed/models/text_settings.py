@@ -20,8 +20,9 @@ from heed.attention.initial import initialise, normal
 from heed.attention.position import Learned
 from heed.errors import Refused
 from heed.models.answers import Answerer, MaskedWords, Pooler
-from heed.models.layers import FeedForward, Layer, Stack
+from heed.models.layers import FeedForward, TransformerLayer, TransformerStack
 from heed.models.own_attention import OwnAttention
+from heed.models.positioned_words import PositionedWords
 from heed.models.transformer import Decoder, Encoder
 from heed.models.transformer_settings import (
     Layers,
@@ -33,7 +34,6 @@ from heed.models.transformer_settings import (
     per_layer,
     refuse_segments,
 )
-from heed.models.words import Words
 from heed.settings import Settings
 
 BERT_SIZES = {
@@ -59,7 +59,7 @@ GPT2Head = Literal["none", "language"]
 
 
 class TextSettings(Settings):
-    """What the text models share. `size` fills in what is None."""
+    """Settings that the text models share. `size` fills in what is None."""
 
     layers: int | None = Field(None, ge=1, le=200)
     width: int | None = Field(None, ge=2, le=16384)
@@ -78,12 +78,12 @@ class TextSettings(Settings):
 
     @property
     def sizes(self) -> Size:
-        """How large the network is: the named size, and what is given besides."""
+        """The sizes of the network: the named size, and what is given besides."""
         raise NotImplementedError
 
     @property
     def rows(self) -> int:
-        """How many rows the table of symbols has."""
+        """The rows of the table of symbols."""
         if self.symbols is None:
             raise Refused("give the number of symbols: symbols=...")
         return -(-self.symbols // self.multiple) * self.multiple
@@ -215,15 +215,15 @@ def draw_linear(maps: Iterable[nn.Linear], spread: float) -> None:
             initialise(each, bias=nn.init.zeros_)
 
 
-def _words(settings: TextSettings, **parts: Any) -> Words:
+def _words(settings: TextSettings, **parts: Any) -> PositionedWords:
     width = settings.sizes.width
     position = Learned(longest=settings.longest, width=width)
     dropout = settings.embedding_dropout
     dropout = settings.dropout if dropout is None else dropout
-    return Words(settings.rows, width, position, dropout, scale=1.0, **parts)
+    return PositionedWords(settings.rows, width, position, dropout, scale=1.0, **parts)
 
 
-def _stack(settings: BertSettings | GPT2Settings, *, causal: bool) -> Stack:
+def _stack(settings: BertSettings | GPT2Settings, *, causal: bool) -> TransformerStack:
     size, epsilon = settings.sizes, settings.epsilon
     check_options(settings.options, [settings.attention], size.heads)
     refuse_segments(settings.options)
@@ -242,7 +242,7 @@ def _stack(settings: BertSettings | GPT2Settings, *, causal: bool) -> Stack:
         "kind": OwnAttention,
     }
     layers = [
-        Layer(
+        TransformerLayer(
             multi_head(look, **facts),
             FeedForward(size.width, size.feed, settings.activation, 0.0),
             dropout=settings.dropout,
@@ -251,4 +251,4 @@ def _stack(settings: BertSettings | GPT2Settings, *, causal: bool) -> Stack:
         )
         for look in per_layer(settings.attention, size.layers)
     ]
-    return Stack(layers, nn.LayerNorm(size.width, eps=epsilon) if causal else None)
+    return TransformerStack(layers, nn.LayerNorm(size.width, eps=epsilon) if causal else None)

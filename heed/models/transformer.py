@@ -9,7 +9,7 @@ networks from settings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +17,30 @@ from torch import Tensor, nn
 import heed
 from heed.errors import Refused
 from heed.models.encoding import encode
-from heed.models.layers import Kept, Stack
+from heed.models.layers import LayerState, TransformerStack
 from heed.models.native_stepping import NativeCarry, NativeStep
-from heed.models.reader import Read
+from heed.models.positioned_words import (
+    PositionedNumbers,
+    PositionedWords,
+    Real,
+    at_the_end,
+    in_front,
+    not_padding,
+    sight,
+)
+from heed.models.reader import Encoded
 from heed.models.stepping import KeepCache, PlainCarry, regroup, shorten
-from heed.models.words import Real, Words, at_the_end, in_front, not_padding, sight
-from heed.models.written import Step, Unformed, Written, formed
+from heed.models.written import Unformed, Written, WrittenStep, formed
 from heed.records import Attended, Need, as_need
 from heed.visible import Visible
 
 
 class Encoder(nn.Module):
-    """A reader of texts: words, and the layers of a stack."""
+    """A reader: symbols or real numbers as vectors with positions, and layers over them."""
 
-    def __init__(self, words: Words, stack: Stack) -> None:
+    words: Any
+
+    def __init__(self, words: PositionedWords | PositionedNumbers, stack: TransformerStack) -> None:
         super().__init__()
         self.words, self.stack = words, stack
 
@@ -42,7 +52,7 @@ class Encoder(nn.Module):
         nudge: Tensor | None = None,
         *,
         types: Tensor | None = None,
-    ) -> Read:
+    ) -> Encoded:
         """B S, B -> B S M, and what every attention saw.
 
         lengths  of each text, B; or which symbols are not padding, B S, as an attention mask
@@ -59,8 +69,8 @@ class Encoder(nn.Module):
             states, seen = short
         else:
             layers = len(self.stack.layers)
-            states, seen, _ = self.stack(vectors, [Kept()] * layers, exists, [need] * layers)
-        return Read.of(states, exists, seen, vectors)
+            states, seen, _ = self.stack(vectors, [LayerState()] * layers, exists, [need] * layers)
+        return Encoded.of(states, exists, seen, vectors)
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -71,17 +81,17 @@ class Encoder(nn.Module):
         return self.stack.layers[0].attention.embed_dim
 
 
-class Carry(NamedTuple):
-    """What a decoder hands from step to step."""
+class DecoderCarry(NamedTuple):
+    """State that a decoder hands from step to step."""
 
     place: int  # how many symbols were written
-    layers: tuple[Kept, ...]
+    layers: tuple[LayerState, ...]
     sentence: Tensor  # which row of a folded memory each hypothesis asks    N
     need: Need
     first: Tensor | None = None  # the column of each text's first symbol; None: 0    N
 
 
-AnyCarry = Carry | PlainCarry | NativeCarry
+AnyCarry = DecoderCarry | PlainCarry | NativeCarry
 """The carry of the general path, or of a fast one (heed.models.stepping)."""
 
 
@@ -93,8 +103,8 @@ class Decoder(nn.Module):
 
     def __init__(
         self,
-        words: Words,
-        stack: Stack,
+        words: PositionedWords,
+        stack: TransformerStack,
         output: nn.Linear | None = None,
         alignment_layer: int | None = None,
     ) -> None:
@@ -122,7 +132,7 @@ class Decoder(nn.Module):
         first    the column of each text's first symbol, B, with padding in front of it
         aligned  the weights of the layer that aligns are needed, whatever `need` says
         """
-        kept = [Kept(source=memory) for memory in self._memories(source, visible)]
+        kept = [LayerState(source=memory) for memory in self._memories(source, visible)]
         exists = not_padding(lengths, first, inputs)
         first = self._counted(in_front(exists, inputs))
         x = self.words(inputs, first=first, exists=exists)
@@ -157,9 +167,9 @@ class Decoder(nn.Module):
         if exists is not None:
             inputs, exists, first = at_the_end(exists, inputs)
             exists = exists if self._counted(first) is not None else None
-        kept = tuple(Kept(source=memory) for memory in self._memories(source, visible))
+        kept = tuple(LayerState(source=memory) for memory in self._memories(source, visible))
         rows = torch.arange(len(inputs), device=inputs.device)
-        carry = Carry(0, kept, rows, as_need(need), first)
+        carry = DecoderCarry(0, kept, rows, as_need(need), first)
         short = shorten(self, carry, inputs, exists, keep)
         if short is not None:
             return short
@@ -172,20 +182,20 @@ class Decoder(nn.Module):
         )
         return self._further(carry, inputs, exists)[2] if inputs.shape[1] else carry
 
-    def step(self, carry: AnyCarry, symbols: Tensor) -> Step | NativeStep:
+    def step(self, carry: AnyCarry, symbols: Tensor) -> WrittenStep | NativeStep:
         """One more symbol for each hypothesis.    N -> N V"""
         if isinstance(carry, NativeCarry):
             return carry.step(symbols)
         if isinstance(carry, PlainCarry):
             x, plain, weight = carry.step(symbols)
             x = x if self.stack.norm is None else self.stack.norm(x)
-            return Step(self.logits(x), plain, weight)
+            return WrittenStep(self.logits(x), plain, weight)
         x, seen, carry = self._further(carry, symbols[:, None])
         look = seen.get(f"{self.alignment_layer}.cross")
         weight = None
         if look is not None and carry.need != "context":
             weight = look.weight.mean(1).flatten(0, 1)  # B K S, whatever K
-        return Step(self.logits(x[:, -1]), carry, weight)
+        return WrittenStep(self.logits(x[:, -1]), carry, weight)
 
     def select(self, carry: AnyCarry, rows: Tensor, same: bool = False) -> AnyCarry:
         """The chosen hypotheses, in that order; `same`: each row keeps the sentence it had."""
@@ -199,7 +209,7 @@ class Decoder(nn.Module):
             if source is not None and not same:
                 source = source.select(kept if layer.folds else rows)
             own = None if own is None else own.select(rows)
-            layers.append(Kept(own, own_state.select(rows), source, state.select(rows)))
+            layers.append(LayerState(own, own_state.select(rows), source, state.select(rows)))
         first = None if carry.first is None else carry.first[rows]
         return carry._replace(layers=tuple(layers), sentence=sentence, first=first)
 
@@ -214,8 +224,8 @@ class Decoder(nn.Module):
         return first
 
     def _further(
-        self, carry: Carry, symbols: Tensor, exists: Visible | None = None
-    ) -> tuple[Tensor, dict[str, Attended], Carry]:
+        self, carry: DecoderCarry, symbols: Tensor, exists: Visible | None = None
+    ) -> tuple[Tensor, dict[str, Attended], DecoderCarry]:
         needs: list[Need] = ["context"] * len(carry.layers)
         needs[self.alignment_layer] = carry.need  # the only one that a step reports
         x = self.words(symbols, carry.place, first=carry.first, exists=exists)
@@ -242,24 +252,44 @@ class Decoder(nn.Module):
 
 
 class CrossDecoder(Decoder):
-    """A decoder as a writer: it looks at what any reader read, as wide as itself."""
+    """A decoder as a writer: it looks at what any reader read.
+
+    memory  the width of the reader's states, which a linear map makes the decoder's
+    """
+
+    def __init__(
+        self,
+        words: PositionedWords,
+        stack: TransformerStack,
+        output: nn.Linear | None = None,
+        alignment_layer: int | None = None,
+        *,
+        memory: int | None = None,
+    ) -> None:
+        super().__init__(words, stack, output, alignment_layer)
+        width = words.table.embedding_dim
+        self.bridge = None if memory in (None, width) else nn.Linear(memory, width)
 
     def forward(  # type: ignore[override]
-        self, read: Read, inputs: Tensor, need: Need = "context", aligned: bool = False
+        self, read: Encoded, inputs: Tensor, need: Need = "context", aligned: bool = False
     ) -> Written:
         """The whole text at once.    B T -> logits B T V
 
         aligned  the weights of `alignment` are needed, whatever `need` says
         """
-        return super().forward(inputs, need, read.states, read.exists, aligned=aligned)
+        return super().forward(inputs, need, self._bridged(read), read.exists, aligned=aligned)
 
     if TYPE_CHECKING:
         __call__ = forward  # type: ignore[assignment]
 
-    def begin(self, read: Read, need: Need = "context") -> AnyCarry:  # type: ignore[override]
+    def begin(self, read: Encoded, need: Need = "context") -> AnyCarry:  # type: ignore[override]
         """One hypothesis for each input, with nothing written."""
         nothing = torch.empty(len(read.states), 0, dtype=torch.long, device=read.states.device)
-        return super().begin(nothing, need, read.states, read.exists)
+        return super().begin(nothing, need, self._bridged(read), read.exists)
+
+    def _bridged(self, read: Encoded) -> Tensor:
+        states: Tensor = read.states if self.bridge is None else self.bridge(read.states)
+        return states
 
     @property
     def aligning(self) -> heed.MultiHeadAttention | None:

@@ -21,14 +21,14 @@ from heed.attention.grouping import HeadGroups, head_groups
 from heed.attention.position import Learned, Position, Rotary, Sinusoidal
 from heed.errors import Refused, UnknownName
 from heed.models.encoder_decoder import EncoderDecoder
-from heed.models.layers import FeedForward, Layer, Stack
+from heed.models.layers import FeedForward, TransformerLayer, TransformerStack
+from heed.models.positioned_words import PositionedNumbers, PositionedWords
 from heed.models.transformer import CrossDecoder, Decoder, Encoder
-from heed.models.words import Words
 from heed.settings import Settings
 
 
 class Size(NamedTuple):
-    """How large a network is."""
+    """Sizes of a network."""
 
     layers: int
     width: int
@@ -55,7 +55,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TransformerSettings(Settings):
-    """What a recipe says of a Transformer. `size` fills in what is None."""
+    """A recipe's settings of a Transformer. `size` fills in what is None."""
 
     kind: Literal["transformer"] = "transformer"
     size: Literal["tiny", "small", "base", "big"] = "tiny"
@@ -142,12 +142,42 @@ def build(
     return EncoderDecoder(encoder, decoder)
 
 
-def build_encoder(settings: TransformerSettings, *, symbols: int, longest: int) -> Encoder:
-    """The encoder of the settings, with words of its own; `longest`: the longest text."""
+def build_encoder(
+    settings: TransformerSettings,
+    *,
+    symbols: int | None = None,
+    features: int | None = None,
+    longest: int,
+) -> Encoder:
+    """The encoder of the settings, a reader.
+
+    symbols   the size of the vocabulary
+    features  in its place: inputs are so many real numbers at every place
+    longest   the longest input
+    """
     check_options(settings.options, [settings.encoder_attention], _size(settings).heads)
     refuse_segments(settings.options)
-    words = _words(settings, symbols, max(longest, settings.longest))
-    return Encoder(words, _stack(settings, longest, decodes=False))
+    most, stack = max(longest, settings.longest), _stack(settings, longest, decodes=False)
+    if symbols is not None:
+        return Encoder(_words(settings, symbols, most), stack)
+    if features is None:
+        raise Refused("say what is read: symbols=... of a vocabulary, or features=... of numbers")
+    width, position = _size(settings).width, _position(settings, most)
+    return Encoder(PositionedNumbers(features, width, position, settings.dropout), stack)
+
+
+def build_writer(
+    settings: TransformerSettings, *, symbols: int, memory: int, longest: int
+) -> CrossDecoder:
+    """The decoder of the settings as a writer, for any reader.
+
+    memory   the width of the reader's states
+    longest  the most places of a memory, for a score that must know it (`location`)
+    """
+    looks = (settings.decoder_attention, settings.cross_attention)
+    check_options(settings.options, looks, _size(settings).heads)
+    refuse_segments(settings.options)
+    return CrossDecoder(*_parts(settings, symbols, longest, cross=True), memory=memory)
 
 
 def build_decoder(settings: TransformerSettings, *, symbols: int, longest: int) -> Decoder:
@@ -157,7 +187,7 @@ def build_decoder(settings: TransformerSettings, *, symbols: int, longest: int) 
 
 def _parts(
     settings: TransformerSettings, symbols: int, longest: int, *, cross: bool
-) -> tuple[Words, Stack, nn.Linear | None, int | None]:
+) -> tuple[PositionedWords, TransformerStack, nn.Linear | None, int | None]:
     """The parts of a decoder."""
     width = _size(settings).width
     output = None if settings.tied else nn.Linear(width, symbols, bias=False)
@@ -172,19 +202,23 @@ def _size(settings: TransformerSettings) -> Size:
     return named._replace(**{field: x for field, x in given.items() if x is not None})
 
 
-def _words(settings: TransformerSettings, symbols: int, longest: int) -> Words:
-    width = _size(settings).width
-    position: nn.Module | None = None
+def _words(settings: TransformerSettings, symbols: int, longest: int) -> PositionedWords:
+    position = _position(settings, longest)
+    return PositionedWords(symbols, _size(settings).width, position, settings.dropout)
+
+
+def _position(settings: TransformerSettings, longest: int) -> nn.Module | None:
+    """The part that adds positions to vectors; rotary positions turn queries and keys instead."""
     if settings.position == "sinusoidal":
-        position = Sinusoidal()
+        return Sinusoidal()
     if settings.position == "learned":
-        position = Learned(longest=longest, width=width)
-    return Words(symbols, width, position, settings.dropout)
+        return Learned(longest=longest, width=_size(settings).width)
+    return None
 
 
 def _stack(
     settings: TransformerSettings, longest: int, *, decodes: bool, cross: bool = False
-) -> Stack:
+) -> TransformerStack:
     size, pre_norm = _size(settings), settings.norm == "pre"
     layers = (settings.decoder_layers if decodes else settings.encoder_layers) or size.layers
     own = settings.decoder_attention if decodes else settings.encoder_attention
@@ -195,9 +229,9 @@ def _stack(
         facts |= {"dropout": settings.attention_dropout, "options": options}
         return multi_head(look, width=size.width, heads=size.heads, **facts)
 
-    def layer(look: Heads, read: Heads | None) -> Layer:
+    def layer(look: Heads, read: Heads | None) -> TransformerLayer:
         position = Rotary() if settings.position == "rotary" else None
-        return Layer(
+        return TransformerLayer(
             attention(look, own_options, position=position, causal=decodes),
             FeedForward(size.width, size.feed, settings.activation, settings.feed_dropout),
             None if read is None else attention(read, cross_options, self_attends=False),
@@ -208,7 +242,7 @@ def _stack(
     looks = per_layer(own, layers)
     reads = per_layer(settings.cross_attention, layers) if cross else [None] * layers
     norm = nn.LayerNorm(size.width) if pre_norm else None
-    return Stack(map(layer, looks, reads), norm)
+    return TransformerStack(map(layer, looks, reads), norm)
 
 
 def per_layer(given: Layers, layers: int) -> list[Heads]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
 
-from heed.models.reader import Read
-from heed.models.written import Step, Written
+from heed.models.reader import Encoded
+from heed.models.written import Written, WrittenStep
 from heed.records import Attended, Need
 
 if TYPE_CHECKING:
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """What was read, and the symbols written so far, to the next symbol."""
+    """From what was read, and the symbols written so far, to the next symbol."""
 
     def __call__(
-        self, read: Read, inputs: Tensor, /, need: Need = "context", aligned: bool = False
+        self, read: Encoded, inputs: Tensor, /, need: Need = "context", aligned: bool = False
     ) -> Written:
         """A whole text at once.    B T -> logits B T V
 
         aligned  the weights of `alignment` are needed, whatever `need` says
         """
 
-    def begin(self, read: Read, /, need: Need = "context") -> Any:
+    def begin(self, read: Encoded, /, need: Need = "context") -> Any:
         """The carry before the first symbol; a hypothesis for each input."""
 
-    def step(self, carry: Any, symbols: Tensor) -> Step | NativeStep:
+    def step(self, carry: Any, symbols: Tensor) -> WrittenStep | NativeStep:
         """The next symbol of each hypothesis.    N -> N V"""
 
     def select(self, carry: Any, rows: Tensor, same: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""What a network that writes returns: a whole text at once, or one step of it."""
+"""Outputs of a network that writes: a whole text at once, or one step of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heed.records import Attended
 
 
 class Unformed(NamedTuple):
-    """What logits are computed from, so that a loss can form only some of them at a time."""
+    """The factors of logits, so that a loss can form only some of them at a time."""
 
     known: Tensor  # B T M
     weight: Tensor  # V M
@@ -35,7 +35,7 @@ class Unformed(NamedTuple):
 
     @property
     def judge(self) -> Judge | None:
-        """What computes a loss faster between its products; None where PyTorch must."""
+        """The part that computes a loss faster between its products; None where PyTorch must."""
         return judging(self.weight)
 
     def form(self) -> Tensor:
@@ -70,7 +70,7 @@ class Written:
         return formed(self.output)
 
 
-class Step(NamedTuple):
+class WrittenStep(NamedTuple):
     """One more symbol for each of N hypotheses.
 
     logits  of the next symbol                        N V

@@ -26,13 +26,13 @@ from heed.attention.initial import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.layers import FeedForward, Residual, pass_through
-from heed.models.words import Real, at_the_end, check_types, not_padding, within
+from heed.models.positioned_words import Real, at_the_end, check_types, not_padding, within
 from heed.models.xlnet_sights import Memories, Segment, Sights, picked, spread
 from heed.records import Attended, Need, State, as_need
 from heed.visible import Visible
 
 
-class Read(NamedTuple):
+class Streamed(NamedTuple):
     """The streams' output for a segment."""
 
     states: Tensor  # of every symbol B T M, or of the targets B P M
@@ -41,7 +41,7 @@ class Read(NamedTuple):
     vectors: Tensor  # of the symbols, the input of the layers  B T M
 
 
-class Layer(nn.Module):
+class StreamLayer(nn.Module):
     """Attention and feed-forward, each with a residual and a norm; both streams use it."""
 
     def __init__(
@@ -120,12 +120,12 @@ class TwoStreams(Drawn):
     reuse   how many of a segment's first symbols are kept; None: all of them
     """
 
-    layers: Sequence[Layer]
+    layers: Sequence[StreamLayer]
 
     def __init__(
         self,
         words: nn.Embedding,
-        layers: Sequence[Layer],
+        layers: Sequence[StreamLayer],
         *,
         dropout: float = 0.0,
         causal: bool = False,
@@ -150,7 +150,7 @@ class TwoStreams(Drawn):
         memories: Memories | None = None,
         ahead: bool = False,
         nudge: Tensor | None = None,
-    ) -> Read:
+    ) -> Streamed:
         """One segment: symbols B T -> states B T M; the query stream's, with targets or `ahead`.
 
         lengths   of each text, B; or which symbols are not padding, B T; None: all
@@ -189,7 +189,7 @@ class TwoStreams(Drawn):
         if there is not None:
             there = self._kept(there[:, L:], there[:, :L])
         states = self.dropout(h if g is None else g)
-        return Read(states, Memories(tuple(kept), there), seen, vectors)
+        return Streamed(states, Memories(tuple(kept), there), seen, vectors)
 
     if TYPE_CHECKING:
         __call__ = forward

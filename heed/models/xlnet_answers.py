@@ -22,8 +22,8 @@ from heed.attention.initial import Drawn
 from heed.attention.score import constant
 from heed.errors import Refused, ShapeError
 from heed.models.answers import Answered
-from heed.models.words import Real, not_padding, sight
-from heed.models.written import Step, Unformed, Written, formed
+from heed.models.positioned_words import Real, not_padding, sight
+from heed.models.written import Unformed, Written, WrittenStep, formed
 from heed.models.xlnet import TwoStreams
 from heed.models.xlnet_sights import Memories, Segment
 from heed.records import Attended, Need
@@ -50,7 +50,7 @@ class Recalled(Answered):
     memories: Memories
 
 
-class Carry(NamedTuple):
+class ContentCarry(NamedTuple):
     """The state between steps: the content, as each layer keeps it."""
 
     layers: tuple[heed.Memory, ...]
@@ -113,7 +113,7 @@ class LanguageModel(Drawn):
         first: Tensor | Sequence[int] | None = None,
         types: Tensor | None = None,
         memories: Memories | None = None,
-    ) -> Carry:
+    ) -> ContentCarry:
         """The carry after a prompt, which may be empty.    N T -> carry
 
         lengths  of each prompt, N, with padding behind it; or which symbols are not padding, N T
@@ -123,16 +123,16 @@ class LanguageModel(Drawn):
         """
         types = types if inputs.shape[1] else None
         exists = not_padding(lengths, first, inputs)
-        return Carry(self.streams.begin(inputs, exists, types, memories))
+        return ContentCarry(self.streams.begin(inputs, exists, types, memories))
 
-    def step(self, carry: Carry, symbols: Tensor) -> Step:
+    def step(self, carry: ContentCarry, symbols: Tensor) -> WrittenStep:
         """One more symbol for each text, and the query for the next.    N -> logits N V"""
         states, layers = self.streams.further(symbols, carry.layers)
-        return Step(formed(self.unformed(states)), Carry(layers), None)
+        return WrittenStep(formed(self.unformed(states)), ContentCarry(layers), None)
 
-    def select(self, carry: Carry, rows: Tensor, same: bool = False) -> Carry:
+    def select(self, carry: ContentCarry, rows: Tensor, same: bool = False) -> ContentCarry:
         """The chosen texts, in that order."""
-        return Carry(tuple(memory.select(rows) for memory in carry.layers))
+        return ContentCarry(tuple(memory.select(rows) for memory in carry.layers))
 
     def unformed(self, states: Tensor) -> Tensor | Unformed:
         """The logits of any states, computed only when needed.    B T M -> B T V"""
@@ -142,7 +142,7 @@ class LanguageModel(Drawn):
         return Unformed(states, table.view_as(table), self.bias.view_as(self.bias))
 
 
-class Summary(nn.Module):
+class TextSummary(nn.Module):
     """tanh(W x + b) of the text's last symbol, its first one, or the mean of all.    B T M -> B M
 
     Padding, on either side, does not count.
@@ -174,7 +174,7 @@ class Summary(nn.Module):
         return known
 
 
-class Answerer(nn.Module):
+class XLNetAnswerer(nn.Module):
     """Encodes a text, and answers from the content stream.
 
     pool     the text as one vector
@@ -186,7 +186,7 @@ class Answerer(nn.Module):
         self,
         streams: TwoStreams,
         *,
-        pool: Summary | None = None,
+        pool: TextSummary | None = None,
         answer: nn.Linear | None = None,
         dropout: float = 0.0,
     ) -> None:

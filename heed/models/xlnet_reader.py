@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import heed
-from heed.models.reader import Read, each_length
+from heed.models.reader import Encoded, each_length
 from heed.models.xlnet import TwoStreams
 from heed.records import Need
 
@@ -30,13 +30,13 @@ class ContentReader(nn.Module):
         lengths: Tensor | None = None,
         need: Need = "context",
         nudge: Tensor | None = None,
-    ) -> Read:
+    ) -> Encoded:
         """B S, B -> B S M"""
         lengths = each_length(inputs, lengths)
         places = torch.arange(inputs.shape[1], device=inputs.device)
         types = GATHERS * (places == lengths[:, None] - 1)
         found = self.streams(inputs, lengths, types, need, nudge=nudge)
-        return Read.of(found.states, heed.lengths(lengths), found.seen, found.vectors)
+        return Encoded.of(found.states, heed.lengths(lengths), found.seen, found.vectors)
 
     if TYPE_CHECKING:
         __call__ = forward

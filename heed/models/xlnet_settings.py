@@ -28,8 +28,8 @@ from heed.models.transformer_settings import (
     multi_head,
     per_layer,
 )
-from heed.models.xlnet import Layer, TwoStreams
-from heed.models.xlnet_answers import Answerer, LanguageModel, Summary
+from heed.models.xlnet import StreamLayer, TwoStreams
+from heed.models.xlnet_answers import LanguageModel, TextSummary, XLNetAnswerer
 
 SIZES = {
     "tiny": Size(2, 128, 512, 2),
@@ -76,19 +76,21 @@ class XLNetSettings(TextSettings):
         return self._sized(SIZES[self.size])
 
 
-def build(settings: XLNetSettings) -> LanguageModel | Answerer:
+def build(settings: XLNetSettings) -> LanguageModel | XLNetAnswerer:
     """The network of the settings."""
     check_options(settings.options, [settings.attention], settings.sizes.heads)
     streams, width, head = _streams(settings), settings.sizes.width, settings.head
-    network: LanguageModel | Answerer
+    network: LanguageModel | XLNetAnswerer
     if head == "language":
         network = LanguageModel(streams, None if settings.tied else nn.Linear(width, settings.rows))
     else:
         counts = {"classify": settings.labels, "label": settings.labels, "span": 2}
         dropout = settings.dropout if settings.head_dropout is None else settings.head_dropout
-        network = Answerer(
+        network = XLNetAnswerer(
             streams,
-            pool=Summary(width, settings.summary, bend(settings)) if head == "classify" else None,
+            pool=TextSummary(width, settings.summary, bend(settings))
+            if head == "classify"
+            else None,
             answer=nn.Linear(width, counts[head]) if head in counts else None,
             dropout=dropout if head == "classify" else 0.0,
         )
@@ -104,7 +106,7 @@ def bend(settings: XLNetSettings) -> nn.Module:
 def _streams(settings: XLNetSettings) -> TwoStreams:
     size = settings.sizes
     layers = [
-        Layer(
+        StreamLayer(
             _attention(settings, look),
             FeedForward(size.width, size.feed, settings.activation, settings.dropout),
             dropout=settings.dropout,
@@ -147,7 +149,7 @@ def _draw(network: nn.Module, spread: float) -> None:
     """Draw new weights: normal, the score's vectors too; biases of linear maps are zero."""
     draw(network, spread)
     for module in network.modules():
-        if isinstance(module, Summary | Answerer | LanguageModel):
+        if isinstance(module, TextSummary | XLNetAnswerer | LanguageModel):
             draw_linear((x for x in module.children() if isinstance(x, nn.Linear)), spread)
         if isinstance(module, Relative):
             initialise(module, **{name: normal(spread) for name, _ in module.named_parameters()})

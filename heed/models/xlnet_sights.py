@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 import heed
 from heed.attention.memory import as_keys, key_table
 from heed.errors import ShapeError
-from heed.models.words import Real, sight
+from heed.models.positioned_words import Real, sight
 from heed.records import State
 from heed.visible import Places, Visible, as_visible
 
@@ -29,7 +29,7 @@ class Memories(NamedTuple):
 
     @property
     def length(self) -> int:
-        """How many positions they hold.    L"""
+        """The number of positions that they hold.    L"""
         return self.layers[0].shape[1]
 
     def select(self, rows: Tensor) -> Memories:

@@ -30,16 +30,15 @@ from heed.data.vocabularies import Vocabulary
 from heed.errors import Refused
 from heed.running.devices import version
 from heed.running.loading import Loaded, load
-from heed.running.stories import story
-from heed.running.stories.pretrain import PretrainConfig
-from heed.running.stories.story import AnyRun, Config, Run
+from heed.running.opening import Run
 from heed.settings import complaint
 from heed.storage.run_folder import RunFolder
+from heed.tasks import task_of
 from heed.tasks.classify import TextLabel
 from heed.tasks.language_model import LanguageConfig, places
 from heed.tasks.pretrain import Hidden, Objective, Ordered
 from heed.tasks.pretrainer import Pretrainer
-from heed.tasks.task import Name
+from heed.tasks.task import Config, Name
 
 READ = 512  # symbols per input of a model without a limit of positions
 
@@ -57,7 +56,7 @@ class LabelConfig(Config):
     label: None = None
 
 
-def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> AnyRun:
+def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> Run:
     """The model of a pretrained folder, ready to use.
 
     asked  the options that were given: they choose the task of a model that has several
@@ -81,11 +80,11 @@ def adopt(path: Path, device: torch.device, asked: Collection[str] = ()) -> AnyR
     try:
         config, worker = MAKERS[task](found, words, path, device)
     except ValidationError as error:
-        said = complaint(story(task).config, error)
+        said = complaint(task_of(task).config, error)
         raise Refused(
             f"{path}: config.json describes a model that no command supports: {said}"
         ) from None
-    return Run(RunFolder(path), config, worker, story(task))
+    return Run(RunFolder(path), config, worker, task_of(task))
 
 
 def _task(found: Loaded, asked: Collection[str]) -> str | None:

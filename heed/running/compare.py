@@ -29,11 +29,11 @@ from heed.running.devices import chosen
 from heed.running.preparing import there
 from heed.running.recipe import check, resolve, with_attention
 from heed.running.showing import show
-from heed.running.stories import story
-from heed.running.stories.story import AnyStory
 from heed.running.train import Trained, train
 from heed.storage.run_folder import RunFolder
-from heed.viewing.blocks import Block, Value
+from heed.tasks import task_of
+from heed.tasks.task import Task
+from heed.viewing.blocks import Block, Column, Value
 from heed.viewing.page import Examples, Heading, Page, Paragraph, Table
 
 
@@ -46,11 +46,26 @@ class Cell:
     memory: float | None = None  # peak MiB, on a CPU less those at the start; None: not trained now
     error: str = ""
 
-    def row(self, told: AnyStory) -> list[Value]:
-        """Its values in the story's columns."""
-        if self.trained is None:
-            return [self.mechanism, *[None] * (len(told.columns) - 1)]
-        return told.row(self.mechanism, self.trained, self.memory)
+    def row(self, task: Task[Any, Any]) -> list[Value]:
+        """Its values in the columns of the table."""
+        done = self.trained
+        if done is None:
+            return [self.mechanism, *[None] * (len(columns(task)) - 1)]
+        figures = task.figured(done.scores, done.perplexity)
+        spent = (done.tokens_per_second, self.memory, done.parameters, done.seconds)
+        return [self.mechanism, *figures, *spent]
+
+
+def columns(task: Task[Any, Any]) -> tuple[Column, ...]:
+    """The columns of the table: mechanism, figures and costs."""
+    return (
+        Column("mechanism"),
+        *task.figures,
+        Column(f"{task.form.unit}/s", ",.0f", "high"),
+        Column("memory, MiB", ",.0f", "low"),
+        Column("parameters", ",d"),
+        Column("seconds", ",.0f", "low"),
+    )
 
 
 class Job(NamedTuple):
@@ -78,9 +93,7 @@ def compare(
     if len(set(mechanisms)) != len(mechanisms) or not mechanisms:
         raise Refused("name each mechanism once: --attention additive,dot,none")
     recipes = [resolve(with_attention(raw, name)) for name in mechanisms]
-    told = story(recipes[0].task)
-    if not told.columns:
-        raise Refused(f"the task {told.name} has nothing to compare")
+    task = task_of(recipes[0].task)
     for recipe in recipes:
         check(recipe)
     chosen(device)
@@ -96,7 +109,7 @@ def compare(
     ]
     cells = yield from _together(asked, jobs)
     cells.sort(key=lambda cell: mechanisms.index(cell.mechanism))
-    yield from _written(cells, folder, told, device)
+    yield from _written(cells, folder, task, device)
     return cells
 
 
@@ -197,7 +210,7 @@ def _outcome(cell: Cell) -> str:
     )
 
 
-def _written(cells: list[Cell], folder: Path, told: AnyStory, device: str) -> Work[None]:
+def _written(cells: list[Cell], folder: Path, task: Task[Any, Any], device: str) -> Work[None]:
     good = [cell for cell in cells if cell.trained is not None]
     data = [
         {"mechanism": c.mechanism, "memory": c.memory, "error": c.error}
@@ -208,24 +221,25 @@ def _written(cells: list[Cell], folder: Path, told: AnyStory, device: str) -> Wo
     told_as_json = json.dumps(data, ensure_ascii=False, indent=1)
     (folder / "comparison.json").write_text(told_as_json, "utf-8")
     if good:
-        page(cells, told, device).write(folder / "page.html")
+        page(cells, task, device).write(folder / "page.html")
         yield Note(f"{folder / 'page.html'} shows the table, the curves and the attention of each")
 
 
-def table(cells: Sequence[Cell], told: AnyStory) -> Table:
-    """A row for each mechanism; what was measured of none, such as AER, has no column."""
-    return Table(told.columns, [cell.row(told) for cell in cells]).filled()
+def table(cells: Sequence[Cell], name: str) -> Table:
+    """A row for each mechanism of a task; what was measured of none, such as AER, has no column."""
+    task = task_of(name)
+    return Table(columns(task), [cell.row(task) for cell in cells]).filled()
 
 
-def page(cells: Sequence[Cell], told: AnyStory, device: str = "cpu") -> Page:
+def page(cells: Sequence[Cell], task: Task[Any, Any], device: str = "cpu") -> Page:
     """The table, the task's own blocks, and one example with the attention of each mechanism."""
     good = {cell.mechanism: cell.trained for cell in cells if cell.trained is not None}
-    blocks: list[Block] = [table(cells, told)]
+    blocks: list[Block] = [table(cells, task.name)]
     blocks += [Paragraph(f"{cell.mechanism}: {cell.error}") for cell in cells if cell.error]
-    blocks += told.compared(good)
-    if told.looks:
+    blocks += task.compared({name: done.scores for name, done in good.items()})
+    if task.looks:
         examples = [
             show(trained.folder, device=device)[-1].block(name) for name, trained in good.items()
         ]
-        blocks += [Heading(told.looks), Examples(examples)]
+        blocks += [Heading(task.looks), Examples(examples)]
     return Page(f"{len(cells)} mechanisms compared", blocks)

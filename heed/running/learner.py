@@ -17,12 +17,14 @@ from heed.errors import HeedError, Refused
 from heed.events import Note, Progress, Stopped, Work
 from heed.running.devices import crowded
 from heed.running.opening import fits, read_config
+from heed.running.preparing import examples_of, parts_of
 from heed.running.starting import begin
-from heed.running.stories import story
-from heed.running.stories.story import Start
+from heed.running.validating import Validator
 from heed.storage import checkpoint
 from heed.storage.journal import Journal
 from heed.storage.run_folder import RunFolder
+from heed.tasks import task_of
+from heed.tasks.task import Start
 from heed.training import optimise, signals
 from heed.training.distributed import Distributed
 from heed.training.fit import Moment, apart, due, fit, planned
@@ -76,23 +78,24 @@ class Learner:
         stop: signals.Stop,
         start: Start | None,
     ) -> None:
-        self.story = story(recipe.task)
+        self.task = task_of(recipe.task)
         self.recipe, self.settings, self.folder = recipe, recipe.training, folder
         self.crew, self.stop = crew, stop
         self.notes: list[Note] = []
-        self.config = self.story.describe(recipe, prepared)
+        self.config = self.task.describe(recipe, prepared)
         self.found = crew.share(self._newest())
         self._check_sizes()
         torch.manual_seed(recipe.seed)
         self.model = self.config.build()
-        self.tokens = self.story.tokens(folder, self.config)
-        self.story.ready(self.model, self.tokens)
+        self.codec = codec = self.task.codec(folder, self.config)
+        self.task.ready(self.model, codec)
         if start is not None:
-            self.notes.append(begin(self.model, start, self.story))
+            self.notes.append(begin(self.model, start, self.task))
         self.model.to(crew.device)
-        self.objective: Objective = self.story.objective(recipe, prepared).to(crew.device)
+        objective = codec.form.objective(list(codec.inputs), recipe.training)
+        self.objective: Objective = objective.to(crew.device)
         self.optimiser = optimise.build(self.model, self.settings)
-        self.batches = self.story.batches(
+        self.batches = self.task.batches(
             recipe,
             prepared,
             shard=(crew.rank, crew.world),
@@ -104,8 +107,8 @@ class Learner:
         self.schedule = optimise.schedule(self.settings, self.total)
         self.standing = Standing()
         self.settled: Standing | None = None  # the progress after the first few steps
-        self.worker = self.story.worker(self.model, self.tokens, self.config, crew.device)
-        self.validator = self.story.validator(self.worker, prepared, folder)
+        self.worker = self.task.worker(self.model, codec, self.config, crew.device)
+        self.validator = Validator(self.task, self.worker, prepared.valid, folder)
         self.journal = Journal(folder.metrics, say=self._say)
         torch.manual_seed(recipe.seed + crew.rank)  # each process has its own dropout
 
@@ -153,7 +156,7 @@ class Learner:
             return
         saved = checkpoint.load(self.folder.checkpoints / self.found)
         self._restore(saved)
-        self.story.ready(self.model, self.tokens)  # replaces what the file has
+        self.task.ready(self.model, self.codec)  # replaces what the file has
         if self.crew.main:
             checkpoint.rewind(self.folder.checkpoints, self.standing.step)
             if not saved.facts.get("passing"):
@@ -248,7 +251,7 @@ class Learner:
             figures |= {"epoch": moment.epoch}
             figures |= {} if speed is None else {"tokens_per_second": speed}
             self.journal.write(moment.step, {"train": figures})
-        pace = "" if speed is None else f" · {speed:,.0f} {self.story.unit}/s"
+        pace = "" if speed is None else f" · {speed:,.0f} {self.task.form.unit}/s"
         # Both make it higher than that of a validation; the sum with moved copies is twice as high.
         more = [kind for part, kind in MORE.items() if part in moment.parts]
         what = f"loss with {more[0]} part" if more else "loss"
@@ -306,9 +309,11 @@ class Learner:
             load_weights(self.model, self.folder.load_model())
             if self.settings.average > 1:
                 yield from self._average()
-            for part in self.story.parts(self.folder):
-                work = self.story.score(self.config, self.worker, self.folder, part)
-                scores[part] = yield from work
+            for part in self.task.scored_parts(parts_of(self.folder)):
+                examples = list(examples_of(self.task, self.codec, self.folder, part))
+                stage = f"scoring {part}"
+                work = self.task.evaluated(self.worker, examples, self.config, {}, stage)
+                scores[part] = (yield from work).scores
                 yield Note(f"{part}: {scores[part].line()}")
         trained = self._trained(scores)
         if self.crew.main:
@@ -336,7 +341,7 @@ class Learner:
 
     def _trained(self, scores: dict[str, Any]) -> Trained:
         standing = self.standing
-        symbols = self.story.unit == "symbols"
+        symbols = self.task.form.unit == "symbols"
         return Trained(
             self.folder.path,
             parameters(self.model),

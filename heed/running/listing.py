@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from heed.models.building import MODELS
 from heed.running.recipe import load, names
-from heed.running.stories import STORIES, story
+from heed.tasks import TASKS, task_of
 
 
 def recipes() -> list[dict[str, Any]]:
@@ -52,4 +52,4 @@ def _rank(key: str) -> int:
 
 def tasks() -> list[dict[str, Any]]:
     """Every task."""
-    return [{"name": name, "about": story(name).about.partition(": ")[2]} for name in STORIES]
+    return [{"name": name, "about": task_of(name).about.partition(": ")[2]} for name in TASKS]

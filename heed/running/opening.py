@@ -7,6 +7,7 @@ before the file of weights is known to hold what the configuration describes.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,28 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from heed.answers.worker import Worker
 from heed.errors import Refused, UnknownName
 from heed.running.hub import folder_of
 from heed.running.shards import is_pretrained
-from heed.running.stories import story
-from heed.running.stories.story import AnyRun, AnyStory, Config, Run
 from heed.settings import check_keys, complaint
 from heed.storage.run_folder import RunFolder
 from heed.storage.tensors import header, tied
+from heed.tasks import task_of
+from heed.tasks.task import Codec, Config, Task
 
-__all__ = ["Run", "check_weights", "checked", "fits", "open_run", "read_config"]
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder, opened: its worker applies the trained model."""
+
+    folder: RunFolder
+    config: Any
+    worker: Worker
+    task: Task[Any, Any]
 
 
-def open_run(path: Path, device: torch.device, asked: Collection[str] = ()) -> AnyRun:
+def open_run(path: Path, device: torch.device, asked: Collection[str] = ()) -> Run:
     """The model of a run, or of a pretrained folder, ready to use.
 
     path   a folder, or a pretrained model's name at the Hugging Face hub
@@ -37,20 +47,20 @@ def open_run(path: Path, device: torch.device, asked: Collection[str] = ()) -> A
         from heed.running.adopting import adopt  # rarely needed
 
         return adopt(path, device, asked)
-    folder, config, told, tokens = checked(path)
+    folder, config, task, codec = checked(path)
     model = config.build()
     model.load_state_dict(folder.load_model())
-    return Run(folder, config, told.worker(model.to(device), tokens, config, device), told)
+    return Run(folder, config, task.worker(model.to(device), codec, config, device), task)
 
 
-def checked(path: Path) -> tuple[RunFolder, Any, AnyStory, Any]:
-    """A run whose weights exist and fit: its folder, config, story and tokenisers."""
+def checked(path: Path) -> tuple[RunFolder, Any, Task[Any, Any], Codec]:
+    """A run whose weights exist and fit: its folder, config, task and codec."""
     folder = RunFolder.open(path)
     config = read_config(folder)
-    told = story(config.task)
-    tokens = told.tokens(folder, config)
+    task = task_of(config.task)
+    codec = task.codec(folder, config)
     check_weights(folder, config)
-    return folder, config, told, tokens
+    return folder, config, task, codec
 
 
 def check_weights(folder: RunFolder, config: Config) -> None:
@@ -70,7 +80,7 @@ def read_config(folder: RunFolder) -> Any:
     settings = Config  # refuses a task that is not a name
     if isinstance(task, str):
         try:
-            settings = story(task).config
+            settings = task_of(task).config
         except UnknownName as error:
             raise Refused(f"{folder.config}: task: {error}") from None
     elif isinstance(raw, dict) and "model_type" in raw:

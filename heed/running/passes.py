@@ -16,7 +16,6 @@ import torch
 
 from heed.answers.form import Lead, Words
 from heed.answers.worker import Worker
-from heed.errors import Refused
 from heed.records import Attended
 from heed.viewing.atlas import Take
 from heed.viewing.looking import Look
@@ -103,14 +102,6 @@ def one_pass(
     first = form.first(worker, seen[0][0]) if seen else 0
     paths, chosen = form.walked(worker, [path for path, some in calls.items() if some])
     return Pass(look, {path: calls[path] for path in paths}, told, chosen, first)
-
-
-def walkable(found: Pass) -> Pass:
-    """A pass through which there is something to walk; refused otherwise."""
-    if not found.calls:
-        blank = not found.look.source.strip()
-        raise Refused("there is nothing to walk through: the text is blank" if blank else NONE)
-    return found
 
 
 @contextmanager

@@ -2,45 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import tee
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from heed.answers.form import Form
 from heed.running.devices import chosen
 from heed.running.opening import open_run
 from heed.running.preparing import LONGEST
-from heed.running.stories.records import Answer, Shown
+from heed.tasks.task import Codec
+
+if TYPE_CHECKING:
+    from heed.answers.worker import Worker
+    from heed.viewing.looking import Look
 
 CHUNK = 2000  # lines held at a time: answers come while a long file is still being read
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The answer to a part of a line that is too long to be read."""
+class Answered:
+    """The answers to a line; with a look, the attention can be shown.
 
-    answer: Answer
-    part: str  # "first" or "last"
-    length: int  # characters of the line
+    cut  what was read of a line that is too long, or ""; `characters`: of the whole line
+    """
+
+    form: Form[Any, Any]
+    found: Sequence[Any]
+    best: int = 1
+    look: Look | None = None
+    cut: str = ""
+    characters: int = 0
 
     @property
     def remark(self) -> str:
-        """How much of the line was read, and what its answer remarks."""
-        read = f"only the {self.part} {LONGEST:,} of {self.length:,} characters were read"
-        return "; ".join(filter(None, (read, getattr(self.answer, "remark", ""))))
+        """A warning, such as that the input was cut."""
+        own = next((each.remark for each in self.found if each.remark), "")
+        return "; ".join(filter(None, (self.cut, own)))
 
     def line(self) -> str:
-        """The answer in a line."""
-        return self.answer.line()
+        """The answers in a line, with tabs between them; missing ones are blank."""
+        lines = [each.line() for each in self.found]
+        return "\t".join(lines + [""] * (self.best - len(lines)))
 
     def as_data(self) -> dict[str, Any]:
-        """The answer as plain data, for JSON, with the length of the whole line."""
-        return {**self.answer.as_data(), "characters": self.length}
+        """As plain data, for JSON; of a line that was cut, with the length of the whole."""
+        told = self.form.as_json(self.found)
+        return {**told, "characters": self.characters} if self.cut else told
 
-    def shown(self) -> Shown:
+    def shown(self) -> Look:
         """The answer with its attention."""
-        return self.answer.shown()
+        assert self.look is not None
+        return self.look
 
 
 def predict(
@@ -51,20 +65,35 @@ def predict(
     look: bool = False,
     at_once: int = CHUNK,
     **options: Any,
-) -> Iterator[Answer]:
+) -> Iterator[Answered]:
     """For each line of a file ("-" is the standard input) its answer; a classifier may be given
     the column of a table, text="review". Of a longer line, `LONGEST` characters are read: the
     first, or the last where a text is continued.
 
+    look     keep what every attention did
     at_once  lines to wait for before answering; 1 answers each line as it comes
     options  those of the run's task, such as best=3 for translations
     """
     run = open_run(path, chosen(device), options)
-    last = run.story.continues
-    part = slice(-LONGEST, None) if last else slice(LONGEST)
-    read, measured = tee((line[part], len(line)) for line in run.story.lines(file, options))
-    texts = (text for text, _ in read)
-    lengths = (length for _, length in measured)
-    for found in run.story.predict(run, texts, options, look=look, at_once=at_once):
-        length = next(lengths)
-        yield found if length <= LONGEST else Cut(found, "last" if last else "first", length)
+    task, worker, count = run.task, run.worker, 0
+    task.only(options, task.known())
+    choice, best = task.chosen(run.config, options)
+    codec = Codec(worker.inputs, worker.form)
+    part = slice(-LONGEST, None) if task.continues else slice(LONGEST)
+    read = f"only the {'last' if task.continues else 'first'} {LONGEST:,} of"
+    lines = ((line[part], len(line)) for line in task.lines(file, options))
+    while chunk := list(islice(lines, at_once)):
+        items = [task.of_line(codec, line) for line, _ in chunk]
+        found = worker.answers(items, choice, best, count)
+        count += len(items)
+        for item, some, (_, length) in zip(items, found, chunk, strict=True):
+            seen = _looked(worker, item, some[:1]) if look else None
+            cut = f"{read} {length:,} characters were read" if length > LONGEST else ""
+            yield Answered(worker.form, some, best, seen, cut, length)
+
+
+def _looked(worker: Worker, item: tuple[Any, ...], answers: Sequence[Any]) -> Look:
+    """What every attention did; pictures are loaded only here."""
+    from heed.running.passes import one_pass
+
+    return one_pass(worker, item, answers=answers).look

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from errno import EISDIR
 from itertools import compress
+from os.path import lexists
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -144,10 +145,12 @@ def prepare(
     codec = task.codec(folder, task.config.model_validate(facts))
     optional, widths = codec.form.optional, codec.widths
     train = cached(folder, codec.fingerprint, codec.sizes, optional, widths)
-    return Prepared(codec, train, list(examples(task, codec, folder, "valid")))
+    return Prepared(codec, train, list(examples_of(task, codec, folder, "valid")))
 
 
-def examples(task: Task[Any, Any], codec: Codec, folder: RunFolder, part: str) -> Iterator[Example]:
+def examples_of(
+    task: Task[Any, Any], codec: Codec, folder: RunFolder, part: str
+) -> Iterator[Example]:
     """The examples of a part, as the run folder keeps them."""
     return task.joined(kept(folder, part, codec.of_data, task.examples_are))
 
@@ -285,3 +288,38 @@ def kept(
             yield parse(json.loads(line))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise Refused(f"{path}:{number}: not an example") from None
+
+
+def parts_of(folder: RunFolder) -> list[str]:
+    """The parts of which a run keeps examples."""
+    return [part for part in PARTS if (folder.examples / f"{part}.jsonl").exists()]
+
+
+def kept_part(folder: RunFolder) -> str | None:
+    """The test that a run keeps, or otherwise its validation; None if it keeps neither.
+
+    Anything of the test's name counts, even if it is not a file: that is refused when it is read.
+    """
+    parts = ("test", "valid")
+    return next((part for part in parts if lexists(folder.examples / f"{part}.jsonl")), None)
+
+
+def judged_part(folder: RunFolder) -> str:
+    """The part for the final scores: the test, unless a run keeps only the validation."""
+    return kept_part(folder) or "test"
+
+
+def scored_part(folder: RunFolder, part: str) -> Work[str]:
+    """The part that is requested; if there is no test, the validation."""
+    if part == "test" and (other := judged_part(folder)) != "test":
+        yield Note("this run keeps no test text: scoring the validation text")
+        return other
+    return part
+
+
+def shown_part(folder: RunFolder, what: str = "text") -> str:
+    """The part with examples to show; refused if none is kept."""
+    part = kept_part(folder)
+    if part is None:
+        raise Refused(f"{folder.path} keeps no examples; give a {what}")
+    return part

@@ -19,12 +19,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.nodes import MappingNode, ScalarNode
 
-from heed.data.naming import ENDINGS, format_of
+from heed.data.file_format import ENDINGS, format_of
 from heed.errors import Refused, UnknownName
 from heed.running.preparing import whereabouts
-from heed.running.stories import STORIES, story
-from heed.running.stories.story import Recipe
 from heed.settings import check_keys, complaint
+from heed.tasks import TASKS, task_of
+from heed.tasks.task import Recipe
 
 __all__ = [
     "Recipe",
@@ -200,7 +200,7 @@ def resolve(raw: Mapping[str, Any], overrides: Iterable[str] = (), where: str = 
     settings = Recipe  # refuses a task that is not a name
     if isinstance(task, str):
         try:
-            settings = story(task).recipe
+            settings = task_of(task).recipe
         except UnknownName as error:
             raise Refused(f"{place}task: {error}") from None
     try:
@@ -264,12 +264,14 @@ def _leave_sizes_out(settings: Any, told: dict[str, Any]) -> None:
 
 def check(recipe: Recipe) -> None:
     """Refuse a recipe that cannot be built, before any data is read."""
-    story(recipe.task).check(recipe)
+    task_of(recipe.task).check(recipe)
 
 
 def with_attention(raw: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     """The raw recipe with another mechanism where its task has one; "none" leaves it out."""
     task = raw.get("task")
-    if name is None or not isinstance(task, str) or task not in STORIES:
+    model = raw.get("model") or {}
+    known = isinstance(task, str) and task in TASKS and isinstance(model, Mapping)
+    if name is None or not known:
         return dict(raw)  # refused later
-    return story(task).with_attention(raw, name)
+    return {**raw, "model": task_of(str(task)).exchanged(model, name)}

@@ -1,13 +1,13 @@
 """Showing: what a model looked at, in the terminal and as a page to explore.
 
 subject = opened(Path("runs/mine"))        a run, a checkpoint, a pretrained folder, a watch
-looks = explored(subject, ["a text"])      the weights of every attention
-heed.viewing.looking.page("mine", looks).write("look.html")
+((look, seen),) = explored(subject, ["a text"])   the weights of every attention
+heed.viewing.looking.page("mine", [look]).write("look.html")
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,23 +16,53 @@ from typing import Any, Protocol
 import torch
 
 import heed
+from heed.answers.form import Example
 from heed.errors import HeedError, Refused
 from heed.models.pretrained import describe
 from heed.running.devices import chosen
-from heed.running.opening import fits, open_run
+from heed.running.opening import Run, fits, open_run
+from heed.running.passes import Pass, one_pass
+from heed.running.preparing import examples_of, shown_part
 from heed.running.shards import Shelf, is_pretrained
-from heed.running.stories.story import AnyRun, Listened, Shown
 from heed.storage import checkpoint
 from heed.storage.manifest import MANIFEST
-from heed.tasks.looking import Pass, passes
+from heed.tasks.task import Codec
 from heed.viewing.atlas import Take
 from heed.viewing.blocks import Column, Examples, Table, Value
 from heed.viewing.looking import Look, beside
 from heed.viewing.page import Page
 from heed.viewing.taking import layers, short
+from heed.watching.passes import WatchedPass, watched_passes
+from heed.watching.walk import Walk
 
-LONG = 1500  # bytes; the maps of longer texts are pooled
 MOST = 8  # passes of a watch on a page
+
+
+class Seen(Protocol):
+    """An input that was read once: what is drawn of it, and the calls to walk through."""
+
+    @property
+    def look(self) -> Look: ...
+    @property
+    def calls(self) -> Mapping[str, Sequence[Any]]:
+        """The calls of each attention by its path, the lowest layer first."""
+
+    @property
+    def chosen(self) -> int:
+        """The most telling attention, as an index in that order."""
+
+    @property
+    def first(self) -> int:
+        """The query that is walked with by default."""
+
+    def words(self, path: str) -> Sequence[str]:
+        """The words of an attention's queries."""
+
+    def asked(self, path: str) -> Sequence[str]:
+        """The words of its keys."""
+
+    def walk(self, path: str, position: int, head: int) -> Walk:
+        """The walk of one query of one head."""
 
 
 class Subject(Protocol):
@@ -40,27 +70,40 @@ class Subject(Protocol):
 
     name: str
 
-    def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
-        """The attention over texts, or over some of the subject's own.
+    def passes(self, texts: Sequence[str], given: Sequence[Look] = ()) -> Sequence[Seen]:
+        """A pass over each text, or over some of the subject's own.
 
         given  another subject's looks at the same texts
         """
-
-    def hear(self, text: str) -> Listened:
-        """The calls of every attention while the model reads a text, for walks."""
 
 
 class OfRun:
     """A run, one of its checkpoints, or a pretrained folder that heed has a model for."""
 
-    def __init__(self, run: AnyRun, name: str) -> None:
+    def __init__(self, run: Run, name: str) -> None:
         self.run, self.name = run, name
 
-    def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
-        return self.run.story.look(self.run, texts, given)
+    def passes(
+        self, texts: Sequence[str], given: Sequence[Look] = (), *, several: bool = True
+    ) -> list[Pass]:
+        """A pass over each text, or over a few examples that the run keeps.
 
-    def hear(self, text: str) -> Listened:
-        return self.run.story.hear(self.run, text)
+        several  read as many answers to each as can be explored
+        """
+        task, worker, folder = self.run.task, self.run.worker, self.run.folder
+        codec = Codec(worker.inputs, worker.form)
+        examples = [Example(task.of_line(codec, text), None) for text in texts]
+        if not texts:
+            kept = examples_of(task, codec, folder, shown_part(folder))
+            examples = task.excerpts(codec, kept, task.few)
+        choice = getattr(self.run.config, "decoding", None)
+        best = worker.form.explored(choice) if several else 1
+        more: dict[str, Any] = {"choice": choice, "best": best}
+        others = [each.readings for each in given] or [()] * len(examples)
+        return [
+            one_pass(worker, each.inputs, gold=each.answer, given=other, **more)
+            for each, other in zip(examples, others, strict=True)
+        ]
 
 
 class OfWatch:
@@ -69,22 +112,23 @@ class OfWatch:
     def __init__(self, path: Path) -> None:
         self.path, self.name, self.seen = path, path.name, heed.load_watch(path)
 
-    def looks(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Look]:
+    def passes(self, texts: Sequence[str], given: Sequence[Look] = ()) -> list[Pass]:
         if texts:
             raise Refused(f"{self.path} is a saved watch and has its own text; leave out INPUT")
-        found = list(islice(passes(self.seen), MOST + 1))
+        found = list(islice(watched_passes(self.seen), MOST + 1))
         remark = f"the first {MOST} passes; there are more" if len(found) > MOST else ""
         takes = [take for one in found[:MOST] for take in self._take(one)]
         figures = [] if takes else [table for one in found[:MOST] for table in _figures(one)]
         if not takes and not figures:
             raise Refused(f"{self.path} holds no weights, maps or statistics to show")
-        return [Look(self.name, "", takes, figures=figures, remark=remark)]
+        look = Look(self.name, "", takes, figures=figures, remark=remark)
+        return [Pass(look, {}, lambda path: ((), None))]
 
-    def _take(self, one: Pass) -> list[Take]:
+    def _take(self, one: WatchedPass) -> list[Take]:
         every = list(layers(one.seen, lambda path: self._words(path, one), one.row).values())
         return [Take(one.name, every, written=one.written)] if every else []
 
-    def _words(self, path: str, one: Pass) -> tuple[Sequence[str], Sequence[str] | None]:
+    def _words(self, path: str, one: WatchedPass) -> tuple[Sequence[str], Sequence[str] | None]:
         """The words that the watch was given; those of queries only as far as they were kept."""
         told = self.seen.words.get(path)
         if told is None or one.sentence >= min(map(len, told)):
@@ -96,11 +140,8 @@ class OfWatch:
             return [queries[t] for t in kept], keys
         return queries, None if queries == keys else keys
 
-    def hear(self, text: str) -> Listened:
-        raise Refused(f"{self.path} holds weights, but no queries and keys to walk through")
 
-
-def _figures(one: Pass) -> list[Table]:
+def _figures(one: WatchedPass) -> list[Table]:
     """The statistics of a pass whose weights were not kept."""
     names = {"entropy": "entropy, nats", "peak": "sharpness", "spread": "spread"}
     rows: list[list[Value]] = []
@@ -127,7 +168,7 @@ def opened(path: Path, device: str = "auto") -> Subject:
     return OfRun(open_run(path, where), name)
 
 
-def _at_step(path: Path, device: torch.device) -> AnyRun:
+def _at_step(path: Path, device: torch.device) -> Run:
     """A run with the weights of one of its checkpoints."""
     run = open_run(path.parent.parent, device)
     weights = run.folder.inside(path / "model.safetensors")
@@ -154,22 +195,25 @@ def is_foreign(path: Path) -> bool:
     return (found.kind, found.head) not in HEADS
 
 
-def explored(subject: Subject, texts: Sequence[str], other: Subject | None = None) -> list[Look]:
-    """The attention over each text; that of two subjects side by side."""
+def explored(
+    subject: Subject, texts: Sequence[str], other: Subject | None = None
+) -> list[tuple[Look, Seen]]:
+    """The attention over each text, that of two subjects side by side; and the subject's pass."""
     if other is None:
-        return subject.looks(texts)
+        return [(seen.look, seen) for seen in subject.passes(texts)]
     saved = [isinstance(each, OfWatch) for each in (subject, other)]
     if saved in ([True, False], [False, True]) and len(texts) != 1:
         raise Refused(f"a saved watch is shown beside one text; give one INPUT, not {len(texts)}")
-    mine = subject.looks([] if saved == [True, False] else texts)
+    mine = subject.passes([] if saved == [True, False] else texts)
     if isinstance(subject, OfRun) and isinstance(other, OfRun):
         tasks = [each.run.config.task for each in (subject, other)]
         if len(set(tasks)) > 1:
             raise Refused(f"--beside needs a run of the same task: {tasks[0]}, not {tasks[1]}")
-    given = [] if saved[1] else texts or [look.source for look in mine]
-    theirs = other.looks(given, () if saved[0] else mine)
+    looks = [seen.look for seen in mine]
+    given = [] if saved[1] else texts or [look.source for look in looks]
+    theirs = other.passes(given, () if saved[0] else looks)
     names = sides(subject, other)
-    return [beside(*both, names) for both in zip(mine, theirs, strict=True)]
+    return [(beside(one.look, two.look, names), one) for one, two in zip(mine, theirs, strict=True)]
 
 
 def sides(subject: Subject, other: Subject) -> tuple[str, str]:
@@ -179,19 +223,21 @@ def sides(subject: Subject, other: Subject) -> tuple[str, str]:
 
 def show(
     path: Path, texts: Sequence[str] = (), *, every: bool = False, device: str = "auto"
-) -> list[Any]:
-    """The answers to texts, or to a few examples of the run, with their attention: a story's
-    `Shown`; for long texts and watches, a `Look`.
+) -> list[Look]:
+    """The answers to texts, or to a few examples of the run, with their attention.
 
     every  every head of every attention too
     """
     subject = opened(path, device)
-    if isinstance(subject, OfRun) and all(len(text.encode()) <= LONG for text in texts):
-        return list(subject.run.story.show(subject.run, texts, every=every))
-    return [replace(look, every=every) for look in subject.looks(texts)]
+    seen: Sequence[Seen]
+    if isinstance(subject, OfRun):
+        seen = subject.passes(texts, several=False)
+    else:
+        seen = subject.passes(texts)
+    return [replace(each.look, every=every) for each in seen]
 
 
-def page(title: str, shown: Sequence[Shown]) -> Page:
+def page(title: str, shown: Sequence[Look]) -> Page:
     """A page with all that is shown, except blank lines, which have no answers."""
     told = (each for each in shown if each.source.strip() or each.text)
     blocks: list[Any] = [each.block() for each in told]

@@ -22,7 +22,7 @@ from heed.models.transformer_settings import Size, TransformerSettings
 from heed.running.hub import folder_of
 from heed.running.opening import checked
 from heed.running.shards import is_pretrained
-from heed.running.stories.story import AnyStory, Start
+from heed.tasks.task import Start, Task
 from heed.training.progress import load_weights
 
 SHAPED = (
@@ -55,8 +55,8 @@ def opened(path: Path) -> Start:
     folder = folder_of(path)
     if is_pretrained(folder):
         return _pretrained(folder, path)
-    run, config, told, tokens = checked(folder)
-    return Start(path, config.task, run.load_model(), told.tokeniser(tokens), config.model)
+    run, config, task, codec = checked(folder)
+    return Start(path, config.task, run.load_model(), task.tokeniser(codec), config.model)
 
 
 def _pretrained(folder: Path, path: Path) -> Start:
@@ -160,14 +160,14 @@ def _told(value: Any) -> str:
     return json.dumps(value)
 
 
-def begin(model: nn.Module, start: Start, told: AnyStory) -> Note:
+def begin(model: nn.Module, start: Start, task: Task[Any, Any]) -> Note:
     """Copy a start's weights into a model; the note counts them and lists the new ones, if any."""
     mine = model.state_dict()
     every = Note(f"taken from {start.path}: all {len(mine)} tensors")
-    if told.whole and start.task == told.name:
+    if task.whole and start.task == task.name:
         load_weights(model, start.weights)
         return every
-    there = told.adopted(model, start)
+    there = task.adopted(model, start)
     taken = [name for name, weight in mine.items() if _fit(weight, there.get(name))]
     if not any(mine[name].ndim > 1 for name in taken):  # biases alone are of no use
         raise Refused(f"nothing of {start.path} fits the recipe's model: {_odd(mine, there)}")

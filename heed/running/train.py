@@ -21,12 +21,12 @@ from heed.events import Event, Note, Result, Stopped, Work, relayed
 from heed.running.devices import chosen
 from heed.running.learner import Learner, Trained
 from heed.running.opening import read_config
-from heed.running.preparing import there
+from heed.running.preparing import prepare, there
 from heed.running.recipe import as_yaml, check, differing, parse, resolve
 from heed.running.starting import BROUGHT, opened, sized
-from heed.running.stories import story
-from heed.running.stories.story import Start
 from heed.storage.run_folder import RunFolder
+from heed.tasks import task_of
+from heed.tasks.task import Start
 from heed.training import distributed, signals
 from heed.training.distributed import Distributed
 
@@ -88,8 +88,8 @@ def train(
 
 def onward(path: Path) -> list[str]:
     """Commands for a trained run, as its task has them, without `heed`."""
-    told = story(read_config(RunFolder(path)).task)
-    return [command.format(run=shlex.quote(str(path))) for command in told.onward]
+    task = task_of(read_config(RunFolder(path)).task)
+    return [command.format(run=shlex.quote(str(path))) for command in task.onward]
 
 
 def _until(stop: signals.Stop, work: Work[Result], learner: Learner | None = None) -> Work[Result]:
@@ -148,10 +148,10 @@ def _told(value: Any) -> str:
 
 def _prepared(recipe: Any, folder: RunFolder, crew: Distributed, start: Start | None) -> Work[Any]:
     """The main process prepares; the others wait, and open what it wrote."""
-    told = story(recipe.task)
+    task = task_of(recipe.task)
     if crew.main:
-        prepared = yield from told.prepare(recipe, folder, start)
+        prepared = yield from prepare(task, recipe, folder, start)
     crew.share(None)
     if not crew.main:
-        prepared = yield from told.prepare(recipe, folder)
+        prepared = yield from prepare(task, recipe, folder)
     return prepared

@@ -9,11 +9,10 @@ from pathlib import Path
 from torch import Tensor
 
 from heed.errors import Refused
-from heed.running.devices import chosen
-from heed.running.opening import open_run
-from heed.running.stories.story import Listened
-from heed.tasks.walking import WHOLE, Walk
+from heed.running.passes import NONE, WHOLE
+from heed.running.showing import Seen, opened
 from heed.viewing.walk import Key, Stage, Told, vector
+from heed.watching.walk import Walk
 
 SHOWN = 40  # words in a message at most
 
@@ -32,13 +31,15 @@ def walk(
     at     the word of the query, or its position, counted from 0
     layer  which of the attentions that support walks, counted from 0
     """
-    run = open_run(path, chosen(device))
-    texts = texts or [run.story.show(run, [], every=False)[0].source]
-    return [told(run.story.hear(run, text), at, layer, head) for text in texts]
+    found = opened(path, device).passes(texts)
+    return [told(seen, at, layer, head) for seen in (found if texts else found[:1])]
 
 
-def told(heard: Listened, at: str | None = None, layer: int | None = None, head: int = 0) -> Told:
-    """A walk with the words of its text."""
+def told(heard: Seen, at: str | None = None, layer: int | None = None, head: int = 0) -> Told:
+    """A walk with the words of its text; refused where there is nothing to walk through."""
+    if not heard.calls:
+        blank = not heard.look.source.strip()
+        raise Refused("there is nothing to walk through: the text is blank" if blank else NONE)
     paths = list(heard.calls)
     n = heard.chosen % len(paths) if layer is None else layer
     if not 0 <= n < len(paths):
@@ -97,8 +98,8 @@ def _floats(x: Tensor) -> list[float]:
 
 
 def _formula(walked: Walk, slot: str) -> str:
-    name = walked.parts[slot]
-    if name == "blind":
+    name = walked.parts.get(slot)
+    if name is None:
         return "0: keys are not compared"
     return f"{name}: {walked.formulas.get(slot, 'a custom part')}"
 
@@ -121,7 +122,7 @@ def _score(walked: Walk) -> Stage:
 
 def _align(walked: Walk) -> Stage:
     lines = []
-    if walked.parts["reach"] != "global":
+    if walked.narrows:
         lines = [f"reach  {_formula(walked, 'reach')}"]
         lines += _facts(walked, "gate", "centre", "window", "σ")
         lines += [line for lane in walked.lanes for line in _facts(lane, "centre", "window", "σ")]

@@ -1,1 +1,31 @@
-"""What to learn and how it is judged: one story per file."""
+"""What is learnt, one story a file; the table of tasks, which are imported when first used."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from heed.errors import UnknownName
+
+if TYPE_CHECKING:
+    from heed.tasks.task import Task
+
+TASKS = {
+    "translate": "translate",
+    "classify": "classify",
+    "language-model": "language_model",
+    "pretrain": "pretrain",
+    "recognise": "recognise",
+    "tag": "tag",
+}
+"""Tasks, and the module of each; closed: a recipe or a folder that names another is refused."""
+
+
+@cache
+def task_of(name: str) -> Task[Any, Any]:
+    """A task by its name."""
+    if name not in TASKS:
+        raise UnknownName("task", name, TASKS)
+    found: Task[Any, Any] = import_module(f"{__name__}.{TASKS[name]}").TASK
+    return found

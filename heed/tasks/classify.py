@@ -28,6 +28,7 @@ import heed
 from heed.answers.form import Example
 from heed.answers.label import Label, LabelTraining
 from heed.answers.worker import Worker
+from heed.data.file_format import format_of
 from heed.data.kinds import text
 from heed.data.kinds.text import Text
 from heed.data.labelled import (
@@ -42,7 +43,6 @@ from heed.data.labelled import (
 from heed.data.labelled import Column as FileColumn
 from heed.data.letters import GRAMS, Letters
 from heed.data.letters import MOST as MOST_LETTERS
-from heed.data.naming import format_of
 from heed.data.tables import read_texts
 from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS, UNK

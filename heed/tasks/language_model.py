@@ -9,8 +9,8 @@ Data     Text files of any size, as they stand: every space and line break count
 Model    A recurrent network (`models/recurrent_language.py`), a Transformer decoder, GPT-2
          (`models/text_settings.py`), or XLNet from left to right (`models/xlnet_settings.py`): each
          symbol is predicted from those before it, in rows of `context` symbols that are cut
-         somewhere else in every epoch (`data/packing.py`). With `memory`, XLNet's rows go on from
-         batch to batch, and it remembers what stood before them.
+         somewhere else in every epoch (`data/packed_rows.py`). With `memory`, XLNet's rows go on
+         from batch to batch, and it remembers what stood before them.
 Judged   The loss over the whole of what was held out, in nats per symbol; perplexity; bits per
          character and per byte, which can be compared between vocabularies.
 A good run  `shakespeare-gpt` passes 1.47 nats per character; docs/results.md has the rest.
@@ -35,7 +35,7 @@ from heed.answers.form import Example
 from heed.answers.worker import Worker
 from heed.data.borrowed import Borrowed, Unchanging, load_unchanging, marks_of
 from heed.data.kinds.text import RawText
-from heed.data.packing import Packed
+from heed.data.packed_rows import Packed
 from heed.data.sources import (
     FilesReport,
     TextFiles,

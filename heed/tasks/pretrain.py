@@ -38,10 +38,10 @@ from heed.data.documents import (
     refuse_nothing,
 )
 from heed.data.held_out import shares
-from heed.data.masking import Flags, Masking, Symbols
-from heed.data.permuting import Permuting
+from heed.data.masked_words import Flags, Masking, Symbols
+from heed.data.permutation import Permuting
 from heed.data.plan import Ints
-from heed.data.remaking import Maker, MaskedPairs, MaskedStretches, PermutedStretches
+from heed.data.pretraining_batches import Maker, MaskedPairs, MaskedStretches, PermutedStretches
 from heed.data.sources import each_file
 from heed.data.tokenise import Kind
 from heed.errors import Refused

@@ -47,7 +47,7 @@ def ask(
     need: Need = "context",
     numbers: Tensor | None = None,
 ) -> Said:
-    """A model's predictions for a batch with the columns of `data/remaking.py`.
+    """A model's predictions for a batch with the columns of `data/pretraining_batches.py`.
 
     numbers  from the batch's symbol numbers to those of the model and its logits; None: the same  V
     """

@@ -444,6 +444,11 @@ class Task(ABC, Generic[R, C]):
         decoding = self.form.decoding
         return (*self.options, *((*self.form.options, *decoding.model_fields) if decoding else ()))
 
+    def scores_by(self) -> Sequence[str]:
+        """The options of `evaluate`."""
+        decoding = self.form.decoding
+        return (*self.scoring, *(decoding.model_fields if decoding else ()))
+
     def lines(self, file: str, options: Mapping[str, Any]) -> Iterator[str]:
         """What of a file is given to `predict`: its lines; "-" is the standard input."""
         return (text for _, text in read_lines(file))

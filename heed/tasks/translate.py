@@ -30,9 +30,9 @@ from heed.answers.form import Example
 from heed.answers.text import LINKS, Decoding, Text, TextTraining
 from heed.answers.worker import Worker
 from heed.data import grammar
+from heed.data.file_format import format_of
 from heed.data.held_out import Held, HeldOut, check, without_files
 from heed.data.kinds.text import Text as TextKind
-from heed.data.naming import format_of
 from heed.data.pairs import Files, Links, Report, read_linked, read_pairs
 from heed.data.text import is_json_lines
 from heed.data.tokenise import SPECIALS, UNK, Kind, Tokeniser

@@ -1,185 +1,83 @@
-"""Following texts while they are written: whose row is whose, and what one of them saw.
+"""Texts that were written while a model was watched: whose row is whose, and what one of them saw.
 
-A search puts its rows in a new order at every step (`begin`, `step`, `select`). While a model is
-watched, these calls are noted; afterwards the rows that a surviving text stood in are known.
+A search puts its rows in a new order at every step, and keeps which row each of them continues
+(`heed.records.Search`). A watch notes the step at which each call was made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from copy import deepcopy
-from functools import update_wrapper
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from heed.errors import Refused
-from heed.records import Attended, State, Statistics
+from heed.records import SEARCH, Attended, State, Statistics
 
 When = tuple[int, int]
-"""Which text of a watch, and its step; -1 while the text began (a prompt, a source)."""
+"""Which text of a watch, and its step."""
+
+Row = Tensor | list[int]
 
 
-class Text:
-    """Texts that were written side by side: what each row read, and which row it came from.
+class WrittenText:
+    """Texts that were written side by side by a search.
 
-    symbols   for each step, the symbol that each row read
-    parents   for each step, the row of the step before that each row continues; at the first step,
-              its sentence
+    parents, symbols  as in `heed.records.Search`, which may still grow
+    steps             how many of them were watched
     """
 
-    def __init__(self) -> None:
-        self.symbols: list[list[int]] = []
-        self.parents: list[list[int]] = []
-        self.chosen: list[int] | None = None  # rows selected since the last step
+    def __init__(self, parents: Sequence[Row], symbols: Sequence[Row], steps: int = 0) -> None:
+        self.parents, self.symbols, self.steps = parents, symbols, steps
 
-    def select(self, rows: list[int]) -> None:
-        """Go on with these rows."""
-        self.chosen = rows if self.chosen is None else [self.chosen[row] for row in rows]
+    def path(self, rows: Sequence[int], written: Sequence[int] | None = None) -> list[int]:
+        """The rows in which a hypothesis stood, refused if it did not; or its symbols are others.
 
-    def step(self, symbols: list[int]) -> None:
-        """Each row reads a symbol."""
-        parents = list(range(len(symbols))) if self.chosen is None else self.chosen
-        self.symbols.append(symbols)
-        self.parents.append(parents)
-        self.chosen = None
-
-    def path(self, symbols: Sequence[int], sentence: int) -> list[int]:
-        """The rows in which a text of n symbols stood when each of them was chosen: n steps."""
-        n = len(symbols)
-        if not 0 < n <= len(self.symbols):
-            raise Refused(f"{len(self.symbols)} steps were watched, but the text has {n} symbols")
-        before = list(symbols[: n - 1])
-        for row in range(len(self.symbols[n - 1])):
-            rows = self._back(n - 1, row)
-            read = [self.symbols[t][rows[t]] for t in range(1, n)]
-            if self.parents[0][rows[0]] == sentence and read == before:
-                return rows
-        raise Refused(f"no hypothesis of sentence {sentence} was continued by these symbols")
-
-    def _back(self, t: int, row: int) -> list[int]:
-        rows = [row]
-        for parents in self.parents[t:0:-1]:
-            rows.append(parents[rows[-1]])
-        return rows[::-1]
-
-
-class _Noted:
-    """A watch's wrapper around a method of a module; a deep copy of the module has its own method
-    instead.
-
-    below  what the instance itself had under that name before, if anything
-    """
-
-    def __init__(self, watch: Following, call: Any, below: Any, noting: Callable[..., Any]) -> None:
-        update_wrapper(self, call)  # first: it copies the attributes of another watch's wrapper
-        self.watch, self.call, self.below, self.noting = watch, call, below, noting
-
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self.noting(*given, **named)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return deepcopy(self.call, memo)
-
-
-class Following:
-    """Notes the calls of `begin`, `step` and `select` inside a model while a watch lasts."""
-
-    def __init__(self) -> None:
-        self.texts: list[Text] = []
-        self.now: When | None = None
-        self.busy = False  # inside one of the calls: a model's part may have them too
-        self.last: tuple[object, int] | None = None  # the carry last handed out, and its text
-        self.kinds: set[type] = set()
-        self.ended = False
-
-    @property
-    def stepping(self) -> bool:
-        """Whether a step is being taken, so that each row asks once."""
-        return self.now is not None and self.now[1] >= 0
-
-    def listen(self, model: nn.Module, stack: ExitStack) -> None:
-        """Note the calls inside a model until the stack is left."""
-        calls: dict[str, tuple[Callable[..., Any], int]]
-        calls = {"begin": (self._begin, 0), "step": (self._step, 2), "select": (self._select, 2)}
-        for module in model.modules():
-            if all(callable(getattr(module, name, None)) for name in calls):
-                for name, (around, least) in calls.items():
-                    self._note(module, name, around, least, stack)
-
-    def _note(
-        self,
-        module: nn.Module,
-        name: str,
-        around: Callable[..., Any],
-        least: int,
-        stack: ExitStack,
-    ) -> None:
-        """Wrap a method of this one module until the stack is left.
-
-        A call with fewer arguments than `least` is one of a method that only shares the name. A
-        wrapper that another watch has wrapped stays, doing nothing, until that watch ends.
+        written  its symbols; the last is not compared, since no step may have read it
         """
-        call, below = getattr(module, name), vars(module).get(name)
+        n, rows = len(rows), list(rows)
+        if not 0 < n <= self.steps:
+            raise Refused(f"{self.steps} steps were watched, but the text has {n} symbols")
+        for t, row in enumerate(rows):
+            parents, symbols = _numbers(self.parents[t]), _numbers(self.symbols[t])
+            fits = 0 <= row < len(parents) and (not t or parents[row] == rows[t - 1])
+            if not fits or (t and written is not None and symbols[row] != written[t - 1]):
+                raise Refused(f"no hypothesis of this search stood in the rows {rows}")
+        return rows
 
-        def noting(*given: Any, **named: Any) -> Any:
-            if self.ended or self.busy or len(given) < least:
-                return call(*given, **named)
-            self.busy = True
-            try:
-                return around(call, *given, **named)
-            finally:
-                self.busy, self.now = False, None
+    def paths(self) -> list[list[int]]:
+        """The rows of each hypothesis of the last step that was watched."""
+        found = []
+        for row in range(len(self.parents[self.steps - 1]) if self.steps else 0):
+            rows = [row]
+            for t in range(self.steps - 1, 0, -1):
+                rows.append(_numbers(self.parents[t])[rows[-1]])
+            found.append(rows[::-1])
+        return found
 
-        def restore() -> None:
-            self.ended = True
-            while isinstance(top := vars(module).get(name), _Noted) and top.watch.ended:
-                if top.below is None:
-                    vars(module).pop(name)
-                else:
-                    vars(module)[name] = top.below
 
-        vars(module)[name] = _Noted(self, call, below, noting)
-        stack.callback(restore)
+def _numbers(row: Row) -> list[int]:
+    numbers: list[int] = row.tolist() if isinstance(row, Tensor) else row
+    return numbers
 
-    def _begin(self, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self.texts.append(Text())
-        self.now = (len(self.texts) - 1, -1)
-        return self._hand_out(call(*given, **named), self.now[0])
 
-    def _step(self, call: Callable[..., Any], carry: Any, symbols: Tensor, **named: Any) -> Any:
-        index = self._text(carry)
-        self.texts[index].step(symbols.tolist())
-        self.now = (index, len(self.texts[index].symbols) - 1)
-        told = call(carry, symbols, **named)
-        self._hand_out(told.carry, index)
-        return told
+def told(text: WrittenText) -> list[list[list[int]]]:
+    """The part of a text that a file keeps: symbols and parents of the steps that were watched."""
+    return [[_numbers(x) for x in some[: text.steps]] for some in (text.symbols, text.parents)]
 
-    def _select(
-        self, call: Callable[..., Any], carry: Any, rows: Tensor, *given: Any, **named: Any
-    ) -> Any:
-        index = self._text(carry)
-        self.texts[index].select(rows.tolist())
-        return self._hand_out(call(carry, rows, *given, **named), index)
 
-    def _hand_out(self, carry: Any, index: int) -> Any:
-        self.last = (carry, index)
-        self.kinds.add(type(carry))
-        return carry
-
-    def _text(self, carry: Any) -> int:
-        """The text that a carry continues; any carry but the last one branches off into another."""
-        if self.last is not None and self.last[0] is carry:
-            return self.last[1]
-        if type(carry) not in self.kinds:
-            raise Refused(
-                "this text was begun before it was watched, perhaps on a fast path that forms no "
-                "records; begin it inside: with heed.watch(model): carry = model.begin(...)"
-            )
-        self.texts.append(Text())
-        return len(self.texts) - 1
+def moment(texts: list[WrittenText]) -> When | None:
+    """The step that is being taken; None outside of searches. A new search is a new text."""
+    search = SEARCH.get()
+    if search is None:
+        return None
+    known = (i for i, text in enumerate(texts) if text.parents is search.parents)
+    index = next(known, len(texts))
+    if index == len(texts):
+        texts.append(WrittenText(*search))
+    texts[index].steps = len(search.parents)
+    return index, len(search.parents) - 1
 
 
 def fields(record: Attended) -> dict[str, Tensor]:
@@ -295,20 +193,14 @@ def _wider(record: Attended, S: int, most: int) -> Attended:
 
 
 def followed(
-    looks: Iterable[tuple[When, Attended]], text: Text, rows: Sequence[int]
+    looks: Iterable[tuple[int, Attended]], text: WrittenText, rows: Sequence[int]
 ) -> Attended | None:
-    """What one module saw for one text: as it began, and at every step; None where it saw nothing.
+    """Join what one module saw for one text, step by step; None where it saw nothing.
 
-    looks   the records of the module for this text, and when each was made
+    looks   the records of the module for this text, and the step of each
     rows    the row that the text stood in at each step
     """
-    first, parts = text.parents[0][rows[0]], []
-    for when, record in looks:
-        if when[1] < 0:
-            parts.append(of_row(record, first, sizes(record)[0]))
-        else:
-            count = len(text.symbols[when[1]])
-            parts.append(of_row(record, rows[when[1]], count))
+    parts = [of_row(record, rows[step], len(text.parents[step])) for step, record in looks]
     return join(parts) if parts else None
 
 

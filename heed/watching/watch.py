@@ -32,10 +32,10 @@ from heed.attention.memory import Memory
 from heed.attention.position import Position
 from heed.attention.watchable import Hook, Watchable
 from heed.errors import Refused
-from heed.records import NEEDS, Attended, Need, Statistics, Summary, as_need, as_summary
+from heed.records import NEEDS, SEARCH, Attended, Need, Statistics, Summary, as_need, as_summary
 from heed.shapes import whole
 from heed.visible import Visible
-from heed.watching.hypotheses import Following, changed
+from heed.watching.hypotheses import WrittenText, changed, moment
 from heed.watching.watch_file import load_watch
 from heed.watching.watched import (
     Keeper,
@@ -80,8 +80,8 @@ def watch(
     spill       that folder: records beyond the limit are written there, and read from there when
                 they are looked at
 
-    A text that is written step by step (`begin`, `step`, `select`) is followed: begin it inside,
-    and `seen.follow(hypothesis)` gives what the survivor saw. With a limit or a spill folder the
+    A text that a search of heed writes is followed: begin it inside, and `seen.follow(hypothesis)`
+    gives what the survivor saw. With a limit or a spill folder the
     records are kept without graph, context and the slots of their states.
 
     Watches may end in any order and leave nothing on the model; a copy of the model made meanwhile
@@ -97,16 +97,13 @@ def watch(
     seen.others = others
     seen.heads = _numbers("heads", heads, 0)
     seen.rows = _numbers("rows", rows, None)
-    following = Following()
-    seen.texts = following.texts
-    wish = Wish.of(need, as_summary(statistics), seen, following)
+    wish = Wish.of(need, as_summary(statistics), seen)
     most = None if limit is None else whole("limit", limit, 1, math.inf)
     keeper = Keeper(seen, most, None if spill is None else folder_for(spill))
     if tokens is not None:
         seen.tokens(tokens)
     with ExitStack() as stack:
         stack.enter_context(EAGER)
-        following.listen(model, stack)
         for path in seen:
             before, after = wish.hooks(path, keeper)
             module = found[path]
@@ -183,7 +180,7 @@ class StandIn(Watchable):
 
 
 PREPARING: list[Callable[[nn.Module], object]] = []
-"""What integrations do to a model before its attentions are looked for."""
+"""Changes that integrations make to a model before its attentions are looked for."""
 
 
 def attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -240,18 +237,18 @@ class Joint(Summary):
 
 @dataclass(frozen=True)
 class Wish:
-    """What a watch wants of every call."""
+    """The wishes of a watch, for every call."""
 
     need: Need
     summary: Summary | None
     heads: tuple[int, ...] | None
     rows: tuple[int, ...] | None
-    following: Following
+    texts: list[WrittenText]
 
     @staticmethod
-    def of(need: Need | None, summary: Summary | None, seen: Watched, following: Following) -> Wish:
+    def of(need: Need | None, summary: Summary | None, seen: Watched) -> Wish:
         least = as_need(need or ("weight" if summary is None else "context"))
-        return Wish(least, summary, seen.heads, seen.rows, following)
+        return Wish(least, summary, seen.heads, seen.rows, seen.texts)
 
     def hooks(self, path: str, keeper: Keeper) -> tuple[Hook, Hook]:
         """The hooks before and after a call of a module."""
@@ -270,30 +267,30 @@ class Wish:
         ) -> None:
             asked = as_summary(kwargs.get("statistics"))
             cut = self._cut(record, asked, _queries(args, kwargs), path)
-            keeper.keep(path, cut, self.following.now)
+            keeper.keep(path, cut, moment(self.texts))
 
         return Hook(before), Hook(after)
 
     def _chosen(self, T: int) -> tuple[int, ...] | None:
         """The queries of a call of T that are kept; None: all."""
-        if self.rows is None or self.following.stepping:
+        if self.rows is None or SEARCH.get() is not None:
             return None
         return tuple(sorted({t % T for t in self.rows if -T <= t < T})) if T else ()
 
     def _of_call(self, T: int) -> tuple[Need, Summary | None]:
-        """What a call of T queries must form, and which statistics it must give."""
+        """The need of a call of T queries, and which statistics it must give."""
         chosen, need, summary = self._chosen(T), self.need, self.summary
         if chosen is not None and need == "weight":
             need = "context"
             if chosen:
                 summary = replace(summary or Summary(), rows=chosen)
-        if summary is not None and self.following.stepping and T > 1:
+        if summary is not None and SEARCH.get() is not None and T > 1:
             # Hypotheses asked as the queries of one call: keep the weights of each of them.
             summary = replace(summary, rows=tuple(range(T)))
         return need, summary
 
     def _cut(self, record: Attended, asked: Summary | None, T: int, path: str) -> Attended:
-        """What is kept of a record: nothing that only other watches asked for."""
+        """The part of a record that is kept: nothing that only other watches asked for."""
         if isinstance(asked, Joint):
             ours = _both(asked.own, self._of_call(T)[1])
             record = record.replace(statistics=_told(record.formed.statistics, asked, ours))
@@ -316,7 +313,7 @@ class Wish:
 
 
 def _queries(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """How many queries a call has; a learned query is one.    ... T D"""
+    """The number of queries of a call; a learned query is one.    ... T D"""
     query = args[0] if args else kwargs.get("query")
     return query.shape[-2] if isinstance(query, Tensor) and query.ndim > 1 else 1
 

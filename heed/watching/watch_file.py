@@ -21,8 +21,8 @@ from torch import Tensor
 from heed.errors import HeedError, Refused
 from heed.records import Attended, State
 from heed.storage import atomic
-from heed.watching.hypotheses import Text, When, fields, of_fields
-from heed.watching.watched import Records, Watched, Words
+from heed.watching.hypotheses import When, WrittenText, fields, of_fields, told
+from heed.watching.watched import AxisWords, Records, Watched
 
 FORMAT = "heed.watch"
 VERSION = 1
@@ -110,8 +110,8 @@ def save(seen: Watched, path: Path) -> None:
                 record = entry if isinstance(entry, Attended) else entry()
                 yield from (x for x in fields(record).values() if x.element_size() == size)
 
-    told = json.dumps(_told(seen, kept), separators=(",", ":"))
-    _write(path, layout, numbers, {"format": "pt", FORMAT: told})
+    metadata = json.dumps(_told(seen, kept), separators=(",", ":"))
+    _write(path, layout, numbers, {"format": "pt", FORMAT: metadata})
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -152,7 +152,7 @@ def _told(seen: Watched, kept: list[Kept]) -> dict[str, Any]:
         "heads": seen.heads,
         "rows": seen.rows,
         "words": {path: [told.queries, told.keys] for path, told in seen.words.items()},
-        "texts": [[text.symbols, text.parents] for text in seen.texts],
+        "texts": [told(text) for text in seen.texts],
     }
 
 
@@ -262,7 +262,7 @@ def _watched(
             for x in pair
         )
         _check(path in seen and len(pair) == 2, file)
-        seen.words[path] = Words(queries, keys)
+        seen.words[path] = AxisWords(queries, keys)
     return seen
 
 
@@ -273,7 +273,7 @@ def _record(
     names: set[str],
     place: Callable[[str], Any],
     file: Path,
-    texts: list[Text],
+    texts: list[WrittenText],
 ) -> None:
     told = _list(entry["fields"], file)
     _check(len(set(told)) == len(told) and all(name in AXES for name in told), file)
@@ -303,28 +303,25 @@ def _record(
     records.append(kept, _when(entry["when"], texts, file))
 
 
-def _when(entry: Any, texts: list[Text], file: Path) -> When | None:
+def _when(entry: Any, texts: list[WrittenText], file: Path) -> When | None:
     if entry is None:
         return None
     text, step = entry
     _check(type(text) is int and type(step) is int and 0 <= text < len(texts), file)
-    _check(-1 <= step < len(texts[text].symbols), file)
+    _check(0 <= step < texts[text].steps, file)
     return text, step
 
 
-def _text(entry: Any, file: Path) -> Text:
+def _text(entry: Any, file: Path) -> WrittenText:
     """A text from what a file says; each row must continue one of the step before."""
-    text = Text()
     symbols, parents = entry
-    before = None
-    for read, come in zip(_list(symbols, file), _list(parents, file), strict=True):
+    symbols, parents, before = _list(symbols, file), _list(parents, file), None
+    for read, come in zip(symbols, parents, strict=True):
         _check(all(type(x) is int for x in (*_list(read, file), *_list(come, file))), file)
         _check(len(read) == len(come) and all(x >= 0 for x in come), file)
         _check(before is None or all(x < before for x in come), file)
         before = len(read)
-        text.symbols.append(read)
-        text.parents.append(come)
-    return text
+    return WrittenText(parents, symbols, len(parents))
 
 
 def _numbers(entry: Any, file: Path) -> tuple[int, ...] | None:

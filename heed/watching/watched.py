@@ -1,4 +1,4 @@
-"""What a watch collected: the records of every attention, and the words of queries and keys."""
+"""Results of a watch: the records of every attention, and the words of queries and keys."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, overload
 from heed.errors import HeedError, Refused, UnknownName
 from heed.records import Attended
 from heed.watching.hypotheses import (
-    Text,
     When,
+    WrittenText,
     detached,
     fields,
     followed,
@@ -50,7 +50,7 @@ class Elsewhere(Protocol):
         """Read it."""
 
 
-class Words(NamedTuple):
+class AxisWords(NamedTuple):
     """The words that a module's queries and keys stand for, of each row of a batch."""
 
     queries: tuple[tuple[str, ...], ...]
@@ -100,10 +100,10 @@ class Watched(Mapping[str, Records]):
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.records = {path: Records() for path in paths}
-        self.texts: list[Text] = []
+        self.texts: list[WrittenText] = []
         self.heads: tuple[int, ...] | None = None  # which were kept; None: all
         self.rows: tuple[int, ...] | None = None
-        self.words: dict[str, Words] = {}
+        self.words: dict[str, AxisWords] = {}
         self.others: dict[str, Other] = {}  # attentions of other libraries, by path
 
     def __getitem__(self, path: str) -> Records:
@@ -147,7 +147,7 @@ class Watched(Mapping[str, Records]):
         then ends in padding, or longer, where a text is still being written.
         """
         asked = _each_row("queries", queries)
-        told = Words(asked, asked if keys is None else _each_row("keys", keys))
+        told = AxisWords(asked, asked if keys is None else _each_row("keys", keys))
         for path in matching(self.records, modules, self.others):
             self.words[path] = told
 
@@ -161,23 +161,28 @@ class Watched(Mapping[str, Records]):
             raise Refused(f"there are words for {min(map(len, told))} rows; row {row} has none")
         return told.queries[row], told.keys[row]
 
-    def follow(
-        self, written: Any, sentence: int = 0, *, text: int | None = None
-    ) -> dict[str, Attended]:
-        """What was seen for one text that a search wrote, each module's steps joined along T.
+    def follow(self, written: Any, *, text: int | None = None) -> dict[str, Attended]:
+        """Follow one text that a search wrote: each module's steps, joined along T.
 
-        written   its symbols, or the Hypothesis. Row t of a decoder is what was seen when symbol t
-                  was chosen; what was seen of a prompt or source before stands in front
-        sentence  which of those that were begun together
-        text      which `begin` of the watch; the last that was written, unless told
+        written   the Hypothesis; or the rows of the batch in which it stood when each symbol was
+                  chosen, as Hugging Face's `generate` returns them: `beam_indices`, padded with -1
+        text      which search of the watch; the last one, unless told
+        Row t is what was seen when symbol t was chosen. What was seen of a prompt or a source
+        before is a record of its own, such as seen[path][0]. If no search of heed was watched, the
+        rows are those of each module's first calls; modules that were called less often are left
+        out.
         """
-        symbols = [int(x) for x in getattr(written, "symbols", written)]
+        rows = [int(row) for row in getattr(written, "rows", written)]
+        while rows and rows[-1] < 0:
+            rows.pop()
+        if not self.texts:
+            return self._along(rows)
         index = self._text(text)
-        rows = self.texts[index].path(symbols, sentence)
+        rows = self.texts[index].path(rows, getattr(written, "symbols", None))
         found = {}
         for path, records in self.records.items():
             looks = (
-                (when, _read(entry))
+                (when[1], _read(entry))
                 for entry, when in zip(records.entries, records.when, strict=True)
                 if when is not None and when[0] == index and when[1] < len(rows)
             )
@@ -186,23 +191,19 @@ class Watched(Mapping[str, Records]):
                 found[path] = joined
         return found
 
-    def along(self, rows: Sequence[int]) -> dict[str, Attended]:
-        """What was seen in these rows of the batch, one for each of the first calls, joined.
-
-        For searches outside heed: Hugging Face's `generate` returns these rows as `beam_indices`,
-        padded with -1. Modules that were called less often are left out.
-        """
-        path_of_rows = [int(row) for row in rows]
-        while path_of_rows and path_of_rows[-1] < 0:
-            path_of_rows.pop()
-        n, found = len(path_of_rows), {}
+    def _along(self, rows: list[int]) -> dict[str, Attended]:
+        """Join what was seen in these rows, one for each of the first calls."""
+        n, found = len(rows), {}
         for path, records in self.records.items():
             if n and len(records) >= n:
-                looks = zip(records[:n], path_of_rows, strict=True)
+                looks = zip(records[:n], rows, strict=True)
                 found[path] = join([of_row(look, row, sizes(look)[0]) for look, row in looks])
         if not found:
             most = max(len(records) for records in self.records.values())
-            raise Refused(f"{n} rows were given, but there were {most} calls")
+            raise Refused(
+                f"{n} rows were given, but there were {most} calls; and no search of heed was "
+                "watched: begin its text inside, with heed.watch(model): carry = model.begin(...)"
+            )
         return found
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -213,14 +214,9 @@ class Watched(Mapping[str, Records]):
 
     def _text(self, text: int | None) -> int:
         numbers = range(len(self.texts))
-        written = [i for i in numbers if self.texts[i].symbols]
-        if not written:
-            raise Refused("no text was written step by step while this was watched")
-        if text is None:
-            return written[-1]
-        if text not in written:
-            raise Refused(f"there is no text {text}; those that were written: {written}")
-        return text
+        if text is not None and text not in numbers:
+            raise Refused(f"there is no text {text}; those that were written: {list(numbers)}")
+        return numbers[-1] if text is None else text
 
 
 def matching(

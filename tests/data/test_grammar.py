@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from heed.data import grammar, lexicon
-from heed.data.deriving import Chart, Entry, Grammar, Rule, Slot, Token, Tree
+from heed.data.derivation import Chart, Entry, Grammar, Rule, Slot, Token, Tree
 from heed.data.grammar import Language, Sentence, draw, draw_tagged
 from heed.errors import Refused, UnknownName
 

@@ -305,7 +305,7 @@ def test_the_survivor_of_a_beam_is_followed(name: str) -> None:
     moved = False
     for b in range(B):
         rows = out.beam_indices[b].tolist()
-        looked = seen.along(rows)
+        looked = seen.follow(rows)
         n = sum(row >= 0 for row in rows)
         moved = moved or len(set(rows[:n])) > 1
         with torch.no_grad(), heed.watch(model) as again:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from heed.errors import Refused
 from heed.models.classifier import POOLS, Classifier, ClassifierSettings, build
 from heed.models.reader import ConvolutionReader
-from heed.models.sequence import Encoder
+from heed.models.recurrent_encoder import RecurrentEncoder
 from heed.models.text_settings import BertSettings
 from heed.models.text_settings import build as build_text
 from heed.models.vectors import Spelled, Vectors
@@ -204,7 +204,7 @@ def test_an_rnn_without_filters_has_the_weights_of_the_reader_alone() -> None:
     """The same names and the same random numbers, so that old runs open."""
     torch.manual_seed(1)
     embed = Vectors(30, 7, dropout=0.3)
-    reader, answer = Encoder(embed, inputs=7, hidden=10, cell="lstm"), nn.Linear(10, 3)
+    reader, answer = RecurrentEncoder(embed, inputs=7, hidden=10, cell="lstm"), nn.Linear(10, 3)
     before = {f"encoder.{name}": weight for name, weight in reader.state_dict().items()}
     before |= {f"answer.{name}": weight for name, weight in answer.state_dict().items()}
     own = network("lstm", "mean").state_dict()
@@ -412,7 +412,7 @@ def test_impossible_settings_are_refused(given: dict[str, Any], says: str) -> No
         ClassifierSettings(**given)
 
 
-NUMBERED = ("lstm", "gru", "tanh", "filtered", "cnn", "cnn-3")
+NUMBERED = ("lstm", "gru", "tanh", "filtered", "cnn", "cnn-3", "transformer")
 
 
 @pytest.mark.parametrize("pool", ["mean", "max", "last", "static/additive"])
@@ -425,8 +425,9 @@ def test_real_numbers_are_read_as_words_are(encoder: str, pool: str) -> None:
     model = build(settings, features=30, labels=3).eval()
     own = words.state_dict()
     for name, weight in model.state_dict().items():
-        if name.endswith("embed.linear.weight"):
-            weight.copy_(own[name.replace("linear", "table")].T)
+        if name.endswith((".embed.linear.weight", ".words.linear.weight")):
+            scale = 12**0.5 if encoder == "transformer" else 1
+            weight.copy_(scale * own[name.replace("linear", "table")].T)
         else:
             weight.copy_(own[name] if name in own else torch.zeros_like(weight))
     symbols, lengths = texts()
@@ -448,8 +449,8 @@ def test_real_numbers_are_read_as_words_are(encoder: str, pool: str) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"encoder": {"kind": "bert"}}, "'bert' reads words; real numbers need lstm"),
-        ({"encoder": {"kind": "transformer"}}, "'transformer' reads words"),
+        ({"encoder": {"kind": "bert"}}, "BERT reads words; real numbers need lstm"),
+        ({"encoder": {"kind": "xlnet"}}, "XLNet reads words"),
         ({"letters": (3, 5)}, "letters belongs to words"),
         ({"word_dropout": 0.1}, "word_dropout belongs to words"),
     ],
@@ -457,8 +458,13 @@ def test_real_numbers_are_read_as_words_are(encoder: str, pool: str) -> None:
 def test_parts_for_words_refuse_real_numbers(given: dict[str, Any], says: str) -> None:
     with pytest.raises(Refused, match=says):
         build(ClassifierSettings(**given), features=4, labels=3)
+
+
+@pytest.mark.parametrize("encoder", ["lstm", "transformer"])
+def test_a_network_that_reads_neither_words_nor_numbers_is_refused(encoder: str) -> None:
+    settings = ClassifierSettings(encoder={"kind": encoder})  # type: ignore[arg-type]
     with pytest.raises(Refused, match=r"symbols=\.\.\. of a vocabulary, or features="):
-        build(ClassifierSettings(**given), labels=3)
+        build(settings, labels=3)
 
 
 def test_the_longest_input_is_known() -> None:

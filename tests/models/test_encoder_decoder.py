@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heed.models import reader_settings
+from heed.models import reader_settings, transformer_settings
 from heed.models.encoder_decoder import EncoderDecoder
 from heed.models.reader import Reader, VectorReader
 from heed.models.recurrent_settings import RecurrentSettings, build_writer
 from heed.models.tagger import TaggerSettings
+from heed.models.transformer_settings import TransformerSettings
 from tests.models.test_classifier import ENCODERS
 
 B, S, T, V = 4, 7, 5, 19
@@ -25,8 +26,16 @@ WRITERS: dict[str, dict[str, Any]] = {
     "every": {"decoder": "fixed", "context": "every", "summary": "mean"},
 }
 
+TRANSFORMERS = {"transformer": 10, "transformer, bridged": 8}
+"""Widths; most readers here are 10 or 12 wide."""
+
 
 def network(reader: Reader, writer: str) -> EncoderDecoder:
+    if writer in TRANSFORMERS:
+        small = {"decoder_layers": 2, "width": TRANSFORMERS[writer], "feed": 12, "heads": 2}
+        chosen = TransformerSettings(**small, dropout=0.0)  # type: ignore[arg-type]
+        other = transformer_settings.build_writer(chosen, symbols=V, memory=reader.width, longest=S)
+        return EncoderDecoder(reader, other).double().eval()
     settings = RecurrentSettings(embedding=6, hidden=8, dropout=0.0, **WRITERS[writer])
     made = build_writer(settings, symbols=V, memory=reader.width, longest=S)
     return EncoderDecoder(reader, made).double().eval()
@@ -54,7 +63,7 @@ def agree(model: EncoderDecoder, source: Tensor, lengths: Tensor | None) -> Tens
     return written.logits
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", [*WRITERS, *TRANSFORMERS])
 @pytest.mark.parametrize("reader", ENCODERS)
 def test_every_writer_stands_behind_every_reader(reader: str, writer: str) -> None:
     torch.manual_seed(1)
@@ -63,7 +72,7 @@ def test_every_writer_stands_behind_every_reader(reader: str, writer: str) -> No
     agree(model, torch.randint(4, 30, (B, S)), LENGTHS)
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", [*WRITERS, *TRANSFORMERS])
 def test_every_writer_stands_behind_real_numbers_and_a_class(writer: str) -> None:
     torch.manual_seed(1)
     reader = reader_settings.build(TaggerSettings(dropout=0.0), features=3)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from heed.errors import HeedError, Refused, UnknownName
 from heed.models import pretrained
-from heed.models.layouts import LAYOUTS, Layout, Rename
+from heed.models.layouts import LAYOUTS, HubLayout, Rename
 
 BERT = {
     "vocab_size": 37,
@@ -333,7 +333,7 @@ def toy_names(settings: Any) -> dict[str, Rename]:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> pretrained.Described:
-    layout = Layout(
+    layout = HubLayout(
         {"Toy": "none"},
         lambda config, head: ToySettings(head=head),
         lambda settings, head: {"model_type": "toy"},

@@ -14,7 +14,7 @@ from heed.decoding import beam, greedy, sample
 from heed.decoding.sliding import Sliding, padded
 from heed.errors import HeedError, Refused
 from heed.models import replaying
-from heed.models.replaying import PATIENCE, Carry, Replaying, replayed
+from heed.models.replaying import PATIENCE, ReplayedCarry, Replaying, replayed
 from heed.models.text_settings import GPT2Settings, build
 from heed.models.transformer import Decoder
 
@@ -171,7 +171,7 @@ def test_nothing_outlives_its_texts(decoder: Decoder) -> None:
     carry = model.begin(torch.full((2, 4), 5))
     for _ in range(4):
         carry = model.step(carry, torch.tensor([3, 3])).carry
-    assert isinstance(carry, Carry)
+    assert isinstance(carry, ReplayedCarry)
     table = weakref.ref(carry.held.caches[0])
     del carry
     assert table() is not None
@@ -187,7 +187,7 @@ def test_other_paths_are_taken_unchanged(decoder: Decoder) -> None:
     model, symbols = Replaying(decoder), torch.tensor([3, 4])
     decoder.stack.layers[1].register_forward_hook(lambda *_: None)  # a hook is waiting
     carry = model.begin(torch.full((2, 3), 5))
-    assert not isinstance(carry, Carry)
+    assert not isinstance(carry, ReplayedCarry)
     found = model.step(model.select(carry, torch.tensor([1, 0])), symbols)
     wanted = decoder.step(decoder.begin(torch.full((2, 3), 5)), symbols)
     torch.testing.assert_close(found.logits, wanted.logits)

@@ -25,7 +25,7 @@ from heed.models.text_settings import (
     build_gpt2,
     with_symbols,
 )
-from heed.models.transformer import Carry, Decoder
+from heed.models.transformer import Decoder, DecoderCarry
 from heed.models.xlnet_settings import XLNetSettings
 
 SYMBOLS, B, T = 20, 3, 9
@@ -157,7 +157,7 @@ def test_any_attention_writes_step_by_step_as_in_one_pass(mechanism: Any) -> Non
 def roads(net: Decoder, x: Tensor, **padding: Any) -> dict:
     """The same prompts on the general path, the fast one, and the one in C."""
     with torch.enable_grad():
-        found: dict[type, Any] = {Carry: (net, net.begin(x, **padding))}
+        found: dict[type, Any] = {DecoderCarry: (net, net.begin(x, **padding))}
     found[PlainCarry] = (net, net.begin(x, **padding))
     if native.missing() is None:
         single = writer().float()

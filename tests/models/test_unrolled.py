@@ -10,7 +10,7 @@ import heed
 from heed.errors import Refused
 from heed.models import unrolled
 from heed.models.cells import CELLS, Layer
-from heed.models.sequence import Encoder
+from heed.models.recurrent_encoder import RecurrentEncoder
 
 B, T, X, F, H = 3, 4, 5, 2, 6
 IN_PIECES = [name for name, cell in CELLS.items() if cell.pieces is not None]
@@ -160,7 +160,9 @@ def test_two_directions_together_equal_each_alone(
     cell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
-    encoder = Encoder(torch.nn.Linear(2, X), inputs=X, hidden=2 * H, layers=2, cell=cell).double()
+    encoder = RecurrentEncoder(
+        torch.nn.Linear(2, X), inputs=X, hidden=2 * H, layers=2, cell=cell
+    ).double()
     x, lengths = torch.randn(B, T, 2).double(), torch.tensor([T, 1, 2])
     got = encoder(x, lengths).states
     with monkeypatch.context() as patch:
@@ -217,7 +219,7 @@ def test_a_backward_pass_under_autocast_changes_nothing(cell: str, go: Any) -> N
 
 @pytest.mark.parametrize("cell", IN_PIECES)
 def test_an_empty_batch_works_forward_and_backward(cell: str) -> None:
-    encoder = Encoder(torch.nn.Linear(2, X), inputs=X, hidden=2 * H, cell=cell)
+    encoder = RecurrentEncoder(torch.nn.Linear(2, X), inputs=X, hidden=2 * H, cell=cell)
     states = encoder(torch.randn(0, T, 2)).states
     assert states.shape == (0, T, 2 * H)
     states.sum().backward()

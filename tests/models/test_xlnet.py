@@ -12,7 +12,7 @@ import heed
 from heed.decoding.greedy import greedy
 from heed.errors import HeedError, Refused, ShapeError, UnknownName
 from heed.models.layouts.xlnet import names, settings, stored
-from heed.models.xlnet_answers import Answerer, LanguageModel
+from heed.models.xlnet_answers import LanguageModel, XLNetAnswerer
 from heed.models.xlnet_settings import XLNetSettings, build
 from heed.models.xlnet_sights import Memories, picked, placed, spread
 from tests.models.layouts.walking import given, same_network
@@ -73,7 +73,7 @@ def test_the_content_stream_equals_theirs_over_several_segments(
 ) -> None:
     other = theirs("XLNetModel", **config)
     ours = same_network(other)
-    assert isinstance(ours, Answerer)
+    assert isinstance(ours, XLNetAnswerer)
     rows = 1 if side != "none" and other.config.attn_type == "uni" else B  # theirs fails with more
     exists, mems, memories = padding(side)[-rows:], None, None
     for segment in range(3):

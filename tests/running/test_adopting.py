@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from heed.running.stories.pretraining import HiddenWords
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import heed
-from heed.data.permuting import sees
+from heed.data.permutation import sees
 from heed.errors import Refused
 from heed.events import finish
 from heed.running.converting import convert
@@ -22,7 +23,6 @@ from heed.running.evaluate import evaluate
 from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.showing import show
-from heed.running.stories.pretraining import HiddenWords
 from heed.storage import tensors
 from heed.training.settings import Training
 from heed.viewing.pieces import label

@@ -19,18 +19,18 @@ from heed.data.batches import FILLER, Batch
 from heed.errors import Refused, UnknownName
 from heed.events import Note, finish
 from heed.models import classifier
-from heed.running.compare import Cell, page
+from heed.running.compare import Cell, columns, page
 from heed.running.evaluate import evaluate
 from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.recipe import resolve, with_attention
 from heed.running.showing import show
 from heed.running.starting import begin, opened
-from heed.running.stories import STORIES, story
-from heed.running.stories.composed import Validator
 from heed.running.train import Trained, train
+from heed.running.validating import Validator
 from heed.storage import checkpoint, tensors
 from heed.storage.run_folder import RunFolder
+from heed.tasks import TASKS, task_of
 from heed.tasks.classify import files_from
 from heed.tasks.task import Start
 from tests.running.labelling import BAD, GOOD, files, labelled, recipe
@@ -59,20 +59,20 @@ def trained(raw: dict[str, Any], path: Path, **how: Any) -> tuple[Trained, list[
     return done, notes
 
 
-@pytest.mark.parametrize("task", STORIES)
+@pytest.mark.parametrize("task", TASKS)
 def test_every_story_has_its_task(task: str) -> None:
-    told = story(task)
+    told = task_of(task)
     assert told.name == task
     for settings in (told.recipe, told.config):
         assert get_args(settings.model_fields["task"].annotation) == (task,)
         assert settings.model_config["extra"] == "forbid"
-    assert told.columns == () or told.columns[0].name == "mechanism"
+    assert columns(told)[0].name == "mechanism"
     assert all(" runs/a" in command.format(run="runs/a") for command in told.onward)
 
 
 def test_an_unknown_task_is_refused_with_the_nearest(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean classify"):
-        story("clasify")
+        task_of("clasify")
     with pytest.raises(Refused, match=r"^task: no task is called 'clasify'; did you mean"):
         resolve(recipe(tmp_path) | {"task": "clasify"})
     shutil.copytree(run, tmp_path / "run")
@@ -274,12 +274,12 @@ def test_a_comparison_shows_each_pool(run: Path) -> None:
     other = replace(done, scores={"valid": replace(parts["test"], accuracy=50.0)})
     cells = [Cell("static/additive", done, 1.0), Cell("max", other, 1.0)]
     cells.append(Cell("mean", error="<it> broke"))
-    told = story("classify")
+    told = task_of("classify")
     assert Cell("mean", error="no").row(told) == ["mean", *[None] * 7]
     row = dict(
         zip(
-            [c.name for c in story("classify").columns],
-            cells[0].row(story("classify")),
+            [c.name for c in task_of("classify").columns],
+            cells[0].row(task_of("classify")),
             strict=True,
         )
     )
@@ -323,7 +323,7 @@ def test_a_start_without_matching_weights_is_refused(run: Path, tmp_path: Path) 
 def test_only_new_weights_are_named() -> None:
     model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
     there = {"a.weight": torch.ones(2, 2), "a.bias": torch.ones(3)}
-    note = begin(model, Start(Path("x"), "pretrain", there), story("classify"))
+    note = begin(model, Start(Path("x"), "pretrain", there), task_of("classify"))
     assert note == Note("taken from x: 1 of 4 tensors; new: a.bias, b.*")
     assert model["a"].weight.eq(1).all()  # type: ignore[union-attr]
 
@@ -427,7 +427,7 @@ def test_files_that_inflate_few_numbers_are_refused(run: Path, tmp_path: Path) -
     told["model"]["encoder"]["layers"] = 4
     (tmp_path / "run/config.json").write_text(json.dumps(told))
     RunFolder(tmp_path / "run").seal()
-    outline = story("classify").config.model_validate(told).outline()
+    outline = task_of("classify").config.model_validate(told).outline()
     shapes = {name: tuple(x.shape) for name, x in outline.items()}
     few = {shape: torch.zeros(shape) for shape in shapes.values()}
     many = {name: few[shape] for name, shape in shapes.items()}

@@ -26,15 +26,15 @@ from heed.cli.compare import tell
 from heed.errors import Refused
 from heed.events import Work, finish
 from heed.running import compare as comparing
-from heed.running.compare import Cell, _heard, compare, page, table
+from heed.running.compare import Cell, _heard, columns, compare, page, table
 from heed.running.recipe import load
-from heed.running.stories import story
 from heed.running.train import Trained
 from heed.storage import checkpoint
 from heed.storage.run_folder import RunFolder
+from heed.tasks import task_of
 from tests.running.writing import recipe, written
 
-STORY = story("translate")
+TASK = task_of("translate")
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +76,8 @@ def test_a_row_has_the_values_of_its_columns(writer: Path) -> None:
     done = trained(writer)
     row = dict(
         zip(
-            (column.name for column in STORY.columns),
-            Cell("dot", done, 12.5).row(STORY),
+            (column.name for column in columns(TASK)),
+            Cell("dot", done, 12.5).row(TASK),
             strict=True,
         )
     )
@@ -95,25 +95,25 @@ def test_a_row_has_the_values_of_its_columns(writer: Path) -> None:
         "seconds": done.seconds,
     }
     alone = replace(done, scores={"valid": test})  # one without test data
-    assert Cell("dot", alone).row(STORY)[1:4] == [test.bleu, None, test.aer]
-    assert Cell("dot", error="no").row(STORY) == ["dot", *[None] * 9]
+    assert Cell("dot", alone).row(TASK)[1:4] == [test.bleu, None, test.aer]
+    assert Cell("dot", error="no").row(TASK) == ["dot", *[None] * 9]
 
 
 def test_what_no_mechanism_has_is_no_column(writer: Path) -> None:
     alone = replace(trained(writer), scores={"valid": trained(writer).scores["test"]})
     cells = [Cell("dot", alone, 1.0), Cell("hard", error="no")]
-    names = [column.name for column in STORY.columns]
+    names = [column.name for column in columns(TASK)]
     names.remove("long BLEU")
-    assert [column.name for column in table(cells, STORY).columns] == names
-    assert "long BLEU" not in page(cells, STORY).html()
+    assert [column.name for column in table(cells, "translate").columns] == names
+    assert "long BLEU" not in page(cells, TASK).html()
     out = io.StringIO()
-    tell(cells, STORY, Console(file=out))
+    tell(cells, "translate", Console(file=out))
     assert out.getvalue().split()[:3] == ["mechanism", "BLEU", "AER"]
 
 
 def test_the_page_has_every_mechanism_and_the_reason_of_a_failure(writer: Path) -> None:
     cells = [Cell("general", trained(writer), 1.0), Cell("hard", error="it <broke> down")]
-    html = page(cells, STORY).html()
+    html = page(cells, TASK).html()
     assert "2 mechanisms compared" in html
     assert "hard: it &lt;broke&gt; down" in html
     assert "BLEU by sentence length" in html

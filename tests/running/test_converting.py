@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from heed.running.stories.pretrain import PretrainConfig
 from torch import nn
 
 import heed
-from heed.data.masking import with_mask
+from heed.data.masked_words import with_mask
 from heed.data.tokenise import BOS, EOS, Tokeniser
 from heed.data.verbatim import Verbatim
 from heed.errors import HeedError, Refused
@@ -27,7 +28,6 @@ from heed.running import converting
 from heed.running.converting import Converted, convert
 from heed.running.evaluate import evaluate
 from heed.running.opening import open_run
-from heed.running.stories.pretrain import PretrainConfig
 from heed.storage.run_folder import RunFolder
 from heed.tasks.classify import ClassifyConfig
 from heed.tasks.language_model import LanguageConfig

@@ -17,10 +17,10 @@ import yaml
 
 from heed.events import finish
 from heed.running.recipe import resolve
-from heed.running.stories import story
 from heed.storage import checkpoint, journal
 from heed.storage.run_folder import RunFolder
 from heed.storage.tensors import read
+from heed.tasks import task_of
 from heed.training.objective import Several
 from tests.running import labelling, test_pretrain
 from tests.running.small import Job, Server, small, write_recipe
@@ -161,7 +161,7 @@ def language_model(folder: Path) -> dict[str, Any]:
 def test_the_parts_of_a_batch_add_up(made: Any, tmp_path: Path) -> None:
     """Over two processes: the number of symbols, the loss and the gradients of each batch."""
     recipe = resolve(made(tmp_path))
-    told = story(recipe.task)
+    told = task_of(recipe.task)
     prepared = finish(told.prepare(recipe, RunFolder.create(tmp_path / "run")))
     torch.manual_seed(0)
     model = told.describe(recipe, prepared).build().double().train()

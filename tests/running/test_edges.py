@@ -60,13 +60,13 @@ def test_validating_does_not_count_as_training_time(
 ) -> None:
     import time
 
-    from heed.running.stories import composed
+    from heed.running import validating
 
     def slow(self: Any, step: int) -> Any:
         time.sleep(0.3)
-        return composed.Validated(1.0, {"loss": 1.0}, "")
+        return validating.Validated(1.0, {"loss": 1.0}, "")
 
-    monkeypatch.setattr(composed.Validator, "judge", slow)
+    monkeypatch.setattr(validating.Validator, "judge", slow)
     raw = changed(steps=4, validate_every=1)
     trained = finish(train(resolve(raw), tmp_path / "run", device="cpu"))
     assert trained.seconds < 4 * 0.3

@@ -19,7 +19,7 @@ from heed.answers.form import Example
 from heed.answers.memories import Remembering
 from heed.data.cache import Corpus
 from heed.data.kinds.text import escaped, unescaped
-from heed.data.packing import Packed
+from heed.data.packed_rows import Packed
 from heed.data.verbatim import Verbatim
 from heed.errors import Refused
 from heed.events import finish
@@ -31,9 +31,9 @@ from heed.running.learner import Trained
 from heed.running.opening import open_run
 from heed.running.predict import predict
 from heed.running.recipe import load, resolve
-from heed.running.stories import story
-from heed.running.stories.composed import Validated
+from heed.running.validating import Validated
 from heed.storage import tensors
+from heed.tasks import task_of
 from heed.tasks.language_model import TASK, Scores, build
 from heed.training.settings import Training
 from tests.running.small import Server, write_recipe
@@ -268,7 +268,7 @@ def test_another_attention_by_name(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_row_of_a_comparison(runs: dict[str, Path]) -> None:
-    told = story("language-model")
+    told = task_of("language-model")
     scores = {"valid": Scores.of([PredictedText(2.0, 4, 4, 4, 0)], context=8)}
     trained = Trained(runs["gpt"], 99, 20, 1.5, 1e4, scores)
     row = told.row("cosine", trained, 12.0)

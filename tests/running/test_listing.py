@@ -15,7 +15,7 @@ from heed.models.classifier import ClassifierSettings
 from heed.models.recurrent_settings import RecurrentSettings
 from heed.running import listing
 from heed.running.recipe import load
-from heed.running.stories import STORIES, story
+from heed.tasks import TASKS, task_of
 
 
 def test_every_recipe_is_listed_with_its_description() -> None:
@@ -59,8 +59,8 @@ def test_the_listed_encoders_of_a_classifier_are_those_of_its_settings() -> None
 
 def test_the_listed_models_are_those_that_recipes_accept() -> None:
     taken: set[Any] = set()
-    for task in STORIES:
-        said = story(task).recipe.model_fields["model"].annotation
+    for task in TASKS:
+        said = task_of(task).recipe.model_fields["model"].annotation
         taken |= set(get_args(said) or [said])
     assert taken == {known.settings for known in MODELS.values()}
 
@@ -75,20 +75,20 @@ def test_listing_works_without_docstrings() -> None:
 
 def test_every_task_is_listed() -> None:
     found = listing.tasks()
-    assert [each["name"] for each in found] == list(STORIES)
+    assert [each["name"] for each in found] == list(TASKS)
     assert found[0]["about"].startswith("from pairs of sentences to ")
     assert all(each["about"] and not each["about"].endswith(".") for each in found)
 
 
 def test_a_task_imports_no_other() -> None:
     """Nor does what comes before the task is known, or every command would wait for all."""
-    workers = ("labeller", "pretrainer", "translator", "writer")
+    tasks = tuple(TASKS.values())
     code = (
         "import sys, heed.running.train\n"
-        f"loaded = lambda: [x for x in {workers} if f'heed.tasks.{{x}}' in sys.modules]\n"
+        f"loaded = lambda: [x for x in {tasks} if f'heed.tasks.{{x}}' in sys.modules]\n"
         "print(loaded())\n"
         "heed.running.train.story('classify')\n"
         "print(loaded())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["[]", "['labeller']"], done.stderr
+    assert done.stdout.splitlines() == ["[]", "['classify']"], done.stderr

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
-
-from heed.data.batches import Batch
-from heed.data.permuting import sees
-from heed.models.text_settings import BertSettings
-from heed.running.opening import open_run
-from heed.running.recipe import load, resolve
 from heed.running.stories import story
 from heed.running.stories.documents import kept
 from heed.running.stories.filling import layers
 from heed.running.stories.pretraining import HiddenWords, rows
+from torch.nn.functional import cross_entropy
+
+from heed.data.batches import Batch
+from heed.data.permutation import sees
+from heed.models.text_settings import BertSettings
+from heed.running.opening import open_run
+from heed.running.recipe import load, resolve
 from heed.running.train import onward
 from heed.running.walking import walk
 from heed.storage import tensors

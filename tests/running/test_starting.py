@@ -13,7 +13,7 @@ from heed.models.text_settings import BertSettings, GPT2Settings
 from heed.models.xlnet_settings import XLNetSettings
 from heed.running.recipe import load, resolve
 from heed.running.starting import sized
-from heed.running.stories.story import Start
+from heed.tasks.task import Start
 
 BERT, GPT2, XLNET = BertSettings(size="tiny"), GPT2Settings(size="nano"), XLNetSettings(size="tiny")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heed.running.opening import open_run
-from heed.running.stories.composed import Validator
+from heed.running.validating import Validator
 from heed.storage import journal
 from heed.storage.run_folder import RunFolder
 from heed.tasks.translate import TASK

@@ -20,8 +20,8 @@ from heed.running.starting import opened
 from heed.running.train import train
 from tests.running.labelling import files, recipe
 from tests.running.test_adopting import their, xlnet
+from tests.running.test_classify import trained
 from tests.running.test_pretrain import small as hiding
-from tests.running.test_stories import trained
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from heed.data.documents import Documents, SentenceReport
-from heed.data.masking import Symbols
-from heed.data.remaking import MaskedPairs, MaskedStretches, PermutedStretches
+from heed.data.masked_words import Symbols
+from heed.data.pretraining_batches import MaskedPairs, MaskedStretches, PermutedStretches
 from heed.errors import Refused
 from heed.models.answers import Answerer
 from heed.models.text_settings import BertSettings

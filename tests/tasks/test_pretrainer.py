@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from heed.data.masking import with_mask
-from heed.data.remaking import Remade
+from heed.data.masked_words import with_mask
+from heed.data.pretraining_batches import Remade
 from heed.data.tokenise import BOS, EOS, Tokeniser
 from heed.models.text_settings import BertSettings
 from heed.models.xlnet_settings import XLNetSettings

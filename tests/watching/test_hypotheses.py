@@ -1,8 +1,5 @@
 """Following the texts that a search writes: what each one saw, in every model that generates."""
 
-from contextlib import ExitStack
-from copy import deepcopy
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -11,6 +8,7 @@ from torch import Tensor, nn
 
 import heed
 from heed.decoding import beam, greedy, sample
+from heed.decoding.sliding import Sliding
 from heed.decoding.stepping import Hypothesis
 from heed.errors import Refused
 from heed.models.recurrent_settings import RecurrentSettings
@@ -100,15 +98,15 @@ def test_beam_search_of_a_transformer_is_followed(choices: dict[str, Any]) -> No
     ]
     assert len({len(one.symbols) for _, one in pairs}) > 1
     for b, one in pairs:
-        looked = seen.follow(one, b)
+        looked = seen.follow(one)
         n, own = len(one.symbols), int(LENGTHS[b])
-        assert set(looked) == set(seen)
+        assert set(looked) == {path for path in seen if path.startswith("decoder")}
         torch.testing.assert_close(looked[CROSS].weight[0, :, :, :own].mean(0), one.weight)
         whole = net(SOURCE[b : b + 1, :own], LENGTHS[b : b + 1], teacher(one), need="weight").seen
         assert looked[SELF].weight.shape == (1, 2, n, n)
         torch.testing.assert_close(looked[SELF].weight, whole["decoder.1.self"].weight)
         torch.testing.assert_close(looked[CROSS].weight[..., :own], whole["decoder.0.cross"].weight)
-        source = looked["encoder.stack.layers.0.attention"].weight
+        source = seen["encoder.stack.layers.0.attention"][0].weight[one.rows[0], None]
         torch.testing.assert_close(source[..., :own, :own], whole["encoder.0.self"].weight)
 
 
@@ -119,7 +117,7 @@ def test_beam_search_of_a_recurrent_network_is_followed(choices: dict[str, Any])
         found = searched(net)
     assert survivors(found)
     for b, one in survivors(found):
-        looked = seen.follow(one, b)["decoder.attention"]
+        looked = seen.follow(one)["decoder.attention"]
         torch.testing.assert_close(looked.weight[0, 0, :, : int(LENGTHS[b])], one.weight)
 
 
@@ -135,8 +133,8 @@ def test_statistics_are_followed_if_hypotheses_are_queries_of_one_memory(
     folded = [record.statistics.mass.shape for record in said[CROSS]]
     if not choices:
         assert (B, 2, 3) in folded  # three hypotheses became three queries of one memory
-    for b, one in survivors(found):
-        want, got = seen.follow(one, b), said.follow(one, b)
+    for _, one in survivors(found):
+        want, got = seen.follow(one), said.follow(one)
         for path in (SELF, CROSS):
             weight, told = want[path].weight, got[path].statistics
             mass = weight.sum(-1)
@@ -153,11 +151,11 @@ def test_rows_are_kept_for_whole_passes_and_all_steps() -> None:
     with heed.watch(net, rows=[1], modules=[CROSS, "encoder.*"]) as seen:
         found = searched(net)
     for b, one in survivors(found):
-        looked = seen.follow(one, b)
+        looked = seen.follow(one)
         torch.testing.assert_close(
             looked[CROSS].weight[0, :, :, : int(LENGTHS[b])].mean(0), one.weight
         )
-        assert looked["encoder.stack.layers.0.attention"].weight.shape == (1, 2, 1, S)
+    assert seen["encoder.stack.layers.0.attention"][0].weight.shape == (B, 2, 1, S)
 
 
 @pytest.mark.parametrize("search", ["greedy", "sample"])
@@ -177,48 +175,8 @@ def test_other_searches_are_followed(search: str) -> None:
     for i, one in enumerate(found):
         b = i if search == "greedy" else (2 * B - 1 - i) // 2
         if one.symbols:
-            looked = seen.follow(one, b)[CROSS].weight[0, :, :, : int(LENGTHS[b])]
+            looked = seen.follow(one)[CROSS].weight[0, :, :, : int(LENGTHS[b])]
             torch.testing.assert_close(looked.mean(0), one.weight)
-
-
-def test_a_prompt_comes_first() -> None:
-    settings = TransformerSettings(decoder_layers=2, width=12, feed=16, heads=2)
-    net: Any = livened(build_decoder(settings, symbols=SYMBOLS, longest=16))
-    prompt = torch.tensor([[5, 6, 7], [8, 4, 9]])
-    rules = {"begin": torch.tensor([10, 11]), "end": 3, "longest": 5, "cut": True}
-    with torch.no_grad(), heed.watch(net) as seen:
-        found = beam(net, net.begin(prompt), 2, width=2, **rules)
-    for b, (one,) in enumerate(found):
-        looked = seen.follow(one, b)["stack.layers.1.attention"].weight
-        text = torch.cat([prompt[b], rules["begin"][b : b + 1], torch.tensor(one.symbols[:-1])])
-        whole = net(text[None], need="weight").seen["1.self"].weight
-        torch.testing.assert_close(looked, whole)
-
-
-def test_xlnet_is_followed() -> None:
-    small = {"layers": 2, "width": 12, "feed": 16, "heads": 2, "symbols": SYMBOLS}
-    net: Any = livened(build_xlnet(XLNetSettings(**small, head="language")))
-    prompt = torch.tensor([[5, 6, 7], [8, 4, 9]])
-    rules = {"begin": torch.tensor([10, 11]), "end": 3, "longest": 4, "cut": True}
-    with torch.no_grad(), heed.watch(net) as seen:
-        found = beam(net, net.begin(prompt), 2, width=2, **rules)
-        alone = net.begin(prompt[1:])
-        (again,) = beam(net, alone, 1, width=2, **{**rules, "begin": torch.tensor([11])})
-    assert again[0].symbols == found[1][0].symbols
-    one, two = seen.follow(found[1][0], 1, text=0), seen.follow(again[0])
-    assert set(one) == set(seen)
-    for path in one:
-        torch.testing.assert_close(one[path].weight, two[path].weight)
-
-
-def test_a_text_begun_before_the_watch_is_refused() -> None:
-    """It may run on a fast path, where nothing is recorded."""
-    net: Any = transformer().float()
-    with torch.no_grad():
-        carry = net.begin(SOURCE, LENGTHS)
-        with heed.watch(net), pytest.raises(Refused, match="begun before it was watched"):
-            greedy(net, carry, B, **RULES)
-        assert greedy(net, net.begin(SOURCE, LENGTHS), B, **RULES)
 
 
 def test_fast_paths_are_not_used_while_watching() -> None:
@@ -238,91 +196,124 @@ def test_fast_paths_are_not_used_while_watching() -> None:
         assert one[1].log_prob == pytest.approx(two[1].log_prob, rel=1e-5)
 
 
-def test_a_branch_is_another_text() -> None:
-    net: Any = transformer()
+def test_each_hypothesis_knows_its_rows() -> None:
+    """Those in which its weights and its symbols stand, in what the model was given."""
+    net: Any = recurrent()
+    given: list[list[int]] = []
+
+    class Noting:
+        def step(self, carry: Any, symbols: Tensor) -> Any:
+            given.append(symbols.tolist())
+            return net.step(carry, symbols)
+
+        select = staticmethod(net.select)
+
+    found = beam(Noting(), net.begin(SOURCE, LENGTHS), B, width=3, best=2, **RULES)
+    for b, one in survivors(found):
+        assert one.rows[0] == b
+        read = [given[t][row] for t, row in enumerate(one.rows)]
+        assert read == [2, *one.symbols[:-1]]
+    for one in greedy(net, net.begin(SOURCE, LENGTHS), B, **RULES):
+        assert len(one.rows) == len(one.symbols)
+
+
+def test_what_a_prompt_saw_is_a_record_of_its_own() -> None:
+    settings = TransformerSettings(decoder_layers=2, width=12, feed=16, heads=2)
+    net: Any = livened(build_decoder(settings, symbols=SYMBOLS, longest=16))
+    prompt, path = torch.tensor([[5, 6, 7], [8, 4, 9]]), "stack.layers.1.attention"
+    rules = {"begin": torch.tensor([10, 11]), "end": 3, "longest": 5, "cut": True}
     with torch.no_grad(), heed.watch(net) as seen:
-        carry = net.begin(SOURCE[:1], LENGTHS[:1])
-        for symbol in (4, 5):
-            net.step(carry, torch.tensor([symbol]))
-    assert [text.symbols for text in seen.texts] == [[[4]], [[5]]]
+        found = beam(net, net.begin(prompt), 2, width=2, **rules)
+    for b, (one,) in enumerate(found):
+        text = torch.cat([prompt[b], rules["begin"][b : b + 1], torch.tensor(one.symbols[:-1])])
+        whole = net(text[None], need="weight").seen["1.self"].weight
+        torch.testing.assert_close(seen.follow(one)[path].weight, whole[:, :, 3:])
+        torch.testing.assert_close(seen[path][0].weight[b], whole[0, :, :3, :3])
+
+
+def test_xlnet_is_followed_in_each_of_two_searches() -> None:
+    small = {"layers": 2, "width": 12, "feed": 16, "heads": 2, "symbols": SYMBOLS}
+    net: Any = livened(build_xlnet(XLNetSettings(**small, head="language")))
+    prompt = torch.tensor([[5, 6, 7], [8, 4, 9]])
+    rules = {"begin": torch.tensor([10, 11]), "end": 3, "longest": 4, "cut": True}
+    with torch.no_grad(), heed.watch(net) as seen:
+        found = beam(net, net.begin(prompt), 2, width=2, **rules)
+        alone = net.begin(prompt[1:])
+        (again,) = beam(net, alone, 1, width=2, **{**rules, "begin": torch.tensor([11])})
+    assert again[0].symbols == found[1][0].symbols
+    one, two = seen.follow(found[1][0], text=0), seen.follow(again[0])
+    assert set(one) == set(seen)
+    for path in one:
+        torch.testing.assert_close(one[path].weight, two[path].weight)
+
+
+def test_a_text_that_slides_is_read_again_outside_of_its_steps() -> None:
+    settings = TransformerSettings(
+        decoder_layers=1, width=12, feed=16, heads=2, position="learned", longest=6
+    )
+    net: Any = livened(build_decoder(settings, symbols=SYMBOLS, longest=6))
+    sliding = Sliding(net, 6, "cpu")
+    with torch.no_grad(), heed.watch(net) as seen:
+        net.words.table.weight[0] = 0  # so that the end is never the likeliest
+        (found,) = greedy(
+            sliding, sliding.begin([[5, 6, 7]]), 1, begin=8, end=0, longest=9, cut=True
+        )
+    records = seen["stack.layers.0.attention"]
+    assert sum(when is None for when in records.when) > 1  # the prompt, and what was read again
+    assert seen.follow(found)["stack.layers.0.attention"].weight.shape[2] == 9
+
+
+def test_a_text_begun_before_the_watch_is_refused() -> None:
+    """It may run on a fast path, where nothing is recorded."""
+    net: Any = transformer().float()
+    with torch.no_grad():
+        carry = net.begin(SOURCE, LENGTHS)
+        with heed.watch(net) as seen:
+            found = greedy(net, carry, B, **RULES)
+    with pytest.raises(Refused, match="begin its text inside"):
+        seen.follow(next(one for one in found if one.symbols))
 
 
 def test_a_text_that_was_never_written_cannot_be_followed() -> None:
     net: Any = transformer()
     with heed.watch(net) as seen:
         net(SOURCE, LENGTHS, SOURCE)
-    with pytest.raises(Refused, match="no text was written step by step"):
-        seen.follow([4, 5])
+    with pytest.raises(Refused, match="no search of heed was watched"):
+        seen.follow([0, 0])
     with heed.watch(net) as seen:
         found = searched(net)
-    with pytest.raises(Refused, match="no hypothesis of sentence 0"):
-        seen.follow([0, 0, 0])
+    one = survivors(found)[-1][1]
+    with pytest.raises(Refused, match="no hypothesis of this search"):
+        seen.follow([0, 99])
+    with pytest.raises(Refused, match="no hypothesis of this search"):
+        seen.follow(one._replace(symbols=[(x + 1) % SYMBOLS for x in one.symbols]))
+    with pytest.raises(Refused, match="no hypothesis of this search"):
+        seen.follow([(one.rows[0] + 1) % B, *one.rows[1:]])
     with pytest.raises(Refused, match="steps were watched"):
-        seen.follow([4] * 50)
+        seen.follow([0] * 50)
     with pytest.raises(Refused, match="there is no text 7"):
-        seen.follow(found[0][0], text=7)
+        seen.follow(one, text=7)
 
 
-def test_watching_leaves_nothing_on_a_model_that_generates() -> None:
+def test_watching_replaces_no_method() -> None:
     net: Any = transformer()
     before = {name: dict(vars(module)) for name, module in net.named_modules()}
     with heed.watch(net), heed.watch(net.decoder):
-        assert "step" in vars(net)
-        searched(net)
-    assert {name: list(vars(m)) for name, m in net.named_modules()} == {
-        name: list(kept) for name, kept in before.items()
-    }
-    assert net.step.__func__ is type(net).step
+        assert {name: list(vars(m)) for name, m in net.named_modules()} == {
+            name: list(kept) for name, kept in before.items()
+        }
 
 
-def test_a_copy_of_a_watched_model_is_not_watched() -> None:
+def test_steps_taken_by_hand_are_calls() -> None:
     net: Any = transformer()
-    with heed.watch(net) as seen, heed.watch(net):
-        twin = deepcopy(net)
-        for weight in twin.parameters():
-            weight.data.zero_()
-        step = twin.step(twin.begin(SOURCE[:1], LENGTHS[:1]), torch.tensor([4]))
-        assert not step.logits.any()  # not that of the watched one
-        assert not seen.texts
-    with heed.watch(twin) as seen:
-        searched(twin)
-    assert len(seen.texts) == 1
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
-def test_watches_of_a_generating_model_can_end_in_any_order(order: tuple[int, ...]) -> None:
-    net: Any = transformer()
-    before = {name: list(vars(module)) for name, module in net.named_modules()}
-    stacks = [ExitStack() for _ in order]
-    every = [stack.enter_context(heed.watch(net, modules="*.cross")) for stack in stacks]
-    for ended in range(len(order)):
-        carry = net.begin(SOURCE[:1], LENGTHS[:1])
-        net.step(carry, torch.tensor([4]))
-        stacks[order[ended]].close()
-    assert [len(every[i].texts) for i in order] == [1, 2, 3]  # no texts after its end
-    assert {name: list(vars(m)) for name, m in net.named_modules()} == before
-    assert net.step.__func__ is type(net).step
-    assert searched(net)
-
-
-def test_a_method_replaced_meanwhile_stays_replaced() -> None:
-    net: Any = transformer()
-
-    with heed.watch(net) as seen:
-        before = net.begin
-
-        @wraps(before)
-        def own(*given: Any, **named: Any) -> Any:
-            return before(*given, **named)
-
-        net.begin = own
-    assert net.begin is own
-    net.begin(SOURCE[:1], LENGTHS[:1])
+    with torch.no_grad(), heed.watch(net) as seen:
+        carry = net.begin(SOURCE, LENGTHS)
+        for symbol in (4, 5):
+            carry = net.step(carry, torch.full((B,), symbol)).carry
     assert not seen.texts
-    with heed.watch(net) as seen:
-        net.begin(SOURCE[:1], LENGTHS[:1])
-    assert len(seen.texts) == 1
-    assert net.begin is own
+    looked = seen.follow([1, 1])[CROSS].weight
+    whole = net(SOURCE, LENGTHS, torch.tensor([[4, 5]] * B), need="weight")
+    torch.testing.assert_close(looked[0], whole.seen["decoder.0.cross"].weight[1])
 
 
 def test_rows_of_calls_follow_their_ancestors() -> None:
@@ -334,12 +325,12 @@ def test_rows_of_calls_follow_their_ancestors() -> None:
         for t in (2, 3):
             memory = memory.extend(x[:, t : t + 1])
             attend(x[:, t : t + 1], memory)
-    got = seen.along([1, 1, 1])[""].weight
+    got = seen.follow([1, 1, 1])[""].weight
     want = attend(x[1:2], visible=heed.causal(), need="weight").weight
     torch.testing.assert_close(got, want)
-    mixed = seen.along([0, 0, 2])[""].weight
+    mixed = seen.follow([0, 0, 2])[""].weight
     torch.testing.assert_close(mixed[0, 0, 3], seen[""][2].weight[2, 0, 0])
-    assert seen.along([0, 0, -1])[""].weight.shape == (1, 1, 3, 3)
+    assert seen.follow([0, 0, -1])[""].weight.shape == (1, 1, 3, 3)
     for wrong in ([0] * 4, [], [0, 0, 3]):
         with pytest.raises(Refused):
-            seen.along(wrong)
+            seen.follow(wrong)

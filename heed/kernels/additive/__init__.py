@@ -25,7 +25,10 @@ from heed.kernels.refusing import (
 from heed.kernels.strides import dense
 from heed.records import Call
 
-__all__ = ["WIDEST", "again", "compares", "energies", "prepare", "refusal", "run"]
+__all__ = ["NAME", "WIDEST", "again", "compares", "energies", "prepare", "refusal", "run"]
+
+NAME = "additive"
+"""The kernel, and the scores that it computes."""
 
 WIDEST = 2048
 """The largest D and R on a GPU: a tile holds whole rows of values."""
@@ -34,7 +37,7 @@ WIDEST = 2048
 def refusal(call: Call) -> str | None:
     """Why this kernel cannot serve the call; None where it can."""
     return (
-        other_weights(call, "additive")
+        other_weights(call, NAME)
         or more_than_context(call)
         or additions(call)
         or _unfit(call)

@@ -9,7 +9,7 @@ from heed.models.layouts.layout import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
     Copy,
-    Layout,
+    HubLayout,
     Rename,
     both,
     chosen,
@@ -49,7 +49,7 @@ FIELDS = {
 
 
 def settings(config: dict[str, Any], head: str) -> BertSettings:
-    """What a config.json says."""
+    """The contents of a config.json."""
     only(
         config,
         is_decoder=False,
@@ -129,7 +129,7 @@ def _layer(ours: str, theirs: str) -> dict[str, Rename]:
     }
 
 
-BERT = Layout(
+BERT = HubLayout(
     ARCHITECTURES,
     settings,
     config,

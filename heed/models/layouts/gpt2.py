@@ -8,7 +8,7 @@ from heed.models.layouts.layout import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
     Copy,
-    Layout,
+    HubLayout,
     Rename,
     both,
     chosen,
@@ -40,7 +40,7 @@ OWN_SYMBOLS, OWN_END = 50257, 50256
 
 
 def settings(config: dict[str, Any], head: str) -> GPT2Settings:
-    """What a config.json says."""
+    """The contents of a config.json."""
     only(
         config,
         scale_attn_weights=True,
@@ -101,7 +101,7 @@ def _layer(ours: str, theirs: str) -> dict[str, Rename]:
     }
 
 
-GPT2 = Layout(
+GPT2 = HubLayout(
     ARCHITECTURES,
     settings,
     config,

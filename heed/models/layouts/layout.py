@@ -1,4 +1,4 @@
-"""How Hugging Face writes down what heed's settings and weights say: tables for both directions."""
+"""Layouts of Hugging Face for heed's settings and weights: tables for both directions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Copy(NamedTuple):
     """Those that make use of it."""
 
 
-class Layout(NamedTuple):
+class HubLayout(NamedTuple):
     """One family of models as Hugging Face stores it."""
 
     architectures: dict[str, str]
@@ -70,7 +70,7 @@ class Layout(NamedTuple):
     """Every weight of the network by its name here; tied weights are listed once."""
 
     prefix: str = ""
-    """What the names of the body begin with under a head; old files leave it out, or have it
+    """The prefix of the body's names under a head; old files leave it out, or have it
     where there is no head."""
 
     ignored: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ def written(
 
 
 def labels_of(config: Mapping[str, Any]) -> int:
-    """How many answers a head chooses from."""
+    """The number of answers that a head chooses from."""
     named = config.get("id2label")
     count: int = len(named) if isinstance(named, dict) else config.get("num_labels", 2)
     return count

@@ -9,7 +9,7 @@ from heed.models.layouts.layout import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
     Copy,
-    Layout,
+    HubLayout,
     Rename,
     both,
     chosen,
@@ -54,7 +54,7 @@ NOTHING = {"mem_len": None, "reuse_len": None, "summary_activation": "none"}
 
 
 def settings(config: dict[str, Any], head: str) -> XLNetSettings:
-    """What a config.json says. There, a query that sees nothing reads the mean of all values."""
+    """The contents of a config.json. There, a query that sees nothing reads the mean of values."""
     only(config, bi_data=False, same_length=False, summary_use_proj=True, untie_r=True)
     empty = {key: ours for key, ours in NOTHING.items() if not config.get(key, True)}
     said = {**config, **empty}
@@ -158,7 +158,7 @@ def _layer(ours: str, theirs: str, width: int, heads: int) -> dict[str, Rename]:
     }
 
 
-XLNET = Layout(
+XLNET = HubLayout(
     ARCHITECTURES,
     settings,
     config,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from heed.errors import Refused
-from heed.models.layouts import LAYOUTS, Layout, Rename
+from heed.models.layouts import LAYOUTS, HubLayout, Rename
 from heed.models.text_settings import BertSettings, GPT2Settings
 
 transformers = pytest.importorskip("transformers")
@@ -57,7 +57,7 @@ def gpt2_config(seed: int) -> dict[str, Any]:
     }
 
 
-def theirs_of(layout: Layout, architecture: str, config: dict[str, Any]) -> Any:
+def theirs_of(layout: HubLayout, architecture: str, config: dict[str, Any]) -> Any:
     """Their model with random weights: with zeros and ones, swapped ones would not show."""
     kind = transformers.BertConfig if layout is BERT else transformers.GPT2Config
     if architecture == "BertForQuestionAnswering":
@@ -75,7 +75,7 @@ def fetch(state: dict[str, Tensor], rename: Rename) -> Tensor:
     return torch.cat(parts).contiguous()
 
 
-def ours_of(layout: Layout, head: str, model: Any) -> tuple[Any, nn.Module]:
+def ours_of(layout: HubLayout, head: str, model: Any) -> tuple[Any, nn.Module]:
     settings = layout.settings(model.config.to_dict(), head)
     network = layout.build(settings)
     state = model.state_dict()
@@ -90,7 +90,7 @@ def near(ours: Tensor, theirs: Tensor) -> None:
     assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
 
 
-def same_gradients(layout: Layout, settings: Any, ours: nn.Module, theirs: Any) -> None:
+def same_gradients(layout: HubLayout, settings: Any, ours: nn.Module, theirs: Any) -> None:
     """For every weight, under its name there, within 1e-4 of the largest."""
     grads = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
     found = dict(ours.named_parameters())
@@ -228,7 +228,9 @@ CASES = [(BERT, name) for name in BERT.architectures] + [(GPT2, n) for n in GPT2
 @pytest.mark.parametrize(("layout", "architecture"), CASES)
 @pytest.mark.parametrize("seed", [0, 2])
 @torch.no_grad()
-def test_written_weights_load_in_transformers(layout: Layout, architecture: str, seed: int) -> None:
+def test_written_weights_load_in_transformers(
+    layout: HubLayout, architecture: str, seed: int
+) -> None:
     """Settings to a config and back; every weight has a counterpart on both sides."""
     config = (bert_config if layout is BERT else gpt2_config)(seed)
     model = theirs_of(layout, architecture, config)
@@ -250,7 +252,7 @@ def test_written_weights_load_in_transformers(layout: Layout, architecture: str,
 
 
 @pytest.mark.parametrize(("layout", "architecture"), CASES)
-def test_the_table_of_names_is_complete(layout: Layout, architecture: str) -> None:
+def test_the_table_of_names_is_complete(layout: HubLayout, architecture: str) -> None:
     config = (bert_config if layout is BERT else gpt2_config)(1)
     model = theirs_of(layout, architecture, config)
     settings, network = ours_of(layout, layout.architectures[architecture], model)
@@ -265,7 +267,7 @@ def test_the_table_of_names_is_complete(layout: Layout, architecture: str) -> No
     assert model.state_dict().keys() - told <= tied
 
 
-REFUSALS: list[tuple[Layout, dict[str, Any], str]] = [
+REFUSALS: list[tuple[HubLayout, dict[str, Any], str]] = [
     (BERT, {"hidden_act": "swish"}, "hidden_act: 'swish'; heed supports gelu"),
     (BERT, {"hidden_act": ["gelu"]}, "hidden_act"),
     (BERT, {"position_embedding_type": "relative_key"}, "position_embedding_type: 'relative_key'"),
@@ -287,7 +289,7 @@ REFUSALS: list[tuple[Layout, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("layout", "config", "says"), REFUSALS)
 def test_features_that_heed_lacks_are_refused_by_their_names(
-    layout: Layout, config: dict[str, Any], says: str
+    layout: HubLayout, config: dict[str, Any], says: str
 ) -> None:
     head = next(iter(layout.architectures.values()))
     small = {"hidden_size": 64, "n_embd": 64, "n_head": 4, "num_attention_heads": 4}

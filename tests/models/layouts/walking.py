@@ -6,14 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heed.models.layouts import LAYOUTS, Layout, Rename
+from heed.models.layouts import LAYOUTS, HubLayout, Rename
 
 
 def named(rename: Rename) -> tuple[str, ...]:
     return (rename.name,) if isinstance(rename.name, str) else rename.name
 
 
-def taken(layout: Layout, settings: Any, network: nn.Module, theirs: Mapping[str, Tensor]) -> Any:
+def taken(
+    layout: HubLayout, settings: Any, network: nn.Module, theirs: Mapping[str, Tensor]
+) -> Any:
     """The network with their weights."""
     renames, mine = layout.names(settings), {}
     for name, like in network.state_dict().items():

@@ -41,7 +41,7 @@ class Pairs(NamedTuple):
         return self.first_end - self.first + self.second_end - self.second + FRAME
 
 
-def following(
+def pair_segments(
     documents: Documents, *, longest: int, seed: int, epoch: int, short: float = 0.1
 ) -> Pairs:
     """The pairs of one epoch: the same from the same (seed, epoch).

@@ -10,14 +10,13 @@ from typing import Protocol, Unpack
 import numpy as np
 import torch
 
-from heed.data import following
 from heed.data.batches import FILLER, Batch, Planned, Planning
 from heed.data.chance import below
 from heed.data.documents import Documents
-from heed.data.following import Pairs, laid_out
-from heed.data.masking import Masking, Symbols, masked
-from heed.data.permuting import Permuting, permuted
+from heed.data.masked_words import Masking, Symbols, masked
+from heed.data.permutation import Permuting, permuted
 from heed.data.plan import Ints
+from heed.data.segment_pairs import Pairs, laid_out, pair_segments
 from heed.data.tokenise import BOS, EOS
 from heed.errors import Refused
 
@@ -82,7 +81,7 @@ class MaskedPairs:
     longest: int
 
     def __call__(self, seed: int, epoch: int) -> Rows:
-        pairs = following.following(self.documents, longest=self.longest, seed=seed, epoch=epoch)
+        pairs = pair_segments(self.documents, longest=self.longest, seed=seed, epoch=epoch)
         return _Pairs(self, pairs, seed, epoch, pairs.lengths)
 
 

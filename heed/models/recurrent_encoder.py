@@ -24,12 +24,12 @@ from heed.models.cells import (
     select,
     together,
 )
-from heed.models.reader import Read, each_length, real, without_padding
+from heed.models.reader import Encoded, each_length, real, without_padding
 from heed.records import Need
 from heed.visible import Visible
 
 
-class Encoder(nn.Module):
+class RecurrentEncoder(nn.Module):
     """A stack that reads padded rows, in one direction or in both.
 
     embed   symbols or numbers to vectors: nn.Embedding, nn.Linear, or any module
@@ -66,7 +66,7 @@ class Encoder(nn.Module):
         lengths: Tensor | None = None,
         need: Need = "context",
         nudge: Tensor | None = None,
-    ) -> Read:
+    ) -> Encoded:
         """Symbols B S, or numbers B S X -> states B S M; without lengths, rows are full.
 
         nudge  what is added to the vectors that are read  B S E
@@ -89,12 +89,12 @@ class Encoder(nn.Module):
                 both = _both(self._ahead[i], self._back[i], x, turn(x, place))
                 states = torch.cat([both[0], turn(both[1], place)], -1)
             x = states.where(there, 0)
-        return self._ends(Read(x, Visible.keys(exists), {}, vectors))
+        return self._ends(Encoded(x, Visible.keys(exists), {}, vectors))
 
     if TYPE_CHECKING:
         __call__ = forward
 
-    def _ends(self, read: Read) -> Read:
+    def _ends(self, read: Encoded) -> Encoded:
         """The states in which two directions end: the last place and the first.    B M"""
         if not len(self.back):
             return read
@@ -173,7 +173,7 @@ def turn(x: Tensor, place: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentCarry:
-    """What the next step needs: the state of every layer, and the vector fed at every step."""
+    """State that the next step needs: that of every layer, and the vector fed at every step."""
 
     hidden: tuple[Hidden, ...]
     fed: Tensor | None = None  # B K

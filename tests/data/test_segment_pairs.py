@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.data.documents import Documents
-from heed.data.following import FRAME, _Draws, following, laid_out
+from heed.data.segment_pairs import FRAME, _Draws, laid_out, pair_segments
 from heed.data.tokenise import BOS, EOS
 from heed.errors import Refused
 
@@ -28,7 +28,7 @@ def test_the_rows_of_two_documents_by_hand():
     real = {"10 10 / 11 12 12 12", "10 10 11 / 12 12 12", "11 / 12 12 12", "13 13 / 14 14"}
     seen = set()
     for epoch in range(40):
-        pairs = following(documents, longest=9, seed=1, epoch=epoch, short=0)
+        pairs = pair_segments(documents, longest=9, seed=1, epoch=epoch, short=0)
         text, segments = laid_out(documents, pairs, np.arange(len(pairs.follows)))
         for row, second, follows in zip(text, segments, pairs.follows, strict=True):
             assert row[0] == BOS
@@ -48,10 +48,10 @@ def test_the_rows_of_two_documents_by_hand():
 
 def test_rows_do_not_depend_on_how_many_are_drawn_ahead(monkeypatch):
     documents = numbered([[2] * 9] * 6)
-    few = following(documents, longest=9, seed=1, epoch=0)
+    few = pair_segments(documents, longest=9, seed=1, epoch=0)
     monkeypatch.setattr(_Draws, "AHEAD", 3)
     assert len(few.follows) > 6
-    for one, other in zip(few, following(documents, longest=9, seed=1, epoch=0), strict=True):
+    for one, other in zip(few, pair_segments(documents, longest=9, seed=1, epoch=0), strict=True):
         assert one.tolist() == other.tolist()
 
 
@@ -59,7 +59,7 @@ def test_pairs_that_are_too_long_are_cut_around_the_border():
     documents = Documents.of([[list(range(10, 20)), list(range(20, 30))], [[40] * 3, [41] * 20]])
     cut = set()
     for epoch in range(20):
-        pairs = following(documents, longest=9, seed=0, epoch=epoch, short=0)
+        pairs = pair_segments(documents, longest=9, seed=0, epoch=epoch, short=0)
         text, _ = laid_out(documents, pairs, np.arange(len(pairs.follows)))
         cut |= {tuple(row.tolist()) for row in text}
     assert (BOS, 17, 18, 19, EOS, 20, 21, 22, EOS) in cut
@@ -70,7 +70,7 @@ def test_pairs_that_are_too_long_are_cut_around_the_border():
 def test_half_are_real_and_random_ones_are_uniform():
     draw = np.random.default_rng(0)
     documents = numbered([draw.integers(1, 9, draw.integers(2, 9)).tolist() for _ in range(400)])
-    pairs = following(documents, longest=32, seed=5, epoch=0)
+    pairs = pair_segments(documents, longest=32, seed=5, epoch=0)
     N = len(pairs.follows)
     assert abs(pairs.follows.mean() - 0.5) < 4 * 0.5 / N**0.5
     foreign = documents.stream[pairs.second[pairs.follows == 0]]
@@ -82,9 +82,9 @@ def test_half_are_real_and_random_ones_are_uniform():
 
 def test_pairs_depend_on_seed_and_epoch():
     documents = numbered([[3, 2, 4, 1]] * 30)
-    one, same = (following(documents, longest=16, seed=3, epoch=2) for _ in range(2))
+    one, same = (pair_segments(documents, longest=16, seed=3, epoch=2) for _ in range(2))
     assert all((a == b).all() for a, b in zip(one, same, strict=True))
-    other = following(documents, longest=16, seed=3, epoch=3)
+    other = pair_segments(documents, longest=16, seed=3, epoch=3)
     assert len(other.first) != len(one.first) or (other.second != one.second).any()
 
 
@@ -97,9 +97,9 @@ def test_every_sentence_of_a_document_is_used_and_every_row_fits(shape, longest,
     documents = numbered(shape)
     if max(map(len, shape)) < 2:
         with pytest.raises(Refused, match=r"no next sentences; .*next_sentence=false$"):
-            following(documents, longest=longest, seed=seed, epoch=0)
+            pair_segments(documents, longest=longest, seed=seed, epoch=0)
         return
-    pairs = following(documents, longest=longest, seed=seed, epoch=0)
+    pairs = pair_segments(documents, longest=longest, seed=seed, epoch=0)
     assert pairs.lengths.max() <= longest
     assert (pairs.first_end > pairs.first).all()
     assert (pairs.second_end > pairs.second).all()
@@ -118,6 +118,6 @@ def test_every_sentence_of_a_document_is_used_and_every_row_fits(shape, longest,
 
 def test_documents_without_pairs_are_refused():
     with pytest.raises(Refused, match="two documents at least"):
-        following(numbered([[3, 3]]), longest=10, seed=0, epoch=0)
+        pair_segments(numbered([[3, 3]]), longest=10, seed=0, epoch=0)
     with pytest.raises(Refused, match="no room"):
-        following(numbered([[3, 3], [1]]), longest=FRAME + 1, seed=0, epoch=0)
+        pair_segments(numbered([[3, 3], [1]]), longest=FRAME + 1, seed=0, epoch=0)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from heed.data.permuting import Permuting, permuted, sees
+from heed.data.permutation import Permuting, permuted, sees
 from heed.data.tokenise import BOS, EOS, SPECIALS
 
 V = 50

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from heed.data.chance import below, uniform
-from heed.data.masking import Flags
+from heed.data.masked_words import Flags
 from heed.data.plan import Ints
 from heed.settings import Settings
 

@@ -8,16 +8,16 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import heed
 from heed.errors import Refused
 from heed.models.cells import CELLS, Dropout, Hidden, Layer
-from heed.models.sequence import Encoder, Turn, turned
+from heed.models.recurrent_encoder import RecurrentEncoder, Turn, turned
 
 B, S, X, M, V = 5, 6, 4, 8, 11
 LENGTHS = torch.tensor([6, 1, 3, 5, 1])
 
 
-def encoder(cell: str = "gru", **settings: object) -> Encoder:
+def encoder(cell: str = "gru", **settings: object) -> RecurrentEncoder:
     torch.manual_seed(0)
     embed = nn.Embedding(V, X)
-    return Encoder(embed, inputs=X, hidden=M, cell=cell, **settings).double()  # type: ignore[arg-type]
+    return RecurrentEncoder(embed, inputs=X, hidden=M, cell=cell, **settings).double()  # type: ignore[arg-type]
 
 
 def symbols(T: int = S) -> Tensor:
@@ -25,7 +25,9 @@ def symbols(T: int = S) -> Tensor:
     return torch.randint(V, (B, T))
 
 
-def packed(ours: Encoder, x: Tensor, cell: str, bidirectional: bool, layers: int) -> nn.RNNBase:
+def packed(
+    ours: RecurrentEncoder, x: Tensor, cell: str, bidirectional: bool, layers: int
+) -> nn.RNNBase:
     """PyTorch's stack with our weights, over packed rows."""
     own = M // 2 if bidirectional else M
     theirs = (
@@ -79,7 +81,7 @@ def test_reversal_is_its_own_inverse_and_so_is_its_gradient() -> None:
 
 def test_nan_in_padding_reaches_no_gradient() -> None:
     torch.manual_seed(0)
-    read = Encoder(nn.Linear(3, X), inputs=X, hidden=M, layers=2)
+    read = RecurrentEncoder(nn.Linear(3, X), inputs=X, hidden=M, layers=2)
     x = torch.randn(B, S, 3)
     clean = read(x, LENGTHS)
     poisoned = x.where(torch.arange(S)[:, None] < LENGTHS[:, None, None], torch.nan)

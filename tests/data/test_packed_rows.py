@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heed.data.batches import FILLER
-from heed.data.packing import Packed
+from heed.data.packed_rows import Packed
 from heed.errors import Refused
 
 STREAM = np.arange(11, 20, dtype=np.uint16)  # nine symbols

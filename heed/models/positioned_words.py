@@ -17,7 +17,7 @@ from heed.kernels.ability import recorded, transformed
 from heed.visible import Lengths, Visible
 
 
-class Words(nn.Module):
+class PositionedWords(nn.Module):
     """Embeddings, times √M unless told otherwise, plus positions. Vaswani 2017 §3.4, §3.5
 
     With `types`, a vector for the text that a symbol belongs to is added as well, and `norm`
@@ -77,6 +77,31 @@ class Words(nn.Module):
         return known
 
 
+class PositionedNumbers(nn.Module):
+    """Real numbers as vectors, by a linear map, plus positions."""
+
+    def __init__(
+        self, features: int, width: int, position: nn.Module | None, dropout: float
+    ) -> None:
+        super().__init__()
+        self.linear, self.position = nn.Linear(features, width), position
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, numbers: Tensor, types: Tensor | None = None, exists: Visible | None = None
+    ) -> Tensor:
+        """B T F -> B T M; the vectors of padding are zero."""
+        if types is not None:
+            raise Refused("real numbers have no token types")
+        there = None
+        if exists is not None and exists.about_keys_alone:
+            there = key_table(exists, numbers.shape[1], numbers.device)[..., None]
+            numbers = numbers.where(there, 0)  # NaN would reach the gradients
+        x = self.linear(numbers)
+        x = x if self.position is None else self.position(x, 0)
+        return self.dropout(x if there is None else x.where(there, 0))  # type: ignore[no-any-return]
+
+
 def _standing(position: nn.Module, x: Tensor, start: int, first: Tensor | None) -> Tensor:
     """Vectors plus positions, counted in each row from its first symbol.    B T M, B"""
     if first is None:
@@ -100,8 +125,8 @@ def _standing(position: nn.Module, x: Tensor, start: int, first: Tensor | None) 
 
 
 Real = Tensor | Visible | Sequence[Any]
-"""What says which symbols are not padding: lengths, B; booleans, or 0 and 1 as the attention mask
-of a tokeniser has them, B S; either of them as a list; or a predicate."""
+"""A way to say which symbols are not padding: lengths, B; booleans, or 0 and 1 as in the attention
+mask of a tokeniser, B S; either of them as a list; or a predicate."""
 
 
 _ADDED = " (a mask that is added, of 0 and -inf, is mask == 0; one of 1 and 0 is mask == 1)"
@@ -208,7 +233,7 @@ def lengths_of(given: Tensor | Sequence[int], symbols: Tensor) -> Tensor:
 
 
 _PADDING = {"lengths": "mask.sum(-1)", "first": "(mask == 0).sum(-1)"}
-"""What each argument is, by an attention mask."""
+"""Each argument, computed from an attention mask."""
 
 
 def _whole_each(name: str, given: Tensor | Sequence[int], symbols: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from heed.data.batches import FILLER
 from heed.data.documents import Documents
-from heed.data.masking import Masking, Symbols
-from heed.data.permuting import Permuting
-from heed.data.remaking import (
+from heed.data.masked_words import Masking, Symbols
+from heed.data.permutation import Permuting
+from heed.data.pretraining_batches import (
     MaskedPairs,
     MaskedStretches,
     PermutedStretches,

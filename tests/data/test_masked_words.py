@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from heed.data.masking import (
+from heed.data.masked_words import (
     MASK,
     Masking,
     Symbols,
